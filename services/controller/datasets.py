@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from trimaran.config import RunConfig
 from trimaran.data.order import place_at
 from trimaran.data.prompts import Dataset, ImageSizes, open_datasets
 from trimaran.types import Prompt
+
+NUM_PREPARED = 4
+"""Prompts whose images are decoded and scaled at a time; docs/data.md says what memory each needs."""
+# Of their own: what else runs in asyncio's threads does not wait behind a validation's images.
+_threads = ThreadPoolExecutor(NUM_PREPARED, thread_name_prefix="prompts")
+
+
+async def _in_thread(read: Callable[[int], Prompt], place: int) -> Prompt:
+    context = copy_context()
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_threads, lambda: context.run(read, place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +42,8 @@ class TrainingPrompts:
     def open(cls, config: RunConfig) -> TrainingPrompts:
         """Raises InputError where a file is missing, empty or none of its format."""
         data = config.data
-        datasets = open_datasets(data.train, ImageSizes.of(data, config.model.path))
+        sizes = ImageSizes.of(data, config.model.path)
+        datasets = open_datasets(data.train, sizes, config.rollout.limit_images)
         shares = [section.weight for section in data.train]
         return cls(datasets, shares, config.run.seed, data.shuffle)
 
@@ -45,7 +59,7 @@ class TrainingPrompts:
 
     async def fetch(self, number: int) -> Prompt:
         """The same in a thread: files are read, and images are decoded and scaled."""
-        return await asyncio.to_thread(self.at, number)
+        return await _in_thread(self.at, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +74,8 @@ class HeldOutPrompts:
     def open(cls, config: RunConfig) -> HeldOutPrompts:
         """Raises InputError as TrainingPrompts.open does."""
         data = config.data
-        datasets = open_datasets(data.validation, ImageSizes.of(data, config.model.path))
+        sizes = ImageSizes.of(data, config.model.path)
+        datasets = open_datasets(data.validation, sizes, config.rollout.limit_images)
         lengths = [len(dataset) for dataset in datasets]
         return cls(datasets, tuple(take_turns(lengths, config.validation.max_prompts)))
 
@@ -70,7 +85,7 @@ class HeldOutPrompts:
     async def fetch(self, index: int) -> Prompt:
         """Raises InputError that names the row, and UnusableImageError."""
         dataset, row = self.places[index]
-        return await asyncio.to_thread(self.datasets[dataset].__getitem__, row)
+        return await _in_thread(self.datasets[dataset].__getitem__, row)
 
 
 def take_turns(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:

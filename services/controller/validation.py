@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,11 +86,14 @@ class Validator:
 
     async def validate(self, step: int, num_samples: int) -> Validation:
         """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards, terms, faults."""
+        turns = asyncio.Semaphore(num_at_a_time(self._config, num_samples))
+
+        async def answer(index: int) -> _Answer:
+            async with turns:
+                return await self._answer(step, index, num_samples)
+
         async with asyncio.TaskGroup() as tasks:
-            answers = [
-                tasks.create_task(self._answer(step, index, num_samples))
-                for index in range(len(self._prompts))
-            ]
+            answers = [tasks.create_task(answer(index)) for index in range(len(self._prompts))]
         answers_P = [task.result() for task in answers]
         greedy_P = [answer.greedy for answer in answers_P]
         sampled_P = [answer.sampled for answer in answers_P]
@@ -166,6 +170,14 @@ class Validator:
 
         for path in sorted(self._samples.glob("step-*.jsonl"), key=step)[1 : 1 - KEPT_FILES]:
             path.unlink(missing_ok=True)
+
+
+def num_at_a_time(config: RunConfig, num_samples: int) -> int:
+    """Held-out prompts that are in memory with their images: twice as many as the replicas decode at a
+    time, so that further ones are prepared and scored meanwhile."""
+    rollout = config.rollout
+    num_decoded = rollout.max_replicas * rollout.max_concurrency
+    return 2 * math.ceil(num_decoded / (1 + num_samples))
 
 
 def mean_reward(groups_P: Sequence[ScoredGroup | None]) -> float | None:

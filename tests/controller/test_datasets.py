@@ -2,15 +2,20 @@
 
 import asyncio
 import json
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.controller.datasets import HeldOutPrompts, TrainingPrompts, take_turns
+from services.controller.datasets import NUM_PREPARED, HeldOutPrompts, TrainingPrompts, take_turns
 from tests.data.pictures import png, size_of
+from trimaran.cli.preflight import check_datasets
 from trimaran.config import RunConfig, parse_config
+from trimaran.data.prompts import Dataset, UnusableImageError
 from trimaran.errors import InputError
+from trimaran.types import Prompt
 
 
 def configured(folder: Path, **data: Any) -> RunConfig:
@@ -65,3 +70,42 @@ def test_images_are_prepared_for_the_runs_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"vision_config": vision}))
     prompt = asyncio.run(TrainingPrompts.open(configured(tmp_path, **data)).fetch(0))
     assert [size_of(image) for image in prompt.messages[0].images] == [(64, 64)]
+
+
+def test_prompts_in_preparation_leave_asyncios_threads_to_others(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", 100)
+    prompts = TrainingPrompts.open(configured(tmp_path, train=path))
+    free, begun = threading.Event(), threading.Semaphore(0)
+
+    class Stuck(Dataset):
+        def __getitem__(self, place: int) -> Prompt:
+            begun.release()
+            assert free.wait(60)
+            return super().__getitem__(place)
+
+    prompts = replace(prompts, datasets=[Stuck(prompts.datasets[0].section)])
+
+    async def body() -> None:
+        fetching = [asyncio.create_task(prompts.fetch(number)) for number in range(100)]
+        try:
+            for _ in range(NUM_PREPARED):
+                assert await asyncio.wait_for(asyncio.to_thread(begun.acquire, timeout=30), 30)
+            assert not await asyncio.to_thread(begun.acquire, timeout=0.1)
+        finally:
+            free.set()
+        assert len(await asyncio.gather(*fetching)) == 100
+
+    asyncio.run(body())
+
+
+def test_a_row_with_too_many_images_is_refused_before_any_is_opened(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", 1, image=["missing.png"] * 5)
+    vision = {"patch_size": 16, "spatial_merge_size": 2}
+    (tmp_path / "config.json").write_text(json.dumps({"vision_config": vision}))
+    config = configured(tmp_path, train=path, validation=path, image_key="image")
+    message = r"a\.jsonl:1: 5 images; rollout\.limit_images is 4"
+    for prompts in (TrainingPrompts.open(config), HeldOutPrompts.open(config)):
+        with pytest.raises(UnusableImageError, match=message):
+            asyncio.run(prompts.fetch(0))
+    with pytest.raises(InputError, match=message):
+        check_datasets(config)

@@ -170,3 +170,30 @@ def test_the_score_of_a_checkpoint_is_the_reward_that_the_run_chooses() -> None:
     validation = Validation(greedy=0.5, sampled=0.7, num_skipped=0)
     assert (validation.score("greedy"), validation.score("sampled")) == (0.5, 0.7)
     assert Validation(greedy=0.5, sampled=None, num_skipped=0).score("sampled") is None
+
+
+def test_prompts_are_fetched_as_the_replicas_take_them(tmp_path: Path) -> None:
+    """Each may bring megabytes of images."""
+    prompts = [replace(PROMPTS[0], prompt_id=f"q:{n}") for n in range(50)]
+    held, most = 0, 0
+
+    class Images(HeldOut):
+        async def fetch(self, index: int) -> Prompt:
+            nonlocal held, most
+            held += 1
+            most = max(most, held)
+            return self[index]
+
+    class SlowMaker(FakeMaker):
+        async def generate(self, number: int, prompt: Prompt, sampling: Sampling) -> Group:
+            nonlocal held
+            await asyncio.sleep(0)
+            held -= sampling.temperature == 0
+            return await super().generate(number, prompt, sampling)
+
+    maker: Any = SlowMaker()
+    found: Any = Images(prompts)
+    config = make_config(rollout={"replicas": 2, "max_concurrency": 7})
+    validator = Validator(found, maker, maker, config, tmp_path, Room(timeout=0))
+    assert asyncio.run(validator.validate(5, 1)).num_skipped == 50
+    assert most == 14

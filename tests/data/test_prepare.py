@@ -1,4 +1,5 @@
 import json
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,11 +11,12 @@ from pyarrow import parquet
 
 from tests.data.pictures import png
 from trimaran.config import DatasetSection
-from trimaran.data.make_row import CountTokens, Plan
+from trimaran.data.files import MAX_FILE_BYTES
+from trimaran.data.make_row import CountTokens, Plan, make_row
 from trimaran.data.prepare import CardTree, card_path, is_current, prepare
 from trimaran.data.prompts import Dataset, ImageSizes
 from trimaran.data.recipes import RECIPES
-from trimaran.data.sources import find_sources
+from trimaran.data.sources import SourceRow, find_sources
 from trimaran.data.templates import TEMPLATES
 from trimaran.errors import InputError
 from trimaran.types import Message
@@ -158,8 +160,9 @@ def test_images_are_brought_into_the_file_and_bad_ones_dropped(tmp_path: Path) -
     rows.append({"question": "Without?", "answer": "1", "image": None})
     card = prepared(tmp_path, rows, plan("geo3k", model=tmp_path))
     reasons = [dropped["reason"] for dropped in card["dropped"]]
-    assert sorted(reasons)[:2] == ["<image> without an image", "an image's file is missing"]
-    assert sorted(reasons)[2].startswith("an image: 500 bytes are no whole image")
+    assert sorted(reasons)[0] == "<image> without an image"
+    assert sorted(reasons)[1].startswith("an image: 500 bytes are no whole image")
+    assert sorted(reasons)[2].startswith("an image: there is no file of this name")
     assert sorted(reasons)[3] == "other than one <image> an image"
     assert card["tokens"]["max"] - card["tokens"]["min"] > 90  # 100 places, and a word for one
     (tmp_path / "images" / "1.png").unlink()
@@ -167,6 +170,27 @@ def test_images_are_brought_into_the_file_and_bad_ones_dropped(tmp_path: Path) -
     dataset = Dataset(section, ImageSizes(1, 10**6, 28))
     assert [len(dataset[n].messages[0].images) for n in range(2)] == [1, 0]
     assert dataset[0].messages[0].text.startswith("How wide? <image> You FIRST think")
+
+
+def test_no_row_brings_a_file_from_outside_of_the_sources_folder(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (tmp_path / "secret.png").write_bytes(png(280, 280))
+    (source / "link.png").symlink_to(tmp_path / "secret.png")
+    large = source / "large.png"
+    large.write_bytes(png(280, 280))
+    os.truncate(large, MAX_FILE_BYTES + 1)
+    for name, reason in {
+        str(tmp_path / "secret.png"): "lies outside",
+        "../secret.png": "lies outside",
+        "link.png": "lies outside",
+        "large.png": "more than 256 MiB",
+        "a\0b": "null byte",
+    }.items():
+        values = {"question": "<image>", "answer": "1", "image": name}
+        made = make_row(SourceRow("a:1", values, source), plan("geo3k"), None)
+        assert made.columns is None
+        assert reason in made.reason
 
 
 def test_a_source_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:

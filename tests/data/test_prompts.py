@@ -187,6 +187,8 @@ def test_rows_whose_images_do_not_fit_are_named_before_a_run(
         ("https://a.example/b.png", "there is no file"),
         ("broken.png", "are no whole image"),
         ("text.png", "7 bytes are no image"),
+        ("loop.png", "the file cannot be read ("),
+        ("folder", "there is no file"),
     ],
 )
 def test_an_image_that_cannot_be_used_names_row_and_file(
@@ -195,6 +197,8 @@ def test_an_image_that_cannot_be_used_names_row_and_file(
     (tmp_path / "secret.png").write_bytes(png(28, 28))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "link.png").symlink_to(tmp_path / "secret.png")
+    (tmp_path / "data" / "loop.png").symlink_to("loop.png")
+    (tmp_path / "data" / "folder").mkdir()
     (tmp_path / "data" / "broken.png").write_bytes(png(200, 200)[:150])
     (tmp_path / "data" / "text.png").write_bytes(b"nothing")
     rows = [{"prompt": "a", "answer": "1", "image": name}]
@@ -206,3 +210,47 @@ def test_an_image_that_cannot_be_used_names_row_and_file(
     assert message in str(caught.value)
     assert caught.value.prompt.prompt_id == "a.jsonl:1"
     assert [type(entry) for entry in found.entries()] == [UnusableImageError]
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "message"),
+    [
+        ("a\0.png", "a\\x00.png", "its path holds a null byte"),
+        ("\ud800.png", "\\ud800.png", "its path holds half of a surrogate pair"),
+        ("data:image/png;base64," + "A" * 2_000_000, "data:image/png", "not as text in base64"),
+    ],
+)
+def test_a_path_that_is_none_is_named_before_a_run_and_skipped_in_one(
+    tmp_path: Path, name: str, told: str, message: str
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "answer": "1", "image": ["b", name]}])
+    (tmp_path / "b").write_bytes(png(28, 28))
+    rows = dataset(path, SIZES, image_key="image")
+    with pytest.raises(InputError) as before:
+        list(rows.texts())
+    with pytest.raises(UnusableImageError) as meanwhile:
+        rows[0]
+    for text in (str(before.value), str(meanwhile.value)):
+        assert text.startswith(f"{path}:1: image 2 ({told}")
+        assert message in text
+        assert len(text.encode()) < 600
+
+
+def test_a_long_path_is_cut_in_messages(tmp_path: Path) -> None:
+    name = "x/" * 1000
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "answer": "1", "image": name}])
+    with pytest.raises(UnusableImageError) as caught:
+        dataset(path, SIZES, image_key="image")[0]
+    assert f"({name[:200]}...): there is no file" in str(caught.value)
+
+
+def test_columns_of_bytes_are_no_extras(tmp_path: Path) -> None:
+    columns = {
+        "raw": b"\0",
+        "preview": {"bytes": b"\0", "path": "x"},
+        "views": [{"bytes": b"\0"}],
+        "level": {"easy": [1]},
+    }
+    table = pyarrow.Table.from_pylist([{"prompt": "a", "answer": "1", **columns}])
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert dataset(tmp_path / "a.parquet")[0].extras == {"level": '{"easy": [1]}'}

@@ -1,5 +1,6 @@
 import json
 import logging
+import os
 import random
 import tracemalloc
 from pathlib import Path
@@ -92,13 +93,35 @@ def test_row_groups_are_kept_up_to_a_size_and_large_ones_are_told(
     assert "trimaran data prepare" in caplog.text
 
 
-def test_a_row_that_was_cut_off_after_the_start_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ['{"a"', "[" * 100_000])
+def test_a_row_that_is_not_json_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text('{"a": 1}\n\n{"a": 2}\n')
-    rows = JsonlRows(path)
-    path.write_text('{"a": 1}\n\n{"a"')
+    path.write_text('{"a": 1}\n\n' + text)
     with pytest.raises(InputError, match=r"a\.jsonl:3: not JSON"):
+        JsonlRows(path)[1]
+
+
+@pytest.mark.parametrize("change", ["cut", "rewritten", "replaced", "removed"])
+def test_a_jsonl_file_that_changes_after_the_start_is_named(tmp_path: Path, change: str) -> None:
+    path, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    rows = JsonlRows(path)
+    assert rows[1] == (2, {"a": 2})
+    if change == "cut":
+        path.write_text('{"a": 1}\n')
+    if change == "rewritten":  # as many bytes
+        path.write_text('{"a": 1}\n{"a": 3}\n')
+        os.utime(path, ns=(1, 1))
+    if change == "replaced":
+        other.write_text('{"a": 0}\n{"a": 1}\n{"a": 2}\n')
+        other.replace(path)
+    if change == "removed":
+        path.unlink()
+    told = "cannot be read" if change == "removed" else "changed after it was opened"
+    with pytest.raises(InputError, match=rf"a\.jsonl: {told}"):
         rows[1]
+    with pytest.raises(InputError, match=rf"a\.jsonl: {told}"):
+        list(rows)
 
 
 def test_a_format_without_places_is_kept_in_memory(

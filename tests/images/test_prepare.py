@@ -1,5 +1,7 @@
 import json
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -87,6 +89,40 @@ def test_transparent_parts_become_white() -> None:
     assert prepared(encode(gif, "GIF", transparency=3)).getpixel((0, 0)) == (255, 255, 255)
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_an_image_of_several_strips_lies_on_white_as_a_whole(mode: str) -> None:
+    source = picture(28, 196, mode)
+    if mode == "P":
+        source.info["transparency"] = bytes(range(256))
+    else:
+        source.putalpha(picture(28, 196, "L"))
+    whole = source.convert("RGBA")
+    expected = Image.alpha_composite(Image.new("RGBA", whole.size, "white"), whole).convert("RGB")
+    assert prepared(encode(source)).tobytes() == expected.tobytes()
+
+
+def test_a_large_transparent_image_takes_few_copies() -> None:
+    """Measured in a process of its own, whose peak is no other test's."""
+    side = 2048
+    data = encode(Image.new("P", (side, side), 3), transparency=3)
+    code = (
+        "import pathlib, sys\n"
+        "from trimaran.images.prepare import prepare_image\n"
+        "from tests.data.pictures import png\n"
+        "status = pathlib.Path('/proc/self/status')\n"
+        "def peak():\n"
+        "    return int(status.read_text().partition('VmHWM:')[2].split()[0]) << 10\n"
+        "prepare_image(png(28, 28, 'LA'), 784, 784, 28)\n"
+        "before, data = peak(), sys.stdin.buffer.read()\n"
+        "prepare_image(data, 784, 784, 28)\n"
+        "print(peak() - before)\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], input=data, capture_output=True, check=True, timeout=60
+    )
+    assert int(told.stdout) < 8 * side**2  # 17 bytes a pixel as a whole
+
+
 def test_an_mpo_photograph_is_its_first_picture() -> None:
     pictures = [Image.new("RGB", (28, 28), color) for color in ("blue", "red")]
     data = encode(pictures[0], "MPO", save_all=True, append_images=pictures[1:])
@@ -96,16 +132,16 @@ def test_an_mpo_photograph_is_its_first_picture() -> None:
     assert pixel[2] > 200
 
 
-def header_of(width: int, height: int) -> bytes:
+def header_of(width: int, height: int, bits: int = 8, body: bytes = b"\0" * 100) -> bytes:
     """A PNG file that says so large it is, and holds next to nothing."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         code = zlib.crc32(kind + data)
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", code)
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    body = chunk(b"IDAT", zlib.compress(b"\0" * 100))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + body + chunk(b"IEND", b"")
+    header = struct.pack(">IIBBBBB", width, height, bits, 2, 0, 0, 0)
+    pixels = chunk(b"IDAT", zlib.compress(body))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + pixels + chunk(b"IEND", b"")
 
 
 @pytest.mark.parametrize(
@@ -138,6 +174,7 @@ def header_of(width: int, height: int) -> bytes:
             "an animation or a file of 2 pictures",
         ),
         (encode(Image.new("I;16", (28, 28))), "pixels of mode I;16"),
+        (header_of(28, 28, 16, b"\0" * 28 * (1 + 28 * 6)), "RGB with more than 8 bits a channel"),
     ],
 )
 def test_what_is_no_still_image_is_refused(data: bytes, message: str) -> None:

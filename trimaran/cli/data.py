@@ -172,7 +172,7 @@ def check(config: RunConfig, limit: int) -> int:
     sections = (*config.data.train, *config.data.validation)
     sizes = ImageSizes.of(config.data, config.model.path)
     num_bad = 0
-    for dataset in open_datasets(sections, sizes):
+    for dataset in open_datasets(sections, sizes, config.rollout.limit_images):
         num_bad += _check_dataset(config, dataset, limit - num_bad)
     return int(num_bad > 0)
 

@@ -89,7 +89,7 @@ def check_datasets(config: RunConfig) -> None:
     A rule refuses a reference answer that it cannot work with: better now than in the run.
     """
     for section in (*config.data.train, *config.data.validation):
-        dataset = Dataset(section)
+        dataset = Dataset(section, limit_images=config.rollout.limit_images)
         for prompt in dataset.texts():
             check_row(config, prompt, str(section.path.parent / prompt.prompt_id))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from trimaran.data.files import read_named, shown
 from trimaran.data.recipes import Draft, DroppedError, Recipe, find, read_row
 from trimaran.data.sources import SourceRow
 from trimaran.data.templates import NO_THINKING, Template
@@ -107,21 +108,15 @@ def _embed(image: Any, folder: Path | None) -> dict[str, Any]:
         data, name = (cast(dict[str, Any], image).get(key) for key in ("bytes", "path"))
     elif isinstance(image, str):
         data, name = None, image
-    if data is None and name and folder is not None:
-        path = folder / name
-        if not path.is_file():
-            raise DroppedError("an image's file is missing")
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise DroppedError(f"an image's file cannot be read ({error.strerror})") from None
-    if not isinstance(data, bytes):
-        raise DroppedError("an image that is neither bytes nor a file")
     try:
+        if data is None and isinstance(name, str) and name and folder is not None:
+            data = read_named(folder, name)
+        if not isinstance(data, bytes):
+            raise DroppedError("an image that is neither bytes nor a file")
         open_image(data)
     except InputError as error:
         raise DroppedError(f"an image: {error}") from None
-    return {"bytes": data, "path": str(name or "")}
+    return {"bytes": data, "path": shown(str(name or ""))}
 
 
 def _image_tokens(images: Sequence[Mapping[str, Any]], plan: Plan) -> int:

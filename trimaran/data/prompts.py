@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from trimaran.config import DataSection, DatasetSection
+from trimaran.data.files import check_name, read_named, shown
 from trimaran.data.rows import Rows, open_rows
 from trimaran.errors import InputError
 from trimaran.types import IMAGE_PLACE, Message, Prompt
-
-MAX_FILE_BYTES = 1 << 28
-"""Of an image that a row names by its path."""
 
 
 class UnusableImageError(InputError):
@@ -52,6 +50,15 @@ class _Image:
     data: bytes | None
     path: str = ""
 
+    def check(self) -> None:
+        """Opens nothing. Raises InputError."""
+        if self.data is None:
+            check_name(self.path)
+
+    def read(self, folder: Path) -> bytes:
+        """Raises InputError."""
+        return self.data if self.data is not None else read_named(folder, self.path)
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -67,6 +74,8 @@ class Dataset:
     """None: without `section.image_key`, or where images are not looked at."""
     name: str = ""
     """In prompt ids; the file's own where it is empty."""
+    limit_images: int | None = None
+    """Of a row, as `rollout.limit_images` has it; one with more is refused before any is opened."""
 
     @cached_property
     def rows(self) -> Rows:
@@ -86,7 +95,15 @@ class Dataset:
 
         Raises InputError at the first row that is wrong.
         """
-        return (self._read(line, row)[0] for line, row in self.rows)
+        for line, row in self.rows:
+            prompt, images = self._read(line, row)
+            self._check_number(line, images)
+            for number, image in enumerate(images, 1):
+                try:
+                    image.check()
+                except InputError as error:
+                    raise InputError(self._about(line, number, image, error)) from None
+            yield prompt
 
     def entries(self) -> Iterator[Prompt | InputError]:
         """The same with their images; a row that is wrong, or cannot be read, as its error."""
@@ -109,50 +126,55 @@ class Dataset:
             messages=messages,
             task=section.task,
             answer=_text(row[section.answer_key]),
-            extras={k: _text(v) for k, v in row.items() if k not in used and v is not None},
+            extras={
+                key: _text(value)
+                for key, value in row.items()
+                if key not in used and value is not None and not _holds_bytes(value)
+            },
         )
         return prompt, images
 
     def _load(self, line: int, prompt: Prompt, images: tuple[_Image, ...]) -> Prompt:
         if not images or self.sizes is None:
             return prompt
+        try:
+            self._check_number(line, images)
+        except InputError as error:
+            raise UnusableImageError(str(error), prompt) from None
         prepared: list[bytes] = []
         for number, image in enumerate(images, 1):
             try:
                 prepared.append(self._prepare(image))
             except InputError as error:
-                where = f"image {number}" + (f" ({image.path})" if image.path else "")
-                text = f"{self.section.path}:{line}: {where}: {error}"
+                text = self._about(line, number, image, error)
                 raise UnusableImageError(text, prompt) from None
         return replace(prompt, messages=_give(prompt.messages, prepared))
+
+    def _check_number(self, line: int, images: tuple[_Image, ...]) -> None:
+        if self.limit_images is not None and len(images) > self.limit_images:
+            raise InputError(
+                f"{self.section.path}:{line}: {len(images)} images; rollout.limit_images is"
+                f" {self.limit_images}"
+            )
+
+    def _about(self, line: int, number: int, image: _Image, error: InputError) -> str:
+        where = f"image {number}" + (f" ({shown(image.path)})" if image.path else "")
+        return f"{self.section.path}:{line}: {where}: {error}"
 
     def _prepare(self, image: _Image) -> bytes:
         from trimaran.images.prepare import prepare_image
 
         assert self.sizes
-        data = image.data if image.data is not None else self._read_file(image.path)
+        data = image.read(self.section.path.parent)
         return prepare_image(
             data, self.sizes.min_pixels, self.sizes.max_pixels, self.sizes.multiple
         )
 
-    def _read_file(self, name: str) -> bytes:
-        """Of the dataset's own folder: a dataset shall not name any file of its reader's host."""
-        folder = self.section.path.parent.resolve()
-        path = (folder / name).resolve()
-        if not path.is_relative_to(folder):
-            raise InputError(f"lies outside of the dataset's folder {folder}; bring it there")
-        try:
-            if not path.is_file():  # a pipe would hold its reader for ever
-                raise InputError(f"there is no file {path}")
-            if path.stat().st_size > MAX_FILE_BYTES:
-                raise InputError(f"{path} has more than {MAX_FILE_BYTES >> 20} MiB")
-            return path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{path} cannot be read ({error.strerror})") from None
-
 
 def open_datasets(
-    sections: Sequence[DatasetSection], sizes: ImageSizes | None
+    sections: Sequence[DatasetSection],
+    sizes: ImageSizes | None,
+    limit_images: int | None = None,
 ) -> tuple[Dataset, ...]:
     """Prompt ids begin with the files' names, or with their paths where two have one name.
 
@@ -162,7 +184,7 @@ def open_datasets(
     paths = {section.path for section in sections}
     is_clear = len(paths) == len({path.name for path in paths})
     datasets = tuple(
-        Dataset(section, sizes, name if is_clear else str(section.path))
+        Dataset(section, sizes, name if is_clear else str(section.path), limit_images)
         for section, name in zip(sections, names, strict=True)
     )
     for dataset in datasets:
@@ -184,6 +206,7 @@ def _check(place: str, row: Any, section: DatasetSection) -> None:
     if section.image_key is not None and section.image_key not in row:
         raise InputError(_missing(place, section.image_key, "image_key", row))
     values = ((key, value) for key, value in row.items() if key != section.image_key)
+    values = ((key, value) for key, value in values if not _holds_bytes(value))
     if bad := next((key for key, value in values if not _is_unicode(_text(value))), None):
         raise InputError(f"{place}: {bad!r} holds half of a surrogate pair, which is no text")
 
@@ -268,6 +291,14 @@ def _is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _holds_bytes(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_bytes, cast(dict[str, Any], value).values()))
+    if isinstance(value, list):
+        return any(map(_holds_bytes, cast(list[Any], value)))
+    return isinstance(value, bytes)
 
 
 def _text(value: Any) -> str:

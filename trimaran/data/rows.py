@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 from array import array
 from bisect import bisect_right
@@ -12,7 +13,7 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, BinaryIO, Protocol, runtime_checkable
 
 from trimaran.choices import DATASET_FORMATS
 from trimaran.data.arrow import parquet, pyarrow
@@ -83,7 +84,10 @@ def find_format(path: Path) -> Read:
 
 
 class JsonlRows:
-    """Keeps where each row starts: 8 bytes a row. Blank lines are none."""
+    """Keeps where each row starts: 8 bytes a row. Blank lines are none.
+
+    Where each row starts holds for this file alone: one that changes or is replaced later is an error.
+    """
 
     def __init__(self, path: Path) -> None:
         """Reads the file once, and parses nothing of it."""
@@ -93,6 +97,7 @@ class JsonlRows:
         """Of each blank line, how many rows come before it."""
         start = 0
         with path.open("rb") as file:
+            self._stamp = _stamp(file)
             for data in file:
                 if data.isspace():
                     self._blanks.append(len(self._starts))
@@ -104,22 +109,42 @@ class JsonlRows:
         return len(self._starts)
 
     def __getitem__(self, place: int) -> tuple[int, Any]:
-        with self._path.open("rb") as file:
+        with self._open() as file:
             file.seek(self._starts[place])
             data = file.readline()
         return self._parse(place + 1 + bisect_right(self._blanks, place), data)
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        with self._path.open("rb") as file:
+        with self._open() as file:
             for line, data in enumerate(file, start=1):
                 if not data.isspace():
                     yield self._parse(line, data)
 
+    @contextmanager
+    def _open(self) -> Generator[BinaryIO]:
+        try:
+            with self._path.open("rb") as file:
+                if _stamp(file) == self._stamp:
+                    yield file
+                    return
+        except OSError as error:
+            raise InputError(f"{self._path}: cannot be read ({error.strerror})") from None
+        raise InputError(
+            f"{self._path}: changed after it was opened, by its size or its time; its rows may be others"
+            " now. Put the file back, or start anew; write a new dataset under a new name"
+        )
+
     def _parse(self, line: int, data: bytes) -> tuple[int, Any]:
         try:
             return line, json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{self._path}:{line}: not JSON ({error})") from None
+
+
+def _stamp(file: BinaryIO) -> tuple[int, int]:
+    """Bytes, and nanoseconds of the last change."""
+    found = os.fstat(file.fileno())
+    return found.st_size, found.st_mtime_ns
 
 
 class ParquetRows:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -19,8 +20,14 @@ from trimaran.types import MAX_PIXELS
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "HSV")
 """Eight bits a channel at most: what PIL converts to RGB without cutting numbers off."""
+WIDE = re.compile(";(16|32)[BLNS]")
+"""How PIL calls the bytes of a PNG or TIFF file whose channels it would cut to the 8 bits of a mode.
+BMP's "BGR;16" are 16 bits of all three."""
 MAX_ASPECT = 200
 """One side of an image against the other, as in Qwen's processors."""
+
+STRIP = 64
+"""Rows of an image that are laid on white at a time."""
 
 
 def prepare_image(data: bytes, min_pixels: int, max_pixels: int, multiple: int) -> bytes:
@@ -95,7 +102,8 @@ def open_image(data: bytes) -> Image.Image:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
         _check(image)
         image.load()
-        return _as_rgb(ImageOps.exif_transpose(image))
+        ImageOps.exif_transpose(image, in_place=True)  # else it makes a copy
+        return _as_rgb(image)
     except InputError:
         raise
     except UnidentifiedImageError:
@@ -121,18 +129,24 @@ def _check(image: Image.Image) -> None:
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":
         raise InputError(f"an animation or a file of {frames} pictures; give one still image")
-    if image.mode not in MODES:
+    if image.mode not in MODES or any(
+        WIDE.search(str(tile)) for tile in getattr(image, "tile", ())
+    ):
         raise InputError(
-            f"pixels of mode {image.mode}, with more than 8 bits a channel; save it with 8 bits"
+            f"pixels of mode {image.mode} with more than 8 bits a channel; save it with 8 bits"
         )
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
-    return image.convert("RGB")
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    made = Image.new("RGB", image.size)
+    for top in range(0, image.height, STRIP):  # whole, each step would be a copy of 4 bytes a pixel
+        box = (0, top, image.width, min(top + STRIP, image.height))
+        strip = image.crop(box).convert("RGBA")
+        white = Image.new("RGBA", strip.size, "white")
+        made.paste(Image.alpha_composite(white, strip).convert("RGB"), box)
+    return made
 
 
 def _count(data: bytes) -> str:
