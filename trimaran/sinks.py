@@ -14,7 +14,9 @@ import os
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -27,8 +29,9 @@ logger = logging.getLogger(__name__)
 
 MOST_ROWS = 10_000
 """That wait for a sink."""
-CLOSE_SECONDS = 60.0
-"""For a sink to take what waits, when the run ends."""
+CLOSE_SECONDS = 15.0
+"""For all sinks together to take what waits, when the run ends. Less than a process that was asked to
+end has for that."""
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 LOGIN = re.compile(r"//[^/@\s]+@")
 
@@ -159,7 +162,7 @@ class SinkThread:
     Example:
         thread = SinkThread("wandb", lambda: WandbSink(about))
         thread.write(time.time(), 1, {"trainer/loss": 0.5})
-        thread.close()
+        close_sinks([thread])
     """
 
     def __init__(self, name: str, make: Callable[[], Sink]) -> None:
@@ -170,7 +173,10 @@ class SinkThread:
         self._thread.start()
 
     def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
-        """Numbers that are not finite are left out. Returns at once."""
+        """Numbers that are not finite are left out. Returns at once. For a sink that has failed
+        nothing is kept."""
+        if not self._thread.is_alive():
+            return
         finite = {key: value for key, value in values.items() if math.isfinite(value)}
         try:
             self._rows.put_nowait((now, step, finite))
@@ -182,17 +188,17 @@ class SinkThread:
                 )
             self._has_dropped = True
 
-    def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Waits until the sink has taken what waits, but not for longer."""
-        try:
+    def end(self) -> None:
+        """No further rows come: the sink takes what waits, and closes. Returns at once."""
+        with suppress(queue.Full):  # it has not taken any for long
             self._rows.put_nowait(None)
-        except queue.Full:
-            return  # it has not taken any for long
+
+    def wait(self, timeout: float) -> None:
+        """Until the sink has closed, or for `timeout` seconds; then a warning names it."""
         self._thread.join(timeout)
         if self._thread.is_alive():
             logger.warning(
-                "%s has not ended in %.0f s; what it has not taken is in metrics.jsonl",
-                *(self._name, timeout),
+                "%s has not ended in time; what it has not taken is in metrics.jsonl", self._name
             )
 
     def _work(self) -> None:
@@ -209,6 +215,17 @@ class SinkThread:
                 self._name,
                 without_secrets(error),
             )
+            self._rows = queue.Queue()  # what has waited is let go
+
+
+def close_sinks(sinks: Sequence[SinkThread], seconds: float = CLOSE_SECONDS) -> None:
+    """Side by side: waits until all have taken what waits, but not for longer. Blocks, so that an event
+    loop calls it in a thread."""
+    deadline = time.monotonic() + seconds
+    for sink in sinks:
+        sink.end()
+    for sink in sinks:
+        sink.wait(max(0.0, deadline - time.monotonic()))
 
 
 def open_sinks(names: Sequence[SinkName], about: About) -> list[SinkThread]:
