@@ -34,6 +34,15 @@ CLOSE_SECONDS = 15.0
 end has for that."""
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 LOGIN = re.compile(r"//[^/@\s]+@")
+PASSWORD = re.compile(r"//[^/\s]*:[^/\s]*@")
+ADDRESSES: Mapping[SinkName, tuple[str, str]] = {
+    "wandb": ("WANDB_BASE_URL", "WANDB_API_KEY"),
+    "mlflow": (
+        "MLFLOW_TRACKING_URI",
+        "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (of a database its own, such as PGPASSWORD)",
+    ),
+}
+"""The variable with each one's address, and what to log in by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,10 @@ class WandbSink:
             resume="allow",
             dir=str(about.folder),
             config=dict(about.config),
+            # Numbers only: neither the controller's log, nor the code or repository it stands in.
+            settings=self._wandb.Settings(
+                console="off", disable_git=True, disable_code=True, silent=True
+            ),
         )
 
     def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
@@ -229,14 +242,24 @@ def close_sinks(sinks: Sequence[SinkThread], seconds: float = CLOSE_SECONDS) -> 
 
 
 def open_sinks(names: Sequence[SinkName], about: About) -> list[SinkThread]:
-    """Raises InputError where the package of one is not installed here."""
+    """Raises InputError where the package of one is not installed here, or its address has a password."""
     for name in names:
+        _check_address(name)
         if importlib.util.find_spec(name) is None:
             raise InputError(
                 f"metrics.sinks: {name} needs the package {name} where the controller runs:"
                 f" pip install {name}, or leave it out"
             )
     return [SinkThread(name, lambda name=name: SINKS[name](about)) for name in names]
+
+
+def _check_address(name: SinkName) -> None:
+    variable, instead = ADDRESSES.get(name, ("", ""))
+    if PASSWORD.search(os.environ.get(variable, "")):
+        raise InputError(
+            f"{variable}: it holds a password (user:password@), which the client of {name} writes into files;"
+            f" take it out, and set {instead}"
+        )
 
 
 def without_secrets(error: BaseException) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -128,6 +130,49 @@ def test_a_package_that_is_missing_is_named(
     assert open_sinks([], About("p", "n", tmp_path, {})) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "variable", "value"),
+    [
+        ("wandb", "WANDB_BASE_URL", "https://me:hunter2@host"),
+        ("wandb", "WANDB_BASE_URL", "https://me:hun@ter2@host/x"),
+        ("mlflow", "MLFLOW_TRACKING_URI", "postgresql://me:hunter2@host:5432/db"),
+    ],
+)
+def test_a_password_in_an_address_is_refused_and_not_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Any, variable: str, value: str
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(InputError, match=f"^{variable}: it holds a password") as raised:
+        open_sinks([name], About("p", "n", tmp_path, {}))
+    assert "ter2" not in str(raised.value)
+    assert "host" not in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["http://host:5000/a@b", "postgresql://me@host:5432/db", ""])
+def test_an_address_without_a_password_is_taken(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", value)
+    sinks._check_address("mlflow")
+
+
+def test_wandb_is_told_to_take_numbers_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    client: Any = ModuleType("wandb")
+    client.init, client.Settings = asked.update, dict
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    sinks.WandbSink(About("p", "n", tmp_path, {}))
+    assert asked["settings"] == {
+        "console": "off",
+        "disable_git": True,
+        "disable_code": True,
+        "silent": True,
+    }
+
+
 def test_short_values_of_the_environment_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "a")
     assert without_secrets(ValueError("a bad value")) == "ValueError: a bad value"
@@ -168,6 +213,7 @@ def test_wandb_keeps_the_numbers_offline(about: About, caplog: pytest.LogCapture
     [folder] = (about.folder / "wandb").glob("offline-run-*")
     [log] = folder.glob("run-*.wandb")
     assert b"trainer/loss" in log.read_bytes()
+    assert list(folder.rglob("output.log")) == []
 
 
 @pytest.mark.e2e
