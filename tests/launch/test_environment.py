@@ -181,9 +181,8 @@ def test_credentials_of_buckets_are_for_the_controller_alone(config: RunConfig) 
 
 
 def test_what_reaches_sinks_is_for_the_controller_alone(config: RunConfig) -> None:
-    shell = dict.fromkeys(
-        ("WANDB_API_KEY", "SWANLAB_API_KEY", "MLFLOW_TRACKING_TOKEN", "TRACKIO_SPACE_ID"), "s"
-    )
+    names = ["WANDB_API_KEY", "SWANLAB_API_KEY", "MLFLOW_TRACKING_TOKEN", "TRACKIO_SPACE_ID"]
+    shell = dict.fromkeys(names, "s")
     found = {kind: shell.keys() & service_environment(config, kind, shell).keys() for kind in KINDS}
     assert {kind for kind, names in found.items() if names} == {"controller"}
     assert found["controller"] == shell.keys()
