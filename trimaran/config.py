@@ -822,8 +822,8 @@ class MetricsSection(Section):
     sinks: tuple[SinkName, ...] = ()
     """wandb, swanlab, mlflow, trackio: services that show them. Each takes its address and its key from the
     environment of the controller, as its own documents say; docs/observability.md."""
-    project: Annotated[str, Field(min_length=1)] = "trimaran"
-    """What the sinks file the run under."""
+    project: Annotated[str, Field(pattern=r"^\w[\w. -]*$", max_length=128)] = "trimaran"
+    """What the sinks file the run under: letters, digits, `.`, `_`, `-` and spaces."""
 
 
 class NetworkSection(Section):

@@ -14,7 +14,9 @@ import os
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -27,10 +29,20 @@ logger = logging.getLogger(__name__)
 
 MOST_ROWS = 10_000
 """That wait for a sink."""
-CLOSE_SECONDS = 60.0
-"""For a sink to take what waits, when the run ends."""
+CLOSE_SECONDS = 15.0
+"""For all sinks together to take what waits, when the run ends. Less than a process that was asked to
+end has for that."""
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 LOGIN = re.compile(r"//[^/@\s]+@")
+PASSWORD = re.compile(r"//[^/\s]*:[^/\s]*@")
+ADDRESSES: Mapping[SinkName, tuple[str, str]] = {
+    "wandb": ("WANDB_BASE_URL", "WANDB_API_KEY"),
+    "mlflow": (
+        "MLFLOW_TRACKING_URI",
+        "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (of a database its own, such as PGPASSWORD)",
+    ),
+}
+"""The variable with each one's address, and what to log in by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,10 @@ class WandbSink:
             resume="allow",
             dir=str(about.folder),
             config=dict(about.config),
+            # Numbers only: neither the controller's log, nor the code or repository it stands in.
+            settings=self._wandb.Settings(
+                console="off", disable_git=True, disable_code=True, silent=True
+            ),
         )
 
     def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
@@ -159,7 +175,7 @@ class SinkThread:
     Example:
         thread = SinkThread("wandb", lambda: WandbSink(about))
         thread.write(time.time(), 1, {"trainer/loss": 0.5})
-        thread.close()
+        close_sinks([thread])
     """
 
     def __init__(self, name: str, make: Callable[[], Sink]) -> None:
@@ -170,7 +186,10 @@ class SinkThread:
         self._thread.start()
 
     def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
-        """Numbers that are not finite are left out. Returns at once."""
+        """Numbers that are not finite are left out. Returns at once. For a sink that has failed
+        nothing is kept."""
+        if not self._thread.is_alive():
+            return
         finite = {key: value for key, value in values.items() if math.isfinite(value)}
         try:
             self._rows.put_nowait((now, step, finite))
@@ -182,17 +201,17 @@ class SinkThread:
                 )
             self._has_dropped = True
 
-    def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Waits until the sink has taken what waits, but not for longer."""
-        try:
+    def end(self) -> None:
+        """No further rows come: the sink takes what waits, and closes. Returns at once."""
+        with suppress(queue.Full):  # it has not taken any for long
             self._rows.put_nowait(None)
-        except queue.Full:
-            return  # it has not taken any for long
+
+    def wait(self, timeout: float) -> None:
+        """Until the sink has closed, or for `timeout` seconds; then a warning names it."""
         self._thread.join(timeout)
         if self._thread.is_alive():
             logger.warning(
-                "%s has not ended in %.0f s; what it has not taken is in metrics.jsonl",
-                *(self._name, timeout),
+                "%s has not ended in time; what it has not taken is in metrics.jsonl", self._name
             )
 
     def _work(self) -> None:
@@ -209,17 +228,38 @@ class SinkThread:
                 self._name,
                 without_secrets(error),
             )
+            self._rows = queue.Queue()  # what has waited is let go
+
+
+def close_sinks(sinks: Sequence[SinkThread], seconds: float = CLOSE_SECONDS) -> None:
+    """Side by side: waits until all have taken what waits, but not for longer. Blocks, so that an event
+    loop calls it in a thread."""
+    deadline = time.monotonic() + seconds
+    for sink in sinks:
+        sink.end()
+    for sink in sinks:
+        sink.wait(max(0.0, deadline - time.monotonic()))
 
 
 def open_sinks(names: Sequence[SinkName], about: About) -> list[SinkThread]:
-    """Raises InputError where the package of one is not installed here."""
+    """Raises InputError where the package of one is not installed here, or its address has a password."""
     for name in names:
+        _check_address(name)
         if importlib.util.find_spec(name) is None:
             raise InputError(
                 f"metrics.sinks: {name} needs the package {name} where the controller runs:"
                 f" pip install {name}, or leave it out"
             )
     return [SinkThread(name, lambda name=name: SINKS[name](about)) for name in names]
+
+
+def _check_address(name: SinkName) -> None:
+    variable, instead = ADDRESSES.get(name, ("", ""))
+    if PASSWORD.search(os.environ.get(variable, "")):
+        raise InputError(
+            f"{variable}: it holds a password (user:password@), which the client of {name} writes into files;"
+            f" take it out, and set {instead}"
+        )
 
 
 def without_secrets(error: BaseException) -> str:

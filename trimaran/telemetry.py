@@ -133,7 +133,8 @@ class MetricsWriter:
         others: OtherNames | None = None,
         sinks: Sequence[SinkThread] = (),
     ) -> None:
-        """`others`: names of other projects that steps have besides. `sinks` are closed with it."""
+        """`others`: names of other projects that steps have besides. `sinks` are closed by who opened
+        them."""
         self.folder = run_folder
         self._others, self._sinks = others, sinks
         self._rows = JsonLines(run_folder / METRICS_NAME)
@@ -172,8 +173,6 @@ class MetricsWriter:
     def close(self) -> None:
         self._rows.close()
         self._events.close()
-        for sink in self._sinks:
-            sink.close()
 
 
 class TensorBoardFile:

@@ -51,7 +51,7 @@ from trimaran.run_context import RunContext
 from trimaran.run_place import run_place
 from trimaran.runs import Goal, RunState, endpoints_key
 from trimaran.series import CONTROLLER_GROUPS
-from trimaran.sinks import About, open_sinks
+from trimaran.sinks import About, close_sinks, open_sinks
 from trimaran.store import Store
 from trimaran.telemetry import METRICS_NAME, MetricsWriter, TimelineWriter, read_json_lines
 from trimaran.trust import Trust
@@ -80,8 +80,12 @@ async def conduct(
     log: RunLog,
     goals: Goals,
     metrics: Exposition,
+    afterwards: AsyncExitStack,
 ) -> RunState:
-    """Run to the goal. Returns SUCCEEDED, CANCELLED or PAUSED; every failure is raised."""
+    """Run to the goal. Returns SUCCEEDED, CANCELLED or PAUSED; every failure is raised.
+
+    `afterwards`: what is closed only when the run's end is recorded, because it may take long.
+    """
     began = time.monotonic()
     prompts = await asyncio.to_thread(TrainingPrompts.open, config)
     held_out = await asyncio.to_thread(HeldOutPrompts.open, config)
@@ -95,7 +99,7 @@ async def conduct(
         is_new_here = not read_json_lines(run.folder / METRICS_NAME)
         place = run_place(config, run.run_id)
         reporter, rows = await asyncio.to_thread(
-            _open_reporter, config, run.folder, log, room, stack
+            _open_reporter, config, run.folder, log, room, stack, afterwards
         )
         if is_new_here:
             await bring_back_metrics(store, run.run_id, rows)
@@ -253,11 +257,17 @@ async def _connect(
 
 
 def _open_reporter(
-    config: RunConfig, run_folder: Path, log: RunLog, room: Room, stack: AsyncExitStack
+    config: RunConfig,
+    run_folder: Path,
+    log: RunLog,
+    room: Room,
+    stack: AsyncExitStack,
+    afterwards: AsyncExitStack,
 ) -> tuple[Reporter, MetricsWriter]:
     section = config.metrics
     others = OtherNames(section.also, facts_of(config)) if section.also else None
     sinks = open_sinks(section.sinks, About.of(config, run_folder))
+    afterwards.push_async_callback(asyncio.to_thread, close_sinks, sinks)
     metrics = MetricsWriter(run_folder, others, sinks)
     timeline = TimelineWriter(run_folder)
     stack.callback(metrics.close)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -111,11 +112,15 @@ async def _serve(
     metrics.show_step(lambda: {**log.validation, **log.step})
     await server.start()
     try:
-        async with log.writing(), FreeDisk(run.folder).watched() as disk:
+        async with (
+            log.writing(),
+            FreeDisk(run.folder).watched() as disk,
+            AsyncExitStack() as afterwards,
+        ):
             metrics.show(CONTROLLER_DISK, lambda: disk.free_bytes)
             log.emit(EventKind.STATE, text="waiting for the services")
             try:
-                state = await conduct(config, run, caller, store, log, goals, metrics)
+                state = await conduct(config, run, caller, store, log, goals, metrics, afterwards)
             except Exception as error:
                 cause = first_error(error) if isinstance(error, ExceptionGroup) else error
                 _tell_failure(log, cause)

@@ -23,6 +23,7 @@ from trimaran.config import (
     RuleSection,
     RunConfig,
     RunSection,
+    SinkName,
     TrainerSection,
     parse_config,
 )
@@ -58,6 +59,8 @@ class Allow:
     """The same for `run.payloads` and `run.checkpoints`."""
     functions: tuple[str, ...] = ()
     """As `trimaran train --allow` takes them."""
+    sinks: tuple[SinkName, ...] = ()
+    """For `metrics.sinks`: with the operator's own accounts there."""
     plugin_hosts: tuple[str, ...] = ()
     """https://host:port, or a network that its name may resolve to."""
     plugin_credentials: dict[str, PluginCredentials] = field(
@@ -104,6 +107,7 @@ def admit(
         _check_place("run.checkpoints", config.run.checkpoints, allow.payloads, without)
         has_it = "leave it out where every host has the model"
         _check_place("model.source", config.model.source, allow.sources, has_it)
+        _check_sinks(config, allow)
         config = _with_real_functions(config, allow)
     return config, check_costs(config, limits)
 
@@ -168,6 +172,15 @@ def _lies_below(url: str, place: str) -> bool:
     if ".." in url.split("/"):  # some servers take it for the folder above
         return False
     return url == place or url.startswith(place.rstrip("/") + "/")
+
+
+def _check_sinks(config: RunConfig, allow: Allow) -> None:
+    if refused := [name for name in config.metrics.sinks if name not in allow.sinks]:
+        known = ", ".join(allow.sinks) or "none"
+        raise ForbiddenError(
+            f"metrics.sinks: {', '.join(refused)} is not among the sinks that the operator allows"
+            f" ({known}); leave it out"
+        )
 
 
 def _with_real_functions(config: RunConfig, allow: Allow) -> RunConfig:

@@ -30,6 +30,7 @@ from trimaran.config import (
     Positive,
     Seconds,
     Section,
+    SinkName,
     is_device_list,
     override_value,
     set_override,
@@ -145,6 +146,9 @@ class AllowSection(Section):
     """The same for `run.payloads` and `run.checkpoints`, such as s3://bucket/payloads."""
     functions: tuple[str, ...] = ()
     """file.py:name or package.module:name, as `trimaran train --allow` takes them."""
+    sinks: tuple[SinkName, ...] = ()
+    """wandb, swanlab, mlflow, trackio: what `metrics.sinks` may name. The run's controller uses the
+    accounts there that the manager's environment opens."""
     plugin_hosts: tuple[str, ...] = ()
     """https://host:port, or a network such as 10.0.0.0/8."""
     plugin_credentials: Mapping[str, CredentialsSection] = Field(default_factory=dict)
@@ -172,6 +176,7 @@ class AllowSection(Section):
             sources=self.sources,
             payloads=self.payloads,
             functions=self.functions,
+            sinks=self.sinks,
             plugin_hosts=self.plugin_hosts,
             plugin_credentials=credentials,
         )

@@ -158,6 +158,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         if self._rank.rank == 0:
             # Before anybody hears of it. Where the store is away, the same step is asked for again.
             await self._history.add(answer.version)
+        self._held.done(batch.step)
         return trainer_pb2.TrainBatchResponse(
             version=wire.encode_policy(answer.version),
             metrics=answer.metrics,

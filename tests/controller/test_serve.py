@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from services.controller import run as conducting
 from services.controller import server as controller
 from services.controller.faulted import PausedTooLongError
 from services.controller.validation import FIRST_NUMBER
@@ -41,6 +43,7 @@ from trimaran.runs import (
     run_from_tree,
     run_key,
 )
+from trimaran.sinks import SinkThread
 from trimaran.store import Record, entries, open_store
 from trimaran.store.sqlite import SqliteStore
 from trimaran.telemetry import read_json_lines
@@ -437,6 +440,42 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     assert pool.exported == ["model"]
     assert (folder / "curve.png").stat().st_size > 0
     assert (folder / "timeline.png").stat().st_size > 0
+
+
+def test_a_sink_that_hangs_holds_up_neither_the_runs_end_nor_what_the_controller_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    class Hangs:
+        def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
+            gate.wait(20)
+
+        def close(self) -> None: ...
+
+    opened = [SinkThread("mine", Hangs)]
+    monkeypatch.setattr(conducting, "open_sinks", lambda names, about: opened)
+
+    async def body() -> bool:
+        run_folder, pool, events = tmp_path / "run", Pool(), list[RunEvent]()
+        run_folder.mkdir()
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        config = configure(tmp_path, endpoints)
+        serving = asyncio.create_task(controller.serve(config, RunContext.in_folder(run_folder)))
+        try:
+            async with asyncio.timeout(15):
+                await watch(run_folder, events)
+            await rpc.wait_until_serving(endpoints["controller"], 5)
+            is_closing = not serving.done()
+            gate.set()
+            await serving
+        finally:
+            gate.set()
+            serving.cancel()
+            await pool.stop()
+        return is_closing
+
+    assert asyncio.run(body())
 
 
 def test_a_controller_that_is_killed_after_its_last_word_does_not_say_it_again(

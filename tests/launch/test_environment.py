@@ -180,6 +180,22 @@ def test_credentials_of_buckets_are_for_the_controller_alone(config: RunConfig) 
     assert found["controller"] == shell.keys()
 
 
+def test_what_reaches_sinks_is_for_the_controller_alone(config: RunConfig) -> None:
+    names = ["WANDB_API_KEY", "SWANLAB_API_KEY", "MLFLOW_TRACKING_TOKEN", "TRACKIO_SPACE_ID"]
+    shell = dict.fromkeys(names, "s")
+    found = {kind: shell.keys() & service_environment(config, kind, shell).keys() for kind in KINDS}
+    assert {kind for kind, names in found.items() if names} == {"controller"}
+    assert found["controller"] == shell.keys()
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])
+def test_a_hubs_token_is_kept_from_who_runs_functions_of_others(
+    config: RunConfig, name: str
+) -> None:
+    found = {kind for kind in KINDS if name in service_environment(config, kind, {name: "s"})}
+    assert found == set(KINDS) - {"reward"}
+
+
 @pytest.mark.parametrize(
     ("section", "key", "place", "kinds"),
     [

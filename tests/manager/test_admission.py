@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from services.manager.admission import Allow, PluginCredentials, admit, check_request_id
 from services.manager.costs import Limits, check_kept, check_owner, costs_of
 from services.manager.roots import InRoots
+from services.manager.settings import AllowSection
 from services.manager.specification import MAX_CONFIG_BYTES, MAX_NODES
 from trimaran.config import NetworkSection
 from trimaran.errors import ForbiddenError, InputError, LimitError, TrimaranError
@@ -63,6 +64,24 @@ def test_paths_are_below_the_roots_and_handed_on_resolved(roots):
 
 def test_a_checkpoint_to_begin_with_is_below_the_roots_of_models(roots):
     assert admitted(roots, specify(), "trainer.load=tiny").trainer.load == roots / "models/tiny"
+
+
+def test_sinks_are_those_that_the_operator_allows(roots):
+    text = specify(metrics={"sinks": ["wandb", "mlflow"]})
+    with pytest.raises(ForbiddenError, match=r"metrics\.sinks: wandb, mlflow .* \(none\)"):
+        admitted(roots, text)
+    with pytest.raises(ForbiddenError, match=r"metrics\.sinks: mlflow .* \(wandb\)"):
+        admitted(roots, text, sinks=("wandb",))
+    assert admitted(roots, text, sinks=("wandb", "mlflow")).metrics.sinks == ("wandb", "mlflow")
+    given = AllowSection.model_validate({"sinks": ["wandb"]})
+    assert given.plain.sinks == ("wandb",)
+
+
+@pytest.mark.parametrize("project", ["../../theirs", "a/b", "", ".hidden", "a\nb", "x" * 129])
+def test_a_project_at_a_sink_is_a_plain_name(roots, project):
+    with pytest.raises(InputError, match=r"metrics\.project"):
+        admitted(roots, specify(metrics={"project": project}))
+    assert admitted(roots, specify(metrics={"project": "My runs_1.2-b"})).metrics.project
 
 
 @pytest.mark.parametrize("key", ["model.path", "data.train", "data.validation", "trainer.load"])

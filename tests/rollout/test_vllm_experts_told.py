@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from services.rollout.vllm import told_experts as module
 from services.rollout.vllm.settings import engine_arguments
 from services.rollout.vllm.told_experts import keep_experts_of_merged_outputs, told_experts
 from trimaran.config import parse_config
@@ -45,10 +47,19 @@ def test_they_are_asked_for_only_where_they_are_replayed(monkeypatch):
 def test_of_prompt_and_completion():
     chosen = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
     completion = SimpleNamespace(routed_experts=chosen)
-    assert told_experts(config_of(False), completion, 2) == (b"", b"")
-    assert told_experts(config_of(True), completion, 2) == (bytes(range(8, 12)), bytes(range(8)))
+    assert told_experts(config_of(False), completion, 2, 2) == (b"", b"")
+    assert told_experts(config_of(True), completion, 2, 2) == (bytes(range(8, 12)), bytes(range(8)))
     with pytest.raises(InputError, match="does not tell which experts"):
-        told_experts(config_of(True), SimpleNamespace(routed_experts=None), 2)
+        told_experts(config_of(True), SimpleNamespace(routed_experts=None), 2, 2)
+
+
+def test_of_more_or_fewer_tokens_than_were_read_nothing_is_sent(monkeypatch, caplog):
+    monkeypatch.setattr(module, "_has_warned", threading.Event())
+    completion = SimpleNamespace(routed_experts=np.zeros((3, 2, 2), np.uint8))
+    for num_tokens in (1, 3):
+        assert told_experts(config_of(True), completion, 2, num_tokens) == (b"", b"")
+    [record] = caplog.records
+    assert "the experts of 3 tokens where it had read 2" in record.getMessage()
 
 
 def test_outputs_that_are_merged_keep_them(monkeypatch):

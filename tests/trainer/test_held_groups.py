@@ -29,6 +29,27 @@ def test_groups_are_held_in_their_places_until_another_step() -> None:
         held.take(1, 4)
 
 
+def test_what_comes_late_pushes_out_nothing() -> None:
+    groups = random_batch(1).groups
+    held = HeldGroups()
+    held.add(8, 0, groups)
+    held.add(7, 0, groups[:1])
+    assert held.take(8, 4) == groups
+
+
+def test_groups_of_a_step_that_is_done_are_let_go() -> None:
+    groups = random_batch(1).groups
+    held = HeldGroups()
+    held.add(8, 0, groups)
+    held.done(8)
+    held.add(8, 0, groups)  # by a controller that has started anew
+    assert held._groups == {}
+    assert held.take(8, 4) == ()  # asked again, where the connection broke after the answer
+    held.add(9, 0, groups)
+    held.done(8)
+    assert held.take(9, 4) == groups
+
+
 @pytest.mark.parametrize(
     ("sizes", "portions"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,5 +97,38 @@ def test_a_version_is_in_the_store_before_anybody_hears_of_it(tmp_path: Path) ->
         await train(batch, proofs_for(batch, ROOT))
         again = await VersionHistory.open(store, RunContext("run", tmp_path, ""))
         assert again.roots(VersionId(0, 1)) == {"root 1"}
+
+    asyncio.run(scenario())
+
+
+def test_a_step_that_is_done_is_answered_again_without_the_groups_held_for_it(
+    tmp_path: Path,
+) -> None:
+    """Where the connection breaks after the answer, the client asks again and sends no groups."""
+
+    class AnsweringRank(RecordingRank):
+        def check_proofs(self, batch: Any, proofs: Any, recorded_roots: Any) -> None:
+            if batch.step not in self.trained:  # as TrainerRank does
+                super().check_proofs(batch, proofs, recorded_roots)
+
+    async def scenario() -> None:
+        batch, rank = random_batch(1), AnsweringRank()
+        history = await VersionHistory.open(MemoryStore(), RunContext("run", tmp_path, ""))
+        await history.add(PolicyVersion("run", VersionId(0, 0), ROOT))
+        unused: Any = None
+        ours: Any = rank
+        servicer = TrainerServicer(ours, OtherRanks(()), unused, history, TrainerSection())
+        payloads = [wire.payload_of(scored) for scored in batch.groups]
+        await servicer.HoldGroups(
+            trainer_pb2.HoldGroupsRequest(step=batch.step, first=0, groups=payloads), unused
+        )
+        held = trainer_pb2.TrainBatchRequest(
+            num_held=len(payloads), proofs=map(wire.encode_proof, proofs_for(batch, ROOT))
+        )
+        data = wire.serialize_train_request(held, replace(batch, groups=()))
+        request = trainer_pb2.TrainBatchRequest.FromString(data)
+        answers = [await servicer.TrainBatch(request, unused) for _ in range(2)]
+        assert answers[0] == answers[1]
+        assert servicer._held._groups == {}
 
     asyncio.run(scenario())

@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from trimaran import sinks
+from trimaran.config import RunConfig
 from trimaran.errors import InputError
-from trimaran.sinks import About, SinkThread, open_sinks, without_secrets
+from trimaran.sinks import About, SinkThread, close_sinks, open_sinks, without_secrets
 from trimaran.telemetry import MetricsWriter
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -41,10 +44,12 @@ class Recorder:
 
 def test_rows_arrive_in_order_and_what_is_not_finite_does_not(tmp_path: Path) -> None:
     recorder = Recorder()
-    metrics = MetricsWriter(tmp_path, sinks=[SinkThread("mine", lambda: recorder)])
+    thread = SinkThread("mine", lambda: recorder)
+    metrics = MetricsWriter(tmp_path, sinks=[thread])
     metrics.write("step", 1, {"trainer/loss": 0.5, "trainer/grad_norm": float("nan")}, at=100.0)
     metrics.write("validation", 1, {"validation/greedy_reward/mean": 1.0}, at=101.0)
     metrics.close()
+    close_sinks([thread])
     assert recorder.rows == [
         (100.0, 1, {"trainer/loss": 0.5}),
         (101.0, 1, {"validation/greedy_reward/mean": 1.0}),
@@ -62,9 +67,31 @@ def test_a_slow_one_holds_up_nobody(
     for step in range(10):
         thread.write(float(step), step, {"trainer/loss": 1.0})
     assert caplog.text.count("does not take rows: 3 wait") == 1
-    thread.close(timeout=0.05)
+    close_sinks([thread], 0.05)
     gate.set()
     assert threading.active_count() >= 1
+
+
+def test_all_have_one_deadline_and_one_that_hangs_costs_another_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate, recorders = threading.Event(), [Recorder() for _ in range(3)]
+    makers = [Recorder(gate), Recorder(gate), *recorders]
+    threads = [SinkThread(f"sink-{n}", lambda one=one: one) for n, one in enumerate(makers)]
+    for thread in threads:
+        thread.write(1.0, 1, {"trainer/loss": 1.0})
+    begin = time.monotonic()
+    close_sinks(threads, 0.5)
+    assert time.monotonic() - begin < 0.9
+    assert all(one.is_closed and len(one.rows) == 1 for one in recorders)
+    told = [record.getMessage() for record in caplog.records]
+    assert [text.partition(" has not ended")[0] for text in told] == ["sink-0", "sink-1"]
+    gate.set()
+
+
+def test_the_ends_deadline_is_far_below_that_of_a_frozen_process() -> None:
+    frozen: Any = RunConfig.model_fields["frozen_timeout"].default
+    assert frozen / 2 > sinks.CLOSE_SECONDS
 
 
 def test_a_failure_is_told_once_without_secrets(
@@ -75,12 +102,21 @@ def test_a_failure_is_told_once_without_secrets(
     thread = SinkThread("mine", lambda: Recorder(fault=fault))
     thread.write(1.0, 1, {"trainer/loss": 1.0})
     thread.write(2.0, 2, {"trainer/loss": 1.0})
-    thread.close()
+    close_sinks([thread])
     [record] = caplog.records
     assert record.getMessage() == (
         "mine gets no more rows: RuntimeError: refused key *** at https://***@host/path;"
         " metrics.jsonl has all"
     )
+
+
+def test_for_one_that_has_failed_nothing_is_kept() -> None:
+    thread = SinkThread("mine", lambda: Recorder(fault="no"))
+    thread.write(1.0, 1, {"trainer/loss": 1.0})
+    thread.wait(10)
+    for step in range(5):
+        thread.write(float(step), step, {"trainer/loss": 1.0})
+    assert thread._rows.qsize() == 0
 
 
 def test_a_package_that_is_missing_is_named(
@@ -92,6 +128,49 @@ def test_a_package_that_is_missing_is_named(
     ):
         open_sinks(["wandb"], About("p", "n", tmp_path, {}))
     assert open_sinks([], About("p", "n", tmp_path, {})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "value"),
+    [
+        ("wandb", "WANDB_BASE_URL", "https://me:hunter2@host"),
+        ("wandb", "WANDB_BASE_URL", "https://me:hun@ter2@host/x"),
+        ("mlflow", "MLFLOW_TRACKING_URI", "postgresql://me:hunter2@host:5432/db"),
+    ],
+)
+def test_a_password_in_an_address_is_refused_and_not_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Any, variable: str, value: str
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(InputError, match=f"^{variable}: it holds a password") as raised:
+        open_sinks([name], About("p", "n", tmp_path, {}))
+    assert "ter2" not in str(raised.value)
+    assert "host" not in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["http://host:5000/a@b", "postgresql://me@host:5432/db", ""])
+def test_an_address_without_a_password_is_taken(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", value)
+    sinks._check_address("mlflow")
+
+
+def test_wandb_is_told_to_take_numbers_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    client: Any = ModuleType("wandb")
+    client.init, client.Settings = asked.update, dict
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    sinks.WandbSink(About("p", "n", tmp_path, {}))
+    assert asked["settings"] == {
+        "console": "off",
+        "disable_git": True,
+        "disable_code": True,
+        "silent": True,
+    }
 
 
 def test_short_values_of_the_environment_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +198,7 @@ def sent(name: Any, about: About, caplog: pytest.LogCaptureFixture) -> None:
         [thread] = open_sinks([name], about)
         for row in ROWS:
             thread.write(*row)
-        thread.close(120)
+        close_sinks([thread], 120)
     assert [
         record.getMessage() for record in caplog.records if record.name == "trimaran.sinks"
     ] == []
@@ -134,6 +213,7 @@ def test_wandb_keeps_the_numbers_offline(about: About, caplog: pytest.LogCapture
     [folder] = (about.folder / "wandb").glob("offline-run-*")
     [log] = folder.glob("run-*.wandb")
     assert b"trainer/loss" in log.read_bytes()
+    assert list(folder.rglob("output.log")) == []
 
 
 @pytest.mark.e2e

@@ -17,9 +17,10 @@ from trimaran.cli.preflight import check_run, show_errors
 from trimaran.clients import ControllerClient
 from trimaran.config import Endpoints, RunConfig
 from trimaran.errors import InputError, UnavailableError
+from trimaran.launch.credentials import is_of_bucket, is_of_sink
 from trimaran.launch.devices import place
 from trimaran.launch.endpoints import fill_endpoints
-from trimaran.launch.environment import is_of_bucket, plugin_variables
+from trimaran.launch.environment import plugin_variables
 from trimaran.launch.external_children import ExternalChildren
 from trimaran.launch.launch import launch
 from trimaran.launch.lease import held_lease
@@ -112,7 +113,8 @@ async def launch_here(
     os.environ.pop(ADDRESS_VARIABLE, None)
     site = SITES[run.launcher](config, run, store)
     # The reward service and the controller have theirs; what else is started gets none.
-    for name in [*plugin_variables(config), *filter(is_of_bucket, os.environ)]:
+    own = [name for name in os.environ if is_of_bucket(name) or is_of_sink(name)]
+    for name in [*plugin_variables(config), *own]:
         os.environ.pop(name, None)
     return await launch(config, run, site, store, set_goal, on_start)
 

@@ -22,10 +22,10 @@ from trimaran.cli.host_checks import prepare_host
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, first_error
 from trimaran.health_note import Notes
+from trimaran.launch.credentials import is_of_bucket
 from trimaran.launch.devices import placed_environment
 from trimaran.launch.endpoints import with_replica
 from trimaran.launch.environment import (
-    is_of_bucket,
     process_name,
     serve_command,
     service_address,

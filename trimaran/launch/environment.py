@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
+from trimaran.launch.credentials import is_of_bucket, is_of_hub, is_of_sink
 from trimaran.network import LOOPBACK, Host
 from trimaran.places import is_bucket
 
@@ -39,8 +40,6 @@ COMPUTE = {
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
 }
 
-BUCKET_PREFIXES = ("AWS_", "GOOGLE_", "AZURE_")
-
 CALLS = {
     "controller": ("reward", "weight-sync", "rollout", "trainer"),
     "weight-sync": ("trainer",),
@@ -57,15 +56,18 @@ def service_environment(
     In a subnet only the process' own host can say which interface is meant: there `trimaran serve`
     adds `network_environment`.
 
-    Tokens of reward plugins are for the reward service alone, credentials of buckets for who uses
-    one: never for the reward service, which runs functions of others.
+    Tokens of reward plugins are for the reward service alone, what reaches a sink for the controller
+    alone, and credentials of buckets for who uses one. The reward service, which runs functions of
+    others, gets none of these but the first, and no token of a hub.
     """
     hidden = frozenset[str]() if kind == "reward" else plugin_variables(config)
-    with_bucket = uses_bucket(config, kind)
     inherited = {
         name: value
         for name, value in inherited.items()
-        if name not in hidden and (with_bucket or not is_of_bucket(name))
+        if name not in hidden
+        and (uses_bucket(config, kind) or not is_of_bucket(name))
+        and (kind == "controller" or not is_of_sink(name))
+        and (kind != "reward" or not is_of_hub(name))
     }
     defaults = COMMON | (COMPUTE if kind in ("rollout", "trainer") else {})
     if config.network.subnet is None:
@@ -130,11 +132,6 @@ def _has(names: str, interface: str) -> bool:
     is_exact, known = listed.startswith("="), listed.removeprefix("=").split(",")
     found = interface in known if is_exact else interface.startswith(tuple(known))
     return found != names.startswith("^")
-
-
-def is_of_bucket(name: str) -> bool:
-    """Of the environment variables by which the vendors' tools, and ours, open a bucket."""
-    return name.startswith(BUCKET_PREFIXES)
 
 
 def uses_bucket(config: RunConfig, kind: str) -> bool:

@@ -25,6 +25,7 @@ from services.reward.outcome import Fault
 from services.reward.terms import FunctionSpec
 from services.reward.workers.journal import JournalWriter, encode_entry, encode_raised
 from trimaran.errors import InputError
+from trimaran.launch.credentials import is_credential
 from trimaran.launch.lifetime import die_with_parent
 from trimaran.rewards import ReferenceUnusableError, Sample
 
@@ -54,8 +55,10 @@ def start(journal_path: str, memory_mib: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # pebble's handler would wait for the interpreter
     os.dup2(2, 1)  # what a function prints goes to the log
     sys.stdout = sys.stderr
-    for name in [name for name in os.environ if name.startswith("TRIMARAN_")]:
-        del os.environ[name]  # plugin.token_variable may be any of them
+    # plugin.token_variable may be any of ours; where somebody else started the service, it may have more
+    for name in list(os.environ):
+        if name.startswith("TRIMARAN_") or is_credential(name):
+            del os.environ[name]
     _journal, _memory_mib = JournalWriter(journal_path), memory_mib
     gc.freeze()  # what the fork server imported stays shared, and is not searched for garbage
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -181,7 +181,13 @@ class VllmEngine:
                     pending[output.index][1].extend(output.logprobs.logprobs)
                     if output.finish_reason is not None:
                         stream.open.discard(output.index)
-                        experts = told_experts(self._config, output, len(request.prompt_token_ids))
+                        num_pending = len(pending[output.index][0])
+                        experts = told_experts(
+                            self._config,
+                            output,
+                            len(request.prompt_token_ids),
+                            stream.num_tokens(output.index) + num_pending,
+                        )
                         ended.append(
                             Ended(stream.indices[output.index], output.finish_reason, *experts)
                         )

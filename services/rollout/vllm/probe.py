@@ -189,7 +189,9 @@ async def probe_engine(
         tokens = TokensPrompt(prompt_token_ids=list(prompt))
         outputs = [output async for output in llm.generate(tokens, params, next(names))]
         completion = outputs[-1].outputs[0]
-        told_experts(config, completion, len(prompt))  # where they are needed
+        told_experts(
+            config, completion, len(prompt), len(completion.token_ids)
+        )  # where they are needed
         return [
             Likeliest(token, {other: found.logprob for other, found in position.items()})
             for token, position in zip(completion.token_ids, completion.logprobs, strict=True)

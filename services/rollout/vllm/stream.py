@@ -28,6 +28,10 @@ class VllmStream:
         self.marks: list[tuple[list[int], VersionId]] = [([EVERYTHING] * len(starts), version)]
         """Up to so many tokens a sample were made by that version; oldest first."""
 
+    def num_tokens(self, sample: int) -> int:
+        """Of its completion: those that it began with, and those passed on."""
+        return self.given[sample] + self.made[sample]
+
     def mark(self, made: dict[int, int], version: VersionId) -> None:
         """From here on `version` makes the tokens. `made`: of the samples that still run."""
         ends, _ = self.marks[-1]
@@ -40,7 +44,7 @@ class VllmStream:
             size = min(ends[sample] - self.made[sample], len(token_ids))
             if size <= 0:
                 continue
-            start = self.given[sample] + self.made[sample]
+            start = self.num_tokens(sample)
             yield Chunk(
                 self.indices[sample],
                 start,

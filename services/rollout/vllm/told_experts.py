@@ -7,10 +7,16 @@ chosen when its keys and values were computed.
 
 from __future__ import annotations
 
+import logging
+import threading
 from typing import Any
 
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
+
+logger = logging.getLogger(__name__)
+
+_has_warned = threading.Event()
 
 
 def check_tells_experts() -> None:
@@ -45,8 +51,12 @@ def keep_experts_of_merged_outputs() -> None:
     RequestOutput.add = patched
 
 
-def told_experts(config: RunConfig, completion: Any, num_prompt: int) -> tuple[bytes, bytes]:
-    """Of a completion that has ended, and of its prompt; empty unless they are replayed.
+def told_experts(
+    config: RunConfig, completion: Any, num_prompt: int, num_tokens: int
+) -> tuple[bytes, bytes]:
+    """Of a completion that has ended, of `num_tokens`, and of its prompt. Empty unless they are
+    replayed, and where vLLM tells of more or fewer tokens than it has read: the trainer then chooses
+    itself, while it would refuse the batch with rows that do not fit.
 
     Raises InputError where this vLLM does not tell them.
     """
@@ -56,4 +66,17 @@ def told_experts(config: RunConfig, completion: Any, num_prompt: int) -> tuple[b
         raise InputError(
             "trainer.router.replay: vllm does not tell which experts it chose on this device; leave it out"
         )
+    if len(chosen) != (num_read := num_prompt + num_tokens - 1):
+        _warn_once(len(chosen), num_read)
+        return b"", b""
     return chosen[num_prompt:].tobytes(), chosen[:num_prompt].tobytes()
+
+
+def _warn_once(num_told: int, num_read: int) -> None:
+    if not _has_warned.is_set():
+        logger.warning(
+            "vllm told the experts of %d tokens where it had read %d: of this completion, and of others"
+            " like it, the trainer chooses them itself",
+            *(num_told, num_read),
+        )
+    _has_warned.set()

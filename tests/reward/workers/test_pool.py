@@ -482,13 +482,14 @@ def test_secrets_do_not_reach_functions(log: Path, monkeypatch: pytest.MonkeyPat
     code = (
         "import asyncio; from tests.reward.workers.test_pool import *;"
         "spec = FunctionSpec('tests.reward.unruly:is_set');"
-        "names = ['TRIMARAN_JUDGE_KEY', 'OTHER'];"
+        "names = ['TRIMARAN_JUDGE_KEY', 'WANDB_API_KEY', 'AWS_SECRET_ACCESS_KEY', 'HF_TOKEN', 'OTHER'];"
         "print(judge(names, Path('unused'), spec))"
     )
-    monkeypatch.setenv("TRIMARAN_JUDGE_KEY", "secret")
+    for name in ("TRIMARAN_JUDGE_KEY", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"):
+        monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("OTHER", "theirs")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == str((WRONG, RIGHT)), done.stderr
+    assert done.stdout.strip() == str((*[WRONG] * 4, RIGHT)), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from trimaran.config import RunConfig
-from trimaran.launch.environment import is_of_bucket, plugin_variables, serve_command
+from trimaran.launch.credentials import is_credential
+from trimaran.launch.environment import plugin_variables, serve_command
 from trimaran.launch.ray.children import RayChildren
 from trimaran.launch.ray.cluster import Cluster, ray_address
 from trimaran.launch.run_services import remote_service, remote_services
@@ -47,5 +48,5 @@ def own_variables(config: RunConfig, kind: str, inherited: Mapping[str, str]) ->
         name: value
         for name, value in inherited.items()
         if (kind == "reward" and (name == ALLOW_VARIABLE or name in plugins))
-        or (kind == "controller" and is_of_bucket(name))
+        or (kind == "controller" and is_credential(name))
     }
