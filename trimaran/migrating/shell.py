@@ -183,10 +183,10 @@ class _Script:
             self.at += len(inside) + 4
             return self._calculate(inside)
         if rest.startswith("("):
-            self.at += _matching(rest, "(", ")")
+            self.at += matching(rest, "(", ")")
             return [Unknown(f"the output of a command is not known here; {REMEDY}")]
         if rest.startswith("{"):
-            length = _matching(rest, "{", "}")
+            length = matching(rest, "{", "}")
             self.at += length
             return self._braces(rest[1 : length - 1])
         if match := NAME.match(rest):
@@ -248,7 +248,7 @@ def _end(found: int, text: str, behind: int = 1) -> int:
     return len(text) if found < 0 else found + behind
 
 
-def _matching(text: str, opening: str, closing: str) -> int:
+def matching(text: str, opening: str, closing: str) -> int:
     """The length of the parenthesis that `text` begins with."""
     depth = 0
     for place, letter in enumerate(text):
