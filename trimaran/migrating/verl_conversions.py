@@ -55,11 +55,24 @@ def _is_megatron(theirs: Theirs) -> bool:
     return theirs[f"{ACTOR}.strategy"] == "megatron" or bool(theirs.under(MCORE))
 
 
+def drawn(theirs: Theirs) -> int:
+    """Prompts that their loader gives at once: so many rows of an epoch."""
+    number = theirs["data.gen_batch_size"]
+    return int(theirs["data.train_batch_size"] if number is None else number)
+
+
+def prompts(theirs: Theirs) -> int:
+    """Of a step. With filter_groups they draw until train_batch_size of them are left."""
+    if is_on(theirs["algorithm.filter_groups.enable"]):
+        return int(theirs["data.train_batch_size"])
+    return drawn(theirs)
+
+
 def steps(theirs: Theirs) -> Outcome:
     return steps_of(
         theirs["trainer.total_training_steps"],
         theirs["trainer.total_epochs"],
-        theirs["data.train_batch_size"],
+        drawn(theirs),
         theirs["data.train_files"],
         "trainer.total_training_steps",
         int(theirs["data.train_max_samples"]),
@@ -104,9 +117,7 @@ def advantage(value: Any, theirs: Theirs) -> Outcome:
 
 
 def updates(value: Any, theirs: Theirs) -> Outcome:
-    return updates_of(
-        int(theirs["data.train_batch_size"]), int(value), f"{ACTOR}.ppo_mini_batch_size"
-    )
+    return updates_of(prompts(theirs), int(value), f"{ACTOR}.ppo_mini_batch_size")
 
 
 def micro_batch(value: Any, theirs: Theirs) -> Outcome:
@@ -229,8 +240,7 @@ def filtering(value: Any, theirs: Theirs) -> Outcome:
         int(theirs["algorithm.filter_groups.max_num_gen_batches"] or 0),
         int(theirs["data.train_batch_size"]),
     )
-    at_once = int(theirs["data.gen_batch_size"] or batch)
-    most = 1000.0 if tries <= 0 else min(1000.0, max(1.0, tries * at_once / batch - 1))
+    most = 1000.0 if tries <= 0 else min(1000.0, max(1.0, tries * drawn(theirs) / batch - 1))
     metric = theirs["algorithm.filter_groups.metric"]
     return Outcome(
         "noted",

@@ -296,3 +296,22 @@ def test_several_files_are_a_list_with_all_of_their_rows(tmp_path: Path) -> None
     )
     assert made.tree["data"]["train"] == files
     assert made.tree["run"]["steps"] == 15 * (1200 // 512)
+
+
+def test_verls_loader_says_how_many_prompts_a_step_has(tmp_path: Path) -> None:
+    rows = tmp_path / "train.jsonl"
+    rows.write_text('{"prompt": "1", "answer": "1"}\n' * 24)
+    keys: dict[str, Any] = {
+        "data__train_files": str(rows),
+        "data__train_batch_size": 4,
+        "data__gen_batch_size": 8,
+        "actor_rollout_ref__actor__ppo_mini_batch_size": 4,
+        "trainer__total_training_steps": None,
+        "trainer__total_epochs": 1,
+        "reward__custom_reward_function__path": "r.py",
+    }
+    tree = converted("verl", **keys).tree
+    assert (tree["run"]["groups_per_step"], tree["run"]["steps"]) == (8, 3)
+    assert tree["algorithm"]["updates_per_batch"] == 2
+    tree = converted("verl", **keys, algorithm__filter_groups__enable=True).tree
+    assert (tree["run"]["groups_per_step"], tree["run"]["steps"]) == (4, 3)
