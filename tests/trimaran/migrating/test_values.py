@@ -86,6 +86,7 @@ def test_dapo_of_mindspeed_rl_has_no_kl_and_shapes_long_answers() -> None:
         "rl_config__filter_groups_enable": True,
         "rl_config__filter_groups_metric": "acc_for_dapo",
         "rl_config__filter_groups_max_batches": -1,
+        "rl_config__filter_groups_train_batch_size": 64,
     }
     config = config_of("mindspeed-rl", **keys)
     assert config.algorithm.kl.coefficient == 0
@@ -94,6 +95,7 @@ def test_dapo_of_mindspeed_rl_has_no_kl_and_shapes_long_answers() -> None:
     assert config.algorithm.dynamic_sampling
     assert config.algorithm.dynamic_sampling.term == "acc_for_dapo"
     assert config.algorithm.dynamic_sampling.max_replaced == 1000
+    assert (config.run.groups_per_step, config.algorithm.updates_per_batch) == (64, 2)
 
 
 def test_an_actors_key_goes_before_the_common_one() -> None:
@@ -140,6 +142,22 @@ def test_experts_that_tensor_ranks_take_too_are_on_more_ranks() -> None:
             "finetune=true",
         ),
         ("verl", {"actor_rollout_ref__actor__grad_clip": "much"}, "is no value"),
+        (
+            "mindspeed-rl",
+            {
+                "rl_config__filter_groups_enable": True,
+                "rl_config__filter_groups_train_batch_size": 48,
+            },
+            "give a rl_config.mini_batch_size that divides 48",
+        ),
+        ("mindspeed-rl", {"megatron_training__train_iters": None}, "give megatron_training.train"),
+        ("mindspeed-rl", {"megatron_training__weight_decay": None}, "their default is 0.01"),
+        ("verl", {"actor_rollout_ref__actor__optim__weight_decay": None}, "their default is 0.01"),
+        (
+            "verl",
+            {"actor_rollout_ref__rollout__gpu_memory_utilization": None},
+            "null is no value for it: give one",
+        ),
     ],
 )
 def test_what_would_change_the_training_is_refused_with_what_to_do(
