@@ -431,12 +431,19 @@ ROWS: tuple[Row, ...] = (
     own(
         f"{ACTOR}.freeze_vision_tower", "trainer.freeze", False, "true → `*visual.*`", freeze_tower
     ),
-    only(
+    own(
         f"{ACTOR}.router_replay.mode",
+        "trainer.router.replay",
         "disabled",
-        ("disabled",),
-        "off",
-        "experts are chosen anew by the trainer; give disabled",
+        "R3 → true, with rollout.enable_rollout_routing_replay; R2 is refused",
+        to.replay,
+    ),
+    own(
+        f"{MCORE}.router_replay.mode",
+        "trainer.router.replay",
+        "disabled",
+        "R3 → true, with rollout.enable_rollout_routing_replay; R2 is refused",
+        to.replay,
     ),
     ignored(f"{ACTOR}.router_replay.*", "off"),
     ignored(
@@ -651,7 +658,12 @@ ROWS: tuple[Row, ...] = (
     only(f"{ROLLOUT}.quantization", None, (None,), "none", "weights are not quantized here"),
     ignored(f"{ROLLOUT}.quantization_config_file", "none"),
     ignored(f"{ROLLOUT}.checkpoint_engine.*", "docs/weight-plane.md has how weights travel"),
-    only(f"{ROLLOUT}.enable_rollout_routing_replay", False, (False,), "off", "give false"),
+    part(
+        f"{ROLLOUT}.enable_rollout_routing_replay",
+        f"{ACTOR}.router_replay.mode",
+        False,
+        "with router_replay.mode=R3; without it nobody reads the engine's choices",
+    ),
     told(
         f"{ROLLOUT}.engine_kwargs.*", "options of vLLM are set here; rollout has those that matter"
     ),

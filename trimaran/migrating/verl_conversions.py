@@ -52,7 +52,9 @@ FOLDERS = {
 
 
 def _is_megatron(theirs: Theirs) -> bool:
-    return theirs[f"{ACTOR}.strategy"] == "megatron" or bool(theirs.under(MCORE))
+    return theirs[f"{ACTOR}.strategy"] == "megatron" or any(
+        not key.startswith("router_replay.") for key in theirs.under(MCORE)
+    )
 
 
 def drawn(theirs: Theirs) -> int:
@@ -277,6 +279,20 @@ def layout(value: Any, theirs: Theirs) -> Outcome:
     if split.data * shape.context > 1:
         settings["trainer.distributed_optimizer"] = True
     return Outcome("noted", split.text(), settings)
+
+
+def replay(value: Any, theirs: Theirs) -> Outcome:
+    """Whose choice of experts counts in the trainer."""
+    if value == "disabled":
+        return Outcome("ignored", "off")
+    if value != "R3":
+        return Outcome(
+            "refused", "experts are the engine's choice (R3) or the trainer's (disabled)"
+        )
+    if not is_on(theirs[f"{ROLLOUT}.enable_rollout_routing_replay"]):
+        text = f"R3 takes the engine's choice: give {ROLLOUT}.enable_rollout_routing_replay=True"
+        return Outcome("refused", text)
+    return Outcome("mapped", "", {"trainer.router.replay": True})
 
 
 def virtual(value: Any, theirs: Theirs) -> Outcome:

@@ -333,3 +333,16 @@ def test_verls_loader_says_how_many_prompts_a_step_has(tmp_path: Path) -> None:
     assert tree["algorithm"]["updates_per_batch"] == 2
     tree = converted("verl", **keys, algorithm__filter_groups__enable=True).tree
     assert (tree["run"]["groups_per_step"], tree["run"]["steps"]) == (4, 3)
+
+
+@pytest.mark.parametrize("section", ["", "megatron__"])
+def test_verls_r3_is_the_routers_replay(section: str) -> None:
+    mode = f"actor_rollout_ref__actor__{section}router_replay__mode"
+    engine = "actor_rollout_ref__rollout__enable_rollout_routing_replay"
+    plain = config_of("verl", actor_rollout_ref__actor__grad_clip=0.5).trainer
+    keys: dict[str, Any] = {mode: "R3", engine: True, "actor_rollout_ref__actor__grad_clip": 0.5}
+    trainer = config_of("verl", **keys).trainer
+    assert trainer.router.replay and not plain.router.replay
+    assert (trainer.clip_grad, trainer.recompute) == (plain.clip_grad, plain.recompute)
+    for wrong in ({mode: "R2", engine: True}, {mode: "R3"}):
+        assert mode.replace("__", ".") in converted("verl", **wrong).having("refused")
