@@ -19,6 +19,9 @@ MODULE = "verl."
 """EasyR1's package is called verl as well."""
 RESOLVER = re.compile(r"\s*([\w.]+):")
 RESOLVERS = ("", "oc.select", "oc.env")
+OPTIONS = ("--config-name", "--config-path", "--config-dir")
+TRAINERS = ("ppo_trainer", "ppo_megatron_trainer")
+"""verl's own files, whose defaults the table has."""
 HYDRAS = ("defaults", "hydra")
 """Sections that tell Hydra which files and folders to take."""
 MISSING = "???"
@@ -69,7 +72,7 @@ def read_given(path: Path, overrides: Sequence[str]) -> Given:
             raise InputError(
                 "\n".join(f"{path}: {line}" for line in str(error).splitlines())
             ) from None
-        words = [word for word in found if not word.startswith("--")] + words
+        words = _without_options(path, found) + words
     else:
         values |= _flat(_read(path))
     for word in words:
@@ -79,6 +82,28 @@ def read_given(path: Path, overrides: Sequence[str]) -> Given:
         if not word.startswith("config="):
             _apply(values, word)
     return Given(_resolve(values), assumed)
+
+
+def _without_options(script: Path, words: Sequence[str]) -> list[str]:
+    """Raises InputError where `--config-name` is not one of verl's two trainers, as nothing reads it here."""
+    left: list[str] = []
+    given = iter(words)
+    for word in given:
+        option, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            left.append(word)
+        elif option in OPTIONS:
+            value = value if equals else next(given, "")
+            if option == "--config-name" and value.removesuffix(".yaml") not in TRAINERS:
+                raise InputError(
+                    f"{script}: --config-name {value} is not read; give the `.hydra/config.yaml` that a run"
+                    " of the script has written"
+                )
+            if "megatron" in value and option == "--config-name":
+                left.insert(0, "actor_rollout_ref.actor.strategy=megatron")
+        else:
+            raise InputError(f"{script}: {word} is an option that is not read; leave it out")
+    return left
 
 
 def read_tree(path: Path) -> dict[str, Any] | None:

@@ -157,3 +157,17 @@ def test_a_reference_that_is_not_understood_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=reason):
         resolved(tmp_path, reference)
+
+
+@pytest.mark.parametrize("gap", [" ", "="])
+def test_a_scripts_config_name_is_read(tmp_path: Path, gap: str) -> None:
+    script = tmp_path / "run.sh"
+    line = "python3 -m verl.trainer.main_ppo --config-path{0}config --config-name{0}{1} a.n=1\n"
+    script.write_text(line.format(gap, "ppo_megatron_trainer.yaml"))
+    megatron = {"actor_rollout_ref.actor.strategy": "megatron"}
+    assert read_given(script, []).values == {"a.n": 1, **megatron}
+    script.write_text(line.format(gap, "ppo_trainer"))
+    assert read_given(script, []).values == {"a.n": 1}
+    script.write_text(line.format(gap, "mine"))
+    with pytest.raises(InputError, match="--config-name mine is not read"):
+        read_given(script, [])
