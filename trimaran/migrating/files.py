@@ -12,12 +12,16 @@ from typing import Any, cast
 import yaml
 
 from trimaran.errors import InputError
-from trimaran.migrating.shell import find_command
+from trimaran.migrating.shell import find_command, matching
 
 SCRIPTS = (".sh", ".bash")
 MODULE = "verl."
 """EasyR1's package is called verl as well."""
-REFERENCE = re.compile(r"\$\{([^${}]+)\}")
+RESOLVER = re.compile(r"\s*([\w.]+):")
+RESOLVERS = ("", "oc.select", "oc.env")
+OPTIONS = ("--config-name", "--config-path", "--config-dir")
+TRAINERS = ("ppo_trainer", "ppo_megatron_trainer")
+"""verl's own files, whose defaults the table has."""
 HYDRAS = ("defaults", "hydra")
 """Sections that tell Hydra which files and folders to take."""
 MISSING = "???"
@@ -68,7 +72,7 @@ def read_given(path: Path, overrides: Sequence[str]) -> Given:
             raise InputError(
                 "\n".join(f"{path}: {line}" for line in str(error).splitlines())
             ) from None
-        words = [word for word in found if not word.startswith("--")] + words
+        words = _without_options(path, found) + words
     else:
         values |= _flat(_read(path))
     for word in words:
@@ -78,6 +82,28 @@ def read_given(path: Path, overrides: Sequence[str]) -> Given:
         if not word.startswith("config="):
             _apply(values, word)
     return Given(_resolve(values), assumed)
+
+
+def _without_options(script: Path, words: Sequence[str]) -> list[str]:
+    """Raises InputError where `--config-name` is not one of verl's two trainers, as nothing reads it here."""
+    left: list[str] = []
+    given = iter(words)
+    for word in given:
+        option, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            left.append(word)
+        elif option in OPTIONS:
+            value = value if equals else next(given, "")
+            if option == "--config-name" and value.removesuffix(".yaml") not in TRAINERS:
+                raise InputError(
+                    f"{script}: --config-name {value} is not read; give the `.hydra/config.yaml` that a run"
+                    " of the script has written"
+                )
+            if "megatron" in value and option == "--config-name":
+                left.insert(0, "actor_rollout_ref.actor.strategy=megatron")
+        else:
+            raise InputError(f"{script}: {word} is an option that is not read; leave it out")
+    return left
 
 
 def read_tree(path: Path) -> dict[str, Any] | None:
@@ -120,12 +146,8 @@ def _apply(values: dict[str, Any], word: str) -> None:
     elif not equals or not key:
         raise InputError(f"{word!r}: an override reads key=value, +key=value or ~key")
     else:
-        try:
-            value = yaml.load(text, _Loader) if text else None
-        except yaml.YAMLError:
-            value = text
         _remove(values, key)
-        values |= _flat({key: value})
+        values |= _flat({key: _scalar(text)})
 
 
 def _remove(values: dict[str, Any], key: str) -> None:
@@ -148,42 +170,95 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _resolve(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`${a.b}`, `${.c}`, `${oc.select:a.b,default}` and `${oc.env:NAME,default}` replaced.
-
-    What refers to a key that nobody gives is left out, so that the table's default counts.
-    """
-    resolved = {key: _value(values, key, value) for key, value in values.items()}
-    return {key: value for key, value in resolved.items() if value is not _ABSENT}
+    """`${a.b}`, `${.c}`, `${oc.select:a.b,default}` and `${oc.env:NAME,default}` replaced, as OmegaConf
+    does it. Raises InputError for other resolvers, and for what refers to a key that nobody gives."""
+    resolved: dict[str, Any] = {}
+    faults: list[str] = []
+    for key, value in values.items():
+        try:
+            resolved |= _flat({key: _value(values, key, value)})
+        except InputError as error:
+            faults.append(str(error))
+    if faults:
+        raise InputError("\n".join(faults))
+    return resolved
 
 
 _ABSENT: Any = object()
 
 
 def _value(values: Mapping[str, Any], key: str, value: Any, depth: int = 0) -> Any:
+    """`value`, which stands at `key`, with its references replaced."""
+    if isinstance(value, list):
+        return [_value(values, key, entry, depth) for entry in cast(list[Any], value)]
     if not isinstance(value, str) or "${" not in value:
         return value
     if depth > DEPTH:
         raise InputError(f"{key}: refers to itself ({value})")
-    if match := REFERENCE.fullmatch(value):
-        return _referred(values, key, match[1], depth)
-    for match in list(REFERENCE.finditer(value)):  # the innermost ones
-        found = _referred(values, key, match[1], depth)
-        if found is _ABSENT:
-            return _ABSENT
-        value = value.replace(match[0], "null" if found is None else str(found))
-    return _value(values, key, value, depth + 1)
+    start = value.index("${")
+    end = start + 1 + matching(value[start + 1 :], "{", "}")
+    if value[end - 1] != "}":
+        raise InputError(f"{key}: {value} has a ${{ without its }}")
+    inside = value[start + 2 : end - 1]
+    found = _referred(values, key, inside, depth + 1)
+    if (start, end) == (0, len(value)):
+        return found
+    rest = _value(values, key, value[end:], depth + 1)
+    return value[:start] + "".join("null" if part is None else str(part) for part in (found, rest))
 
 
 def _referred(values: Mapping[str, Any], key: str, reference: str, depth: int) -> Any:
-    name, _, fallback = reference.removeprefix("oc.select:").removeprefix("oc.env:").partition(",")
-    name = name.strip()
-    if reference.startswith("oc.env:"):
-        found: Any = os.environ.get(name, _ABSENT)
-    elif name.startswith("."):
+    """What stands between ${ and }. The fallback counts, and is looked at, where the name is not given."""
+    match = RESOLVER.match(reference)
+    resolver = match[1] if match else ""
+    if resolver not in RESOLVERS:
+        raise InputError(
+            f"{key}: ${{{reference}}} asks for {resolver}, and of Hydra's resolvers oc.select and oc.env are"
+            f" read here: give {key}=VALUE"
+        )
+    name, fallback = _at_comma(reference[match.end() if match else 0 :])
+    name = str(_value(values, key, name.strip(), depth))
+    found = (
+        os.environ.get(name, _ABSENT) if resolver == "oc.env" else _find(values, key, name, depth)
+    )
+    if found is not _ABSENT:
+        return found
+    if fallback is not None:
+        default = _value(values, key, fallback.strip(), depth)
+        return _scalar(default) if isinstance(default, str) else default
+    if resolver == "oc.select":
+        return None
+    remedy = f"set {name} in the environment" if resolver else f"give {name}=VALUE"
+    raise InputError(f"{key}: refers to {name}, which is not given: {remedy}, or {key}=VALUE")
+
+
+def _find(values: Mapping[str, Any], key: str, name: str, depth: int) -> Any:
+    """The value at `name`, or a section's values; `_ABSENT` where it is not given."""
+    if name.startswith("."):
         dots = len(name) - len(name.lstrip("."))
-        found = values.get(".".join([*key.split(".")[:-dots], name.lstrip(".")]), _ABSENT)
-    else:
-        found = values.get(name, _ABSENT)
-    if found is _ABSENT and fallback:
-        return yaml.load(fallback, _Loader)
-    return found if found is _ABSENT else _value(values, name, found, depth + 1)
+        name = ".".join([*key.split(".")[:-dots], name.lstrip(".")])
+    if name in values:
+        return _value(values, name, values[name], depth)
+    below = [known for known in values if known.startswith(f"{name}.")]
+    section = {
+        known[len(name) + 1 :]: _value(values, known, values[known], depth) for known in below
+    }
+    return section or _ABSENT
+
+
+def _at_comma(text: str) -> tuple[str, str | None]:
+    """What stands before and behind the first comma that is not inside of another reference."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "{") - (letter == "}")
+        if letter == "," and not depth:
+            return text[:place], text[place + 1 :]
+    return text, None
+
+
+def _scalar(text: str) -> Any:
+    """As Hydra reads what stands behind `key=`."""
+    try:
+        return yaml.load(text, _Loader) if text else None
+    except yaml.YAMLError:
+        return text

@@ -122,9 +122,28 @@ def _data(value: Any, theirs: Theirs) -> Outcome:
     return data_file("data.train", f"{MEGATRON_TRAINING}.data_path")(value, theirs)
 
 
+def _trained(theirs: Theirs) -> Any:
+    """Prompts that a step trains on: with filtering fewer than global_batch_size, which it draws."""
+    if is_on(theirs[f"{RL}.filter_groups_enable"]):
+        return theirs[f"{RL}.filter_groups_train_batch_size"]
+    return _shared(theirs, "global_batch_size")
+
+
+def _groups(value: Any, theirs: Theirs) -> Outcome:
+    if value is None:
+        return Outcome("refused", f"give {MEGATRON_TRAINING}.global_batch_size=N")
+    return Outcome("mapped", "", {"run.groups_per_step": int(_trained(theirs))})
+
+
+def _steps(value: Any, theirs: Theirs) -> Outcome:
+    if value is None:
+        return Outcome("refused", f"a run counts steps: give {MEGATRON_TRAINING}.train_iters=N")
+    return Outcome("mapped", "", {"run.steps": int(value)})
+
+
 def _updates(value: Any, theirs: Theirs) -> Outcome:
-    batch = int(_shared(theirs, "global_batch_size") or 0)
-    return updates_of(batch, int(value), f"{RL}.mini_batch_size")
+    batch = _trained(theirs)
+    return updates_of(int(batch or 0), int(value), f"{RL}.mini_batch_size")
 
 
 def _micro_batch(value: Any, theirs: Theirs) -> Outcome:
@@ -187,13 +206,14 @@ def _filtering(value: Any, theirs: Theirs) -> Outcome:
     if not is_on(value):
         return Outcome("ignored", "every group trains")
     batches = int(theirs[f"{RL}.filter_groups_max_batches"])
-    most = 1000.0 if batches < 0 else float(max(1, batches - 1))
+    drawn, trained = int(_shared(theirs, "global_batch_size") or 0), int(_trained(theirs))
+    most = 1000.0 if batches < 0 else min(1000.0, max(1.0, batches * drawn / trained - 1))
     sampling: dict[str, Any] = {"max_replaced": most}
     if theirs[f"{RL}.filter_groups_metric"] in theirs[f"{RL}.verifier_function"]:
         sampling["term"] = theirs[f"{RL}.filter_groups_metric"]
     text = (
-        "groups in which the metric is equal are replaced; filter_groups_train_batch_size is"
-        " run.groups_per_step here, which is global_batch_size"
+        "groups in which the metric is equal are replaced one by one; run.groups_per_step is"
+        " filter_groups_train_batch_size, and global_batch_size says how many may be replaced"
     )
     return Outcome("noted", text, {"algorithm.dynamic_sampling": sampling})
 
@@ -330,14 +350,15 @@ ROWS: tuple[Row, ...] = (
             " data set is refused: `trimaran data prepare` makes a file of what its `input` names",
             _data,
         ),
-        same(
+        own(
             "megatron_training.global_batch_size",
             "run.groups_per_step",
             None,
-            "prompts of a step; each is answered n_samples_per_prompt times",
-            whole,
+            "prompts of a step; each is answered n_samples_per_prompt times. With filter_groups_enable"
+            " filter_groups_train_batch_size",
+            _groups,
         ),
-        same("megatron_training.train_iters", "run.steps", None, to=whole),
+        own("megatron_training.train_iters", "run.steps", None, "has to be given", _steps),
         same("megatron_training.save_interval", "run.checkpoint_every", None, to=whole),
         same("megatron_training.seed", "run.seed", 1234, to=whole),
         same("megatron_training.npu_deterministic", "run.deterministic", None, to=is_on),

@@ -50,6 +50,14 @@ class Theirs:
 Convert = Callable[[Any, Theirs], Outcome]
 
 
+def _not_set(default: Any) -> Outcome:
+    """Of a null: where theirs has a default, ours would count instead."""
+    if default is None:
+        return Outcome("ignored", "not set")
+    shown = str(default).lower() if isinstance(default, bool) else default
+    return Outcome("refused", f"null is no value for it: give one (their default is {shown})")
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One key of another system, or with `.*` at its end all below it."""
@@ -75,7 +83,7 @@ def same(
 
     def convert(value: Any, theirs: Theirs) -> Outcome:
         if value is None:
-            return Outcome("ignored", "not set")
+            return _not_set(default)
         return Outcome("mapped", "", {ours: to(value)})
 
     return Row(key, default, ours, text, convert)
@@ -86,7 +94,7 @@ def choice(key: str, ours: str, default: Any, names: Mapping[Any, Any], remedy: 
 
     def convert(value: Any, theirs: Theirs) -> Outcome:
         if value is None:
-            return Outcome("ignored", "not set")
+            return _not_set(default)
         if value not in names:
             return Outcome("refused", remedy)
         return Outcome("mapped", "", {ours: names[value]})
@@ -147,7 +155,7 @@ def noted(
 
     def convert(value: Any, theirs: Theirs) -> Outcome:
         if value is None:
-            return Outcome("ignored", "not set")
+            return _not_set(default)
         return Outcome("noted", text, {ours: to(value)})
 
     return Row(key, default, ours, text, convert)

@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from trimaran.errors import InputError
 
@@ -20,6 +21,7 @@ OPENERS = frozenset({"if", "for", "while", "until", "case"})
 CLOSERS = frozenset({"fi", "done", "esac"})
 ALONE = frozenset({"then", "do", "else", "{", "}"})
 """Words behind which another command begins."""
+REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|<<-?|[<>]&|>>|>\||<>|[<>])(?!\()")
 ESCAPED = '$`"\\'
 """What a backslash inside of double quotes is for."""
 BLANKS, ENDS = " \t\r", "\n;|&()<>"
@@ -27,11 +29,19 @@ ARITHMETIC: Mapping[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: lambda one, other: one + other,
     ast.Sub: lambda one, other: one - other,
     ast.Mult: lambda one, other: one * other,
-    ast.Div: lambda one, other: one // other,
+    # Towards zero, as the shell does it.
+    ast.Div: lambda one, other: (
+        one // other if (one < 0) == (other < 0) else -(abs(one) // abs(other))
+    ),
 }
 REMEDY = (
     "set it in the environment of this command, or import the `.hydra/config.yaml` that a run of the"
     " script has written"
+)
+
+REWRITE = (
+    "write its value into the script, or import the `.hydra/config.yaml` that a run of the script has"
+    " written"
 )
 
 
@@ -54,14 +64,30 @@ def find_command(
     Example: find_command("N=8\\npython3 -m verl.trainer.main_ppo a.n=$N", "verl.", {}) == (["a.n=8"], [])
     """
     script = _Script(text, environment)
-    for words in script.commands():
-        for place, word in enumerate(words[:-1]):
-            follows = words[place + 1]
-            if word == "-m" and isinstance(follows, str) and follows.startswith(module):
-                return _all_known(words[place + 2 :]), script.assumed
-    raise InputError(
-        f"holds no command with `-m {module}…`; give the YAML file, or the command's key=value words"
-    )
+    found = [
+        (words[place:], list(script.assumed))
+        for words in script.commands()
+        if (place := _behind_module(words, module)) is not None
+    ]
+    if not found:
+        raise InputError(
+            f"holds no command with `-m {module}…`; give the YAML file, or the command's key=value words"
+        )
+    if len(found) > 1:
+        raise InputError(
+            f"holds {len(found)} commands with `-m {module}…`, and which of them to take is not known here;"
+            " give a script with one, or the `.hydra/config.yaml` that a run of the script has written"
+        )
+    [(words, assumed)] = found
+    return _all_known(words), assumed
+
+
+def _behind_module(words: Words, module: str) -> int | None:
+    """The place behind `-m` and a module whose name begins with `module`."""
+    for place, (word, follows) in enumerate(pairwise(words)):
+        if word == "-m" and isinstance(follows, str) and follows.startswith(module):
+            return place + 2
+    return None
 
 
 def _all_known(words: Words) -> list[str]:
@@ -78,6 +104,12 @@ class _Script:
     at: int = 0
     depth: int = 0
     """Of conditions and loops."""
+    is_chained: bool = False
+    """Behind && or ||."""
+    braces: list[bool] = field(default_factory=list[bool])
+    """Of each `{` around: whether it stands behind && or ||."""
+    heredocs: list[str] = field(default_factory=list[str])
+    """The last lines of the texts that begin on the next line."""
     assumed: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
@@ -89,7 +121,15 @@ class _Script:
         while self.at < len(self.text):
             if words := self._command():
                 self.depth += (words[0] in OPENERS) - (words[0] in CLOSERS)
+                if words[0] == "{":
+                    self.braces.append(self.is_chained)
+                elif words[0] == "}" and self.braces:
+                    self.braces.pop()
                 yield words
+
+    @property
+    def _is_conditional(self) -> bool:
+        return self.depth > 0 or self.is_chained or any(self.braces)
 
     def _command(self) -> Words:
         words: Words = []
@@ -99,8 +139,13 @@ class _Script:
                 self.at += 1
             elif letter == "#":
                 self._skip_comment()
+            elif match := REDIRECTION.match(self.text, self.at):
+                self.at = match.end()
+                self._redirect(is_heredoc=match[0].endswith(("<<", "<<-")))
+            elif self._skip_substitution():
+                words.append(Unknown(f"the output of a command is not known here; {REMEDY}"))
             elif letter in ENDS:
-                self.at += 1
+                self._end_command()
                 break
             elif not words and (match := ASSIGNMENT.match(self.text, self.at)):
                 self.at = match.end()
@@ -111,20 +156,59 @@ class _Script:
                     break
         return words
 
+    def _end_command(self) -> None:
+        letter, sign = self.text[self.at], self.text[self.at : self.at + 2]
+        if sign in ("&&", "||"):
+            self.is_chained = True
+            self.at += 2
+            while self.text[self.at : self.at + 1] in (*BLANKS, "\n"):
+                self.at += 1
+            return
+        self.at += 1
+        if letter in "\n;&":
+            self.is_chained = False
+        if letter == "\n":
+            self._skip_heredocs()
+
+    def _redirect(self, is_heredoc: bool) -> None:
+        """What stands behind the sign: a file, or the last line of a text that follows."""
+        while self.text[self.at : self.at + 1] in tuple(BLANKS):
+            self.at += 1
+        if self._skip_substitution():
+            return
+        word = self._word(BLANKS + ENDS)
+        if is_heredoc and word and isinstance(word[0], str):
+            self.heredocs.append(word[0])
+
+    def _skip_substitution(self) -> bool:
+        """Of a process: <(…) or >(…)."""
+        if not self.text.startswith(("<(", ">("), self.at):
+            return False
+        self.at += 1 + matching(self.text[self.at + 1 :], "(", ")")
+        return True
+
+    def _skip_heredocs(self) -> None:
+        for last in self.heredocs:
+            match = re.compile(rf"^[ \t]*{re.escape(last)}$\n?", re.MULTILINE).search(
+                self.text, self.at
+            )
+            self.at = match.end() if match else self.at
+        self.heredocs.clear()
+
     def _assign(self, name: str, is_more: bool) -> None:
         value: Words = (
             self._array() if self.text.startswith("(", self.at) else self._word(BLANKS + ENDS)
         )
         before = self.known.get(name)
-        if self.depth and name in self.environment:
+        if self._is_conditional and name in self.environment:
             value = Words([self.environment[name]])
-        elif self.depth and before:
+        elif self._is_conditional and before:
             self.assumed.append(
                 f"{name} is set again by a condition of the script: taken as it was before,"
                 f" {' '.join(map(_show, before))}"
             )
             value = before
-        elif self.depth:
+        elif self._is_conditional:
             value = [Unknown(f"{name} is set by a condition of the script; {REMEDY}")]
         elif is_more:
             value = [*(before or []), *value]
@@ -179,21 +263,29 @@ class _Script:
         """Behind a dollar sign."""
         rest = self.text[self.at :]
         if rest.startswith("(("):
-            inside, _, _ = rest[2:].partition("))")
-            self.at += len(inside) + 4
-            return self._calculate(inside)
+            length = matching(rest, "(", ")")
+            self.at += length
+            return self._calculate(rest[2 : length - 2])
         if rest.startswith("("):
-            self.at += _matching(rest, "(", ")")
+            self.at += matching(rest, "(", ")")
             return [Unknown(f"the output of a command is not known here; {REMEDY}")]
         if rest.startswith("{"):
-            length = _matching(rest, "{", "}")
+            length = matching(rest, "{", "}")
             self.at += length
             return self._braces(rest[1 : length - 1])
         if match := NAME.match(rest):
             self.at += match.end()
             return self._look_up(match[0])
         self.at += 1
-        return []  # $@, $1 and the like: what is added stands on our own command line
+        return self._parameter(rest[:1])
+
+    def _parameter(self, sign: str) -> Words:
+        """$@ and $* are nothing: what is added stands on our own command line."""
+        if sign in ("@", "*"):
+            return []
+        if sign and sign in "0123456789#?$!-":
+            return [Unknown(f"${sign} of the script is not known here; {REWRITE}")]
+        return ["$" + sign] if sign else []
 
     def _braces(self, inside: str) -> Words:
         """What stands between ${ and }."""
@@ -206,7 +298,7 @@ class _Script:
         is_named = NAME.fullmatch(name) is not None
         is_set = is_named and (name in self.known or name in self.environment)
         if not sign or sign.startswith("["):
-            return self._look_up(name) if is_named else []
+            return self._look_up(name) if is_named else self._parameter(name)
         value = self._look_up(name) if is_set else []
         inner = _Script(word, self.environment, self.known)
         if sign.endswith("+"):
@@ -248,7 +340,7 @@ def _end(found: int, text: str, behind: int = 1) -> int:
     return len(text) if found < 0 else found + behind
 
 
-def _matching(text: str, opening: str, closing: str) -> int:
+def matching(text: str, opening: str, closing: str) -> int:
     """The length of the parenthesis that `text` begins with."""
     depth = 0
     for place, letter in enumerate(text):

@@ -8,6 +8,7 @@ from pathlib import Path
 from trimaran.migrating import verl_conversions as to
 from trimaran.migrating.conversion import System
 from trimaran.migrating.rows import (
+    Outcome,
     Row,
     choice,
     each,
@@ -72,18 +73,20 @@ ROWS: tuple[Row, ...] = (
     ),
     same("data.max_prompt_length", "rollout.max_prompt_tokens", 512, to=whole),
     same("data.max_response_length", "rollout.max_tokens", 512, to=whole),
-    same(
+    own(
         "data.train_batch_size",
         "run.groups_per_step",
         1024,
-        "prompts of a step; each is answered rollout.n times",
-        whole,
+        "prompts of a step; each is answered rollout.n times. gen_batch_size goes before it, but with"
+        " filter_groups",
+        lambda value, theirs: Outcome("mapped", "", {"run.groups_per_step": to.prompts(theirs)}),
     ),
     part(
         "data.gen_batch_size",
-        "algorithm.filter_groups.enable",
+        "data.train_batch_size",
         None,
-        "prompts are issued one by one, so it says only how many may be replaced",
+        "run.groups_per_step, where it is given; with filter_groups it says how many may be replaced."
+        " Epochs are counted by it",
     ),
     part(
         "data.train_max_samples",
@@ -428,12 +431,19 @@ ROWS: tuple[Row, ...] = (
     own(
         f"{ACTOR}.freeze_vision_tower", "trainer.freeze", False, "true → `*visual.*`", freeze_tower
     ),
-    only(
+    own(
         f"{ACTOR}.router_replay.mode",
+        "trainer.router.replay",
         "disabled",
-        ("disabled",),
-        "off",
-        "experts are chosen anew by the trainer; give disabled",
+        "R3 → true, with rollout.enable_rollout_routing_replay; R2 is refused",
+        to.replay,
+    ),
+    own(
+        f"{MCORE}.router_replay.mode",
+        "trainer.router.replay",
+        "disabled",
+        "R3 → true, with rollout.enable_rollout_routing_replay; R2 is refused",
+        to.replay,
     ),
     ignored(f"{ACTOR}.router_replay.*", "off"),
     ignored(
@@ -648,7 +658,12 @@ ROWS: tuple[Row, ...] = (
     only(f"{ROLLOUT}.quantization", None, (None,), "none", "weights are not quantized here"),
     ignored(f"{ROLLOUT}.quantization_config_file", "none"),
     ignored(f"{ROLLOUT}.checkpoint_engine.*", "docs/weight-plane.md has how weights travel"),
-    only(f"{ROLLOUT}.enable_rollout_routing_replay", False, (False,), "off", "give false"),
+    part(
+        f"{ROLLOUT}.enable_rollout_routing_replay",
+        f"{ACTOR}.router_replay.mode",
+        False,
+        "with router_replay.mode=R3; without it nobody reads the engine's choices",
+    ),
     told(
         f"{ROLLOUT}.engine_kwargs.*", "options of vLLM are set here; rollout has those that matter"
     ),
@@ -760,7 +775,7 @@ ROWS: tuple[Row, ...] = (
         "trainer.total_epochs",
         "run.steps",
         30,
-        "x (rows // data.train_batch_size)",
+        "x (rows // data.gen_batch_size, or data.train_batch_size where that is null)",
         lambda value, theirs: to.steps(theirs),
     ),
     part(

@@ -52,14 +52,29 @@ FOLDERS = {
 
 
 def _is_megatron(theirs: Theirs) -> bool:
-    return theirs[f"{ACTOR}.strategy"] == "megatron" or bool(theirs.under(MCORE))
+    return theirs[f"{ACTOR}.strategy"] == "megatron" or any(
+        not key.startswith("router_replay.") for key in theirs.under(MCORE)
+    )
+
+
+def drawn(theirs: Theirs) -> int:
+    """Prompts that their loader gives at once: so many rows of an epoch."""
+    number = theirs["data.gen_batch_size"]
+    return int(theirs["data.train_batch_size"] if number is None else number)
+
+
+def prompts(theirs: Theirs) -> int:
+    """Of a step. With filter_groups they draw until train_batch_size of them are left."""
+    if is_on(theirs["algorithm.filter_groups.enable"]):
+        return int(theirs["data.train_batch_size"])
+    return drawn(theirs)
 
 
 def steps(theirs: Theirs) -> Outcome:
     return steps_of(
         theirs["trainer.total_training_steps"],
         theirs["trainer.total_epochs"],
-        theirs["data.train_batch_size"],
+        drawn(theirs),
         theirs["data.train_files"],
         "trainer.total_training_steps",
         int(theirs["data.train_max_samples"]),
@@ -104,9 +119,7 @@ def advantage(value: Any, theirs: Theirs) -> Outcome:
 
 
 def updates(value: Any, theirs: Theirs) -> Outcome:
-    return updates_of(
-        int(theirs["data.train_batch_size"]), int(value), f"{ACTOR}.ppo_mini_batch_size"
-    )
+    return updates_of(prompts(theirs), int(value), f"{ACTOR}.ppo_mini_batch_size")
 
 
 def micro_batch(value: Any, theirs: Theirs) -> Outcome:
@@ -229,8 +242,7 @@ def filtering(value: Any, theirs: Theirs) -> Outcome:
         int(theirs["algorithm.filter_groups.max_num_gen_batches"] or 0),
         int(theirs["data.train_batch_size"]),
     )
-    at_once = int(theirs["data.gen_batch_size"] or batch)
-    most = 1000.0 if tries <= 0 else min(1000.0, max(1.0, tries * at_once / batch - 1))
+    most = 1000.0 if tries <= 0 else min(1000.0, max(1.0, tries * drawn(theirs) / batch - 1))
     metric = theirs["algorithm.filter_groups.metric"]
     return Outcome(
         "noted",
@@ -267,6 +279,20 @@ def layout(value: Any, theirs: Theirs) -> Outcome:
     if split.data * shape.context > 1:
         settings["trainer.distributed_optimizer"] = True
     return Outcome("noted", split.text(), settings)
+
+
+def replay(value: Any, theirs: Theirs) -> Outcome:
+    """Whose choice of experts counts in the trainer."""
+    if value == "disabled":
+        return Outcome("ignored", "off")
+    if value != "R3":
+        return Outcome(
+            "refused", "experts are the engine's choice (R3) or the trainer's (disabled)"
+        )
+    if not is_on(theirs[f"{ROLLOUT}.enable_rollout_routing_replay"]):
+        text = f"R3 takes the engine's choice: give {ROLLOUT}.enable_rollout_routing_replay=True"
+        return Outcome("refused", text)
+    return Outcome("mapped", "", {"trainer.router.replay": True})
 
 
 def virtual(value: Any, theirs: Theirs) -> Outcome:

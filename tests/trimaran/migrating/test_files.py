@@ -49,6 +49,7 @@ def test_a_tree_is_flat_and_its_references_are_replaced(tmp_path: Path) -> None:
         "actor_rollout_ref.actor.strategy": "fsdp",
         "actor_rollout_ref.rollout.n": 5,
         "actor_rollout_ref.rollout.response_length": 2048,
+        "actor_rollout_ref.rollout.missing": None,
         "actor_rollout_ref.rollout.nested": None,
         "data.max_response_length": 2048,
         "trainer.project_name": "p",
@@ -111,3 +112,62 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, reaso
         read_given(tmp_path / "nowhere.yaml", [])
     with pytest.raises(InputError, match="reads key=value"):
         given(tmp_path, "rollout.n")
+
+
+def resolved(tmp_path: Path, reference: str) -> object:
+    path = tmp_path / "theirs.yaml"
+    path.write_text(f"a: {{x: '{reference}', y: 7, s: {{n: 1, m: '${{a.y}}'}}, w: y}}")
+    return {key: v for key, v in read_given(path, []).values.items() if key.startswith("a.x")}
+
+
+@pytest.mark.parametrize(
+    ("reference", "value"),
+    [
+        ("${oc.select:a.y,${nobody}}", 7),
+        ("${oc.select:nobody,${a.y}}", 7),
+        ("${oc.select:nobody,[1,${a.y}]}", [1, 7]),
+        ("${oc.select:nobody,{}}", {}),
+        ("${a.${a.w}}/${oc.env:TRIMARAN_NOT_SET,8}", "7/8"),
+    ],
+)
+def test_a_fallback_counts_where_the_name_is_not_given(
+    tmp_path: Path, reference: str, value: object
+) -> None:
+    assert resolved(tmp_path, reference) == ({"a.x": value} if value else {})
+
+
+def test_a_reference_to_a_section_brings_its_values(tmp_path: Path) -> None:
+    assert resolved(tmp_path, "${a.s}") == {"a.x.n": 1, "a.x.m": 7}
+
+
+@pytest.mark.parametrize(
+    ("reference", "reason"),
+    [
+        ("${mul:1e-6,2}", "asks for mul, .* give a.x=VALUE"),
+        ("${eval:2+3}", "asks for eval"),
+        ("${oc.decode:${oc.env:X,5}}", "asks for oc.decode"),
+        ("${oc.select:nobody,${mul:1,2}}", "asks for mul"),
+        ("${a.y", "without its }"),
+        ("${nobody}", "refers to nobody, which is not given: give nobody=VALUE, or a.x=VALUE"),
+        ("${oc.env:TRIMARAN_NOT_SET}", "set TRIMARAN_NOT_SET in the environment"),
+    ],
+)
+def test_a_reference_that_is_not_understood_is_refused(
+    tmp_path: Path, reference: str, reason: str
+) -> None:
+    with pytest.raises(InputError, match=reason):
+        resolved(tmp_path, reference)
+
+
+@pytest.mark.parametrize("gap", [" ", "="])
+def test_a_scripts_config_name_is_read(tmp_path: Path, gap: str) -> None:
+    script = tmp_path / "run.sh"
+    line = "python3 -m verl.trainer.main_ppo --config-path{0}config --config-name{0}{1} a.n=1\n"
+    script.write_text(line.format(gap, "ppo_megatron_trainer.yaml"))
+    megatron = {"actor_rollout_ref.actor.strategy": "megatron"}
+    assert read_given(script, []).values == {"a.n": 1, **megatron}
+    script.write_text(line.format(gap, "ppo_trainer"))
+    assert read_given(script, []).values == {"a.n": 1}
+    script.write_text(line.format(gap, "mine"))
+    with pytest.raises(InputError, match="--config-name mine is not read"):
+        read_given(script, [])

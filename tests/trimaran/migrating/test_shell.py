@@ -31,7 +31,7 @@ echo actor_rollout_ref.rollout.n=9
 
 def test_variables_quotes_and_continued_lines() -> None:
     words, assumed = find_command(SCRIPT, "verl.", {"HOME": "/home/me"})
-    assert words[:-1] == [
+    assert words == [
         "--config-name=ppo_megatron_trainer.yaml",
         "data.train_files=/home/me/data/train.parquet",
         "data.max_response_length=2048",
@@ -40,7 +40,6 @@ def test_variables_quotes_and_continued_lines() -> None:
         "trainer.project_name=geo 3k_full",
         "actor_rollout_ref.rollout.name=vllm",
     ]
-    assert words[-1] == "2"  # of 2>&1
     assert assumed == []
 
 
@@ -86,6 +85,12 @@ def test_arrays_and_what_a_condition_would_change() -> None:
         ("", "the script takes A from its environment"),
         ("A=${B%.yaml}", "more of the shell's language"),
         ("A=$((2 ** 3))", "more than sums and products"),
+        ("A=$1", r"\$1 of the script is not known here"),
+        ("A=${2}", r"\$2 of the script is not known here"),
+        ("[ $B = 1 ] && A=2", "A is set by a condition of the script"),
+        ("test -f B &&\n { C=1; A=2; }", "A is set by a condition of the script"),
+        ("cat <<EOF > x\nA=1\nEOF", "the script takes A from its environment"),
+        ("cat <<-'EOF'\nA=1\n\tEOF", "the script takes A from its environment"),
     ],
 )
 def test_what_is_not_known_is_an_error_where_the_command_needs_it(line: str, reason: str) -> None:
@@ -113,3 +118,32 @@ def test_a_script_without_a_training_says_so() -> None:
 def test_a_torn_script_ends(text: str) -> None:
     with pytest.raises(InputError):
         find_command(text, "verl.", {})
+
+
+@pytest.mark.parametrize("line", ["[ $B = 1 ] && A=2", "test $B && A=2 || A=3", "cd x ||\nA=2"])
+def test_what_stands_behind_a_chain_is_a_condition(line: str) -> None:
+    words, assumed = find_command(f"A=1; {line}\nC=5\npython -m verl.x a=$A c=$C", "verl.", {})
+    assert words == ["a=1", "c=5"]
+    assert assumed and assumed[0].startswith("A is set again by a condition of the script")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if [ $A ]; then\npython -m verl.x a=1\nelse\npython -m verl.x a=2\nfi",
+        "python -m verl.x a=1\npython -m verl.x a=2",
+    ],
+)
+def test_several_trainings_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="holds 2 commands"):
+        find_command(text, "verl.", {})
+
+
+def test_redirections_are_no_words_and_no_ends() -> None:
+    text = "python -m verl.x a=1 2>&1 b=2 >>log 2> >(tee e) c=3 &>all < in d=4 | tee e=5"
+    assert find_command(text, "verl.", {})[0] == ["a=1", "b=2", "c=3", "d=4"]
+
+
+def test_arithmetic_is_the_shells() -> None:
+    text = "a=3 b=5 c=2 n=-7\npython -m verl.x a=$(((a + b) / c)) b=$((n / 2)) c=$((2*(1+(b-1))))"
+    assert find_command(text, "verl.", {})[0] == ["a=4", "b=-3", "c=10"]

@@ -113,6 +113,8 @@ def test_a_default_of_theirs_is_no_surprise(system: System) -> None:
         "mindspeed-rl": {
             "rl_config.mini_batch_size",
             "rl_config.actor_resource.num_npus",
+            "megatron_training.global_batch_size",
+            "megatron_training.train_iters",
             "megatron_training.micro_batch_size",
             "generate_config.sampling_config.top_k",
         },

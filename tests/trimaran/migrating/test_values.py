@@ -86,6 +86,7 @@ def test_dapo_of_mindspeed_rl_has_no_kl_and_shapes_long_answers() -> None:
         "rl_config__filter_groups_enable": True,
         "rl_config__filter_groups_metric": "acc_for_dapo",
         "rl_config__filter_groups_max_batches": -1,
+        "rl_config__filter_groups_train_batch_size": 64,
     }
     config = config_of("mindspeed-rl", **keys)
     assert config.algorithm.kl.coefficient == 0
@@ -94,6 +95,7 @@ def test_dapo_of_mindspeed_rl_has_no_kl_and_shapes_long_answers() -> None:
     assert config.algorithm.dynamic_sampling
     assert config.algorithm.dynamic_sampling.term == "acc_for_dapo"
     assert config.algorithm.dynamic_sampling.max_replaced == 1000
+    assert (config.run.groups_per_step, config.algorithm.updates_per_batch) == (64, 2)
 
 
 def test_an_actors_key_goes_before_the_common_one() -> None:
@@ -140,6 +142,22 @@ def test_experts_that_tensor_ranks_take_too_are_on_more_ranks() -> None:
             "finetune=true",
         ),
         ("verl", {"actor_rollout_ref__actor__grad_clip": "much"}, "is no value"),
+        (
+            "mindspeed-rl",
+            {
+                "rl_config__filter_groups_enable": True,
+                "rl_config__filter_groups_train_batch_size": 48,
+            },
+            "give a rl_config.mini_batch_size that divides 48",
+        ),
+        ("mindspeed-rl", {"megatron_training__train_iters": None}, "give megatron_training.train"),
+        ("mindspeed-rl", {"megatron_training__weight_decay": None}, "their default is 0.01"),
+        ("verl", {"actor_rollout_ref__actor__optim__weight_decay": None}, "their default is 0.01"),
+        (
+            "verl",
+            {"actor_rollout_ref__rollout__gpu_memory_utilization": None},
+            "null is no value for it: give one",
+        ),
     ],
 )
 def test_what_would_change_the_training_is_refused_with_what_to_do(
@@ -296,3 +314,35 @@ def test_several_files_are_a_list_with_all_of_their_rows(tmp_path: Path) -> None
     )
     assert made.tree["data"]["train"] == files
     assert made.tree["run"]["steps"] == 15 * (1200 // 512)
+
+
+def test_verls_loader_says_how_many_prompts_a_step_has(tmp_path: Path) -> None:
+    rows = tmp_path / "train.jsonl"
+    rows.write_text('{"prompt": "1", "answer": "1"}\n' * 24)
+    keys: dict[str, Any] = {
+        "data__train_files": str(rows),
+        "data__train_batch_size": 4,
+        "data__gen_batch_size": 8,
+        "actor_rollout_ref__actor__ppo_mini_batch_size": 4,
+        "trainer__total_training_steps": None,
+        "trainer__total_epochs": 1,
+        "reward__custom_reward_function__path": "r.py",
+    }
+    tree = converted("verl", **keys).tree
+    assert (tree["run"]["groups_per_step"], tree["run"]["steps"]) == (8, 3)
+    assert tree["algorithm"]["updates_per_batch"] == 2
+    tree = converted("verl", **keys, algorithm__filter_groups__enable=True).tree
+    assert (tree["run"]["groups_per_step"], tree["run"]["steps"]) == (4, 3)
+
+
+@pytest.mark.parametrize("section", ["", "megatron__"])
+def test_verls_r3_is_the_routers_replay(section: str) -> None:
+    mode = f"actor_rollout_ref__actor__{section}router_replay__mode"
+    engine = "actor_rollout_ref__rollout__enable_rollout_routing_replay"
+    plain = config_of("verl", actor_rollout_ref__actor__grad_clip=0.5).trainer
+    keys: dict[str, Any] = {mode: "R3", engine: True, "actor_rollout_ref__actor__grad_clip": 0.5}
+    trainer = config_of("verl", **keys).trainer
+    assert trainer.router.replay and not plain.router.replay
+    assert (trainer.clip_grad, trainer.recompute) == (plain.clip_grad, plain.recompute)
+    for wrong in ({mode: "R2", engine: True}, {mode: "R3"}):
+        assert mode.replace("__", ".") in converted("verl", **wrong).having("refused")
