@@ -135,7 +135,7 @@ def test_a_frozen_rank_of_two_is_killed_and_all_come_back(write_run, tmp_path):
 
 
 def test_a_replica_joins_a_run_that_goes_on_and_leaves_it_again(write_run, tmp_path):
-    path = write_run(run={"steps": 60, "max_lag": 1}, rollout={"max_replicas": 2})
+    path = write_run(run={"steps": 300, "max_lag": 1}, rollout={"max_replicas": 2})
     process = runs.start("train", path, run_folder_parent=tmp_path)
     folder = tmp_path / "runs"
     runs.wait_for(

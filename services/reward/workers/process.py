@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from typing import Any
@@ -35,6 +36,8 @@ MAX_CHUNKS = 2000
 """Then the process is replaced, which bounds what foreign libraries leak."""
 START_SECONDS = 60.0
 """For a new process; then the fork server, which starts it, is frozen. It imports functions first."""
+RESTART_PAUSES = (0.1, 1.0)
+"""Seconds between tries. A fork server that was just killed passes for alive until the system has ended it."""
 GRACE_SECONDS = 5.0
 """Beyond the deadline that the worker sets itself, until the pool ends it."""
 
@@ -197,15 +200,19 @@ class WorkerProcess:
 
     async def _replace(self) -> None:
         """Raises WorkerError when no process can be started."""
-        for is_last in (False, True):  # the fork server may have been killed in the middle of it
+        for pause in (
+            *RESTART_PAUSES,
+            None,
+        ):  # the fork server may have been killed in the middle of it
             restarting = asyncio.ensure_future(asyncio.to_thread(self._restart))
             await self._until_done(restarting)
             try:
                 restarting.result()
             except (OSError, RuntimeError, EOFError) as error:
-                if is_last:
+                if pause is None:
                     reason = f"{type(error).__name__}: {error}"
                     raise WorkerError(f"no worker can be started: {reason}") from None
+                await asyncio.sleep(pause)
             else:
                 break
         self._usable = True
@@ -217,7 +224,8 @@ class WorkerProcess:
             await asyncio.wait({restarting}, timeout=self._start_seconds)
             if not restarting.done() and server and server == _fork_server():
                 logger.warning("the fork server is frozen; it is killed, with all workers")
-                os.kill(server, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # another process of the pool was faster
+                    os.kill(server, signal.SIGKILL)
 
     def _restart(self) -> None:
         with self._changing:
