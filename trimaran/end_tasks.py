@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-AGAIN_SECONDS = 1.0
+AGAIN_SECONDS = 10.0
+"""Long enough for what a task does on its way out, which another cancellation would cut off."""
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -47,6 +47,7 @@ from trimaran.migrating.shared import (
     loggers,
     lora,
     model_folder,
+    project_name,
     real,
     reward_function,
     run_name,
@@ -554,7 +555,9 @@ ROWS: tuple[Row, ...] = (
     ),
     part("trainer.total_episodes", "trainer.total_epochs", None, "its older name"),
     part("trainer.max_steps", "trainer.total_epochs", None, "run.steps; goes before total_epochs"),
-    same("trainer.project_name", "metrics.project", "easy_r1"),
+    same(
+        "trainer.project_name", "metrics.project", "easy_r1", "other characters: `-`", project_name
+    ),
     own(
         "trainer.experiment_name", "run.name", "demo", "letters, digits, `.`, `-` and `_`", run_name
     ),

@@ -206,6 +206,11 @@ def model_folder(value: Any, theirs: Theirs) -> Outcome:
     )
 
 
+def project_name(value: Any) -> str:
+    """With the characters that `metrics.project` may have."""
+    return re.sub(r"[^\w. -]+", "-", str(value)).strip("-. ")
+
+
 def run_name(value: Any, theirs: Theirs) -> Outcome:
     name = re.sub(r"[^\w.-]+", "-", str(value or "")).strip("-.")
     if not name:

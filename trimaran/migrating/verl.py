@@ -38,6 +38,7 @@ from trimaran.migrating.shared import (
     image_key,
     loggers,
     model_folder,
+    project_name,
     real,
     run_name,
     validates_before,
@@ -784,7 +785,13 @@ ROWS: tuple[Row, ...] = (
         None,
         "run.steps; goes before total_epochs",
     ),
-    same("trainer.project_name", "metrics.project", "verl_examples"),
+    same(
+        "trainer.project_name",
+        "metrics.project",
+        "verl_examples",
+        "other characters: `-`",
+        project_name,
+    ),
     own(
         "trainer.experiment_name",
         "run.name",

@@ -12,10 +12,15 @@ from pyarrow import parquet
 
 from tests.trimaran.migrating.test_arithmetic import config_of
 from tests.trimaran.migrating.test_tables import converted
+from trimaran.migrating.shared import project_name
 
 
 def section(value: Any) -> dict[str, Any]:
     return json.loads(value.model_dump_json())
+
+
+def test_a_project_keeps_what_our_key_may_hold() -> None:
+    assert project_name("team/geo 3k:v1.") == "team-geo 3k-v1"
 
 
 def test_easyr1s_loss_keeps_its_own_bounds_also_where_the_file_has_none() -> None:
