@@ -135,6 +135,7 @@ class EventKind(StrEnum):
     FINISHED = "finished"
     PROCESS = "process"
     MISSED = "missed"
+    TAINTED = "tainted"
     UNKNOWN = "unknown"
     """Sent by a service that is newer than this client."""
 

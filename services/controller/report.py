@@ -186,13 +186,14 @@ class Reporter:
         self._log.emit(EventKind.RELEASED, values, text, held="; ".join(self._holds.values()))
 
     def tainted(self, record: Tainted) -> None:
-        versions = f"{record.versions[0]} to {record.versions[-1]}"
-        logger.warning(
-            "%d groups have trained, in steps %s, with tokens of %s at versions %s, in which a fault was"
-            " found since: %s; the ledger names them",
-            *(len(record.groups), ", ".join(map(str, record.steps)), record.replica, versions),
-            record.fault,
+        num_groups, steps = len(record.groups), ", ".join(map(str, record.steps))
+        text = (
+            f"{num_groups} groups have trained, in steps {steps}, with tokens of {record.replica} at"
+            f" versions {record.versions[0]} to {record.versions[-1]}, in which a fault was found since:"
+            f" {record.fault}; the ledger names them"
         )
+        logger.warning("%s", text)
+        self._log.emit(EventKind.TAINTED, {"groups": num_groups}, text)
 
     def replica_lost(self, name: str, reason: str) -> None:
         logger.warning("%s left routing: %s", name, reason)

@@ -194,7 +194,8 @@ class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         return weight_sync_pb2.ListProofsResponse(proofs=[wire.encode_proof(p) for p in proofs])
 
     async def ListFaults(self, request: Any, context: Any) -> Any:
-        return weight_sync_pb2.ListFaultsResponse()
+        found = self.pool.faults[request.after :]
+        return weight_sync_pb2.ListFaultsResponse(proofs=[wire.encode_proof(p) for p in found])
 
     async def ReportReplica(self, request: Any, context: Any) -> Any:
         self.lost[request.name] = request.reason
@@ -209,6 +210,8 @@ class Pool:
     def __init__(self) -> None:
         self.live: PolicyVersion | None = None
         self.starts: list[tuple[int, int, dict[int, int]]] = []
+        self.faults: list[Proof] = []
+        """Which weight sync has found."""
         self.saved: list[int] = []
         self.scores: list[float | None] = []
         """Of the checkpoints, for `run.keep_best`."""
@@ -921,6 +924,16 @@ def test_a_replica_whose_logprobs_are_not_finite_gets_no_token_into_training(
     assert went_on
     assert all(1 in starts.values() for starts in went_on)
     assert "replica_lost" not in [event.kind for event in events]
+
+
+def test_tokens_that_have_trained_before_their_fault_was_found_are_told_of(tmp_path: Path) -> None:
+    pool = Pool()
+    for name in ("rollout-0", "rollout-1"):
+        pool.faults.append(Proof(VersionId(0, 0), name, "root-0", 4, 1, "w block 2"))
+    events = asyncio.run(serve(tmp_path, pool))
+    told = [event for event in events if event.kind is EventKind.TAINTED]
+    assert told and all(event.text.endswith("w block 2; the ledger names them") for event in told)
+    assert sum(event.values["groups"] for event in told) >= 1
 
 
 def test_a_step_that_is_not_finite_and_a_full_disk_are_told(tmp_path: Path) -> None:

@@ -259,6 +259,7 @@ CALLS = {
         "PublishVersion",
         "GetRouting",
         "ListProofs",
+        "ListFaults",
     ),
 }
 ACTIONS = ("drop", "lose", "delay", "twice", "again")

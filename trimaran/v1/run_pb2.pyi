@@ -156,6 +156,7 @@ class RunEvent(_message.Message):
         KIND_FINISHED: _ClassVar[RunEvent.Kind]
         KIND_PROCESS: _ClassVar[RunEvent.Kind]
         KIND_MISSED: _ClassVar[RunEvent.Kind]
+        KIND_TAINTED: _ClassVar[RunEvent.Kind]
     KIND_UNSPECIFIED: RunEvent.Kind
     KIND_STATE: RunEvent.Kind
     KIND_STEP: RunEvent.Kind
@@ -172,6 +173,7 @@ class RunEvent(_message.Message):
     KIND_FINISHED: RunEvent.Kind
     KIND_PROCESS: RunEvent.Kind
     KIND_MISSED: RunEvent.Kind
+    KIND_TAINTED: RunEvent.Kind
     class ValuesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
