@@ -26,7 +26,6 @@ from services.manager.run_links import RunLinks
 from services.manager.run_stores import RunStores
 from services.manager.scheduler import POLICY, Holding, Plan, Policy, Scheduler
 from trimaran import scope
-from trimaran.end_tasks import end_tasks
 from trimaran.errors import (
     InputError,
     NotFoundError,
@@ -112,7 +111,10 @@ class Manager:
             for task in done:
                 task.result()
         finally:
-            await end_tasks((lease, loop, *self._looks.values()))
+            tasks = (lease, loop, *self._looks.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep_lease(self) -> None:
         while True:

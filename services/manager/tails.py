@@ -13,7 +13,6 @@ from contextlib import suppress
 from itertools import islice
 
 from services.manager.run_stores import RunStores
-from trimaran.end_tasks import end_tasks
 from trimaran.errors import NotFoundError, UnavailableError
 from trimaran.runs import RunEvent, event_from_tree, events_stream
 from trimaran.store import TrimmedError
@@ -128,7 +127,8 @@ class Tails:
         if not tail.num_watchers and self._tails.get(run_id) is tail:
             del self._tails[run_id]
             assert tail.task
-            await end_tasks([tail.task])
+            tail.task.cancel()
+            await asyncio.wait([tail.task])
 
     @property
     def num_watchers(self) -> int:

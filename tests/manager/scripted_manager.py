@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -37,4 +38,6 @@ async def main(folder: Path, store: str = "") -> None:
 
 
 if __name__ == "__main__":
+    # A shell starts what runs in its background with SIGINT ignored, and asyncio leaves that as it is.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     asyncio.run(main(Path(sys.argv[1]), *sys.argv[2:]))
