@@ -61,6 +61,10 @@ def test_an_example_of_theirs_trains_here(name, tmp_path, models):
         assert row["actor/grad_norm"] > 0
         assert all(f"{rule}_rewards/mean" in row for rule in config["reward"]["rules"])
         assert row["e2e_tps"] == row["perf/throughput"] > 0
+        # MindSpeed-RL's formula, of its own names: one die trains and one generates.
+        lengths = row["response_length/mean"] + row["prompt_length/mean"]
+        completions = config["run"]["groups_per_step"] * config["rollout"]["group_size"]
+        assert row["e2e_tps"] == pytest.approx(lengths * completions / 2 / row["timing/all"])
         assert all(isfinite(value) for value in row.values() if isinstance(value, float))
     if config["data"]["validation"]:
         asked = (folder / "samples/step-00003.jsonl").read_text()

@@ -112,6 +112,7 @@ MINDSPEED_ON_A_LAPTOP = (
     "actor_config.pipeline_model_parallel_size=1",
     "actor_config.save={data}/checkpoints",
     "generate_config.sampling_config.max_tokens=16",
+    "generate_config.enable_prefix_caching=false",
 )
 
 EXAMPLES = {

@@ -44,6 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "reward.rules": {"gsm8k": {"weight": 1.0}},
         "algorithm.kl": {"coefficient": 0.001, **KL, "offload": True},
         "algorithm.loss": {"type": "ppo_clip", "clip_low": 0.2, "clip_high": 0.2},
+        "rollout.prefix_cache": True,
         "validation.every": 5,
         "run.checkpoint_every": 20,
         "trainer.recompute": True,

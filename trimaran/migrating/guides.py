@@ -123,9 +123,12 @@ SWITCHES: tuple[Replaced, ...] = (
     ),
     Replaced(
         "prefix cache (`enable_prefix_caching`)",
-        "always: completions of a prompt share its keys and values",
+        "`rollout.prefix_cache` (true)",
     ),
-    Replaced("chunked prefill (`enable_chunked_prefill`)", "always, as in vLLM's version 1"),
+    Replaced(
+        "chunked prefill (`enable_chunked_prefill`)",
+        "always, and no key: vLLM's version 1 warns that without it answers may be wrong",
+    ),
     Replaced(
         "eager or captured graphs (`enforce_eager`, `torchair_graph`)",
         "`rollout.eager: auto` (graphs on CUDA alone), true or false",

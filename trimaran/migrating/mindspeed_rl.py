@@ -820,8 +820,12 @@ ROWS: tuple[Row, ...] = (
     ignored(f"{GENERATE}.offload_train_optimizer", HERE, False),
     ignored(f"{GENERATE}.offload_train_grad", HERE, False),
     ignored(f"{GENERATE}.offload_train_param", HERE, False),
-    ignored(
-        f"{GENERATE}.enable_prefix_caching", "always on: completions of a prompt share it", False
+    same(
+        f"{GENERATE}.enable_prefix_caching",
+        "rollout.prefix_cache",
+        None,
+        "their default is false; it changes no answer, so without the key it is on",
+        is_on,
     ),
     ignored(f"{GENERATE}.num_scheduler_steps", "of vLLM's version 0"),
     same(f"{GENERATE}.enforce_eager", "rollout.eager", True),

@@ -13,6 +13,7 @@ from trimaran.migrating.rows import (
     choice,
     each,
     ignored,
+    is_on,
     noted,
     only,
     own,
@@ -630,9 +631,7 @@ ROWS: tuple[Row, ...] = (
     ignored(f"{ROLLOUT}.max_num_batched_tokens", "vLLM's own default", 8192),
     ignored(f"{ROLLOUT}.max_model_len", LENGTHS),
     ignored(f"{ROLLOUT}.enable_chunked_prefill", "vLLM's version 1 always does it", True),
-    ignored(
-        f"{ROLLOUT}.enable_prefix_caching", "always on: completions of a prompt share it", True
-    ),
+    same(f"{ROLLOUT}.enable_prefix_caching", "rollout.prefix_cache", True, to=is_on),
     ignored(f"{ROLLOUT}.cudagraph_capture_sizes", "vLLM's own"),
     ignored(
         f"{ROLLOUT}.logprobs_mode", "log-probabilities are of the distribution that was drawn from"
