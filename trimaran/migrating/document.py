@@ -19,7 +19,7 @@ A run of one of these projects becomes one of ours by one command:
 
 ```sh
 trimaran data prepare geo3k --from downloads/geometry3k -o data/geo3k
-trimaran import easyr1 examples/qwen2_5_vl_7b_geo3k_grpo.sh data.train_files=data/geo3k/train.parquet \\
+trimaran import easyr1 ~/EasyR1/examples/qwen2_5_vl_7b_geo3k_grpo.sh data.train_files=data/geo3k/train.parquet \\
     data.val_files=data/geo3k/test.parquet worker.actor.model.model_path=models/Qwen2.5-VL-7B-Instruct -o run.yaml
 trimaran import verl run_qwen2-7b.sh actor_rollout_ref.rollout.n=8 -o run.yaml
 trimaran import mindspeed-rl grpo_qwen25_7b_A3.yaml megatron_training.data_path=math17k.parquet -o run.yaml
