@@ -18,6 +18,7 @@
 # make bench-reward   measure the reward service
 # make bench-control  measure the control path
 # make bench-trainer  measure the trainer in shapes from short answers to long prompts
+# make bench-npu  the performance tables of the Ascend guides, a run each: ROW=qwen25-7b-a3, or the list. Nobody has run it
 
 PYTHON ?= python3
 VENV := .venv
@@ -30,7 +31,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo demo-vision test unit e2e thorough test-compose test-cluster test-k8s kubernetes-tools contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer faults-weights faults-runs mutate-weights clean
+.PHONY: install demo demo-vision test unit e2e thorough test-compose test-cluster test-k8s kubernetes-tools contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer bench-npu faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -165,6 +166,11 @@ bench-control: install $(MODEL)/model.safetensors
 
 bench-trainer: install $(MODEL)/model.safetensors
 	$(BIN)/python -m benchmarks.training $(if $(ONLY),--only $(ONLY))
+
+# With the Python that has the NPU packages (docs/ascend.md), which `make install` does not install.
+# WORDS go to `trimaran train`, such as run.max_lag=1. --plan in their place needs no NPU, and no model.
+bench-npu:
+	$(PYTHON) -m benchmarks.npu $(ROW) $(WORDS)
 
 # Both run, whatever comes of the first.
 faults-weights: install

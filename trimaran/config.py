@@ -322,6 +322,8 @@ class RolloutSection(Section):
     """Room for keys and values on the CPU."""
     memory_fraction: Annotated[float, Field(gt=0, le=1)] = 0.85
     """Share of an accelerator's memory for weights, keys and values."""
+    prefix_cache: bool = True
+    """vLLM computes a prompt once for all its completions, and what prompts begin with alike once."""
     eager: Eager = "auto"
     """vLLM without captured graphs. auto: with them on cuda only. The probe at the start checks
     that they follow a load of weights; they did on an H100. No NPU has been tried."""

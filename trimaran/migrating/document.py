@@ -18,7 +18,9 @@ Written by `python -m trimaran.migrating > docs/migrating.md` from the tables in
 A run of one of these projects becomes one of ours by one command:
 
 ```sh
-trimaran import easyr1 config.yaml data.train_files=geo3k/train.parquet trainer.max_steps=120 -o run.yaml
+trimaran data prepare geo3k --from downloads/geometry3k -o data/geo3k
+trimaran import easyr1 ~/EasyR1/examples/qwen2_5_vl_7b_geo3k_grpo.sh data.train_files=data/geo3k/train.parquet \\
+    data.val_files=data/geo3k/test.parquet worker.actor.model.model_path=models/Qwen2.5-VL-7B-Instruct -o run.yaml
 trimaran import verl run_qwen2-7b.sh actor_rollout_ref.rollout.n=8 -o run.yaml
 trimaran import mindspeed-rl grpo_qwen25_7b_A3.yaml megatron_training.data_path=math17k.parquet -o run.yaml
 trimaran plan run.yaml                  # what it takes of devices and hosts, before it starts
@@ -40,6 +42,9 @@ Each key is one of these:
 
 A key that a file does not have counts with the project's own default, not with ours. The new file has passed the check that
 each run's file has to pass.
+
+The examples of GSM8K and Geometry3k of verl, EasyR1, MindSpeed-RL and MindSpeed-MM are imported by our tests, with the values that
+their projects published, and run for three steps with tiny models.
 
 ## What is counted how
 

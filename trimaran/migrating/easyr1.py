@@ -23,6 +23,7 @@ from trimaran.migrating.rows import (
     same,
     switch,
 )
+from trimaran.migrating.rows_file import column_names, has_template
 from trimaran.migrating.shared import (
     ALL_PROMPTS,
     BEFORE,
@@ -47,6 +48,7 @@ from trimaran.migrating.shared import (
     loggers,
     lora,
     model_folder,
+    paths_of,
     project_name,
     real,
     reward_function,
@@ -62,6 +64,9 @@ ACTOR = "worker.actor"
 ROLLOUT = "worker.rollout"
 RULES = {"math": "math", "r1v": "r1v", "dapo": "dapo", "geo3k": "geo3k"}
 """Their published reward functions, by the name of the file -> the same as rules of ours."""
+
+PROMPTS = {"math": "think_boxed", "r1v": "r1v", "dapo": "dapo"}
+"""Their files of examples/format_prompt -> the same words as a template of `trimaran data prepare`."""
 
 
 def _steps(theirs: Theirs) -> Outcome:
@@ -84,6 +89,29 @@ def _validation(value: Any, theirs: Theirs) -> Outcome:
         return outcome
     return Outcome(
         outcome.fate, outcome.text, {**outcome.settings, "validation.max_prompts": ALL_PROMPTS}
+    )
+
+
+def _prompt_key(value: Any, theirs: Theirs) -> Outcome:
+    found = [column_names(file) or [value] for file in paths_of(theirs["data.train_files"])]
+    if found and all(value not in names and "prompt" in names for names in found):
+        text = f"the rows have no column {value}; they have prompt, and it is taken"
+        return Outcome("noted", text, {"data.prompt_key": "prompt"})
+    return Outcome("mapped", "", {"data.prompt_key": value})
+
+
+def _format_prompt(value: Any, theirs: Theirs) -> Outcome:
+    if not value:
+        return Outcome("ignored", "not set")
+    name = PROMPTS.get(Path(str(value)).stem)
+    files = paths_of(theirs["data.train_files"])
+    if name and files and all(has_template(file, name) for file in files):
+        return Outcome("ignored", f"it stands around the questions already: the template {name}")
+    wanted = f" --template {name}" if name else ""
+    return Outcome(
+        "refused",
+        "a template of the prompt is applied when the data are prepared: give data.train_files=FILE of"
+        f" `trimaran data prepare …{wanted}`, or leave it out with ~data.format_prompt",
     )
 
 
@@ -254,7 +282,13 @@ ROWS: tuple[Row, ...] = (
         "the same; all of its prompts",
         _validation,
     ),
-    same("data.prompt_key", "data.prompt_key", "prompt"),
+    own(
+        "data.prompt_key",
+        "data.prompt_key",
+        "prompt",
+        "where the rows have no such column, and have `prompt`, as `trimaran data prepare` writes it: `prompt`",
+        _prompt_key,
+    ),
     same("data.answer_key", "data.answer_key", "answer"),
     own("data.image_key", "data.image_key", "images", "where the rows have the column", image_key),
     ignored("data.video_key", "no model here takes videos; the column is a text", "videos"),
@@ -280,13 +314,14 @@ ROWS: tuple[Row, ...] = (
         "all prompts of a validation are under way at once, as far as the engines have room",
         -1,
     ),
-    only(
+    own(
         "data.format_prompt",
+        "",
         None,
-        (None, ""),
-        "not set",
-        "a template of the prompt is applied when the"
-        " data are prepared (`trimaran data prepare`); leave it out with ~data.format_prompt",
+        "math.jinja → the template think_boxed, r1v.jinja → r1v, dapo.jinja → dapo. It is put around the"
+        " question when the data are prepared (`trimaran data prepare`): a file whose card names it is taken,"
+        " and any other is refused",
+        _format_prompt,
     ),
     only(
         "data.override_chat_template",

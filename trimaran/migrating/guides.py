@@ -15,10 +15,9 @@ class Replaced:
 
 LAUNCHING: tuple[Replaced, ...] = (
     Replaced(
-        "`--data_path=DIR` of a launch script",
-        "`data.train=FILE data.validation=FILE` behind `trimaran train run.yaml`; of an import `data.train_files=FILE data.val_files=FILE`",
+        "`--data_path=DIR --model_path=DIR` behind a launch script",
+        "`data_path=DIR model_path=DIR trimaran import verl SCRIPT`, as variables before the command; in a run `data.train=FILE data.validation=FILE model.path=DIR` behind `trimaran train run.yaml`",
     ),
-    Replaced("`--model_path=DIR`", "`model.path=DIR`"),
     Replaced(
         "Hydra's `key=value`, `+key=value`, `++key=value`, `~key` behind `python3 -m verl.trainer.main_ppo`",
         "the same words behind `trimaran import verl FILE`; in a run `key=value` behind `trimaran train run.yaml`, for each key of ours",
@@ -122,8 +121,14 @@ SWITCHES: tuple[Replaced, ...] = (
         "off-loading of the reference (`ref.fsdp_config.param_offload`)",
         "`algorithm.kl.offload` (false)",
     ),
-    Replaced("prefix cache (`enable_prefix_caching`)", "always"),
-    Replaced("chunked prefill (`enable_chunked_prefill`)", "always, as in vLLM's version 1"),
+    Replaced(
+        "prefix cache (`enable_prefix_caching`)",
+        "`rollout.prefix_cache` (true)",
+    ),
+    Replaced(
+        "chunked prefill (`enable_chunked_prefill`)",
+        "always, and no key: vLLM's version 1 warns that without it answers may be wrong",
+    ),
     Replaced(
         "eager or captured graphs (`enforce_eager`, `torchair_graph`)",
         "`rollout.eager: auto` (graphs on CUDA alone), true or false",

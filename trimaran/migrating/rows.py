@@ -123,8 +123,12 @@ def each(prefix: str, names: str, reason: str) -> tuple[Row, ...]:
 
 
 def told(key: str, text: str) -> Row:
-    """Noted, and nothing is set."""
-    return Row(key, None, "", text, lambda value, theirs: Outcome("noted", text))
+    """Noted where it is given, and nothing is set."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        return Outcome("ignored", "not set") if value is None else Outcome("noted", text)
+
+    return Row(key, None, "", text, convert)
 
 
 def only(key: str, default: Any, allowed: Sequence[Any], reason: str, remedy: str) -> Row:

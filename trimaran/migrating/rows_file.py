@@ -1,11 +1,15 @@
-"""What an import asks of a file with rows: how many there are, and what one column holds."""
+"""What an import asks of a file with rows: how many there are, what one column holds, how it was prepared."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from trimaran.data.prepare import card_path
+from trimaran.data.templates import TEMPLATES
 from trimaran.errors import InputError
 
 
@@ -34,6 +38,16 @@ def distinct(path: str, column: str) -> list[str] | None:
     for batch in table.iter_batches(columns=[column]):
         found |= {str(value) for value in batch.column(0).unique().to_pylist() if value is not None}
     return sorted(found)
+
+
+def has_template(path: str, name: str) -> bool:
+    """Whether the card beside the file says that `trimaran data prepare` put that template around its
+    questions."""
+    try:
+        card = json.loads(card_path(Path(path)).read_text(encoding="utf-8"))
+        return card["plan"]["template"] == asdict(TEMPLATES[name])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _parquet(file: Path) -> Any:

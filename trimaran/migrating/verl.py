@@ -13,6 +13,7 @@ from trimaran.migrating.rows import (
     choice,
     each,
     ignored,
+    is_on,
     noted,
     only,
     own,
@@ -35,7 +36,7 @@ from trimaran.migrating.shared import (
     every,
     freeze_tower,
     hosts,
-    image_key,
+    limit_images,
     loggers,
     model_folder,
     project_name,
@@ -114,7 +115,14 @@ ROWS: tuple[Row, ...] = (
         "a longer prompt is skipped, not cut",
         "a longer prompt is skipped, not cut; give error",
     ),
-    own("data.image_key", "data.image_key", "images", "where the rows have the column", image_key),
+    own(
+        "data.image_key",
+        "data.image_key, data.min_pixels, data.max_pixels",
+        "images",
+        "where the rows have the column. Images are scaled as the model's preprocessor_config.json says; where"
+        " it is not here, as Qwen2.5-VL's",
+        to.images,
+    ),
     ignored("data.video_key", "no model here takes videos", "videos"),
     ignored("data.audio_key", "no model here takes sounds", "audios"),
     ignored("data.image_patch_size", "the model's processor says it", 14),
@@ -611,20 +619,19 @@ ROWS: tuple[Row, ...] = (
         "replicas are rollout.replicas",
         "give 1: replicas of their own are as many, and fail one by one",
     ),
-    only(
-        f"{ROLLOUT}.expert_parallel_size",
-        1,
-        (1,),
-        "experts are split as rollout.tensor_parallel says",
-        "experts of a replica are split by rollout.tensor_parallel alone; give 1",
+    own(f"{ROLLOUT}.expert_parallel_size", "", 1, to.EXPERTS_OF_A_REPLICA, to.rollout_experts),
+    own(
+        f"{ROLLOUT}.limit_images",
+        "rollout.limit_images",
+        None,
+        "null: the default, 4",
+        limit_images,
     ),
     same(f"{ROLLOUT}.max_num_seqs", "rollout.max_concurrency", 256, to=whole),
     ignored(f"{ROLLOUT}.max_num_batched_tokens", "vLLM's own default", 8192),
     ignored(f"{ROLLOUT}.max_model_len", LENGTHS),
     ignored(f"{ROLLOUT}.enable_chunked_prefill", "vLLM's version 1 always does it", True),
-    ignored(
-        f"{ROLLOUT}.enable_prefix_caching", "always on: completions of a prompt share it", True
-    ),
+    same(f"{ROLLOUT}.enable_prefix_caching", "rollout.prefix_cache", True, to=is_on),
     ignored(f"{ROLLOUT}.cudagraph_capture_sizes", "vLLM's own"),
     ignored(
         f"{ROLLOUT}.logprobs_mode", "log-probabilities are of the distribution that was drawn from"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from trimaran.migrating.processor_file import QWEN25_VL, pixel_bounds
 from trimaran.migrating.rows import Outcome, Theirs, is_on
 from trimaran.migrating.rows_file import column_names, distinct
 from trimaran.migrating.shared import (
@@ -13,6 +14,7 @@ from trimaran.migrating.shared import (
     ROOM,
     Shape,
     data_file,
+    image_key,
     kept,
     kl_in,
     known_steps,
@@ -89,6 +91,27 @@ def validation(value: Any, theirs: Theirs) -> Outcome:
     if int(theirs["trainer.test_freq"] or 0) <= 0 and not is_on(theirs["trainer.val_before_train"]):
         return Outcome("ignored", "nothing is validated")
     return data_file("data.validation", "data.val_files")(value, theirs)
+
+
+def images(value: Any, theirs: Theirs) -> Outcome:
+    """verl leaves the size of images to the model's own processor."""
+    outcome = image_key(value, theirs)
+    if not outcome.settings:
+        return outcome
+    bounds = pixel_bounds(str(theirs[f"{MODEL}.path"]))
+    least, most = bounds or QWEN25_VL
+    settings = {**outcome.settings, "data.min_pixels": least, "data.max_pixels": most}
+    if bounds:
+        return Outcome(outcome.fate, outcome.text, settings)
+    unknown = "the model's preprocessor_config.json is not here: pixels are bounded as Qwen2.5-VL's"
+    return Outcome("noted", "; ".join(filter(None, (outcome.text, unknown))), settings)
+
+
+def rollout_experts(value: Any, theirs: Theirs) -> Outcome:
+    """How a replica's weights lie does not change what it answers."""
+    if value is None or int(value) == 1:
+        return Outcome("ignored", EXPERTS_OF_A_REPLICA)
+    return Outcome("noted", EXPERTS_OF_A_REPLICA)
 
 
 def most_validated(value: Any, theirs: Theirs) -> Outcome:
@@ -468,3 +491,4 @@ PREPARED = (
     "verl's own files hold the answer in reward_model.ground_truth, where a run looks for a column: `trimaran"
     " data prepare` makes a file with the columns prompt and answer of it; give data.train_files=FILE"
 )
+EXPERTS_OF_A_REPLICA = "experts of a replica are split by rollout.tensor_parallel alone"

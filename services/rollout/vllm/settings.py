@@ -95,7 +95,7 @@ def engine_arguments(config: RunConfig, device: Device, transfer: str | None) ->
         "tensor_parallel_size": rollout.tensor_parallel,
         "gpu_memory_utilization": rollout.memory_fraction,
         "enforce_eager": is_eager(config, device),
-        "enable_prefix_caching": True,
+        "enable_prefix_caching": rollout.prefix_cache,
         "logprobs_mode": LOGPROBS_MODE,
         "stream_interval": STREAM_TOKENS,
         "worker_extension_cls": "services.rollout.vllm.worker.WorkerExtension",
