@@ -66,7 +66,10 @@ def test_a_value_is_digested_row_major_whatever_its_strides(name, dtype):
 def test_minus_zero_counts_as_zero_and_nothing_else_does(name, dtype):
     signed = torch.tensor([0.0, -0.0, -1.5, float("nan"), float("-inf")], dtype=dtype)
     plain = torch.tensor([0.0, 0.0, -1.5, float("nan"), float("-inf")], dtype=dtype)
-    assert digest_value(name, signed) == digest_value(name, plain)
+    right = digest_value(name, plain)
+    assert digest_value(name, signed) == digest_value(name, signed, right) == right
+    assert digest_value(name, plain, right) == right
+    assert digest_value(name, plain + 1, right) == digest_value(name, plain + 1) != right
     assert digest_tensor(name, signed.view(torch.uint8)) != digest_value(name, plain)
     smallest = torch.tensor([torch.finfo(dtype).smallest_normal / 4], dtype=dtype)
     assert digest_value(name, smallest) != digest_value(name, torch.zeros(1, dtype=dtype))
