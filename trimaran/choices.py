@@ -161,10 +161,7 @@ AGGREGATIONS = Choices(
 
 DIGESTS = Choices(
     "trimaran.digests",
-    {
-        "xxh3-128": "services.weight_sync.data.digest:xxh3_128",
-        "polynomial-m31": "services.weight_sync.data.digest:polynomial_m31",
-    },
+    {"xxh3-128": "services.weight_sync.data.digest:xxh3_128"},
 )
 """`weight_sync.digest`: functions from a contiguous uint8 tensor, on any device, to 32 hex digits."""
 

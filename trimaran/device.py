@@ -55,7 +55,7 @@ DETERMINISTIC: dict[Kind, dict[str, str]] = {
 }
 """Environment variables without which equal inputs may give other bits. What is set already stays."""
 EXACT_KINDS = ("cpu", "cuda")
-"""Where torch is known to compare int16 and to divide int64 with rest; not yet known of an NPU."""
+"""Where torch is known to compare int16, int32 and int64; not yet known of an NPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,8 @@ def read_by_name(
 
 def digest_copies(digest_name: str, block: Block, copies: Iterable[torch.Tensor]) -> str:
     """Of a block that an engine holds more than once: the first digest that is not as it must be."""
-    digests = [digest_value(digest_name, copy) for copy in copies]
+    expected = block.tensor.digests[block.index]
+    digests = [digest_value(digest_name, copy, expected) for copy in copies]
     return first_wrong(block, digests)
 
 

@@ -13,7 +13,8 @@ VLLM = {"engine": "vllm", "replicas": 2, "kv_cache_gib": 0.05}
 
 
 def test_a_killed_replica_does_not_stop_the_run(write_run, tmp_path):
-    path = write_run(run={"steps": 12, "max_lag": 1}, rollout=VLLM, validation={"every": 100})
+    steps = {"steps": 12, "max_lag": 1, "proof": "sampled"}
+    path = write_run(run=steps, rollout=VLLM, validation={"every": 100})
     process = runs.start("train", path, run_folder_parent=tmp_path)
     folder = tmp_path / "runs"
     runs.wait_for(
@@ -27,7 +28,19 @@ def test_a_killed_replica_does_not_stop_the_run(write_run, tmp_path):
     run = runs.only_run(folder)
     assert json.loads((run / "summary.json").read_text())["steps"] == 12
     assert "rollout-1" in output
+    assert levels_of(run) <= {"sampled", "loaded"}
     assert runs.survivors(tmp_path) == []
+
+
+def levels_of(run):
+    """Of the proofs of all tokens that the run has trained."""
+    name = "weight_sync/proof/tokens/"
+    return {
+        key.removeprefix(name)
+        for row in runs.rows(run, "step")
+        for key, tokens in row.items()
+        if key.startswith(name) and tokens
+    }
 
 
 def replica_1(tmp_path):
@@ -94,13 +107,15 @@ def test_a_replica_whose_core_freezes_or_dies_comes_back_by_itself(write_run, tm
 
 
 def test_a_resumed_vllm_run_replays_to_the_recorded_roots(write_run, tmp_path):
-    """Its replica has two ranks, which load from one shadow."""
+    """Its replica has two ranks, which load from one shadow, and nothing trains before all that they have
+    loaded is read back."""
     path = write_run(
-        run={"steps": 6, "deterministic": True, "checkpoint_every": 2},
+        run={"steps": 6, "deterministic": True, "checkpoint_every": 2, "proof": "loaded"},
         rollout=VLLM | {"replicas": 1, "tensor_parallel": 2},
         validation={"every": 100},
     )
     run = runs.train_killed_and_resumed(path, tmp_path / "runs", tmp_path)
     steps = {row["step"] for row in runs.rows(run, "step")}
     assert steps == set(range(1, 7))
+    assert levels_of(run) == {"loaded"}
     assert runs.survivors(tmp_path) == []

@@ -137,11 +137,41 @@ MUTATIONS = (
         ("tests/weight_sync/test_coordinator.py::test_a_root_that_differs_is_never_committed",),
     ),
     Mutation(
-        "a replica that joins is read back in full",
+        "whoever asks for a proof gets one of a full read-back",
         "services/weight_sync/control/proving.py",
         "        await self._read_back(member, reading, everything, PORTION_BYTES)\n",
         "        reading.right = everything\n",
-        ("tests/weight_sync/test_proving.py::test_a_joiner_with_a_wrong_block_is_never_routable",),
+        ("tests/weight_sync/test_proving.py::test_verify_reads_everything_back_now",),
+    ),
+    Mutation(
+        "a replica that joins is routable once each of its blocks was right",
+        "services/weight_sync/control/proving.py",
+        "        joined = count(members.newest(member).right) == proof.num_blocks\n",
+        "        joined = True\n",
+        (
+            "tests/weight_sync/test_proving.py"
+            "::test_a_joiner_is_read_on_across_versions_until_it_is_through",
+        ),
+    ),
+    Mutation(
+        "a publication lets a joiner's read-back get somewhere",
+        PUBLISHING,
+        "            await self._prover.let_join(members)\n",
+        "",
+        (
+            "tests/weight_sync/test_proving.py"
+            "::test_a_replica_joins_although_versions_follow_each_other_faster_than_it_is_read",
+        ),
+    ),
+    Mutation(
+        "after a fault a joiner is read back from the start",
+        "services/weight_sync/control/members.py",
+        "proven=False, right=(), reason=reason",
+        "proven=False, reason=reason",
+        (
+            "tests/weight_sync/test_members.py"
+            "::test_what_was_right_of_a_joiner_counts_until_it_has_a_fault_or_is_proven",
+        ),
     ),
     Mutation(
         "what is read back is compared with the manifest",

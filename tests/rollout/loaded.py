@@ -42,7 +42,6 @@ from trimaran.types import Manifest, Sampling, VersionId
 
 # The trainer knows none of these yet. Here only the cuts of their tensors are needed.
 EXPERT_FAMILIES = {"qwen2_moe": "", "qwen3_moe": ""}
-DIGEST = {"float32": "polynomial-m31", "bfloat16": "xxh3-128"}
 
 
 class Extension(WorkerExtension):
@@ -122,26 +121,26 @@ def main(folder: Path, dtype: str, tensor_parallel: int, worker: str) -> None:
     engine: Any = vllm_engine.VllmEngine(config, pick("cpu"))
     if ours.get("enable_expert_parallel"):
         engine.probe = _do_nothing  # It asks for tokens; see Checks.run.
-    print(json.dumps(asyncio.run(_check(engine, folder, dtype))))
+    print(json.dumps(asyncio.run(_check(engine, folder))))
 
 
 async def _do_nothing() -> None: ...
 
 
-async def _check(engine: Any, folder: Path, dtype: str) -> dict[str, Any]:
+async def _check(engine: Any, folder: Path) -> dict[str, Any]:
     note = note_of(folder, "rollout-0")
     await engine.start()
     note_mapped(note)
     try:
-        return await Checks(engine, folder, dtype).run()
+        return await Checks(engine, folder).run()
     finally:
         await engine.close()
         remove_left(note)  # as a replica does
 
 
 class Checks:
-    def __init__(self, engine: Any, folder: Path, dtype: str) -> None:
-        self.engine, self.folder, self.digest = engine, folder, DIGEST[dtype]
+    def __init__(self, engine: Any, folder: Path) -> None:
+        self.engine, self.folder = engine, folder
         self.weights = load_file(folder / "model.safetensors")
         torch.manual_seed(1)
         self.others = {
@@ -192,7 +191,7 @@ class Checks:
         return found
 
     def shadow(self, weights: dict[str, torch.Tensor]) -> Shadow:
-        return shadow_of(self.folder, weights, self.digest)
+        return shadow_of(self.folder, weights)
 
     async def load(self, shadow: Shadow) -> None:
         self.step += 1

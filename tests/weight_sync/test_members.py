@@ -27,6 +27,29 @@ def test_a_member_is_proven_by_a_proof_and_not_by_a_commit():
     assert members.proven(version_of(2)) == () and members.get("a").holds(version_of(2))
 
 
+def test_what_was_right_of_a_joiner_counts_until_it_has_a_fault_or_is_proven():
+    members, a = with_one()
+
+    def right():
+        return members.get("a").right
+
+    members.mark_right(a, ((0, 2),))
+    members.mark_held(a, version_of(2))
+    members.mark_right(a, ((2, 3),))
+    assert right() == ((0, 3),)
+    members.mark_failed(a, "stream broke")
+    assert right() == ()
+    members.mark_right(a, ((0, 2),))
+    members.mark_wrong(a)
+    assert right() == ()
+    members.mark_right(a, ((0, 2),))  # it was read under its former name
+    assert right() == ()
+    members.mark_right(members.get("a"), ((0, 2),))
+    members.mark_proven(a)
+    members.mark_right(members.get("a"), ((2, 3),))
+    assert right() == ()
+
+
 def test_the_same_step_with_another_root_is_not_held():
     members, a = with_one()
     members.mark_held(a, version_of(1))

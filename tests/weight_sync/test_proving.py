@@ -15,9 +15,10 @@ from services.weight_sync.control.proving import (
     sample_blocks,
     split_portions,
 )
+from services.weight_sync.control.tasks import cancel
 from services.weight_sync.data.layout import count, numbers_of
 from services.weight_sync.data.manifest import list_blocks, list_digests
-from tests.controller.virtual_time import run_virtually
+from tests.controller.virtual_time import now, run_virtually
 from tests.weight_sync.fakes import NUM_BLOCKS, World, manifest_of, version_of
 from tests.weight_sync.test_coordinator import (
     join,
@@ -180,6 +181,7 @@ class Ends:
 
     def __init__(self, level: ProofLevel, share: float) -> None:
         self.step, self.seconds = 1, 0.0
+        self.num_read = 0
         self.seen: set[int] = set()
         self.by_version: dict[int, set[int]] = {}
         self.live, self.manifest = version_of(1), MANIFEST
@@ -202,6 +204,11 @@ class Ends:
         self.by_version[self.step] = set()
         self.prover.start_sample()
 
+    async def join(self) -> None:
+        self.members.mark_held(self.members.get("a"), self.live)
+        self.by_version.setdefault(self.step, set())
+        await self.prover.prove_joiner(self.members.get("a"), self.live, self.manifest)
+
     @asynccontextmanager
     async def connected(self, members):
         yield dict.fromkeys(members, FakeReader(self))
@@ -213,7 +220,8 @@ class Ends:
         self.seen |= set(numbers_of(right))
         self.by_version[self.step] |= set(numbers_of(right))
 
-    async def admit(self, member) -> None: ...
+    async def admit(self, member) -> None:
+        self.members.mark_proven(member)
 
     async def exclude(self, failed) -> None:
         raise AssertionError(failed)
@@ -226,7 +234,61 @@ class FakeReader:
     async def read_back(self, version, blocks, timeout) -> tuple[str, ...]:
         await asyncio.sleep(self.ends.seconds)
         digests = list_digests(self.ends.manifest)
+        self.ends.num_read += count(blocks)
         return tuple(digests[number] for number in numbers_of(blocks))
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.sampled_from(list(ProofLevel)),
+    st.lists(st.tuples(st.floats(0, 3), st.floats(0, 3)), min_size=1, max_size=4),
+)
+def test_a_joiner_is_read_on_across_versions_until_it_is_through(monkeypatch, level, schedule):
+    """`schedule`: as above. Each publication lets it get one portion further, after at most three that
+    wait in vain; at `loaded` it waits for all of them."""
+
+    async def scenario() -> None:
+        ends = Ends(level, share=1.0)
+        ends.members.mark_failed(ends.members.get("a"), "joins")
+        by_block(monkeypatch)
+        num_commits = 0
+        while not ends.members.get("a").proven:
+            between, ends.seconds = schedule[num_commits % len(schedule)]
+            joining = asyncio.create_task(ends.join())
+            await asyncio.sleep(between)
+            await ends.prover.let_join(tuple(ends.members))
+            await cancel([joining])
+            if not ends.members.get("a").proven:
+                await ends.commit()
+            num_commits += 1
+        assert num_commits <= (1 if level is ProofLevel.LOADED else 3 * NUM_BLOCKS)
+        assert ends.seen == set(range(NUM_BLOCKS))
+        assert ends.num_read == NUM_BLOCKS  # none twice
+
+    run_virtually(scenario())
+
+
+def test_a_joiner_whose_read_back_hangs_delays_publications_by_bounded_time():
+    async def scenario() -> None:
+        ends = Ends(ProofLevel.DELIVERED, share=1.0)
+        ends.members.mark_failed(ends.members.get("a"), "joins")
+        ends.seconds = 3600
+        delays = []
+        for _ in range(8):
+            joining = asyncio.create_task(ends.join())
+            await asyncio.sleep(0)
+            before = now()
+            await ends.prover.let_join(tuple(ends.members))
+            delays.append(now() - before)
+            await asyncio.gather(joining, return_exceptions=True)
+        assert delays == [1, 2, 4, 8, 16, 32, 60, 60]
+        before = now()
+        await ends.prover.let_join(())  # of a publication in which it has no part
+        assert now() == before
+
+    run_virtually(scenario())
 
 
 def test_a_window_that_a_commit_cuts_off_goes_on_after_it(tmp_path, monkeypatch):
@@ -243,6 +305,31 @@ def test_a_window_that_a_commit_cuts_off_goes_on_after_it(tmp_path, monkeypatch)
     asyncio.run(scenario())
     read = [int(event.split()[3].partition("..")[0]) for event in coordinator_reads(world)]
     assert read[:5] == [0, 1, 2, 3, 4]  # of several versions
+
+
+def test_a_replica_joins_although_versions_follow_each_other_faster_than_it_is_read(
+    tmp_path, monkeypatch
+):
+    world = World()
+    by_block(monkeypatch)
+
+    async def slowly(name, version):
+        await asyncio.sleep(0.1 if name == "b" else 0)
+
+    async def scenario():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a")
+            await publish(coordinator, world, 1)
+            world.hooks["read back"] = slowly
+            await join(coordinator, world, "b")
+            for step in range(2, 12):
+                await publish(coordinator, world, step)
+            await until(lambda: names(coordinator) == ["a", "b"])
+
+    asyncio.run(scenario())
+    committed = world.events.index("record 0.11")
+    reads = [e for e in world.events[:committed] if e.startswith("b reads back")]
+    assert reads[:5] == [f"b reads back {n}..{n}" for n in range(NUM_BLOCKS)]
 
 
 def test_a_run_that_needs_all_read_back_replaces_no_version_before(tmp_path):

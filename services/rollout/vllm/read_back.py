@@ -8,6 +8,11 @@ product, and so in this one: a weight that small reads back wrong there.) An out
 layer that is tied to the embedding has a packed copy of its own there, so a
 block of the embedding is read from both.
 
+The product costs K multiplications an element, and nothing exact costs less: the packed
+memory belongs to a C++ object of vLLM that gives nobody its address, and a product with fewer
+rows than K has too few bits. (Its results are rounded to the weights' own dtype, so a row that
+adds several columns up loses the last bits of the small ones.)
+
 Axes: N output features of a layer on this rank, K input features, R rows of
 the identity at a time.
 """
@@ -33,7 +38,8 @@ from trimaran.types import Manifest, Ranges
 
 PRODUCT_SIZE = 1 << 30
 """Multiplications between two places where a read-back may be interrupted."""
-MIN_ROWS, MAX_ROWS = 16, 64
+MIN_ROWS, MAX_ROWS = 16, 256
+"""Of one product. With more, each weight is unpacked for fewer of them."""
 
 
 def read_loaded(model: torch.nn.Module, tied: bool, manifest: Manifest, ranges: Ranges) -> Reader:

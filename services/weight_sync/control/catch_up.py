@@ -2,7 +2,7 @@
 
     holds an older one ─▶ COMMIT of what it may have staged
     else               ─▶ STAGE by relay from those that hold it ─▶ COMMIT
-    then               ─▶ full read-back ─▶ routable
+    then               ─▶ what is left of a full read-back ─▶ routable
 
 The trainer's transfer group has no part in it, and the trainer need not be
 there as long as one replica holds the version.
@@ -50,7 +50,7 @@ class CatchUp:
         if not member.holds(live) and not await self._load(member, Target(live, manifest)):
             return
         try:
-            proof = await self._prover.prove(member, live, manifest)
+            proof = await self._prover.prove_joiner(member, live, manifest)
         except TrimaranError as error:
             self._pool.members.mark_held(member, None)
             await self._pool.exclude({member: f"read-back of {live.version}: {error}"})

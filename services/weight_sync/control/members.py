@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from services.weight_sync.data.layout import unite
 from trimaran.errors import InputError
-from trimaran.types import Peer, PolicyVersion, Replica, VersionId
+from trimaran.types import Peer, PolicyVersion, Ranges, Replica, VersionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Member:
     held: PolicyVersion | None = None
     """What it is known to have loaded; None after a registration or when in doubt."""
     proven: bool = False
-    """Since it registered or had a fault, all that it had loaded was read back and was right."""
+    """Since it registered or had a fault, each block of what it had loaded was read back and was right."""
     reason: str = ""
     """Its last fault; empty once it is proven again."""
     failures: int = 0
@@ -30,6 +31,8 @@ class Member:
     """A block of what it has loaded is wrong: what it says it holds does not count."""
     num_wrong: int = 0
     """How often that was so, over all incarnations."""
+    right: Ranges = field(default=(), compare=False)
+    """Until it is proven: blocks that were read back and were right since then, of whatever versions."""
 
     @property
     def name(self) -> str:
@@ -111,18 +114,24 @@ class Members:
         if self.newest(member).maker == member.maker:
             self._update(member, held=version, must_load=False)
 
+    def mark_right(self, member: Member, blocks: Ranges) -> None:
+        """Nothing when a block was found wrong meanwhile, as in `mark_loaded`."""
+        newest = self.newest(member)
+        if not newest.proven and newest.maker == member.maker:
+            self._update(member, right=unite(newest.right, blocks))
+
     def mark_proven(self, member: Member) -> None:
-        self._update(member, proven=True, reason="", failures=0)
+        self._update(member, proven=True, right=(), reason="", failures=0)
 
     def mark_failed(self, member: Member, reason: str) -> None:
         if self.is_current(member):
             failures = self._members[member.name].failures + 1
-            self._update(member, proven=False, reason=reason, failures=failures)
+            self._update(member, proven=False, right=(), reason=reason, failures=failures)
 
     def mark_wrong(self, member: Member) -> None:
         if self.is_current(member):
             num_wrong = self._members[member.name].num_wrong + 1
-            self._update(member, held=None, must_load=True, num_wrong=num_wrong)
+            self._update(member, held=None, right=(), must_load=True, num_wrong=num_wrong)
 
     def newest(self, member: Member) -> Member:
         """As it stands by now; as it is when the replica has registered again."""

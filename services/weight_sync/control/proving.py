@@ -1,6 +1,6 @@
 """PROOF: is what an engine has loaded what the manifest says?
 
-    join, fault ─▶ full read-back, in portions ─▶ routable
+    join, fault ─▶ every block once, in portions ─▶ routable
     commit      ─▶ of each routable replica, beside generation, what `run.proof` asks for:
                      delivered   every other time the next window of the blocks, in rotation
                      sampled     every time
@@ -8,7 +8,9 @@
 
 The next commit waits until each replica's read-back has got somewhere: at `loaded` until it is
 through, else until a first portion has come. Then it cuts the rest off, and what is left of a window
-is read first after it. So every block comes round, however fast versions follow each other.
+is read first after it. So every block comes round, however fast versions follow each other. A replica
+that joins is read on in the same way, across versions, until each of its blocks was right once; the next
+STAGE waits for it, because it is staged with the others.
 
 A block that differs takes its replica out of routing at once. The proof of the
 version then keeps the fault, and once mended the replica makes tokens under another
@@ -41,9 +43,9 @@ logger = logging.getLogger(__name__)
 PORTION_BYTES = 256 << 20
 """Read back in one call. The engine itself lets generation go on in between."""
 SAMPLE_PORTION_BYTES = 32 << 20
-"""The same of a sample: so much at most is lost when a commit cuts it off."""
+"""The same where a commit may cut it off: so much at most is lost then."""
 FIRST_WAIT_SECONDS = 1.0
-"""A commit's, for a first portion. Twice as long each time that it was in vain, up to `prove_timeout`."""
+"""For a first portion. Twice as long each time that it was in vain, up to `prove_timeout`."""
 
 
 def sample_blocks(num_blocks: int, share: float, turn: int) -> Ranges:
@@ -132,6 +134,38 @@ class Windows:
         self._left[name] = subtract(self._left.get(name, ()), ranges)
 
 
+class _Unready:
+    """Replicas whose read-back has not got far enough for the next version."""
+
+    def __init__(self) -> None:
+        self._got_somewhere: dict[str, asyncio.Event] = {}
+        self._seconds = FIRST_WAIT_SECONDS
+
+    def add(self, name: str) -> None:
+        self._got_somewhere.setdefault(name, asyncio.Event())
+
+    def discard(self, name: str) -> None:
+        if event := self._got_somewhere.pop(name, None):
+            event.set()
+
+    def clear(self) -> None:
+        for name in list(self._got_somewhere):
+            self.discard(name)
+
+    async def wait(self, names: Iterable[str], longest: float, is_patient: bool) -> None:
+        """Until none of them is left. Up to `longest` seconds, from the first time on if `is_patient`."""
+        events = [self._got_somewhere[name] for name in names if name in self._got_somewhere]
+        try:
+            async with asyncio.timeout(longest if is_patient else self._seconds):
+                for event in events:
+                    await event.wait()
+        except TimeoutError:
+            self._seconds = min(2 * self._seconds, longest)
+        else:
+            if events:
+                self._seconds = FIRST_WAIT_SECONDS
+
+
 @dataclass(slots=True)
 class _Reading:
     """What a read-back has shown so far."""
@@ -177,10 +211,7 @@ class ReadBackProver:
         self._level = level
         self._windows = Windows(config.sample_share)
         self._sampling: asyncio.Task[None] | None = None
-        self._waited_for: set[str] = set()
-        """Replicas whose read-back has not got far enough for the next commit."""
-        self._got_somewhere = asyncio.Event()
-        self._wait_seconds = FIRST_WAIT_SECONDS
+        self._sampled, self._joining = _Unready(), _Unready()
         self._sample_seconds: float | None = None
 
     async def prove(self, member: Member, live: PolicyVersion, manifest: Manifest) -> Proof:
@@ -194,6 +225,18 @@ class ReadBackProver:
         await self._read_back(member, reading, everything, PORTION_BYTES)
         await to_the_end(self._conclude(member, reading))
         return reading.proof
+
+    async def prove_joiner(self, member: Member, live: PolicyVersion, manifest: Manifest) -> Proof:
+        """What is left to read of it, until it is routable; also of one that is cut off, what was
+        read counts. At `loaded`, all of the version. Raises what `prove` raises."""
+        ranges: Ranges = ((0, manifest.num_blocks),)
+        if not self._is_full:
+            ranges = subtract(ranges, self._pool.members.newest(member).right)
+        return await self._read_on(member, live, manifest, ranges, self._joining)
+
+    async def let_join(self, members: Sequence[Member]) -> None:
+        """Before a STAGE on them: waits until the read-back of each that joins has got somewhere."""
+        await self._wait_for(self._joining, members)
 
     def resume(self) -> None:
         """After a restart: what was under way may be missing."""
@@ -209,30 +252,27 @@ class ReadBackProver:
         for number, member in enumerate(self._ledger.members.proven(live)):
             if ranges := self._due(member, number, live, manifest):
                 due[member] = ranges
-        self._waited_for = {member.name for member in due}
-        self._got_somewhere = asyncio.Event()
+        for member in due:
+            self._sampled.add(member.name)
         if due:
             self._sampling = asyncio.create_task(self._sample(live, manifest, due), name="sample")
             self._sampling.add_done_callback(log_failure)
 
     async def finish_sample(self) -> None:
         """Before the next commit: waits until each read-back has got somewhere, and cuts the rest off."""
-        if self._sampling is not None and self._waited_for:
-            longest = self._config.prove_timeout
-            needs_time = self._level is not ProofLevel.DELIVERED
-            try:
-                async with asyncio.timeout(longest if needs_time else self._wait_seconds):
-                    await self._got_somewhere.wait()
-            except TimeoutError:
-                self._wait_seconds = min(2 * self._wait_seconds, longest)
-            else:
-                self._wait_seconds = FIRST_WAIT_SECONDS
+        await self._wait_for(self._sampled, tuple(self._pool.members))
         await self.stop()
+
+    async def _wait_for(self, unready: _Unready, members: Sequence[Member]) -> None:
+        is_patient = self._level is not ProofLevel.DELIVERED
+        names = [member.name for member in members]
+        await unready.wait(names, self._config.prove_timeout, is_patient)
 
     async def stop(self) -> None:
         if self._sampling is not None:
             await cancel([self._sampling])
             self._sampling = None
+            self._sampled.clear()  # a task that was cancelled at once has not begun
 
     def metrics(self) -> dict[str, float]:
         """Of the live version: how many of its replicas' blocks were read back and were right,
@@ -270,30 +310,44 @@ class ReadBackProver:
     async def _sample_one(
         self, member: Member, live: PolicyVersion, manifest: Manifest, ranges: Ranges
     ) -> None:
-        """Also of one that is cut off, what was read counts."""
-        reading, is_full = self._begin(member, live, manifest), self._level is ProofLevel.LOADED
+        try:
+            await self._read_on(member, live, manifest, ranges, self._sampled)
+        except TrimaranError as error:
+            await self._pool.exclude({member: f"read-back of {live.version}: {error}"})
+
+    async def _read_on(
+        self,
+        member: Member,
+        live: PolicyVersion,
+        manifest: Manifest,
+        ranges: Ranges,
+        unready: _Unready,
+    ) -> Proof:
+        """A read-back that the next version may cut off, once the member is `unready` no more. What was
+        read by then counts."""
+        reading = self._begin(member, live, manifest)
 
         def note(portion: Ranges) -> None:
             self._windows.read(member.name, portion)
-            if not is_full:
-                self._has_enough(member)
+            if not self._is_full:
+                unready.discard(member.name)
 
+        unready.add(member.name)
         try:
-            try:
-                size = PORTION_BYTES if is_full else SAMPLE_PORTION_BYTES
-                await self._read_back(member, reading, ranges, size, note)
-            finally:
-                if reading.right or reading.fault:
-                    await to_the_end(self._conclude(member, reading))
-        except TrimaranError as error:
-            await self._pool.exclude({member: f"read-back of {live.version}: {error}"})
+            size = PORTION_BYTES if self._is_full else SAMPLE_PORTION_BYTES
+            await self._read_back(member, reading, ranges, size, note)
         finally:
-            self._has_enough(member)
+            try:
+                if reading.right or reading.fault or not ranges:
+                    await to_the_end(self._conclude(member, reading))
+            finally:
+                unready.discard(member.name)
+        return reading.proof
 
-    def _has_enough(self, member: Member) -> None:
-        self._waited_for.discard(member.name)
-        if not self._waited_for:
-            self._got_somewhere.set()
+    @property
+    def _is_full(self) -> bool:
+        """Whether the next version waits until all is read back."""
+        return self._level is ProofLevel.LOADED
 
     def _begin(self, member: Member, live: PolicyVersion, manifest: Manifest) -> _Reading:
         return _Reading(live, manifest, self._pool.members.newest(member).maker)
@@ -321,6 +375,7 @@ class ReadBackProver:
                     reading.fault = fault
                     break
                 reading.right = unite(reading.right, portion)
+                self._pool.members.mark_right(member, portion)
                 note(portion)
 
     async def _conclude(self, member: Member, reading: _Reading) -> None:
@@ -337,5 +392,6 @@ class ReadBackProver:
             return
         right = unite(self._ledger.read_back.get(proof.replica, ()), reading.right)
         await self._ledger.save_proofs([replace(proof, num_loaded=count(right))], right)
-        if proof.level is ProofLevel.LOADED:
+        joined = count(members.newest(member).right) == proof.num_blocks
+        if joined or proof.level is ProofLevel.LOADED:
             await self._pool.admit(member)

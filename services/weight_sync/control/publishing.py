@@ -79,6 +79,7 @@ class Publisher:
             everybody = tuple(self._pool.members)
             members = tuple(m for m in everybody if not m.failures) or everybody
             attempt = self._pool.attempt(caller, members)
+            await self._prover.let_join(members)
             async with AsyncExitStack() as stack:
                 # A catch-up that hangs must not hold the others up.
                 await stack.enter_async_context(self._catch_ups.held_off(members))
