@@ -204,3 +204,41 @@ def test_the_largest_micro_batch_fits_and_one_token_more_does_not(room, tensor, 
 def test_a_bfloat16_optimizer_takes_12_bytes_a_parameter() -> None:
     rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(bf16_optimizer=True))
     assert (rank.main_weights, rank.moments, rank.sure) == (2 * COUNT, 4 * COUNT, 12 * COUNT)
+
+
+def test_with_recomputing_a_layer_keeps_its_input_and_all_of_one_layer_comes_back() -> None:
+    kept = rank_memory(MODEL, ONE.place(0), WORK)
+    rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(recompute=True))
+    norm = 2 * 8
+    assert rank.layers_token == 2 * (2 * 8) + norm
+    layer = (kept.layers_token - norm) / 2
+    assert (rank.working_token, rank.recomputed_token) == (layer, layer)
+    assert kept.recomputed_token == 0
+    assert rank.resident == kept.resident
+    assert rank.passing(64) == 64 * (2 * (2 * 8) + norm) + round(64 * 2 * layer)
+    some = rank_memory(MODEL, ONE.place(0), WORK, Choices(recompute="selective"))
+    attention = layer_bytes(MODEL, ONE, WORK).attention
+    assert some.recomputed_token == attention
+    assert some.layers_token == kept.layers_token - 2 * attention + 2 * 2 * (8 + 2 * 4)
+    split = Layout(tensor=2)
+    shared = Choices(recompute=True, sequence_parallel=True)
+    assert rank_memory(MODEL, split.place(0), WORK, shared).layers_token == 2 * 8 + norm
+
+
+def test_replayed_choices_stand_on_the_hosts_of_those_that_need_them() -> None:
+    facts = replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6)
+    step, update = 8 * 16, 4 * 16  # packed tokens of 8 groups, and of the 4 of an update
+    choices = Choices(replayed_groups=8)
+
+    def of(layout: Layout, rank: int, choices: Choices = choices, experts: int = 4) -> int:
+        model = Model(replace(facts, num_experts=experts))
+        return rank_memory(model, layout.place(rank), WORK, choices).replayed
+
+    assert of(ONE, 0, Choices()) == 0
+    assert of(ONE, 0) == 2 * 2 * (step + update + step)  # those that came are kept by rank 0
+    spread = Layout(data=2, pipeline=2)
+    assert of(spread, 3) == 2 * 1 * (step // 2 + update)
+    assert of(spread, 0) == of(spread, 3) + 2 * 2 * step
+    # In a second epoch another rank may have a group.
+    assert of(spread, 3, replace(choices, replayed_epochs=2)) == 2 * 1 * (step + update)
+    assert of(spread, 3, experts=512) == 2 * of(spread, 3)
