@@ -292,16 +292,21 @@ def test_each_leader_gets_what_it_computes_and_no_byte_leaves_twice(
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_choices_arrive_in_rounds(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_told", [True, False])
+def test_choices_arrive_in_rounds(
+    is_told: bool, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shared_experts, "SCATTERED_BYTES", 7)
     config = make_config("qwen3_moe", trainer=REPLAY)
-    step = StepBatch.of(with_experts(random_batch(1)).groups, mask_truncated=False)
+    batch = with_experts(random_batch(1)) if is_told else random_batch(1)
+    step = StepBatch.of(batch.groups, mask_truncated=False)
     every = frozenset(range(len(step.completions_B)))
     updates = plan_updates(step, every, {}, config, 1, 0, 0.01, lambda _: 0.0)
     shared = make_policy(config).share_experts(updates)
     assert shared[0].experts is not None
     told = told_in(step).data
     assert shared[0].experts.data.keys() == told.keys()
+    assert bool(told) == is_told
     for number, data in shared[0].experts.data.items():
         assert np.array_equal(data, told[number])
 
