@@ -84,8 +84,8 @@ class RankMemory:
     """Packed tokens of one update on its data-parallel rank: no micro-batch has more."""
     working_token: float
     """Gradients inside one layer, for each packed token."""
-    recomputed_token: float
-    """Of the activations of one layer, what is computed again."""
+    backward_token: float
+    """The same in a backward pass, with what is computed again there."""
     output: Head | None
     """Last stage only."""
     compares: bool
@@ -134,9 +134,10 @@ class RankMemory:
         compared = min(REFERENCE_FACTOR * tokens, self.batch_tokens)
         training = self.activations(tokens) + max(
             self.logits(tokens) + self.head,
-            round((self.working_token + self.recomputed_token) * tokens),
+            round(self.backward_token * tokens),
         )
-        inference = round(self.working_token * compared) + self.logits(compared) + self.head
+        # A layer's numbers are gone when there are logits.
+        inference = max(round(self.working_token * compared), self.logits(compared) + self.head)
         away = self.sure - self.resident
         return max(training + away - self.host_optimizer, inference if self.compares else 0, away)
 
@@ -169,13 +170,13 @@ def rank_memory(
     if choices.bf16_optimizer:
         main = BF16
     parts = layer_bytes(model, place.layout, work, choices.sequence_parallel, choices.on_host)
-    layer = kept = parts.total
-    again = 0.0
+    layer = kept = backward = parts.total
     if choices.recompute == "selective":
-        again = parts.attention
-        kept = layer - again + attention_input(model, place.layout)
+        backward += parts.attention
+        kept += attention_input(model, place.layout) - parts.attention
     elif choices.recompute:
-        again = layer
+        # Where its MLP, the last part, has its gradients, or its attention, when the MLP has nothing any more.
+        backward += max(parts.mlp, parts.attention - parts.mlp)
         kept = layer_input(model, place.layout, choices.sequence_parallel)
     of_layers = layers * kept
     if place.pipeline == 0 and not choices.lora_rank and trained_tower(model, choices.freeze):
@@ -193,7 +194,7 @@ def rank_memory(
         in_flight=_in_flight(place, choices.virtual_stages),
         batch_tokens=work.batch_tokens,
         working_token=layer,
-        recomputed_token=again,
+        backward_token=backward,
         output=_head(model, place, work, choices),
         compares=choices.reference,
         saved=(4 * BF16 if choices.bf16_optimizer else 3 * FP32) * updated,

@@ -176,8 +176,10 @@ def test_interleaved_stages_keep_more() -> None:
 def test_a_pass_of_the_reference_may_be_the_highest_point() -> None:
     model = Model(replace(FACTS, vocab_size=1 << 20))
     rank = rank_memory(model, ONE.place(0), WORK, Choices(reference=True))
-    layer = layer_bytes(model, ONE, WORK).total
-    assert rank.passing(16) == round(64 * layer) + rank.logits(64) + rank.head
+    assert rank.passing(16) == rank.logits(64) + rank.head
+    small = rank_memory(MODEL, ONE.place(0), WORK, Choices(reference=True, recompute=True))
+    layer = layer_bytes(MODEL, ONE, WORK).total
+    assert small.passing(10) == round(40 * layer)
 
 
 def test_the_snapshot_is_what_the_rank_sends() -> None:
@@ -212,14 +214,15 @@ def test_with_recomputing_a_layer_keeps_its_input_and_all_of_one_layer_comes_bac
     norm = 2 * 8
     assert rank.layers_token == 2 * (2 * 8) + norm
     layer = (kept.layers_token - norm) / 2
-    assert (rank.working_token, rank.recomputed_token) == (layer, layer)
-    assert kept.recomputed_token == 0
+    parts = layer_bytes(MODEL, ONE, WORK)
+    assert parts.attention > 2 * parts.mlp  # whose gradients come when the MLP has nothing any more
+    assert rank.backward_token == layer + parts.attention - parts.mlp
+    assert (rank.working_token, kept.backward_token) == (layer, layer)
     assert rank.resident == kept.resident
-    assert rank.passing(64) == 64 * (2 * (2 * 8) + norm) + round(64 * 2 * layer)
+    assert rank.passing(64) == 64 * (2 * (2 * 8) + norm) + round(64 * rank.backward_token)
     some = rank_memory(MODEL, ONE.place(0), WORK, Choices(recompute="selective"))
-    attention = layer_bytes(MODEL, ONE, WORK).attention
-    assert some.recomputed_token == attention
-    assert some.layers_token == kept.layers_token - 2 * attention + 2 * 2 * (8 + 2 * 4)
+    assert some.backward_token == layer + parts.attention
+    assert some.layers_token == kept.layers_token - 2 * parts.attention + 2 * 2 * (8 + 2 * 4)
     split = Layout(tensor=2)
     shared = Choices(recompute=True, sequence_parallel=True)
     assert rank_memory(MODEL, split.place(0), WORK, shared).layers_token == 2 * 8 + norm
