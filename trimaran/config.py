@@ -649,9 +649,9 @@ class TrainerSection(Section):
     micro_batch_tokens: Positive = 4096
     """Packed tokens of one forward pass, prompts and completions, unless one completion or twice its
     prompt has more."""
-    recompute: bool = False
-    """Keep a layer's input alone of its activations, and compute the others again in the backward pass: a
-    third more work for much less memory."""
+    recompute: bool | Literal["selective"] = False
+    """true: keep a layer's input alone of its activations, and compute the others again in the backward
+    pass, a third more work for much less memory. selective: compute the attention alone again."""
     freeze: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Parameters that stay as they are: patterns over their names in the Hugging Face folder, such as
     "model.embed_tokens.weight" or "*.mlp.gate.weight", where * is any text."""

@@ -57,6 +57,11 @@ class ModelFacts:
         return "model.visual." if self.family in NESTED else "visual."
 
     @property
+    def choice_bytes(self) -> int:
+        """Of a token's experts in one layer, as `types.Completion.experts` has them."""
+        return self.experts_per_token * (2 if self.num_experts > 256 else 1)
+
+    @property
     def stacks_experts(self) -> bool:
         """One tensor holds the matrices of all experts of a layer."""
         return self.family == "qwen3_vl_moe"

@@ -103,6 +103,13 @@ class RankPlace:
     def is_last_stage(self) -> bool:
         return self.pipeline == self.layout.pipeline - 1
 
+    def layers(self, count: int, virtual_stages: int = 1) -> tuple[int, ...]:
+        """Of `count` layers those of the rank, in the order in which its stages have them: stages go round
+        the pipeline's ranks."""
+        size, ranks = count // (self.layout.pipeline * virtual_stages), self.layout.pipeline
+        firsts = ((turn * ranks + self.pipeline) * size for turn in range(virtual_stages))
+        return tuple(layer for first in firsts for layer in range(first, first + size))
+
     @property
     def _in_stage(self) -> int:
         """Its number among the ranks of its stage."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from services.trainer.chosen_experts import ChosenExperts, join_experts
+from services.trainer.chosen_experts import ChosenExperts, StepExperts, join_experts
 from services.trainer.grpo.kinds import Rewards
 from services.trainer.packing import GroupLengths
 from services.trainer.prompt_images import PromptImages, images_of
@@ -189,27 +189,32 @@ def packed_lengths(step: StepBatch, group: int, completions: Sequence[int]) -> G
 
 
 def pack(
-    step: StepBatch, pieces: Sequence[tuple[int, Sequence[int]]], device: torch.device
+    step: StepBatch,
+    pieces: Sequence[tuple[int, Sequence[int]]],
+    device: torch.device,
+    experts: StepExperts | None = None,
 ) -> PackedBatch:
-    """Of each piece: its group and which completions of the step, each with trained tokens."""
+    """Of each piece: its group and which completions of the step, each with trained tokens. `experts`: of
+    all of them, where the engine's choices are replayed."""
     token_ids: list[Any] = []
     sources: list[Any] = []
     targets: list[Any] = []
     places: list[Any] = []
     images: list[PromptImages | None] = []
-    experts: list[tuple[bytes, int]] = []
+    experts = experts or StepExperts(len(step.groups), {})
+    chosen: list[tuple[Any, int]] = []
     num_packed = 0
     for number, (group, completions) in enumerate(pieces):
         images.append(images_of(step.groups[group].group, number, num_packed))
         prompt = _array(step.groups[group].group.prompt_token_ids, np.int32)
         token_ids.append(prompt)
-        experts.append((step.groups[group].group.prompt_experts, len(prompt)))
+        chosen.append((experts.of_prompt(group), len(prompt)))
         num_packed += len(prompt)
         before_first = num_packed - 1
         for index in completions:
             ids = _array(step.completions_B[index].token_ids_T, np.int32)
             token_ids.append(ids[:-1])
-            experts.append((step.completions_B[index].experts, len(ids) - 1))
+            chosen.append((experts.of_completion(index), len(ids) - 1))
             source = np.arange(num_packed - 1, num_packed - 1 + len(ids))
             source[0] = before_first
             sources.append(source)
@@ -232,7 +237,7 @@ def pack(
         completions_M=joined(owners),
         num_completions=len(targets),
         images=tuple(one for one in images if one),
-        experts=join_experts(experts, device),
+        experts=join_experts(chosen),
     )
 
 

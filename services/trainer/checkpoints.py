@@ -26,10 +26,11 @@ from services.trainer import checkpoint
 from services.trainer.checkpoint import FOLDER, PREFIX, STATE, Keep, Model, RankLayout, TrainerState
 from services.trainer.convert import DIGEST, checkpoint_to_huggingface
 from services.trainer.joined import whole_shard
+from services.trainer.megatron.adapter_rules import trained_rules
 from services.trainer.resharding import Resharded
 from services.trainer.saved import SavedTensors
 from services.trainer.shard_file import ShardFile, write_tensors
-from trimaran.config import RunConfig
+from trimaran.config import LoraSection, RunConfig
 from trimaran.errors import InputError, InternalError, NotFoundError, UnavailableError
 from trimaran.places import Place, fetch_file, is_bucket, sync
 from trimaran.run_context import RunContext
@@ -70,8 +71,11 @@ class Checkpoints(Protocol):
         """After an interrupted save."""
         ...
 
-    def load(self, layout: RankLayout, model: Model, rank: int) -> Loaded | None:
-        """None before the first. Raises InputError when it is broken, or of another model."""
+    def load(
+        self, layout: RankLayout, model: Model, rank: int, lora: LoraSection | None = None
+    ) -> Loaded | None:
+        """Of a run with `lora`; None before the first. Raises InputError when it is broken, or of another
+        model."""
         ...
 
 
@@ -102,19 +106,26 @@ def shared_folder(config: RunConfig, run: RunContext) -> Path:
 
 
 def read_shard(
-    state: TrainerState, layout: RankLayout, rank: int, open_file: Callable[[int], ShardFile]
+    state: TrainerState,
+    layout: RankLayout,
+    lora: LoraSection | None,
+    rank: int,
+    open_file: Callable[[int], ShardFile],
 ) -> SavedTensors:
-    """Of a run with `layout`, for its rank `rank`: its own file where that is the one that it would
-    save, else its shard of the model."""
+    """Of a run with `layout` and `lora`, for its rank `rank`: its own file where that is the one that it
+    would save, else its shard of the model."""
     saved, facts, place = state.layout, state.model.facts, layout.ranks.place(rank)
     if saved.cut != layout.cut:
-        return Resharded(facts, saved, place, open_file, layout.virtual_stages)
+        return Resharded(facts, saved, place, open_file, layout.virtual_stages, lora)
     if saved.distributed_optimizer and layout.distributed_optimizer and saved.ranks == layout.ranks:
         return open_file(rank)
-    return whole_shard(facts, saved, saved.ranks.senders[place.shard], open_file)
+    rules = trained_rules(facts, lora)
+    return whole_shard(rules, saved, saved.ranks.senders[place.shard], open_file)
 
 
-def load_other(path: Path, layout: RankLayout, model: Model, rank: int) -> Loaded:
+def load_other(
+    path: Path, layout: RankLayout, model: Model, rank: int, lora: LoraSection | None = None
+) -> Loaded:
     """The checkpoint of another run that `trainer.load` names, whatever its layout and dtype.
 
     Raises InputError when it is broken, or of another model."""
@@ -124,7 +135,7 @@ def load_other(path: Path, layout: RankLayout, model: Model, rank: int) -> Loade
     open_file = partial(checkpoint.open_shard, folder, state)
     # Whole parameters: this run may train others of them.
     whole = replace(layout, distributed_optimizer=False)
-    return Loaded(state, read_shard(state, whole, rank, open_file), str(folder))
+    return Loaded(state, read_shard(state, whole, lora, rank, open_file), str(folder))
 
 
 class FolderCheckpoints:
@@ -146,13 +157,15 @@ class FolderCheckpoints:
     def tidy(self) -> None:
         checkpoint.tidy(self._folder)
 
-    def load(self, layout: RankLayout, model: Model, rank: int) -> Loaded | None:
+    def load(
+        self, layout: RankLayout, model: Model, rank: int, lora: LoraSection | None = None
+    ) -> Loaded | None:
         folder = checkpoint.newest(self._folder)
         if folder is None:
             return None
         state = checkpoint.read_state(folder, layout, model)
         shard = read_shard(
-            state, layout, rank, lambda one: checkpoint.open_shard(folder, state, one)
+            state, layout, lora, rank, lambda one: checkpoint.open_shard(folder, state, one)
         )
         return Loaded(state, shard, str(folder))
 
@@ -193,7 +206,9 @@ class BucketCheckpoints:
         for half in self._folder.glob("*/*.partial"):
             half.unlink(missing_ok=True)
 
-    def load(self, layout: RankLayout, model: Model, rank: int) -> Loaded | None:
+    def load(
+        self, layout: RankLayout, model: Model, rank: int, lora: LoraSection | None = None
+    ) -> Loaded | None:
         steps = _steps(self._place.sizes(FOLDER))
         if not steps:
             return None
@@ -203,7 +218,7 @@ class BucketCheckpoints:
         text = self._place.read(f"{folder}/{STATE}").decode(errors="replace")
         state = checkpoint.parse_state(text, where, layout, model)
         self._held = step
-        shard = read_shard(state, layout, rank, lambda one: self._shard(state, one))
+        shard = read_shard(state, layout, lora, rank, lambda one: self._shard(state, one))
         return Loaded(state, shard, where)
 
     def _shard(self, state: TrainerState, number: int) -> ShardFile:

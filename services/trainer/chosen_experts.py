@@ -1,43 +1,90 @@
-"""The experts that the engine chose, for the packed tokens of a micro-batch.
+"""The experts that the engine chose, for the packed tokens of a micro-batch. On the host, until a
+micro-batch is computed.
 
-Axes: N packed tokens, X bytes of a token, L layers of the whole model, K experts of a token.
+Axes: T tokens of a prompt or a completion, N packed tokens, X bytes of a token, L layers, K experts of
+a token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from trimaran.errors import InputError
+from trimaran.model_folder import ModelFacts
+from trimaran.types import Completion, ScoredGroup
 
 UNKNOWN = -1
 """Instead of an expert's number."""
 
 
+def check_experts(groups: Iterable[ScoredGroup], facts: ModelFacts) -> None:
+    """Raises InputError where choices are not of this model, or not of as many tokens as were read."""
+    width = facts.num_layers * facts.choice_bytes
+    for scored in groups:
+        group = scored.group
+        parts = [(group.prompt_experts, len(group.prompt_token_ids), "the prompt")]
+        for number, one in enumerate(group.completions_G):
+            parts.append((one.experts, len(one.token_ids_T) - 1, f"completion {number}"))
+        for data, tokens, what in parts:
+            if data and len(data) != tokens * width:
+                raise InputError(
+                    f"group {group.number}: {what} has {len(data)} bytes of chosen experts; {tokens} tokens"
+                    f" of a model of {facts.num_layers} layers and {facts.experts_per_token} of"
+                    f" {facts.num_experts} experts a token have {tokens * width}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class StepExperts:
+    """Those of a step's prompts and completions that a rank computes, in its own layers.
+
+    Example: StepExperts(num_prompts=64, data=data).of_completion(3)
+    """
+
+    num_prompts: int
+    data: Mapping[int, Any]
+    """uint8 [T, X] by number: prompts by the place of their group, then the completions of the step. What
+    the engine did not tell is not in it."""
+
+    @classmethod
+    def told(cls, groups: Sequence[ScoredGroup], completions: Sequence[Completion]) -> StepExperts:
+        """All that the engine told of a step, in all layers of the model."""
+        texts = [(one.group.prompt_experts, len(one.group.prompt_token_ids)) for one in groups]
+        texts += [(one.experts, len(one.token_ids_T) - 1) for one in completions]
+        data = {
+            number: np.frombuffer(told, np.uint8).reshape(count, -1)
+            for number, (told, count) in enumerate(texts)
+            if told
+        }
+        return cls(len(groups), data)
+
+    def of_prompt(self, group: int) -> Any | None:
+        return self.data.get(group)
+
+    def of_completion(self, index: int) -> Any | None:
+        return self.data.get(self.num_prompts + index)
+
+
 @dataclass(frozen=True, slots=True)
 class ChosenExperts:
-    """Example: join_experts([(b"\\2\\0" * 3, 3), (b"", 5)], device).numbers(1, 2, 4) is [8, 1, 2]"""
+    """Example: join_experts([(told_TX, 3), (None, 5)]).numbers(facts) is [8, L, K]"""
 
     data_NX: torch.Tensor
-    """uint8, as in `types.Completion.experts`; anything where they are not known."""
+    """uint8, as in `types.Completion.experts`, of this rank's layers; anything where they are not known."""
     is_known_N: torch.Tensor
     """bool."""
 
-    def numbers(self, layers: int, per_token: int, experts: int) -> torch.Tensor:
-        """int16 [N, L, K]. Raises InputError where the bytes are those of another model."""
-        wide = experts > 256
-        if self.data_NX.shape[1] != layers * per_token * (2 if wide else 1):
-            raise InputError(
-                f"a token has {self.data_NX.shape[1]} bytes of chosen experts; a model of {layers} layers"
-                f" and {per_token} of {experts} experts a token has"
-                f" {layers * per_token * (2 if wide else 1)}"
-            )
-        numbers = self.data_NX.view(torch.int16) if wide else self.data_NX.to(torch.int16)
-        numbers = numbers.view(-1, layers, per_token)
+    def numbers(self, facts: ModelFacts) -> torch.Tensor:
+        """int16 [N, L, K] of this rank's layers."""
+        is_wide = facts.choice_bytes > facts.experts_per_token
+        numbers = self.data_NX.view(torch.int16) if is_wide else self.data_NX.to(torch.int16)
+        numbers = numbers.unflatten(1, (-1, facts.experts_per_token))
         return numbers.masked_fill(~self.is_known_N[:, None, None], UNKNOWN)
 
     def padded(self, count: int) -> ChosenExperts:
@@ -46,27 +93,14 @@ class ChosenExperts:
         return ChosenExperts(data, F.pad(self.is_known_N, (0, count)))
 
 
-def join_experts(parts: Sequence[tuple[bytes, int]], device: torch.device) -> ChosenExperts | None:
-    """Of prompts and completions: the bytes, or none where they are not known, and how many packed
-    tokens. None where they are known of no token. Raises InputError where the bytes are not as many a
-    token everywhere."""
-    widths = {len(data) / count for data, count in parts if data and count}
-    if not widths:
+def join_experts(parts: Sequence[tuple[Any | None, int]]) -> ChosenExperts | None:
+    """Of prompts and completions: uint8 [T, X], or None where they are not known, and how many packed
+    tokens. None where they are known of no token."""
+    width = next((data.shape[1] for data, _ in parts if data is not None), 0)
+    if not width:
         return None
-    width = int(max(widths))
-    if widths != {width}:
-        raise InputError(
-            f"chosen experts of {sorted(widths)} bytes a token; it must be one whole number"
-        )
     data_NX = np.concatenate(
-        [
-            np.frombuffer(data, np.uint8).reshape(-1, width)
-            if data
-            else np.zeros((count, width), np.uint8)
-            for data, count in parts
-        ]
+        [np.zeros((count, width), np.uint8) if data is None else data for data, count in parts]
     )
-    is_known_N = np.repeat([bool(data) for data, _ in parts], [count for _, count in parts])
-    return ChosenExperts(
-        torch.from_numpy(data_NX).to(device), torch.from_numpy(is_known_N).to(device)
-    )
+    is_known_N = np.repeat([data is not None for data, _ in parts], [count for _, count in parts])
+    return ChosenExperts(torch.from_numpy(data_NX), torch.from_numpy(is_known_N))

@@ -9,7 +9,7 @@ from trimaran.types import ScoredGroup
 
 
 class HeldGroups:
-    """Of the next step's batch, on one rank, until that step is done or those of a later one arrive.
+    """Of the next step's batch, on rank 0, until that step is done or those of a later one arrive.
 
     Example:
         held = HeldGroups()

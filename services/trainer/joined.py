@@ -14,13 +14,14 @@ from typing import NamedTuple
 import torch
 
 from services.trainer.checkpoint import RankLayout
-from services.trainer.megatron.mapping import EXPERT, family_rules
+from services.trainer.megatron.adapter_rules import is_adapter
+from services.trainer.megatron.mapping import EXPERT
+from services.trainer.megatron.rules import Rules
 from services.trainer.megatron.shards import shard_shape
 from services.trainer.saved import SavedTensors
 from services.trainer.tensor_file import Spec
 from services.weight_sync.data.memory import DTYPES
 from trimaran.errors import InputError
-from trimaran.model_folder import ModelFacts
 from trimaran.parallel import RankPlace
 
 OpenFile = Callable[[int], SavedTensors]
@@ -28,9 +29,10 @@ OpenFile = Callable[[int], SavedTensors]
 
 
 def whole_shard(
-    facts: ModelFacts, saved: RankLayout, place: RankPlace, open_file: OpenFile
+    rules: Rules, saved: RankLayout, place: RankPlace, open_file: OpenFile
 ) -> SavedTensors:
-    """What the ranks with the shard of `place`, of the saved layout, have saved together."""
+    """What the ranks with the shard of `place`, of the saved layout, have saved together. `rules`: those of
+    `adapter_rules.trained_rules`."""
     if not saved.distributed_optimizer:
         return open_file(place.shard)
     stage = [
@@ -39,15 +41,15 @@ def whole_shard(
         if one.pipeline == place.pipeline
     ]
     shares = [one for one in stage if one.tensor == place.tensor or one.expert == place.expert]
-    return Joined(facts, place, {one: open_file(one.rank) for one in shares})
+    return Joined(rules, place, {one: open_file(one.rank) for one in shares})
 
 
-def refuse_adapters(names: Iterable[str]) -> None:
-    """Raises InputError where `trainer.lora` has saved them: no rule of a family knows their parts."""
-    if any(".adapters." in name for name in names):
+def refuse_adapters(names: Iterable[str], rules: Rules) -> None:
+    """Raises InputError where `trainer.lora` has saved them, and no rule knows any."""
+    if any(map(is_adapter, names)) and not any(map(is_adapter, rules)):
         raise InputError(
-            "the checkpoint holds adapters of trainer.lora, which are read only in the layout that saved"
-            " them; resume with that layout, or take the exported model, which has them merged"
+            "the checkpoint holds adapters of trainer.lora, which are read only with the trainer.lora that"
+            " saved them; give that, or take the exported model, which has them merged"
         )
 
 
@@ -59,16 +61,15 @@ class _Part(NamedTuple):
 
 
 class Joined(SavedTensors):
-    """Example: Joined(facts, place, {one: first, other: second})["main.output_layer.weight"]"""
+    """Example: Joined(rules, place, {one: first, other: second})["main.output_layer.weight"]"""
 
     def __init__(
-        self, facts: ModelFacts, place: RankPlace, files: Mapping[RankPlace, SavedTensors]
+        self, rules: Rules, place: RankPlace, files: Mapping[RankPlace, SavedTensors]
     ) -> None:
         """`place`: of a rank that has the shard. `files`: of all ranks of its stage that have its slice of
         the dense parameters, or its experts."""
-        rules = family_rules(facts)
         parts = sorted(_parts(place, files), key=lambda part: part[:2])
-        refuse_adapters(part.name for part in parts)
+        refuse_adapters((part.name for part in parts), rules)
         self._parts = {name: list(found) for name, found in groupby(parts, lambda part: part.name)}
         self._specs: dict[str, Spec] = {}
         for name, (first, *_) in self._parts.items():
@@ -88,6 +89,10 @@ class Joined(SavedTensors):
             if part.start != filled:
                 break
             tensor = part.file[part.key]
+            if len(tensor) > len(flat) - filled:
+                raise InputError(
+                    f"the checkpoint's {name} is larger than {spec.shape}, which this run needs"
+                )
             flat[filled : filled + len(tensor)] = tensor
             filled += len(tensor)
         if filled != len(flat):

@@ -57,6 +57,11 @@ class Policy(Protocol):
         """Of seeing the images of its prompt, in passes of a token through all layers; 0 without any."""
         ...
 
+    def share_experts(self, updates: Sequence[Update]) -> list[Update]:
+        """With the engine's choices of experts that this rank needs for them; they are all updates of a
+        step. Where choices are replayed. All ranks must call."""
+        ...
+
     def forward(
         self, micro_batches: Sequence[PackedBatch], entropy: bool = False
     ) -> list[TokenOutputs]:
@@ -138,6 +143,8 @@ def train_step(
         policy.attention_cost,
         policy.image_cost,
     )
+    if config.trainer.router.replay:
+        updates = policy.share_experts(updates)
     first_epoch = updates[: algorithm.updates_per_batch]
     values = look_up(policy, step, rollout_M, advantages_M, first_epoch, config, previous)
     rate = learning_rate(config.trainer, batch.step, config.run.steps)

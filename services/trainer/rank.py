@@ -19,11 +19,13 @@ import torch
 from services.trainer.adapter_files import write_adapter_folder
 from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
 from services.trainer.checkpoints import Loaded, load_other, open_checkpoints, shared_folder
+from services.trainer.chosen_experts import check_experts
 from services.trainer.held import HeldShard, ShardedWeights
 from services.trainer.learner import Policy, StepResult, train_step
 from services.trainer.model_files import write_model_folder
 from services.trainer.provenance import check_proofs
 from services.trainer.saver import Saver
+from services.trainer.shared_batch import share_batch
 from services.trainer.tensor_file import Spec
 from services.weight_sync.data.manifest import num_bytes
 from services.weight_sync.data.snapshot import Snapshot
@@ -150,6 +152,21 @@ class TrainerRank:
         """What this rank can send through its door `peer`."""
         return self.version, self._own_shard.offer(peer)
 
+    def check_batch(self, batch: TrainingBatch) -> None:
+        """Raises InputError for one that cannot train. As `check_proofs`, ask rank 0 before any rank hears
+        of it."""
+        if self._is_known(batch.step):
+            return
+        want = self._config.run.groups_per_step
+        if len(batch.groups) != want:
+            raise InputError(f"step {batch.step} has {len(batch.groups)} groups; {want} are needed")
+        if self._config.trainer.router.replay:
+            check_experts(batch.groups, self._model.facts)
+
+    def _is_known(self, step: int) -> bool:
+        """It is done or under way: its batch was checked."""
+        return step == self._step or (self._training is not None and self._training[0] == step)
+
     def check_proofs(
         self,
         batch: TrainingBatch,
@@ -160,14 +177,14 @@ class TrainerRank:
 
         Ask rank 0, before any rank hears of the batch. A step that is under way or done was checked.
         """
-        under_way = self._training is not None and self._training[0] == batch.step
-        if batch.step != self._step and not under_way:
+        if not self._is_known(batch.step):
             check_proofs(batch, proofs, recorded_roots, self._config.run.proof)
 
     async def train(self, batch: TrainingBatch, lineage: int = 0) -> TrainAnswer:
         """The next step runs; the same step answers again; any other raises OutOfOrderError.
 
-        The answer is a version of `lineage`; a repeated step may so move to a newer one.
+        The answer is a version of `lineage`; a repeated step may so move to a newer one. On other ranks than
+        0 the batch has no groups: rank 0 shares its own.
 
         A caller that goes away does not stop a step under way: who asks again joins it.
         """
@@ -183,7 +200,6 @@ class TrainerRank:
                 f"step {batch.step}: the trainer holds step {self._step} and {state};"
                 f" send step {self._step + 1}"
             )
-        self._check(batch)
         task = asyncio.create_task(self._train(batch, lineage))
         self._training = (batch.step, task)
         return await asyncio.shield(task)
@@ -285,11 +301,6 @@ class TrainerRank:
         await self._failed.wait()
         return self._failure
 
-    def _check(self, batch: TrainingBatch) -> None:
-        want = self._config.run.groups_per_step
-        if len(batch.groups) != want:
-            raise InputError(f"step {batch.step} has {len(batch.groups)} groups; {want} are needed")
-
     async def _write_shard(self, step: int, number: int) -> str:
         async with self._weights:
             self._written = self._describe_state()
@@ -316,7 +327,7 @@ class TrainerRank:
     async def _train(self, batch: TrainingBatch, lineage: int) -> TrainAnswer:
         try:
             async with self._weights:
-                result, snapshot = await self._run(lambda: self._compute_step(batch))
+                result, snapshot = await self._run(lambda: self._compute_step(self._share(batch)))
         except Exception as error:
             self.fail(f"step {batch.step} failed: {error}")
             raise
@@ -328,6 +339,12 @@ class TrainerRank:
             return self._answer()
         finally:
             self._training = None
+
+    def _share(self, batch: TrainingBatch) -> TrainingBatch:
+        """That of rank 0, on every rank."""
+        if self._config.num_trainer_ranks == 1:
+            return batch
+        return share_batch(batch, self._policy.device)
 
     def _compute_step(self, batch: TrainingBatch) -> tuple[StepResult, Snapshot | None]:
         result = train_step(self._policy, batch, self._config, self._metrics)
@@ -375,7 +392,8 @@ class TrainerRank:
         self._policy = build()
         if self.exports:
             self._held = HeldShard(self._config.weight_sync, self._policy, self._hold)
-        loaded = self._checkpoints.load(self._layout, self._model, self.rank)
+        lora = self._config.trainer.lora
+        loaded = self._checkpoints.load(self._layout, self._model, self.rank, lora)
         if loaded:
             state = loaded.state
             self._policy.load_state(loaded.shard, state.num_updates)
@@ -407,7 +425,7 @@ class TrainerRank:
 
     def _begin_with(self, path: Path) -> Loaded:
         section = self._config.trainer
-        loaded = load_other(path, self._layout, self._model, self.rank)
+        loaded = load_other(path, self._layout, self._model, self.rank, section.lora)
         num_updates = loaded.state.num_updates if section.load_optimizer else 0
         self._policy.load_state(loaded.shard, num_updates)
         what = f"weights and {num_updates} updates" if num_updates else "weights"

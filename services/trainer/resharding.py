@@ -13,7 +13,7 @@ import torch
 
 from services.trainer.checkpoint import RankLayout
 from services.trainer.joined import OpenFile, refuse_adapters, whole_shard
-from services.trainer.megatron.mapping import family_rules
+from services.trainer.megatron.adapter_rules import trained_rules
 from services.trainer.megatron.shards import (
     find_runs,
     held_names,
@@ -25,6 +25,7 @@ from services.trainer.megatron.shards import (
 from services.trainer.saved import SavedTensors
 from services.trainer.tensor_file import Spec
 from services.weight_sync.data.memory import DTYPES
+from trimaran.config import LoraSection
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import RankPlace
@@ -46,9 +47,10 @@ class Resharded(SavedTensors):
         place: RankPlace,
         open_file: OpenFile,
         virtual_stages: int = 1,
+        lora: LoraSection | None = None,
     ) -> None:
-        """`saved`: the old layout. `place`, `virtual_stages`: in the new one."""
-        self._rules, self._place = family_rules(facts), place
+        """`saved`: the old layout. `place`, `virtual_stages`: in the new one. `lora`: of both runs."""
+        self._rules, self._place = trained_rules(facts, lora), place
         self._facts, self._saved, self._open_file = facts, saved, open_file
         self._opened: dict[int, SavedTensors] = {}
         own = held_names(self._rules, facts, place, virtual_stages)
@@ -102,12 +104,17 @@ class Resharded(SavedTensors):
         tensors = self._shard(place)
         if name not in tensors:
             raise InputError(f"shard {place.shard} of the checkpoint lacks {name}")
+        found = tensors.specs[name].shape
+        if found != (wanted := shard_shape(self._rules[name.partition(".")[2]], place)):
+            raise InputError(
+                f"the checkpoint's {name} has shape {found}; this run's model needs {wanted} of it"
+            )
         return tensors[name]
 
     def _shard(self, place: RankPlace) -> SavedTensors:
         """Opened once, when it is first needed."""
         if place.shard not in self._opened:
-            shard = whole_shard(self._facts, self._saved, place, self._open_file)
-            refuse_adapters(shard)
+            shard = whole_shard(self._rules, self._saved, place, self._open_file)
+            refuse_adapters(shard, self._rules)
             self._opened[place.shard] = shard
         return self._opened[place.shard]

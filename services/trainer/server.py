@@ -36,25 +36,19 @@ from trimaran.series import TRAINER_STEP
 from trimaran.store import Store, open_store
 from trimaran.tls import socket_tls
 from trimaran.trust import NO_TRUST, Trust
-from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
+from trimaran.v1 import trainer_pb2, trainer_pb2_grpc, types_pb2
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-Together = (
-    trainer_pb2.TrainBatchRequest | trainer_pb2.HoldGroupsRequest | trainer_pb2.ExportModelRequest
-)
+Together = trainer_pb2.TrainBatchRequest | trainer_pb2.ExportModelRequest
 """Requests that all ranks take part in."""
 
 SAVE_MARGIN_SECONDS = 5.0
 """Each rank's own deadline ends first, so that its error says what happened."""
 
 
-ASKED_TWICE = frozenset({"TrainBatch", "HoldGroups"})
-"""Their connections may break and be made again: `TrainerRank.train`, `HeldGroups.add`."""
-
-
-async def _nothing() -> None:
-    """What rank 0 has left to do itself."""
+ASKED_TWICE = frozenset({"TrainBatch"})
+"""Its connections may break and be made again: `TrainerRank.train`."""
 
 
 class OtherRanks:
@@ -137,7 +131,6 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self, request: trainer_pb2.HoldGroupsRequest, context: grpc.aio.ServicerContext
     ) -> trainer_pb2.HoldGroupsResponse:
         self._held.add(request.step, request.first, wire.decode_groups(request.groups))
-        await self._others.run_everywhere("HoldGroups", request, _nothing(), self._timeout)
         return trainer_pb2.HoldGroupsResponse()
 
     async def TrainBatch(
@@ -147,12 +140,13 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         held = self._held.take(batch.step, request.num_held)
         batch = replace(batch, groups=held + batch.groups)
         if self._rank.rank == 0:
+            self._rank.check_batch(batch)
             proofs = [wire.decode_proof(proof) for proof in request.proofs]
             self._rank.check_proofs(batch, proofs, self._history.roots)
         numbers = [scored.group.number for scored in batch.groups] if not self._rank.rank else []
         with tracing.in_groups("train", numbers):
             answer = await self._together(
-                "TrainBatch", request, lambda: self._rank.train(batch, request.lineage)
+                "TrainBatch", _of_step(request), lambda: self._rank.train(batch, request.lineage)
             )
         tracing.annotate(step=batch.step, version=str(answer.version.version))
         if self._rank.rank == 0:
@@ -252,6 +246,12 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             if self._others:
                 self._rank.fail(f"{method} failed on a rank: {error}")
             raise
+
+
+def _of_step(request: trainer_pb2.TrainBatchRequest) -> trainer_pb2.TrainBatchRequest:
+    """What the other ranks are told by this way: their batch comes through the ranks' own group."""
+    step = types_pb2.TrainingBatch(step=request.batch.step)
+    return trainer_pb2.TrainBatchRequest(caller=request.caller, batch=step, lineage=request.lineage)
 
 
 async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:

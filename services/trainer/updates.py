@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
 import torch
 
 from services.trainer.batch import PackedBatch, StepBatch, pack, packed_lengths
+from services.trainer.chosen_experts import StepExperts
 from services.trainer.packing import MicroBatch, Piece, plan_micro_batches
 from trimaran.config import RunConfig
 from trimaran.types import Group
@@ -33,13 +34,15 @@ class Update:
     faults: tuple[str, ...]
     """Of the inputs. Every rank looked at all of them, and leaves the update out; its other groups may
     train in another epoch."""
+    experts: StepExperts | None = None
+    """For the routers to choose again."""
 
     def pack(self, device: torch.device) -> list[PackedBatch]:
         """The micro-batches as tensors: not kept, because a step may have many updates."""
         return [self.pack_pieces(pieces, device) for pieces in self.micro_batches]
 
     def pack_pieces(self, pieces: MicroBatch, device: torch.device) -> PackedBatch:
-        return pack(self.step, [self._find(piece) for piece in pieces], device)
+        return pack(self.step, [self.find(piece) for piece in pieces], device, self.experts)
 
     @property
     def completions(self) -> list[int]:
@@ -50,7 +53,8 @@ class Update:
     def num_trained(self) -> int:
         return sum(self.step.lengths_B[index] for index in self.completions)
 
-    def _find(self, piece: Piece) -> tuple[int, tuple[int, ...]]:
+    def find(self, piece: Piece) -> tuple[int, tuple[int, ...]]:
+        """The place of its group in the step's batch, and its completions among those of the step."""
         computed = self.computed[piece.place]
         return self.groups[piece.place], tuple(computed[index] for index in piece.completions)
 
@@ -94,6 +98,16 @@ def plan_updates(
         pieces = tuple(tuple(chain.from_iterable(rank)) for rank in plan.micro_batches)
         updates.append(Update(step, groups, members, mine, pieces, plan.imbalance, found))
     return updates
+
+
+def computed_by(updates: Sequence[Update], data_rank: int) -> list[int]:
+    """The prompts and completions that pass a data-parallel rank in any of the updates of a step, by the
+    numbers of `chosen_experts.StepExperts`, in their order."""
+    found = set[int]()
+    for update in updates:
+        for group, completions in map(update.find, update.pieces[data_rank]):
+            found |= {group, *(len(update.step.groups) + index for index in completions)}
+    return sorted(found)
 
 
 def _draw(num_groups: int, config: RunConfig, number: int) -> Iterator[tuple[int, ...]]:

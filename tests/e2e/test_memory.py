@@ -79,6 +79,9 @@ MORE_CASES = (
     Case(trainer={"pipeline_parallel": 2, "virtual_stages": 2, "micro_batch_tokens": 928}),
     Case(trainer={"optimizer": "adamw_bf16"}),
     Case(lengths=LONG, trainer={"lora": {"rank": 32}}, kl=0.1),
+    Case(lengths=LONG, trainer={"recompute": True}),
+    Case(trainer={"recompute": "selective"}),
+    Case(trainer={"recompute": True, "tensor_parallel": 2, "sequence_parallel": True}, kl=0.1),
     Case("qwen3", trainer={"freeze": ["model.embed_tokens.weight", "*.mlp.*"]}),
 )
 MORE = (pytest.param(case, marks=pytest.mark.thorough) for case in MORE_CASES)

@@ -8,6 +8,7 @@ import torch
 
 from services.trainer.batch import PackedBatch
 from services.trainer.outputs import TokenLoss, TokenOutputs
+from services.trainer.updates import Update
 from trimaran.types import Group
 
 
@@ -52,6 +53,9 @@ class PlainPolicy:
 
     def image_cost(self, group: Group) -> float:
         return 0.0
+
+    def share_experts(self, updates: Sequence[Update]) -> list[Update]:
+        return [*updates]
 
     @torch.no_grad()
     def forward(

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from services.trainer.megatron import lora
 from services.trainer.model_files import load_tensors
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import TIED
@@ -263,3 +264,20 @@ def test_what_contradicts_adapters_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=words):
         make_config("llama", **sections)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_product_has_the_same_bits_on_whatever_part_of_the_matrix_a_rank_has(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the merged weights of a run that goes on in another layout had another root."""
+    torch.manual_seed(5)
+    a, b = torch.randn(7, 46).to(dtype), torch.randn(31, 7).to(dtype)
+    whole = lora.product(a, b)
+    assert (whole.double() - b.double() @ a.double()).abs().max() < 1e-5
+    monkeypatch.setattr(lora, "PART_ON_HOST", 100)
+    assert torch.equal(lora.product(a, b), whole)
+    for start, stop in ((0, 23), (23, 46), (5, 6)):
+        assert torch.equal(lora.product(a[:, start:stop], b), whole[:, start:stop])
+    for start, stop in ((0, 16), (16, 31), (30, 31)):
+        assert torch.equal(lora.product(a, b[start:stop]), whole[start:stop])

@@ -164,7 +164,9 @@ def test_a_batch_of_another_size_is_refused(make_config: MakeConfig, tmp_path: P
     async def scenario() -> None:
         async with started(make_config(), tmp_path) as rank:
             with pytest.raises(InputError, match="has 2 groups; 4 are needed"):
-                await rank.train(random_batch(1, num_groups=2))
+                rank.check_batch(random_batch(1, num_groups=2))
+            await rank.train(random_batch(1))
+            rank.check_batch(random_batch(1, num_groups=2))  # it is answered again, whatever comes
 
     asyncio.run(scenario())
 

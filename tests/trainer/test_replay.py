@@ -8,13 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from services.trainer.batch import PackedBatch, StepBatch, pack
-from services.trainer.chosen_experts import join_experts
+from services.trainer.chosen_experts import (
+    StepExperts,
+    check_experts,
+    join_experts,
+)
+from services.trainer.megatron import shared_experts
 from services.trainer.megatron.mapping import list_parts
+from services.trainer.megatron.shared_experts import in_chunks, plan_shares
+from services.trainer.updates import plan_updates
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import unfused
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
@@ -22,12 +30,18 @@ from tests.trainer.test_policy import CPU, WHOLE, add_up, logprobs_of, make_poli
 from trimaran.clients import trainer as trainer_client
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
-from trimaran.model_folder import read_model_folder
+from trimaran.model_folder import ModelFacts, read_model_folder
+from trimaran.parallel import Layout
 from trimaran.trainer_layout import check_trainer_layout
 from trimaran.types import TrainingBatch
 
 MakeConfig = Callable[..., RunConfig]
 LAYERS, EXPERTS, CHOSEN = 2, 4, 2
+FACTS = replace(
+    ModelFacts("qwen3_moe", LAYERS, 32, 48, 4, 2, 12, 96, False, 128),
+    num_experts=EXPERTS,
+    experts_per_token=CHOSEN,
+)
 REPLAY: dict[str, Any] = {"router": {"replay": True}}
 
 
@@ -56,12 +70,16 @@ def with_experts(batch: TrainingBatch, answers: int | None = None) -> TrainingBa
 
 def packed_of(batch: TrainingBatch) -> PackedBatch:
     step = StepBatch.of(batch.groups, mask_truncated=False)
-    return pack(step, list(enumerate(step.members)), CPU)
+    return pack(step, list(enumerate(step.members)), CPU, told_in(step))
+
+
+def told_in(step: StepBatch) -> StepExperts:
+    return StepExperts.told(step.groups, step.completions_B)
 
 
 def numbers_of(packed: PackedBatch) -> torch.Tensor:
     assert packed.experts is not None
-    return packed.experts.numbers(LAYERS, CHOSEN, EXPERTS)
+    return packed.experts.numbers(FACTS)
 
 
 def made_by(policy: Any, packed: PackedBatch) -> PackedBatch:
@@ -76,8 +94,8 @@ def made_by(policy: Any, packed: PackedBatch) -> PackedBatch:
     for handle in handles:
         handle.remove()
     chosen_NLE = torch.stack(found, dim=1).to(torch.uint8)
-    data = chosen_NLE.topk(CHOSEN).indices.to(torch.uint8).numpy().tobytes()
-    return replace(packed, experts=join_experts([(data, len(packed.token_ids_N))], CPU))
+    data_NX = chosen_NLE.topk(CHOSEN).indices.to(torch.uint8).flatten(1).numpy()
+    return replace(packed, experts=join_experts([(data_NX, len(data_NX))]))
 
 
 class ForcedGate:
@@ -197,9 +215,9 @@ def test_choices_stand_where_their_tokens_do() -> None:
         group = replace(group, completions_G=tuple(answers), prompt_experts=prompt)
         groups.append(replace(scored, group=group))
     step = StepBatch.of(groups, mask_truncated=False)
-    packed = pack(step, [(2, (6, 7)), (0, (2, 1, 0))], CPU)
+    packed = pack(step, [(2, (6, 7)), (0, (2, 1, 0))], CPU, told_in(step))
     assert packed.experts is not None
-    numbers = packed.experts.numbers(LAYERS, CHOSEN, 256)
+    numbers = packed.experts.numbers(replace(FACTS, num_experts=256))
     assert torch.equal(numbers, numbers[:, :1, :1].expand_as(numbers))
     told, known = numbers[:, 0, 0], packed.experts.is_known_N
     assert torch.equal(told[known].long(), packed.token_ids_N[known])
@@ -221,14 +239,82 @@ def test_impossible_choices_are_not_taken() -> None:
 
 def test_more_than_256_experts_have_two_bytes() -> None:
     wide = torch.tensor([[[300, 2]], [[7, 256]]], dtype=torch.int16)
-    packed = join_experts([(b"", 1), (wide.numpy().tobytes(), 2)], CPU)
+    packed = join_experts([(None, 1), (wide.flatten(1).numpy().view(np.uint8), 2)])
     assert packed is not None
-    assert packed.numbers(1, 2, 512).tolist() == [[[-1, -1]], *wide.tolist()]
-    with pytest.raises(InputError, match=r"4 bytes of chosen experts; .* has 2"):
-        packed.numbers(1, 2, 128)
-    with pytest.raises(InputError, match=r"\[2.0, 4.0\] bytes a token"):
-        join_experts([(b"1234", 1), (b"12", 1)], CPU)
-    assert join_experts([(b"", 3)], CPU) is None
+    facts = replace(FACTS, num_experts=512)
+    assert facts.choice_bytes == 2 * FACTS.choice_bytes == 4
+    assert packed.numbers(facts).tolist() == [[[-1, -1]], *wide.tolist()]
+    assert join_experts([(None, 3)]) is None
+
+
+def test_choices_of_another_model_or_of_other_tokens_are_refused_at_the_door() -> None:
+    groups = with_experts(random_batch(1)).groups
+    check_experts(groups, FACTS)
+    check_experts(random_batch(1).groups, FACTS)  # those that are not told
+    with pytest.raises(InputError, match=r"group 0: the prompt has \d+ bytes .* of 3 layers"):
+        check_experts(groups, replace(FACTS, num_layers=3))
+    group = groups[1].group
+    short = replace(group.completions_G[2], experts=group.completions_G[2].experts[:-1])
+    group = replace(group, completions_G=(*group.completions_G[:2], short))
+    with pytest.raises(InputError, match=r"group 1: completion 2 has \d+ bytes"):
+        check_experts([replace(groups[1], group=group)], FACTS)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [Layout(), Layout(data=2, pipeline=2), Layout(tensor=2, context=2, data=2), Layout(pipeline=2)],
+    ids=str,
+)
+def test_each_leader_gets_what_it_computes_and_no_byte_leaves_twice(
+    layout: Layout, make_config: MakeConfig
+) -> None:
+    config = make_config("qwen3_moe", trainer={"data_parallel": layout.data})
+    step = StepBatch.of(with_experts(random_batch(1)).groups, mask_truncated=False)
+    told = told_in(step)
+    every = frozenset(range(len(step.completions_B)))
+    updates = plan_updates(step, every, {}, config, 1, 0, 0.01, lambda _: 0.0)
+    shares = plan_shares(updates, [True] * len(told.data), FACTS, layout, 1)
+    assert len(shares) == layout.data * layout.pipeline
+    found: dict[tuple[int, int], Any] = {}
+    for share in shares.values():
+        data = next(in_chunks(share.cut(told), share.size))
+        for number, own in share.join(data, told.num_prompts).data.items():
+            for place, layer in enumerate(share.layers):
+                one = own.reshape(len(own), -1, CHOSEN)[:, place]
+                before = found.setdefault((number, layer), one)
+                # A prompt's go to each rank that computes some of its completions.
+                assert np.array_equal(one, before)
+                assert before is one or number < told.num_prompts
+    for number, whole in told.data.items():
+        for layer in range(LAYERS):
+            wanted = whole.reshape(len(whole), LAYERS, CHOSEN)[:, layer]
+            assert np.array_equal(found[number, layer], wanted)
+
+
+@pytest.mark.usefixtures("single_rank")
+@pytest.mark.parametrize("is_told", [True, False])
+def test_choices_arrive_in_rounds(
+    is_told: bool, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_experts, "SCATTERED_BYTES", 7)
+    config = make_config("qwen3_moe", trainer=REPLAY)
+    batch = with_experts(random_batch(1)) if is_told else random_batch(1)
+    step = StepBatch.of(batch.groups, mask_truncated=False)
+    every = frozenset(range(len(step.completions_B)))
+    updates = plan_updates(step, every, {}, config, 1, 0, 0.01, lambda _: 0.0)
+    shared = make_policy(config).share_experts(updates)
+    assert shared[0].experts is not None
+    told = told_in(step).data
+    assert shared[0].experts.data.keys() == told.keys()
+    assert bool(told) == is_told
+    for number, data in shared[0].experts.data.items():
+        assert np.array_equal(data, told[number])
+
+
+def test_streams_are_cut_into_chunks_of_one_length() -> None:
+    parts = [np.array(one, np.uint8) for one in ([1, 2, 3], [], [4], [5, 6, 7, 8])]
+    chunks = in_chunks(iter(parts), 3)
+    assert [next(chunks).tolist() for _ in range(4)] == [[1, 2, 3], [4, 5, 6], [7, 8, 0], [0, 0, 0]]
 
 
 def test_a_model_without_experts_replays_none(make_config: MakeConfig) -> None:
@@ -237,18 +323,19 @@ def test_a_model_without_experts_replays_none(make_config: MakeConfig) -> None:
         check_trainer_layout(read_model_folder(config.model.path), config.trainer)
 
 
-PIPELINE = {"pipeline_parallel": 2, "recompute": True}
-CONTEXT = {"context_parallel": 2, "expert_parallel": 2}
+TENSOR = {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
+SPREAD = {"data_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 2}
+MORE: tuple[dict[str, Any], ...] = (
+    {"pipeline_parallel": 2, "recompute": True},
+    {"context_parallel": 2, "expert_parallel": 2},
+    {"data_parallel": 2, "expert_parallel": 2},
+)
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     "sizes",
-    [
-        {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2},
-        pytest.param(PIPELINE, marks=pytest.mark.thorough),
-        pytest.param(CONTEXT, marks=pytest.mark.thorough),
-    ],
+    [TENSOR, SPREAD, *(pytest.param(sizes, marks=pytest.mark.thorough) for sizes in MORE)],
     ids=lambda sizes: "-".join(sizes),
 )
 def test_ranks_together_replay_what_one_does(

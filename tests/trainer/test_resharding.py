@@ -12,7 +12,9 @@ import pytest
 import torch
 
 from services.trainer.checkpoint import RankLayout
+from services.trainer.megatron.adapter_rules import is_adapter, trained_rules
 from services.trainer.megatron.mapping import family_rules
+from services.trainer.megatron.rules import Rules
 from services.trainer.megatron.shards import find_runs, held_names, original, row_numbers
 from services.trainer.resharding import Resharded
 from services.trainer.saved import SavedTensors, specs_of
@@ -20,11 +22,12 @@ from services.trainer.shard_file import ShardFile, write_tensors
 from services.trainer.tensor_file import Spec
 from tests.trainer.models import FAMILIES
 from tests.trainer.test_policy import make_policy
-from trimaran.config import RunConfig
+from trimaran.config import LoraSection, RunConfig
 from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts, read_model_folder
 from trimaran.parallel import Layout, RankPlace
 
+Cut = Callable[..., dict[str, torch.Tensor]]
 KINDS = ("main", "exp_avg", "exp_avg_sq")
 DENSE = (
     Layout(),
@@ -53,10 +56,9 @@ def facts(family: str, model_folders: dict[str, Path]) -> ModelFacts:
     return read_model_folder(model_folders[family])
 
 
-def whole_tensors(facts: ModelFacts, kind: str) -> dict[str, torch.Tensor]:
+def whole_tensors(rules: Rules, kind: str) -> dict[str, torch.Tensor]:
     """Hugging Face tensors, each element different."""
     found: dict[str, torch.Tensor] = {}
-    rules = family_rules(facts)
     generator = torch.Generator().manual_seed(KINDS.index(kind))
     for rule in rules.values():
         for name, shape in zip(rule.names, rule.shapes, strict=True):
@@ -65,20 +67,24 @@ def whole_tensors(facts: ModelFacts, kind: str) -> dict[str, torch.Tensor]:
     return found
 
 
-def shard(facts: ModelFacts, place: RankPlace, virtual_stages: int = 1) -> dict[str, torch.Tensor]:
+def shard(
+    facts: ModelFacts, place: RankPlace, virtual_stages: int = 1, rules: Rules | None = None
+) -> dict[str, torch.Tensor]:
     """As the rank at `place` saves it."""
-    rules = family_rules(facts)
+    rules = rules or family_rules(facts)
     return {
         f"{kind}.{name}": rules[name].shard(
             [whole[hf_name] for hf_name in rules[name].names], *rules[name].at(place)
         )
         for kind in KINDS
-        for whole in [whole_tensors(facts, kind)]
+        for whole in [whole_tensors(rules, kind)]
         for name in held_names(rules, facts, place, virtual_stages)
     }
 
 
-def parts_of(facts: ModelFacts, place: RankPlace) -> dict[str, torch.Tensor]:
+def parts_of(
+    facts: ModelFacts, place: RankPlace, rules: Rules | None = None
+) -> dict[str, torch.Tensor]:
     """The same with the distributed optimizer: of each flat parameter the rank's part, which may be
     empty. Dense ones are shared by the ranks of a stage with the same slice, experts by those that have
     them."""
@@ -87,7 +93,7 @@ def parts_of(facts: ModelFacts, place: RankPlace) -> dict[str, torch.Tensor]:
         one for one in map(layout.place, range(layout.num_ranks)) if one.pipeline == place.pipeline
     ]
     found: dict[str, torch.Tensor] = {}
-    for name, tensor in shard(facts, place).items():
+    for name, tensor in shard(facts, place, rules=rules).items():
         is_expert = ".local_experts." in name
         others = [
             one
@@ -188,12 +194,55 @@ def test_what_was_frozen_is_in_no_shard_and_nothing_is_asked_for(facts: ModelFac
         assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
 
 
+LORA = LoraSection(rank=3)
+PAIRS = [
+    (Layout(), Layout(tensor=2)),
+    (Layout(), Layout(pipeline=2)),
+    (Layout(tensor=2, pipeline=2), Layout(data=2)),
+    (Layout(tensor=2, data=2), Layout(pipeline=2)),
+]
+
+
+def adapters_of(
+    facts: ModelFacts, place: RankPlace, cut: Cut, lora: LoraSection = LORA
+) -> dict[str, torch.Tensor]:
+    """Of all that the rank would save with `cut`, the adapters: they alone have trained."""
+    saved = cut(facts, place, rules=trained_rules(facts, lora))
+    return {name: tensor for name, tensor in saved.items() if is_adapter(name)}
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])
+@pytest.mark.parametrize(("old", "new"), PAIRS, ids=str)
+@pytest.mark.parametrize("is_split", [False, True])
+def test_any_layout_reads_the_adapters_that_any_other_saved(
+    facts: ModelFacts, old: Layout, new: Layout, is_split: bool
+) -> None:
+    places = [old.place(rank) for rank in range(old.num_ranks)] if is_split else old.senders
+    cut = parts_of if is_split else shard
+    saved = [InMemory(adapters_of(facts, place, cut)) for place in places]
+    layout = saved_with(old, distributed_optimizer=is_split)
+    for place in new.senders:
+        wanted = adapters_of(facts, place, shard)
+        found = Resharded(facts, layout, place, saved.__getitem__, lora=LORA)
+        assert len({*found}) == len(wanted) > 0 and {*found} == {*wanted}
+        for name, tensor in wanted.items():
+            assert found.specs[name].shape == tuple(tensor.shape), name
+            assert torch.equal(found[name], tensor), name
+
+
 @pytest.mark.parametrize("family", ["qwen2"])
-def test_adapters_are_refused_in_another_layout(facts: ModelFacts) -> None:
+@pytest.mark.parametrize("is_split", [False, True])
+def test_adapters_of_another_section_are_refused(facts: ModelFacts, is_split: bool) -> None:
+    old, cut = Layout(), parts_of if is_split else shard
+    layout = saved_with(old, distributed_optimizer=is_split)
+    saved = InMemory(adapters_of(facts, old.place(0), cut))
     name = "main.decoder.layers.0.self_attention.linear_qkv.adapters.q_proj.a"
-    saved = InMemory({name: torch.ones(2, 2)})
-    with pytest.raises(InputError, match=r"adapters of trainer\.lora.*resume with that layout"):
-        Resharded(facts, saved_with(Layout()), Layout(tensor=2).place(0), lambda _: saved)
+    with pytest.raises(InputError, match=r"only with the trainer\.lora that saved them"):
+        Resharded(facts, layout, Layout(tensor=2).place(0), lambda _: saved)
+    smaller = LoraSection(rank=2)
+    found = Resharded(facts, layout, Layout(tensor=2).place(0), lambda _: saved, lora=smaller)
+    with pytest.raises(InputError, match=re.escape(f"the checkpoint's {name} ")):
+        found[name]
 
 
 @pytest.mark.parametrize("family", ["qwen2"])

@@ -22,6 +22,7 @@ from trimaran.types import LedgerEnd
 pytestmark = pytest.mark.e2e
 END = LedgerEnd(17, "a" * 64)
 Sizes = dict[str, Any]
+LORA: Sizes = {"lora": {"rank": 4}, "learning_rate": 1e-2}
 CASES: list[tuple[str, Sizes, Sizes]] = [
     ("qwen2", {"data_parallel": 2} | SPLIT, {"tensor_parallel": 2}),
     (
@@ -29,6 +30,7 @@ CASES: list[tuple[str, Sizes, Sizes]] = [
         {"data_parallel": 2, "expert_parallel": 2},
         {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE,
     ),
+    ("qwen2", LORA, {"tensor_parallel": 2, "pipeline_parallel": 2} | LORA),
 ]
 MORE: list[tuple[str, Sizes, Sizes]] = [
     ("qwen2", {"tensor_parallel": 2}, {"pipeline_parallel": 2}),
@@ -38,6 +40,9 @@ MORE: list[tuple[str, Sizes, Sizes]] = [
     ("llama", {"pipeline_parallel": 2}, {"tensor_parallel": 2, "pipeline_parallel": 2} | SEQUENCE),
     ("qwen3", {}, {"tensor_parallel": 4}),
     ("qwen3_moe", {"data_parallel": 4, "expert_parallel": 4}, {"pipeline_parallel": 2}),
+    ("llama", LORA, {"tensor_parallel": 2} | SEQUENCE | LORA),
+    ("qwen2", LORA, {"pipeline_parallel": 2} | LORA),
+    ("qwen2", {"data_parallel": 2} | SPLIT | LORA, {"tensor_parallel": 2} | LORA),
 ]
 SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl")
 

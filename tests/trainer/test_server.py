@@ -35,6 +35,8 @@ class RecordingRank:
     def __init__(self) -> None:
         self.trained: list[int] = []
 
+    def check_batch(self, batch: Any) -> None: ...
+
     def check_proofs(self, batch: Any, proofs: Any, recorded_roots: Any) -> None:
         check_proofs(batch, proofs, recorded_roots)
 

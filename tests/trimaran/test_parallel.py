@@ -109,3 +109,11 @@ def test_experts_are_spread_over_tensor_parallel_ranks_too() -> None:
 def test_a_rank_that_there_is_not() -> None:
     with pytest.raises(IndexError, match="rank 4 of 4"):
         Layout(tensor=2, data=2).place(4)
+
+
+def test_layers_go_round_the_pipeline() -> None:
+    assert Layout().place(0).layers(4) == (0, 1, 2, 3)
+    assert [Layout(pipeline=2).place(rank).layers(8, 2) for rank in (0, 1)] == [
+        (0, 1, 4, 5),
+        (2, 3, 6, 7),
+    ]

@@ -66,6 +66,20 @@ def layer_bytes(
     )
 
 
+def layer_input(model: Model, layout: Layout, sequence_parallel: bool = False) -> float:
+    """Bytes of one packed token: what a layer keeps that is computed again."""
+    split = layout.tensor if sequence_parallel else 1
+    return model.number_bytes * model.facts.hidden_size / split / layout.context
+
+
+def attention_input(model: Model, layout: Layout) -> float:
+    """Bytes of one packed token: queries, keys and values, from which the attention is computed again."""
+    channels = model.queries / layout.tensor + 2 * max(
+        model.keys / layout.tensor, model.facts.head_dim
+    )
+    return model.number_bytes * channels / layout.context
+
+
 def _mlp(model: Model, tensor: int) -> float:
     """With experts, of tokens that are spread evenly over them: each chosen expert has a copy of the token
     and gives one back, its activation once more before it is weighted, and the router keeps float32

@@ -18,6 +18,8 @@ GIB = 1 << 30
 RUNTIME = 375 << 20
 """Host memory of a trainer rank before it holds anything: Python, torch and megatron-core as loaded."""
 
+COPIES = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -53,7 +55,7 @@ class Plan:
 
     def sure_on_host(self) -> int:
         """What all processes keep on one host whatever they compute."""
-        return sum(self._own(rank) for rank in self.ranks) + self._replicas
+        return sum(self._own(rank) for rank in self.ranks) + self._replicas + self.controller
 
     def peak_on_host(self) -> int:
         passing = (rank.passing(self.tokens) for rank in self.ranks)
@@ -77,6 +79,16 @@ class Plan:
         return largest if largest >= self.work.smallest else 0
 
     @property
+    def controller(self) -> int:
+        """Of the engine's choices of experts, what the controller holds of a step: as they came, and as the
+        payloads that are stored and sent. All else that it holds of a step is a thirtieth of that."""
+        if not self.config.trainer.router.replay:
+            return 0
+        tokens = self.config.run.groups_per_step * self.work.group_tokens
+        facts = self.model.facts
+        return COPIES * tokens * facts.num_layers * facts.choice_bytes
+
+    @property
     def _replicas(self) -> int:
         one = self.replica.shadow
         if self.rolls_on_host:
@@ -88,7 +100,7 @@ class Plan:
 
     def _own(self, rank: RankMemory) -> int:
         on_device = rank.resident if self.trains_on_host else 0
-        return RUNTIME + rank.snapshot + rank.host_optimizer + on_device
+        return RUNTIME + rank.snapshot + rank.host_optimizer + rank.replayed + on_device
 
 
 def make_plan(
@@ -139,6 +151,9 @@ def choices_of(config: RunConfig, on_host: bool) -> Choices:
         freeze=config.trainer.freeze,
         lora_rank=config.trainer.lora.rank if config.trainer.lora else 0,
         lora_targets=config.trainer.lora.targets if config.trainer.lora else (),
+        recompute=config.trainer.recompute,
+        replayed_groups=config.run.groups_per_step if config.trainer.router.replay else 0,
+        replayed_epochs=config.algorithm.epochs if config.algorithm.shuffle else 1,
     )
 
 

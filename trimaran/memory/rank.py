@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trimaran.freezing import is_frozen
 from trimaran.memory.head import Head
-from trimaran.memory.layer import FP32, layer_bytes
+from trimaran.memory.layer import FP32, attention_input, layer_bytes, layer_input
 from trimaran.memory.model import (
     Model,
     dense_parameters,
@@ -52,6 +52,12 @@ class Choices:
     lora_rank: int = 0
     """Of adapters, which then are all that trains; 0 for none."""
     lora_targets: tuple[str, ...] = ()
+    recompute: bool | str = False
+    """As `trainer.recompute`."""
+    replayed_groups: int = 0
+    """Of a step, whose choices of experts are replayed."""
+    replayed_epochs: int = 1
+    """In each of which another data-parallel rank may have a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,8 @@ class RankMemory:
     """Packed tokens of one update on its data-parallel rank: no micro-batch has more."""
     working_token: float
     """Gradients inside one layer, for each packed token."""
+    backward_token: float
+    """The same in a backward pass, with what is computed again there."""
     output: Head | None
     """Last stage only."""
     compares: bool
@@ -87,6 +95,8 @@ class RankMemory:
     snapshot: int
     """On the host: the rank's share of the version that replicas fetch. Taken once, and written over."""
     offload: tuple[str, ...] = ()
+    replayed: int = 0
+    """On the host: the engine's choices of experts for a step, with `trainer.router.replay`."""
 
     @property
     def sure(self) -> int:
@@ -123,9 +133,11 @@ class RankMemory:
         the reference, or where the optimizer is back from the host."""
         compared = min(REFERENCE_FACTOR * tokens, self.batch_tokens)
         training = self.activations(tokens) + max(
-            self.logits(tokens) + self.head, round(self.working_token * tokens)
+            self.logits(tokens) + self.head,
+            round(self.backward_token * tokens),
         )
-        inference = round(self.working_token * compared) + self.logits(compared) + self.head
+        # A layer's numbers are gone when there are logits.
+        inference = max(round(self.working_token * compared), self.logits(compared) + self.head)
         away = self.sure - self.resident
         return max(training + away - self.host_optimizer, inference if self.compares else 0, away)
 
@@ -157,8 +169,16 @@ def rank_memory(
     main = FP32 if size < FP32 else 0
     if choices.bf16_optimizer:
         main = BF16
-    layer = layer_bytes(model, place.layout, work, choices.sequence_parallel, choices.on_host).total
-    of_layers = layers * layer
+    parts = layer_bytes(model, place.layout, work, choices.sequence_parallel, choices.on_host)
+    layer = kept = backward = parts.total
+    if choices.recompute == "selective":
+        backward += parts.attention
+        kept += attention_input(model, place.layout) - parts.attention
+    elif choices.recompute:
+        # Where its MLP, the last part, has its gradients, or its attention, when the MLP has nothing any more.
+        backward += max(parts.mlp, parts.attention - parts.mlp)
+        kept = layer_input(model, place.layout, choices.sequence_parallel)
+    of_layers = layers * kept
     if place.pipeline == 0 and not choices.lora_rank and trained_tower(model, choices.freeze):
         of_layers += tower_bytes(model, work)
     updated = _updated(trained, place) if choices.distributed_optimizer else sum(trained)
@@ -174,12 +194,14 @@ def rank_memory(
         in_flight=_in_flight(place, choices.virtual_stages),
         batch_tokens=work.batch_tokens,
         working_token=layer,
+        backward_token=backward,
         output=_head(model, place, work, choices),
         compares=choices.reference,
         saved=(4 * BF16 if choices.bf16_optimizer else 3 * FP32) * updated,
         snapshot=size
         * ((experts if place.sends_experts else 0) + (dense if place.sends_dense else 0)),
         offload=choices.offload,
+        replayed=_replayed(model, place, work, choices),
     )
 
 
@@ -190,6 +212,18 @@ def _in_flight(place: RankPlace, virtual_stages: int) -> float:
     if virtual_stages == 1:
         return after + 1
     return (2 * after + (virtual_stages - 1) * ranks + 1) / virtual_stages
+
+
+def _replayed(model: Model, place: RankPlace, work: Work, choices: Choices) -> int:
+    """In its own layers those of the groups that it computes, once more those of an update where they are
+    packed, and on rank 0 all of them (services/trainer/megatron/shared_experts.py)."""
+    tokens = choices.replayed_groups * work.group_tokens
+    if not tokens:
+        return 0
+    data = place.layout.data
+    own = tokens * min(choices.replayed_epochs, data) // data + min(work.batch_tokens, tokens)
+    whole = tokens * model.facts.num_layers if place.rank == 0 else 0
+    return model.facts.choice_bytes * (num_layers(model, place) * own + whole)
 
 
 def _updated(trained: Trained, place: RankPlace) -> int:

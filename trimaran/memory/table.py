@@ -79,6 +79,8 @@ def _trainer(plan: Plan, room: Room) -> list[Row]:
         kept = [rank.host_optimizer for rank in ranks]
         rows.append(row("optimizer on the host", kept))
         rows.append(row("on the device all the time", [rank.resident for rank in ranks]))
+    if plan.config.trainer.router.replay:
+        rows.append(row("choices of experts on the host", [rank.replayed for rank in ranks]))
     known = "?" if largest is None else f"{largest:,}"
     rows.append(
         (f"largest micro-batch, of {plan.work.batch_tokens:,} tokens", *[known] * len(ranks))
@@ -116,6 +118,14 @@ def _host(plan: Plan, room: Room) -> list[Row]:
         *(
             [("optimizers", number(sum(rank.host_optimizer for rank in plan.ranks)))]
             if "optimizer" in plan.config.trainer.offload
+            else []
+        ),
+        *(
+            [
+                ("choices of experts: ranks", number(sum(rank.replayed for rank in plan.ranks))),
+                ("choices of experts: controller", number(plan.controller)),
+            ]
+            if plan.config.trainer.router.replay
             else []
         ),
         ("trainer processes as loaded", number(RUNTIME * len(plan.ranks))),

@@ -79,7 +79,7 @@ def trained_parameters(
     Example: trained_parameters(model, place, ("model.embed_tokens.weight",)).dense
     """
     layout, split, whole, experts = place.layout, 0, 0, 0
-    for layer in _layers(model, place, virtual_stages):
+    for layer in place.layers(model.facts.num_layers, virtual_stages):
         sums = _trained_of_layer(model, layer, freeze)
         split, whole, experts = split + sums[0], whole + sums[1], experts + sums[2]
     table = vocabulary(model, place) * model.facts.hidden_size
@@ -102,14 +102,6 @@ def trained_tower(model: Model, freeze: tuple[str, ...]) -> int:
         for name, shape in tower_tensors(facts.vision, facts.hidden_size).items()
         if not is_frozen(f"{facts.vision_prefix}{name}", freeze)
     )
-
-
-def _layers(model: Model, place: RankPlace, virtual_stages: int) -> Iterator[int]:
-    """As services/trainer/megatron/shards.py `holds` them: stages go round the pipeline's ranks."""
-    size, ranks = num_layers(model, place) // virtual_stages, place.layout.pipeline
-    for turn in range(virtual_stages):
-        first = (turn * ranks + place.pipeline) * size
-        yield from range(first, first + size)
 
 
 def adapter_parameters(model: Model, place: RankPlace, rank: int, targets: tuple[str, ...]) -> int:

@@ -21,6 +21,11 @@ def context_group() -> dist.ProcessGroup | None:
     return _unless_alone(parallel_state.get_context_parallel_group())
 
 
+def team_group() -> dist.ProcessGroup | None:
+    """Those of one data-parallel rank and stage."""
+    return _unless_alone(parallel_state.get_tensor_and_context_parallel_group())
+
+
 def stage_group() -> dist.ProcessGroup | None:
     """The stages of one pipeline."""
     return _unless_alone(parallel_state.get_pipeline_model_parallel_group())

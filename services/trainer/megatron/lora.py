@@ -27,45 +27,9 @@ import torch.nn.functional as F
 from megatron.core import tensor_parallel
 from megatron.core.transformer import TransformerConfig
 
-from services.trainer.megatron.rules import MappingRule, Rules, Shape, columns, rows, whole
+from services.trainer.megatron.adapter_rules import DECODER, SPLIT_BY_COLUMN, TARGETS
+from services.trainer.megatron.rules import Rules
 from trimaran.config import LoraSection
-
-TARGETS = {
-    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
-    "linear_fc1": ("gate_proj", "up_proj"),
-    "linear_proj": ("o_proj",),
-    "linear_fc2": ("down_proj",),
-}
-DECODER = "decoder."
-"""A vision tower, whose layers may have the same names, has no adapters."""
-SPLIT_BY_COLUMN = ("linear_proj", "linear_fc2")
-"""Those that split their input. The others split their output."""
-
-
-def adapter_rules(rules: Rules, lora: LoraSection | None) -> Rules:
-    """Of the adapters to the parameters of `rules`; Hugging Face names are those of `peft` without
-    its prefix."""
-    if lora is None:
-        return {}
-    found: dict[str, MappingRule] = {}
-    for name, rule in rules.items():
-        layer, _, last = name.rpartition(".")
-        kind = layer.rpartition(".")[2]
-        is_target = kind in TARGETS and not rule.of_expert and name.startswith(DECODER)
-        if last == "weight" and is_target:
-            for target, hf_name, shape in zip(TARGETS[kind], rule.names, rule.shapes, strict=True):
-                if target in lora.targets:
-                    found |= _pair(f"{layer}.adapters.{target}", kind, hf_name, shape, lora.rank)
-    return found
-
-
-def _pair(name: str, kind: str, hf_name: str, shape: Shape, rank: int) -> dict[str, MappingRule]:
-    prefix = hf_name.removesuffix(".weight")
-    of_a = f"{prefix}.lora_A.weight", (rank, shape[1])
-    of_b = f"{prefix}.lora_B.weight", (shape[0], rank)
-    if kind in SPLIT_BY_COLUMN:
-        return {f"{name}.a": columns(*of_a), f"{name}.b": whole(*of_b)}
-    return {f"{name}.a": whole(*of_a), f"{name}.b": rows(*of_b)}
 
 
 def initial_adapters(rules: Rules, seed: int) -> dict[str, torch.Tensor]:
@@ -83,6 +47,10 @@ def initial_adapters(rules: Rules, seed: int) -> dict[str, torch.Tensor]:
     return found
 
 
+PART_ON_HOST, PART = 1 << 16, 1 << 24
+"""Elements of a matrix at a time: 256 KiB, which a core's cache holds, and 64 MiB."""
+
+
 class Adapter(torch.nn.Module):
     """This rank's part of A and B for one matrix."""
 
@@ -90,6 +58,20 @@ class Adapter(torch.nn.Module):
         super().__init__()
         self.a = torch.nn.Parameter(torch.empty(rank, inputs, dtype=dtype))
         self.b = torch.nn.Parameter(torch.empty(outputs, rank, dtype=dtype))
+
+
+def product(a_rI: torch.Tensor, b_Or: torch.Tensor) -> torch.Tensor:
+    """B A in float32 [O, I]. Each number is the sum over r in order, so that it is the same bits on every
+    rank, whatever part of the matrix that has: a matrix product adds in an order that follows from its shape."""
+    a_rI, b_rO = a_rI.float(), b_Or.float().t().contiguous()
+    found = a_rI.new_zeros(b_rO.shape[1], a_rI.shape[1])
+    num = max((PART_ON_HOST if a_rI.is_cpu else PART) // a_rI.shape[1], 1)
+    for part, rows in zip(found.split(num), b_rO.split(num, dim=1), strict=True):
+        term = torch.empty_like(part)
+        for a_I, b_O in zip(a_rI, rows, strict=True):
+            # Not `addcmul`: that may round once or twice.
+            part += torch.mul(b_O[:, None], a_I, out=term)
+    return found
 
 
 class Adapters(torch.nn.ModuleDict):
@@ -137,8 +119,7 @@ class Adapters(torch.nn.ModuleDict):
     def delta(self) -> torch.Tensor:
         """scale B A as the layer's weight has its rows, float32 [out, in]."""
         found = {
-            target: self._adapter(target).a.float().t() @ self._adapter(target).b.float().t()
-            for target in self
+            target: product(self._adapter(target).a, self._adapter(target).b).t() for target in self
         }
         return self._fuse([found.get(one) for one in self._targets]).t() * self._scale
 

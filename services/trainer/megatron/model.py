@@ -52,6 +52,7 @@ RECOMPUTE = {
     "recompute_method": "uniform",
     "recompute_num_layers": 1,
 }
+RECOMPUTE_SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
 
 
 class RMSNorm(torch.nn.RMSNorm):
@@ -208,8 +209,8 @@ class PackedGPT(GPTModel):
         if packed.experts is None or self._replayed is None:
             return None
         padded, facts = packed.experts.padded(count - len(packed.token_ids_N)), self._replayed
-        numbers = padded.numbers(facts.num_layers, facts.experts_per_token, facts.num_experts)
-        return own_share(numbers, self._context, self.config)
+        numbers = own_share(padded.numbers(facts), self._context, self.config)
+        return numbers.to(packed.token_ids_N.device)
 
     def _output_weight(self) -> tuple[torch.Tensor, int]:
         """This rank's rows without the padding, and the vocabulary entry of the first."""
@@ -276,10 +277,16 @@ def transformer_config(
         # Its embedding's gradient is summed in a fixed order.
         deterministic_mode=run.run.deterministic,
         persist_layer_norm=False,
-        **(RECOMPUTE if run.trainer.recompute else {}),
+        **_recompute(run.trainer.recompute),
         **_expert_config(facts, layout),
         **{**architecture.keywords, **_router_losses(run)},
     )
+
+
+def _recompute(choice: bool | str) -> dict[str, Any]:
+    if choice == "selective":
+        return RECOMPUTE_SELECTIVE
+    return RECOMPUTE if choice else {}
 
 
 def _interleaved(virtual_stages: int) -> dict[str, Any]:

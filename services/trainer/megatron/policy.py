@@ -21,16 +21,13 @@ from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from services.trainer.batch import PackedBatch
 from services.trainer.expert_loads import load_metrics
 from services.trainer.megatron import schedule
+from services.trainer.megatron.adapter_rules import adapter_rules
 from services.trainer.megatron.architecture import Architecture, attention_cost, image_cost
 from services.trainer.megatron.bf16_adamw import STATE as BF16_STATE
 from services.trainer.megatron.bf16_adamw import with_bf16_adamw
 from services.trainer.megatron.frozen import frozen_parameters
 from services.trainer.megatron.groups import from_last, gather_rows, sender_group, stage_group
-from services.trainer.megatron.lora import (
-    adapter_rules,
-    initial_adapters,
-    switched_off,
-)
+from services.trainer.megatron.lora import initial_adapters, switched_off
 from services.trainer.megatron.main_weights import MainWeight, main_weights, mark_parts
 from services.trainer.megatron.mapping import (
     check_names,
@@ -45,10 +42,12 @@ from services.trainer.megatron.offload import HostCopies
 from services.trainer.megatron.replay import RouterReplays
 from services.trainer.megatron.router import ExpertLoads, set_losses
 from services.trainer.megatron.rules import Rules
+from services.trainer.megatron.shared_experts import SharedExperts
 from services.trainer.megatron.vision import ImageReader
 from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenLoss, TokenOutputs
 from services.trainer.saved import specs_of
+from services.trainer.updates import Update
 from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.memory import DTYPE_NAMES
 from services.weight_sync.data.snapshot import Part
@@ -84,8 +83,13 @@ class MegatronPolicy:
             stage.freeze(self._rules.keys() if config.trainer.lora else frozen)
         facts = architecture.facts
         self._loads = ExpertLoads(self._stages, facts, device) if facts.num_experts else None
-        replays = config.trainer.router.replay
-        self._replays = RouterReplays(self._stages, device) if replays else None
+        self._replays: RouterReplays | None = None
+        if config.trainer.router.replay:
+            self._replays = RouterReplays(self._stages, device)
+            section = config.trainer
+            self._experts = SharedExperts(
+                facts, self._place, section.virtual_stages, device, section.step_timeout
+            )
         self._data_parallel = [_with_buffers(config, stage) for stage in self._stages]
         self._optimizer = _make_optimizer(config, self._dtype, self._data_parallel)
         if config.trainer.distributed_optimizer:
@@ -149,6 +153,10 @@ class MegatronPolicy:
                 yield one.main
             state = self._adam_of[id(one.main)].state[one.main]
             yield from (state[key] for key in self._moments if key in state)
+
+    def share_experts(self, updates: Sequence[Update]) -> list[Update]:
+        experts = self._experts.share(updates)
+        return [replace(update, experts=experts) for update in updates]
 
     def forward(
         self, micro_batches: Sequence[PackedBatch], entropy: bool = False

@@ -10,7 +10,7 @@ first out, with a switch for all routers between forward and backward passes; th
 a schedule that mixes both nor tokens without a choice. So ours stands in its place, and the choices of a
 micro-batch travel with its layout: where a layer is computed again, they are the same ones.
 
-Axes: n tokens of this rank, L layers of the whole model, E experts of each, K of a token.
+Axes: n tokens of this rank, L layers of this rank, E experts of each, K of a token.
 """
 
 from __future__ import annotations
@@ -88,13 +88,14 @@ class RouterReplays:
     def __init__(self, stages: Iterable[torch.nn.Module], device: torch.device) -> None:
         self._counts = torch.zeros(3, dtype=torch.int64, device=device)
         """Choices, those that were replayed, and those of them that the router would not have made."""
-        for module in chain.from_iterable(stage.modules() for stage in stages):
-            if isinstance(module, TransformerLayer):
-                self._attach(module)
+        modules = chain.from_iterable(stage.modules() for stage in stages)
+        layers = (module for module in modules if isinstance(module, TransformerLayer))
+        for number, layer in enumerate(layers):
+            self._attach(layer, number)
 
-    def _attach(self, layer: Any) -> None:
+    def _attach(self, layer: Any, number: int) -> None:
+        """`number`: among the layers of this rank."""
         choice = layer.mlp.router.router_replay = _Choice(self._counts)
-        number = layer.layer_number - 1
 
         def give(layer: Any, _: object, inputs: dict[str, Any]) -> None:
             experts = inputs["packed_seq_params"].experts_nLK

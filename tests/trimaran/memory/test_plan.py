@@ -8,7 +8,7 @@ import pytest
 
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
-from trimaran.memory.models import QWEN25_7B
+from trimaran.memory.models import QWEN3_30B, QWEN25_7B
 from trimaran.memory.plan import (
     GIB,
     RUNTIME,
@@ -145,3 +145,40 @@ def test_the_plan_names_every_part() -> None:
         *("keys and values", "largest micro-batch", "peak"),
     ):
         assert word in text
+
+
+def test_replayed_choices_are_in_the_plan_of_a_30b_model_by_hand() -> None:
+    """64 groups of 16 completions of 8,192 tokens; 48 layers, 8 of 128 experts a token."""
+    sizes = {"tensor_parallel": 4, "data_parallel": 8, "pipeline_parallel": 2}
+    common: dict[str, Any] = {
+        "run": {"groups_per_step": 64},
+        "rollout": {"group_size": 16, "max_tokens": 8192, "max_prompt_tokens": 1024},
+    }
+
+    def of(**trainer: Any) -> Plan:
+        run = config(**common, trainer=sizes | trainer)
+        return make_plan(run, QWEN3_30B, False, False)
+
+    plain, plan = of(), of(router={"replay": True})
+    step = 64 * (1024 + 16 * 8191) * 48 * 8
+    assert plan.controller == 2 * step
+    first, other = plan.ranks[0], plan.ranks[1]
+    # In half of the layers: its eighth of the groups, as it came and as it is packed.
+    assert other.replayed == 2 * step // 8 // 2
+    assert first.replayed == step + other.replayed
+    assert plan.sure_on_host() - plain.sure_on_host() == sum(
+        (plan.controller, *(rank.replayed for rank in plan.ranks))
+    )
+    assert (plain.controller, plain.ranks[0].replayed) == (0, 0)
+    text = "\n".join(describe(plan, Room(80 * GIB, 80 * GIB)))
+    assert "choices of experts: controller" in text and "choices of experts on the host" in text
+    assert "choices of experts" not in "\n".join(describe(plain, Room(80 * GIB, 80 * GIB)))
+
+
+def test_a_run_that_recomputes_fits_larger_micro_batches() -> None:
+    room = Room(trainer=80 * GIB)
+    kept, again = (
+        plan_of(trainer={"tensor_parallel": 4, "recompute": one}).largest_micro_batch(room)
+        for one in (False, True)
+    )
+    assert kept is not None and again is not None and again > 2 * kept

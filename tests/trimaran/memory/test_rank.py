@@ -176,8 +176,10 @@ def test_interleaved_stages_keep_more() -> None:
 def test_a_pass_of_the_reference_may_be_the_highest_point() -> None:
     model = Model(replace(FACTS, vocab_size=1 << 20))
     rank = rank_memory(model, ONE.place(0), WORK, Choices(reference=True))
-    layer = layer_bytes(model, ONE, WORK).total
-    assert rank.passing(16) == round(64 * layer) + rank.logits(64) + rank.head
+    assert rank.passing(16) == rank.logits(64) + rank.head
+    small = rank_memory(MODEL, ONE.place(0), WORK, Choices(reference=True, recompute=True))
+    layer = layer_bytes(MODEL, ONE, WORK).total
+    assert small.passing(10) == round(40 * layer)
 
 
 def test_the_snapshot_is_what_the_rank_sends() -> None:
@@ -204,3 +206,42 @@ def test_the_largest_micro_batch_fits_and_one_token_more_does_not(room, tensor, 
 def test_a_bfloat16_optimizer_takes_12_bytes_a_parameter() -> None:
     rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(bf16_optimizer=True))
     assert (rank.main_weights, rank.moments, rank.sure) == (2 * COUNT, 4 * COUNT, 12 * COUNT)
+
+
+def test_with_recomputing_a_layer_keeps_its_input_and_all_of_one_layer_comes_back() -> None:
+    kept = rank_memory(MODEL, ONE.place(0), WORK)
+    rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(recompute=True))
+    norm = 2 * 8
+    assert rank.layers_token == 2 * (2 * 8) + norm
+    layer = (kept.layers_token - norm) / 2
+    parts = layer_bytes(MODEL, ONE, WORK)
+    assert parts.attention > 2 * parts.mlp  # whose gradients come when the MLP has nothing any more
+    assert rank.backward_token == layer + parts.attention - parts.mlp
+    assert (rank.working_token, kept.backward_token) == (layer, layer)
+    assert rank.resident == kept.resident
+    assert rank.passing(64) == 64 * (2 * (2 * 8) + norm) + round(64 * rank.backward_token)
+    some = rank_memory(MODEL, ONE.place(0), WORK, Choices(recompute="selective"))
+    assert some.backward_token == layer + parts.attention
+    assert some.layers_token == kept.layers_token - 2 * parts.attention + 2 * 2 * (8 + 2 * 4)
+    split = Layout(tensor=2)
+    shared = Choices(recompute=True, sequence_parallel=True)
+    assert rank_memory(MODEL, split.place(0), WORK, shared).layers_token == 2 * 8 + norm
+
+
+def test_replayed_choices_stand_on_the_hosts_of_those_that_need_them() -> None:
+    facts = replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6)
+    step, update = 8 * 16, 4 * 16  # packed tokens of 8 groups, and of the 4 of an update
+    choices = Choices(replayed_groups=8)
+
+    def of(layout: Layout, rank: int, choices: Choices = choices, experts: int = 4) -> int:
+        model = Model(replace(facts, num_experts=experts))
+        return rank_memory(model, layout.place(rank), WORK, choices).replayed
+
+    assert of(ONE, 0, Choices()) == 0
+    assert of(ONE, 0) == 2 * 2 * (step + update + step)  # those that came are kept by rank 0
+    spread = Layout(data=2, pipeline=2)
+    assert of(spread, 3) == 2 * 1 * (step // 2 + update)
+    assert of(spread, 0) == of(spread, 3) + 2 * 2 * step
+    # In a second epoch another rank may have a group.
+    assert of(spread, 3, replace(choices, replayed_epochs=2)) == 2 * 1 * (step + update)
+    assert of(spread, 3, experts=512) == 2 * of(spread, 3)
