@@ -123,7 +123,7 @@ def test_without_samples_only_the_greedy_reward_is_known(tmp_path: Path) -> None
 def test_the_first_samples_and_the_newest_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.controller.validation.KEPT_FILES", 3)
+    monkeypatch.setattr("services.controller.samples_file.KEPT_FILES", 3)
     maker: Any = FakeMaker()
     validator = Validator(
         held_out(PROMPTS[:1]), maker, maker, make_config(), tmp_path, Room(timeout=0)

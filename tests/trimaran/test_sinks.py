@@ -116,7 +116,7 @@ def test_for_one_that_has_failed_nothing_is_kept() -> None:
     thread.wait(10)
     for step in range(5):
         thread.write(float(step), step, {"trainer/loss": 1.0})
-    assert thread._rows.qsize() == 0
+    assert thread._calls.qsize() == 0
 
 
 def test_a_package_that_is_missing_is_named(

@@ -9,6 +9,7 @@ from trimaran.migrating.guides import LAUNCHING, SWITCHES, Replaced
 from trimaran.migrating.rows import Row
 from trimaran.migrating.systems import SYSTEMS
 from trimaran.other_names import LEFT_OUT, NAMES
+from trimaran.validation_names import VALIDATION_NAMES
 
 HEAD = """\
 # From verl, EasyR1 and MindSpeed-RL
@@ -109,6 +110,14 @@ def _figures() -> Iterator[str]:
     for name in NAMES:
         ours = ", ".join(f"`{key}`" for key in name.keys)
         yield f"| `{name.name}` | {', '.join(name.schemes)} | {ours} | {name.text} |"
+    yield ""
+    yield "Of a validation, with `also: [verl]`, for each task:"
+    yield ""
+    yield "| name | ours | how |"
+    yield "|---|---|---|"
+    for theirs, (ours, text) in VALIDATION_NAMES.items():
+        names = ", ".join(f"`{one}`" for one in theirs.split(", "))
+        yield f"| {names} | `{ours}` | {text} |"
     yield ""
     yield "Left out:"
     yield ""
