@@ -822,7 +822,7 @@ class ValidationSection(Section):
     all rules, in their order there."""
     correct_from: float = 0.5
     """The least value of that term, unweighted, for which it does."""
-    logged: Annotated[int, Field(ge=0, le=1000)] = 0
+    logged: Annotated[int, Field(ge=0, le=100)] = 0
     """Held-out prompts whose greedy answers each validation sends to `metrics.sinks` as a table: the first
     ones, the same each time. samples/ has the answers to all."""
 

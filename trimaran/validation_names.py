@@ -16,7 +16,7 @@ VALIDATION_NAMES: Mapping[str, tuple[str, str]] = {
     "val-core/<task>/acc/best@<n>/mean, val-aux/<task>/acc/best@<k>/mean": (
         "validation/task/<task>/pass_at/<k>",
         "k below n under val-aux. Theirs is the mean of 1,000 draws of k samples with putting back, which is"
-        " less; ours is exact, without putting back",
+        " lower; ours is exact, without putting back",
     ),
     "val-core/<task>/acc/maj@<n>/mean, val-aux/<task>/acc/maj@<k>/mean": (
         "validation/task/<task>/majority_at/<k>",

@@ -159,6 +159,14 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ("trainer", {"learning_rate": float("inf")}, "trainer.learning_rate"),
         ("run", {"keep_best": 1}, "run.keep_best (1) compares validations: give data.validation"),
         ("run", {"best_by": "majority"}, "run.best_by"),
+        ("validation", {"only": True}, "validation.only: there is nothing to validate; give data"),
+        ("validation", {"correct_by": ["math"]}, "validation.correct_by: math is none of reward"),
+        (
+            "validation",
+            {"logged": 5},
+            "validation.logged sends answers to metrics.sinks, and there",
+        ),
+        ("validation", {"top_p": 0}, "validation.top_p"),
         (
             "run",
             {"checkpoint_models": True, "checkpoints": "s3://bucket/runs"},

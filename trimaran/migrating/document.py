@@ -110,14 +110,9 @@ def _figures() -> Iterator[str]:
     for name in NAMES:
         ours = ", ".join(f"`{key}`" for key in name.keys)
         yield f"| `{name.name}` | {', '.join(name.schemes)} | {ours} | {name.text} |"
-    yield ""
-    yield "Of a validation, with `also: [verl]`, for each task:"
-    yield ""
-    yield "| name | ours | how |"
-    yield "|---|---|---|"
     for theirs, (ours, text) in VALIDATION_NAMES.items():
         names = ", ".join(f"`{one}`" for one in theirs.split(", "))
-        yield f"| {names} | `{ours}` | {text} |"
+        yield f"| {names} | verl | `{ours}` | {text} |"
     yield ""
     yield "Left out:"
     yield ""

@@ -42,6 +42,7 @@ from trimaran.migrating.shared import (
     freeze_tower,
     hosts,
     image_key,
+    is_validated,
     kept,
     kl_in,
     known_steps,
@@ -81,9 +82,7 @@ def _num_steps(theirs: Theirs) -> int | None:
 
 
 def _validation(value: Any, theirs: Theirs) -> Outcome:
-    if not int(theirs["trainer.val_freq"] or 0) > 0 and not is_on(
-        theirs["trainer.val_before_train"]
-    ):
+    if not is_validated(theirs, "trainer.val_freq"):
         return Outcome("ignored", "nothing is validated")
     outcome = data_file("data.validation", "data.val_files")(value, theirs)
     if not outcome.settings:

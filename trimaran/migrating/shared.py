@@ -27,7 +27,7 @@ WRITTEN = ("console", "file", "tensorboard")
 """By every run of ours."""
 ALL_PROMPTS = 1_000_000
 """Of a validation: the most that `validation.max_prompts` takes."""
-MOST_LOGGED = 1000
+MOST_LOGGED = 100
 """The most that `validation.logged` takes."""
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 FUSED_TARGETS = {
@@ -337,6 +337,11 @@ LOGGED_TEXT = (
     "greedy answers to the first so many held-out prompts, the same each time, as a table; `metrics.sinks` shows"
     " it, and samples/ has the answers to all prompts"
 )
+
+
+def is_validated(theirs: Theirs, every_key: str) -> bool:
+    switches = ("trainer.val_before_train", "trainer.val_only")
+    return int(theirs[every_key] or 0) > 0 or any(is_on(theirs[key]) for key in switches)
 
 
 def validates_only(value: Any, theirs: Theirs) -> Outcome:
