@@ -6,7 +6,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,7 +48,7 @@ from trimaran.runs import (
     run_from_tree,
     run_key,
 )
-from trimaran.sinks import SinkThread
+from trimaran.sinks import AnswerRow, SinkThread
 from trimaran.store import Record, entries, open_store
 from trimaran.store.sqlite import SqliteStore
 from trimaran.telemetry import read_json_lines
@@ -515,6 +515,8 @@ def test_a_sink_that_hangs_holds_up_neither_the_runs_end_nor_what_the_controller
         def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
             gate.wait(20)
 
+        def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None: ...
+
         def close(self) -> None: ...
 
     opened = [SinkThread("mine", Hangs)]
@@ -793,7 +795,7 @@ def test_a_paused_run_fails_after_its_time_and_goes_on_when_resumed(
     pool.trainer.during_step, pool.is_down = outage.begin, outage
     (tmp_path / "run").mkdir()
     events: list[RunEvent] = []
-    run = {"max_attempts": 20, "checkpoint_every": 100}
+    run: dict[str, Any] = {"max_attempts": 20, "checkpoint_every": 100}
 
     async def body() -> None:
         endpoints = {**await pool.start(), "controller": await free_address()}
