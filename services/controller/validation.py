@@ -37,6 +37,8 @@ MAX_IMAGE_BYTES = 1 << 30
 """Of the images of all held-out prompts that are in memory: while there are more, none is fetched."""
 MAX_TASKS = 64
 """With numbers of their own: a column that is another one in each row does not make as many metrics."""
+MAX_TASK_NAME = 100
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,7 @@ class _Found:
 
 def task_of(prompt: Prompt) -> str:
     """What its numbers are filed under: verl's name of where a row comes from, or its dataset's task."""
-    return prompt.extras.get("data_source") or prompt.task
+    return (prompt.extras.get("data_source") or prompt.task)[:MAX_TASK_NAME]
 
 
 def num_at_a_time(config: RunConfig, num_samples: int) -> int:
