@@ -1053,6 +1053,12 @@ class RunConfig(Section):
         return max(self.rollout.max_tokens, self.validation.max_tokens or 0)
 
     @property
+    def max_answer_key(self) -> str:
+        """Which key says so."""
+        is_more = self.max_answer_tokens > self.rollout.max_tokens
+        return "validation.max_tokens" if is_more else "rollout.max_tokens"
+
+    @property
     def max_model_tokens(self) -> int:
         return self.rollout.max_prompt_tokens + self.max_answer_tokens
 

@@ -118,8 +118,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         if not 1 <= sampling.max_tokens <= most or sampling.num_samples < 1:
             raise InputError(
                 f"sampling: {sampling.num_samples} samples of {sampling.max_tokens} tokens;"
-                f" at least one of each, and at most {most}: rollout.max_tokens or"
-                " validation.max_tokens, whichever is more"
+                f" at least one of each, and {self._config.max_answer_key} ({most}) at most"
             )
         prompt = wire.decode_prompt(request.prompt)
         token_ids = self._engine.tokenize(prompt.messages)
