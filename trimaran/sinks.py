@@ -225,8 +225,9 @@ class TrackioSink:
         self._trackio.log(dict(values), step=step)
 
     def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
-        cells = [row.cells() for row in rows]
-        table = self._trackio.Table(columns=list(ANSWER_COLUMNS), data=cells)
+        # Older ones do not take the names of columns.
+        data = [dict(zip(ANSWER_COLUMNS, row.cells(), strict=True)) for row in rows]
+        table = self._trackio.Table(data=data)
         self._trackio.log({ANSWERS: table}, step=step)
 
     def close(self) -> None:

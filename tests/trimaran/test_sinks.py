@@ -109,7 +109,7 @@ def test_each_service_is_given_a_table_or_texts(
     for module in ("wandb", "swanlab", "trackio", "mlflow.tracking", "mlflow.entities"):
         fake: Any = ModuleType(module)
         fake.init, fake.log, fake.Settings = (lambda **_: client), client.log, dict
-        fake.Table = lambda columns, data: ("table", columns, data)
+        fake.Table = lambda data, columns=None: ("table", columns, data)
         fake.Text = lambda text, caption: ("text", text, caption)
         fake.MlflowClient, fake.Metric = (lambda **_: client), None
         monkeypatch.setitem(sys.modules, module, fake)
@@ -118,7 +118,10 @@ def test_each_service_is_given_a_table_or_texts(
     table = ("table", COLUMNS, [CELLS])
     expected = {
         "wandb": ({"validation/samples": table}, 5),
-        "trackio": ({"validation/samples": table}, 5),
+        "trackio": (
+            {"validation/samples": ("table", None, [dict(zip(COLUMNS, CELLS, strict=True))])},
+            5,
+        ),
         "swanlab": ({"validation/samples": [("text", ANSWER.text(), "h:1")]}, 5),
         "mlflow": ({"columns": COLUMNS, "data": [CELLS]}, "validation/samples/step-00005.json"),
     }
@@ -282,6 +285,8 @@ def test_wandb_keeps_the_numbers_offline(about: About, caplog: pytest.LogCapture
     [folder] = (about.folder / "wandb").glob("offline-run-*")
     [log] = folder.glob("run-*.wandb")
     assert b"trainer/loss" in log.read_bytes()
+    [table] = folder.rglob("*.table.json")
+    assert json.loads(table.read_text())["data"] == [CELLS]
     assert list(folder.rglob("output.log")) == []
 
 
@@ -289,7 +294,8 @@ def test_wandb_keeps_the_numbers_offline(about: About, caplog: pytest.LogCapture
 def test_swanlab_keeps_the_numbers_offline(about: About, caplog: pytest.LogCaptureFixture) -> None:
     sent("swanlab", about, caplog)
     files = [path for path in (about.folder / "swanlab").rglob("*") if path.is_file()]
-    assert any(b"trainer/loss" in path.read_bytes() for path in files)
+    for told in (b"trainer/loss", b"It is 3"):
+        assert any(told in path.read_bytes() for path in files)
 
 
 @pytest.mark.e2e
@@ -304,6 +310,8 @@ def test_mlflow_has_the_numbers(about: About, caplog: pytest.LogCaptureFixture) 
         for m in client.get_metric_history(run.info.run_id, "trainer/loss")
     ]
     assert found == [(1, 0.5, 100_000), (2, 0.25, 101_000)]
+    [table] = about.folder.rglob("step-00005.json")
+    assert json.loads(table.read_text()) == {"columns": COLUMNS, "data": [CELLS]}
     assert run.info.status == "FINISHED"
 
 
@@ -316,10 +324,10 @@ def test_trackio_has_the_numbers(about: About, caplog: pytest.LogCaptureFixture)
     rows: list[Any] = []
     for _ in range(50):
         rows = sqlite3.connect(database).execute("select step, metrics from metrics").fetchall()
-        if len(rows) == 2:
+        if len(rows) == 3:
             break
         time.sleep(0.1)
-    assert [(step, json.loads(values)["trainer/loss"]) for step, values in rows] == [
-        (1, 0.5),
-        (2, 0.25),
-    ]
+    found = [(step, json.loads(values)) for step, values in rows]
+    assert [(step, row["trainer/loss"]) for step, row in found[:2]] == [(1, 0.5), (2, 0.25)]
+    assert found[2][0] == 5
+    assert found[2][1]["validation/samples"]["_value"] == [dict(zip(COLUMNS, CELLS, strict=True))]
