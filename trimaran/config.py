@@ -819,7 +819,7 @@ class ValidationSection(Section):
     correct_by: tuple[str, ...] = ()
     """By which term an answer counts as correct: the first of these that judged it, each a name under
     reward.rules, or name.part for a number that the rule reports beside its value. Without it the first of
-    all rules, in their order there."""
+    all rules, in their order there, by its part acc or accuracy where it reports one."""
     correct_from: float = 0.5
     """The least value of that term, unweighted, for which it does."""
     logged: Annotated[int, Field(ge=0, le=100)] = 0

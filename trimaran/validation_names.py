@@ -11,7 +11,8 @@ VALIDATION_NAMES: Mapping[str, tuple[str, str]] = {
     "val-core/<task>/acc/mean@<n>": (
         "validation/task/<task>/pass_at/1",
         "n: the samples of a prompt; without samples n is 1 and it is `greedy_correct/share`. Their `acc` is a"
-        " number that the reward function names so; ours is correct or not, by `validation.correct_by`",
+        " number that the reward function names so, else they have `reward` there; ours is correct or not:"
+        " docs/algorithms.md",
     ),
     "val-core/<task>/acc/best@<n>/mean, val-aux/<task>/acc/best@<k>/mean": (
         "validation/task/<task>/pass_at/<k>",

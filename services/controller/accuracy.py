@@ -28,6 +28,15 @@ class Judged:
     """Its final answer, as `Score.prediction`."""
 
 
+def accuracy_terms(rules: Iterable[str]) -> tuple[str, ...]:
+    """Which terms say whether an answer is correct, where the run does not: of each rule its part for that, as
+    the functions of verl (acc) and of EasyR1 and our rules for them (accuracy) report it, or else its value.
+
+    Example: accuracy_terms(["geo3k"]) == ("geo3k.acc", "geo3k.accuracy", "geo3k")
+    """
+    return tuple(term for name in rules for term in (f"{name}.acc", f"{name}.accuracy", name))
+
+
 def judge(
     verdicts_G: Iterable[Verdict], correct_by: Sequence[str], correct_from: float
 ) -> list[Judged]:

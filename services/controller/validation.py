@@ -201,7 +201,7 @@ class _Found:
 
     def __init__(self, config: RunConfig, num_samples: int) -> None:
         section = config.validation
-        self._correct_by = section.correct_by or tuple(config.reward.rules)
+        self._correct_by = section.correct_by or accuracy_terms(config.reward.rules)
         self._correct_from, self._num_logged = section.correct_from, section.logged
         self._num_samples, self._num_skipped = num_samples, 0
         self._all, self._by_task = Tally(num_samples), dict[str, Tally]()

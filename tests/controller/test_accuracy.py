@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.controller.accuracy import Judged, Tally, judge, majority_at, pass_at, sizes_up_to
+from services.controller.accuracy import (
+    Judged,
+    Tally,
+    accuracy_terms,
+    judge,
+    majority_at,
+    pass_at,
+    sizes_up_to,
+)
 from trimaran.types import Faulted, Score
 
 
@@ -81,6 +89,12 @@ def test_what_counts_as_correct() -> None:
         *(False, True)
     ]
     assert [one.is_correct for one in judge(verdicts, ("style",), 0.5)] == [None, None]
+    well_formed = Score(0.5, {"r1v": 0.5, "r1v.accuracy": 0.0, "r1v.format": 1.0})
+    assert [one.is_correct for one in judge([well_formed], accuracy_terms(["r1v"]), 0.5)] == [False]
+    both = Score(1.0, {"style": 1.0, "mine": 0.2, "mine.acc": 1.0})
+    assert [one.is_correct for one in judge([both], accuracy_terms(["mine", "style"]), 0.9)] == [
+        True
+    ]
     assert [one.is_correct for one in judge(verdicts, ("geo3k",), 0.05)] == [True, True]
     assert judge([Faulted("worker gone", {"geo3k": 1.0})], ("geo3k",), 0.5) == []
 
