@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from services.controller.accuracy import Judged, Tally, judge
+from services.controller.accuracy import Judged, Tally, accuracy_terms, judge
 from services.controller.datasets import NUM_PREPARED, HeldOutPrompts
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
 from services.controller.room import Room
