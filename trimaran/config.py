@@ -802,6 +802,9 @@ class WeightSyncSection(Section):
 class ValidationSection(Section):
     """Scoring held-out prompts on the way. `validation: {every: 10, samples: 4}`"""
 
+    only: bool = False
+    """The run validates the weights that it begins with, model.path or trainer.load, and ends: nothing trains
+    and no model is exported. Its one validation has `final_samples`."""
     every: Positive = 5
     """Steps between validations; one more before the first step and at the end."""
     samples: Samples = 4
@@ -810,7 +813,20 @@ class ValidationSection(Section):
     """The same before the first step and at the end."""
     temperature: Annotated[float, Field(gt=0, le=10)] | None = None
     """Of these; without it that of training, rollout.temperature."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Of these: each token is drawn from the likeliest ones that have this probability together."""
+    max_tokens: Positive | None = None
+    """Of every answer to a held-out prompt; without it that of training, rollout.max_tokens."""
     max_prompts: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    correct_by: tuple[str, ...] = ()
+    """By which term an answer counts as correct: the first of these that judged it, each a name under
+    reward.rules, or name.part for a number that the rule reports beside its value. Without it the first of
+    all rules, in their order there, by its part acc or accuracy where it reports one."""
+    correct_from: float = 0.5
+    """The least value of that term, unweighted, for which it does."""
+    logged: Annotated[int, Field(ge=0, le=100)] = 0
+    """Held-out prompts whose greedy answers each validation sends to `metrics.sinks` as a table: the first
+    ones, the same each time. samples/ has the answers to all."""
 
 
 class MetricsSection(Section):
@@ -940,6 +956,24 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _validations_can_be_so(self) -> RunConfig:
+        section = self.validation
+        if section.only and not self.data.validation:
+            raise ValueError("validation.only: there is nothing to validate; give data.validation")
+        for name in section.correct_by:
+            if name.partition(".")[0] not in self.reward.rules:
+                raise ValueError(
+                    f"validation.correct_by: {name} is none of reward.rules"
+                    f" ({', '.join(self.reward.rules)}), nor a part of one"
+                )
+        if section.logged and not self.metrics.sinks:
+            raise ValueError(
+                "validation.logged sends answers to metrics.sinks, and there are none; name one, or leave"
+                " it out: samples/ in the run folder has all answers"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _checkpoints_can_be_so(self) -> RunConfig:
         run, every = self.run, self.validation.every
         if run.keep_best and (not self.data.validation or run.checkpoint_every % every):
@@ -1016,8 +1050,19 @@ class RunConfig(Section):
         return self.trainer.layout.num_ranks
 
     @property
+    def max_answer_tokens(self) -> int:
+        """Of a completion that trains, or of one to a held-out prompt, whichever may be longer."""
+        return max(self.rollout.max_tokens, self.validation.max_tokens or 0)
+
+    @property
+    def max_answer_key(self) -> str:
+        """Which key says so."""
+        is_more = self.max_answer_tokens > self.rollout.max_tokens
+        return "validation.max_tokens" if is_more else "rollout.max_tokens"
+
+    @property
     def max_model_tokens(self) -> int:
-        return self.rollout.max_prompt_tokens + self.rollout.max_tokens
+        return self.rollout.max_prompt_tokens + self.max_answer_tokens
 
 
 DEVICES_NEEDED = {

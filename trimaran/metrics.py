@@ -43,7 +43,7 @@ class Metric:
     @property
     def series(self) -> str:
         """Prometheus' name of it; the axes are its labels."""
-        key = re.sub("/<(.+?)>$", r"/by_\1", self.key)
+        key = re.sub("/<([^<>]+)>$", r"/by_\1", self.key)
         return "trimaran_step_" + re.sub("/(<.+?>/)?", "_", key)
 
     def names_in(self, key: str) -> tuple[str, ...]:
@@ -76,6 +76,12 @@ PHASE_SECONDS = "controller/phase/{}/seconds"
 EXPOSED_SCORING = "controller/scoring/exposed_seconds"
 GREEDY_REWARD = "validation/greedy_reward/mean"
 SAMPLED_REWARD = "validation/sampled_reward/mean"
+GREEDY_CORRECT = "validation/greedy_correct/share"
+PASS_AT = "validation/pass_at/{}"
+"""By a number of samples."""
+MAJORITY_AT = "validation/majority_at/{}"
+IN_TASK = "validation/task/{}/{}"
+"""By the task's name, and what stands behind `validation/` in one of the keys above."""
 
 AXES = {
     "term": "a rule's name under `reward.rules`; `name.part` for what the rule reports beside its value",
@@ -83,6 +89,9 @@ AXES = {
     "measure": "what `algorithm.loss` or `algorithm.correction` reports of each token, such as"
     " `clipped/share`; docs/algorithms.md has them",
     "transport": "`collective`, `memory` or `relay`",
+    "k": "a number of samples: 1, 2, 4, 8 and so on below `validation.samples` (`validation.final_samples` before the"
+    " first step and at the end), and that number itself",
+    "task": "a row's `data_source` where it has that column, else the task of its dataset (`data.task`)",
     "level": "`delivered`, `sampled` or `loaded`; docs/weight-plane.md has them",
 }
 
@@ -320,6 +329,34 @@ METRICS = (
         "reward",
         "the same at `validation.temperature`, or without it at `rollout.temperature`",
     ),
+    Metric(
+        GREEDY_CORRECT,
+        "share",
+        "completions at temperature 0 that are correct, as `validation.correct_by` and"
+        " `validation.correct_from` have it, of those that were scored",
+    ),
+    Metric(
+        PASS_AT.format("<k>"),
+        "share",
+        "pass@k: the chance that one or more of k samples of a prompt are correct, mean over the prompts;"
+        " pass@1 is the share of correct samples; docs/algorithms.md",
+    ),
+    Metric(
+        MAJORITY_AT.format("<k>"),
+        "share",
+        "majority@k: how often the final answer that most of k samples give is correct, mean over the prompts;"
+        " where a rule reads a final answer; docs/algorithms.md",
+    ),
+    Metric(
+        IN_TASK.format("<task>", "greedy_reward/mean"),
+        "reward",
+        "as without `task/<task>`, of the prompts of one task or data source; the first 64 names of a"
+        " validation have these",
+    ),
+    Metric(IN_TASK.format("<task>", "sampled_reward/mean"), "reward", "likewise"),
+    Metric(IN_TASK.format("<task>", "greedy_correct/share"), "share", "likewise"),
+    Metric(IN_TASK.format("<task>", "pass_at/<k>"), "share", "likewise"),
+    Metric(IN_TASK.format("<task>", "majority_at/<k>"), "share", "likewise"),
     Metric(
         "validation/skipped_prompts",
         "prompts",

@@ -21,6 +21,7 @@ from trimaran.metrics import (
     TOKENS_PER_SECOND,
     find_metric,
 )
+from trimaran.validation_names import verl_validation
 
 GENERATING, SCORING, TRAINING, SYNCING = map(
     PHASE_SECONDS.format, ("generating", "scoring", "training", "syncing")
@@ -299,6 +300,10 @@ class OtherNames:
             except KeyError:
                 continue
         return made
+
+    def of_validation(self, values: Mapping[str, float]) -> dict[str, float]:
+        """The same of a validation."""
+        return verl_validation(values) if "verl" in self.schemes else {}
 
     def _by_axis(self, name: Name, values: Mapping[str, float]) -> dict[str, float]:
         metric = find_metric(name.keys[0])

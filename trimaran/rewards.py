@@ -62,5 +62,6 @@ class Sample:
 
 
 Judgement = float | int | bool | Mapping[str, Any] | None
-"""A number; or a mapping with "score" or "overall" and further numbers, which become metrics;
+"""A number; or a mapping with "score" or "overall" and further numbers, which become metrics, and
+"pred", the text that was taken for the final answer;
 or None: the function does not apply to this completion and is left out of its weighted sum."""

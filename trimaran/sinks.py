@@ -8,6 +8,7 @@ environment, as its own documents say; neither is read, written or logged here.
 from __future__ import annotations
 
 import importlib.util
+import json
 import logging
 import math
 import os
@@ -29,6 +30,10 @@ logger = logging.getLogger(__name__)
 
 MOST_ROWS = 10_000
 """That wait for a sink."""
+ANSWERS = "validation/samples"
+ANSWER_COLUMNS = ("step", "prompt_id", "task", "prompt", "answer", "reference", "reward", "terms")
+MAX_CELL = 8192
+"""Characters of a text in a table."""
 CLOSE_SECONDS = 15.0
 """For all sinks together to take what waits, when the run ends. Less than a process that was asked to
 end has for that."""
@@ -60,11 +65,52 @@ class About:
         return cls(config.metrics.project, folder.name, folder, config_to_tree(config))
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerRow:
+    """A row of the table of a validation's answers.
+
+    Example: AnswerRow(20, "heldout.jsonl:1", "addition", "1 + 2?", "3", "3", 1.0, {"exact": 1.0})
+    """
+
+    step: int
+    prompt_id: str
+    task: str
+    prompt: str
+    """The text of its last message."""
+    answer: str
+    """The model's."""
+    reference: str
+    reward: float | None
+    """None where it could not be scored."""
+    terms: Mapping[str, float]
+
+    def cells(self) -> list[str | int | float | None]:
+        """By ANSWER_COLUMNS; long texts are cut, and the terms are JSON."""
+        terms = json.dumps(dict(self.terms), sort_keys=True)
+        texts = map(_cut, (self.prompt, self.answer, self.reference))
+        return [self.step, self.prompt_id, self.task, *texts, self.reward, terms]
+
+    def text(self) -> str:
+        """For a service without tables."""
+        pairs = zip(ANSWER_COLUMNS, self.cells(), strict=True)
+        return "\n".join(f"{name}: {cell}" for name, cell in pairs)
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MAX_CELL:
+        return text
+    return f"{text[:MAX_CELL]} [{len(text) - MAX_CELL:,} more characters: samples/ of the run]"
+
+
 class Sink(Protocol):
     """One service, called from one thread."""
 
     def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
         """`now`: unix seconds. `values` are finite."""
+        ...
+
+    def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
+        """As a table of its own for each validation."""
         ...
 
     def close(self) -> None: ...
@@ -91,6 +137,11 @@ class WandbSink:
     def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)
 
+    def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
+        data = [row.cells() for row in rows]
+        table = self._wandb.Table(columns=list(ANSWER_COLUMNS), data=data)
+        self._run.log({ANSWERS: table}, step=step)
+
     def close(self) -> None:
         self._run.finish()
         self._wandb.teardown()  # ends the process that it has started
@@ -112,6 +163,10 @@ class SwanlabSink:
     def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
         self._swanlab.log(dict(values), step=step)
 
+    def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
+        texts = [self._swanlab.Text(row.text(), caption=row.prompt_id) for row in rows]
+        self._swanlab.log({ANSWERS: texts}, step=step)
+
     def close(self) -> None:
         self._swanlab.finish()
 
@@ -122,10 +177,17 @@ class MlflowSink:
     def __init__(self, about: About) -> None:
         tracking = import_module("mlflow.tracking")
         self._metric = import_module("mlflow.entities").Metric
-        place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{about.folder / 'mlflow.db'}"
+        given = os.environ.get("MLFLOW_TRACKING_URI")
+        place = given or f"sqlite:///{about.folder / 'mlflow.db'}"
+        # Else a database has its files in the working directory.
+        files = None if given else (about.folder / "mlflow").absolute().as_uri()
         self._client = tracking.MlflowClient(tracking_uri=place)
         known = self._client.get_experiment_by_name(about.project)
-        experiment = known.experiment_id if known else self._client.create_experiment(about.project)
+        experiment = (
+            known.experiment_id
+            if known
+            else self._client.create_experiment(about.project, artifact_location=files)
+        )
         self._run = self._client.create_run(experiment, run_name=about.name).info.run_id
 
     def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
@@ -135,6 +197,12 @@ class MlflowSink:
             for key, value in values.items()
         ]
         self._client.log_batch(self._run, metrics=metrics)
+
+    def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
+        # A file each, in the form that it shows as a table: its own tables are listed in a tag, which
+        # has no room for hundreds.
+        table = {"columns": list(ANSWER_COLUMNS), "data": [row.cells() for row in rows]}
+        self._client.log_dict(self._run, table, f"{ANSWERS}/step-{step:05d}.json")
 
     def close(self) -> None:
         self._client.set_terminated(self._run)
@@ -155,6 +223,12 @@ class TrackioSink:
 
     def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
         self._trackio.log(dict(values), step=step)
+
+    def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
+        # Older ones do not take the names of columns.
+        data = [dict(zip(ANSWER_COLUMNS, row.cells(), strict=True)) for row in rows]
+        table = self._trackio.Table(data=data)
+        self._trackio.log({ANSWERS: table}, step=step)
 
     def close(self) -> None:
         self._trackio.finish()
@@ -180,7 +254,7 @@ class SinkThread:
 
     def __init__(self, name: str, make: Callable[[], Sink]) -> None:
         self._name, self._make = name, make
-        self._rows: queue.Queue[tuple[float, int, dict[str, float]] | None] = queue.Queue(MOST_ROWS)
+        self._calls: queue.Queue[Callable[[Sink], None] | None] = queue.Queue(MOST_ROWS)
         self._has_dropped = False
         self._thread = threading.Thread(target=self._work, name=f"sink-{name}", daemon=True)
         self._thread.start()
@@ -188,11 +262,18 @@ class SinkThread:
     def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
         """Numbers that are not finite are left out. Returns at once. For a sink that has failed
         nothing is kept."""
+        finite = {key: value for key, value in values.items() if math.isfinite(value)}
+        self._put(lambda sink: sink.write(now, step, finite))
+
+    def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
+        """A validation's table. Returns at once."""
+        self._put(lambda sink: sink.write_answers(step, rows))
+
+    def _put(self, call: Callable[[Sink], None]) -> None:
         if not self._thread.is_alive():
             return
-        finite = {key: value for key, value in values.items() if math.isfinite(value)}
         try:
-            self._rows.put_nowait((now, step, finite))
+            self._calls.put_nowait(call)
         except queue.Full:
             if not self._has_dropped:
                 logger.warning(
@@ -204,7 +285,7 @@ class SinkThread:
     def end(self) -> None:
         """No further rows come: the sink takes what waits, and closes. Returns at once."""
         with suppress(queue.Full):  # it has not taken any for long
-            self._rows.put_nowait(None)
+            self._calls.put_nowait(None)
 
     def wait(self, timeout: float) -> None:
         """Until the sink has closed, or for `timeout` seconds; then a warning names it."""
@@ -217,8 +298,8 @@ class SinkThread:
     def _work(self) -> None:
         try:
             sink = self._make()
-            while (row := self._rows.get()) is not None:
-                sink.write(*row)
+            while (call := self._calls.get()) is not None:
+                call(sink)
             sink.close()
         except (
             BaseException
@@ -228,7 +309,7 @@ class SinkThread:
                 self._name,
                 without_secrets(error),
             )
-            self._rows = queue.Queue()  # what has waited is let go
+            self._calls = queue.Queue()  # what has waited is let go
 
 
 def close_sinks(sinks: Sequence[SinkThread], seconds: float = CLOSE_SECONDS) -> None:

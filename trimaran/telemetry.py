@@ -26,7 +26,7 @@ from trimaran.append_file import AppendFile
 from trimaran.errors import InputError
 from trimaran.metrics import find_metric
 from trimaran.other_names import OtherNames
-from trimaran.sinks import SinkThread
+from trimaran.sinks import AnswerRow, SinkThread
 
 Activity = Literal["generating", "scoring", "training", "syncing", "validating"]
 
@@ -155,8 +155,9 @@ class MetricsWriter:
         `at`: unix seconds, where that is not now.
         """
         described = {key: find_metric(key).description for key in values}
-        if self._others and kind == "step":
-            values = {**values, **self._others.of(values)}
+        if self._others:
+            others = self._others.of if kind == "step" else self._others.of_validation
+            values = {**values, **others(values)}
         now = time.time() if at is None else at
         row = {key: value if math.isfinite(value) else None for key, value in values.items()}
         note = {"nonfinite": nonfinite} if nonfinite else {}
@@ -164,6 +165,11 @@ class MetricsWriter:
         self._events.add(now, step, values, described)
         for sink in self._sinks:
             sink.write(now, step, values)
+
+    def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
+        """Of a validation, at the sinks alone: samples/ in the run folder has them already."""
+        for sink in self._sinks if rows else ():
+            sink.write_answers(step, rows)
 
     def flush(self) -> None:
         """Raises OSError where there is no room yet for what has waited."""

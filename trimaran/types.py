@@ -440,6 +440,9 @@ class Sampling:
     num_samples: int
     seed: int = 0
     """Used by engines that can sample reproducibly."""
+    top_p: float = 1.0
+    """Each token is drawn from the likeliest ones that have this probability together. Only samples that do
+    not train may leave tokens out: the loss takes all of them for possible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -559,6 +562,9 @@ class Score:
     A term that does not apply to this completion is absent."""
     indigestible: bool = False
     """A checker could not digest the answer, twice: that term is its rule's minimum."""
+    prediction: str | None = None
+    """What the first rule that reads one takes for the final answer: "42" of "… #### 42". "" where it finds
+    none, None where no rule reads one. Equal ones are one vote (majority@k)."""
 
 
 @dataclass(frozen=True, slots=True)

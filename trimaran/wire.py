@@ -390,12 +390,16 @@ def encode_sampling(sampling: types.Sampling) -> rollout_pb2.Sampling:
         max_tokens=sampling.max_tokens,
         num_samples=sampling.num_samples,
         seed=sampling.seed,
+        top_p=sampling.top_p if sampling.top_p < 1 else None,
     )
 
 
 def decode_sampling(message: rollout_pb2.Sampling) -> types.Sampling:
+    top_p = message.top_p if message.HasField("top_p") else 1.0
+    if not 0 < top_p <= 1:
+        raise InputError(f"sampling.top_p: must be above 0 and at most 1 (given: {top_p:g})")
     return types.Sampling(
-        message.temperature, message.max_tokens, message.num_samples, message.seed
+        message.temperature, message.max_tokens, message.num_samples, message.seed, top_p
     )
 
 
@@ -507,7 +511,10 @@ def encode_verdict(verdict: types.Verdict) -> types_pb2.Verdict:
         )
     return types_pb2.Verdict(
         score=types_pb2.Score(
-            reward=verdict.reward, terms=verdict.terms, indigestible=verdict.indigestible
+            reward=verdict.reward,
+            terms=verdict.terms,
+            indigestible=verdict.indigestible,
+            prediction=verdict.prediction,
         )
     )
 
@@ -517,7 +524,8 @@ def decode_verdict(message: types_pb2.Verdict) -> types.Verdict:
         faulted = message.faulted
         return types.Faulted(faulted.fault, dict(faulted.terms), tuple(faulted.faulted_terms))
     score = message.score
-    return types.Score(score.reward, dict(score.terms), score.indigestible)
+    prediction = score.prediction if score.HasField("prediction") else None
+    return types.Score(score.reward, dict(score.terms), score.indigestible, prediction)
 
 
 def payload_of(scored: types.ScoredGroup) -> bytes:

@@ -161,6 +161,7 @@ class Reporter:
     def validation(self, step: int, validation: Validation) -> None:
         self.validations[step] = validation
         self._metrics.write("validation", step, validation.values())
+        self._metrics.write_answers(step, validation.answers)
         self._log.emit(EventKind.VALIDATION, validation.values(), step=step)
 
     def skipped(self, prompt: Prompt, reason: str) -> None:

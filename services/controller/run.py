@@ -207,17 +207,35 @@ async def _conduct(
         loop.report(pending, answer, {})
     await loop.publish(version)
     async with loop.router.watching():
-        await _train_and_validate(loop, run.run_id, store)
-    if goals.goal is Goal.PAUSE and state.step < config.run.steps:
-        return RunState.PAUSED
-    timeout = config.trainer.step_timeout
-    model = await room.until_written(lambda: loop.trainer.export_model("model", timeout))
+        if config.validation.only:
+            await loop.validate(state.step, config.validation.final_samples)
+        else:
+            await _train_and_validate(loop, run.run_id, store)
+    ended = _end_state(loop, goals.goal)
+    if ended is RunState.PAUSED:
+        return ended
+    model = ""
+    if not config.validation.only:
+        timeout = config.trainer.step_timeout
+        model = await room.until_written(lambda: loop.trainer.export_model("model", timeout))
     before = await _asked(config, lambda: store.get(_heldout_key(run.run_id)))
     wall_seconds = time.monotonic() - began
     summary = _summary(loop, run.folder, model, before and before.value, wall_seconds)
     await reporter.written()
     await room.until_written(lambda: asyncio.to_thread(_conclude, run.folder, summary, place))
-    return RunState.SUCCEEDED if state.step == config.run.steps else RunState.CANCELLED
+    return ended
+
+
+def _end_state(loop: Loop, goal: Goal) -> RunState:
+    """Of a run that trains no more, or that has validated."""
+    step = loop.ledger.state.step
+    if loop.config.validation.only:
+        is_done = step in loop.reporter.validations
+    else:
+        is_done = step == loop.config.run.steps
+    if is_done:
+        return RunState.SUCCEEDED
+    return RunState.PAUSED if goal is Goal.PAUSE else RunState.CANCELLED
 
 
 async def _train_and_validate(loop: Loop, run_id: str, store: Store) -> None:
@@ -373,6 +391,7 @@ def _summary(
     return {
         "heldout_before": heldout_before,
         "heldout_after": None if last is None else _rewards(reporter.validations[last]),
+        "validation": None if last is None else reporter.validations[last].values(),
         "steps": state.step,
         "seconds": seconds,
         "wall_seconds": wall_seconds,

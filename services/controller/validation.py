@@ -1,35 +1,44 @@
-"""The reward of held-out prompts, which never train: at temperature 0 and at that of samples."""
+"""The reward of held-out prompts, which never train: at temperature 0 and at that of samples.
+
+A validation of thousands of prompts takes no more memory than the prompts that are under way: each
+answer goes into the samples' file and into sums as it comes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
-from services.controller.datasets import HeldOutPrompts
-from services.controller.disk import told_when_full
+from services.controller.accuracy import Judged, Tally, accuracy_terms, judge
+from services.controller.datasets import NUM_PREPARED, HeldOutPrompts
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
 from services.controller.room import Room
+from services.controller.samples_file import SamplesFile, remove_old
 from services.controller.scoring import Scorer
 from trimaran.config import RunConfig
 from trimaran.data.prompts import UnusableImageError, without_images
-from trimaran.metrics import GREEDY_REWARD, SAMPLED_REWARD
+from trimaran.metrics import GREEDY_REWARD, IN_TASK, SAMPLED_REWARD
 from trimaran.places import Place
+from trimaran.sinks import AnswerRow
 from trimaran.types import Faulted, Prompt, Sampling, Score, ScoredGroup
 
 logger = logging.getLogger(__name__)
 
 FIRST_NUMBER = 1 << 62
 """Validation groups have numbers of their own, far from the training line."""
-
-KEPT_FILES = 100
-"""Of samples, in the run folder: the first one, to compare with, and the newest."""
+MAX_IMAGE_BYTES = 1 << 30
+"""Of the images of all held-out prompts that are in memory: while there are more, none is fetched."""
+MAX_TASKS = 64
+"""With numbers of their own: a column that is another one in each row does not make as many metrics."""
+MAX_TASK_NAME = 100
+"""Characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,10 @@ class Validation:
     """Mean reward over all scored completions; None when there are none."""
     sampled: float | None
     num_skipped: int
+    others: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Correct shares, and the numbers of each task, by the keys of metrics."""
+    answers: tuple[AnswerRow, ...] = ()
+    """Greedy ones to the first `validation.logged` prompts."""
 
     def score(self, by: Literal["greedy", "sampled"]) -> float | None:
         """As `run.best_by` has it."""
@@ -46,7 +59,7 @@ class Validation:
     def values(self) -> dict[str, float]:
         rewards = {GREEDY_REWARD: self.greedy, SAMPLED_REWARD: self.sampled}
         known = {key: value for key, value in rewards.items() if value is not None}
-        return {**known, "validation/skipped_prompts": self.num_skipped}
+        return {**known, **self.others, "validation/skipped_prompts": self.num_skipped}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,50 +96,63 @@ class Validator:
         self._prompts, self._maker, self._scorer = prompts, maker, scorer
         self._config, self._room = config, room
         self._samples, self._place = run_folder / "samples", place
+        self._images = _ImageRoom()
 
     async def validate(self, step: int, num_samples: int) -> Validation:
         """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards, terms, faults."""
-        turns = asyncio.Semaphore(num_at_a_time(self._config, num_samples))
-
-        async def answer(index: int) -> _Answer:
-            async with turns:
-                return await self._answer(step, index, num_samples)
-
-        async with asyncio.TaskGroup() as tasks:
-            answers = [tasks.create_task(answer(index)) for index in range(len(self._prompts))]
-        answers_P = [task.result() for task in answers]
-        greedy_P = [answer.greedy for answer in answers_P]
-        sampled_P = [answer.sampled for answer in answers_P]
-        await self._room.until_written(
-            lambda: asyncio.to_thread(self._write, step, answers_P, num_samples > 0)
+        indices = iter(range(len(self._prompts)))
+        found = _Found(self._config, num_samples)
+        file = await self._room.until_written(
+            lambda: asyncio.to_thread(SamplesFile, self._samples, step)
         )
-        num_skipped = sum(answer.is_skipped for answer in answers_P)
-        return Validation(mean_reward(greedy_P), mean_reward(sampled_P), num_skipped)
+        writing = asyncio.Lock()
+
+        async def work() -> None:
+            for index in indices:  # of all workers: each takes the next one
+                answer = await self._answer(step, index, num_samples)
+                row = _row(answer, num_samples > 0)
+                async with writing:
+                    await self._written(partial(file.add, index, row))
+                found.add(step, index, answer)
+
+        with file:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(min(len(self._prompts), num_at_a_time(self._config, num_samples))):
+                    tasks.create_task(work())
+            await self._written(file.finish)
+        if (place := self._place) is not None:
+            await self._written(lambda: place.upload(file.path, f"samples/{file.path.name}"))
+        await asyncio.to_thread(remove_old, self._samples)
+        return found.validation()
+
+    async def _written(self, write: Callable[[], None]) -> None:
+        await self._room.until_written(lambda: asyncio.to_thread(write))
 
     @property
     def _max_tokens(self) -> int:
-        return self._config.rollout.max_tokens
+        return self._config.validation.max_tokens or self._config.rollout.max_tokens
 
     def _sampling(self, index: int, num_samples: int) -> Sampling:
         seed = sampling_seed(self._config.run.seed, "validation", index)
-        temperature = self._config.validation.temperature or self._config.rollout.temperature
-        return Sampling(temperature, self._max_tokens, num_samples, seed)
+        section = self._config.validation
+        temperature = section.temperature or self._config.rollout.temperature
+        return Sampling(temperature, self._max_tokens, num_samples, seed, section.top_p)
 
     async def _answer(self, step: int, index: int, num_samples: int) -> _Answer:
-        try:
-            prompt = await self._prompts.fetch(index)
-        except UnusableImageError as error:
-            logger.warning("held-out prompt %s skipped: %s", error.prompt.prompt_id, error)
-            return _Answer(error.prompt, None, None, is_skipped=True)
         samplings = [Sampling(0.0, self._max_tokens, 1)]
         if num_samples:
             samplings.append(self._sampling(index, num_samples))
-        async with asyncio.TaskGroup() as tasks:
-            groups = [
-                tasks.create_task(self._group(step, index, prompt, sampling))
-                for sampling in samplings
-            ]
-        greedy, *sampled = [group.result() for group in groups]
+        try:
+            async with self._images.fetched(self._prompts, index) as prompt:
+                async with asyncio.TaskGroup() as tasks:
+                    groups = [
+                        tasks.create_task(self._group(step, index, prompt, sampling))
+                        for sampling in samplings
+                    ]
+                greedy, *sampled = [group.result() for group in groups]
+        except UnusableImageError as error:
+            logger.warning("held-out prompt %s skipped: %s", error.prompt.prompt_id, error)
+            return _Answer(error.prompt, None, None, is_skipped=True)
         is_skipped = None in (greedy, *sampled)
         return _Answer(without_images(prompt), greedy, sampled[0] if sampled else None, is_skipped)
 
@@ -138,58 +164,107 @@ class Validator:
         number = FIRST_NUMBER + 2 * place + (sampling.temperature > 0)
         try:
             group = await self._maker.generate(number, prompt, sampling)
-            scored = await self._scorer.score(group)
+            return await self._scorer.score(group)
         except PromptSkipped as skip:
             logger.warning("held-out prompt %s skipped: %s", prompt.prompt_id, skip)
             return None
-        return replace(scored, group=replace(group, prompt=without_images(prompt)))
 
-    def _write(self, step: int, answers_P: Sequence[_Answer], has_samples: bool) -> None:
-        path = self._samples / f"step-{step:05d}.jsonl"
-        partial = path.with_suffix(".partial")
-        with told_when_full(path):
-            self._samples.mkdir(exist_ok=True)
-        with told_when_full(path), partial.open("w", encoding="utf-8") as file:
-            for answer in answers_P:
-                row = {
-                    "prompt_id": answer.prompt.prompt_id,
-                    "prompt": answer.prompt.messages[-1].text,
-                    "answer": answer.prompt.answer,
-                    **_texts(answer.greedy, "greedy_"),
-                    **(_texts(answer.sampled) if has_samples else {}),
-                }
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        partial.replace(path)
-        if self._place is not None:
-            self._place.upload(path, f"samples/{path.name}")
-        self._remove_old()
 
-    def _remove_old(self) -> None:
-        def step(path: Path) -> int:
-            return int(path.stem.removeprefix("step-"))
+class _ImageRoom:
+    """Lets prompts in as far as there is room for their images."""
 
-        for path in sorted(self._samples.glob("step-*.jsonl"), key=step)[1 : 1 - KEPT_FILES]:
-            path.unlink(missing_ok=True)
+    def __init__(self) -> None:
+        self._fetching = asyncio.Semaphore(NUM_PREPARED)
+        """What a prompt brings is known once it is fetched, so few are fetched at a time."""
+        self._changed = asyncio.Condition()
+        self._num_bytes = 0
+
+    @asynccontextmanager
+    async def fetched(self, prompts: HeldOutPrompts, index: int) -> AsyncGenerator[Prompt]:
+        """The prompt; its images count until the block ends. Raises UnusableImageError."""
+        async with self._fetching:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._num_bytes < MAX_IMAGE_BYTES)
+            prompt = await prompts.fetch(index)
+            size = sum(len(image) for one in prompt.messages for image in one.images)
+            self._num_bytes += size
+        try:
+            yield prompt
+        finally:
+            self._num_bytes -= size
+            async with self._changed:
+                self._changed.notify_all()
+
+
+class _Found:
+    """What a validation has found so far."""
+
+    def __init__(self, config: RunConfig, num_samples: int) -> None:
+        section = config.validation
+        self._correct_by = section.correct_by or accuracy_terms(config.reward.rules)
+        self._correct_from, self._num_logged = section.correct_from, section.logged
+        self._num_samples, self._num_skipped = num_samples, 0
+        self._all, self._by_task = Tally(num_samples), dict[str, Tally]()
+        self._answers: dict[int, AnswerRow] = {}
+
+    def add(self, step: int, index: int, answer: _Answer) -> None:
+        greedy, sampled = self._judged(answer.greedy), self._judged(answer.sampled)
+        self._num_skipped += answer.is_skipped
+        self._all.add(greedy, sampled)
+        task = task_of(answer.prompt)
+        if task in self._by_task or len(self._by_task) < MAX_TASKS:
+            self._by_task.setdefault(task, Tally(self._num_samples)).add(greedy, sampled)
+        if index < self._num_logged and (row := _answer_row(step, answer)):
+            self._answers[index] = row
+
+    def validation(self) -> Validation:
+        values = self._all.values()
+        greedy, sampled = values.pop(GREEDY_REWARD, None), values.pop(SAMPLED_REWARD, None)
+        for task, tally in sorted(self._by_task.items()):
+            values |= {
+                IN_TASK.format(task, key.removeprefix("validation/")): value
+                for key, value in tally.values().items()
+            }
+        answers = tuple(self._answers[index] for index in sorted(self._answers))
+        return Validation(greedy, sampled, self._num_skipped, values, answers)
+
+    def _judged(self, scored: ScoredGroup | None) -> list[Judged]:
+        verdicts_G = scored.verdicts_G if scored else ()
+        return judge(verdicts_G, self._correct_by, self._correct_from)
+
+
+def task_of(prompt: Prompt) -> str:
+    """What its numbers are filed under: verl's name of where a row comes from, or its dataset's task."""
+    return (prompt.extras.get("data_source") or prompt.task)[:MAX_TASK_NAME]
 
 
 def num_at_a_time(config: RunConfig, num_samples: int) -> int:
-    """Held-out prompts that are in memory with their images: twice as many as the replicas decode at a
-    time, so that further ones are prepared and scored meanwhile."""
+    """Held-out prompts that are under way: twice as many as the replicas decode at a time, so that
+    further ones are prepared and scored meanwhile."""
     rollout = config.rollout
     num_decoded = rollout.max_replicas * rollout.max_concurrency
     return 2 * math.ceil(num_decoded / (1 + num_samples))
 
 
-def mean_reward(groups_P: Sequence[ScoredGroup | None]) -> float | None:
-    """Mean reward over every scored completion."""
-    rewards = [
-        verdict.reward
-        for scored in groups_P
-        if scored
-        for verdict in scored.verdicts_G
-        if isinstance(verdict, Score)
-    ]
-    return fmean(rewards) if rewards else None
+def _answer_row(step: int, answer: _Answer) -> AnswerRow | None:
+    """None where there is no greedy answer."""
+    if answer.greedy is None:
+        return None
+    [completion], [verdict] = answer.greedy.group.completions_G, answer.greedy.verdicts_G
+    prompt = answer.prompt
+    reward = verdict.reward if isinstance(verdict, Score) else None
+    texts = prompt.messages[-1].text, completion.text, prompt.answer
+    return AnswerRow(step, prompt.prompt_id, task_of(prompt), *texts, reward, verdict.terms)
+
+
+def _row(answer: _Answer, has_samples: bool) -> dict[str, Any]:
+    return {
+        "prompt_id": answer.prompt.prompt_id,
+        "prompt": answer.prompt.messages[-1].text,
+        "answer": answer.prompt.answer,
+        **_texts(answer.greedy, "greedy_"),
+        **(_texts(answer.sampled) if has_samples else {}),
+    }
 
 
 def _texts(scored: ScoredGroup | None, prefix: str = "") -> dict[str, Any]:

@@ -66,7 +66,7 @@ def costs_of(config: RunConfig) -> Costs:
         devices=config.num_trainer_ranks + rollout.replicas * rollout.tensor_parallel,
         replicas=replicas,
         steps=config.run.steps,
-        tokens=(_trained(config) + _validated(config)) * rollout.max_tokens,
+        tokens=_trained(config) * rollout.max_tokens + _validated(config) * _longest(config),
         disk_gib=_checkpoints(config) / GIB + (config.run.payload_quota_gib or 0),
         host_memory_gib=host_memory_gib(config, replicas),
     )
@@ -132,6 +132,8 @@ def check_kept(owner: str, num_runs: int, limits: Limits) -> None:
 
 def _trained(config: RunConfig) -> int:
     """Completions, at most: also of groups that others replace, each with its greedy answer if any."""
+    if config.validation.only:
+        return 0
     algorithm, groups = config.algorithm, config.run.groups_per_step
     sampling = algorithm.dynamic_sampling
     replaced = math.ceil(sampling.max_replaced * groups) if sampling else 0
@@ -144,8 +146,15 @@ def _validated(config: RunConfig) -> int:
     if not config.data.validation:
         return 0
     section = config.validation
+    if section.only:
+        return section.max_prompts * (section.final_samples + 1)
     on_the_way = config.run.steps // section.every * (section.samples + 1)
     return section.max_prompts * (on_the_way + 2 * (section.final_samples + 1))
+
+
+def _longest(config: RunConfig) -> int:
+    """Tokens of an answer to a held-out prompt."""
+    return config.validation.max_tokens or config.rollout.max_tokens
 
 
 def _checkpoints(config: RunConfig) -> int:

@@ -23,6 +23,8 @@ class Value:
     value: float
     parts: Mapping[str, float] = field(default_factory=dict)
     """Further numbers that the rule reports, unweighted; each becomes a metric."""
+    prediction: str | None = None
+    """What the rule reads as the final answer, as `Score.prediction`."""
 
 
 @dataclass(frozen=True, slots=True)

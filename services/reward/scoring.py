@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.terms import Term
@@ -84,7 +85,7 @@ def within_bounds(term: Term, outcome: Outcome, names: PartNames) -> Outcome:
     if not outcome.parts:
         return outcome
     parts = {name: part for name, part in outcome.parts.items() if abs(part) <= LARGEST_REWARD}
-    return Value(outcome.value, names.keep(term.name, parts))
+    return replace(outcome, parts=names.keep(term.name, parts))
 
 
 def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
@@ -92,10 +93,12 @@ def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
     values: dict[str, float] = {}
     reward, indigestible = 0.0, False
     faults: dict[str, str] = {}
+    prediction: str | None = None
     for term, outcome in zip(terms, outcomes, strict=True):
         match outcome:
-            case Value(value, parts):
+            case Value(value, parts, read):
                 values[term.name] = value
+                prediction = read if prediction is None else prediction
                 values.update({f"{term.name}.{name}": part for name, part in parts.items()})
             case Indigestible(_reason, score):
                 known = math.isfinite(term.worst) or score is None
@@ -114,7 +117,7 @@ def combine(terms: Sequence[Term], outcomes: Sequence[Outcome]) -> Verdict:
     if not abs(reward) <= LARGEST_REWARD:
         remedy = "set minimum and maximum of the terms that are plugins and functions"
         return Faulted(f"the reward is {reward:g}, too much to learn from; {remedy}", values)
-    return Score(reward, values, indigestible)
+    return Score(reward, values, indigestible, prediction)
 
 
 def _log_failures(

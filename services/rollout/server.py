@@ -114,10 +114,11 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         """What is to be made, and the continuations that had ended already."""
         limits = self._config.rollout
         sampling = wire.decode_sampling(request.sampling)
-        if not 1 <= sampling.max_tokens <= limits.max_tokens or sampling.num_samples < 1:
+        most = self._config.max_answer_tokens
+        if not 1 <= sampling.max_tokens <= most or sampling.num_samples < 1:
             raise InputError(
                 f"sampling: {sampling.num_samples} samples of {sampling.max_tokens} tokens;"
-                f" at least one of each, and rollout.max_tokens ({limits.max_tokens}) at most"
+                f" at least one of each, and {self._config.max_answer_key} ({most}) at most"
             )
         prompt = wire.decode_prompt(request.prompt)
         token_ids = self._engine.tokenize(prompt.messages)

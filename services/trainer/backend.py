@@ -50,7 +50,7 @@ def build_policy(
     check_trainer_layout(architecture.facts, section)
     if config.max_model_tokens > architecture.facts.max_positions:
         raise InputError(
-            f"rollout.max_prompt_tokens + rollout.max_tokens is {config.max_model_tokens};"
+            f"rollout.max_prompt_tokens + {config.max_answer_key} is {config.max_model_tokens};"
             f" the model has {architecture.facts.max_positions} positions"
         )
     join_ranks(

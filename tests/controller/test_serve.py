@@ -1,23 +1,28 @@
 """The controller process against real gRPC servers with fake insides."""
 
 import asyncio
+import io
 import json
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from services.controller import run as conducting
 from services.controller import server as controller
 from services.controller.faulted import PausedTooLongError
+from services.controller.run import _end_state
 from services.controller.validation import FIRST_NUMBER
 from tests.controller.fakes import digest, make_config
 from tests.trimaran.test_exposition import values
 from trimaran import rpc, wire
+from trimaran.cli.summary import show_summary
 from trimaran.clients import ControllerClient, MetricsClient
 from trimaran.config import RunConfig
 from trimaran.errors import (
@@ -43,7 +48,7 @@ from trimaran.runs import (
     run_from_tree,
     run_key,
 )
-from trimaran.sinks import SinkThread
+from trimaran.sinks import AnswerRow, SinkThread
 from trimaran.store import Record, entries, open_store
 from trimaran.store.sqlite import SqliteStore
 from trimaran.telemetry import read_json_lines
@@ -119,8 +124,9 @@ class Reward(reward_pb2_grpc.RewardServiceServicer):
     async def ScoreGroup(self, request: Any, context: Any) -> Any:
         samples = wire.decode_samples(request)
         verdicts: list[Verdict] = [
-            Score(float(sample.text == sample.answer), indigestible=self.pool.hangs)
+            Score(right, {"exact_match": right}, self.pool.hangs, sample.text)
             for sample in samples
+            for right in [float(sample.text == sample.answer)]
         ]
         if self.pool.is_down():
             verdicts = [Faulted("exact_match: no plugin") for _ in samples]
@@ -276,7 +282,11 @@ class Pool:
 
 
 def configure(
-    folder: Path, endpoints: dict[str, Any], reward: Mapping[str, Any] | None = None, **run: Any
+    folder: Path,
+    endpoints: dict[str, Any],
+    reward: Mapping[str, Any] | None = None,
+    validation: Mapping[str, Any] | None = None,
+    **run: Any,
 ) -> RunConfig:
     rows = [{"prompt": f"{i} + 1?", "answer": str(i + 1)} for i in range(10)]
     for name, part in (("train", rows[:8]), ("heldout", rows[8:])):
@@ -285,7 +295,7 @@ def configure(
         run={"steps": STEPS, "groups_per_step": GROUPS, "checkpoint_every": 3, "max_lag": 1, **run},
         data={"train": str(folder / "train.jsonl"), "validation": str(folder / "heldout.jsonl")},
         rollout={"group_size": SAMPLES, "replicas": 2},
-        validation={"every": 2, "samples": 1, "final_samples": 2},
+        validation=validation or {"every": 2, "samples": 1, "final_samples": 2},
         endpoints=endpoints,
         reward=reward or {},
         start_timeout=10,
@@ -445,6 +455,60 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     assert (folder / "timeline.png").stat().st_size > 0
 
 
+def loop_at(only: bool, step: int, is_validated: bool) -> Any:
+    section = {"only": only}
+    config = make_config(run={"steps": STEPS}, data={"validation": "h.jsonl"}, validation=section)
+    ledger = SimpleNamespace(state=SimpleNamespace(step=step))
+    reporter = SimpleNamespace(validations={step: None} if is_validated else {})
+    return SimpleNamespace(config=config, ledger=ledger, reporter=reporter)
+
+
+def test_a_run_that_only_validates_trains_saves_and_exports_nothing(tmp_path: Path) -> None:
+    pool = Pool()
+    events = asyncio.run(
+        serve(tmp_path, pool, validation={"only": True, "every": 2, "final_samples": 4})
+    )
+    folder = tmp_path / "run"
+    kinds = [event.kind for event in events if event.kind not in ("state", "replica_lost")]
+    assert kinds == ["validation", "finished"]
+    assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, 0)
+    assert (pool.trainer.step, pool.saved, pool.exported) == (0, [], [])
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["heldout_before"] is None
+    assert (summary["steps"], summary["model"]) == (0, "")
+    [row] = read_json_lines(folder / "metrics.jsonl")
+    kept = {key: row[key] for key in summary["validation"]}
+    assert kept == summary["validation"]
+    assert {GREEDY_REWARD, "validation/pass_at/4", "validation/task/default/pass_at/4"} <= set(kept)
+    written = io.StringIO()
+    show_summary(folder, Console(file=written, width=120))
+    told = written.getvalue()
+    assert "last validation: greedy " in told
+    assert "pass@4 " in told
+    assert "from_pretrained" not in told
+
+
+def test_a_validation_that_is_cancelled_before_it_began_does_not_pass_for_one(
+    tmp_path: Path,
+) -> None:
+    """Held, so that it ends at once."""
+    ended = [
+        _end_state(loop_at(only, step, done), goal)
+        for only, step, done, goal in (
+            (True, 0, True, Goal.CANCEL),
+            (True, 0, False, Goal.CANCEL),
+            (True, 0, False, Goal.PAUSE),
+            (False, STEPS, True, Goal.PAUSE),
+            (False, 1, True, Goal.PAUSE),
+            (False, 1, True, Goal.CANCEL),
+        )
+    ]
+    assert ended == [
+        *(RunState.SUCCEEDED, RunState.CANCELLED, RunState.PAUSED),
+        *(RunState.SUCCEEDED, RunState.PAUSED, RunState.CANCELLED),
+    ]
+
+
 def test_a_sink_that_hangs_holds_up_neither_the_runs_end_nor_what_the_controller_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,6 +517,8 @@ def test_a_sink_that_hangs_holds_up_neither_the_runs_end_nor_what_the_controller
     class Hangs:
         def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
             gate.wait(20)
+
+        def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None: ...
 
         def close(self) -> None: ...
 
@@ -732,7 +798,7 @@ def test_a_paused_run_fails_after_its_time_and_goes_on_when_resumed(
     pool.trainer.during_step, pool.is_down = outage.begin, outage
     (tmp_path / "run").mkdir()
     events: list[RunEvent] = []
-    run = {"max_attempts": 20, "checkpoint_every": 100}
+    run: dict[str, Any] = {"max_attempts": 20, "checkpoint_every": 100}
 
     async def body() -> None:
         endpoints = {**await pool.start(), "controller": await free_address()}

@@ -1,19 +1,24 @@
 import asyncio
 import json
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.controller.datasets import NUM_PREPARED
 from services.controller.groups import PromptSkipped
 from services.controller.room import Room
 from services.controller.validation import FIRST_NUMBER, Validation, Validator
 from services.manager.results import validation_samples
 from tests.controller.fakes import PROMPTS, make_config
 from trimaran.data.prompts import UnusableImageError
+from trimaran.metrics import find_metric
+from trimaran.sinks import AnswerRow
 from trimaran.types import Completion, Faulted, Group, Prompt, Sampling, Score, ScoredGroup
 
+CONFIG = make_config(reward={"rules": {"math": {"rule": "exact_match"}}})
 TEXTS = {
     # prompt -> greedy text, sampled texts; the right answers are 1, 2, 3
     "p:0": ("1", ["1", "1", "x", "x"]),
@@ -43,7 +48,9 @@ class FakeMaker:
             tuple(
                 Faulted("worker gone", {"style": 0.5}, ("math",))
                 if c.text == "fault"
-                else Score(right := float(c.text == group.prompt.answer), {"math": right})
+                else Score(
+                    right := float(c.text == group.prompt.answer), {"math": right}, False, c.text
+                )
                 for c in group.completions_G
             ),
         )
@@ -60,13 +67,13 @@ def held_out(prompts: list[Prompt]) -> Any:
 
 def validate(folder: Path, prompts: list[Prompt], num_samples: int) -> tuple[Validation, Any]:
     maker: Any = FakeMaker()
-    validator = Validator(held_out(prompts), maker, maker, make_config(), folder, Room(timeout=0))
+    validator = Validator(held_out(prompts), maker, maker, CONFIG, folder, Room(timeout=0))
     return asyncio.run(validator.validate(5, num_samples)), maker
 
 
 def test_reward_is_the_mean_reward_over_what_was_scored(tmp_path: Path) -> None:
     validation, maker = validate(tmp_path, PROMPTS[:4], 4)
-    assert validation == Validation(greedy=2 / 3, sampled=6 / 11, num_skipped=1)
+    assert (validation.greedy, validation.sampled, validation.num_skipped) == (2 / 3, 6 / 11, 1)
     numbers = [number for number, _, _ in maker.calls]
     assert len(set(numbers)) == len(numbers) == 8
     assert min(numbers) >= FIRST_NUMBER
@@ -114,8 +121,10 @@ def test_what_was_written_is_read_with_prompts_terms_and_faults(tmp_path: Path) 
 def test_without_samples_only_the_greedy_reward_is_known(tmp_path: Path) -> None:
     validation, _ = validate(tmp_path, PROMPTS[:3], 0)
     assert validation.sampled is None
+    names = ("greedy_reward/mean", "greedy_correct/share")
     assert set(validation.values()) == {
-        "validation/greedy_reward/mean",
+        *(f"validation/{name}" for name in names),
+        *(f"validation/task/add/{name}" for name in names),
         "validation/skipped_prompts",
     }
 
@@ -123,7 +132,7 @@ def test_without_samples_only_the_greedy_reward_is_known(tmp_path: Path) -> None
 def test_the_first_samples_and_the_newest_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.controller.validation.KEPT_FILES", 3)
+    monkeypatch.setattr("services.controller.samples_file.KEPT_FILES", 3)
     maker: Any = FakeMaker()
     validator = Validator(
         held_out(PROMPTS[:1]), maker, maker, make_config(), tmp_path, Room(timeout=0)
@@ -197,3 +206,126 @@ def test_prompts_are_fetched_as_the_replicas_take_them(tmp_path: Path) -> None:
     validator = Validator(found, maker, maker, config, tmp_path, Room(timeout=0))
     assert asyncio.run(validator.validate(5, 1)).num_skipped == 50
     assert most == 14
+
+
+def found(config: Any, maker: Any, prompts: Any, folder: Path, num_samples: int) -> Validation:
+    validator = Validator(prompts, maker, maker, config, folder, Room(timeout=0))
+    return asyncio.run(validator.validate(5, num_samples))
+
+
+def test_each_task_and_source_has_its_own_numbers(tmp_path: Path) -> None:
+    sources = ["", "openai/gsm8k", "openai/gsm8k"]
+    prompts = [
+        replace(prompt, extras={"data_source": source} if source else {})
+        for prompt, source in zip(PROMPTS[:3], sources, strict=True)
+    ]
+    values = found(CONFIG, FakeMaker(), held_out(prompts), tmp_path, 4).values()
+    assert values["validation/greedy_correct/share"] == 2 / 3
+    assert values["validation/task/add/pass_at/1"] == 0.5  # p:0: 1 1 x x
+    assert values["validation/task/add/majority_at/4"] == 0.5
+    assert values["validation/task/openai/gsm8k/greedy_correct/share"] == 0.5
+    # p:1: one of four; p:2: three of three, the fourth could not be scored
+    assert values["validation/task/openai/gsm8k/pass_at/2"] == (0.5 + 1) / 2
+    assert values["validation/task/openai/gsm8k/pass_at/4"] == 1.0
+    assert all(find_metric(key) for key in values)
+
+
+def test_a_column_with_another_name_in_each_row_does_not_make_as_many_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.controller.validation.MAX_TASKS", 3)
+    prompts = [replace(PROMPTS[0], task=f"task-{number}") for number in range(9)]
+    values = found(CONFIG, FakeMaker(), held_out(prompts), tmp_path, 0).values()
+    assert len([key for key in values if key.endswith("greedy_correct/share")]) == 1 + 3
+    assert values["validation/greedy_correct/share"] == 1.0
+
+
+def test_correct_is_what_the_run_says(tmp_path: Path) -> None:
+    config = make_config(
+        reward={"rules": {"style": {"rule": "format"}, "math": {"rule": "exact_match"}}},
+        validation={"correct_by": ["style", "math"], "correct_from": 2},
+    )
+    values = found(config, FakeMaker(), held_out(PROMPTS[:1]), tmp_path, 0).values()
+    assert values["validation/greedy_correct/share"] == 0.0
+
+
+def test_samples_are_drawn_as_the_validation_says(tmp_path: Path) -> None:
+    section = {"temperature": 0.2, "top_p": 0.7, "max_tokens": 64}
+    config = make_config(rollout={"temperature": 0.9}, validation=section)
+    maker = FakeMaker()
+    found(config, maker, held_out(PROMPTS[:1]), tmp_path, 4)
+    greedy, sampled = [sampling for _, _, sampling in maker.calls]
+    assert (greedy.temperature, greedy.max_tokens, greedy.top_p) == (0.0, 64, 1.0)
+    assert (sampled.temperature, sampled.max_tokens, sampled.top_p) == (0.2, 64, 0.7)
+
+
+def test_the_first_greedy_answers_are_shown_the_same_each_time(tmp_path: Path) -> None:
+    config = make_config(metrics={"sinks": ["wandb"]}, validation={"logged": 2})
+    validation = found(config, FakeMaker(), held_out([PROMPTS[8], *PROMPTS[:3]]), tmp_path, 4)
+    # The first of all was skipped; p:1 is none of the first two.
+    assert validation.answers == (
+        AnswerRow(5, "p:0", "add", "0 + 1?", "1", "1", 1.0, {"math": 1.0}),
+    )
+    assert found(CONFIG, FakeMaker(), held_out(PROMPTS[:3]), tmp_path, 4).answers == ()
+
+
+def test_images_that_are_in_memory_have_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 replicas would take thousands of prompts at a time, each with megabytes of images."""
+    monkeypatch.setattr("services.controller.validation.MAX_IMAGE_BYTES", 1000)
+    held = most = 0
+
+    class Images(HeldOut):
+        async def fetch(self, index: int) -> Prompt:
+            nonlocal held, most
+            await asyncio.sleep(0)
+            held += 100
+            most = max(most, held)
+            message = replace(self[index].messages[0], images=(bytes(60), bytes(40)))
+            return replace(self[index], messages=(message,))
+
+    class SlowMaker(FakeMaker):
+        async def generate(self, number: int, prompt: Prompt, sampling: Sampling) -> Group:
+            nonlocal held
+            for _ in range(50):
+                await asyncio.sleep(0)
+            held -= 100
+            if prompt.prompt_id == "q:7":
+                raise PromptSkipped("too long")
+            return await super().generate(number, prompt, sampling)
+
+    prompts: Any = Images([replace(PROMPTS[0], prompt_id=f"q:{n}") for n in range(500)])
+    config = make_config(rollout={"replicas": 64, "max_concurrency": 64})
+    validation = found(config, SlowMaker(), prompts, tmp_path, 0)
+    assert validation.num_skipped == 500
+    assert held == 0
+    assert 1000 <= most <= 1000 + 100 * NUM_PREPARED
+
+
+def test_no_answer_is_kept_once_it_is_written(tmp_path: Path) -> None:
+    """Sixteen samples of 8k tokens to a thousand prompts are gigabytes of tokens."""
+    made: list[weakref.ref[Group]] = []
+    most = 0
+
+    class Maker(FakeMaker):
+        async def generate(self, number: int, prompt: Prompt, sampling: Sampling) -> Group:
+            nonlocal most
+            completion = Completion((1,), (0.0,), "1", "stop", ())
+            group = Kept(number, 1, prompt, (1,), (completion,) * sampling.num_samples)
+            made.append(weakref.ref(group))
+            most = max(most, sum(one() is not None for one in made))
+            await asyncio.sleep(0)
+            return group
+
+    prompts = held_out([replace(PROMPTS[0], prompt_id=f"q:{n}") for n in range(300)])
+    config = make_config(rollout={"replicas": 2, "max_concurrency": 4})
+    validation = found(config, Maker(), prompts, tmp_path, 1)
+    assert (validation.num_skipped, len(made)) == (0, 600)
+    assert most <= 2 * 8 * 2
+    rows = (tmp_path / "samples" / "step-00005.jsonl").read_text().splitlines()
+    assert [json.loads(row)["prompt_id"] for row in rows] == [f"q:{n}" for n in range(300)]
+
+
+class Kept(Group):
+    """Without slots, so that it can be looked after."""

@@ -38,6 +38,33 @@ def test_a_run_leaves_all_that_it_promises_and_nothing_alive(write_run, tmp_path
     assert_loads_in_transformers(folder / "model")
     assert str(folder) in output
     assert runs.survivors(tmp_path) == []
+    assert_validates_alike(path, folder, tmp_path)
+
+
+def assert_validates_alike(path, first, tmp_path):
+    """A run that only validates the checkpoint of another finds what that one found, and trains nothing."""
+    settings = (
+        "run.seed=7",
+        "metrics.also=[verl]",
+        "validation.only=true",
+        f"trainer.load={first}",
+    )
+    second = f"run.folder={tmp_path / 'second'}"
+    code, output = runs.train(path, *settings, second, run_folder_parent=tmp_path)
+    assert code == 0, output
+    folder = runs.only_run(tmp_path / "second")
+    *_, last = runs.rows(first, "validation")
+    [row] = runs.rows(folder, "validation")
+    for key in ("validation/greedy_reward/mean", "validation/greedy_correct/share"):
+        assert row[key] == last[key]
+    n = max(int(key.rpartition("/")[2]) for key in row if key.startswith("validation/pass_at/"))
+    assert row[f"val-core/default/acc/best@{n}/mean"] == row[f"validation/pass_at/{n}"]
+    assert f"validation/majority_at/{n}" in row
+    assert runs.rows(folder, "step") == []
+    assert not (folder / "model").exists()
+    assert not list(folder.glob("checkpoints/step-*"))
+    assert json.loads((folder / "summary.json").read_text())["steps"] == 0
+    assert runs.survivors(tmp_path) == []
 
 
 def assert_loads_in_transformers(folder):

@@ -425,6 +425,15 @@ def test_validation_counts_among_the_tokens(roots):
     trained = 20 * 8 * 8
     validated = 1000 * (4 * (4 + 1) + 2 * (16 + 1))
     assert cost.tokens == (trained + validated) * 1024
+    text = specify(
+        data={"train": "train.jsonl", "validation": "validation.jsonl"},
+        validation={"max_tokens": 4096},
+    )
+    assert costs_of(admitted(roots, text)).tokens == trained * 1024 + validated * 4096
+    text = specify(
+        data={"train": "train.jsonl", "validation": "validation.jsonl"}, validation={"only": True}
+    )
+    assert costs_of(admitted(roots, text)).tokens == 1000 * (16 + 1) * 1024
 
 
 def test_an_owner_has_so_many_runs_at_a_time():

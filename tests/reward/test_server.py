@@ -58,7 +58,10 @@ def while_serving(
 def test_answers_with_one_verdict_a_completion(tmp_path: Path) -> None:
     async def use(client: RewardClient) -> None:
         verdicts = await client.score_group(group_of(["wrong", "right"]), SECONDS)
-        assert verdicts == (Score(0.0, {"exact_match": 0.0}), Score(2.0, {"exact_match": 1.0}))
+        assert verdicts == (
+            Score(0.0, {"exact_match": 0.0}, prediction="wrong"),
+            Score(2.0, {"exact_match": 1.0}, prediction="right"),
+        )
 
     while_serving(configure({"exact_match": 2.0}), tmp_path, use)
 
@@ -88,9 +91,9 @@ def test_a_weighted_sum_with_a_function_that_the_operator_allowed(
     async def use(client: RewardClient) -> None:
         verdicts = await client.score_group(group_of(["right", "exit", "wrong"]), SECONDS)
         assert verdicts == (
-            Score(0.5, {"exact_match": 1.0, "unruly": 1.0}),
-            Score(-0.5, {"exact_match": 0.0, "unruly": 1.0}, indigestible=True),
-            Score(0.0, {"exact_match": 0.0, "unruly": 0.0}),
+            Score(0.5, {"exact_match": 1.0, "unruly": 1.0}, prediction="right"),
+            Score(-0.5, {"exact_match": 0.0, "unruly": 1.0}, True, prediction="exit"),
+            Score(0.0, {"exact_match": 0.0, "unruly": 0.0}, prediction="wrong"),
         )
 
     while_serving(configure(rules), tmp_path, use)

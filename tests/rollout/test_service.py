@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,17 @@ def test_temperature_zero_takes_the_most_likely_token(replica, reference, weight
         prompt = torch.tensor([group.prompt_token_ids])
         expected = reference.generate(prompt, do_sample=False, max_new_tokens=16, eos_token_id=END)
         assert first.token_ids_T == tuple(expected[0, prompt.shape[1] :].tolist())
+
+    with_client(replica, body)
+
+
+def test_top_p_draws_from_the_likeliest_tokens_alone(replica, weights):
+    async def body(client):
+        version = await replica.publish(client, weights)
+        greedy = await generate(client, sampling(1, 16, 0.0), least=version)
+        drawn = await generate(client, replace(sampling(3, 16), top_p=1e-6), least=version)
+        wanted = greedy.completions_G[0].token_ids_T
+        assert [completion.token_ids_T for completion in drawn.completions_G] == [wanted] * 3
 
     with_client(replica, body)
 

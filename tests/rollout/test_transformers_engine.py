@@ -8,7 +8,7 @@ import torch
 
 from services.rollout.engine import Chunk, GenerationRequest, create_engine
 from services.rollout.temperature import check_temperature
-from services.rollout.transformers.batch import draws, inverse_cdf
+from services.rollout.transformers.batch import draws, inverse_cdf, likeliest
 from services.weight_sync.data.manifest import list_digests
 from tests.rollout.versions import shadow_of
 from trimaran.config import parse_config
@@ -188,6 +188,17 @@ def test_inverse_cdf_takes_the_first_token_beyond_the_draw():
     probabilities_BV = torch.tensor([[0.2, 0.5, 0.0, 0.3]] * 5)
     draws_B = torch.tensor([0.0, 0.19, 0.21, 0.71, 0.999], dtype=torch.float64)
     assert inverse_cdf(probabilities_BV.log(), draws_B).tolist() == [0, 0, 1, 3, 3]
+
+
+def test_top_p_leaves_the_least_likely_tokens_out():
+    probabilities_BV = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.1, 0.8]])
+    kept_BV = likeliest(probabilities_BV.log(), 0.7).exp()
+    assert kept_BV.tolist() == [pytest.approx([0, 0.5, 0.3]), pytest.approx([0, 0, 0.8])]
+    assert likeliest(probabilities_BV.log(), 1.0).exp().tolist()[0] == pytest.approx(
+        [0.2, 0.5, 0.3]
+    )
+    draws_B = torch.tensor([0.99, 0.0], dtype=torch.float64)
+    assert inverse_cdf(likeliest(probabilities_BV.log(), 0.7), draws_B).tolist() == [2, 2]
 
 
 def test_draws_are_the_completions_own():

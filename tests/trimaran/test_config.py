@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,6 +160,14 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ("trainer", {"learning_rate": float("inf")}, "trainer.learning_rate"),
         ("run", {"keep_best": 1}, "run.keep_best (1) compares validations: give data.validation"),
         ("run", {"best_by": "majority"}, "run.best_by"),
+        ("validation", {"only": True}, "validation.only: there is nothing to validate; give data"),
+        ("validation", {"correct_by": ["math"]}, "validation.correct_by: math is none of reward"),
+        (
+            "validation",
+            {"logged": 5},
+            "validation.logged sends answers to metrics.sinks, and there",
+        ),
+        ("validation", {"top_p": 0}, "validation.top_p"),
         (
             "run",
             {"checkpoint_models": True, "checkpoints": "s3://bucket/runs"},
@@ -248,3 +257,24 @@ reward: {rules: {exact_match: 1}}
     assert changed.data.files == (Path.cwd() / "x.jsonl",)
     listed = load_config(written(tmp_path, text), ["data.train=[{path: x.jsonl, weight: 2}]"])
     assert [(one.path, one.weight) for one in listed.data.train] == [(Path.cwd() / "x.jsonl", 2)]
+
+
+def test_a_replica_has_room_for_the_longest_answer_whatever_it_is_for() -> None:
+    least: dict[str, Any] = {
+        "model": {"path": "m"},
+        "data": {"train": "t"},
+        "reward": {"rules": {"gsm8k": 1}},
+        "rollout": {"max_tokens": 100, "max_prompt_tokens": 10},
+    }
+    found = [
+        (one.max_answer_tokens, one.max_answer_key, one.max_model_tokens)
+        for one in (
+            parse_config({**least, "validation": section})
+            for section in ({}, {"max_tokens": 50}, {"max_tokens": 200})
+        )
+    ]
+    assert found == [
+        (100, "rollout.max_tokens", 110),
+        (100, "rollout.max_tokens", 110),
+        (200, "validation.max_tokens", 210),
+    ]

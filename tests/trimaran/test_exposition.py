@@ -56,6 +56,8 @@ def test_the_metrics_of_a_step_have_their_axes_as_labels() -> None:
             "weight_sync/bytes": 10.0,
             "weight_sync/bytes/memory": 7.0,
             "controller/phase/waiting/seconds": 0.5,
+            "validation/pass_at/4": 0.75,
+            "validation/task/openai/gsm8k/pass_at/4": 0.875,
         }
     )
     told = values(metrics.text())
@@ -65,6 +67,8 @@ def test_the_metrics_of_a_step_have_their_axes_as_labels() -> None:
     assert told["trimaran_step_weight_sync_bytes",] == 10.0
     assert told["trimaran_step_weight_sync_bytes_by_transport", "memory"] == 7.0
     assert told["trimaran_step_controller_phase_seconds", "waiting"] == 0.5
+    assert told["trimaran_step_validation_pass_at_by_k", "4"] == 0.75
+    assert told["trimaran_step_validation_task_pass_at_by_k", "4", "openai/gsm8k"] == 0.875
 
 
 def test_names_are_unique_and_as_prometheus_wants_them() -> None:

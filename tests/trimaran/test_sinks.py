@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from trimaran import sinks
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
-from trimaran.sinks import About, SinkThread, close_sinks, open_sinks, without_secrets
+from trimaran.sinks import About, AnswerRow, SinkThread, close_sinks, open_sinks, without_secrets
 from trimaran.telemetry import MetricsWriter
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -28,6 +29,7 @@ ROWS = [(100.0, 1, {"trainer/loss": 0.5}), (101.0, 2, {"trainer/loss": 0.25, "ac
 class Recorder:
     def __init__(self, gate: threading.Event | None = None, fault: str = "") -> None:
         self.rows: list[tuple[float, int, dict[str, float]]] = []
+        self.answers: list[tuple[int, list[AnswerRow]]] = []
         self.is_closed = False
         self._gate, self._fault = gate, fault
 
@@ -37,6 +39,9 @@ class Recorder:
         if self._fault:
             raise RuntimeError(self._fault)
         self.rows.append((now, step, dict(values)))
+
+    def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
+        self.answers.append((step, list(rows)))
 
     def close(self) -> None:
         self.is_closed = True
@@ -55,6 +60,72 @@ def test_rows_arrive_in_order_and_what_is_not_finite_does_not(tmp_path: Path) ->
         (101.0, 1, {"validation/greedy_reward/mean": 1.0}),
     ]
     assert recorder.is_closed
+
+
+ANSWER = AnswerRow(5, "h:1", "add", "1 + 2?", "It is 3", "3", 0.9, {"b": 1.0, "a": 0.5})
+CELLS = [5, "h:1", "add", "1 + 2?", "It is 3", "3", 0.9, '{"a": 0.5, "b": 1.0}']
+COLUMNS = ["step", "prompt_id", "task", "prompt", "answer", "reference", "reward", "terms"]
+
+
+def test_answers_go_to_the_sinks_alone(tmp_path: Path) -> None:
+    recorder = Recorder()
+    thread = SinkThread("mine", lambda: recorder)
+    metrics = MetricsWriter(tmp_path, sinks=[thread])
+    metrics.write_answers(4, [])
+    metrics.write_answers(5, [ANSWER])
+    metrics.close()
+    close_sinks([thread])
+    assert recorder.answers == [(5, [ANSWER])]
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_long_texts_are_cut_in_a_table() -> None:
+    row = dataclasses.replace(ANSWER, answer="x" * 10_000, reward=None)
+    cells = row.cells()
+    assert cells[4] == "x" * 8192 + " [1,808 more characters: samples/ of the run]"
+    assert cells[6] is None
+    assert ANSWER.text().splitlines()[:2] == ["step: 5", "prompt_id: h:1"]
+
+
+@pytest.mark.parametrize("name", ["wandb", "swanlab", "mlflow", "trackio"])
+def test_each_service_is_given_a_table_or_texts(
+    name: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[tuple[Any, ...]] = []
+
+    class Client:
+        run_id = "r"
+
+        def __getattr__(self, name: str) -> Any:
+            return self if name == "info" else lambda *_, **__: self
+
+        def log(self, values: Any, step: int) -> None:
+            logged.append((values, step))
+
+        def log_dict(self, run: Any, table: Any, path: str) -> None:
+            logged.append((table, path))
+
+    client: Any = Client()
+    for module in ("wandb", "swanlab", "trackio", "mlflow.tracking", "mlflow.entities"):
+        fake: Any = ModuleType(module)
+        fake.init, fake.log, fake.Settings = (lambda **_: client), client.log, dict
+        fake.Table = lambda data, columns=None: ("table", columns, data)
+        fake.Text = lambda text, caption: ("text", text, caption)
+        fake.MlflowClient, fake.Metric = (lambda **_: client), None
+        monkeypatch.setitem(sys.modules, module, fake)
+    sink = sinks.SINKS[name](About("p", "n", tmp_path, {}))
+    sink.write_answers(5, [ANSWER])
+    table = ("table", COLUMNS, [CELLS])
+    expected = {
+        "wandb": ({"validation/samples": table}, 5),
+        "trackio": (
+            {"validation/samples": ("table", None, [dict(zip(COLUMNS, CELLS, strict=True))])},
+            5,
+        ),
+        "swanlab": ({"validation/samples": [("text", ANSWER.text(), "h:1")]}, 5),
+        "mlflow": ({"columns": COLUMNS, "data": [CELLS]}, "validation/samples/step-00005.json"),
+    }
+    assert logged == [expected[name]]
 
 
 def test_a_slow_one_holds_up_nobody(
@@ -116,7 +187,7 @@ def test_for_one_that_has_failed_nothing_is_kept() -> None:
     thread.wait(10)
     for step in range(5):
         thread.write(float(step), step, {"trainer/loss": 1.0})
-    assert thread._rows.qsize() == 0
+    assert thread._calls.qsize() == 0
 
 
 def test_a_package_that_is_missing_is_named(
@@ -198,6 +269,7 @@ def sent(name: Any, about: About, caplog: pytest.LogCaptureFixture) -> None:
         [thread] = open_sinks([name], about)
         for row in ROWS:
             thread.write(*row)
+        thread.write_answers(5, [ANSWER])
         close_sinks([thread], 120)
     assert [
         record.getMessage() for record in caplog.records if record.name == "trimaran.sinks"
@@ -213,6 +285,8 @@ def test_wandb_keeps_the_numbers_offline(about: About, caplog: pytest.LogCapture
     [folder] = (about.folder / "wandb").glob("offline-run-*")
     [log] = folder.glob("run-*.wandb")
     assert b"trainer/loss" in log.read_bytes()
+    [table] = folder.rglob("*.table.json")
+    assert json.loads(table.read_text())["data"] == [CELLS]
     assert list(folder.rglob("output.log")) == []
 
 
@@ -220,7 +294,8 @@ def test_wandb_keeps_the_numbers_offline(about: About, caplog: pytest.LogCapture
 def test_swanlab_keeps_the_numbers_offline(about: About, caplog: pytest.LogCaptureFixture) -> None:
     sent("swanlab", about, caplog)
     files = [path for path in (about.folder / "swanlab").rglob("*") if path.is_file()]
-    assert any(b"trainer/loss" in path.read_bytes() for path in files)
+    for told in (b"trainer/loss", b"It is 3"):
+        assert any(told in path.read_bytes() for path in files)
 
 
 @pytest.mark.e2e
@@ -235,6 +310,8 @@ def test_mlflow_has_the_numbers(about: About, caplog: pytest.LogCaptureFixture) 
         for m in client.get_metric_history(run.info.run_id, "trainer/loss")
     ]
     assert found == [(1, 0.5, 100_000), (2, 0.25, 101_000)]
+    [table] = about.folder.rglob("step-00005.json")
+    assert json.loads(table.read_text()) == {"columns": COLUMNS, "data": [CELLS]}
     assert run.info.status == "FINISHED"
 
 
@@ -247,10 +324,10 @@ def test_trackio_has_the_numbers(about: About, caplog: pytest.LogCaptureFixture)
     rows: list[Any] = []
     for _ in range(50):
         rows = sqlite3.connect(database).execute("select step, metrics from metrics").fetchall()
-        if len(rows) == 2:
+        if len(rows) == 3:
             break
         time.sleep(0.1)
-    assert [(step, json.loads(values)["trainer/loss"]) for step, values in rows] == [
-        (1, 0.5),
-        (2, 0.25),
-    ]
+    found = [(step, json.loads(values)) for step, values in rows]
+    assert [(step, row["trainer/loss"]) for step, row in found[:2]] == [(1, 0.5), (2, 0.25)]
+    assert found[2][0] == 5
+    assert found[2][1]["validation/samples"]["_value"] == [dict(zip(COLUMNS, CELLS, strict=True))]

@@ -90,7 +90,14 @@ prompts = st.builds(
     texts,
     st.dictionaries(texts, texts, max_size=3),
 )
-samplings = st.builds(types.Sampling, st.floats(0, 10), uint32, uint32, st.integers(0, 2**64 - 1))
+samplings = st.builds(
+    types.Sampling,
+    st.floats(0, 10),
+    uint32,
+    uint32,
+    st.integers(0, 2**64 - 1),
+    st.floats(0, 1, exclude_min=True),
+)
 segments = st.builds(types.Segment, uint32, uint32, versions, texts)
 completions = st.builds(
     types.Completion,
@@ -111,7 +118,7 @@ groups = st.builds(
     texts,
     st.binary(max_size=9),
 )
-verdicts = st.builds(types.Score, rewards, terms, st.booleans()) | st.builds(
+verdicts = st.builds(types.Score, rewards, terms, st.booleans(), st.none() | texts) | st.builds(
     types.Faulted, texts, terms, st.lists(texts, max_size=3).map(tuple)
 )
 scored_groups = st.builds(
@@ -274,3 +281,12 @@ def test_what_is_out_of_bounds_is_refused_as_input(what):
     decode, message = HOSTILE[what]
     with pytest.raises(InputError):
         decode(message)
+
+
+@pytest.mark.parametrize("top_p", [0.0, -0.5, 1.5, float("nan")])
+def test_a_top_p_that_is_none_is_refused(top_p: float) -> None:
+    message = wire.encode_sampling(types.Sampling(1.0, 8, 1))
+    assert not message.HasField("top_p")
+    message.top_p = top_p
+    with pytest.raises(InputError, match="top_p: must be above 0 and at most 1"):
+        wire.decode_sampling(message)

@@ -78,7 +78,7 @@ def show_errors(config: RunConfig | None, service: str | None = None) -> None:
 def check_lengths(config: RunConfig, facts: ModelFacts) -> None:
     if config.max_model_tokens > facts.max_positions:
         raise InputError(
-            f"rollout.max_prompt_tokens + rollout.max_tokens: {config.max_model_tokens} is more"
+            f"rollout.max_prompt_tokens + {config.max_answer_key}: {config.max_model_tokens} is more"
             f" than the {facts.max_positions} positions of the model; lower one of them"
         )
 

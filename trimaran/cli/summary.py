@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from trimaran.metrics import GREEDY_CORRECT, MAJORITY_AT, PASS_AT
 from trimaran.places import is_bucket
 
 Rewards = Mapping[str, float | None]
@@ -32,6 +34,8 @@ def show_summary(folder: Path, console: Console) -> None:
         before, after = summary["heldout_before"], summary["heldout_after"]
         if before or after:
             console.print(_heldout_table(before or {}, after or {}))
+        if shares := _shares(summary.get("validation") or {}):
+            console.print("last validation: " + ", ".join(shares), highlight=False)
         console.print(_describe(summary), highlight=False)
         model = summary.get("model", str(folder / "model"))
     console.print(f"run folder: {folder}", highlight=False, soft_wrap=True)
@@ -55,6 +59,21 @@ def _heldout_table(before: Rewards, after: Rewards) -> Table:
         values = (side.get(name) for side in (before, after))
         table.add_row(name, *("-" if value is None else f"{value:.3f}" for value in values))
     return table
+
+
+def _shares(validation: Mapping[str, float]) -> list[str]:
+    """What is correct, over all tasks; the numbers of each task stand in summary.json."""
+    names = {
+        re.compile(re.escape(GREEDY_CORRECT)): "greedy",
+        re.compile(PASS_AT.format(r"(\d+)")): "pass@",
+        re.compile(MAJORITY_AT.format(r"(\d+)")): "majority@",
+    }
+    return [
+        f"{name}{''.join(found.groups())} {value:.3f}"
+        for pattern, name in names.items()
+        for key, value in validation.items()
+        if (found := pattern.fullmatch(key))
+    ]
 
 
 def _describe(summary: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from trimaran.migrating.guides import LAUNCHING, SWITCHES, Replaced
 from trimaran.migrating.rows import Row
 from trimaran.migrating.systems import SYSTEMS
 from trimaran.other_names import LEFT_OUT, NAMES
+from trimaran.validation_names import VALIDATION_NAMES
 
 HEAD = """\
 # From verl, EasyR1 and MindSpeed-RL
@@ -114,6 +115,9 @@ def _figures() -> Iterator[str]:
     for name in NAMES:
         ours = ", ".join(f"`{key}`" for key in name.keys)
         yield f"| `{name.name}` | {', '.join(name.schemes)} | {ours} | {name.text} |"
+    for theirs, (ours, text) in VALIDATION_NAMES.items():
+        names = ", ".join(f"`{one}`" for one in theirs.split(", "))
+        yield f"| {names} | verl | `{ours}` | {text} |"
     yield ""
     yield "Left out:"
     yield ""

@@ -28,12 +28,14 @@ from trimaran.migrating.shared import (
     ALL_PROMPTS,
     BEFORE,
     HERE,
+    LOGGED_TEXT,
     MEGATRON,
     MEMORY,
     NO_CRITIC,
     NO_KL,
     PADDING,
     ROOM,
+    VALIDATES_ONLY,
     WHOLE,
     Shape,
     data_file,
@@ -41,10 +43,12 @@ from trimaran.migrating.shared import (
     freeze_tower,
     hosts,
     image_key,
+    is_validated,
     kept,
     kl_in,
     known_steps,
     limit_images,
+    logged,
     loggers,
     lora,
     model_folder,
@@ -55,8 +59,11 @@ from trimaran.migrating.shared import (
     run_name,
     samples,
     steps_of,
+    top_k_of_validation,
+    top_p_of_validation,
     updates_of,
     validates_before,
+    validates_only,
     whole,
 )
 
@@ -80,9 +87,7 @@ def _num_steps(theirs: Theirs) -> int | None:
 
 
 def _validation(value: Any, theirs: Theirs) -> Outcome:
-    if not int(theirs["trainer.val_freq"] or 0) > 0 and not is_on(
-        theirs["trainer.val_before_train"]
-    ):
+    if not is_validated(theirs, "trainer.val_freq"):
         return Outcome("ignored", "nothing is validated")
     outcome = data_file("data.validation", "data.val_files")(value, theirs)
     if not outcome.settings:
@@ -311,7 +316,7 @@ ROWS: tuple[Row, ...] = (
     ),
     ignored(
         "data.val_batch_size",
-        "all prompts of a validation are under way at once, as far as the engines have room",
+        "prompts of a validation are under way as the engines have room, and as their images take memory",
         -1,
     ),
     own(
@@ -545,7 +550,27 @@ ROWS: tuple[Row, ...] = (
         _validation_samples,
     ),
     part(f"{ROLLOUT}.val_override_config.temperature", f"{ROLLOUT}.val_override_config.n"),
-    *each(f"{ROLLOUT}.val_override_config", "top_p top_k", WHOLE),
+    own(
+        f"{ROLLOUT}.val_override_config.top_p",
+        "validation.top_p",
+        None,
+        "of the samples",
+        top_p_of_validation,
+    ),
+    same(
+        f"{ROLLOUT}.val_override_config.max_tokens",
+        "validation.max_tokens",
+        None,
+        "of every answer to a held-out prompt",
+        whole,
+    ),
+    own(
+        f"{ROLLOUT}.val_override_config.top_k",
+        "",
+        None,
+        "samples are drawn from all tokens",
+        top_k_of_validation,
+    ),
     ignored("worker.ref.strategy", MEGATRON, "fsdp"),
     own(
         "worker.ref.fsdp.enable_cpu_offload",
@@ -622,15 +647,8 @@ ROWS: tuple[Row, ...] = (
     ignored("trainer.critic_warmup", NO_CRITIC, 0),
     own("trainer.val_freq", "validation.every", -1, "-1: at the end alone", _validate_every),
     own("trainer.val_before_train", "", True, BEFORE, validates_before),
-    only(
-        "trainer.val_only",
-        False,
-        (False,),
-        "the run trains",
-        "a run here trains; `trimaran convert` makes"
-        " a Hugging Face folder of a checkpoint, which any evaluation takes",
-    ),
-    ignored("trainer.val_generations_to_log", "samples/ holds all answers to held-out prompts", 0),
+    own("trainer.val_only", "validation.only", False, VALIDATES_ONLY, validates_only),
+    own("trainer.val_generations_to_log", "validation.logged", 0, LOGGED_TEXT, logged),
     own(
         "trainer.save_freq",
         "run.checkpoint_every",

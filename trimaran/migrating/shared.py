@@ -27,6 +27,8 @@ WRITTEN = ("console", "file", "tensorboard")
 """By every run of ours."""
 ALL_PROMPTS = 1_000_000
 """Of a validation: the most that `validation.max_prompts` takes."""
+MOST_LOGGED = 100
+"""The most that `validation.logged` takes."""
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 FUSED_TARGETS = {
     "linear_qkv": ("q_proj", "k_proj", "v_proj"),
@@ -328,6 +330,49 @@ def hosts(value: Any, theirs: Theirs) -> Outcome:
     return Outcome(
         "noted", "several hosts: give network.subnet, and start it as docs/deploy.md says"
     )
+
+
+VALIDATES_ONLY = "true: one validation of `validation.final_samples`, and the run ends"
+LOGGED_TEXT = (
+    "greedy answers to the first so many held-out prompts, the same each time, as a table; `metrics.sinks` shows"
+    " it, and samples/ has the answers to all prompts"
+)
+
+
+def is_validated(theirs: Theirs, every_key: str) -> bool:
+    switches = ("trainer.val_before_train", "trainer.val_only")
+    return int(theirs[every_key] or 0) > 0 or any(is_on(theirs[key]) for key in switches)
+
+
+def validates_only(value: Any, theirs: Theirs) -> Outcome:
+    if not is_on(value):
+        return Outcome("ignored", "the run trains")
+    return Outcome("mapped", "", {"validation.only": True})
+
+
+def logged(value: Any, theirs: Theirs) -> Outcome:
+    """Where a sink is named that can show them."""
+    number = min(int(value or 0), MOST_LOGGED)
+    if number <= 0:
+        return Outcome("ignored", "not asked for")
+    named = loggers(theirs["trainer.logger"], theirs).settings.get("metrics.sinks")
+    if not named:
+        return Outcome("ignored", "no sink is named; samples/ has the answers to all prompts")
+    return Outcome("mapped", "", {"validation.logged": number})
+
+
+def top_p_of_validation(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or float(value) == 1:
+        return Outcome("ignored", "all tokens, as here without the key")
+    if not 0 < float(value) < 1:
+        return Outcome("refused", "give a number above 0 and at most 1")
+    return Outcome("mapped", "", {"validation.top_p": float(value)})
+
+
+def top_k_of_validation(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or int(value) < 1:
+        return Outcome("ignored", "all tokens, as here")
+    return Outcome("noted", "samples are drawn from all tokens; validation.top_p bounds them")
 
 
 def samples(number: Any, temperature: Any, is_greedy: bool) -> Outcome:

@@ -15,6 +15,7 @@ from trimaran.migrating.shared import (
     Shape,
     data_file,
     image_key,
+    is_validated,
     kept,
     kl_in,
     known_steps,
@@ -88,7 +89,7 @@ def num_steps(theirs: Theirs) -> int | None:
 
 
 def validation(value: Any, theirs: Theirs) -> Outcome:
-    if int(theirs["trainer.test_freq"] or 0) <= 0 and not is_on(theirs["trainer.val_before_train"]):
+    if not is_validated(theirs, "trainer.test_freq"):
         return Outcome("ignored", "nothing is validated")
     return data_file("data.validation", "data.val_files")(value, theirs)
 

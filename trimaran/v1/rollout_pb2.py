@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from trimaran.v1 import types_pb2 as trimaran_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19trimaran/v1/rollout.proto\x12\x0btrimaran.v1\x1a\x17trimaran/v1/types.proto\"V\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\x12\n\nmax_tokens\x18\x02 \x01(\r\x12\x13\n\x0bnum_samples\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\"0\n\x0c\x43ontinuation\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\"\x84\x02\n\x0fGenerateRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12#\n\x06prompt\x18\x04 \x01(\x0b\x32\x13.trimaran.v1.Prompt\x12\'\n\x08sampling\x18\x05 \x01(\x0b\x32\x15.trimaran.v1.Sampling\x12\x30\n\rcontinuations\x18\x06 \x03(\x0b\x32\x19.trimaran.v1.Continuation\x12+\n\x0bmin_version\x18\x07 \x01(\x0b\x32\x16.trimaran.v1.VersionId\"8\n\x06Opened\x12\x18\n\x10prompt_token_ids\x18\x01 \x01(\x0c\x12\x14\n\x0cimage_digest\x18\x02 \x01(\t\"i\n\x0cSegmentChunk\x12\r\n\x05index\x18\x01 \x01(\r\x12%\n\x07segment\x18\x02 \x01(\x0b\x32\x14.trimaran.v1.Segment\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x10\n\x08logprobs\x18\x04 \x01(\x0c\"g\n\x08\x46inished\x12\r\n\x05index\x18\x01 \x01(\r\x12\x15\n\rfinish_reason\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0f\n\x07\x65xperts\x18\x04 \x01(\x0c\x12\x16\n\x0eprompt_experts\x18\x05 \x01(\x0c\"\x8b\x01\n\x10GenerateResponse\x12#\n\x06opened\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Opened\x12)\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x19.trimaran.v1.SegmentChunk\x12\'\n\x08\x66inished\x18\x03 \x03(\x0b\x32\x15.trimaran.v1.Finished\"\x87\x02\n\x13StageWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12+\n\x07version\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\'\n\x08manifest\x18\x03 \x01(\x0b\x32\x15.trimaran.v1.Manifest\x12$\n\x07sources\x18\x04 \x03(\x0b\x32\x13.trimaran.v1.Source\x12+\n\x06limits\x18\x05 \x01(\x0b\x32\x1b.trimaran.v1.TransferLimits\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\t\x12\x11\n\tkeep_live\x18\x07 \x01(\x08\";\n\x14StageWeightsResponse\x12#\n\x06staged\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Staged\"w\n\x14\x43ommitWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12+\n\x07version\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\r\n\x05maker\x18\x03 \x01(\t\".\n\x15\x43ommitWeightsResponse\x12\x15\n\rpause_seconds\x18\x01 \x01(\x01\"t\n\x13\x41\x62ortWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\'\n\x07version\x18\x02 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\t\"\x16\n\x14\x41\x62ortWeightsResponse\"\x9d\x01\n\x0fReadBackRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\'\n\x07version\x18\x02 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12#\n\x06\x62locks\x18\x03 \x01(\x0b\x32\x13.trimaran.v1.Ranges\x12\x17\n\x0ftimeout_seconds\x18\x04 \x01(\x01\"#\n\x10ReadBackResponse\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\"8\n\x11GetReplicaRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"a\n\x12GetReplicaResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04live\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\x13\n\x0bnum_running\x18\x03 \x01(\r2\xf5\x03\n\x0eRolloutService\x12I\n\x08Generate\x12\x1c.trimaran.v1.GenerateRequest\x1a\x1d.trimaran.v1.GenerateResponse0\x01\x12S\n\x0cStageWeights\x12 .trimaran.v1.StageWeightsRequest\x1a!.trimaran.v1.StageWeightsResponse\x12V\n\rCommitWeights\x12!.trimaran.v1.CommitWeightsRequest\x1a\".trimaran.v1.CommitWeightsResponse\x12S\n\x0c\x41\x62ortWeights\x12 .trimaran.v1.AbortWeightsRequest\x1a!.trimaran.v1.AbortWeightsResponse\x12G\n\x08ReadBack\x12\x1c.trimaran.v1.ReadBackRequest\x1a\x1d.trimaran.v1.ReadBackResponse\x12M\n\nGetReplica\x12\x1e.trimaran.v1.GetReplicaRequest\x1a\x1f.trimaran.v1.GetReplicaResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19trimaran/v1/rollout.proto\x12\x0btrimaran.v1\x1a\x17trimaran/v1/types.proto\"t\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\x12\n\nmax_tokens\x18\x02 \x01(\r\x12\x13\n\x0bnum_samples\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x12\n\x05top_p\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_top_p\"0\n\x0c\x43ontinuation\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\"\x84\x02\n\x0fGenerateRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12#\n\x06prompt\x18\x04 \x01(\x0b\x32\x13.trimaran.v1.Prompt\x12\'\n\x08sampling\x18\x05 \x01(\x0b\x32\x15.trimaran.v1.Sampling\x12\x30\n\rcontinuations\x18\x06 \x03(\x0b\x32\x19.trimaran.v1.Continuation\x12+\n\x0bmin_version\x18\x07 \x01(\x0b\x32\x16.trimaran.v1.VersionId\"8\n\x06Opened\x12\x18\n\x10prompt_token_ids\x18\x01 \x01(\x0c\x12\x14\n\x0cimage_digest\x18\x02 \x01(\t\"i\n\x0cSegmentChunk\x12\r\n\x05index\x18\x01 \x01(\r\x12%\n\x07segment\x18\x02 \x01(\x0b\x32\x14.trimaran.v1.Segment\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x10\n\x08logprobs\x18\x04 \x01(\x0c\"g\n\x08\x46inished\x12\r\n\x05index\x18\x01 \x01(\r\x12\x15\n\rfinish_reason\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0f\n\x07\x65xperts\x18\x04 \x01(\x0c\x12\x16\n\x0eprompt_experts\x18\x05 \x01(\x0c\"\x8b\x01\n\x10GenerateResponse\x12#\n\x06opened\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Opened\x12)\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x19.trimaran.v1.SegmentChunk\x12\'\n\x08\x66inished\x18\x03 \x03(\x0b\x32\x15.trimaran.v1.Finished\"\x87\x02\n\x13StageWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12+\n\x07version\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\'\n\x08manifest\x18\x03 \x01(\x0b\x32\x15.trimaran.v1.Manifest\x12$\n\x07sources\x18\x04 \x03(\x0b\x32\x13.trimaran.v1.Source\x12+\n\x06limits\x18\x05 \x01(\x0b\x32\x1b.trimaran.v1.TransferLimits\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\t\x12\x11\n\tkeep_live\x18\x07 \x01(\x08\";\n\x14StageWeightsResponse\x12#\n\x06staged\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Staged\"w\n\x14\x43ommitWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12+\n\x07version\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\r\n\x05maker\x18\x03 \x01(\t\".\n\x15\x43ommitWeightsResponse\x12\x15\n\rpause_seconds\x18\x01 \x01(\x01\"t\n\x13\x41\x62ortWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\'\n\x07version\x18\x02 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\t\"\x16\n\x14\x41\x62ortWeightsResponse\"\x9d\x01\n\x0fReadBackRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\'\n\x07version\x18\x02 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12#\n\x06\x62locks\x18\x03 \x01(\x0b\x32\x13.trimaran.v1.Ranges\x12\x17\n\x0ftimeout_seconds\x18\x04 \x01(\x01\"#\n\x10ReadBackResponse\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\"8\n\x11GetReplicaRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"a\n\x12GetReplicaResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04live\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\x13\n\x0bnum_running\x18\x03 \x01(\r2\xf5\x03\n\x0eRolloutService\x12I\n\x08Generate\x12\x1c.trimaran.v1.GenerateRequest\x1a\x1d.trimaran.v1.GenerateResponse0\x01\x12S\n\x0cStageWeights\x12 .trimaran.v1.StageWeightsRequest\x1a!.trimaran.v1.StageWeightsResponse\x12V\n\rCommitWeights\x12!.trimaran.v1.CommitWeightsRequest\x1a\".trimaran.v1.CommitWeightsResponse\x12S\n\x0c\x41\x62ortWeights\x12 .trimaran.v1.AbortWeightsRequest\x1a!.trimaran.v1.AbortWeightsResponse\x12G\n\x08ReadBack\x12\x1c.trimaran.v1.ReadBackRequest\x1a\x1d.trimaran.v1.ReadBackResponse\x12M\n\nGetReplica\x12\x1e.trimaran.v1.GetReplicaRequest\x1a\x1f.trimaran.v1.GetReplicaResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,39 +33,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'trimaran.v1.rollout_pb2', _
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLING']._serialized_start=67
-  _globals['_SAMPLING']._serialized_end=153
-  _globals['_CONTINUATION']._serialized_start=155
-  _globals['_CONTINUATION']._serialized_end=203
-  _globals['_GENERATEREQUEST']._serialized_start=206
-  _globals['_GENERATEREQUEST']._serialized_end=466
-  _globals['_OPENED']._serialized_start=468
-  _globals['_OPENED']._serialized_end=524
-  _globals['_SEGMENTCHUNK']._serialized_start=526
-  _globals['_SEGMENTCHUNK']._serialized_end=631
-  _globals['_FINISHED']._serialized_start=633
-  _globals['_FINISHED']._serialized_end=736
-  _globals['_GENERATERESPONSE']._serialized_start=739
-  _globals['_GENERATERESPONSE']._serialized_end=878
-  _globals['_STAGEWEIGHTSREQUEST']._serialized_start=881
-  _globals['_STAGEWEIGHTSREQUEST']._serialized_end=1144
-  _globals['_STAGEWEIGHTSRESPONSE']._serialized_start=1146
-  _globals['_STAGEWEIGHTSRESPONSE']._serialized_end=1205
-  _globals['_COMMITWEIGHTSREQUEST']._serialized_start=1207
-  _globals['_COMMITWEIGHTSREQUEST']._serialized_end=1326
-  _globals['_COMMITWEIGHTSRESPONSE']._serialized_start=1328
-  _globals['_COMMITWEIGHTSRESPONSE']._serialized_end=1374
-  _globals['_ABORTWEIGHTSREQUEST']._serialized_start=1376
-  _globals['_ABORTWEIGHTSREQUEST']._serialized_end=1492
-  _globals['_ABORTWEIGHTSRESPONSE']._serialized_start=1494
-  _globals['_ABORTWEIGHTSRESPONSE']._serialized_end=1516
-  _globals['_READBACKREQUEST']._serialized_start=1519
-  _globals['_READBACKREQUEST']._serialized_end=1676
-  _globals['_READBACKRESPONSE']._serialized_start=1678
-  _globals['_READBACKRESPONSE']._serialized_end=1713
-  _globals['_GETREPLICAREQUEST']._serialized_start=1715
-  _globals['_GETREPLICAREQUEST']._serialized_end=1771
-  _globals['_GETREPLICARESPONSE']._serialized_start=1773
-  _globals['_GETREPLICARESPONSE']._serialized_end=1870
-  _globals['_ROLLOUTSERVICE']._serialized_start=1873
-  _globals['_ROLLOUTSERVICE']._serialized_end=2374
+  _globals['_SAMPLING']._serialized_end=183
+  _globals['_CONTINUATION']._serialized_start=185
+  _globals['_CONTINUATION']._serialized_end=233
+  _globals['_GENERATEREQUEST']._serialized_start=236
+  _globals['_GENERATEREQUEST']._serialized_end=496
+  _globals['_OPENED']._serialized_start=498
+  _globals['_OPENED']._serialized_end=554
+  _globals['_SEGMENTCHUNK']._serialized_start=556
+  _globals['_SEGMENTCHUNK']._serialized_end=661
+  _globals['_FINISHED']._serialized_start=663
+  _globals['_FINISHED']._serialized_end=766
+  _globals['_GENERATERESPONSE']._serialized_start=769
+  _globals['_GENERATERESPONSE']._serialized_end=908
+  _globals['_STAGEWEIGHTSREQUEST']._serialized_start=911
+  _globals['_STAGEWEIGHTSREQUEST']._serialized_end=1174
+  _globals['_STAGEWEIGHTSRESPONSE']._serialized_start=1176
+  _globals['_STAGEWEIGHTSRESPONSE']._serialized_end=1235
+  _globals['_COMMITWEIGHTSREQUEST']._serialized_start=1237
+  _globals['_COMMITWEIGHTSREQUEST']._serialized_end=1356
+  _globals['_COMMITWEIGHTSRESPONSE']._serialized_start=1358
+  _globals['_COMMITWEIGHTSRESPONSE']._serialized_end=1404
+  _globals['_ABORTWEIGHTSREQUEST']._serialized_start=1406
+  _globals['_ABORTWEIGHTSREQUEST']._serialized_end=1522
+  _globals['_ABORTWEIGHTSRESPONSE']._serialized_start=1524
+  _globals['_ABORTWEIGHTSRESPONSE']._serialized_end=1546
+  _globals['_READBACKREQUEST']._serialized_start=1549
+  _globals['_READBACKREQUEST']._serialized_end=1706
+  _globals['_READBACKRESPONSE']._serialized_start=1708
+  _globals['_READBACKRESPONSE']._serialized_end=1743
+  _globals['_GETREPLICAREQUEST']._serialized_start=1745
+  _globals['_GETREPLICAREQUEST']._serialized_end=1801
+  _globals['_GETREPLICARESPONSE']._serialized_start=1803
+  _globals['_GETREPLICARESPONSE']._serialized_end=1900
+  _globals['_ROLLOUTSERVICE']._serialized_start=1903
+  _globals['_ROLLOUTSERVICE']._serialized_end=2404
 # @@protoc_insertion_point(module_scope)

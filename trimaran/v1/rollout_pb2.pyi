@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "max_tokens", "num_samples", "seed")
+    __slots__ = ("temperature", "max_tokens", "num_samples", "seed", "top_p")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    TOP_P_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     max_tokens: int
     num_samples: int
     seed: int
-    def __init__(self, temperature: _Optional[float] = ..., max_tokens: _Optional[int] = ..., num_samples: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    top_p: float
+    def __init__(self, temperature: _Optional[float] = ..., max_tokens: _Optional[int] = ..., num_samples: _Optional[int] = ..., seed: _Optional[int] = ..., top_p: _Optional[float] = ...) -> None: ...
 
 class Continuation(_message.Message):
     __slots__ = ("index", "token_ids")

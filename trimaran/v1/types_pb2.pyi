@@ -109,7 +109,7 @@ class Group(_message.Message):
     def __init__(self, number: _Optional[int] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Union[Prompt, _Mapping]] = ..., prompt_token_ids: _Optional[bytes] = ..., completions: _Optional[_Iterable[_Union[Completion, _Mapping]]] = ..., image_digest: _Optional[str] = ..., prompt_experts: _Optional[bytes] = ...) -> None: ...
 
 class Score(_message.Message):
-    __slots__ = ("reward", "terms", "indigestible")
+    __slots__ = ("reward", "terms", "indigestible", "prediction")
     class TermsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -120,10 +120,12 @@ class Score(_message.Message):
     REWARD_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     INDIGESTIBLE_FIELD_NUMBER: _ClassVar[int]
+    PREDICTION_FIELD_NUMBER: _ClassVar[int]
     reward: float
     terms: _containers.ScalarMap[str, float]
     indigestible: bool
-    def __init__(self, reward: _Optional[float] = ..., terms: _Optional[_Mapping[str, float]] = ..., indigestible: bool = ...) -> None: ...
+    prediction: str
+    def __init__(self, reward: _Optional[float] = ..., terms: _Optional[_Mapping[str, float]] = ..., indigestible: bool = ..., prediction: _Optional[str] = ...) -> None: ...
 
 class Faulted(_message.Message):
     __slots__ = ("fault", "terms", "faulted_terms")

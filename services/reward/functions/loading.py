@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from services.reward.functions.arguments import Reading
 from services.reward.functions.callee import Callee
 from services.reward.functions.imports import ImportRefusedError, import_target
+from services.reward.functions.predicted import as_vote
 from services.reward.functions.returned import FunctionFault, numbers_of, read_batch, read_one
 from services.reward.functions.signatures import (
     SIGNATURES,
@@ -57,13 +58,14 @@ def load_function(spec: FunctionSpec) -> Loaded:
         raise InputError(_refusal(spec, f"its parameters ({taken}) are none that is known"))
     reading, options = _split_options(spec, parameters, signature)
     callee = Callee.of(function, parameters)
+    predict = _predictor(spec)
     _check_options(spec, callee, signature, options)
 
     def judge(samples: Sequence[Sample]) -> list[Value | NotApplicable]:
         call = signature.prepare(samples, reading)
         result = callee(call.arguments | deepcopy(options))
         if signature.one_by_one:
-            return [read_one(result, signature.score_keys)]
+            return [predict(samples[0], read_one(result, signature.score_keys))]
         outcomes = read_batch(result, len(samples), signature.score_keys)
         metrics = numbers_of(call.metrics)
         return [_with_parts(outcome, metrics) for outcome in outcomes]
@@ -73,6 +75,23 @@ def load_function(spec: FunctionSpec) -> Loaded:
 
     judge_batch = judge_each if signature.one_by_one else judge
     return Loaded(judge_batch, signature.one_by_one, signature.splittable)
+
+
+def _predictor(
+    spec: FunctionSpec,
+) -> Callable[[Sample, Value | NotApplicable], Value | NotApplicable]:
+    """Adds what the answer says to what it is worth."""
+    if not spec.prediction:
+        return lambda sample, outcome: outcome
+    module, name = import_target(spec.prediction)
+    read, options = getattr(module, name), spec.options
+
+    def predict(sample: Sample, outcome: Value | NotApplicable) -> Value | NotApplicable:
+        if isinstance(outcome, NotApplicable):
+            return outcome
+        return replace(outcome, prediction=as_vote(read(sample, **options)))
+
+    return predict
 
 
 def _refusal(spec: FunctionSpec, reason: str) -> str:
@@ -131,7 +150,7 @@ def _with_parts(
 ) -> Value | NotApplicable:
     if isinstance(outcome, NotApplicable) or not metrics:
         return outcome
-    return Value(outcome.value, {**metrics, **outcome.parts})
+    return replace(outcome, parts={**metrics, **outcome.parts})
 
 
 __all__ = ["FunctionFault", "Loaded", "load_function"]

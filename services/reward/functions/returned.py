@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from services.reward.functions.predicted import as_vote
 from services.reward.outcome import NotApplicable, Value
+
+PREDICTION = "pred"
+"""Where a mapping holds what the function took for the final answer; verl's reward functions have it."""
 
 
 class FunctionFault(Exception):
@@ -38,7 +42,8 @@ def read_one(result: Any, keys: Sequence[str]) -> Value | NotApplicable:
     if result[key] is None:
         return NotApplicable()
     others = {str(name): part for name, part in result.items() if name != key}
-    return Value(_number(result[key]), numbers_of(others))
+    prediction = as_vote(others[PREDICTION]) if PREDICTION in others else None
+    return Value(_number(result[key]), numbers_of(others), prediction)
 
 
 def numbers_of(items: Mapping[str, Any]) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from services.reward.rules.formats import ANSWER, ANSWER_END, THINK_END
 from services.reward.rules.registry import Options
@@ -78,6 +79,9 @@ def is_choices(choices: object) -> bool:
     return isinstance(choices, str) and bool(re.fullmatch(r"[A-Z]{2,26}", choices))
 
 
+@lru_cache(
+    maxsize=2
+)  # reference and text: the rule reads them, and then who asks for the prediction
 def chosen(text: str) -> str | None:
     text = _answered(as_seen(text)).strip()
     if (alone := _alone(text)) and "\n" not in text:

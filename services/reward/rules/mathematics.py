@@ -113,8 +113,8 @@ def acc(sample: Sample, library: str = MATH_VERIFY) -> float:
     MindSpeed-RL compares with a checker of its own; here a library does.
     """
     references = _references(sample.answer, library)
-    turn = _first_turn(sample.text)
-    given = _all_boxes(turn) if len(references) > 1 else _loose_box(turn)
+    turn = first_turn(sample.text)
+    given = _all_boxes(turn) if len(references) > 1 else loose_box(turn)
     if not given:
         return -1.0
     return 1.0 if _equal(given, references, library) else -0.5
@@ -204,13 +204,13 @@ def _tighten(text: str) -> str:
     return "".join([first.rstrip(), *(part.strip() for part in rest[:-1]), rest[-1].lstrip()])
 
 
-def _first_turn(text: str) -> str:
+def first_turn(text: str) -> str:
     text = text[max(text.find(TURN), 0) :]
     stop = STOP.search(text)
     return text[: stop.start()].strip() if stop else text
 
 
-def _loose_box(text: str) -> str:
+def loose_box(text: str) -> str:
     r"""After the last "boxed": up to the closing brace, or the end of the text where there is
     none; of "\boxed 5$", up to the dollar sign."""
     _before, mark, behind = text.rpartition("boxed")

@@ -34,7 +34,7 @@ def final_answer(sample: Sample) -> float:
     """
     expected = _number(sample.answer)
     _before, mark, behind = sample.text.rpartition(FINAL_MARK)
-    return float(bool(mark) and only_number(_first_line(behind)) == expected)
+    return float(bool(mark) and only_number(first_line(behind)) == expected)
 
 
 def gsm8k(sample: Sample, method: str = "strict") -> float:
@@ -46,10 +46,7 @@ def gsm8k(sample: Sample, method: str = "strict") -> float:
     expected = _number(sample.answer)
     if method == "flexible":
         return float(last_number(sample.text, within=GSM8K_TAIL) == expected)
-    _before, mark, behind = sample.text[-GSM8K_TAIL:].rpartition(FINAL_MARK)
-    if not mark or not STRICT_START.match(behind):
-        return 0.0
-    return float(only_number(_first_line(behind)) == expected)
+    return float(strict_number(sample.text) == expected)
 
 
 def numeric_match(sample: Sample, absolute: float = 1e-6, relative: float = 0.0) -> float:
@@ -58,6 +55,14 @@ def numeric_match(sample: Sample, absolute: float = 1e-6, relative: float = 0.0)
     expected = _number(sample.answer)
     given = last_number(sample.text)
     return float(given is not None and _close(given, expected, absolute, relative))
+
+
+def strict_number(text: str) -> Decimal | None:
+    """Right behind the last mark and a space."""
+    _before, mark, behind = text[-GSM8K_TAIL:].rpartition(FINAL_MARK)
+    if not mark or not STRICT_START.match(behind):
+        return None
+    return only_number(first_line(behind))
 
 
 def check_integer(answer: str, options: Options) -> None:
@@ -73,7 +78,7 @@ def _close(given: Decimal, expected: Decimal, absolute: float, relative: float) 
     return given == expected or WIDE.abs(WIDE.subtract(given, expected)) <= tolerance
 
 
-def _first_line(text: str) -> str:
+def first_line(text: str) -> str:
     return text.lstrip().partition("\n")[0]
 
 

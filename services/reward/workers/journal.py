@@ -3,7 +3,7 @@
 A worker may die at any moment; what it wrote stays. So the journal is the only way in which
 outcomes come back, and it tells at which batch a worker died. It is a file in memory (nothing is
 left on a disk, whoever is killed), of JSON lines: the chunk's number, then one line a batch,
-    [["value", 1.0, {"part": 0.5}], ["none"], ["fault", "why"]]      one outcome a sample
+    [["value", 1.0, {"part": 0.5}, "42"], ["none"], ["fault", "why"]]      one outcome a sample
     "ValueError: …"                                                  what the function raised
 JSON and not pickle: what foreign code had its hands on is checked, never executed.
 """
@@ -104,9 +104,9 @@ def _line(tree: Any) -> bytes:
 
 def _encode(outcome: Outcome) -> list[Any]:
     match outcome:
-        case Value(value, parts):
+        case Value(value, parts, prediction):
             numbers = {str(name): float(part) for name, part in parts.items()}
-            return ["value", float(value), numbers]
+            return ["value", float(value), numbers, prediction]
         case NotApplicable():
             return ["none"]
         case Fault(reason):
@@ -117,8 +117,10 @@ def _encode(outcome: Outcome) -> list[Any]:
 
 def _decode(row: Any) -> Outcome:
     match row:
-        case ["value", float(value), dict(parts)] if all(map(_is_float, parts.values())):
-            return Value(value, parts)
+        case ["value", float(value), dict(parts), str() | None as prediction] if all(
+            map(_is_float, parts.values())
+        ):
+            return Value(value, parts, prediction)
         case ["none"]:
             return NotApplicable()
         case ["fault", str(reason)]:

@@ -92,7 +92,10 @@ def preloads(spec: FunctionSpec) -> tuple[str, ...]:
     most of them check with is.
     """
     module = spec.target.partition(":")[0]
-    return (module, *LIBRARIES.get(module, ())) if module.startswith(RULES) else CHECKERS
+    if not module.startswith(RULES):
+        return CHECKERS
+    reader = spec.prediction.partition(":")[0]
+    return (module, *((reader,) if reader else ()), *LIBRARIES.get(module, ()))
 
 
 @cache

@@ -68,7 +68,7 @@ class DecodeBatch:
         logprobs_BV = (logits_BV / (temperature or 1.0)).log_softmax(-1)
         if temperature:
             draws_B = torch.stack([row.draw() for row in self._rows_B])
-            tokens_B = inverse_cdf(logprobs_BV, draws_B)
+            tokens_B = inverse_cdf(likeliest(logprobs_BV, self._sampling.top_p), draws_B)
         else:
             tokens_B = logprobs_BV.argmax(-1)
         made_B = logprobs_BV.gather(-1, tokens_B[:, None])[:, 0]
@@ -108,6 +108,20 @@ def draws(seed: int, number: int, index: int, count: int) -> torch.Tensor:
     digest = hashlib.sha256(f"{seed}/{number}/{index}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     return torch.rand(count, generator=generator, dtype=torch.float64)
+
+
+def likeliest(logprobs_BV: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Without the tokens of a row that are less likely than its smallest set, of the likeliest, that has the
+    probability `top_p` together: nucleus sampling, Holtzman et al. 2020 (arXiv:1904.09751).
+
+    Example: of probabilities (0.2, 0.5, 0.3) and top_p 0.7 the first is left out.
+    """
+    if top_p >= 1:
+        return logprobs_BV
+    sorted_BV, order_BV = logprobs_BV.sort(-1, descending=True)
+    probabilities_BV = sorted_BV.double().exp()
+    is_out_BV = probabilities_BV.cumsum(-1) - probabilities_BV >= top_p
+    return logprobs_BV.masked_fill(is_out_BV.scatter(-1, order_BV, is_out_BV), -torch.inf)
 
 
 def inverse_cdf(logprobs_BV: torch.Tensor, draws_B: torch.Tensor) -> torch.Tensor:

@@ -253,6 +253,7 @@ class VllmEngine:
         return SamplingParams(
             n=num_samples,
             temperature=sampling.temperature,
+            top_p=sampling.top_p,
             max_tokens=sampling.max_tokens - given,
             stop_token_ids=sorted(self.stop_token_ids),
             # The sampled token's own one; a seed would leave the fast path.

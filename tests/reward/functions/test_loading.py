@@ -170,7 +170,7 @@ def test_verl_with_a_dict_and_the_columns_that_are_named_as_there(load: Load) ->
     )
     extras = {"data_source": "gsm8k", "extra_info": '{"index": 7}'}
     (outcome,) = loaded.judge_batch([sample(extras=extras)])
-    assert outcome == Value(7.5, {"acc": 1.0})
+    assert outcome == Value(7.5, {"acc": 1.0}, prediction="four")
 
 
 def test_verl_in_batches(load: Load) -> None:

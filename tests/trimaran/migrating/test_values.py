@@ -287,6 +287,37 @@ def test_a_run_that_never_validates_has_no_held_out_file() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["verl", "easyr1"])
+def test_a_run_that_only_validates_stays_one(name: str) -> None:
+    every = {"verl": "trainer__test_freq", "easyr1": "trainer__val_freq"}[name]
+    quiet = {every: -1, "trainer__val_before_train": False}
+    config = config_of(name, data__val_files="test.parquet", trainer__val_only=True, **quiet)
+    assert config.validation.only
+    assert config.data.validation
+    assert not config_of(name, trainer__val_only=False).validation.only
+
+
+def test_samples_of_a_validation_are_drawn_as_theirs() -> None:
+    keys: dict[str, Any] = {"do_sample": True, "n": 8, "temperature": 0.6, "top_p": 0.95}
+    prefix = "actor_rollout_ref__rollout__val_kwargs"
+    verl = config_of("verl", **{f"{prefix}__{key}": value for key, value in keys.items()})
+    assert (verl.validation.samples, verl.validation.final_samples) == (8, 8)
+    assert (verl.validation.temperature, verl.validation.top_p) == (0.6, 0.95)
+    prefix = "worker__rollout__val_override_config"
+    keys = {"n": 2, "temperature": 0.2, "top_p": 0.7, "max_tokens": 64}
+    easyr1 = config_of("easyr1", **{f"{prefix}__{key}": value for key, value in keys.items()})
+    section = easyr1.validation
+    assert (section.samples, section.temperature) == (2, 0.2)
+    assert (section.top_p, section.max_tokens) == (0.7, 64)
+
+
+def test_answers_are_shown_where_a_sink_is_named() -> None:
+    key = "trainer__log_val_generations"
+    both = config_of("verl", **{key: 5, "trainer__logger": ["console", "wandb"]})
+    assert (both.validation.logged, both.metrics.sinks) == (5, ("wandb",))
+    assert config_of("verl", **{key: 5, "trainer__logger": ["console"]}).validation.logged == 0
+
+
 def test_images_come_from_the_column_that_the_rows_have(tmp_path: Path) -> None:
     rows = pyarrow.table({"prompt": ["<image>Which?"], "answer": ["A"], "images": [[b"x"]]})
     with_images, without = tmp_path / "geo3k.parquet", tmp_path / "math.parquet"

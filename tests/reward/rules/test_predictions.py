@@ -1,0 +1,113 @@
+"""What each rule reads as the final answer: the text by which answers vote."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from services.reward.functions.loading import load_function
+from services.reward.functions.predicted import MAX_CHARACTERS, as_vote
+from services.reward.outcome import Value
+from services.reward.rules import RULES
+from services.reward.rules.registry import Rule
+from services.reward.terms import FunctionSpec, rule_function
+from tests.reward.rules.calling import judge
+from trimaran.rewards import Sample
+
+CASES = [
+    ("last_integer", "It is 1,007.0.", "1007"),
+    ("last_integer", "I do not know.", ""),
+    ("numeric_match", "So 0.50", "0.5"),
+    ("final_answer", "3 + 4\n#### 7", "7"),
+    ("final_answer", "it is 7", ""),
+    ("gsm8k", "3 + 4\n#### 7", "7"),
+    ("gsm8k", "#### about 7", ""),
+    ("exact_match", " 7 ", "7"),
+    ("boxed_match", r"\boxed{8} no, \boxed{ 7 }", "7"),
+    ("boxed_equal", r"\boxed{\frac{1} {2}}", r"\frac{1}{2}"),
+    ("geo3k", r"<think>a</think>\boxed{7}", "7"),
+    ("math", "none", ""),
+    ("r1v", "<answer> 7 </answer>", "7"),
+    ("r1v", "7", "7"),
+    ("acc", r"boxed 7$ and", "7"),
+    ("base_acc", r"\boxed{7}", "7"),
+    ("math_verify", r"a \boxed{7} in 3 ways", "7"),
+    ("math_verify", "so\n#### 7", "7"),
+    ("math_verify", "the answer is 7", "7"),
+    ("acc_for_dapo", "Answer: 7 cm", "7"),
+    ("dapo", "Answer: $7$", "7"),
+    ("retool_reward", r"\boxed{7}", "7"),
+    ("multiple_choice", "The answer is (B).", "B"),
+    ("multiple_choice", "A or B", ""),
+]
+OPTIONS: dict[str, dict[str, Any]] = {"dapo": {"max_tokens": 8}}
+
+
+def predicted(rule: str, text: str, **options: Any) -> str | None:
+    sample = Sample(text, "B" if rule == "multiple_choice" else "7")
+    spec = rule_function(RULES[rule], OPTIONS.get(rule, {}) | options)
+    [outcome] = load_function(spec).judge_batch([sample])
+    assert isinstance(outcome, Value)
+    return outcome.prediction
+
+
+@pytest.mark.parametrize(("rule", "text", "wanted"), CASES)
+def test_a_rule_reads_what_it_judges(rule: str, text: str, wanted: str) -> None:
+    assert predicted(rule, text) == wanted
+
+
+def test_gsm8ks_method_counts_here_too() -> None:
+    assert predicted("gsm8k", "it is 7", method="flexible") == "7"
+
+
+def test_every_rule_that_has_an_answer_is_shown_above() -> None:
+    without = {"regular_expression", "overlong", "format", "step", "strict_format", "code"}
+    assert {name for name, rule in RULES.items() if not rule.prediction} == without
+    assert {name for name, _, _ in CASES} | {"math_verify_reward"} == RULES.keys() - without
+
+
+STRANGE = [
+    "",
+    "\ud800",
+    "#### ",
+    "\\boxed{",
+    "boxed",
+    "9" * 10_000,
+    "Answer:",
+    "\x00",
+    "1e999999999",
+]
+
+
+@pytest.mark.parametrize("text", STRANGE)
+@pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if rule.prediction])
+def test_whatever_a_text_holds_reading_it_fails_nobody(rule: str, text: str) -> None:
+    """It would count as the answer's own fault."""
+    found = predicted(rule, text)
+    assert found is not None
+    assert len(found.encode()) <= 4 * MAX_CHARACTERS
+
+
+def test_long_answers_that_differ_at_their_end_are_two() -> None:
+    first, second = as_vote("x" * 5000 + "a"), as_vote("x" * 5000 + "b")
+    assert first != second
+    assert len(first) == len(second) == MAX_CHARACTERS
+
+
+def test_verls_functions_say_it_themselves() -> None:
+    rule = Rule("tests.reward.rules.test_predictions:compute_score")
+    assert judge is not None
+    loaded = load_function(FunctionSpec(rule.target, json.dumps({})))
+    assert loaded.judge_batch([Sample("7", "7"), Sample("", "7")]) == [
+        Value(1.0, {"acc": 1.0}, "7"),
+        Value(0.0, {"acc": 0.0}, ""),
+    ]
+
+
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Any
+) -> dict[str, Any]:
+    right = solution_str == ground_truth
+    return {"score": float(right), "acc": right, "pred": solution_str or None}
