@@ -122,10 +122,10 @@ def test_a_load_that_is_cut_off_leaves_nothing_live_and_the_next_one_begins_anew
         await given_up(engine.load_weights(SHADOW, NEW))
         assert llm.events[-1] is BehindError  # the request under way has ended
         with pytest.raises(BehindError, match="no version"):
-            await engine._submit(REQUEST, {0: ()})
+            await engine._submit(REQUEST, [{0: ()}])
         llm.hangs, llm.events = set(), []
         await engine.load_weights(SHADOW, NEW)
-        await engine._submit(REQUEST, {0: ()})
+        await engine._submit(REQUEST, [{0: ()}])
 
     asyncio.run(main())
     is_open = call in UPDATE
@@ -154,7 +154,7 @@ def test_a_load_that_waits_for_its_turn_can_be_cut_off(engine, llm, lock):
         await given_up(engine.load_weights(SHADOW, NEW))
         held.release()
         with pytest.raises(BehindError):
-            await engine._submit(REQUEST, {0: ()})
+            await engine._submit(REQUEST, [{0: ()}])
 
     asyncio.run(main())
     assert llm.events == [BehindError]
@@ -164,7 +164,7 @@ def test_a_request_behind_a_load_that_hangs_ends_at_its_deadline(engine, llm):
     async def main():
         await engine._lock.acquire()
         with pytest.raises(DeadlineError, match="a load of weights"):
-            await engine._submit(REQUEST, {0: ()})
+            await engine._submit(REQUEST, [{0: ()}])
 
     asyncio.run(main())
 
@@ -174,7 +174,7 @@ def test_a_request_that_vllm_does_not_take_frees_the_lock(engine, llm, hangs):
     async def main():
         llm.hangs = hangs
         with pytest.raises(DeadlineError, match="handed a request"):
-            await engine._submit(REQUEST, {0: ()})
+            await engine._submit(REQUEST, [{0: ()}])
         await engine.load_weights(SHADOW, NEW)
 
     asyncio.run(main())
