@@ -14,11 +14,20 @@ from tests.reward.rules.calling import DATA, needs_data
 from tests.tiny_model import tiny_tokenizer
 from trimaran.cli.main import main
 
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ': ' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}{{ part['text'] if part['type'] == 'text' else '?' }}"
+    "{% endfor %}{% endif %}{{ '\n' }}{% endfor %}assistant: "
+)
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A tokenizer of one token a character."""
-    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    """A tokenizer of one token a character. Its template takes images, of which each is one character."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text(
         json.dumps({"vision_config": {"patch_size": 14, "spatial_merge_size": 2}})
     )

@@ -16,7 +16,7 @@ from tests import tiny_vision
 from tests.tiny_model import write_tiny_model
 from trimaran.config import RunConfig, dump_config, parse_config
 from trimaran.memory.model import Model
-from trimaran.memory.plan import RUNTIME, Plan, make_plan
+from trimaran.memory.plan import Plan, make_plan
 from trimaran.model_folder import read_model_folder
 
 BASE: dict[str, Any] = {
@@ -117,7 +117,7 @@ def test_a_rank_takes_what_the_plan_says(tmp_path: Path, case: Case) -> None:
         wanted = {
             "fixed": foretold.resident + foretold.host_optimizer,
             "passing": foretold.passing(plan.tokens),
-            "process": RUNTIME + foretold.host_optimizer + foretold.peak(plan.tokens),
+            "process": plan.runtime + foretold.host_optimizer + foretold.peak(plan.tokens),
             "snapshot": foretold.snapshot,
         }
         shown = {key: f"{wanted[key] >> 20} and {measured[key] >> 20} MiB" for key in wanted}
