@@ -53,7 +53,8 @@ TEXT = {
     "rms_norm_eps": 1e-6,
     "pad_token_id": 0,
 }
-TOWER = tiny_vision.TOWER | {
+TOWER = {
+    **tiny_vision.TOWER,
     "depth": 6,
     "hidden_size": 256,
     "intermediate_size": 688,

@@ -175,7 +175,7 @@ class VllmEngine:
             for output in (await self._next(stream)).outputs:
                 if output.index not in stream.open:
                     continue
-                _check(output.finish_reason)
+                _check_end(output.finish_reason)
                 pending[output.index][0].extend(output.token_ids)
                 pending[output.index][1].extend(output.logprobs.logprobs)
                 if output.finish_reason is not None:
@@ -386,7 +386,7 @@ def _parts(request: GenerationRequest) -> list[dict[int, tuple[int, ...]]]:
     return [{first: ()}, dict.fromkeys(others, ())]
 
 
-def _check(finish_reason: str | None) -> None:
+def _check_end(finish_reason: str | None) -> None:
     """vLLM ends a request so that it could not begin. Raises UnavailableError."""
     if finish_reason not in (None, "stop", "length"):
         raise UnavailableError(f"vllm gave a request up ({finish_reason}); its log says why")
