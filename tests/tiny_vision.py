@@ -127,6 +127,23 @@ def write_tiny_vision(
     return folder
 
 
+def nest_names(folder: Path) -> Path:
+    """The same folder of Qwen2.5-VL, with the names that transformers' modules have: so does a folder that
+    was saved without turning them back into its makers'."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    nested = {_nested(name): tensor for name, tensor in load_file(path).items()}
+    save_file(nested, path, {"format": "pt"})
+    return folder
+
+
+def _nested(name: str) -> str:
+    if name.startswith("visual."):
+        return f"model.{name}"
+    return name.replace("model.", "model.language_model.", 1) if name.startswith("model.") else name
+
+
 def _model_class(family: str) -> Any:
     import transformers
 

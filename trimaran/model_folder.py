@@ -1,4 +1,5 @@
-"""What we need to know about a Hugging Face model folder, read from its config.json.
+"""What we need to know about a Hugging Face model folder, read from its config.json; of Qwen2.5-VL, also from
+the names of its tensors.
 
 No weights are read and no torch is loaded, so the checks run before anything starts.
 """
@@ -6,19 +7,22 @@ No weights are read and no torch is loaded, so the checks run before anything st
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from trimaran.choices import FAMILIES
 from trimaran.errors import InputError
+from trimaran.tensor_names import read_names
 from trimaran.vision_tower import VisionFacts, num_tower_parameters, vision_facts
 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+LANGUAGE, VISION = "model.language_model.", "model.visual."
+"""Before the names of tensors of the language model, and of the tower."""
 NESTED = ("qwen3_vl", "qwen3_vl_moe")
-"""Families whose folders name the language model's tensors beside those of the tower. Qwen2.5-VL names
-them as Qwen2.5 does, and the tower's without a prefix."""
+"""Families whose folders have these prefixes. Those of Qwen2.5-VL as its makers publish them have "model."
+and "visual."; folders that were saved with the names of transformers' modules have these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +49,22 @@ class ModelFacts:
     """Of the one that every token passes; 0 for none."""
     vision: VisionFacts | None = None
     """Of the vision tower in front of the language model, to which all other facts belong."""
+    nested_names: bool = False
+    """Of Qwen2.5-VL: its folder has the prefixes of the `NESTED` families."""
 
     @property
     def language_prefix(self) -> str:
         """Before the names of the language model's tensors, but the output layer's."""
-        return "model.language_model." if self.family in NESTED else "model."
+        return LANGUAGE if self._is_nested else "model."
 
     @property
     def vision_prefix(self) -> str:
         """Before those of the tower's."""
-        return "model.visual." if self.family in NESTED else "visual."
+        return VISION if self._is_nested else "visual."
+
+    @property
+    def _is_nested(self) -> bool:
+        return self.nested_names or self.family in NESTED
 
     @property
     def choice_bytes(self) -> int:
@@ -118,7 +128,11 @@ def read_model_folder(path: Path) -> ModelFacts:
             f"model.path: {path} uses sliding-window attention, which is not supported;"
             " set use_sliding_window to false in its config.json if it was trained without"
         )
-    return _facts(config, path / "config.json")
+    facts = _facts(config, path / "config.json")
+    if facts.vision and family not in NESTED:
+        nested = any(name.startswith((LANGUAGE, VISION)) for name in read_names(path))
+        facts = replace(facts, nested_names=nested)
+    return facts
 
 
 def language_config(config: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from trimaran.config import RunConfig
 from trimaran.data.order import place_at
-from trimaran.data.prompts import Dataset, ImageSizes, open_datasets
+from trimaran.data.prompts import Dataset, ImageLimits, ImageSizes, open_datasets
 from trimaran.types import Prompt
 
 NUM_PREPARED = 4
@@ -43,7 +43,7 @@ class TrainingPrompts:
         """Raises InputError where a file is missing, empty or none of its format."""
         data = config.data
         sizes = ImageSizes.of(data, config.model.path)
-        datasets = open_datasets(data.train, sizes, config.rollout.limit_images)
+        datasets = open_datasets(data.train, sizes, ImageLimits.of(config.rollout))
         shares = [section.weight for section in data.train]
         return cls(datasets, shares, config.run.seed, data.shuffle)
 
@@ -75,7 +75,7 @@ class HeldOutPrompts:
         """Raises InputError as TrainingPrompts.open does."""
         data = config.data
         sizes = ImageSizes.of(data, config.model.path)
-        datasets = open_datasets(data.validation, sizes, config.rollout.limit_images)
+        datasets = open_datasets(data.validation, sizes, ImageLimits.of(config.rollout))
         lengths = [len(dataset) for dataset in datasets]
         return cls(datasets, tuple(take_turns(lengths, config.validation.max_prompts)))
 

@@ -33,18 +33,23 @@ class ChatTokenizer:
         """A model without a chat template gets the texts, one after the other.
 
         Images become what the template makes of them, one image token each. Raises InputError where
-        images and their places in the text do not match.
+        images and their places in the text do not match, or the template cannot take the messages.
         """
         if any(message.images for message in messages) and not self._takes_images:
             raise InputError("this engine takes no images; choose rollout.engine=vllm")
         if self._tokenizer.chat_template is None:
             text = "\n".join(message.text for message in messages)
             return tuple(self._tokenizer(text).input_ids)
-        text = self._tokenizer.apply_chat_template(
-            [{"role": message.role, "content": content_of(message)} for message in messages],
-            add_generation_prompt=True,
-            tokenize=False,
-        )
+        contents = [{"role": one.role, "content": content_of(one)} for one in messages]
+        try:
+            text = self._tokenizer.apply_chat_template(
+                contents, add_generation_prompt=True, tokenize=False
+            )
+        except Exception as error:  # whatever the template stumbles over
+            raise InputError(
+                f"the model's chat template cannot take it ({type(error).__name__}: {error}); a prompt"
+                " with images needs one that takes a list of parts"
+            ) from None
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:

@@ -14,11 +14,20 @@ from tests.reward.rules.calling import DATA, needs_data
 from tests.tiny_model import tiny_tokenizer
 from trimaran.cli.main import main
 
+TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ': ' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}{{ part['text'] if part['type'] == 'text' else '?' }}"
+    "{% endfor %}{% endif %}{{ '\n' }}{% endfor %}assistant: "
+)
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A tokenizer of one token a character."""
-    tiny_tokenizer().save_pretrained(tmp_path / "model")
+    """A tokenizer of one token a character. Its template takes images, of which each is one character."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "model" / "config.json").write_text(
         json.dumps({"vision_config": {"patch_size": 14, "spatial_merge_size": 2}})
     )
@@ -153,6 +162,52 @@ def test_check_names_every_bad_row(
     assert main(["data", "check", config]) == 0
 
 
+def test_check_counts_the_tokens_of_whole_prompts(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One for each character, and four for the image."""
+    (tmp_path / "four.png").write_bytes(png(56, 56))
+    rows = [{"prompt": "wide?", "answer": "56", "image": "four.png"}] * 2
+    rows[1] = {**rows[1], "prompt": "wide??"}
+    path = write(tmp_path / "train.jsonl", rows)
+    config = run_file(tmp_path, model, train=str(path), image_key="image", min_pixels=3136)
+    assert main(["data", "show", config, "data.shuffle=false", "--count", "1"]) == 0
+    shown = capsys.readouterr().out
+    tokens = int(shown.partition(" tokens")[0].split()[-1])
+    assert main(["data", "check", config, f"rollout.max_prompt_tokens={tokens}"]) == 1
+    named, last = capsys.readouterr().out.splitlines()
+    assert named == f"{path}:2: {tokens + 1} tokens; rollout.max_prompt_tokens is {tokens}"
+    assert last == f"{path}: 2 rows, 1 of them bad"
+    assert main(["data", "check", config, f"rollout.max_prompt_tokens={tokens + 1}"]) == 0
+    assert main(["data", "check", config, "rollout.max_prompt_tokens=3"]) == 1
+    out = capsys.readouterr().out
+    assert f"{path}:1: its 1 images take 4 tokens, and rollout.max_prompt_tokens is 3;" in out
+
+
+def test_show_paints_images_in_a_terminal_and_names_what_a_run_skips(
+    tmp_path: Path,
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "good.png").write_bytes(png(56, 56))
+    rows = [{"prompt": "wide?", "answer": "56", "image": f"{name}.png"} for name in ("good", "no")]
+    path = write(tmp_path / "train.jsonl", rows)
+    config = run_file(tmp_path, model, train=str(path), image_key="image", min_pixels=3136)
+    words = ["data", "show", config, "data.shuffle=false", "--count", "2"]
+    assert main(words) == 0
+    plain = capsys.readouterr().out
+    assert "▀" not in plain
+    assert f"--- 1: train.jsonl:2, skipped: {path}:2: image 1 (no.png): there is no file" in plain
+    monkeypatch.setattr("trimaran.cli.data.shows_pictures", lambda: True)
+    for name, size in (("COLUMNS", "80"), ("LINES", "24")):
+        monkeypatch.setenv(name, size)
+    assert main([*words, "--images", str(tmp_path / "seen")]) == 0
+    painted = capsys.readouterr().out
+    assert [line.count("▀") for line in painted.splitlines() if "▀" in line] == [40] * 20
+    assert f"... {tmp_path}/seen/0-1.png" in painted
+
+
 @needs_data
 @pytest.mark.e2e
 @pytest.mark.parametrize(
@@ -179,6 +234,7 @@ def test_published_datasets_are_prepared_and_pass_the_check(
     paths = sorted((tmp_path / "out").glob("*.parquet"))
     config = run_file(tmp_path, model, train=[str(path) for path in paths], **data)
     capsys.readouterr()
-    assert main(["data", "check", config, f"reward.rules={{{rule}: 1.0}}"]) == 0
+    words = [f"reward.rules={{{rule}: 1.0}}", "rollout.max_prompt_tokens=30000"]  # of one character
+    assert main(["data", "check", config, *words]) == 0
     out = capsys.readouterr().out
     assert f"{paths[0]}: {rows} rows, 0 of them bad" in out

@@ -32,6 +32,20 @@ def test_normalizing_on_the_device_can_be_switched_off_where_it_exists(stack: St
     assert "arguments.mm_device_do_normalize = False" in ours
 
 
+def test_the_core_has_the_patches_that_a_request_only_names(stack: Stack) -> None:
+    """By the digests that we give them. It takes them in as it takes requests in, one after the other."""
+    text = stack.text("vllm.v1.engine.core", "EngineCore", "preprocess_add_request")
+    assert "self.mm_receiver_cache.get_and_update_features(request.mm_features)" in text
+    keeps = ("vllm.multimodal.cache", "MultiModalReceiverCache", "get_and_update_item")
+    assert "(cached_item := self._cache.get(mm_hash)) is not None" in stack.text(*keeps)
+    features = stack.text("vllm.multimodal.cache", "BaseMultiModalReceiverCache")
+    assert "feature.mm_hash or feature.identifier" in features
+    config = stack.text("vllm.config.multimodal", "MultiModalConfig")
+    assert "mm_processor_cache_type: MMCacheType = 'lru'" in config
+    made = stack.text("vllm.v1.engine.input_processor", "InputProcessor", "process_inputs")
+    assert "data=decoder_mm_inputs[modality][idx]" in made
+
+
 def test_llama_and_qwen2_say_which_projections_are_fused(stack: Stack) -> None:
     """`Finder` reads `packed_modules_mapping`."""
     for module, name in (("llama", "LlamaForCausalLM"), ("qwen2", "Qwen2ForCausalLM")):

@@ -109,3 +109,38 @@ def test_a_row_with_too_many_images_is_refused_before_any_is_opened(tmp_path: Pa
             asyncio.run(prompts.fetch(0))
     with pytest.raises(InputError, match=message):
         check_datasets(config)
+
+
+def with_vision(folder: Path, **rollout: Any) -> RunConfig:
+    """Of a model whose image tokens are 32 pixels square, and rows of two images of 27 x 27 of them."""
+    vision = {"patch_size": 16, "spatial_merge_size": 2}
+    (folder / "config.json").write_text(json.dumps({"vision_config": vision}))
+    (folder / "one.png").write_bytes(png(27 * 32, 27 * 32))
+    path = write(folder / "a.jsonl", 1, image=["one.png"] * 2)
+    tree = configured(folder, train=path, image_key="image").model_dump(mode="json")
+    return parse_config({**tree, "rollout": rollout})
+
+
+def test_a_row_whose_images_take_more_tokens_than_a_prompt_may_have_is_skipped(
+    tmp_path: Path,
+) -> None:
+    config = with_vision(tmp_path, max_prompt_tokens=1457)
+    check_datasets(config)
+    with pytest.raises(UnusableImageError) as caught:
+        asyncio.run(TrainingPrompts.open(config).fetch(0))
+    assert str(caught.value) == (
+        f"{tmp_path}/a.jsonl:1: its 2 images take 1458 tokens, and rollout.max_prompt_tokens is 1457;"
+        " raise that, or lower data.max_pixels and data.min_pixels"
+    )
+    assert caught.value.prompt.prompt_id == "a.jsonl:1"
+    enough = with_vision(tmp_path, max_prompt_tokens=1458)
+    assert len(asyncio.run(TrainingPrompts.open(enough).fetch(0)).messages[0].images) == 2
+
+
+def test_images_that_never_fit_are_refused_at_the_start_and_not_opened(tmp_path: Path) -> None:
+    """Of 512 x 512 pixels each, the least that `data.min_pixels` allows: 256 tokens."""
+    config = with_vision(tmp_path, max_prompt_tokens=511)
+    (tmp_path / "one.png").unlink()
+    with pytest.raises(InputError, match=r"a\.jsonl:1: its 2 images take 512 tokens, .* is 511;"):
+        check_datasets(config)
+    check_datasets(with_vision(tmp_path, max_prompt_tokens=512))

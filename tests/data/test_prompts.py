@@ -8,8 +8,9 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from tests.data.pictures import png, size_of
+from tests.data.pictures import encode, picture, png, size_of
 from tests.extending.packages import install
+from tests.images.test_prepare import header_of
 from trimaran.config import DatasetSection
 from trimaran.data.prompts import (
     Dataset,
@@ -177,6 +178,18 @@ def test_rows_whose_images_do_not_fit_are_named_before_a_run(
     assert message in str(caught.value)
 
 
+def unusable() -> dict[str, bytes]:
+    others = [picture(28, 28).rotate(90)]
+    return {
+        "cut.jpg": encode(picture(300, 300), "JPEG")[:2000],
+        "bomb.png": header_of(30_000, 30_000),
+        "moving.gif": encode(picture(28, 28), "GIF", save_all=True, append_images=others),
+        "empty.png": header_of(0, 5),
+        "thin.png": png(1, 300),
+        "deep.png": header_of(28, 28, 16, b"\0" * 28 * (1 + 28 * 6)),
+    }
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -189,6 +202,12 @@ def test_rows_whose_images_do_not_fit_are_named_before_a_run(
         ("text.png", "7 bytes are no image"),
         ("loop.png", "the file cannot be read ("),
         ("folder", "there is no file"),
+        ("cut.jpg", "are no whole image"),
+        ("bomb.png", "too large ("),
+        ("moving.gif", "an animation or a file of 2 pictures"),
+        ("empty.png", "69 bytes are no image"),
+        ("thin.png", "one side is over 200 times the other"),
+        ("deep.png", "more than 8 bits a channel"),
     ],
 )
 def test_an_image_that_cannot_be_used_names_row_and_file(
@@ -201,6 +220,8 @@ def test_an_image_that_cannot_be_used_names_row_and_file(
     (tmp_path / "data" / "folder").mkdir()
     (tmp_path / "data" / "broken.png").write_bytes(png(200, 200)[:150])
     (tmp_path / "data" / "text.png").write_bytes(b"nothing")
+    for made, data in unusable().items():
+        (tmp_path / "data" / made).write_bytes(data)
     rows = [{"prompt": "a", "answer": "1", "image": name}]
     path = write_jsonl(tmp_path / "data" / "a.jsonl", rows)
     found = dataset(path, SIZES, image_key="image")

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from tests import tiny_vision
 from tests.tiny_model import write_tiny_model
 from trimaran.config import RunConfig, dump_config, parse_config
 from trimaran.memory.model import Model
-from trimaran.memory.plan import RUNTIME, Plan, make_plan
+from trimaran.memory.plan import Plan, make_plan
 from trimaran.model_folder import read_model_folder
 
 BASE: dict[str, Any] = {
@@ -42,6 +43,24 @@ QWEN3 = BASE | {
     "num_key_value_heads": 4,
     "head_dim": 48,
 }
+TEXT = {
+    "vocab_size": 8192,
+    "hidden_size": 384,
+    "intermediate_size": 1024,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-6,
+    "pad_token_id": 0,
+}
+TOWER = {
+    **tiny_vision.TOWER,
+    "depth": 6,
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_heads": 4,
+}
+"""Of the vision-language models, whose prompts are images alone."""
 SHORT = {"max_prompt_tokens": 40, "max_tokens": 25, "group_size": 8}
 LONG = {"max_prompt_tokens": 160, "max_tokens": 201, "group_size": 4}
 GROUPS = {25: 16, 201: 4}
@@ -64,6 +83,7 @@ class Case:
 
 
 CASES = (
+    Case("qwen2_5_vl"),
     Case(lengths=LONG, dtype="float32", kl=0.1),
     Case(lengths=LONG, trainer={"tensor_parallel": 2, "sequence_parallel": True}),
 )
@@ -83,6 +103,11 @@ MORE_CASES = (
     Case(trainer={"recompute": "selective"}),
     Case(trainer={"recompute": True, "tensor_parallel": 2, "sequence_parallel": True}, kl=0.1),
     Case("qwen3", trainer={"freeze": ["model.embed_tokens.weight", "*.mlp.*"]}),
+    Case("qwen2_5_vl", lengths=LONG, trainer={"tensor_parallel": 2, "sequence_parallel": True}),
+    Case("qwen2_5_vl", trainer={"freeze": ["visual.*"]}, kl=0.1),
+    Case("qwen3_vl", "float32"),
+    Case("qwen3_vl", trainer={"pipeline_parallel": 2, "micro_batch_tokens": 1856}),
+    Case("qwen3_vl_moe", lengths=LONG),
 )
 MORE = (pytest.param(case, marks=pytest.mark.thorough) for case in MORE_CASES)
 
@@ -96,7 +121,7 @@ def test_a_rank_takes_what_the_plan_says(tmp_path: Path, case: Case) -> None:
         wanted = {
             "fixed": foretold.resident + foretold.host_optimizer,
             "passing": foretold.passing(plan.tokens),
-            "process": RUNTIME + foretold.host_optimizer + foretold.peak(plan.tokens),
+            "process": plan.runtime + foretold.host_optimizer + foretold.peak(plan.tokens),
             "snapshot": foretold.snapshot,
         }
         shown = {key: f"{wanted[key] >> 20} and {measured[key] >> 20} MiB" for key in wanted}
@@ -110,10 +135,17 @@ def foretell(config: RunConfig) -> Plan:
     return make_plan(config, model, trains_on_host=True, rolls_on_host=True)
 
 
-def make_config(folder: Path, case: Case) -> RunConfig:
+def write_model(folder: Path, case: Case) -> Path:
+    if case.family in tiny_vision.FAMILIES:
+        return tiny_vision.write_tiny_vision(
+            folder, case.family, case.dtype, num_layers=4, text=TEXT, tower=TOWER
+        )
     shape = {"llama": LLAMA, "qwen3": QWEN3}[case.family]
-    tied = case.family == "qwen3"
-    model = write_tiny_model(folder / "model", case.family, tied, case.dtype, shape=shape)
+    return write_tiny_model(folder, case.family, case.family == "qwen3", case.dtype, shape=shape)
+
+
+def make_config(folder: Path, case: Case) -> RunConfig:
+    model = write_model(folder / "model", case)
     return parse_config(
         {
             "run": {"groups_per_step": GROUPS[case.lengths["max_tokens"]]},

@@ -11,7 +11,7 @@ from services.rollout.life import with_signs_of_life
 from services.rollout.vllm.stream import VllmStream, merge
 from services.rollout.vllm.worker import sample_inverse_cdf
 from trimaran.errors import InputError
-from trimaran.types import VersionId
+from trimaran.types import Message, VersionId
 
 OLD, NEW, NEWER = VersionId(0, 1), VersionId(0, 2), VersionId(0, 3)
 
@@ -132,3 +132,11 @@ def test_a_broken_tokenizer_is_named_with_its_folder(model, tmp_path):
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(InputError, match=f"model.path: {tmp_path} holds no tokenizer"):
         ChatTokenizer(tmp_path)
+
+
+def test_a_template_that_takes_no_images_is_an_error_of_the_prompt(model):
+    message = Message("user", "<image>?", (b"png",))
+    with pytest.raises(
+        InputError, match=r"chat template cannot take it \(TypeError.*list of parts"
+    ):
+        ChatTokenizer(model, takes_images=True).tokenize([message])

@@ -30,16 +30,21 @@ ENGINES = {
     "qwen2, tied, two ranks that share a head": ("qwen2", True, "bfloat16", 2, 1, "auto"),
     "qwen2 with experts, one of them shared": ("qwen2_moe", False, "bfloat16", 1, 2, "auto"),
     "qwen2.5-vl, one rank": ("qwen2_5_vl", False, "float32", 1, 2, "auto"),
+    "qwen2.5-vl with the names of newer folders": ("qwen2_5_vl", False, "float32", 1, 2, "auto"),
     "qwen3-vl, tied, two ranks with a tower each": ("qwen3_vl", True, "bfloat16", 2, 2, "auto"),
     "qwen3-vl with stacked experts": ("qwen3_vl_moe", False, "float32", 1, 2, "auto"),
     "qwen3, experts on two ranks": ("qwen3_moe", True, "float32", 2, 2, "auto"),
 }
 
 
+def is_thorough(name):
+    return "stacked" in name or "newer folders" in name
+
+
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(name, marks=pytest.mark.thorough if "stacked" in name else ())
+        pytest.param(name, marks=pytest.mark.thorough if is_thorough(name) else ())
         for name in ENGINES
     ],
 )
@@ -53,6 +58,8 @@ def report(request, tmp_path_factory):
     if family in tiny_vision.FAMILIES:
         text = {**tiny_vision.TEXT, "num_key_value_heads": num_kv_heads, "vocab_size": 160}
         tiny_vision.write_tiny_vision(folder, family, dtype, tied=tied, num_layers=2, text=text)
+        if "newer folders" in request.param:
+            tiny_vision.nest_names(folder)
     else:
         write_tiny_model(folder, family, tied, dtype, shape=shape)
     process = subprocess.run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import defaultdict
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from services.rollout.vllm.stream import VllmStream
 from services.rollout.vllm.workers import VllmWorkers
 from trimaran.config import parse_config
 from trimaran.device import Device
-from trimaran.errors import BehindError, DeadlineError, TransferError
+from trimaran.errors import BehindError, DeadlineError, TransferError, UnavailableError
 from trimaran.types import Sampling, VersionId
 
 OLD, NEW = VersionId(0, 1), VersionId(0, 2)
@@ -122,10 +123,10 @@ def test_a_load_that_is_cut_off_leaves_nothing_live_and_the_next_one_begins_anew
         await given_up(engine.load_weights(SHADOW, NEW))
         assert llm.events[-1] is BehindError  # the request under way has ended
         with pytest.raises(BehindError, match="no version"):
-            await engine._submit(REQUEST, {0: ()})
+            await engine._submit(REQUEST, [{0: ()}])
         llm.hangs, llm.events = set(), []
         await engine.load_weights(SHADOW, NEW)
-        await engine._submit(REQUEST, {0: ()})
+        await engine._submit(REQUEST, [{0: ()}])
 
     asyncio.run(main())
     is_open = call in UPDATE
@@ -154,7 +155,7 @@ def test_a_load_that_waits_for_its_turn_can_be_cut_off(engine, llm, lock):
         await given_up(engine.load_weights(SHADOW, NEW))
         held.release()
         with pytest.raises(BehindError):
-            await engine._submit(REQUEST, {0: ()})
+            await engine._submit(REQUEST, [{0: ()}])
 
     asyncio.run(main())
     assert llm.events == [BehindError]
@@ -164,7 +165,7 @@ def test_a_request_behind_a_load_that_hangs_ends_at_its_deadline(engine, llm):
     async def main():
         await engine._lock.acquire()
         with pytest.raises(DeadlineError, match="a load of weights"):
-            await engine._submit(REQUEST, {0: ()})
+            await engine._submit(REQUEST, [{0: ()}])
 
     asyncio.run(main())
 
@@ -174,11 +175,67 @@ def test_a_request_that_vllm_does_not_take_frees_the_lock(engine, llm, hangs):
     async def main():
         llm.hangs = hangs
         with pytest.raises(DeadlineError, match="handed a request"):
-            await engine._submit(REQUEST, {0: ()})
+            await engine._submit(REQUEST, [{0: ()}])
         await engine.load_weights(SHADOW, NEW)
 
     asyncio.run(main())
     assert llm.events[:2] == ["add", "abort"]
+
+
+def test_the_first_request_of_a_prompt_brings_its_images_and_no_other_comes_in_between(
+    engine, llm, monkeypatch
+):
+    given: list[Any] = []
+    monkeypatch.setattr(engine, "_prompt", lambda ids, images, brings: given.append((ids, brings)))
+
+    async def add(*_):
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(llm, "add_request", add)
+
+    async def main():
+        requests = [replace(REQUEST, prompt_token_ids=(n,)) for n in range(3)]
+        parts = [{0: ()}, {1: (8,), 2: (9,)}]
+        await asyncio.gather(*(engine._submit(one, parts) for one in requests))
+
+    asyncio.run(main())
+    assert given == [one for n in range(3) for one in (([n], True), ([n, 8], False))]
+
+
+def test_requests_before_one_that_vllm_does_not_take_are_ended(engine, llm, monkeypatch):
+    add = llm.add_request
+
+    async def only_once(*given):
+        llm.hangs = {"add"} & set(llm.events)
+        return await add(*given)
+
+    monkeypatch.setattr(llm, "add_request", only_once)
+
+    async def main():
+        with pytest.raises(DeadlineError, match="handed a request"):
+            await engine._submit(REQUEST, [{0: ()}, {1: ()}])
+
+    asyncio.run(main())
+    assert llm.events == ["add", "add", "abort", "abort"]
+    assert [stream.request_id for stream in engine._streams] == ["running"]
+
+
+def test_a_request_that_vllm_gives_up_is_no_completion(engine, llm, monkeypatch):
+    output = SimpleNamespace(index=0, finish_reason="error", token_ids=[], logprobs=None)
+    given_up = SimpleNamespace(get_nowait=lambda: SimpleNamespace(outputs=[output]))
+
+    async def add(*_):
+        return given_up
+
+    monkeypatch.setattr(llm, "add_request", add)
+
+    async def main():
+        with pytest.raises(UnavailableError, match=r"gave a request up \(error\)"):
+            async for event in engine.generate(REQUEST):
+                raise AssertionError(event)
+
+    asyncio.run(main())
+    assert llm.events == ["abort"]
 
 
 @pytest.mark.parametrize("call", ["end_with_parent", "init_weight_transfer_engine"])

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,7 @@ pytestmark = pytest.mark.e2e
 TEXT = {**tiny_vision.TEXT, "max_position_embeddings": 2048}
 TOLERANCE = 5e-4
 """Of a log-probability in float32, as in test_service."""
+CROSSING_SECONDS = 240
 
 
 class Seen:
@@ -106,6 +111,41 @@ def test_logprobs_are_those_of_transformers_for_the_same_images(seen):
         assert difference.abs().max() > 100 * TOLERANCE, "the image does not matter"
 
     seen.run(body)
+
+
+def test_groups_at_a_time_see_each_its_own_images(seen):
+    prompts = [prompt_of(*(seen.image(2, 3, 20 + 2 * n + k) for k in range(2))) for n in range(4)]
+
+    async def body(client):
+        version = await seen.replica.publish(client, seen.weights())
+        groups = await asyncio.gather(
+            *(generate(client, sampling(3, 8), prompt=one, least=version) for one in prompts)
+        )
+        for group in groups:
+            seen.assert_plain(group)
+
+    seen.run(body)
+
+
+def test_images_cross_into_the_core_once_a_prompt_and_are_looked_at_once(tmp_path):
+    model = write_tiny_vision(tmp_path / "model", num_layers=2, text=TEXT)
+    process = subprocess.run(
+        [sys.executable, "-m", "tests.rollout.crossing", model],
+        capture_output=True,
+        text=True,
+        timeout=CROSSING_SECONDS,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert process.returncode == 0, process.stderr[-4000:]
+    found = json.loads(process.stdout.splitlines()[-1])
+    assert {work: (seen, ended) for work, (_, seen, ended) in found.items()} == {
+        "a group": (2, 8),
+        "a group that goes on": (2, 8),
+        "greedy": (2, 8),
+        "three at a time": (6, 24),
+    }
+    for work, (crossed, _, _) in found.items():
+        assert 1.0 <= crossed < 1.1, work
 
 
 def test_an_interrupted_group_goes_on_with_its_images(seen):

@@ -8,8 +8,12 @@ It trains two steps and writes FOLDER/RANK.json: bytes.
 from __future__ import annotations
 
 import gc
+import io
 import json
+import math
+import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,8 @@ from benchmarks.trainer import Work, make_batch
 from services.trainer.held import HeldShard
 from trimaran.config import RunConfig, load_config
 from trimaran.device import pick
+from trimaran.images.processor import ImageProcessor, takes_images
+from trimaran.types import Message, ScoredGroup, TrainingBatch
 
 KIB = 1 << 10
 
@@ -57,6 +63,8 @@ def measure(config: RunConfig, folder: Path, rank: int) -> dict[str, int]:
         vocabulary=policy.tensors[0].shape[0],
     )
     batch = make_batch(work)
+    if takes_images(config.model.path):
+        batch = of_images(batch, config)
     train_step(policy, batch, config)
     fixed, before = live_tensors(), status("VmRSS")
     forget_peak()
@@ -72,6 +80,36 @@ def measure(config: RunConfig, folder: Path, rank: int) -> dict[str, int]:
         "process": peak,
         "snapshot": len(held.snapshot.buffer) if held else 0,
     }
+
+
+def of_images(batch: TrainingBatch, config: RunConfig) -> TrainingBatch:
+    """With prompts that are one image each, from end to end."""
+    processor = ImageProcessor(config.model.path)
+    tokens = config.rollout.max_prompt_tokens
+    height = next(side for side in range(math.isqrt(tokens), 0, -1) if tokens % side == 0)
+    sides = height * processor.multiple, tokens // height * processor.multiple
+
+    def with_image(scored: ScoredGroup) -> ScoredGroup:
+        image = noise(*sides, seed=scored.group.number)
+        prompt = replace(scored.group.prompt, messages=(Message("user", "<image>", (image,)),))
+        digest = processor.process([image]).digest
+        ids = (processor.image_token_id,) * tokens
+        return replace(
+            scored,
+            group=replace(scored.group, prompt=prompt, prompt_token_ids=ids, image_digest=digest),
+        )
+
+    return TrainingBatch(batch.step, tuple(map(with_image, batch.groups)))
+
+
+def noise(height: int, width: int, seed: int) -> bytes:
+    """A PNG file."""
+    from PIL import Image
+
+    data = io.BytesIO()
+    pixels = random.Random(seed).randbytes(3 * height * width)
+    Image.frombytes("RGB", (width, height), pixels).save(data, "PNG")
+    return data.getvalue()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenOutputs
 from services.trainer.prompt_images import PromptImages
 from tests.tiny_model import write_tiny_model
-from tests.tiny_vision import FAMILIES, IMAGE, write_tiny_vision
+from tests.tiny_vision import FAMILIES, IMAGE, nest_names, write_tiny_vision
 from tests.trainer.plain_policy import plain_logprobs
 from tests.trainer.plain_vision import PlainVision, vision_batch
 from trimaran.config import RunConfig, parse_config
@@ -185,6 +186,26 @@ def test_export_gives_back_what_was_loaded(family: str, tied: bool, tmp_path: Pa
     exported = dict(make_policy(make_config(folder)).export())
     assert exported.keys() == loaded.keys()
     assert all(torch.equal(exported[name], loaded[name]) for name in loaded)
+
+
+@pytest.mark.usefixtures("single_rank")
+def test_either_names_of_a_folder_are_the_same_model_to_the_bit(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    flat = folders["qwen2_5_vl"]
+    nested = nest_names(Path(shutil.copytree(flat, tmp_path / "nested")))
+    packed = packed_of(vision_batch(1, flat))
+    policy = make_policy(make_config(nested))
+    logprobs = [
+        one.forward([packed])[0].logprobs_M for one in (make_policy(make_config(flat)), policy)
+    ]
+    assert torch.equal(*logprobs)
+    exported, wanted = dict(policy.export()), load_tensors(nested, tied=False)
+    assert exported.keys() == wanted.keys()
+    assert "model.visual.patch_embed.proj.weight" in exported
+    assert all(torch.equal(exported[name], wanted[name]) for name in wanted)
+    plain, other = (PlainVision(folder).state_dict() for folder in (flat, nested))
+    assert all(torch.equal(plain[name], other[name]) for name in plain)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from trimaran.errors import InputError
-from trimaran.freezing import check_folder, check_patterns, is_frozen, read_names
+from trimaran.freezing import check_folder, check_patterns, is_frozen
+from trimaran.tensor_names import read_names
 
 NAMES = ["model.embed_tokens.weight"] + [
     f"model.layers.{layer}.mlp.{name}.weight" for layer in range(2) for name in ("gate", "up_proj")

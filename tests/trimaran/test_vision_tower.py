@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,12 @@ QWEN25 = {**COMMON, "model_type": "qwen2_5_vl", **TEXT25, "vision_config": TOWER
 QWEN3 = {**COMMON, "model_type": "qwen3_vl", "text_config": TEXT3, "vision_config": TOWER3}
 
 
-def folder_of(path: Path, config: dict[str, Any]) -> Path:
+def folder_of(path: Path, config: dict[str, Any], names: Sequence[str] = ()) -> Path:
     path.mkdir()
     for name, text in (("config.json", json.dumps(config)), ("tokenizer.json", "{}")):
         (path / name).write_text(text)
-    (path / "model.safetensors").touch()
+    header = json.dumps({name: {} for name in names}).encode()
+    (path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     return path
 
 
@@ -114,6 +116,23 @@ def test_sizes_of_the_language_model_are_those_of_its_part(tmp_path: Path) -> No
     nested = {**COMMON, "model_type": "qwen2_5_vl", "text_config": TEXT25, "vision_config": TOWER25}
     assert flat == read_model_folder(folder_of(tmp_path / "nested", nested))
     assert (flat.language_prefix, flat.vision_prefix) == ("model.", "visual.")
+
+
+@pytest.mark.parametrize(
+    ("names", "is_nested"),
+    [
+        (["lm_head.weight", "model.norm.weight", "visual.patch_embed.proj.weight"], False),
+        (["model.language_model.norm.weight", "model.visual.patch_embed.proj.weight"], True),
+    ],
+)
+def test_folders_of_qwen25_have_either_names(
+    names: list[str], is_nested: bool, tmp_path: Path
+) -> None:
+    facts = read_model_folder(folder_of(tmp_path / "m", QWEN25, names))
+    prefixes = facts.language_prefix, facts.vision_prefix
+    assert prefixes == (
+        ("model.language_model.", "model.visual.") if is_nested else ("model.", "visual.")
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,22 @@ from pathlib import Path
 from services.controller.datasets import HeldOutPrompts, TrainingPrompts
 from services.reward.terms import check_row
 from services.rollout.chat import ChatTokenizer
+from trimaran.cli.pictures import picture, shows_pictures
 from trimaran.config import RunConfig, load_config, parse_config, resolve_tree
 from trimaran.data.make_row import CountTokens, Plan
 from trimaran.data.prepare import CardTree, is_current, prepare
-from trimaran.data.prompts import Dataset, ImageSizes, open_datasets
+from trimaran.data.prompts import (
+    Dataset,
+    ImageLimits,
+    ImageSizes,
+    UnusableImageError,
+    open_datasets,
+)
 from trimaran.data.recipes import RECIPES, mapped
 from trimaran.data.sources import Source, find_sources
 from trimaran.data.templates import TEMPLATES
 from trimaran.errors import InputError
+from trimaran.images.prepare import image_multiple, num_tokens, open_image
 from trimaran.types import Message, Prompt
 
 
@@ -114,7 +122,11 @@ def show(config: RunConfig, options: argparse.Namespace) -> int:
         print(f"{model}: no such model; texts are shown without its chat template")
     last = options.first + options.count
     for number in range(options.first, min(last, len(prompts)) if options.validation else last):
-        prompt = asyncio.run(prompts.fetch(number))
+        try:
+            prompt = asyncio.run(prompts.fetch(number))
+        except UnusableImageError as error:
+            print(f"--- {number}: {error.prompt.prompt_id}, skipped: {error}")
+            continue
         print("\n".join(_shown(number, prompt, model, tokenizer)))
         if options.images:
             _write_images(number, prompt, Path(options.images))
@@ -130,24 +142,22 @@ def _shown(
     else:
         token_ids = tokenizer.tokenize(prompt.messages)
         yield tokenizer.show(token_ids)
-        places = _image_places(prompt.messages, model)
-        yield f"... {len(token_ids) + places} tokens"
+        tokens = len(token_ids) + _image_places(prompt.messages, model)
+        yield f"... {tokens} tokens"
+    if shows_pictures():
+        for image in _images(prompt.messages):
+            yield from picture(image)
     yield from (f"... {name}: {text[:200]}" for name, text in _beside(prompt))
 
 
 def _image_places(messages: Sequence[Message], model: Path) -> int:
     """Among the model's tokens, but for the one of each image that its chat template writes."""
-    from trimaran.images.prepare import image_multiple, open_image
-
     images = _images(messages)
-    sizes = [open_image(data).size for data in images]
-    token = image_multiple(model) ** 2 if images else 1
-    return sum(width * height // token - 1 for width, height in sizes)
+    multiple = image_multiple(model) if images else 1
+    return sum(num_tokens(image, multiple) - 1 for image in images)
 
 
 def _beside(prompt: Prompt) -> Iterator[tuple[str, str]]:
-    from trimaran.images.prepare import open_image
-
     for number, data in enumerate(_images(prompt.messages), 1):
         width, height = open_image(data).size
         yield f"image {number}", f"{width} x {height} pixels, {len(data)} bytes as PNG"
@@ -170,24 +180,44 @@ def _write_images(number: int, prompt: Prompt, folder: Path) -> None:
 def check(config: RunConfig, limit: int) -> int:
     """Every row as a run would have it; 1 where one is bad."""
     sections = (*config.data.train, *config.data.validation)
-    sizes = ImageSizes.of(config.data, config.model.path)
+    model = config.model.path
+    sizes = ImageSizes.of(config.data, model)
+    tokenizer = ChatTokenizer(model, takes_images=True) if model.is_dir() else None
+    if tokenizer is None:
+        print(f"{model}: no such model; the tokens of prompts are not counted")
     num_bad = 0
-    for dataset in open_datasets(sections, sizes, config.rollout.limit_images):
-        num_bad += _check_dataset(config, dataset, limit - num_bad)
+    for dataset in open_datasets(sections, sizes, ImageLimits.of(config.rollout)):
+        num_bad += _check_dataset(config, dataset, limit - num_bad, tokenizer)
     return int(num_bad > 0)
 
 
-def _check_dataset(config: RunConfig, dataset: Dataset, limit: int) -> int:
+def _check_dataset(
+    config: RunConfig, dataset: Dataset, limit: int, tokenizer: ChatTokenizer | None
+) -> int:
     num_rows = num_bad = 0
     for entry in dataset.entries():
         num_rows += 1
         try:
             if isinstance(entry, InputError):
                 raise entry
-            check_row(config, entry, str(dataset.section.path.parent / entry.prompt_id))
+            place = str(dataset.section.path.parent / entry.prompt_id)
+            check_row(config, entry, place)
+            if tokenizer:
+                _check_length(config, entry, place, tokenizer)
         except InputError as error:
             num_bad += 1
             if num_bad <= limit:
                 print(error)
     print(f"{dataset.section.path}: {num_rows} rows, {num_bad} of them bad")
     return num_bad
+
+
+def _check_length(config: RunConfig, prompt: Prompt, place: str, tokenizer: ChatTokenizer) -> None:
+    """Raises InputError for a prompt that a run would skip."""
+    try:
+        texts = len(tokenizer.tokenize(prompt.messages))
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+    tokens = texts + _image_places(prompt.messages, config.model.path)
+    if tokens > (most := config.rollout.max_prompt_tokens):
+        raise InputError(f"{place}: {tokens} tokens; rollout.max_prompt_tokens is {most}")

@@ -14,7 +14,7 @@ from services.reward.allowed import Allowed
 from services.reward.terms import check_row, make_terms
 from trimaran.cli.plan import check_memory
 from trimaran.config import RunConfig
-from trimaran.data.prompts import Dataset
+from trimaran.data.prompts import Dataset, ImageLimits, ImageSizes
 from trimaran.doctor.examine import examine
 from trimaran.doctor.finding import Severity
 from trimaran.doctor.system import System
@@ -84,12 +84,15 @@ def check_lengths(config: RunConfig, facts: ModelFacts) -> None:
 
 
 def check_datasets(config: RunConfig) -> None:
-    """Every row of every file, one in memory at a time; images are counted and not opened.
+    """Every row of every file, one in memory at a time; images are counted and not opened: with the fewest
+    tokens that each can take, where the model is here to say.
 
     A rule refuses a reference answer that it cannot work with: better now than in the run.
     """
+    model, limits = config.model.path, ImageLimits.of(config.rollout)
+    sizes = ImageSizes.of(config.data, model) if model.is_dir() else None
     for section in (*config.data.train, *config.data.validation):
-        dataset = Dataset(section, limit_images=config.rollout.limit_images)
+        dataset = Dataset(section, sizes, limits=limits)
         for prompt in dataset.texts():
             check_row(config, prompt, str(section.path.parent / prompt.prompt_id))
 

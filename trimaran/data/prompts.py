@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from trimaran.config import DataSection, DatasetSection
+from trimaran.config import DataSection, DatasetSection, RolloutSection
 from trimaran.data.files import check_name, read_named, shown
 from trimaran.data.rows import Rows, open_rows
 from trimaran.errors import InputError
@@ -41,6 +41,37 @@ class ImageSizes:
         from trimaran.images.prepare import image_multiple
 
         return cls(data.min_pixels, data.max_pixels, image_multiple(model_folder))
+
+    @property
+    def least_tokens(self) -> int:
+        """Of an image, whatever its size."""
+        return -(-self.min_pixels // self.multiple**2)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLimits:
+    """Of the images of one prompt. Example: ImageLimits.of(config.rollout).images"""
+
+    images: int
+    tokens: int
+    """Of the whole prompt, of which these take a part."""
+
+    @classmethod
+    def of(cls, rollout: RolloutSection) -> ImageLimits:
+        return cls(rollout.limit_images, rollout.max_prompt_tokens)
+
+    def check_number(self, place: str, count: int) -> None:
+        """Raises InputError that begins with `place`."""
+        if count > self.images:
+            raise InputError(f"{place}: {count} images; rollout.limit_images is {self.images}")
+
+    def check_tokens(self, place: str, count: int, tokens: int) -> None:
+        """`tokens`: of these images together, at least. Raises InputError that begins with `place`."""
+        if tokens > self.tokens:
+            raise InputError(
+                f"{place}: its {count} images take {tokens} tokens, and rollout.max_prompt_tokens is"
+                f" {self.tokens}; raise that, or lower data.max_pixels and data.min_pixels"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +105,8 @@ class Dataset:
     """None: without `section.image_key`, or where images are not looked at."""
     name: str = ""
     """In prompt ids; the file's own where it is empty."""
-    limit_images: int | None = None
-    """Of a row, as `rollout.limit_images` has it; one with more is refused before any is opened."""
+    limits: ImageLimits | None = None
+    """A row with more is refused."""
 
     @cached_property
     def rows(self) -> Rows:
@@ -97,7 +128,7 @@ class Dataset:
         """
         for line, row in self.rows:
             prompt, images = self._read(line, row)
-            self._check_number(line, images)
+            self._check_unopened(line, images)
             for number, image in enumerate(images, 1):
                 try:
                     image.check()
@@ -138,43 +169,49 @@ class Dataset:
         if not images or self.sizes is None:
             return prompt
         try:
-            self._check_number(line, images)
+            self._check_unopened(line, images)
+            prepared = [self._prepare(line, *one) for one in enumerate(images, 1)]
+            self._check_prepared(line, prepared)
         except InputError as error:
             raise UnusableImageError(str(error), prompt) from None
-        prepared: list[bytes] = []
-        for number, image in enumerate(images, 1):
-            try:
-                prepared.append(self._prepare(image))
-            except InputError as error:
-                text = self._about(line, number, image, error)
-                raise UnusableImageError(text, prompt) from None
         return replace(prompt, messages=_give(prompt.messages, prepared))
 
-    def _check_number(self, line: int, images: tuple[_Image, ...]) -> None:
-        if self.limit_images is not None and len(images) > self.limit_images:
-            raise InputError(
-                f"{self.section.path}:{line}: {len(images)} images; rollout.limit_images is"
-                f" {self.limit_images}"
-            )
+    def _check_unopened(self, line: int, images: tuple[_Image, ...]) -> None:
+        if self.limits is None:
+            return
+        place, count = f"{self.section.path}:{line}", len(images)
+        self.limits.check_number(place, count)
+        if self.sizes:
+            self.limits.check_tokens(place, count, count * self.sizes.least_tokens)
+
+    def _check_prepared(self, line: int, images: Sequence[bytes]) -> None:
+        from trimaran.images.prepare import num_tokens
+
+        assert self.sizes
+        if self.limits:
+            tokens = sum(num_tokens(image, self.sizes.multiple) for image in images)
+            self.limits.check_tokens(f"{self.section.path}:{line}", len(images), tokens)
 
     def _about(self, line: int, number: int, image: _Image, error: InputError) -> str:
         where = f"image {number}" + (f" ({shown(image.path)})" if image.path else "")
         return f"{self.section.path}:{line}: {where}: {error}"
 
-    def _prepare(self, image: _Image) -> bytes:
+    def _prepare(self, line: int, number: int, image: _Image) -> bytes:
         from trimaran.images.prepare import prepare_image
 
-        assert self.sizes
-        data = image.read(self.section.path.parent)
-        return prepare_image(
-            data, self.sizes.min_pixels, self.sizes.max_pixels, self.sizes.multiple
-        )
+        sizes = self.sizes
+        assert sizes
+        try:
+            data = image.read(self.section.path.parent)
+            return prepare_image(data, sizes.min_pixels, sizes.max_pixels, sizes.multiple)
+        except InputError as error:
+            raise InputError(self._about(line, number, image, error)) from None
 
 
 def open_datasets(
     sections: Sequence[DatasetSection],
     sizes: ImageSizes | None,
-    limit_images: int | None = None,
+    limits: ImageLimits | None = None,
 ) -> tuple[Dataset, ...]:
     """Prompt ids begin with the files' names, or with their paths where two have one name.
 
@@ -184,7 +221,7 @@ def open_datasets(
     paths = {section.path for section in sections}
     is_clear = len(paths) == len({path.name for path in paths})
     datasets = tuple(
-        Dataset(section, sizes, name if is_clear else str(section.path), limit_images)
+        Dataset(section, sizes, name if is_clear else str(section.path), limits)
         for section, name in zip(sections, names, strict=True)
     )
     for dataset in datasets:

@@ -73,6 +73,14 @@ def fit_size(
     return sides
 
 
+def num_tokens(prepared: bytes, multiple: int) -> int:
+    """Places that an image takes among a prompt's tokens. `prepared`: by `prepare_image`; only its header is
+    read. `multiple`: as there, the side in pixels of what is one token."""
+    with Image.open(io.BytesIO(prepared), formats=("PNG",)) as image:
+        width, height = image.size
+    return width * height // multiple**2
+
+
 def image_multiple(model_folder: Path) -> int:
     """Pixels of a side that one image token stands for, as the model's config.json says.
 

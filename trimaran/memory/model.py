@@ -95,14 +95,19 @@ def dense_parameters(model: Model, place: RankPlace) -> int:
     """Of the rank, without experts. The first stage has the embedding, the last one the head; with one
     stage, a tied head is the embedding. The router of experts stands on every tensor-parallel rank, a vision
     tower on every one of the first stage."""
-    tensor = place.layout.tensor
-    split = model.attention_matrices + model.mlp_matrices
+    split = (model.attention_matrices + model.mlp_matrices) // place.layout.tensor
     tables = num_tables(model, place)
     return (
-        num_layers(model, place) * (split // tensor + model.router_matrices)
+        num_layers(model, place) * split
         + tables * vocabulary(model, place) * model.facts.hidden_size
-        + (model.tower if place.pipeline == 0 else 0)
+        + whole_parameters(model, place)
     )
+
+
+def whole_parameters(model: Model, place: RankPlace) -> int:
+    """Those among them that every tensor-parallel rank has."""
+    routers = num_layers(model, place) * model.router_matrices
+    return routers + (model.tower if place.pipeline == 0 else 0)
 
 
 def num_tables(model: Model, place: RankPlace) -> int:

@@ -47,6 +47,16 @@ QWEN25_VL_7B = Model(
         vision=VisionFacts(32, 1280, 3420, 16, 3, 14, 2, 2, image_token_id=151655),
     )
 )
+QWEN3_VL_30B = Model(
+    replace(
+        QWEN3_30B.facts,
+        family="qwen3_vl_moe",
+        max_positions=262144,
+        vision=VisionFacts(
+            27, 1152, 4304, 16, 3, 16, 2, 2, 151655, num_positions=2304, num_deepstack=3
+        ),
+    )
+)
 QWEN3_235B = Model(_facts("qwen3_moe", 94, 4096, 12288, 64, 4, experts=(128, 8, 1536)))
 
 EXAMPLES = (
@@ -61,6 +71,12 @@ EXAMPLES = (
     Example(
         "Qwen3-30B-A3B",
         QWEN3_30B,
+        (Layout(4, 1, 4, expert=4), Layout(4, 1, 8, expert=8), Layout(4, 2, 4, expert=4)),
+        2,
+    ),
+    Example(
+        "Qwen3-VL-30B-A3B",
+        QWEN3_VL_30B,
         (Layout(4, 1, 4, expert=4), Layout(4, 1, 8, expert=8), Layout(4, 2, 4, expert=4)),
         2,
     ),

@@ -17,6 +17,8 @@ from trimaran.parallel import Layout
 GIB = 1 << 30
 RUNTIME = 375 << 20
 """Host memory of a trainer rank before it holds anything: Python, torch and megatron-core as loaded."""
+VISION_RUNTIME = 90 << 20
+"""What a vision tower adds: transformers' modules for it, and Pillow."""
 
 COPIES = 2
 
@@ -47,6 +49,11 @@ class Plan:
     trains_on_host: bool
     """The trainer computes on a CPU."""
     rolls_on_host: bool
+
+    @property
+    def runtime(self) -> int:
+        """Of each trainer rank, on the host."""
+        return RUNTIME + (VISION_RUNTIME if self.model.facts.vision else 0)
 
     @property
     def replica_room(self) -> int | None:
@@ -100,7 +107,7 @@ class Plan:
 
     def _own(self, rank: RankMemory) -> int:
         on_device = rank.resident if self.trains_on_host else 0
-        return RUNTIME + rank.snapshot + rank.host_optimizer + rank.replayed + on_device
+        return self.runtime + rank.snapshot + rank.host_optimizer + rank.replayed + on_device
 
 
 def make_plan(

@@ -14,6 +14,7 @@ from trimaran.memory.model import (
     expert_parameters,
     num_layers,
     vocabulary,
+    whole_parameters,
 )
 from trimaran.memory.tower import tower_bytes
 from trimaran.memory.trained import (
@@ -198,11 +199,19 @@ def rank_memory(
         output=_head(model, place, work, choices),
         compares=choices.reference,
         saved=(4 * BF16 if choices.bf16_optimizer else 3 * FP32) * updated,
-        snapshot=size
-        * ((experts if place.sends_experts else 0) + (dense if place.sends_dense else 0)),
+        snapshot=size * _sent(model, place),
         offload=choices.offload,
         replayed=_replayed(model, place, work, choices),
     )
+
+
+def _sent(model: Model, place: RankPlace) -> int:
+    """Parameters that replicas fetch from this rank."""
+    sent = expert_parameters(model, place) if place.sends_experts else 0
+    if place.sends_dense:
+        sent += dense_parameters(model, place)
+        sent -= whole_parameters(model, place) if place.tensor else 0
+    return sent
 
 
 def _in_flight(place: RankPlace, virtual_stages: int) -> float:

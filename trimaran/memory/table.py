@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trimaran.memory.plan import GIB, RUNTIME, Plan, Room, describe_model, key_value_room
+from trimaran.memory.plan import GIB, Plan, Room, describe_model, key_value_room
 from trimaran.memory.rank import RankMemory
 
 KIB = 1 << 10
@@ -128,7 +128,7 @@ def _host(plan: Plan, room: Room) -> list[Row]:
             if plan.config.trainer.router.replay
             else []
         ),
-        ("trainer processes as loaded", number(RUNTIME * len(plan.ranks))),
+        ("trainer processes as loaded", number(plan.runtime * len(plan.ranks))),
         ("peak, without replicas as loaded", number(plan.peak_on_host())),
         ("there is", "?" if room.host is None else number(room.host)),
     ]

@@ -1,7 +1,9 @@
 """vLLM behind the Engine port: its AsyncLLM here, its core in a child process.
 
 The same code on every device that vLLM (or its plugin) knows. A group is one
-request with n samples; completions that continue a prefix are a request each.
+request with n samples; completions that continue a prefix are a request each. Of a
+prompt with images the first completion is a request of its own, which takes them to
+the core; the others name them by their digests.
 
 How a completion that crosses an update knows its versions: `load_weights` pauses
 the core, lets the outputs made before the pause pass, and notes in every running
@@ -154,81 +156,101 @@ class VllmEngine:
         return self._chat.detokenize(token_ids)
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
-        starts = dict(request.starts)
-        # n samples of one vLLM request share their prompt; several greedy ones it refuses.
-        if any(starts.values()) or request.sampling.temperature == 0:
-            parts = [self._read(request, {index: start}) for index, start in starts.items()]
-        else:
-            parts = [self._read(request, starts)]
-        async with aclosing(merge(parts)) as events:
-            async for event in events:
-                yield event
+        streams = await self._submit(request, _parts(request))
+        try:
+            async with aclosing(merge([self._read(request, one) for one in streams])) as events:
+                async for event in events:
+                    yield event
+        finally:
+            await self._end(streams)
 
     async def _read(
-        self, request: GenerationRequest, starts: dict[int, tuple[int, ...]]
+        self, request: GenerationRequest, stream: VllmStream
     ) -> AsyncGenerator[Event, None]:
         """One vLLM request, throttled to about one chunk a second and completion."""
-        stream = await self._submit(request, starts)
         pending: dict[int, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
         passed_on = time.monotonic()
-        try:
-            while stream.open:
-                ended: list[Ended] = []
-                for output in (await self._next(stream)).outputs:
-                    if output.index not in stream.open:
-                        continue
-                    pending[output.index][0].extend(output.token_ids)
-                    pending[output.index][1].extend(output.logprobs.logprobs)
-                    if output.finish_reason is not None:
-                        stream.open.discard(output.index)
-                        num_pending = len(pending[output.index][0])
-                        experts = told_experts(
-                            self._config,
-                            output,
-                            len(request.prompt_token_ids),
-                            stream.num_tokens(output.index) + num_pending,
-                        )
-                        ended.append(
-                            Ended(stream.indices[output.index], output.finish_reason, *experts)
-                        )
-                if not ended and time.monotonic() - passed_on < CHUNK_SECONDS:
+        while stream.open:
+            ended: list[Ended] = []
+            for output in (await self._next(stream)).outputs:
+                if output.index not in stream.open:
                     continue
-                for sample, (token_ids, logprobs) in pending.items():
-                    for chunk in stream.chunks(sample, token_ids, logprobs):
-                        yield chunk
-                pending.clear()
-                for event in ended:
-                    yield event
-                passed_on = time.monotonic()
-        finally:
-            self._streams.discard(stream)
-            if stream.open and not self.llm.errored:
-                await self._abort(stream)
+                _check_end(output.finish_reason)
+                pending[output.index][0].extend(output.token_ids)
+                pending[output.index][1].extend(output.logprobs.logprobs)
+                if output.finish_reason is not None:
+                    stream.open.discard(output.index)
+                    num_pending = len(pending[output.index][0])
+                    experts = told_experts(
+                        self._config,
+                        output,
+                        len(request.prompt_token_ids),
+                        stream.num_tokens(output.index) + num_pending,
+                    )
+                    ended.append(
+                        Ended(stream.indices[output.index], output.finish_reason, *experts)
+                    )
+            if not ended and time.monotonic() - passed_on < CHUNK_SECONDS:
+                continue
+            for sample, (token_ids, logprobs) in pending.items():
+                for chunk in stream.chunks(sample, token_ids, logprobs):
+                    yield chunk
+            pending.clear()
+            for event in ended:
+                yield event
+            passed_on = time.monotonic()
 
     async def _submit(
-        self, request: GenerationRequest, starts: dict[int, tuple[int, ...]]
-    ) -> VllmStream:
-        given = {index: len(start) for index, start in starts.items()}
-        prefix = next(iter(starts.values()))
-        prompt = self._prompt([*request.prompt_token_ids, *prefix], request.images)
+        self, request: GenerationRequest, parts: Sequence[dict[int, tuple[int, ...]]]
+    ) -> list[VllmStream]:
+        """A vLLM request for each of `parts`, and no other in between: the first takes the images along."""
+        streams: list[VllmStream] = []
         async with hold(self._lock, self._config.rollout.idle_timeout, "a load of weights"):
             if self._live is None:
                 raise BehindError("this replica holds no version; weight sync must bring one")
-            stream = VllmStream(f"{request.number}-{next(self._numbers)}", given, self._live)
-            params = self._sampling_params(request.sampling, len(starts), len(prefix))
             try:
-                # Bounded: a load waits for the same lock.
-                async with within(self._submit_timeout, "vllm, handed a request"):
-                    stream.collector = await self.llm.add_request(stream.request_id, prompt, params)
-            except _dead_error() as error:
-                raise UnavailableError("the vllm engine is dead; its log says why") from error
-            except (asyncio.CancelledError, DeadlineError):
-                await self._abort(stream)
+                for starts in parts:
+                    stream = await self._add(request, starts, self._live, is_first=not streams)
+                    streams.append(stream)
+            except BaseException:
+                await self._end(streams)
                 raise
-            self._streams.add(stream)
+        return streams
+
+    async def _add(
+        self,
+        request: GenerationRequest,
+        starts: dict[int, tuple[int, ...]],
+        live: VersionId,
+        is_first: bool,
+    ) -> VllmStream:
+        prefix = next(iter(starts.values()))
+        token_ids = [*request.prompt_token_ids, *prefix]
+        prompt = self._prompt(token_ids, request.images, is_first)
+        given = {index: len(start) for index, start in starts.items()}
+        stream = VllmStream(f"{request.number}-{next(self._numbers)}", given, live)
+        params = self._sampling_params(request.sampling, len(starts), len(prefix))
+        try:
+            # Bounded: a load waits for the same lock.
+            async with within(self._submit_timeout, "vllm, handed a request"):
+                stream.collector = await self.llm.add_request(stream.request_id, prompt, params)
+        except _dead_error() as error:
+            raise UnavailableError("the vllm engine is dead; its log says why") from error
+        except (asyncio.CancelledError, DeadlineError):
+            await self._abort(stream)
+            raise
+        self._streams.add(stream)
         return stream
 
-    def _prompt(self, token_ids: list[int], images: PlacedImages | None) -> Any:
+    async def _end(self, streams: Sequence[VllmStream]) -> None:
+        """Of those that are open yet, vLLM's core takes notice."""
+        self._streams.difference_update(streams)
+        if not self.llm.errored:
+            await asyncio.gather(*(self._abort(stream) for stream in streams if stream.open))
+
+    def _prompt(
+        self, token_ids: list[int], images: PlacedImages | None, brings_images: bool
+    ) -> Any:
         """What `AsyncLLM.add_request` takes. `token_ids`: expanded, with what a completion has already."""
         if images is None:
             from vllm.inputs import TokensPrompt
@@ -236,7 +258,8 @@ class VllmEngine:
             return TokensPrompt(prompt_token_ids=token_ids)
         from services.rollout.vllm.images import prompt_with_images
 
-        return prompt_with_images(token_ids, images, self._config.model.dtype)
+        dtype = self._config.model.dtype if brings_images else None
+        return prompt_with_images(token_ids, images, dtype)
 
     async def _abort(self, stream: VllmStream) -> None:
         """A core that does not take even this is found by whoever waits for its answers."""
@@ -349,6 +372,25 @@ class VllmEngine:
         self.__dict__.pop("_workers", None)
         if vllm := self.__dict__.pop("llm", None):
             vllm.shutdown(timeout=5.0)
+
+
+def _parts(request: GenerationRequest) -> list[dict[int, tuple[int, ...]]]:
+    """Completion index -> tokens that it has already, of each vLLM request."""
+    starts = dict(request.starts)
+    # n samples of one vLLM request share their prompt; several greedy ones it refuses.
+    if any(starts.values()) or request.sampling.temperature == 0:
+        return [{index: start} for index, start in starts.items()]
+    if request.images is None or len(starts) == 1:
+        return [starts]
+    # vLLM copies what a request holds for each of its samples.
+    first, *others = starts
+    return [{first: ()}, dict.fromkeys(others, ())]
+
+
+def _check_end(finish_reason: str | None) -> None:
+    """vLLM ends a request so that it could not begin. Raises UnavailableError."""
+    if finish_reason not in (None, "stop", "length"):
+        raise UnavailableError(f"vllm gave a request up ({finish_reason}); its log says why")
 
 
 def _in_child() -> None:

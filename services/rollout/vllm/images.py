@@ -16,9 +16,13 @@ from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems,
 from services.rollout.images import PlacedImages
 from trimaran.config import RunConfig
 from trimaran.model_folder import read_model_folder
+from trimaran.vision_tower import VisionFacts
 
 IMAGE = "image"
 """vLLM's name of this kind of input."""
+FP32, GIB = 4, 1 << 30
+SLACK = 1 << 20
+"""For grids and the like."""
 
 
 def image_arguments(config: RunConfig) -> dict[str, Any]:
@@ -37,14 +41,20 @@ def image_arguments(config: RunConfig) -> dict[str, Any]:
                 "longest_edge": square * config.rollout.max_prompt_tokens,
             }
         },
-        # It keeps what vLLM's own processor has made of images; nothing goes through that here.
-        "mm_processor_cache_gb": 0,
+        # In vLLM's core: a prompt's patches, which its first request brings and the others read.
+        "mm_processor_cache_gb": _prompt_bytes(vision, config.rollout.max_prompt_tokens) / GIB,
     }
     if config.rollout.tensor_parallel > 1:
         # Each rank has the whole tower and takes some of the images. A tower that is split has parts
         # of its fused projections on each rank, which cannot be read back.
         arguments["mm_encoder_tp_mode"] = "data"
     return arguments
+
+
+def _prompt_bytes(vision: VisionFacts, tokens: int) -> int:
+    """Of a prompt that is images from end to end. In float32, as vLLM's own processor makes a trial image
+    at its start; what is cached here is in the model's dtype."""
+    return tokens * vision.merged * vision.patch_numbers * FP32 + SLACK
 
 
 def normalize_once(arguments: Any) -> None:
@@ -57,26 +67,30 @@ def normalize_once(arguments: Any) -> None:
         arguments.mm_device_do_normalize = False
 
 
-def prompt_with_images(token_ids: list[int], images: PlacedImages, dtype: str) -> Any:
+def prompt_with_images(token_ids: list[int], images: PlacedImages, dtype: str | None) -> Any:
     """What `AsyncLLM.add_request` takes. `token_ids`: expanded, with what a completion has already.
-    `dtype`: torch's name of that in which the tower computes; vLLM sends the patches to its core once for each completion.
+    `dtype`: torch's name of that in which the tower computes. None: without the patches, which vLLM's core has from
+    the request before.
 
-    vLLM caches features of images, and keys and values of prompts with images, by the digest that
-    each image has here.
+    The core keeps patches of images, their features, and keys and values of prompts with images, each by the
+    digest that an image has here.
     """
-    processed = images.processed
-    grids = torch.from_numpy(processed.grids)
-    items = MultiModalKwargsItems.from_hf_inputs(
-        BatchFeature(
-            {
-                "pixel_values": torch.from_numpy(processed.patches).to(getattr(torch, dtype)),
-                "image_grid_thw": grids,
-            }
-        ),
+    items = (
+        _items(images, dtype)
+        if dtype
+        else MultiModalKwargsItems({IMAGE: [None] * len(images.ranges)})
+    )
+    ranges = [PlaceholderRange(offset=start, length=length) for start, length in images.ranges]
+    return mm_input(token_ids, items, {IMAGE: list(images.processed.digests)}, {IMAGE: ranges})
+
+
+def _items(images: PlacedImages, dtype: str) -> MultiModalKwargsItems[Any]:
+    grids = torch.from_numpy(images.processed.grids)
+    patches = torch.from_numpy(images.processed.patches).to(getattr(torch, dtype))
+    return MultiModalKwargsItems.from_hf_inputs(
+        BatchFeature({"pixel_values": patches, "image_grid_thw": grids}),
         {
             "pixel_values": MultiModalFieldConfig.flat_from_sizes(IMAGE, grids.prod(-1)),
             "image_grid_thw": MultiModalFieldConfig.batched(IMAGE, keep_on_cpu=True),
         },
     )
-    ranges = [PlaceholderRange(offset=start, length=length) for start, length in images.ranges]
-    return mm_input(token_ids, items, {IMAGE: list(processed.digests)}, {IMAGE: ranges})

@@ -23,6 +23,7 @@ PUBLISHED = {
     "Qwen2.5-VL-7B": 8.29e9,
     "Qwen2.5-32B": 32.5e9,
     "Qwen3-30B-A3B": 30.5e9,
+    "Qwen3-VL-30B-A3B": 31.07e9,
     "Qwen3-235B-A22B": 235e9,
 }
 
@@ -81,6 +82,13 @@ def test_a_vision_tower_is_whole_on_every_tensor_rank_of_the_first_stage() -> No
         for rank in range(4)
     ]
     assert added == [tower, tower, 0, 0]
+    # The first of them sends it.
+    sent = [
+        rank_memory(model, layout.place(rank), Work(6, 4, 2)).snapshot
+        - rank_memory(Model(FACTS), layout.place(rank), Work(6, 4, 2)).snapshot
+        for rank in range(4)
+    ]
+    assert sent == [2 * tower, 0, 0, 0]
     replica = (
         replica_memory(model, 2, 64, 1).weights - replica_memory(Model(FACTS), 2, 64, 1).weights
     )
