@@ -9,6 +9,7 @@ import time
 import torch
 
 from services.weight_sync.data.layout import Layout, make_layout, subtract
+from services.weight_sync.data.memory import lock_for_copies
 from services.weight_sync.data.snapshot import Snapshot
 from services.weight_sync.transports.calls import hold
 from services.weight_sync.transports.collective import Collective
@@ -143,6 +144,7 @@ class WeightSender:
             own = snapshot.layout
             layout = own if ranges == own.ranges else _layout(snapshot, ranges)
             stream = Stream(layout, snapshot.buffer, own)
+            lock_for_copies(snapshot.memory, self._device, self._index)
         terms = Terms.of(snapshot.manifest.root, base_root, layout, limits.bucket_bytes)
         end.broadcast(stream, terms, max(deadline - time.monotonic(), 0.0))
         return stream.num_bytes
