@@ -52,7 +52,8 @@ def lock_pages(kind: str, address: int, num_bytes: int) -> Unlock | None:
 def _lock_cuda(address: int, num_bytes: int) -> tuple[int, Unlock]:
     import torch
 
-    cudart: Any = torch.cuda.cudart()
+    runtime: Any = torch.cuda
+    cudart = runtime.cudart()
     code = int(cudart.cudaHostRegister(address, num_bytes, CUDA_PORTABLE))
     if code:
         # CUDA keeps the refusal as its last error, and torch raises that after its next kernel.

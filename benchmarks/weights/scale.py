@@ -83,12 +83,11 @@ SERVICE = "trimaran.v1.RolloutService"
 
 def measure_scale(model: Path, work: Path) -> tuple[list[Row], str]:
     rates = Rates(calibrate(DIGEST), calibrate_digest(DIGEST), calibrate_add())
-    in_turn, overlapped, copy, digest = Overlap(DIGEST).measure()
+    digest, in_turn, overlapped = Overlap(DIGEST).measure()
     measured = {
         "landing_rate": rates.landing,
         "digest_rate": rates.digest,
         "plus_zero_rate": rates.add,
-        "receiver_copy_rate": copy,
         "receiver_digest_rate": digest,
         "receiver_in_turn": in_turn,
         "receiver_overlapped": overlapped,
@@ -105,8 +104,8 @@ def measure_scale(model: Path, work: Path) -> tuple[list[Row], str]:
         " measurement: bytes over the rates of one thread, and an assumed link of"
         f" {LINK / 1e9:g} GB/s, {CORES} cores, and copies between a device and the host at"
         f" {BUS / 1e9:g} GB/s, {PAGEABLE / 1e9:g} where memory is not locked (transfer_model.py)."
-        " Those named receiver_ are one receiver's, with a clock for a link and host memory for a"
-        " device (overlap.py). Load at the end:"
+        " Those named receiver_ are one receiver's, with clocks of receiver_digest_rate for link and"
+        " bus (overlap.py). Load at the end:"
         f" {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     )
 
