@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.weight_sync.data import snapshot as snapshot_module
 from services.weight_sync.data.digest import INTEGERS, digest_value
 from services.weight_sync.data.layout import to_ranges
 from services.weight_sync.data.manifest import (
@@ -122,6 +123,18 @@ def test_a_device_writes_plus_zero_and_keeps_every_other_bit(dtype):
     found = with_plus_zero(given.view(dtype)).view(integers)
     assert found.tolist() == given.where(given != low, 0).tolist()
     assert low in given  # what was given stays as it was
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (64,), (), (0, 2)])
+@pytest.mark.parametrize("num_bytes", [1, 24, 1 << 20])
+def test_a_device_is_read_in_parts(monkeypatch, shape, num_bytes):
+    monkeypatch.setattr(snapshot_module, "DEVICE_BYTES", num_bytes)
+    source = torch.full(shape, -0.0)
+    if shape:
+        source[1::2] = 1.5
+    target = torch.full(shape, 7.0)
+    snapshot_module._write_from_device(target, source)
+    assert torch.equal(target, source) and not target.signbit().any()
 
 
 def test_a_snapshot_takes_over_the_memory_of_another():

@@ -9,7 +9,6 @@ import time
 import torch
 
 from services.weight_sync.data.layout import Layout, make_layout, subtract
-from services.weight_sync.data.memory import lock_for_copies
 from services.weight_sync.data.snapshot import Snapshot
 from services.weight_sync.transports.calls import hold
 from services.weight_sync.transports.collective import Collective
@@ -138,15 +137,15 @@ class WeightSender:
             end = self._ends.get(group_id)
         if end is None:
             raise TransferError(f"transfer group {group_id} is not open; open it first")
+        memory = None if base_root else snapshot.memory
         if base_root:
             layout, stream = _delta_stream(snapshot, ranges, base_root)
         else:
             own = snapshot.layout
             layout = own if ranges == own.ranges else _layout(snapshot, ranges)
             stream = Stream(layout, snapshot.buffer, own)
-            lock_for_copies(snapshot.memory, self._device, self._index)
         terms = Terms.of(snapshot.manifest.root, base_root, layout, limits.bucket_bytes)
-        end.broadcast(stream, terms, max(deadline - time.monotonic(), 0.0))
+        end.broadcast(stream, terms, max(deadline - time.monotonic(), 0.0), memory=memory)
         return stream.num_bytes
 
     def close(self) -> None:

@@ -27,6 +27,8 @@ from trimaran.types import Manifest, Ranges, TensorInfo
 
 Digests = dict[int, str]
 """By block number."""
+DEVICE_BYTES = 32 * 2**20
+"""Of a block, copied on the device before they leave it."""
 DIGEST_THREADS = 4
 """Beside the one that copies."""
 
@@ -177,9 +179,17 @@ def _write(target: torch.Tensor, source: torch.Tensor) -> None:
     elif source.device == target.device:
         torch.add(source, 0, out=target)  # -0 + 0 is +0, and every other number stays
     elif source.device.type in EXACT_KINDS:
-        target.copy_(with_plus_zero(source))
+        _write_from_device(target, source)
     else:
         target.copy_(source).add_(0)
+
+
+def _write_from_device(target: torch.Tensor, source: torch.Tensor) -> None:
+    """In parts, because a trainer's device may have little room left."""
+    target, source = torch.atleast_1d(target), torch.atleast_1d(source)
+    num_rows = max(DEVICE_BYTES * len(source) // max(source.nbytes, 1), 1)
+    for there, here in zip(target.split(num_rows), source.split(num_rows), strict=True):
+        there.copy_(with_plus_zero(here))
 
 
 def with_plus_zero(tensor: torch.Tensor) -> torch.Tensor:

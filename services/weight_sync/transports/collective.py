@@ -27,6 +27,7 @@ import torch
 from torch._C._distributed_c10d import Store
 from torch.distributed import BroadcastOptions
 
+from services.weight_sync.data.memory import HostMemory, lock_for_copies
 from services.weight_sync.transports.process_groups import (
     MAKE_PROCESS_GROUP,
     end_process_group,
@@ -157,11 +158,13 @@ class Collective:
         terms: Terms,
         timeout: float,
         arrived: Callable[[int], None] = lambda end: None,
+        memory: HostMemory | None = None,
     ) -> None:
         """Send the sender's stream into the receivers', one bucket after the other.
 
         First the sender says what it is about to send; a receiver whose own `terms`
-        differ leaves the group before any of it moves.
+        differ leaves the group before any of it moves. `memory`: where the stream's buffer lies,
+        if that outlives the transfer; it is locked for the device's copies.
 
         `arrived(end)` is called when the stream's bytes before `end` are there: in order,
         on a thread that copies nothing meanwhile. Raises TransferError after `timeout`
@@ -170,6 +173,8 @@ class Collective:
         deadline = time.monotonic() + timeout
 
         def run() -> None:
+            if memory is not None:  # takes long once; the others wait at the meeting, on the host
+                lock_for_copies(memory, self._device, self._index)
             self._begin(deadline)
             self._join(deadline)
             self._agree(terms, deadline)

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from services.weight_sync.data.memory import lock_for_copies
 from services.weight_sync.transports.carrier import Carrier, Job, WrongBlockError
 from services.weight_sync.transports.collective import SENDER, Collective
 from services.weight_sync.transports.streams import Stream
@@ -52,8 +51,6 @@ class GroupCarrier(Carrier[CollectiveSource]):
 
     def carry(self, job: Job[CollectiveSource]) -> None:
         """The whole stream is taken also when a block is wrong: the other receivers need it."""
-        if job.memory is not None:
-            lock_for_copies(job.memory, self._device, self._index)
         end = self._join(job.source)
         arrival = _Arrival(job, 1 if self._device.on_host else DIGEST_THREADS)
         timeout = max(job.deadline - time.monotonic(), 0.0)
@@ -62,7 +59,7 @@ class GroupCarrier(Carrier[CollectiveSource]):
                 stream = Stream(job.stream, job.buffer, job.layout)
                 base_root = job.source.delta.base_root if job.source.delta else ""
                 terms = Terms.of(job.root, base_root, job.stream, job.bucket_bytes)
-                end.broadcast(stream, terms, timeout, arrival.reach)
+                end.broadcast(stream, terms, timeout, arrival.reach, job.memory)
                 arrival.finish()
         except BaseException as error:
             # A transport that changes bytes is not used again.
