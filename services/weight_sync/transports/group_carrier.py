@@ -18,8 +18,8 @@ from trimaran.errors import TransferError
 from trimaran.types import CollectiveSource
 
 DIGEST_THREADS = 4
-"""Of one transfer between accelerators, which pass one at a time. A core digests 10 GB/s and more; a link
-of 400 Gbit/s brings 50. On the host one is enough, and transfers run side by side."""
+"""Of one transfer between accelerators, which pass one at a time. A core digests 10 GB/s and more, and a
+link of 200 Gbit/s brings 25. On the host one is enough, and transfers run side by side."""
 WAIT_SECONDS = 0.05
 
 
