@@ -89,6 +89,15 @@ class CallThread:
             raise DeadlineError(f"{self._name}: no end after {timeout:.3g} s")
         return future.result()
 
+    def submit(self, function: Callable[[], Result]) -> Future[Result]:
+        """For a caller that does something else meanwhile. A call that has not begun is not made any
+        more once its future is cancelled; one that has goes on."""
+        future: Future[Result] = Future()
+        self._jobs.put((function, future))
+        if self._stopped:
+            future.cancel()  # it stands behind the last call
+        return future
+
     def give_up(self) -> None:
         """From another thread: calls under way raise DeadlineError at once."""
         for future in tuple(self._waiting):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trimaran.errors import InputError
 from trimaran.machine import NPU_NODES, Machine, read_machine
+from trimaran.page_lock import Unlock, lock_pages
 
 if TYPE_CHECKING:
     import torch
@@ -93,6 +94,21 @@ class Device:
         runtime = self._runtime()
         if runtime is not None:
             runtime.set_device(index)
+
+    def use_own_stream(self) -> None:
+        """What the calling thread queues from here on does not stand behind what other threads have
+        queued: all start with the same stream. After `activate`."""
+        runtime = self._runtime()
+        if runtime is not None:
+            runtime.set_stream(runtime.Stream())
+
+    def lock_pages(self, address: int, num_bytes: int, index: int = 0) -> Unlock | None:
+        """Of mapped host memory, for fast copies; see `page_lock`. Makes device `index` current. None
+        where there is nothing to undo: on a host, and where the device refuses."""
+        if self.on_host:
+            return None
+        self.activate(index)
+        return lock_pages(self.kind, address, num_bytes)
 
     def torch_device(self, index: int = 0) -> torch.device:
         import torch

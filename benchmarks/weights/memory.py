@@ -15,6 +15,7 @@ import psutil
 
 from benchmarks.results_file import Row
 from benchmarks.weights.transfer import Pair, running_pair
+from services.weight_sync.transports.pump import NUM_BUCKETS
 from trimaran.config import WeightSyncSection
 
 STAGES = 12
@@ -28,11 +29,11 @@ def measure_memory(model: Path, work: Path) -> tuple[list[Row], str]:
     for name in ("collective", "memory"):
         with running_pair(model) as pair:
             rows.append(_measure(pair, name))
-    buckets = 2 * WeightSyncSection().bucket_mib
-    rows.append(Row("device_memory_two_buckets", buckets, "MiB", None, False))
+    buckets = NUM_BUCKETS * WeightSyncSection().bucket_mib
+    rows.append(Row("device_memory_of_buckets", buckets, "MiB", None, False))
     return rows, (
         f"peak growth of PSS over {STAGES} stages, in copies of the model, mean of sender and"
-        " receiver; the device's two buckets are what the configuration says, as no accelerator is here"
+        " receiver; the device's buckets are what the configuration says, as no accelerator is here"
     )
 
 

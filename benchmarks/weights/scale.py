@@ -14,7 +14,7 @@ import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,21 @@ import grpc
 from benchmarks.results_file import Row
 from benchmarks.weights.control_side import StandInTrainer
 from benchmarks.weights.large import DIGEST, MODELS, LargeModel, manifest_of, offers_of, peer_of
+from benchmarks.weights.overlap import Overlap
 from benchmarks.weights.transfer_model import (
+    BUS,
     CORES,
     LINK,
+    PAGEABLE,
     calibrate,
+    calibrate_add,
+    calibrate_digest,
     model_collective,
+    model_devices,
+    model_devices_in_turn,
     model_relay,
+    model_snapshot,
+    model_snapshot_in_turn,
 )
 from benchmarks.weights.versions import RUN_ID
 from services.weight_sync.control.coordinator import Coordinator
@@ -73,23 +82,44 @@ SERVICE = "trimaran.v1.RolloutService"
 
 
 def measure_scale(model: Path, work: Path) -> tuple[list[Row], str]:
-    rate = calibrate(DIGEST)
+    rates = Rates(calibrate(DIGEST), calibrate_digest(DIGEST), calibrate_add())
+    digest, in_turn, overlapped = Overlap(DIGEST).measure()
+    measured = {
+        "landing_rate": rates.landing,
+        "digest_rate": rates.digest,
+        "plus_zero_rate": rates.add,
+        "receiver_digest_rate": digest,
+        "receiver_in_turn": in_turn,
+        "receiver_overlapped": overlapped,
+    }
     rows = [
-        Row("landing_rate", rate / 1e9, "GB/s", None, True),
-        *(row for large in MODELS for row in _measure(large, work / large.name, rate)),
+        *(Row(name, value / 1e9, "GB/s", None, True) for name, value in measured.items()),
+        *(row for large in MODELS for row in _measure(large, work / large.name, rates)),
     ]
     return rows, (
         f"stand-ins of the true count and shapes, {REPLICAS} replicas; no weights move. Seconds of"
         " a publication are CPU seconds of weight sync and of its stand-in replica's gRPC in one"
         " process; those of a stage are of one process with a holder and two receivers in a chain,"
         " whose blocks have one byte. Shadows are sums of the layout. Rows named model_ are no"
-        " measurement: bytes over landing_rate, of one thread, and an assumed link of"
-        f" {LINK / 1e9:g} GB/s and {CORES} cores (transfer_model.py). Load at the end:"
+        " measurement: bytes over the rates of one thread, and an assumed link of"
+        f" {LINK / 1e9:g} GB/s, {CORES} cores, and copies between a device and the host at"
+        f" {BUS / 1e9:g} GB/s, {PAGEABLE / 1e9:g} where memory is not locked (transfer_model.py)."
+        " Those named receiver_ are one receiver's, with clocks of receiver_digest_rate for link and"
+        " bus (overlap.py). Load at the end:"
         f" {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     )
 
 
-def _measure(large: LargeModel, work: Path, rate: float) -> list[Row]:
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bytes a second of one thread; `transfer_model` measures them."""
+
+    landing: float
+    digest: float
+    add: float
+
+
+def _measure(large: LargeModel, work: Path, rates: Rates) -> list[Row]:
     work.mkdir()
     tracemalloc.start()
     manifest = manifest_of(large)
@@ -99,7 +129,7 @@ def _measure(large: LargeModel, work: Path, rate: float) -> list[Row]:
     encoded = wire.encode_manifest(manifest).SerializeToString()
     size = make_layout(manifest.tensors).num_bytes
     shadows = DEVICES_A_HOST // large.devices * size
-    relay = model_relay(size, large.num_senders, FAN_OUT, rate)
+    relay = model_relay(size, large.num_senders, FAN_OUT, rates.landing)
     figures: list[tuple[str, float, str]] = [
         ("blocks", manifest.num_blocks, "blocks"),
         ("weights", sum(map(num_bytes, manifest.tensors)) / 1e9, "GB"),
@@ -111,10 +141,23 @@ def _measure(large: LargeModel, work: Path, rate: float) -> list[Row]:
         *_stages(large, manifest),
         ("shadows_a_host", shadows / 1e9, "GB"),
         ("shadows_on_the_keepers_host", (shadows + size) / 1e9, "GB"),
-        ("model_stage_collective", model_collective(size, large.num_senders, rate), "s"),
+        ("model_stage_collective", model_collective(size, large.num_senders, rates.landing), "s"),
         ("model_stage_relay", relay, "s"),
+        *_model_devices(size, large.num_senders, rates),
     ]
     return [Row(f"{large.name}_{name}", value, unit, None, False) for name, value, unit in figures]
+
+
+def _model_devices(size: int, num_senders: int, rates: Rates) -> list[tuple[str, float, str]]:
+    digest = rates.digest
+    found = {
+        "stage_devices": model_devices(size, num_senders, digest, locked=True),
+        "stage_devices_unlocked": model_devices(size, num_senders, digest, locked=False),
+        "stage_devices_in_turn": model_devices_in_turn(size, num_senders, digest),
+        "snapshot_devices": model_snapshot(size, num_senders, digest, locked=True),
+        "snapshot_devices_in_turn": model_snapshot_in_turn(size, num_senders, digest, rates.add),
+    }
+    return [(f"model_{name}", seconds, "s") for name, seconds in found.items()]
 
 
 def _take_manifest(data: bytes) -> None:

@@ -338,6 +338,23 @@ MUTATIONS = (
         ("tests/weight_sync/test_hccl.py::test_nobody_enters_a_collective_before_all_are_there",),
     ),
     Mutation(
+        "a bucket is not used again before what came in it lies in the shadow",
+        "services/weight_sync/transports/pump.py",
+        "self._await_copies(at_most=NUM_BUCKETS - IN_FLIGHT)",
+        "self._await_copies(at_most=NUM_BUCKETS)",
+        ("tests/weight_sync/test_pump.py::test_a_receiver_takes_more_while_it_copies",),
+    ),
+    Mutation(
+        "whoever has registered memory is told before it is unmapped",
+        "services/weight_sync/data/memory.py",
+        "        for end in self.ends:\n            end()\n",
+        "        pass\n",
+        (
+            "tests/weight_sync/test_shadow.py"
+            "::test_what_is_registered_ends_before_the_memory_is_unmapped",
+        ),
+    ),
+    Mutation(
         "an accelerator's next group waits until torch has left the one before it",
         "services/weight_sync/transports/collective.py",
         "        self._turn.take(min(_left(deadline).total_seconds(), TURN_SECONDS))\n"

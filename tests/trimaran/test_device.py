@@ -38,6 +38,12 @@ class FakeRuntime:
     def synchronize(self):
         self._events.append(f"{self._name}.synchronize()")
 
+    def Stream(self):
+        return "a new stream"
+
+    def set_stream(self, stream):
+        self._events.append(f"{self._name}.set_stream({stream})")
+
 
 class Recorder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the named modules and records when each is first imported."""
@@ -176,9 +182,16 @@ def test_each_call_sets_the_device_again(events):
     assert chosen.torch_device(1) == "cuda:1"
 
 
+def test_a_thread_may_have_a_stream_of_its_own(events):
+    chosen = pick("cuda", make_machine(gpus=1))
+    chosen.use_own_stream()
+    assert events == ["cuda.set_stream(a new stream)"]
+
+
 def test_a_cpu_needs_nothing(events):
     chosen = pick("cpu", make_machine())
     chosen.activate()
+    chosen.use_own_stream()
     chosen.synchronize()
     assert (events, chosen.torch_device(0), chosen.on_host) == ([], "cpu", True)
 

@@ -22,9 +22,19 @@ class StandIn:
     def __init__(self, backend: str = "gloo"):
         self.backend = backend
         self.threads = []
+        self.streams = []
+        self.locked = []
+        """(address, bytes) of host memory, as long as it is."""
 
     def activate(self, index):
         self.threads.append((threading.current_thread().name, index))
+
+    def use_own_stream(self):
+        self.streams.append(threading.current_thread().name)
+
+    def lock_pages(self, address, num_bytes, index):
+        self.locked.append((address, num_bytes))
+        return lambda: self.locked.remove((address, num_bytes))
 
     def torch_device(self, index):
         return torch.device("cpu")

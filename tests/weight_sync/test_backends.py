@@ -117,7 +117,10 @@ def test_device_buckets_carry_every_byte(monkeypatch, num_buckets, wanted):
         expected = snapshot.buffer[there.start : there.end]
         assert torch.equal(received[piece.start : piece.end], expected)
     assert len(ends) == num_buckets and ends[-1] == layout.num_bytes
-    assert sorted(device.threads) == [("transfer-1-rank-0", 4), ("transfer-1-rank-1", 4)]
+    # Those of the group and those that copy: each with the device current and a stream of its own.
+    ends_of_group = [(f"transfer-1-rank-{rank}", 4) for rank in (0, 1)]
+    assert sorted(device.threads) == [*ends_of_group, *2 * [("transfer-copies", 4)]]
+    assert sorted(device.streams) == [name for name, _ in sorted(device.threads)]
     sender.close()
     receiver.close()
     with pytest.raises(TransferError, match="closed; open a new group"):

@@ -38,6 +38,7 @@ from tests.weight_sync.ends import (
     limits_of,
     make_snapshot,
     make_values,
+    shadow_of,
     snapshot_of,
     stage,
     until,
@@ -195,7 +196,7 @@ def test_the_next_group_waits_until_torch_has_left_the_last_one(wire):
 
 @contextmanager
 def shards(num_senders: int, num_receivers: int):
-    """Both sides, on the stand-in, and each sender's blocks."""
+    """Both sides, each sender's blocks, and the stand-in that they are on."""
     bounds = [round(part * 9 / num_senders) for part in range(num_senders + 1)]
     ranges = [((first, end),) for first, end in pairwise(bounds)]
     device: Any = StandIn("hccl")
@@ -204,7 +205,7 @@ def shards(num_senders: int, num_receivers: int):
     try:
         for end in (*senders, *receivers):
             end.start()
-        yield senders, receivers, ranges
+        yield senders, receivers, ranges, device
     finally:
         for end in (*senders, *receivers):
             end.close()
@@ -213,7 +214,7 @@ def shards(num_senders: int, num_receivers: int):
 def test_a_receiver_is_in_one_group_at_a_time(wire):
     whole = make_snapshot()
     digests = dict(enumerate(list_digests(whole.manifest)))
-    with shards(3, 4) as (senders, receivers, ranges):
+    with shards(3, 4) as (senders, receivers, ranges, device):
         groups = [
             sender.open(TransferGroup(number, f"nonce-{number}", 5, ""), LONG)
             for number, sender in enumerate(senders, start=1)
@@ -222,12 +223,16 @@ def test_a_receiver_is_in_one_group_at_a_time(wire):
             [CollectiveSource(own, group, rank) for own, group in zip(ranges, groups, strict=True)]
             for rank in range(1, 5)
         ]
+        parts = [
+            snapshot_of(make_values(), ranges=own, exchange=lambda _: digests) for own in ranges
+        ]
         for step in (1, 2):  # the second version goes through the same groups
             with ThreadPoolExecutor(7) as threads:
                 works = [
                     threads.submit(sender.send, part, group.group_id, own, "", limits_of())
-                    for sender, group, own in zip(senders, groups, ranges, strict=True)
-                    for part in [snapshot_of(make_values(), ranges=own, exchange=lambda _: digests)]
+                    for sender, part, group, own in zip(
+                        *(senders, parts, groups, ranges), strict=True
+                    )
                 ]
                 works += [
                     threads.submit(stage, receiver, whole, *own, step=step)
@@ -242,6 +247,12 @@ def test_a_receiver_is_in_one_group_at_a_time(wire):
             events = [event.split() for event in wire.events[rank]]
             used = [key for what, key in events if what == "broadcast"]
             assert [key.split("-")[1] for key, _ in groupby(used)] == ["1", "2", "3"] * 2
+        # The memory that serves every version is locked for the device's copies once.
+        buffers = [part.buffer for part in parts] + [
+            shadow_of(receiver.held).buffer for receiver in receivers
+        ]
+        locked = [(buffer.data_ptr(), buffer.numel()) for buffer in buffers]
+        assert sorted(device.locked) == sorted(locked)
 
 
 class Meeting(Carrier[CollectiveSource]):

@@ -165,6 +165,33 @@ def test_views_outlive_their_shadow():
     assert torch.equal(rows, expected["rows"])
 
 
+def test_what_is_registered_ends_before_the_memory_is_unmapped():
+    """Which is when the last view is dropped: a card that still wrote there would hit other memory."""
+    memory, events = HostMemory(2**20), []
+
+    def begin(address, num_bytes):
+        events.append((address, num_bytes))
+        return lambda: events.append(is_mapped(address))
+
+    memory.register("card", begin)
+    memory.register("card", begin)
+    memory.register("refused", lambda *where: None)
+    address, view = memory.buffer.data_ptr(), memory.buffer[3:5]
+    del memory
+    assert events == [(address, 2**20)] and view.tolist() == [0, 0]
+    del view
+    assert events == [(address, 2**20), True] and not is_mapped(address)
+
+
+def is_mapped(address: int) -> bool:
+    with open("/proc/self/maps", encoding="ascii") as lines:
+        return any(line.startswith(f"{address:x}-") for line in lines)
+
+
+def test_nothing_can_be_registered_of_no_bytes():
+    HostMemory(0).register("card", lambda *where: pytest.fail("there is nothing to register"))
+
+
 def test_a_lack_of_memory_is_an_error_and_leaks_nothing():
     descriptors = os.listdir("/proc/self/fd")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

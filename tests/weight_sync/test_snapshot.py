@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.data.digest import digest_value
+from services.weight_sync.data import snapshot as snapshot_module
+from services.weight_sync.data.digest import INTEGERS, digest_value
 from services.weight_sync.data.layout import to_ranges
 from services.weight_sync.data.manifest import (
     check_manifest,
@@ -13,7 +14,7 @@ from services.weight_sync.data.manifest import (
     list_digests,
 )
 from services.weight_sync.data.memory import DTYPE_NAMES, block_view
-from services.weight_sync.data.snapshot import Part, take_snapshot
+from services.weight_sync.data.snapshot import Part, take_snapshot, with_plus_zero
 from trimaran.choices import DIGESTS
 from trimaran.errors import InputError
 from trimaran.types import TensorInfo
@@ -109,6 +110,31 @@ def test_minus_zero_counts_as_zero(numbers, half):
     without = snapshot([number + 0.0 for number in numbers])
     assert with_sign.manifest == without.manifest
     assert struct.pack("<f", -0.0) not in bytes(with_sign.buffer.numpy().data)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_device_writes_plus_zero_and_keeps_every_other_bit(dtype):
+    """Denormals and NaNs with all their bits, in a slice that is not contiguous."""
+    size = torch.empty(0, dtype=dtype).element_size()
+    integers = INTEGERS[size]
+    low = torch.iinfo(integers).min
+    bits = torch.tensor([0, low, 1, low + 1, -1, -2, low // 2, low // 2 + 1], dtype=integers)
+    given = bits.repeat(2).view(4, 4).t()[1:]
+    found = with_plus_zero(given.view(dtype)).view(integers)
+    assert found.tolist() == given.where(given != low, 0).tolist()
+    assert low in given  # what was given stays as it was
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (64,), (), (0, 2)])
+@pytest.mark.parametrize("num_bytes", [1, 24, 1 << 20])
+def test_a_device_is_read_in_parts(monkeypatch, shape, num_bytes):
+    monkeypatch.setattr(snapshot_module, "DEVICE_BYTES", num_bytes)
+    source = torch.full(shape, -0.0)
+    if shape:
+        source[1::2] = 1.5
+    target = torch.full(shape, 7.0)
+    snapshot_module._write_from_device(target, source)
+    assert torch.equal(target, source) and not target.signbit().any()
 
 
 def test_a_snapshot_takes_over_the_memory_of_another():

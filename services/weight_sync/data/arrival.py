@@ -14,6 +14,7 @@ import torch
 from services.weight_sync.data.digest import digest_tensor
 from services.weight_sync.data.layout import Layout, intersect, numbers_of
 from services.weight_sync.data.manifest import Block, list_blocks, list_digests
+from services.weight_sync.data.memory import HostMemory
 from services.weight_sync.transports.calls import Stop
 from services.weight_sync.transports.carrier import Carrier, Job, WrongBlockError, describe
 from trimaran.errors import TransferError
@@ -83,12 +84,18 @@ class Intake:
     """time.monotonic()."""
     stop: Stop
 
-    def fill(self, buffer: torch.Tensor, layout: Layout, landed: Callable[[int], None]) -> None:
+    def fill(
+        self,
+        buffer: torch.Tensor,
+        layout: Layout,
+        landed: Callable[[int], None],
+        memory: HostMemory | None = None,
+    ) -> None:
         """Carry every source's stream into the buffer, all at the same time but for those of a
         transport that takes one at a time.
 
         `landed` checks a block that has its bytes; it is called from several
-        threads. The first failure stops the other sources. Raises that failure,
+        threads. `memory`: the buffer's, where it outlives this stage. The first failure stops the other sources. Raises that failure,
         or TransferError when a transport ends without all of its blocks.
         """
         missing = {piece.block.number for piece in layout.pieces}
@@ -111,6 +118,7 @@ class Intake:
                 self.bucket_bytes,
                 self.deadline,
                 self.stop,
+                memory,
             )
             for source, stream in self.parts
         ]

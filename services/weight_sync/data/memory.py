@@ -21,6 +21,7 @@ import torch
 
 from services.weight_sync.data.layout import Piece
 from services.weight_sync.data.room import require_room
+from trimaran.device import Device
 from trimaran.errors import TransferError
 
 DTYPES = {
@@ -42,6 +43,9 @@ PAGE_TABLE_SHARE = 512
 """A mapping needs 8 bytes for each page of 4 KiB."""
 PATH = re.compile("/proc/[0-9]+/fd/[0-9]+")
 
+Register = Callable[[int, int], Callable[[], object] | None]
+"""(address, bytes) -> what undoes it, or None."""
+
 
 class HostMemory:
     """`size` bytes in an anonymous file, kept until this object and every view are dropped.
@@ -59,12 +63,15 @@ class HostMemory:
         Raises TransferError when memory is short.
         """
         self.size = size
+        self._registering = threading.Lock()
+        self._registered: set[str] = set()
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         self._descriptor = os.memfd_create("trimaran-weights", flags)
         try:
             self._take_pages(check)
             fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-            self.buffer = _map(self._descriptor, size, mmap.ACCESS_WRITE)
+            self._mapping = _Mapping(self._descriptor, size) if size else None
+            self.buffer = _bytes_of(self._mapping)
             """uint8, one dimension."""
         except OSError as error:
             os.close(self._descriptor)
@@ -92,10 +99,31 @@ class HostMemory:
         """Opens in another process of the same user, while this one lives and holds the memory."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
+    def register(self, name: str, begin: Register) -> None:
+        """`begin(address, num_bytes)` is called once for each `name`. What it returns is called
+        before the memory is unmapped, when this object and every view are dropped; so it may not
+        hold any of them.
+
+        That is how a device locks the pages for its copies, and how a network card would for RDMA.
+
+        Example: memory.register("cuda", lambda *where: lock_pages("cuda", *where))
+        """
+        with self._registering:
+            if self._mapping is None or name in self._registered:
+                return
+            self._registered.add(name)
+            if end := begin(self.buffer.data_ptr(), self.size):
+                self._mapping.ends.append(end)
+
     def __del__(self) -> None:
         # A failed __init__ has closed it and left no buffer.
         if hasattr(self, "buffer"):
             os.close(self._descriptor)
+
+
+def lock_for_copies(memory: HostMemory, device: Device, index: int) -> None:
+    """So that device `index` copies from it and to it as fast as it can. Once for each memory."""
+    memory.register(device.kind, lambda address, size: device.lock_pages(address, size, index))
 
 
 class MemoryReader:
@@ -126,7 +154,8 @@ class MemoryReader:
             number, buffer = self._mapped.get(path, (0, None))
             if buffer is None or number != found.st_ino:
                 _check_sealed(path, descriptor)
-                buffer = _map(descriptor, size, mmap.ACCESS_READ)
+                mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else None
+                buffer = _bytes_of(mapping)
                 self._mapped[path] = found.st_ino, buffer
             return buffer
 
@@ -188,13 +217,29 @@ def _check_sealed(path: str, descriptor: int) -> None:
         raise TransferError(f"{path}: could shrink while it is read; offer sealed memory")
 
 
-def _map(descriptor: int, size: int, access: int) -> torch.Tensor:
-    if not size:
+class _Mapping(mmap.mmap):
+    """Written to, and unmapped when its last view is dropped."""
+
+    ends: list[Callable[[], object]]
+
+    def __new__(cls, descriptor: int, size: int) -> _Mapping:
+        mapping = super().__new__(cls, descriptor, size, access=mmap.ACCESS_WRITE)
+        mapping.ends = []
+        """Called before that."""
+        return mapping
+
+    def __del__(self) -> None:
+        for end in self.ends:
+            end()
+
+
+def _bytes_of(mapping: mmap.mmap | None) -> torch.Tensor:
+    if mapping is None:
         return torch.empty(0, dtype=torch.uint8)
     with warnings.catch_warnings():
         # That torch cannot see that a tensor is only to be read.
         warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        return torch.frombuffer(mmap.mmap(descriptor, size, access=access), dtype=torch.uint8)
+        return torch.frombuffer(mapping, dtype=torch.uint8)
 
 
 def block_bytes(buffer: torch.Tensor, piece: Piece) -> torch.Tensor:

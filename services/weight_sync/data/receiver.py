@@ -276,7 +276,7 @@ class WeightReceiver:
             holding.land(number)
 
         try:
-            intake.fill(shadow.buffer, shadow.layout, landed)
+            intake.fill(shadow.buffer, shadow.layout, landed, shadow.memory)
         except BaseException:
             self._stock.withdraw(root)
             if intake.settled:

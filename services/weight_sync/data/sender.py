@@ -137,6 +137,7 @@ class WeightSender:
             end = self._ends.get(group_id)
         if end is None:
             raise TransferError(f"transfer group {group_id} is not open; open it first")
+        memory = None if base_root else snapshot.memory
         if base_root:
             layout, stream = _delta_stream(snapshot, ranges, base_root)
         else:
@@ -144,7 +145,7 @@ class WeightSender:
             layout = own if ranges == own.ranges else _layout(snapshot, ranges)
             stream = Stream(layout, snapshot.buffer, own)
         terms = Terms.of(snapshot.manifest.root, base_root, layout, limits.bucket_bytes)
-        end.broadcast(stream, terms, max(deadline - time.monotonic(), 0.0))
+        end.broadcast(stream, terms, max(deadline - time.monotonic(), 0.0), memory=memory)
         return stream.num_bytes
 
     def close(self) -> None:

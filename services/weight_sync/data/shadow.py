@@ -42,20 +42,20 @@ class Shadow:
         """
         self.manifest = manifest
         self.layout = make_layout(manifest.tensors, ranges)
-        if reuse is not None and reuse._memory.size == self.layout.num_bytes:
-            self._memory = reuse._memory
+        if reuse is not None and reuse.memory.size == self.layout.num_bytes:
+            self.memory = reuse.memory
         else:
-            self._memory = HostMemory(self.layout.num_bytes, check)
+            self.memory = HostMemory(self.layout.num_bytes, check)
 
     @property
     def buffer(self) -> torch.Tensor:
         """uint8, one dimension, laid out by `layout`."""
-        return self._memory.buffer
+        return self.memory.buffer
 
     @property
     def path(self) -> str:
         """Opens in another process of the same user, while this one lives and holds the shadow."""
-        return self._memory.path
+        return self.memory.path
 
     def description(self) -> dict[str, Any]:
         """Plain values: what `open_shadow` needs besides the path; no digests, which it does not."""

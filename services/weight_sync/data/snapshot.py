@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from services.weight_sync.data.delta import DeltaPieces, as_bits, encode_piece
-from services.weight_sync.data.digest import digest_tensor
+from services.weight_sync.data.digest import INTEGERS, digest_tensor
 from services.weight_sync.data.layout import Layout, Piece, make_layout
 from services.weight_sync.data.manifest import (
     Block,
@@ -20,11 +21,16 @@ from services.weight_sync.data.manifest import (
     same_tensors,
 )
 from services.weight_sync.data.memory import DTYPE_NAMES, HostMemory, block_bytes, block_view
+from trimaran.device import EXACT_KINDS
 from trimaran.errors import InputError
 from trimaran.types import Manifest, Ranges, TensorInfo
 
 Digests = dict[int, str]
 """By block number."""
+DEVICE_BYTES = 32 * 2**20
+"""Of a block, copied on the device before they leave it."""
+DIGEST_THREADS = 4
+"""Beside the one that copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +102,10 @@ def take_snapshot(
     check_tensors(tensors)
     layout = make_layout(tensors, ranges)
     memory = _memory(tensors, layout, reuse)
-    own: Digests = {}
+    digests: dict[int, Future[str]] = {}
     pieces: dict[int, bytes] = {}
-    with torch.no_grad():
+    # A block is digested while the next ones are copied.
+    with torch.no_grad(), ThreadPoolExecutor(DIGEST_THREADS, "snapshot-digests") as threads:
         for piece, source in _pair(layout, parts):
             number, target = piece.block.number, block_view(memory.buffer, piece)
             if reuse is not None and keep_delta:
@@ -106,8 +113,9 @@ def take_snapshot(
                     pieces[number] = changes
             else:
                 _write(target, source)
-            # While it is in the cache.
-            own[number] = digest_tensor(digest_name, block_bytes(memory.buffer, piece))
+            written = block_bytes(memory.buffer, piece)
+            digests[number] = threads.submit(digest_tensor, digest_name, written)
+    own = {number: digest.result() for number, digest in digests.items()}
     manifest = build_manifest(digest_name, _with_digests(tensors, exchange(own)))
     delta = DeltaPieces(reuse.manifest.root, pieces) if reuse is not None and keep_delta else None
     return Snapshot(manifest, layout, memory, delta)
@@ -165,13 +173,32 @@ def _slice(part: Part, block: Block) -> torch.Tensor:
 
 
 def _write(target: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy with -0 as +0, in one pass where both lie on the host."""
+    """Copy with -0 as +0, in one pass over the host's memory where it can be."""
     if not source.is_floating_point():
         target.copy_(source)
     elif source.device == target.device:
         torch.add(source, 0, out=target)  # -0 + 0 is +0, and every other number stays
+    elif source.device.type in EXACT_KINDS:
+        _write_from_device(target, source)
     else:
         target.copy_(source).add_(0)
+
+
+def _write_from_device(target: torch.Tensor, source: torch.Tensor) -> None:
+    """In parts, because a trainer's device may have little room left."""
+    target, source = torch.atleast_1d(target), torch.atleast_1d(source)
+    num_rows = max(DEVICE_BYTES * len(source) // max(source.nbytes, 1), 1)
+    for there, here in zip(target.split(num_rows), source.split(num_rows), strict=True):
+        there.copy_(with_plus_zero(here))
+
+
+def with_plus_zero(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with +0 for -0 and the bits of all other numbers, where the tensor lies.
+
+    On the bits, because arithmetic on a device may flush denormals and quiet NaNs.
+    """
+    bits = tensor.view(INTEGERS[tensor.element_size()])
+    return bits.masked_fill(bits == torch.iinfo(bits.dtype).min, 0).view(tensor.dtype)
 
 
 def _write_changes(target: torch.Tensor, source: torch.Tensor) -> bytes:

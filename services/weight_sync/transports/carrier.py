@@ -11,6 +11,7 @@ import torch
 
 from services.weight_sync.data.layout import Layout, Piece
 from services.weight_sync.data.manifest import Block
+from services.weight_sync.data.memory import HostMemory
 from services.weight_sync.transports.calls import Stop
 from trimaran.errors import TransferError
 from trimaran.types import Source
@@ -44,6 +45,8 @@ class Job(Generic[OneSource]):
     deadline: float
     """time.monotonic()."""
     stop: Stop
+    memory: HostMemory | None = None
+    """That `buffer` is the whole of, where it outlives the stage: a carrier may register it."""
 
     def pieces(self) -> list[Piece]:
         """What the job has to fill, with places in `buffer`, in the stream's order."""

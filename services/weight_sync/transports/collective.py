@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -28,13 +27,13 @@ import torch
 from torch._C._distributed_c10d import Store
 from torch.distributed import BroadcastOptions
 
-from services.weight_sync.data.layout import buckets
+from services.weight_sync.data.memory import HostMemory, lock_for_copies
 from services.weight_sync.transports.process_groups import (
-    IN_FLIGHT,
     MAKE_PROCESS_GROUP,
     end_process_group,
     end_work,
 )
+from services.weight_sync.transports.pump import Pump
 from services.weight_sync.transports.rendezvous import (
     GroupStore,
     Rendezvous,
@@ -61,7 +60,11 @@ CONDEMNED_SECONDS = 0.2
 DRAIN_SECONDS = 5.0
 TURN_SECONDS = 10.0
 """What the group before this one may take to end; its members wait for us meanwhile."""
+COPY_SECONDS = 5.0
+"""What a copy may take to end when its transfer has."""
 POLL_SECONDS = 0.002
+DEVICE_POLL_SECONDS = 0.0002
+"""A bucket of 64 MiB passes a link of 200 Gbit/s in 0.0027 s."""
 SENDER = 0
 
 
@@ -111,6 +114,8 @@ class Collective:
         self._transfers = 0
         """Begun so far."""
         self._closed = False
+        self._copying: Pump | None = None
+        """One whose copy did not end with its transfer."""
         self._unended: list[Any] = []
         """Works that gloo was given up on."""
 
@@ -153,19 +158,23 @@ class Collective:
         terms: Terms,
         timeout: float,
         arrived: Callable[[int], None] = lambda end: None,
+        memory: HostMemory | None = None,
     ) -> None:
         """Send the sender's stream into the receivers', one bucket after the other.
 
         First the sender says what it is about to send; a receiver whose own `terms`
-        differ leaves the group before any of it moves.
+        differ leaves the group before any of it moves. `memory`: where the stream's buffer lies,
+        if that outlives the transfer; it is locked for the device's copies.
 
-        `arrived(end)` is called, on the group's own thread, when the stream's
-        bytes before `end` are there. Raises TransferError after `timeout`
+        `arrived(end)` is called when the stream's bytes before `end` are there: in order,
+        on a thread that copies nothing meanwhile. Raises TransferError after `timeout`
         seconds or when any member fails; the group is then condemned.
         """
         deadline = time.monotonic() + timeout
 
         def run() -> None:
+            if memory is not None:  # takes long once; the others wait at the meeting, on the host
+                lock_for_copies(memory, self._device, self._index)
             self._begin(deadline)
             self._join(deadline)
             self._agree(terms, deadline)
@@ -187,7 +196,8 @@ class Collective:
     def settled(self) -> bool:
         """Closed, and torch reads and writes nothing any more."""
         is_ended = all(work.is_completed() for work in self._unended)
-        return self._closed and not self._thread.alive and is_ended
+        is_copied = self._copying is None or self._copying.settled
+        return self._closed and not self._thread.alive and is_ended and is_copied
 
     def close(self) -> None:
         """Idempotent; a broadcast under way raises at once.
@@ -250,6 +260,7 @@ class Collective:
             return
         assert self._store is not None, "_begin connects it"
         self._device.activate(self._index)
+        self._device.use_own_stream()
         make = MAKE_PROCESS_GROUP[self._device.backend]
         self._process_group = make(
             self._store, self.rank, self.group, self._address, _left(deadline)
@@ -267,33 +278,25 @@ class Collective:
     def _pump(
         self, stream: Stream, bucket_bytes: int, deadline: float, arrived: Callable[[int], None]
     ) -> None:
-        staging = _Staging(self._device.torch_device(self._index), bucket_bytes)
-        pending: deque[tuple[int, int, torch.Tensor, bool, Any]] = deque()
+        pump = Pump(
+            *(stream, bucket_bytes, self._device, self._index),
+            start=lambda tensor: self._start(tensor, deadline),
+            wait=lambda is_done: self._poll(is_done, deadline),
+        )
 
-        def finish() -> None:
-            start, end, bucket, in_place, work = pending[0]
+        def finish(work: Any) -> None:
             self._wait(work, deadline)
-            if self.rank != SENDER and not in_place:
-                stream.write(start, end, bucket)
-            arrived(end)
-            pending.popleft()
 
         try:
-            for number, (start, end) in enumerate(buckets(stream.num_bytes, bucket_bytes)):
-                # Where the host's own memory can travel it does; else a bucket on the device.
-                view = stream.view(start, end) if self._device.on_host else None
-                bucket = staging.take(number, end - start) if view is None else view
-                if self.rank == SENDER and view is None:
-                    stream.read(start, end, bucket)
-                work = self._start(bucket, deadline)
-                pending.append((start, end, bucket, view is not None, work))
-                if len(pending) == IN_FLIGHT:
-                    finish()
-            while pending:
-                finish()
+            if self.rank == SENDER:
+                pump.send(finish)
+            else:
+                pump.receive(finish, arrived)
         finally:
+            pump.close(COPY_SECONDS)
+            self._copying = None if pump.settled else pump
             if self._device.on_host:
-                self._drain([item[-1] for item in pending], deadline)
+                self._drain(pump.works, deadline)
 
     def _drain(self, works: list[Any], deadline: float) -> None:
         """Returns once gloo has ended the works, as it does by the deadline.
@@ -324,10 +327,13 @@ class Collective:
         """
         if self._device.on_host:
             self._drain([work], deadline)
-        while not work.is_completed():
-            self._check_alive(deadline)
-            time.sleep(POLL_SECONDS)
+        self._poll(work.is_completed, deadline)
         end_work(self._device.backend, work)
+
+    def _poll(self, is_done: Callable[[], bool], deadline: float) -> None:
+        while not is_done():
+            self._check_alive(deadline)
+            time.sleep(DEVICE_POLL_SECONDS)
 
     def _check_alive(self, deadline: float) -> None:
         if not self.healthy:
@@ -348,21 +354,6 @@ class Collective:
             del process_group
         finally:
             self._end()
-
-
-class _Staging:
-    """Buckets that are filled in turn, made when first needed."""
-
-    def __init__(self, device: torch.device, size: int) -> None:
-        self._device = device
-        self._size = size
-        self._buckets: dict[int, torch.Tensor] = {}
-
-    def take(self, number: int, size: int) -> torch.Tensor:
-        place = number % IN_FLIGHT
-        if place not in self._buckets:
-            self._buckets[place] = torch.empty(self._size, dtype=torch.uint8, device=self._device)
-        return self._buckets[place][:size]
 
 
 def _left(deadline: float) -> timedelta:
