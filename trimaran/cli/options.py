@@ -10,7 +10,7 @@ from trimaran.cli.data_options import add_data_commands
 from trimaran.cli.run_options import add_run_commands
 from trimaran.cli.trust_options import add_trust_options
 
-KINDS = ("controller", "reward", "weight-sync", "rollout", "trainer")
+KINDS = ("controller", "reward", "weight-sync", "rollout", "follower", "trainer")
 
 HEALTH_KINDS = ("manager", *KINDS, "reward-plugin")
 

@@ -26,6 +26,7 @@ from trimaran.launch.exits import BAD_INPUT, TRY_AGAIN
 from trimaran.launch.ray.cluster import ActorLostError, ActorSilentError, Cluster, Node, Where
 from trimaran.launch.ray.naming import own_prefix
 from trimaran.launch.ray.placing import (
+    ROLLING,
     beside,
     kind_of,
     node_of,
@@ -308,11 +309,12 @@ class RayChildren:
             child.group, count = await self._trainer_group()
             group = child.group
             return rank_in(self._config, service.index, group, count, self._nodes)
-        if service.kind != "rollout":  # beside the launcher, whose folder others read
+        if service.kind not in ROLLING:  # beside the launcher, whose folder others read
             return beside(self._own_address, self._nodes)
         record = await self._store.get(replicas_key(self._run.run_id))
-        wanted = node_of(record.value, service.index) if record else ""
-        others = (c for c in self.alive.values() if c.service.kind == "rollout" and c is not child)
+        is_whole = self._config.rollout.hosts == 1
+        wanted = node_of(record.value, service.index) if record and is_whole else ""
+        others = (c for c in self.alive.values() if c.service.kind in ROLLING and c is not child)
         where = replica_place(self._config, self._nodes, Counter(c.node for c in others), wanted)
         child.node = where.node_id  # until it is known
         return where
