@@ -7,14 +7,15 @@ that process asks of us, by gRPC, is a shadow in this host's memory, from which 
 from __future__ import annotations
 
 import asyncio
+import os
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, cast
 
 import grpc
 
 from services.rollout.deadlines import until_first_end
-from services.rollout.engine import CHECK_SECONDS, Engine, SpreadEngine, create_engine
-from services.rollout.hosts import HostMeeting
+from services.rollout.engine import CHECK_SECONDS, SpreadEngine, create_engine
+from services.rollout.hosts import HostMeeting, HostPlace
 from trimaran import rpc, wire
 from trimaran.config import RunConfig
 from trimaran.device import pick
@@ -22,7 +23,7 @@ from trimaran.errors import OutOfOrderError, TransferError
 from trimaran.launch.environment import process_name
 from trimaran.network import check_tensors, find_host
 from trimaran.run_context import RunContext
-from trimaran.shared_memory import note_mapped, note_of, noting, remove_left
+from trimaran.shared_memory import make_socket_folder, note_mapped, note_of, noting, remove_left
 from trimaran.store import open_store
 from trimaran.tls import socket_tls
 from trimaran.v1 import follower_pb2, follower_pb2_grpc
@@ -90,40 +91,69 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     shared = note_of(run.folder, name)
     # Before the first thread, as in the replica's own process.
     remove_left(shared)
+    os.environ["VLLM_RPC_BASE_PATH"] = str(make_socket_folder(shared))
     meeting = HostMeeting(config, run.run_id, "follower", index)
     async with AsyncExitStack() as stack:
         stack.callback(remove_left, shared, 0.0)
         store = await open_store(run.store_url)
-        try:
-            place = await meeting.follow(store)
-        finally:
-            await store.close()
+        stack.push_async_callback(store.close)
+        place = await meeting.follow(store)
+        work = _Work(config, run, index, place, stack)
+        await until_first_end(work.run(), meeting.until_broken(store))
+
+
+class _Work:
+    """What a follower does once its replica's hosts have met."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run: RunContext,
+        index: int,
+        place: HostPlace,
+        stack: AsyncExitStack,
+    ) -> None:
+        self._config, self._run, self._index = config, run, index
+        self._place, self._stack = place, stack
+
+    async def run(self) -> None:
+        """For ever. Raises when a worker of the engine here is dead."""
+        engine = await self._start_engine()
+        await self._start_server()
+        while True:
+            engine.check()
+            await asyncio.sleep(CHECK_SECONDS)
+
+    async def _start_engine(self) -> SpreadEngine:
+        config, name = self._config, process_name("follower", self._index)
         device = pick(config.rollout.device)
-        engine = cast(SpreadEngine, create_engine(config, device, place))
-        stack.push_async_callback(engine.close)
+        engine = cast(SpreadEngine, create_engine(config, device, self._place))
+        self._stack.push_async_callback(engine.close)
+        shared = note_of(self._run.folder, name)
         with noting(shared):
             await engine.follow()
         note_mapped(shared)
+        return engine
+
+    async def _start_server(self) -> None:
         from services.weight_sync.data.receiver import WeightReceiver
 
-        store = await open_store(run.store_url)
-        stack.push_async_callback(store.close)
+        config, trust, stack = self._config, self._run.trust, self._stack
         receiver = WeightReceiver(
-            device, 0, config.weight_sync, host=host, tls=socket_tls(run.trust)
+            pick(config.rollout.device),
+            0,
+            config.weight_sync,
+            host=find_host(config.network),
+            tls=socket_tls(trust),
         )
         stack.push_async_callback(asyncio.to_thread, receiver.close)
         await asyncio.to_thread(receiver.start)
-        service = follower_service(FollowerServicer(name, place.meeting, receiver))
-        server = rpc.Server(config.endpoints.rollout[index], [service], trust=run.trust)
+        name = process_name("follower", self._index)
+        service = follower_service(FollowerServicer(name, self._place.meeting, receiver))
+        address = config.endpoints.rollout[self._index]
+        server = rpc.Server(address, [service], trust=trust)
         stack.push_async_callback(server.stop)
         await server.start()
-        await until_first_end(_watch(engine), meeting.until_broken(store))
-
-
-async def _watch(engine: Engine) -> None:
-    while True:
-        engine.check()
-        await asyncio.sleep(CHECK_SECONDS)
 
 
 def follower_service(servicer: FollowerServicer) -> rpc.Service:

@@ -41,6 +41,7 @@ from services.rollout.vllm.settings import (
 from services.rollout.vllm.stream import VllmStream, merge
 from services.rollout.vllm.told_experts import keep_experts_of_merged_outputs, told_experts
 from services.rollout.vllm.workers import VllmWorkers
+from trimaran.call_thread import CallThread
 from trimaran.config import RunConfig
 from trimaran.errors import (
     BehindError,
@@ -138,8 +139,11 @@ class VllmEngine:
         _, vllm_config = self._configure()
         from vllm.v1.executor import Executor
 
-        with self._deadline():
-            self._executor = Executor.get_class(vllm_config)(vllm_config)
+        make = Executor.get_class(vllm_config)
+        # In a thread, as it waits for the other hosts; one that stays, as the workers end with it.
+        self._starting = CallThread("the start of vllm's workers; raise start_timeout")
+        timeout = self._config.start_timeout
+        self._executor = await self._starting.wait(lambda: make(vllm_config), timeout)
         logger.info("vllm's workers on host %d of %d are up", self._place.rank, self._place.count)
 
     def _configure(self) -> tuple[str | None, Any]:
