@@ -27,7 +27,7 @@ from typing import Any
 
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, LeftBehindError, UnavailableError
-from trimaran.launch.environment import followers_of, process_name, replica_of
+from trimaran.launch.environment import followers_of, part_of, process_name
 from trimaran.store import Store
 
 logger = logging.getLogger(__name__)
@@ -65,12 +65,10 @@ class HostMeeting:
     def __init__(
         self, config: RunConfig, run_id: str, kind: str, index: int, look: float = LOOK_SECONDS
     ) -> None:
-        replica = index if kind == "rollout" else replica_of(config, index)
+        replica, self._rank = part_of(config, kind, index)
         self._leader = process_name("rollout", replica)
-        followers = followers_of(config, replica)
-        self._followers = [process_name("follower", one) for one in followers]
+        self._followers = [process_name("follower", one) for one in followers_of(config, replica)]
         self._name = process_name(kind, index)
-        self._rank = 0 if kind == "rollout" else followers.index(index) + 1
         self._timeout = config.start_timeout
         self._prefix = f"replica_hosts/{run_id}/"
         self._look = look

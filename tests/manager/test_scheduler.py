@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.manager.pools import Ask, Device, Grant, Need, Pool, find_fit
+from services.manager.pools import Ask, Device, Grant, Need, Pool, find_fit, place_replica
 from services.manager.scheduler import POLICY, Holding, Plan, Policy, Scheduler
 from tests.manager.simulation import Job, Simulation, simulate, week_of_arrivals
 
@@ -253,3 +253,22 @@ def test_devices_that_the_operator_took_away_stay_with_who_has_them_and_come_bac
     holder = Holding(ask("old", replicas=(1, 3)), grant, leaving=frozenset({2}))
     plan = make_plan([small], [holder], [ask("next", trainer=2)], now=0.0)
     assert plan.waits.keys() == {"next"} and not plan.takes
+
+
+def test_a_replica_on_several_hosts_takes_equal_parts_of_few_pools() -> None:
+    pools = {name: Pool(name, "cuda", tuple("01234567")) for name in "abc"}
+    need = Need("cuda", 8, hosts=4)
+    assert place_replica(need, pools, {"a": 8, "b": 8, "c": 8}) == {"a": 8}
+    assert place_replica(need, pools, {"a": 3, "b": 7, "c": 4}) == {"b": 6, "c": 2}
+    assert place_replica(need, pools, {"a": 3, "b": 3, "c": 3}) is None  # a part is two devices
+    assert place_replica(Need("cuda", 8), pools, {"a": 4, "b": 4}) is None
+
+
+def test_a_replica_on_several_hosts_comes_and_is_taken_back_whole() -> None:
+    pools = [Pool(name, "cuda", tuple("0123")) for name in "ab"]
+    wide = replace(ask(replicas=(1, 1)), replica=Need("cuda", 6, hosts=2))
+    grant = make_plan(pools, [], [wide], 0.0).starts["a"]
+    assert [device.pool for device in grant.replicas[0]] == ["b"] * 3 + ["a"] * 3
+    more = replace(wide, min_replicas=0)
+    plan = make_plan(pools, [Holding(more, grant)], [ask("b", priority=1, trainer=2)], 0.0)
+    assert plan.takes == {"a": {0}}

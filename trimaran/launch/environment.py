@@ -203,10 +203,15 @@ def process_name(kind: str, index: int) -> str:
     return f"{kind}-{index}" if kind in NUMBERED else kind
 
 
-def replica_of(config: RunConfig, follower: int) -> int:
-    """The index of the replica of which this follower is a part. Followers are numbered through: those
-    of the first replica, by their hosts, then those of the second."""
-    return follower // config.rollout.num_followers
+def part_of(config: RunConfig, kind: str, index: int) -> tuple[int, int]:
+    """The replica to which a process belongs, and on which of its hosts it stands, from 0.
+
+    Followers are numbered through: those of the first replica, by their hosts, then those of the second.
+    """
+    if kind == "rollout":
+        return index, 0
+    replica, follower = divmod(index, config.rollout.num_followers)
+    return replica, 1 + follower
 
 
 def followers_of(config: RunConfig, replica: int) -> range:

@@ -11,8 +11,8 @@ from trimaran.config import RunConfig
 from trimaran.launch.devices import Placement, added_variables
 from trimaran.launch.environment import (
     followers_of,
+    part_of,
     process_name,
-    replica_of,
     serve_command,
     service_address,
     service_environment,
@@ -73,7 +73,7 @@ def _group_of(config: RunConfig, kind: str, index: int) -> frozenset[str]:
         return frozenset((*ranks, "controller"))
     if kind not in ("rollout", "follower"):
         return frozenset()
-    replica = index if kind == "rollout" else replica_of(config, index)
+    replica, _ = part_of(config, kind, index)
     followers = (process_name("follower", one) for one in followers_of(config, replica))
     return frozenset((process_name("rollout", replica), *followers))
 

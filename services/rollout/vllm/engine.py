@@ -390,7 +390,9 @@ class VllmEngine:
                 )
             return
         if self.llm.errored:
-            raise InternalError("the vllm engine is dead; its own lines above say why")
+            hosts = self._place.count
+            where = f"; it had workers on {hosts} hosts, and one may be gone" if hosts > 1 else ""
+            raise InternalError(f"the vllm engine is dead; its own lines above say why{where}")
         self._pulse.check()
 
     async def close(self) -> None:

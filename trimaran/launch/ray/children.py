@@ -22,6 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 from trimaran.call_thread import CallThread
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, TrimaranError, UnavailableError
+from trimaran.launch.environment import part_of
 from trimaran.launch.exits import BAD_INPUT, TRY_AGAIN
 from trimaran.launch.ray.cluster import ActorLostError, ActorSilentError, Cluster, Node, Where
 from trimaran.launch.ray.naming import own_prefix
@@ -312,8 +313,9 @@ class RayChildren:
         if service.kind not in ROLLING:  # beside the launcher, whose folder others read
             return beside(self._own_address, self._nodes)
         record = await self._store.get(replicas_key(self._run.run_id))
-        is_whole = self._config.rollout.hosts == 1
-        wanted = node_of(record.value, service.index) if record and is_whole else ""
+        replica, part = part_of(self._config, service.kind, service.index)
+        first = part * self._config.rollout.devices_on_host
+        wanted = node_of(record.value, replica, first) if record else ""
         others = (c for c in self.alive.values() if c.service.kind in ROLLING and c is not child)
         where = replica_place(self._config, self._nodes, Counter(c.node for c in others), wanted)
         child.node = where.node_id  # until it is known

@@ -56,11 +56,12 @@ def device_name(address: str, slot: int) -> str:
     return f"{address}/{slot}"
 
 
-def node_of(wish: Mapping[str, Any], replica: int) -> str:
+def node_of(wish: Mapping[str, Any], replica: int, first: int = 0) -> str:
     """The address of the node on which the manager wants a replica; empty where it has said none.
-    `wish`: what stands under `trimaran.runs.replicas_key`."""
+    `wish`: what stands under `trimaran.runs.replicas_key`. `first`: of its devices, that with which one
+    host's part begins."""
     wanted: Mapping[str, Sequence[str]] = wish.get("devices") or {}
-    devices = wanted.get(str(replica), ())
+    devices = wanted.get(str(replica), ())[first:]
     return devices[0].partition("/")[0] if devices and "/" in devices[0] else ""
 
 
