@@ -45,7 +45,7 @@ from trimaran.device import pick
 from trimaran.directory import Directory, named_addresses
 from trimaran.errors import BehindError, InputError, PromptTooLongError
 from trimaran.launch.environment import followers_of, process_name
-from trimaran.network import check_tensors, find_host
+from trimaran.network import Host, check_tensors, find_host
 from trimaran.run_context import RunContext
 from trimaran.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
 from trimaran.shared_memory import (
@@ -284,7 +284,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     meeting = HostMeeting(config, run.run_id, "rollout", index)
     place = ONE_HOST
     if config.rollout.hosts > 1:
-        place = await _meet(meeting, run, host.free_address())
+        place = await _meet(meeting, run, host)
     engine = create_engine(config, device, place)
     os.environ["VLLM_RPC_BASE_PATH"] = str(make_socket_folder(shared))
     with noting(shared):
@@ -348,11 +348,16 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
             raise
 
 
-async def _meet(meeting: HostMeeting, run: RunContext, rendezvous: str) -> HostPlace:
+async def _meet(meeting: HostMeeting, run: RunContext, host: Host) -> HostPlace:
     """With the store closed again before the engine starts, which may fork."""
+    if host.is_loopback:
+        raise InputError(
+            "rollout.hosts: other hosts do not reach 127.0.0.1; name the subnet in which a replica's hosts"
+            " reach each other, network.subnet"
+        )
     store = await open_store(run.store_url)
     try:
-        return await meeting.lead(store, rendezvous)
+        return await meeting.lead(store, host.free_address())
     finally:
         await store.close()
 

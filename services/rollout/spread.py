@@ -30,9 +30,9 @@ from trimaran.types import (
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-MARGIN_SECONDS = 5.0
+MARGIN_SECONDS = 2.0
 """For an answer beyond the deadline that its call has itself."""
-TELL_SECONDS = 10.0
+TELL_SECONDS = 4.0
 """For what a follower does in moments."""
 
 
@@ -142,7 +142,8 @@ class SpreadReceiver:
     ) -> str:
         """Returns the path of its shadow."""
         peers = (self.peer,)
-        whole = [RelaySource(((0, manifest.num_blocks),), peers)]
+        # In as many parts as it came to us, each over a connection of its own.
+        whole = [RelaySource(source.blocks, peers) for source in sources]
         patched = [RelaySource(source.blocks, peers, delta_of(source)) for source in sources]
         told = patched if any(source.delta for source in patched) else whole
         try:
