@@ -177,7 +177,11 @@ def test_a_replica_stands_in_one_pool_and_a_trainer_may_span() -> None:
     by_name = {pool.name: pool for pool in pools}
     assert find_fit(ask(tensor_parallel=4), by_name, empty) is None
     fit = find_fit(ask(trainer=4, tensor_parallel=2, replicas=(2, 2)), by_name, empty)
-    assert fit is not None and sum(fit.trainer.values()) == 4 and len(set(fit.replicas)) == 2
+    assert (
+        fit is not None
+        and sum(fit.trainer.values()) == 4
+        and len({*fit.replicas[0], *fit.replicas[1]}) == 2
+    )
 
 
 jobs = st.lists(
@@ -191,6 +195,18 @@ jobs = st.lists(
         tensor_parallel=st.sampled_from((1, 2)),
         min_replicas=st.integers(1, 2),
         extra_replicas=st.integers(0, 4),
+    )
+    | st.builds(
+        Job,
+        arrives=st.floats(0, 500),
+        seconds=st.floats(1, 400),
+        owner=st.sampled_from("abc"),
+        priority=st.integers(-2, 2),
+        trainer=st.integers(1, 3),
+        tensor_parallel=st.just(4),
+        min_replicas=st.integers(1, 2),
+        extra_replicas=st.integers(0, 1),
+        hosts=st.sampled_from((2, 4)),
     ),
     max_size=25,
 )
@@ -268,7 +284,7 @@ def test_a_replica_on_several_hosts_comes_and_is_taken_back_whole() -> None:
     pools = [Pool(name, "cuda", tuple("0123")) for name in "ab"]
     wide = replace(ask(replicas=(1, 1)), replica=Need("cuda", 6, hosts=2))
     grant = make_plan(pools, [], [wide], 0.0).starts["a"]
-    assert [device.pool for device in grant.replicas[0]] == ["b"] * 3 + ["a"] * 3
+    assert [device.pool for device in grant.replicas[0]] == ["a"] * 3 + ["b"] * 3
     more = replace(wide, min_replicas=0)
     plan = make_plan(pools, [Holding(more, grant)], [ask("b", priority=1, trainer=2)], 0.0)
     assert plan.takes == {"a": {0}}

@@ -54,7 +54,7 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
         kind_of = InputError if isinstance(error, InputError) else UnavailableError
         raise kind_of(lines) from None
     if not _has_launcher_here(run):
-        show_errors(config, kind)
+        show_errors(config, "rollout" if kind == "follower" else kind)
     return config
 
 
