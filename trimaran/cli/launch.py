@@ -30,6 +30,7 @@ from trimaran.launch.reports import Reports
 from trimaran.launch.run_folder import locked, open_run_folder, write_config
 from trimaran.launch.run_services import (
     added_replica,
+    check_hosts,
     remote_replica,
     remote_services,
     run_services,
@@ -90,12 +91,7 @@ def prepared(config: RunConfig, launcher: str, move_busy: bool) -> RunConfig:
         from trimaran.launch.ray.cluster import check_installed  # late: others do not need it
 
         check_installed()
-    if launcher == "local" and config.rollout.hosts > 1:
-        raise InputError(
-            f"rollout.hosts: {config.rollout.hosts} hosts for one replica, and the launcher `local`"
-            " starts all on this machine; use --launcher ray, or services that are started on their"
-            " hosts (docs/deploy.md)"
-        )
+    check_hosts(config, launcher)
     if launcher != "local":
         return config.model_copy(update={"endpoints": Endpoints()})
     check_run(config)

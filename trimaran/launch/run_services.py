@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimaran.config import RunConfig
+from trimaran.errors import InputError
 from trimaran.launch.devices import Placement, added_variables
 from trimaran.launch.environment import (
     followers_of,
@@ -20,6 +21,16 @@ from trimaran.launch.environment import (
 from trimaran.launch.run_folder import CONFIG_NAME
 from trimaran.launch.service_process import ServiceProcess
 from trimaran.machine import read_machine
+
+
+def check_hosts(config: RunConfig, launcher: str) -> None:
+    """Raises InputError where a replica wants more hosts than the launcher has."""
+    if launcher == "local" and config.rollout.hosts > 1:
+        raise InputError(
+            f"rollout.hosts: {config.rollout.hosts} hosts for one replica, and the launcher `local`"
+            " starts all on this machine; use --launcher ray, or services that are started on their"
+            " hosts (docs/deploy.md)"
+        )
 
 
 def run_services(config: RunConfig, folder: Path, placement: Placement) -> list[ServiceProcess]:
