@@ -36,6 +36,7 @@ class Follower:
     def __init__(self, name: str, receiver: WeightReceiver) -> None:
         self.name, self.receiver = name, receiver
         self.fault: Exception | None = None
+        self.answer: Staged | None = None
         self.told: list[str] = []
         self.sources: list[tuple[Any, ...]] = []
 
@@ -49,7 +50,7 @@ class Follower:
             self.receiver.stage, version, manifest, sources, limits, attempt
         )
         assert self.receiver.staged
-        return found, self.receiver.staged.shadow.path
+        return self.answer or found, self.receiver.staged.shadow.path
 
     async def keep(self, version: VersionId) -> None:
         self.told.append(f"keep {version}")
@@ -110,6 +111,16 @@ def test_where_one_host_fails_nothing_is_staged_on_any(fault: Exception) -> None
         followers[1].fault = None
         stage(receiver, second, from_memory(second), step=2, attempt="c")
         assert receiver.staged is not None
+
+
+def test_a_host_that_says_it_has_something_else_has_nothing() -> None:
+    snapshot, other = make_snapshot(), make_snapshot(1)
+    with hosts() as (sender, receiver, followers):
+        sender.hold(snapshot)
+        followers[1].answer = Staged(other.manifest.root, 9, {})
+        with pytest.raises(TransferError, match="follower-1: staged 9 blocks of"):
+            stage(receiver, snapshot, from_memory(snapshot), attempt="a")
+        assert receiver.staged is None
 
 
 def test_a_version_that_was_aborted_meanwhile_is_not_staged() -> None:
