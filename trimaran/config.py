@@ -308,6 +308,9 @@ class RolloutSection(Section):
     threads: Threads = 1
     """CPU threads of one replica."""
     tensor_parallel: Positive = 1
+    hosts: Positive = 1
+    """Of one replica: tensor_parallel / hosts devices on each. Above 1 with vllm, `--launcher ray` or
+    services that are started on their hosts; docs/deploy.md."""
     group_size: Positive = 8
     """Completions of a prompt; 1 where the advantage compares no group."""
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
@@ -339,6 +342,25 @@ class RolloutSection(Section):
         replicas = branch.get("replicas")
         # One that is no number is one fault, not two.
         return {"max_replicas": replicas, **branch} if type(replicas) is int else branch
+
+    @model_validator(mode="after")
+    def _same_on_each_host(self) -> RolloutSection:
+        if self.tensor_parallel % self.hosts:
+            raise ValueError(
+                f"hosts ({self.hosts}) must divide tensor_parallel ({self.tensor_parallel}): each host"
+                " of a replica has as many of its devices"
+            )
+        return self
+
+    @property
+    def devices_on_host(self) -> int:
+        """Of one replica, on each of its hosts."""
+        return self.tensor_parallel // self.hosts
+
+    @property
+    def num_followers(self) -> int:
+        """Processes of one replica beside the first, one on each further host."""
+        return self.hosts - 1
 
     @model_validator(mode="after")
     def _at_least_replicas(self) -> RolloutSection:

@@ -153,6 +153,11 @@ def check_tensors(config: RunConfig, trust: Trust, host: Host) -> None:
             f"weight_sync.transport: {config.weight_sync.transport} sends weights without TLS; set"
             f" relay, {trusted}"
         )
+    if config.rollout.hosts > 1:
+        raise InputError(
+            f"rollout.hosts: the {config.rollout.hosts} hosts of a replica exchange vllm's orders and"
+            f" activations without TLS or a token; use one host, {trusted}"
+        )
     if config.num_trainer_ranks > 1:
         raise InputError(
             f"trainer: {config.num_trainer_ranks} ranks exchange gradients without TLS; use one"

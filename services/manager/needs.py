@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from services.manager.pools import Ask, Need, Pool, find_fit
 from trimaran.config import RunConfig
@@ -19,9 +20,10 @@ YES = "yes"
 def find_needs(config: RunConfig, pools: Sequence[Pool]) -> tuple[Need, Need]:
     """Of the trainer and of one replica. Raises InputError where no pool is of that kind."""
     trainer, rollout = config.trainer, config.rollout
+    replica = _need("rollout", rollout.device, rollout.tensor_parallel, rollout.labels, pools)
     return (
         _need("trainer", trainer.device, config.num_trainer_ranks, trainer.labels, pools),
-        _need("rollout", rollout.device, rollout.tensor_parallel, rollout.labels, pools),
+        replace(replica, hosts=rollout.hosts),
     )
 
 
@@ -32,10 +34,14 @@ def check_fits(ask: Ask, pools: Sequence[Pool], key: str = "rollout.replicas") -
         sizes = ", ".join(f"{pool.name} has {len(pool.devices)} {pool.kind}" for pool in pools)
         raise InputError(
             f"{key}: the run needs {ask.trainer.count} {ask.trainer.kind} for its trainer and"
-            f" {ask.min_replicas} x {ask.replica.count} {ask.replica.kind}, each replica in one pool,"
-            f" and the pools never have that ({sizes}); lower trainer.data_parallel,"
-            " rollout.replicas or a tensor_parallel"
+            f" {ask.min_replicas} x {ask.replica.count} {ask.replica.kind}, each replica in"
+            f" {_pools_of(ask.replica)}, and the pools never have that ({sizes}); lower"
+            " trainer.data_parallel, rollout.replicas or a tensor_parallel, or raise rollout.hosts"
         )
+
+
+def _pools_of(replica: Need) -> str:
+    return "one pool" if replica.hosts == 1 else f"one pool, or in {replica.hosts} equal parts"
 
 
 def _need(

@@ -45,6 +45,8 @@ class Need:
     kind: Kind
     count: int
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    hosts: int = 1
+    """Of a replica: on so many it has `count / hosts` devices each, which may be in pools of their own."""
 
     def matches(self, pool: Pool) -> bool:
         return self.kind == pool.kind and self.labels.items() <= pool.labels.items()
@@ -65,7 +67,7 @@ class Ask:
     trainer: Need
     """All ranks, or the run does not start. They may stand in several pools."""
     replica: Need
-    """Of one replica; its devices stand in one pool."""
+    """Of one replica; its devices on one host stand in one pool."""
     min_replicas: int
     max_replicas: int
 
@@ -101,15 +103,15 @@ class Fit:
     """How many devices of which pools a run would have."""
 
     trainer: Counts
-    replicas: tuple[str, ...]
-    """The pool of each."""
-    per_replica: int
+    replicas: tuple[Counts, ...]
+    """Of each."""
 
     @property
     def counts(self) -> Counts:
         total = dict(self.trainer)
-        for pool in self.replicas:
-            total[pool] = total.get(pool, 0) + self.per_replica
+        for replica in self.replicas:
+            for pool, count in replica.items():
+                total[pool] = total.get(pool, 0) + count
         return total
 
 
@@ -123,14 +125,32 @@ def find_fit(ask: Ask, pools: Mapping[str, Pool], free: Mapping[str, int]) -> Fi
     trainer = spread(ask.trainer, pools, left)
     if trainer is None:
         return None
-    replicas: list[str] = []
+    replicas: list[Counts] = []
     for _ in range(ask.min_replicas):
-        pool = tightest(ask.replica, pools, left)
-        if pool is None:
+        found = place_replica(ask.replica, pools, left)
+        if found is None:
             return None
-        left[pool] -= ask.replica.count
-        replicas.append(pool)
-    return Fit(trainer, tuple(replicas), ask.replica.count)
+        for pool, count in found.items():
+            left[pool] -= count
+        replicas.append(found)
+    return Fit(trainer, tuple(replicas))
+
+
+def place_replica(need: Need, pools: Mapping[str, Pool], free: Mapping[str, int]) -> Counts | None:
+    """In one pool, or else its hosts' shares in as few pools as possible; None without room."""
+    pool = tightest(need, pools, free)
+    if pool is not None:
+        return {pool: need.count}
+    share, missing = need.count // need.hosts, need.hosts
+    rooms = {name: free[name] // share for name in free if need.matches(pools[name])}
+    if need.hosts == 1 or sum(rooms.values()) < missing:
+        return None
+    taken: Counts = {}
+    for name in sorted(rooms, key=lambda name: (-rooms[name], name)):
+        if here := min(rooms[name], missing):
+            taken[name] = here * share
+            missing -= here
+    return taken
 
 
 def tightest(need: Need, pools: Mapping[str, Pool], free: Mapping[str, int]) -> str | None:

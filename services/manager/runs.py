@@ -45,6 +45,7 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.launch.launchers import LOG_NAME
+from trimaran.launch.run_services import check_hosts
 from trimaran.places import Place
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
 from trimaran.run_context import RunContext
@@ -440,6 +441,7 @@ class Runs:
         self, client: ClientIdentity, request_id: str, config: RunConfig, priority: int
     ) -> Managed:
         now, rollout = self._clock(), config.rollout
+        check_hosts(config, self._settings.launcher)
         trainer, replica = find_needs(config, self._manager.pools)
         run_id = self._new_id(config.run.name, now)
         folder = self._settings.folder / run_id

@@ -31,8 +31,8 @@ from services.manager.pools import (
     Need,
     Pool,
     find_fit,
+    place_replica,
     spread,
-    tightest,
 )
 
 
@@ -127,8 +127,7 @@ class _Extra:
 
     run_id: str
     index: int
-    pool: str
-    size: int
+    counts: Counts
     """Its devices."""
 
 
@@ -254,9 +253,12 @@ class _Round:
         return find_fit(ask, self.pools, {n: c for n, c in counts.items() if c and n not in closed})
 
     def _grant(self, fit: Fit) -> Grant:
-        trainer = [d for name, count in fit.trainer.items() for d in self._pop(name, count)]
-        replicas = {i: self._pop(name, fit.per_replica) for i, name in enumerate(fit.replicas)}
-        return Grant(tuple(trainer), replicas)
+        trainer = self._pop_all(fit.trainer)
+        replicas = {i: self._pop_all(counts) for i, counts in enumerate(fit.replicas)}
+        return Grant(trainer, replicas)
+
+    def _pop_all(self, counts: Mapping[str, int]) -> tuple[Device, ...]:
+        return tuple(d for name, count in counts.items() for d in self._pop(name, count))
 
     def _pop(self, pool: str, count: int) -> tuple[Device, ...]:
         names = self.free[pool]
@@ -272,13 +274,14 @@ class _Round:
         chosen: list[_Extra] = []
         if fit is None:
             open_pools = shape.usable - closed
-            useful = [extra for extra in extras if extra.pool in open_pools]
+            useful = [extra for extra in extras if not open_pools.isdisjoint(extra.counts)]
             missing = ask.num_devices - sum(soon.values())
-            if sum(extra.size for extra in useful) < missing:
+            if sum(sum(extra.counts.values()) for extra in useful) < missing:
                 return False
             for extra in useful:
                 chosen.append(extra)
-                soon[extra.pool] += extra.size
+                for pool, count in extra.counts.items():
+                    soon[pool] += count
                 if fit := self._fit(ask, soon, closed):
                     break
             else:
@@ -306,7 +309,8 @@ class _Round:
             for index in reversed(staying[holding.ask.min_replicas :]):
                 devices = holding.grant.replicas[index]
                 if self.known.issuperset(devices):
-                    yield _Extra(holding.ask.run_id, index, devices[0].pool, len(devices))
+                    counts = Counter(device.pool for device in devices)
+                    yield _Extra(holding.ask.run_id, index, counts)
 
     def _moved(self, run_id: str) -> Grant | None:
         """With free devices for those whose pool is gone: a host that went down, or leaves. Replicas
@@ -317,14 +321,13 @@ class _Round:
         wanted = replace(need, count=len(lost))
         found = spread(wanted, self.pools, dict(self.counts)) if lost else None
         if found:
-            instead = [d for name, count in found.items() for d in self._pop(name, count)]
-            trainer = (*(d for d in trainer if d not in lost), *instead)
+            trainer = (*(d for d in trainer if d not in lost), *self._pop_all(found))
         replicas = dict(holding.grant.replicas)
         for index in holding.staying:
             if any(d.pool not in self.pools for d in replicas[index]):
-                pool = tightest(holding.ask.replica, self.pools, self.counts)
-                if pool is not None:
-                    replicas[index] = self._pop(pool, holding.ask.replica.count)
+                place = place_replica(holding.ask.replica, self.pools, self.counts)
+                if place is not None:
+                    replicas[index] = self._pop_all(place)
                 elif holding.can_scale:
                     self._take(run_id, index)
         grant = Grant(trainer, replicas)
@@ -374,13 +377,13 @@ class _Round:
             run_id = heapq.heappop(heap)[-1]
             holding, need = growing[run_id], growing[run_id].ask.replica
             shape = _need_key(need)
-            pool = None if shape in full else tightest(need, self.pools, self.counts)
-            if pool is None:
+            place = None if shape in full else place_replica(need, self.pools, self.counts)
+            if place is None:
                 full.add(shape)
                 continue
             taken = holding.grant.replicas.keys() | adds[run_id].keys()
             index = next(i for i in range(len(taken) + 1) if i not in taken)
-            adds[run_id][index] = self._pop(pool, need.count)
+            adds[run_id][index] = self._pop_all(place)
             self.usage[holding.ask.owner] += need.count
             count[run_id] += 1
             if count[run_id] < holding.ask.max_replicas:
@@ -402,7 +405,7 @@ class _Round:
 
 
 def _need_key(need: Need) -> object:
-    return need.kind, need.count, tuple(sorted(need.labels.items()))
+    return need.kind, need.count, need.hosts, tuple(sorted(need.labels.items()))
 
 
 def _could_use(ask: Ask, pool: Pool) -> bool:

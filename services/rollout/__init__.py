@@ -4,7 +4,8 @@
        └─▶ registration
 
 Every engine uses these: `server` (the gRPC service), `life` (signs of life on a stream that waits),
-`registration` (with weight sync), `deadlines`, `weights` (stage, commit, read back). An engine may
+`registration` (with weight sync), `deadlines`, `weights` (stage, commit, read back), `hosts` and
+`spread` (a replica on several hosts, whose further ones run `follower`). An engine may
 use these: `chat` (the model's chat template and tokens), `read_back` (digests of loaded tensors).
 None of them imports an engine; `.importlinter` sees to it.
 

@@ -1,12 +1,14 @@
-"""Waits inside a replica that end: for a lock, and for a call of the engine."""
+"""Waits inside a replica that end: for a lock, for a call of the engine, for what never should end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import signal
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Never
 
-from trimaran.errors import DeadlineError
+from trimaran.errors import DeadlineError, first_error
 
 
 @asynccontextmanager
@@ -30,3 +32,30 @@ async def hold(lock: asyncio.Lock, seconds: float, what: str) -> AsyncIterator[N
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def alarm(seconds: float, what: str) -> Iterator[None]:
+    """For what blocks the main thread in Python code, such as the start of an engine. Raises
+    DeadlineError in it, which names `what`."""
+
+    def ring(number: int, frame: object) -> Never:
+        raise DeadlineError(f"{what}: no end after {seconds:g} s")
+
+    former = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, former)
+
+
+async def until_first_end(*endless: Coroutine[Any, Any, None]) -> None:
+    """Of work that goes on for ever: raises what the first one raises, and ends the others."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for work in endless:
+                tasks.create_task(work)
+    except ExceptionGroup as errors:
+        raise first_error(errors) from None

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from services.rollout.hosts import ONE_HOST, HostPlace
 from trimaran.choices import ENGINES
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from services.rollout.images import PlacedImages
     from services.weight_sync.data.shadow import Shadow
     from trimaran.device import Device
+
+
+CHECK_SECONDS = 1.0
+"""How often is asked whether the engine lives and whether weights can be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +107,10 @@ class Engine(Protocol):
                 return dict(read_by_name(self._tensors.__getitem__, manifest, ranges))
 
     One that fills `Ended.experts` where `config.trainer.router.replay` asks for them says so in a class
-    attribute, `tells_experts = True`.
+    attribute, `tells_experts = True`. One that can stand on several hosts says `spans_hosts = True`. It is
+    then made with `place`, a `HostPlace`, where `rollout.hosts` is above 1; on the first host as ever, and
+    on each further one its `follow` is called in the place of `start`, and then `check` and `close`. Its
+    workers there load from `shadow.elsewhere`.
     """
 
     async def start(self) -> None:
@@ -178,7 +186,15 @@ class Engine(Protocol):
         ...
 
 
-def create_engine(config: RunConfig, device: Device) -> Engine:
+class SpreadEngine(Engine, Protocol):
+    """One that can stand on several hosts."""
+
+    async def follow(self) -> None:
+        """Start this host's part. As `start`, and returns when it takes orders from the first host."""
+        ...
+
+
+def create_engine(config: RunConfig, device: Device, place: HostPlace = ONE_HOST) -> Engine:
     """The engine that `rollout.engine` names; its module is imported here and not before.
 
     Raises InputError for one that does not say which experts it chose, where these are replayed.
@@ -189,4 +205,11 @@ def create_engine(config: RunConfig, device: Device) -> Engine:
             f"trainer.router.replay: rollout.engine {config.rollout.engine} does not tell which experts"
             " it chose for a token; leave it out, or take one that does (vllm)"
         )
-    return engine(config, device)
+    if place == ONE_HOST:
+        return engine(config, device)
+    if not getattr(engine, "spans_hosts", False):
+        raise InputError(
+            f"rollout.hosts: rollout.engine {config.rollout.engine} stands on one host; leave it out, or"
+            " take one that can be on several (vllm)"
+        )
+    return engine(config, device, place=place)

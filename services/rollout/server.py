@@ -16,26 +16,36 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from typing import Any
 
 import grpc
 
-from services.rollout.engine import Chunk, Ended, Engine, Event, GenerationRequest, create_engine
+from services.rollout.deadlines import until_first_end
+from services.rollout.engine import (
+    CHECK_SECONDS,
+    Chunk,
+    Ended,
+    Engine,
+    Event,
+    GenerationRequest,
+    create_engine,
+)
+from services.rollout.hosts import ONE_HOST, HostMeeting, HostPlace
 from services.rollout.images import PromptImages
 from services.rollout.life import with_signs_of_life
 from services.rollout.registration import deregister, stay_registered
 from services.rollout.temperature import check_temperature
 from services.rollout.weights import ReplicaWeights
 from trimaran import rpc, tracing, wire
-from trimaran.clients import Registration
+from trimaran.clients import FollowerClient, Registration
 from trimaran.config import RunConfig
 from trimaran.device import pick
 from trimaran.directory import Directory, named_addresses
-from trimaran.errors import BehindError, InputError, PromptTooLongError, first_error
-from trimaran.network import check_tensors, find_host
+from trimaran.errors import BehindError, InputError, PromptTooLongError
+from trimaran.launch.environment import followers_of, process_name
+from trimaran.network import Host, check_tensors, find_host
 from trimaran.run_context import RunContext
 from trimaran.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
 from trimaran.shared_memory import (
@@ -50,8 +60,6 @@ from trimaran.tls import socket_tls
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 
-CHECK_SECONDS = 1.0
-"""How often is asked whether the engine lives and whether weights can be loaded."""
 DRAIN_SECONDS = 10.0
 """For the groups under way to be taken elsewhere."""
 IDLE_POLL_SECONDS = 0.05
@@ -269,16 +277,21 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     host = find_host(config.network)
     check_tensors(config, run.trust, host)
     device = pick(config.rollout.device)
-    engine = create_engine(config, device)
     name = f"rollout-{index}"
     shared = note_of(run.folder, name)
     # Before gRPC and the receiver start their threads, which a forked engine process would not
     # survive.
     remove_left(shared)
+    meeting = HostMeeting(config, run.run_id, "rollout", index)
+    place = ONE_HOST
+    if config.rollout.hosts > 1:
+        place = await _meet(meeting, run, host)
+    engine = create_engine(config, device, place)
     os.environ["VLLM_RPC_BASE_PATH"] = str(make_socket_folder(shared))
     with noting(shared):
         await engine.start()
     note_mapped(shared)
+    from services.rollout.spread import SpreadReceiver
     from services.weight_sync.data.receiver import WeightReceiver
 
     async with AsyncExitStack() as stack:
@@ -289,20 +302,24 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         stack.push_async_callback(engine.close)
         store = await open_store(run.store_url)
         stack.push_async_callback(store.close)
-        receiver = WeightReceiver(
-            device, 0, config.weight_sync, host=host, tls=socket_tls(run.trust)
-        )
+        own = WeightReceiver(device, 0, config.weight_sync, host=host, tls=socket_tls(run.trust))
         check_engine = partial(
             check_temperature,
             engine,
             config.rollout.max_prompt_tokens,
             config.weight_sync.commit_timeout,
         )
+        caller = Caller(run.run_id, 0)
+        directory = Directory(store, run.run_id, named_addresses(config))
+        followers = await stack.enter_async_context(
+            _open_followers(config, run, index, place, directory)
+        )
+        receiver = SpreadReceiver(own, followers, asyncio.get_running_loop()) if followers else own
         weights = ReplicaWeights(
             name, engine, receiver, config.weight_sync, check_engine=check_engine
         )
         stack.push_async_callback(weights.close)
-        await asyncio.to_thread(receiver.start)
+        await asyncio.to_thread(own.start)
         servicer = RolloutServicer(name, config, engine, weights)
         service = rollout_service(servicer)
         server = rpc.Server(
@@ -312,13 +329,13 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         server.metrics.show(ROLLOUT_TOKENS, lambda: servicer.num_tokens)
         stack.push_async_callback(server.stop)
         await server.start()
-        caller, replica = Caller(run.run_id, 0), Replica(name, server.address)
-        directory = Directory(store, run.run_id, named_addresses(config))
+        replica = Replica(name, server.address)
         weight_sync = directory.place("weight-sync")
         registered: list[Registration] = []
         try:
-            await _until_first_end(
+            await until_first_end(
                 _watch(engine, weights),
+                *([meeting.until_broken(store)] if followers else []),
                 stay_registered(
                     *(config, weight_sync, caller, replica, receiver.peer, lambda: weights.live),
                     on_registered=registered.append,
@@ -330,6 +347,36 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
                 await deregister(weight_sync, caller, name, registered[-1], run.trust)
                 await _until_idle(engine)
             raise
+
+
+async def _meet(meeting: HostMeeting, run: RunContext, host: Host) -> HostPlace:
+    """With the store closed again before the engine starts, which may fork."""
+    if host.is_loopback:
+        raise InputError(
+            "rollout.hosts: other hosts do not reach 127.0.0.1; name the subnet in which a replica's hosts"
+            " reach each other, network.subnet"
+        )
+    store = await open_store(run.store_url)
+    try:
+        return await meeting.lead(store, host.free_address())
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def _open_followers(
+    config: RunConfig, run: RunContext, index: int, place: HostPlace, directory: Directory
+) -> AsyncIterator[list[FollowerClient]]:
+    """Of replica `index`, once they serve; none on one host. Raises DeadlineError."""
+    async with AsyncExitStack() as stack:
+        followers: list[FollowerClient] = []
+        for one in followers_of(config, index):
+            name = process_name("follower", one)
+            at = directory.place(name)
+            await rpc.wait_until_serving(at, config.start_timeout, run.trust)
+            client = FollowerClient(name, at, place.meeting, run.trust)
+            followers.append(await stack.enter_async_context(client))
+        yield followers
 
 
 async def _until_idle(engine: Engine) -> None:
@@ -345,15 +392,6 @@ async def _watch(engine: Engine, weights: ReplicaWeights) -> None:
         engine.check()
         weights.check()
         await asyncio.sleep(CHECK_SECONDS)
-
-
-async def _until_first_end(*endless: Coroutine[Any, Any, None]) -> None:
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for work in endless:
-                tasks.create_task(work)
-    except ExceptionGroup as errors:
-        raise first_error(errors) from None
 
 
 def _attempt(request: rollout_pb2.StageWeightsRequest | rollout_pb2.AbortWeightsRequest) -> str:

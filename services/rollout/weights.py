@@ -45,6 +45,7 @@ from trimaran.types import (
 )
 
 if TYPE_CHECKING:
+    from services.rollout.spread import SpreadReceiver
     from services.weight_sync.data.receiver import StagedWeights, WeightReceiver
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ class ReplicaWeights:
         self,
         name: str,
         engine: Engine,
-        receiver: WeightReceiver,
+        receiver: WeightReceiver | SpreadReceiver,
         config: WeightSyncSection,
         thread_timeout: float = THREAD_SECONDS,
         check_engine: Callable[[], Awaitable[bool]] | None = None,

@@ -176,6 +176,11 @@ def named(
     return make
 
 
+def on_two_hosts(root: Path) -> Made:
+    of_run = config(root, rollout={"tensor_parallel": 4, "hosts": 2})
+    return list(check_addresses(Addresses("node-1", {}, INTERFACES, {}), of_run))
+
+
 def only_few(root: Path) -> Made:
     system = cpu_host(root)
     write(root, "proc/sys/net/ipv4/ip_local_port_range", "60000 60999")
@@ -297,6 +302,7 @@ HOST_CASES: dict[str, Case] = {
         ("HCCL_IF_IP=10.7.0.5", "ib0 10.7.0.4"),
     ),
     "addresses/outside-subnet": (named({}, subnet="172.16.0.0/12"), ("172.16.0.0/12", "eth0")),
+    "addresses/no-subnet": (on_two_hosts, ("rollout.hosts is 2",)),
     "ports/outgoing-overlap": (overlap, ("1024 to 65535", "20000 to 32767")),
     "ports/few-outgoing": (only_few, ("only 1000 ports",)),
     "ports/hccl-not-reserved": (hccl_range, ("60000-60050", "HCCL_HOST_SOCKET_PORT_RANGE")),

@@ -357,11 +357,20 @@ def test_a_replica_that_wants_more_than_its_host_has_is_refused_in_a_line() -> N
         InputError, match="needs 16 npu devices of its host, which has 9;"
     ) as caught:
         placed_environment(config, "rollout", 0, placed, read_nine_npus)
-    assert "\n" not in str(caught.value) and "no replica reaches over two hosts" in str(
-        caught.value
-    )
+    assert "\n" not in str(caught.value) and "rollout.hosts" in str(caught.value)
     rank = {PLACED: "trainer-1", "ASCEND_RT_VISIBLE_DEVICES": "8"}  # one of many is enough for it
     assert placed_environment(config, "trainer", 1, rank, read_nine_npus)[PLACED] == "trainer-1"
+
+
+def test_a_host_of_a_replica_needs_its_share_of_the_devices() -> None:
+    """Whoever starts a part of it there shows it the devices; nobody shares this host's out."""
+    config = make_config(sections={"rollout": {"tensor_parallel": 16, "hosts": 2}})
+    for kind in ("rollout", "follower"):
+        environment = placed_environment(config, kind, 0, {"PATH": "/bin"}, read_nine_npus)
+        assert "ASCEND_RT_VISIBLE_DEVICES" not in environment
+    larger = make_config(sections={"rollout": {"tensor_parallel": 32, "hosts": 2}})
+    with pytest.raises(InputError, match="needs 16 npu devices of its host, which has 9"):
+        placed_environment(larger, "follower", 1, {}, read_nine_npus)
 
 
 def test_a_host_without_the_other_pools_kind_of_device_serves_its_own() -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.launch.exits import LEFT_BEHIND, TRY_AGAIN
 from trimaran.launch.processes import Processes
 from trimaran.launch.restarts import Restarts
-from trimaran.launch.service_process import ServiceDiedError, StopTimes
+from trimaran.launch.service_process import ServiceDiedError, ServiceProcess, StopTimes
 from trimaran.shared_memory import FOLDER, SUFFIX, note_names
 
 QUICK = StopTimes(leader=1.0, running=1.0, loading=0.5)
@@ -195,6 +196,53 @@ def test_a_replica_that_dies_again_and_again_is_given_up(tmp_path: Path) -> None
         "rollout-0 died (exit code 3), 3 times in a row; it is not started again and"
         f" the run goes on without it; see {tmp_path / 'rollout-0.log'}"
     )
+
+
+def on_two_hosts(folder: Path, tasks: Mapping[str, str], *mates: str) -> list[ServiceProcess]:
+    """With the processes of one replica, which cannot go on without each other."""
+    return [
+        replace(service, takes_along=frozenset(mates) - {service.name}, expendable=True)
+        if service.name in mates
+        else service
+        for service in make_services(folder, tasks)
+    ]
+
+
+def test_a_replica_on_two_hosts_is_started_again_as_a_whole_and_given_up_as_a_whole(
+    tmp_path: Path,
+) -> None:
+    names = {"controller": "run", "rollout-0": "run", "follower-0": "die3", "rollout-1": "run"}
+    services = on_two_hosts(tmp_path, names, "rollout-0", "follower-0")
+    notes: list[str] = []
+
+    async def run() -> None:
+        async with Processes(services, QUICK, TWICE) as processes:
+            processes.running = True
+            waiting = asyncio.create_task(processes.wait(notes.append))
+            while not any("in a row" in note for note in notes):
+                await asyncio.sleep(0.01)
+            while "rollout-0" in processes.alive:
+                await asyncio.sleep(0.01)
+            assert processes.addresses.keys() == {"controller", "rollout-1"}
+            assert not waiting.done()
+            waiting.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    again = [note for note in notes if "is started again" in note]
+    assert again == ["rollout-0 is started again", "follower-0 is started again"] * 2
+
+
+def test_a_replica_on_two_hosts_is_taken_away_as_a_whole(tmp_path: Path) -> None:
+    names = {"controller": "run", "rollout-0": "run", "follower-0": "run", "rollout-1": "run"}
+    services = on_two_hosts(tmp_path, names, "rollout-0", "follower-0")
+
+    async def run() -> None:
+        async with Processes(services, QUICK) as processes:
+            await until_up(tmp_path, names)
+            await processes.remove("rollout-0")
+            assert processes.alive.keys() == {"controller", "rollout-1"}
+
+    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_the_end_does_not_wait_for_a_restart_that_is_due(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import heapq
 import itertools
 import random
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from statistics import quantiles
 
@@ -24,6 +25,7 @@ class Job:
     tensor_parallel: int
     min_replicas: int
     extra_replicas: int
+    hosts: int = 1
 
 
 @dataclass
@@ -146,7 +148,7 @@ def ask_of(run_id: str, job: Job) -> Ask:
         job.priority,
         job.arrives,
         Need("cuda", job.trainer),
-        Need("cuda", job.tensor_parallel),
+        Need("cuda", job.tensor_parallel, hosts=job.hosts),
         job.min_replicas,
         job.min_replicas + job.extra_replicas,
     )
@@ -156,7 +158,10 @@ def _check(ask: Ask, grant: Grant) -> None:
     assert len(grant.trainer) == ask.trainer.count
     assert len(grant.replicas) == ask.min_replicas
     for devices in grant.replicas.values():
-        assert len(devices) == ask.replica.count and len({d.pool for d in devices}) == 1
+        share = ask.replica.count // ask.replica.hosts
+        each = Counter(device.pool for device in devices)
+        assert len(devices) == ask.replica.count
+        assert len(each) == 1 or not any(count % share for count in each.values())
 
 
 def _with(holding: Holding, added: object) -> Holding:

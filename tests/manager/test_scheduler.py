@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.manager.pools import Ask, Device, Grant, Need, Pool, find_fit
+from services.manager.pools import Ask, Device, Grant, Need, Pool, find_fit, place_replica
 from services.manager.scheduler import POLICY, Holding, Plan, Policy, Scheduler
 from tests.manager.simulation import Job, Simulation, simulate, week_of_arrivals
 
@@ -177,7 +177,11 @@ def test_a_replica_stands_in_one_pool_and_a_trainer_may_span() -> None:
     by_name = {pool.name: pool for pool in pools}
     assert find_fit(ask(tensor_parallel=4), by_name, empty) is None
     fit = find_fit(ask(trainer=4, tensor_parallel=2, replicas=(2, 2)), by_name, empty)
-    assert fit is not None and sum(fit.trainer.values()) == 4 and len(set(fit.replicas)) == 2
+    assert (
+        fit is not None
+        and sum(fit.trainer.values()) == 4
+        and len({*fit.replicas[0], *fit.replicas[1]}) == 2
+    )
 
 
 jobs = st.lists(
@@ -191,6 +195,18 @@ jobs = st.lists(
         tensor_parallel=st.sampled_from((1, 2)),
         min_replicas=st.integers(1, 2),
         extra_replicas=st.integers(0, 4),
+    )
+    | st.builds(
+        Job,
+        arrives=st.floats(0, 500),
+        seconds=st.floats(1, 400),
+        owner=st.sampled_from("abc"),
+        priority=st.integers(-2, 2),
+        trainer=st.integers(1, 3),
+        tensor_parallel=st.just(4),
+        min_replicas=st.integers(1, 2),
+        extra_replicas=st.integers(0, 1),
+        hosts=st.sampled_from((2, 4)),
     ),
     max_size=25,
 )
@@ -253,3 +269,22 @@ def test_devices_that_the_operator_took_away_stay_with_who_has_them_and_come_bac
     holder = Holding(ask("old", replicas=(1, 3)), grant, leaving=frozenset({2}))
     plan = make_plan([small], [holder], [ask("next", trainer=2)], now=0.0)
     assert plan.waits.keys() == {"next"} and not plan.takes
+
+
+def test_a_replica_on_several_hosts_takes_equal_parts_of_few_pools() -> None:
+    pools = {name: Pool(name, "cuda", tuple("01234567")) for name in "abc"}
+    need = Need("cuda", 8, hosts=4)
+    assert place_replica(need, pools, {"a": 8, "b": 8, "c": 8}) == {"a": 8}
+    assert place_replica(need, pools, {"a": 3, "b": 7, "c": 4}) == {"b": 6, "c": 2}
+    assert place_replica(need, pools, {"a": 3, "b": 3, "c": 3}) is None  # a part is two devices
+    assert place_replica(Need("cuda", 8), pools, {"a": 4, "b": 4}) is None
+
+
+def test_a_replica_on_several_hosts_comes_and_is_taken_back_whole() -> None:
+    pools = [Pool(name, "cuda", tuple("0123")) for name in "ab"]
+    wide = replace(ask(replicas=(1, 1)), replica=Need("cuda", 6, hosts=2))
+    grant = make_plan(pools, [], [wide], 0.0).starts["a"]
+    assert [device.pool for device in grant.replicas[0]] == ["a"] * 3 + ["b"] * 3
+    more = replace(wide, min_replicas=0)
+    plan = make_plan(pools, [Holding(more, grant)], [ask("b", priority=1, trainer=2)], 0.0)
+    assert plan.takes == {"a": {0}}

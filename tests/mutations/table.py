@@ -255,6 +255,20 @@ MUTATIONS = (
         ("tests/rollout/test_weights.py::test_a_load_that_fails_leaves_nothing_live",),
     ),
     Mutation(
+        "what a replica's host says it has staged is the version",
+        "services/rollout/spread.py",
+        "        if (staged.root, staged.num_blocks) != (version.root, manifest.num_blocks):\n",
+        "        if not path:\n",
+        ("tests/rollout/test_spread.py::test_a_host_that_says_it_has_something_else_has_nothing",),
+    ),
+    Mutation(
+        "where a host of a replica fails no other host keeps the version",
+        "services/rollout/spread.py",
+        "            self.discard(version.version, attempt)\n",
+        "",
+        ("tests/rollout/test_spread.py::test_where_one_host_fails_nothing_is_staged_on_any",),
+    ),
+    Mutation(
         "tokens of weights that were mended since do not pass",
         "services/rollout/server.py",
         "        if self._weights.maker != maker:\n",

@@ -18,6 +18,7 @@ SERVICES = {
     "reward": "trimaran.v1.RewardService",
     "weight-sync": "trimaran.v1.WeightSyncService",
     "rollout": "trimaran.v1.RolloutService",
+    "follower": "trimaran.v1.FollowerService",
     "trainer": "trimaran.v1.TrainerService",
 }
 """What each kind answers for over gRPC."""

@@ -16,7 +16,7 @@ from trimaran.agreement import agree_on_data, agree_on_model, agree_on_weights
 from trimaran.cli.preflight import check_datasets, check_model, show_errors
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
-from trimaran.launch.environment import process_name
+from trimaran.launch.environment import NUMBERED, process_name
 from trimaran.launch.lifetime import PARENT_VARIABLE
 from trimaran.memory.model import Model
 from trimaran.memory.plan import choices_of
@@ -38,11 +38,11 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
     """
     who = process_name(kind, index)
     try:
-        if kind in ("rollout", "trainer"):
+        if kind in NUMBERED:
             config = _with_model(config)
         if kind == "controller":
             _check_data(config, run)
-        if kind in ("controller", "rollout", "trainer"):
+        if kind in ("controller", *NUMBERED):
             await _agree(kind, who, config, run)
         if kind == "trainer" and (file := config.trainer.checkpoint_file(index)) is not None:
             _check_room(config, run, index, file)
@@ -54,7 +54,7 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
         kind_of = InputError if isinstance(error, InputError) else UnavailableError
         raise kind_of(lines) from None
     if not _has_launcher_here(run):
-        show_errors(config, kind)
+        show_errors(config, "rollout" if kind == "follower" else kind)
     return config
 
 
@@ -81,13 +81,13 @@ async def _agree(kind: str, who: str, config: RunConfig, run: RunContext) -> Non
     """With the run's other processes and lives, by its store, on what each has found."""
     store = await open_store(run.store_url)
     try:
-        if kind in ("rollout", "trainer"):
+        if kind in NUMBERED:
             await agree_on_model(store, run.run_id, who, config.model.path)
         if kind == "trainer" and config.network.subnet is not None:  # it may be on several hosts
             await agree_on_weights(store, run.run_id, who, config.model.path)
         if kind == "controller":
             await agree_on_data(store, run.run_id, config.data.files)
-        if kind != "rollout" and (place := run_place(config, run.run_id)):
+        if kind not in ("rollout", "follower") and (place := run_place(config, run.run_id)):
             await claim_place(store, run.run_id, who, place)
     finally:
         await store.close()

@@ -30,7 +30,8 @@ from trimaran.launch.reports import Reports
 from trimaran.launch.run_folder import locked, open_run_folder, write_config
 from trimaran.launch.run_services import (
     added_replica,
-    remote_service,
+    check_hosts,
+    remote_replica,
     remote_services,
     run_services,
 )
@@ -90,6 +91,7 @@ def prepared(config: RunConfig, launcher: str, move_busy: bool) -> RunConfig:
         from trimaran.launch.ray.cluster import check_installed  # late: others do not need it
 
         check_installed()
+    check_hosts(config, launcher)
     if launcher != "local":
         return config.model_copy(update={"endpoints": Endpoints()})
     check_run(config)
@@ -126,10 +128,10 @@ def _local_site(config: RunConfig, run: RunContext, store: Store) -> Site:
     taken = {service.address for service in services}  # also while one of them is dead
     host = find_host(config.network)
 
-    def make_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
+    def make_replica(index: int, devices: tuple[str, ...]) -> list[ServiceProcess]:
         address = host.free_address(taken)
         taken.add(address)
-        return added_replica(config, run.folder, index, address, devices)
+        return [added_replica(config, run.folder, index, address, devices)]
 
     return Site(services, make_replica, LocalChildren())
 
@@ -137,8 +139,8 @@ def _local_site(config: RunConfig, run: RunContext, store: Store) -> Site:
 def _external_site(config: RunConfig, run: RunContext, store: Store) -> Site:
     """Whatever a container engine has started, wherever that is."""
 
-    def make_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
-        return remote_service(config, run.folder, "rollout", index)
+    def make_replica(index: int, devices: tuple[str, ...]) -> list[ServiceProcess]:
+        return remote_replica(config, run.folder, index)
 
     children = ExternalChildren(store, run.run_id, config.start_timeout)
     return Site(remote_services(config, run.folder), make_replica, children)

@@ -10,7 +10,7 @@ from trimaran.cli.data_options import add_data_commands
 from trimaran.cli.run_options import add_run_commands
 from trimaran.cli.trust_options import add_trust_options
 
-KINDS = ("controller", "reward", "weight-sync", "rollout", "trainer")
+KINDS = ("controller", "reward", "weight-sync", "rollout", "follower", "trainer")
 
 HEALTH_KINDS = ("manager", *KINDS, "reward-plugin")
 
@@ -117,8 +117,9 @@ examples:
   trimaran serve rollout --index 1 --run-folder runs/addition-20260101-120000
   trimaran serve rollout --index auto --run-folder /var/lib/trimaran \\
       --store-file /run/secrets/store --token-file /run/secrets/token   what a container runs
-exit codes: 0 at its end, 75 for what may pass, 76 of a trainer rank that has to meet the others anew,
-2 for bad input, 1 for any other failure
+  trimaran serve follower --index 0 --run-folder runs/mine              on a replica's second host
+exit codes: 0 at its end, 75 for what may pass, 76 of a trainer rank, or a host of a replica, that has to
+meet the others anew, 2 for bad input, 1 for any other failure
 """
 
 LEDGER_EXAMPLES = """\

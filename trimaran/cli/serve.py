@@ -39,6 +39,9 @@ from trimaran.telemetry import setup_logging
 STOP_SECONDS = 20.0
 """An orderly end that takes longer is cut short."""
 
+MODULES = {"follower": "services.rollout.follower.server"}
+"""Where that is not the service's own."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -48,6 +51,8 @@ def serve(
     """`config_path` None: the configuration stands in the run's store, and so do the addresses of
     the run's services; this one registers there."""
     folder = Path(run_folder).resolve()
+    if config_path and kind == "follower":
+        raise InputError("--config: a follower finds its replica in the run's store; leave it out")
     if config_path:
         config = load_config(config_path)
         if address:
@@ -146,7 +151,7 @@ class _Service:
         try:
             config = self._prepare(config)
             # Late: this loads the service's libraries, and only now stands their environment.
-            module = importlib.import_module(f"services.{self._kind.replace('-', '_')}.server")
+            module = importlib.import_module(MODULES.get(self._kind, _module_of(self._kind)))
             asyncio.run(self._until_stopped(module, config))
         except asyncio.CancelledError:
             self._on_end(-signal.SIGTERM, ())
@@ -160,7 +165,10 @@ class _Service:
 
     def _prepare(self, config: RunConfig) -> RunConfig:
         config = asyncio.run(prepare_host(self._kind, self._index, config, self._run))
-        if self._kind == "rollout":  # what has fetched the model is not for vLLM's processes
+        if self._kind in (
+            "rollout",
+            "follower",
+        ):  # what has fetched the model is not for vLLM's processes
             for name in filter(is_of_bucket, list(os.environ)):
                 del os.environ[name]
         return config
@@ -199,6 +207,10 @@ class _Service:
         code = tell_error(cause) if isinstance(cause, TrimaranError) else FAILED
         self._on_end(code, _words(cause))
         return code
+
+
+def _module_of(kind: str) -> str:
+    return f"services.{kind.replace('-', '_')}.server"
 
 
 def tell_error(error: BaseException) -> int:

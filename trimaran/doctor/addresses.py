@@ -70,12 +70,28 @@ OUTSIDE_SUBNET = Fault(
     "every service of the run listens on this host's address in that subnet",
     "network.subnet=...   # in the run's configuration; `ip -brief address` lists what there is",
 )
+NO_SUBNET = Fault(
+    "no-subnet",
+    Severity.WARNING,
+    "rollout.hosts is {hosts}, and network.subnet is not given",
+    "the hosts of a replica reach each other in that subnet, by its interface, and vLLM and Gloo take any"
+    " port there; without it all of them listen on 127.0.0.1",
+    "network.subnet=...   # unless the manager's own configuration has it, services.network",
+)
 CHECK = Check(
     "addresses",
     "`localhost` where other hosts must reach it, the host's own name, and interfaces against"
     " addresses: `GLOO_`, `TP_`, `NCCL_` and `HCCL_SOCKET_IFNAME`, `HCCL_IF_IP`, `VLLM_HOST_IP`,"
     " `MASTER_ADDR`, the run's subnet",
-    (LOCALHOST, OWN_NAME, NO_INTERFACE, OTHER_INTERFACE, FOREIGN_ADDRESS, OUTSIDE_SUBNET),
+    (
+        LOCALHOST,
+        OWN_NAME,
+        NO_INTERFACE,
+        OTHER_INTERFACE,
+        FOREIGN_ADDRESS,
+        OUTSIDE_SUBNET,
+        NO_SUBNET,
+    ),
 )
 
 
@@ -139,6 +155,8 @@ def check_addresses(facts: Addresses, config: RunConfig | None) -> Iterator[Find
         if value and facts.interfaces and not _chosen(variable, value, facts.interfaces):
             places = {"variable": variable, "value": value, "known": known}
             yield CHECK.found(NO_INTERFACE, interface=own.name, **places)
+    if config is not None and config.rollout.hosts > 1 and network.subnet is None:
+        yield CHECK.found(NO_SUBNET, hosts=config.rollout.hosts)
     yield from _check_agreement(facts, network)
 
 

@@ -134,7 +134,9 @@ def check_limits(facts: Limits, kind: Kind, config: RunConfig | None) -> Iterato
     num, tensor_parallel = 3, 1
     if config is not None:
         tensor_parallel = config.rollout.tensor_parallel
-        num += config.rollout.max_replicas * tensor_parallel + config.num_trainer_ranks
+        num += (
+            config.rollout.max_replicas * config.rollout.devices_on_host + config.num_trainer_ranks
+        )
     files = max(FILES_BASE + FILES_EACH * num, FILES_ON_NPU if kind == "npu" else 0)
     if facts.files < files:
         yield CHECK.found(NOFILE, has=f"{facts.files:g}", wants=files)

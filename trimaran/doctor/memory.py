@@ -80,7 +80,7 @@ def needs_of(config: RunConfig, kind: Kind, is_alone: bool = False) -> Mapping[s
     model, replicas = model_bytes(config), 1 if is_spread else config.rollout.replicas
     needs: dict[str, float] = {"replicas' copies of a version on its way": model * replicas}
     if kind == "cpu":
-        needs["replicas' weights"] = model * replicas
+        needs["replicas' weights"] = model * replicas / config.rollout.hosts
         needs["keys and values"] = config.rollout.kv_cache_gib * replicas * GIB
     if is_spread:
         return needs

@@ -137,10 +137,13 @@ def placed_environment(
     the devices in sight, unless a launcher has placed it already."""
     environment = service_environment(config, kind, inherited)
     environment |= network_environment(find_host(config.network), inherited)
-    if kind not in POOLS:
+    pool = "rollout" if kind == "follower" else kind
+    if pool not in POOLS:
         return environment
-    if inherited.get(PLACED) == process_name(kind, index):
-        check_host(config, kind, read(inherited))
+    # Of a replica's hosts each has its share, and whoever starts it there says which.
+    is_part = pool == "rollout" and config.rollout.hosts > 1
+    if is_part or inherited.get(PLACED) == process_name(kind, index):
+        check_host(config, pool, read(inherited))
         return environment
     return environment | place(config, read(inherited), (kind,)).variables(kind, index)
 
@@ -157,9 +160,9 @@ def check_host(config: RunConfig, pool: str, machine: Machine) -> None:
     if wish.kind != "cpu" and len(visible) < wish.num_each:
         raise InputError(
             f"{pool}.tensor_parallel: one process needs {wish.num_each} {wish.kind} devices of its"
-            f" host, which has {len(visible)}; {describe_sight(wish.kind, machine)}; lower it, because"
-            " no replica reaches over two hosts (docs/deploy.md), or show more by"
-            f" {VISIBLE_DEVICES[wish.kind]}"
+            f" host, which has {len(visible)}; {describe_sight(wish.kind, machine)}; lower it, show"
+            f" more by {VISIBLE_DEVICES[wish.kind]}, or put a replica on several hosts:"
+            f" {pool}.hosts (docs/deploy.md)"
         )
 
 
@@ -187,7 +190,7 @@ def _wish(config: RunConfig, pool: str, machine: Machine) -> _Wish:
     rollout, trainer = config.rollout, config.trainer
     if pool == "rollout":
         kind = resolve(rollout.device, machine)
-        sizes = config.num_rollout_devices, rollout.tensor_parallel
+        sizes = config.num_rollout_devices, rollout.devices_on_host
         return _Wish(pool, kind, rollout.devices, *sizes, rollout.engine)
     kind = resolve(trainer.device, machine)
     return _Wish(pool, kind, trainer.devices, config.num_trainer_ranks, 1, "megatron")

@@ -40,6 +40,9 @@ COMPUTE = {
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
 }
 
+NUMBERED = ("rollout", "follower", "trainer")
+"""Kinds of which a run may have several."""
+
 CALLS = {
     "controller": ("reward", "weight-sync", "rollout", "trainer"),
     "weight-sync": ("trainer",),
@@ -69,10 +72,11 @@ def service_environment(
         and (kind == "controller" or not is_of_sink(name))
         and (kind != "reward" or not is_of_hub(name))
     }
-    defaults = COMMON | (COMPUTE if kind in ("rollout", "trainer") else {})
+    defaults = COMMON | (COMPUTE if kind in NUMBERED else {})
     if config.network.subnet is None:
         defaults |= network_environment(LOOPBACK, {})
-    threads = {"rollout": config.rollout.threads, "trainer": config.trainer.threads}.get(kind, 1)
+    own = {"rollout": config.rollout, "follower": config.rollout, "trainer": config.trainer}
+    threads = own[kind].threads if kind in own else 1
     return {**defaults, **inherited, "OMP_NUM_THREADS": str(threads)}
 
 
@@ -142,7 +146,7 @@ def uses_bucket(config: RunConfig, kind: str) -> bool:
             return True
         case "trainer":
             return is_bucket(config.run.checkpoints) or is_bucket(config.model.source)
-        case "rollout":
+        case "rollout" | "follower":
             return is_bucket(config.model.source)
         case _:
             return False
@@ -196,4 +200,21 @@ def serve_command(
 
 
 def process_name(kind: str, index: int) -> str:
-    return f"{kind}-{index}" if kind in ("rollout", "trainer") else kind
+    return f"{kind}-{index}" if kind in NUMBERED else kind
+
+
+def part_of(config: RunConfig, kind: str, index: int) -> tuple[int, int]:
+    """The replica to which a process belongs, and on which of its hosts it stands, from 0.
+
+    Followers are numbered through: those of the first replica, by their hosts, then those of the second.
+    """
+    if kind == "rollout":
+        return index, 0
+    replica, follower = divmod(index, config.rollout.num_followers)
+    return replica, 1 + follower
+
+
+def followers_of(config: RunConfig, replica: int) -> range:
+    """Their indices, in the order of their hosts."""
+    each = config.rollout.num_followers
+    return range(replica * each, (replica + 1) * each)

@@ -20,9 +20,9 @@ TRY_AGAIN = 75
 """What it met may pass, so another start may help. The number is EX_TEMPFAIL of sysexits.h."""
 
 LEFT_BEHIND = 76
-"""Of a trainer rank: another that it had met was replaced, and the new one waits for it. It has done
-nothing wrong: it costs the rank none of its restarts, and nobody has to be started with it but the
-controller."""
+"""Of a trainer rank, or one host's process of a replica: another that it had met was replaced, and the new
+one waits for it. It has done nothing wrong: it costs it none of its restarts, and nobody has to be started
+with it but, for a rank, the controller."""
 
 NOT_STARTED = 127
 """What was not started has this one, as a shell says it."""

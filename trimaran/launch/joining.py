@@ -116,5 +116,9 @@ async def _try_join(run: _Run, run_id: str, kind: str, index: int | None) -> int
 
 def num_of(config: RunConfig, kind: str) -> int:
     """How many services of a kind the run can have."""
-    numbers = {"rollout": config.rollout.max_replicas, "trainer": config.num_trainer_ranks}
+    numbers = {
+        "rollout": config.rollout.max_replicas,
+        "follower": config.rollout.max_replicas * config.rollout.num_followers,
+        "trainer": config.num_trainer_ranks,
+    }
     return numbers.get(kind, 1)

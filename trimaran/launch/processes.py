@@ -54,6 +54,8 @@ class Processes:
         self._left_behind: defaultdict[str, Restarts] = defaultdict(restarts)
         """The ends of a rank that was left behind, since a rank last died: another caused them."""
         self._given_up: set[str] = set()
+        self._endings: list[asyncio.Task[None]] = []
+        """Of what is left of replicas that were given up."""
         self._revivals: dict[frozenset[str], asyncio.Task[None]] = {}
         """Each with the names that it starts again."""
         self.running = False
@@ -116,10 +118,12 @@ class Processes:
         self._services[service.name] = service
 
     async def remove(self, name: str) -> None:
-        """Ends it in order; its end is no death."""
-        del self._services[name]
-        await self._cancel_revivals([name])
-        await self._children.end([name], self._stop_times.drained)
+        """Ends it in order, with its further hosts; its end is no death."""
+        names = [name, *self._hosts_beside(self._services[name])]
+        for one in names:
+            del self._services[one]
+        await self._cancel_revivals(names)
+        await self._children.end(names, self._stop_times.drained)
 
     def progressed(self) -> None:
         """The run has got further: deaths before do not count against those that it needed."""
@@ -130,6 +134,7 @@ class Processes:
     async def stop(self) -> None:
         """Ends every process: SIGTERM, a deadline, SIGKILL to what is left of its group."""
         await self._cancel_revivals(self._services)  # nothing may start behind our back
+        await _cancel(self._endings)
         leaders = [service.name for service in self._services.values() if service.leads]
         times = self._stop_times
         try:
@@ -174,15 +179,25 @@ class Processes:
             )
             self._begin_revival(frozenset(names), pause, note)
             return True
-        others = (s for s in self._services.values() if s.expendable)
+        beside = self._hosts_beside(service)
+        gone = {service.name, *beside}
+        others = (s for s in self._services.values() if s.expendable and s.name not in gone)
         if not service.expendable or not any(s.name in self._children.alive for s in others):
             return False
-        self._given_up.add(service.name)
+        self._given_up |= gone
+        self._endings.append(
+            asyncio.create_task(self._children.end(beside, self._stop_times.loading))
+        )
         note(
             f"{service.name} died ({ended.how}), {restarts.num_in_a_row} times in a row; it is not"
             f" started again and the run goes on without it; see {ended.log}"
         )
         return True
+
+    def _hosts_beside(self, service: ServiceProcess) -> list[str]:
+        """The other processes of a replica that stands on several hosts: it is there as a whole, or not
+        at all."""
+        return sorted(service.takes_along & self._services.keys()) if service.expendable else []
 
     def _counts_against(self, ended: Exit) -> Restarts:
         """A rank that was left behind keeps its own restarts. It may be left behind as often once more

@@ -141,9 +141,10 @@ def with_addresses(
         trainer=tuple(addresses[name] for name in ranks if name in addresses),
     )
     config = config.model_copy(update={"endpoints": endpoints})
-    return (
-        with_replica(config, index, addresses[f"rollout-{index}"]) if kind == "rollout" else config
-    )
+    if kind not in ("rollout", "follower"):
+        return config
+    # A follower knows no replica by its address: its own stands in that place.
+    return with_replica(config, index, addresses[process_name(kind, index)])
 
 
 def _own_address(former: str, host: Host) -> str:

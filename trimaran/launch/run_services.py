@@ -8,8 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimaran.config import RunConfig
+from trimaran.errors import InputError
 from trimaran.launch.devices import Placement, added_variables
 from trimaran.launch.environment import (
+    followers_of,
+    part_of,
     process_name,
     serve_command,
     service_address,
@@ -18,6 +21,16 @@ from trimaran.launch.environment import (
 from trimaran.launch.run_folder import CONFIG_NAME
 from trimaran.launch.service_process import ServiceProcess
 from trimaran.machine import read_machine
+
+
+def check_hosts(config: RunConfig, launcher: str) -> None:
+    """Raises InputError where a replica wants more hosts than the launcher has."""
+    if launcher == "local" and config.rollout.hosts > 1:
+        raise InputError(
+            f"rollout.hosts: {config.rollout.hosts} hosts for one replica, and the launcher `local`"
+            " starts all on this machine; use --launcher ray, or services that are started on their"
+            " hosts (docs/deploy.md)"
+        )
 
 
 def run_services(config: RunConfig, folder: Path, placement: Placement) -> list[ServiceProcess]:
@@ -44,8 +57,7 @@ def remote_services(config: RunConfig, folder: Path) -> list[ServiceProcess]:
 def remote_service(config: RunConfig, folder: Path, kind: str, index: int) -> ServiceProcess:
     """One of them, or a replica beyond them. `folder`: of the run, on the launcher's host."""
     name = process_name(kind, index)
-    ranks = [process_name("trainer", rank) for rank in range(config.num_trainer_ranks)]
-    group = frozenset((*ranks, "controller")) if kind == "trainer" else frozenset[str]()
+    group = _group_of(config, kind, index)
     return ServiceProcess(
         name=name,
         command=(),
@@ -53,19 +65,39 @@ def remote_service(config: RunConfig, folder: Path, kind: str, index: int) -> Se
         log=folder / "logs" / f"{name}.log",
         leads=kind == "controller",
         takes_along=group - {name},
-        expendable=kind == "rollout",
+        expendable=kind in ("rollout", "follower"),
         kind=kind,
         index=index,
     )
 
 
+def remote_replica(config: RunConfig, folder: Path, index: int) -> list[ServiceProcess]:
+    """The processes of one replica, on all of its hosts."""
+    followers = [("follower", one) for one in followers_of(config, index)]
+    return [remote_service(config, folder, *one) for one in (("rollout", index), *followers)]
+
+
+def _group_of(config: RunConfig, kind: str, index: int) -> frozenset[str]:
+    """Those that cannot go on without each other: the trainer's ranks, and a replica's hosts."""
+    if kind == "trainer":
+        ranks = (process_name(kind, rank) for rank in range(config.num_trainer_ranks))
+        return frozenset((*ranks, "controller"))
+    if kind not in ("rollout", "follower"):
+        return frozenset()
+    replica, _ = part_of(config, kind, index)
+    followers = (process_name("follower", one) for one in followers_of(config, replica))
+    return frozenset((process_name("rollout", replica), *followers))
+
+
 def _members(config: RunConfig) -> list[tuple[str, int]]:
     """Kind and index of each, in the order in which they are started."""
+    rollout = config.rollout
     return [
         ("reward", 0),
         ("weight-sync", 0),
         *(("trainer", rank) for rank in range(config.num_trainer_ranks)),
-        *(("rollout", replica) for replica in range(config.rollout.replicas)),
+        *(("rollout", replica) for replica in range(rollout.replicas)),
+        *(("follower", one) for one in range(rollout.replicas * rollout.num_followers)),
         ("controller", 0),
     ]
 

@@ -74,12 +74,13 @@ class Scaling:
 
     async def _add(self, index: int, devices: tuple[str, ...]) -> bool:
         try:
-            service = self._make_replica(index, devices)
-            await self._processes.add(service)
+            services = self._make_replica(index, devices)
+            for service in services:
+                await self._processes.add(service)
         except (InputError, OSError) as error:
             if str(error) != self._refused:
                 self._note(f"a replica cannot be added: {error}")
             self._refused = str(error)
             return False
-        self._note(f"{service.name} is added to the run")
+        self._note(f"{services[0].name} is added to the run")
         return True

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from trimaran.launch.children import Children
 from trimaran.launch.service_process import ServiceProcess
 
-MakeReplica = Callable[[int, tuple[str, ...]], ServiceProcess]
-"""By index and devices. Raises InputError where it cannot be."""
+MakeReplica = Callable[[int, tuple[str, ...]], Sequence[ServiceProcess]]
+"""By index and devices: the replica's own process first, then those on its further hosts. Raises InputError where it cannot be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ class Plan:
 
     @property
     def _replicas(self) -> int:
-        one = self.replica.shadow
+        one = self.replica.shadow * self.config.rollout.hosts
         if self.rolls_on_host:
             devices = self.config.rollout.tensor_parallel
             # Other engines take what they need as they go.

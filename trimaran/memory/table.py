@@ -94,8 +94,11 @@ def _kib(rank: RankMemory) -> str:
 
 def _rollout(plan: Plan, room: Room) -> list[Row]:
     replica, given = plan.replica, key_value_room(plan, room)
+    section = plan.config.rollout
+    hosts = [("hosts x devices on each", f"{section.hosts} x {section.devices_on_host}")]
     return [
         ("replica, GiB on each of its devices", ""),
+        *(hosts if section.hosts > 1 else []),
         ("parameters", number(replica.weights)),
         ("keys and values: room, at most", "?" if given is None else number(given)),
         ("keys and values of a token, KiB", f"{replica.key_value_token / KIB:,.0f}"),
@@ -103,18 +106,24 @@ def _rollout(plan: Plan, room: Room) -> list[Row]:
             f"sequences of {plan.config.max_model_tokens} tokens at a time",
             "?" if given is None else f"{replica.sequences(given):,}",
         ),
-        ("shadow on the host", number(replica.shadow)),
+        (
+            "shadow on the host" if section.hosts == 1 else "shadow on each host",
+            number(replica.shadow),
+        ),
         ("buckets of a transfer on its way", number(replica.staging)),
     ]
 
 
 def _host(plan: Plan, room: Room) -> list[Row]:
     """Of the run's processes together."""
-    count = plan.config.rollout.replicas
+    count = plan.config.rollout.replicas * plan.config.rollout.hosts
     return [
         ("all on one host, GiB", ""),
         ("snapshots", number(sum(rank.snapshot for rank in plan.ranks))),
-        (f"shadows of {count} replicas", number(count * plan.replica.shadow)),
+        (
+            f"shadows of {plan.config.rollout.replicas} replicas",
+            number(count * plan.replica.shadow),
+        ),
         *(
             [("optimizers", number(sum(rank.host_optimizer for rank in plan.ranks)))]
             if "optimizer" in plan.config.trainer.offload

@@ -21,16 +21,17 @@ import signal
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from services.rollout.chat import ChatTokenizer
-from services.rollout.deadlines import hold, within
+from services.rollout.deadlines import alarm, hold, within
 from services.rollout.engine import Ended, Event, GenerationRequest
+from services.rollout.hosts import ONE_HOST, HostPlace
 from services.rollout.images import PlacedImages
 from services.rollout.vllm.ascend import check_processor, is_npu
 from services.rollout.vllm.no_torchvision import do_without_torchvision
-from services.rollout.vllm.plugin import BACKEND, SYNTHETIC, register
+from services.rollout.vllm.plugin import BACKEND, HOST_RANK, SYNTHETIC, register
 from services.rollout.vllm.pulse import Pulse
 from services.rollout.vllm.settings import (
     check_environment,
@@ -42,6 +43,7 @@ from services.rollout.vllm.settings import (
 from services.rollout.vllm.stream import VllmStream, merge
 from services.rollout.vllm.told_experts import keep_experts_of_merged_outputs, told_experts
 from services.rollout.vllm.workers import VllmWorkers
+from trimaran.call_thread import CallThread
 from trimaran.config import RunConfig
 from trimaran.errors import (
     BehindError,
@@ -69,12 +71,20 @@ SUBMIT_SECONDS = 20.0
 
 class VllmEngine:
     tells_experts = True
+    spans_hosts = True
 
     def __init__(
-        self, config: RunConfig, device: Device, submit_timeout: float = SUBMIT_SECONDS
+        self,
+        config: RunConfig,
+        device: Device,
+        submit_timeout: float = SUBMIT_SECONDS,
+        place: HostPlace = ONE_HOST,
     ) -> None:
         self._config = config
         self._device = device
+        self._place = place
+        self._executor: Any = None
+        """Of the workers on a further host."""
         self._submit_timeout = submit_timeout
         self._streams: set[VllmStream] = set()
         self._numbers = itertools.count()
@@ -91,7 +101,6 @@ class VllmEngine:
         check_environment(os.environ, self._device)
         set_environment(self._config, on_host)
         started = time.monotonic()
-        from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
         if is_npu(self._device):
@@ -100,23 +109,9 @@ class VllmEngine:
             do_without_torchvision(self._config.model.path)
         imported = time.monotonic()
         self._chat = ChatTokenizer(self._config.model.path, takes_images=True)
-        if on_host:
-            inspect_models_here()
-        # Here, too: an environment may hold our modules without their entry points.
-        transfer = BACKEND if register() else None
-        args = AsyncEngineArgs(**engine_arguments(self._config, self._device, transfer))
-        if takes_images(self._config.model.path):
-            from services.rollout.vllm.images import normalize_once
-
-            normalize_once(args)
-        if self._config.trainer.router.replay:
-            keep_experts_of_merged_outputs()
-        vllm_config = args.create_engine_config()
-        if on_host:
-            # vLLM chooses spawn here; a forked core has imported everything already.
-            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-        os.register_at_fork(after_in_child=_in_child)
-        self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
+        transfer, vllm_config = self._configure()
+        with self._deadline():
+            self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
         self._workers = VllmWorkers(self.llm, transfer)
         self._pulse = Pulse(self._workers.answer, self._config.frozen_timeout)
         start_timeout = self._config.start_timeout
@@ -132,6 +127,57 @@ class VllmEngine:
             imported - started,
             up - imported,
             time.monotonic() - up,
+        )
+
+    async def follow(self) -> None:
+        """On a further host: its workers, without a core, which take their orders from the first host's."""
+        check_environment(os.environ, self._device)
+        set_environment(self._config, self._device.on_host)
+        os.environ[HOST_RANK] = str(self._place.rank)
+        if is_npu(self._device):
+            check_processor()
+        if takes_images(self._config.model.path):
+            do_without_torchvision(self._config.model.path)
+        _, vllm_config = self._configure()
+        from vllm.v1.executor import Executor
+
+        make = Executor.get_class(vllm_config)
+        # In a thread, as it waits for the other hosts; one that stays, as the workers end with it.
+        self._starting = CallThread("the start of vllm's workers; raise start_timeout")
+        timeout = self._config.start_timeout
+        self._executor = await self._starting.wait(lambda: make(vllm_config), timeout)
+        logger.info("vllm's workers on host %d of %d are up", self._place.rank, self._place.count)
+
+    def _configure(self) -> tuple[str | None, Any]:
+        """The weight-transfer engine, and vLLM's configuration of this host's part."""
+        from vllm.engine.arg_utils import AsyncEngineArgs
+
+        if self._device.on_host:
+            inspect_models_here()
+        # Here, too: an environment may hold our modules without their entry points.
+        transfer = BACKEND if register() else None
+        given = engine_arguments(self._config, self._device, transfer, self._place)
+        args = AsyncEngineArgs(**given)
+        if takes_images(self._config.model.path):
+            from services.rollout.vllm.images import normalize_once
+
+            normalize_once(args)
+        if self._config.trainer.router.replay:
+            keep_experts_of_merged_outputs()
+        vllm_config = args.create_engine_config()
+        if self._device.on_host:
+            # vLLM chooses spawn here; a forked core has imported everything already.
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+        os.register_at_fork(after_in_child=_in_child)
+        return transfer, vllm_config
+
+    def _deadline(self) -> AbstractContextManager[None]:
+        """Of a start that waits for other hosts; vLLM's own does not reach all of it."""
+        if self._place.count == 1:
+            return nullcontext()
+        timeout = self._config.start_timeout
+        return alarm(
+            timeout, f"the start of vllm on {self._place.count} hosts; raise start_timeout"
         )
 
     async def probe(self) -> None:
@@ -361,8 +407,16 @@ class VllmEngine:
         return self.llm.output_processor.get_num_unfinished_requests()
 
     def check(self) -> None:
+        if self._executor is not None:
+            if self._executor.is_failed:
+                raise InternalError(
+                    "a worker of vllm is dead on this host; its lines above say why"
+                )
+            return
         if self.llm.errored:
-            raise InternalError("the vllm engine is dead; its own lines above say why")
+            hosts = self._place.count
+            where = f"; it had workers on {hosts} hosts, and one may be gone" if hosts > 1 else ""
+            raise InternalError(f"the vllm engine is dead; its own lines above say why{where}")
         self._pulse.check()
 
     async def close(self) -> None:
@@ -372,6 +426,8 @@ class VllmEngine:
         self.__dict__.pop("_workers", None)
         if vllm := self.__dict__.pop("llm", None):
             vllm.shutdown(timeout=5.0)
+        if self._executor is not None:
+            self._executor.shutdown()
 
 
 def _parts(request: GenerationRequest) -> list[dict[int, tuple[int, ...]]]:

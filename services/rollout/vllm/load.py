@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -18,7 +19,7 @@ from vllm.model_executor.model_loader.reload import (
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from services.rollout.vllm.experts import renew_kernels
-from services.rollout.vllm.plugin import SYNTHETIC
+from services.rollout.vllm.plugin import HOST_RANK, SYNTHETIC
 from services.rollout.vllm.synthetic import synthetic_tensors
 from services.weight_sync.data.memory import MemoryReader
 from services.weight_sync.data.shadow import open_shadow
@@ -33,7 +34,7 @@ def open_tensors(path: str, description: dict[str, Any]) -> Tensors:
     """Those of a shadow, or synthetic ones."""
     if path == SYNTHETIC:
         return synthetic_tensors(description)
-    return open_shadow(path, description, READER)
+    return open_shadow(path, description, READER, int(os.environ.get(HOST_RANK, "0")))
 
 
 def load_shadow(

@@ -14,6 +14,9 @@ logger = logging.getLogger(__name__)
 BACKEND = "trimaran"
 SYNTHETIC = "synthetic"
 """In the place of a shadow's path: the workers make the weights themselves."""
+HOST_RANK = "TRIMARAN_HOST_RANK"
+"""Environment variable of vLLM's processes: which of the replica's hosts theirs is; the first where it
+is not set."""
 ENGINE = ("services.rollout.vllm.transfer", "ShadowTransferEngine")
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from services.rollout.hosts import ONE_HOST, HostPlace
 from services.rollout.vllm import ascend
 from services.rollout.vllm.plugin import BACKEND
 from services.rollout.vllm.told_experts import check_tells_experts
@@ -80,7 +81,9 @@ def is_eager(config: RunConfig, device: Device) -> bool:
     return device.eager if chosen == "auto" else chosen
 
 
-def engine_arguments(config: RunConfig, device: Device, transfer: str | None) -> dict[str, Any]:
+def engine_arguments(
+    config: RunConfig, device: Device, transfer: str | None, place: HostPlace = ONE_HOST
+) -> dict[str, Any]:
     """`transfer`: the weight-transfer engine to use; None where this vLLM has none."""
     rollout = config.rollout
     arguments = {
@@ -105,6 +108,15 @@ def engine_arguments(config: RunConfig, device: Device, transfer: str | None) ->
     if config.trainer.router.replay:
         check_tells_experts()
         arguments["enable_return_routed_experts"] = True
+    if place.count > 1:
+        address, port = split(place.rendezvous)
+        arguments |= {
+            "distributed_executor_backend": "mp",
+            "nnodes": place.count,
+            "node_rank": place.rank,
+            "master_addr": address,
+            "master_port": port,
+        }
     if transfer is not None:
         from vllm.config import WeightTransferConfig
 

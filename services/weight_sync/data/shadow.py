@@ -41,6 +41,8 @@ class Shadow:
         Raises TransferError when memory is short.
         """
         self.manifest = manifest
+        self.elsewhere: tuple[str, ...] = ()
+        """Paths of the same version's shadows on the engine's further hosts, each for its own host."""
         self.layout = make_layout(manifest.tensors, ranges)
         if reuse is not None and reuse.memory.size == self.layout.num_bytes:
             self.memory = reuse.memory
@@ -63,6 +65,7 @@ class Shadow:
         return {
             "manifest": manifest_to_json(replace(self.manifest, tensors=tensors)),
             "ranges": [list(ends) for ends in self.layout.ranges],
+            "elsewhere": list(self.elsewhere),
         }
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -77,9 +80,10 @@ class Shadow:
 
 
 def open_shadow(
-    path: str, description: dict[str, Any], reader: MemoryReader
+    path: str, description: dict[str, Any], reader: MemoryReader, host: int = 0
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of another process's shadow, only to be read.
+    """The tensors of another process's shadow, only to be read. `host`: on which of the engine's hosts
+    this is; the path is that of the first one.
 
     Example: dict(open_shadow(shadow.path, shadow.description(), MemoryReader()))["lm_head.weight"]
 
@@ -89,6 +93,7 @@ def open_shadow(
     ranges = tuple((first, end) for first, end in description["ranges"])
     layout = make_layout(manifest_from_json(description["manifest"]).tensors, ranges)
     reader.forget_gone()
+    path = (path, *description["elsewhere"])[host]
     return _tensors(reader.map(path, layout.num_bytes), layout)
 
 

@@ -44,7 +44,8 @@ class Stage:
         self.children = self.make_children()
 
     def make_children(self, **how: Any) -> RayChildren:
-        cluster, config = cast(Cluster, self.cluster), configure({"data_parallel": 2})
+        cluster = cast(Cluster, self.cluster)
+        config = how.pop("config", None) or configure({"data_parallel": 2})
         return RayChildren(cluster, self.run, config, self.store, self.notes.append, **how)
 
     def service(self, name: str, what: str = "run") -> ServiceProcess:
@@ -111,6 +112,20 @@ def test_each_service_has_an_actor_that_ends_with_it(hold: Any) -> None:
         await stage.children.close()
         assert not stage.cluster.actors and not stage.cluster.groups
         assert not stage.cluster.is_connected
+
+    hold(body)
+
+
+def test_the_parts_of_a_replica_stand_on_nodes_of_their_own(hold: Any) -> None:
+    async def body(stage: Stage) -> None:
+        stage.children = stage.make_children(config=configure(tensor_parallel=4, hosts=2))
+        await stage.children.open()
+        for name in ("rollout-0", "follower-0"):
+            await stage.start(name)
+        where = {n.split("/")[1]: actor.where for n, actor in stage.cluster.actors.items()}
+        assert {where[name].node_id for name in ("rollout-0", "follower-0")} == {"n1", "n2"}
+        assert all(one.resources == {"CPU": 2.0} for one in where.values())
+        await stage.children.close()
 
     hold(body)
 

@@ -12,6 +12,7 @@ from trimaran.launch.ray.placing import (
     beside,
     device_kind,
     device_name,
+    kind_of,
     node_of,
     rank_in,
     replica_place,
@@ -93,3 +94,14 @@ def test_the_managers_wish_names_a_node() -> None:
     wish = {"wanted": 2, "devices": {"0": [device_name("10.0.0.7", 3)], "1": ["3"], "2": []}}
     assert [node_of(wish, index) for index in range(4)] == ["10.0.0.7", "", "", ""]
     assert node_of({"wanted": 1}, 0) == ""
+
+
+def test_the_parts_of_a_replica_stand_where_the_manager_wants_each_or_apart() -> None:
+    config = configure(tensor_parallel=16, hosts=2)
+    first = replica_place(config, NPUS, {})
+    assert first.resources == {"NPU": 8.0} and first.node_id == "n1"
+    assert replica_place(config, NPUS, {"n1": 1}).node_id == "n2"
+    devices = [device_name(f"10.0.0.{node}", slot) for node in (2, 1) for slot in range(8)]
+    wish = {"devices": {"0": devices}}
+    assert [node_of(wish, 0, first) for first in (0, 8)] == ["10.0.0.2", "10.0.0.1"]
+    assert kind_of(config, "follower", NPUS) == "npu"

@@ -22,10 +22,12 @@ from typing import Any, ParamSpec, TypeVar
 from trimaran.call_thread import CallThread
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, TrimaranError, UnavailableError
+from trimaran.launch.environment import part_of
 from trimaran.launch.exits import BAD_INPUT, TRY_AGAIN
 from trimaran.launch.ray.cluster import ActorLostError, ActorSilentError, Cluster, Node, Where
 from trimaran.launch.ray.naming import own_prefix
 from trimaran.launch.ray.placing import (
+    ROLLING,
     beside,
     kind_of,
     node_of,
@@ -308,11 +310,13 @@ class RayChildren:
             child.group, count = await self._trainer_group()
             group = child.group
             return rank_in(self._config, service.index, group, count, self._nodes)
-        if service.kind != "rollout":  # beside the launcher, whose folder others read
+        if service.kind not in ROLLING:  # beside the launcher, whose folder others read
             return beside(self._own_address, self._nodes)
         record = await self._store.get(replicas_key(self._run.run_id))
-        wanted = node_of(record.value, service.index) if record else ""
-        others = (c for c in self.alive.values() if c.service.kind == "rollout" and c is not child)
+        replica, part = part_of(self._config, service.kind, service.index)
+        first = part * self._config.rollout.devices_on_host
+        wanted = node_of(record.value, replica, first) if record else ""
+        others = (c for c in self.alive.values() if c.service.kind in ROLLING and c is not child)
         where = replica_place(self._config, self._nodes, Counter(c.node for c in others), wanted)
         child.node = where.node_id  # until it is known
         return where

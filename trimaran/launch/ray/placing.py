@@ -5,6 +5,7 @@
 | controller, reward, weight sync | nothing | on the launcher's node while that lives |
 | a trainer rank | one NPU or GPU; a CPU where it computes on the CPU | in a placement group with the other ranks |
 | a replica | rollout.tensor_parallel of them, on one node | spread over the nodes |
+| a replica on rollout.hosts hosts, and each of its followers | its share of them, on one node | the same |
 
 A node that is started with the resource `trimaran_rollout` or `trimaran_trainer` is kept for that:
 where any node has it, replicas (ranks) stand only on such nodes. How much of it makes no difference.
@@ -23,6 +24,8 @@ SHARE = 0.001
 """Of a resource that says where, not how many."""
 ACCELERATORS: tuple[Kind, ...] = ("npu", "cuda")
 COMPUTING = ("trainer", "rollout")
+ROLLING = ("rollout", "follower")
+"""Kinds of processes that are a replica, or one host's part of it."""
 ROLES = {"trainer": "trimaran_trainer", "rollout": "trimaran_rollout"}
 """Resources that keep a node for services of a kind."""
 
@@ -39,7 +42,7 @@ def device_kind(name: DeviceName, nodes: Sequence[Node]) -> Kind:
 
 def kind_of(config: RunConfig, service: str, nodes: Sequence[Node]) -> Kind:
     """On which kind of device a service of this kind computes."""
-    if service not in COMPUTING:
+    if service not in (*COMPUTING, *ROLLING):
         return "cpu"
     section = config.trainer if service == "trainer" else config.rollout
     return device_kind(section.device, nodes)
@@ -53,11 +56,12 @@ def device_name(address: str, slot: int) -> str:
     return f"{address}/{slot}"
 
 
-def node_of(wish: Mapping[str, Any], replica: int) -> str:
+def node_of(wish: Mapping[str, Any], replica: int, first: int = 0) -> str:
     """The address of the node on which the manager wants a replica; empty where it has said none.
-    `wish`: what stands under `trimaran.runs.replicas_key`."""
+    `wish`: what stands under `trimaran.runs.replicas_key`. `first`: of its devices, that with which one
+    host's part begins."""
     wanted: Mapping[str, Sequence[str]] = wish.get("devices") or {}
-    devices = wanted.get(str(replica), ())
+    devices = wanted.get(str(replica), ())[first:]
     return devices[0].partition("/")[0] if devices and "/" in devices[0] else ""
 
 
@@ -70,10 +74,10 @@ def beside(address: str, nodes: Sequence[Node]) -> Where:
 def replica_place(
     config: RunConfig, nodes: Sequence[Node], taken: Mapping[str, int], wanted: str = ""
 ) -> Where:
-    """On the node with the address `wanted`, or on one with the fewest replicas. `taken`: replicas
-    of the run by their node's id."""
+    """Of a replica, or of one host's part of it: on the node with the address `wanted`, or on one with
+    the fewest of them. `taken`: those of the run by their node's id."""
     rollout = config.rollout
-    amounts = _amounts(config, "rollout", rollout.tensor_parallel, nodes)
+    amounts = _amounts(config, "rollout", rollout.devices_on_host, nodes)
     fitting = [node for node in nodes if _fits(node, amounts, rollout.labels)]
     chosen = next((node for node in fitting if node.address == wanted), None)
     if chosen is None:

@@ -11,7 +11,7 @@ from trimaran.launch.credentials import is_credential
 from trimaran.launch.environment import plugin_variables, serve_command
 from trimaran.launch.ray.children import RayChildren
 from trimaran.launch.ray.cluster import Cluster, ray_address
-from trimaran.launch.run_services import remote_service, remote_services
+from trimaran.launch.run_services import remote_replica, remote_services
 from trimaran.launch.service_process import ServiceProcess
 from trimaran.launch.site import Site
 from trimaran.run_context import RunContext
@@ -30,8 +30,8 @@ def ray_site(config: RunConfig, run: RunContext, store: Store) -> Site:
         own = own_variables(config, service.kind, variables)
         return replace(service, command=command, environment=own)
 
-    def make_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
-        return complete(remote_service(config, run.folder, "rollout", index))
+    def make_replica(index: int, devices: tuple[str, ...]) -> list[ServiceProcess]:
+        return [complete(service) for service in remote_replica(config, run.folder, index)]
 
     return Site(
         [complete(service) for service in remote_services(config, run.folder)],

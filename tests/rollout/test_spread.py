@@ -1,0 +1,176 @@
+"""A version is staged on all hosts of a replica, or on none."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from services.rollout.spread import SpreadReceiver
+from services.weight_sync.data.memory import MemoryReader
+from services.weight_sync.data.receiver import WeightReceiver
+from services.weight_sync.data.shadow import open_shadow
+from tests.weight_sync.ends import (
+    from_memory,
+    group_of,
+    in_group,
+    limits_of,
+    make_snapshot,
+    make_values,
+    snapshot_of,
+    stage,
+    started,
+)
+from trimaran.errors import OutOfOrderError, TransferError, UnavailableError
+from trimaran.types import PolicyVersion, Staged, Transport, VersionId
+
+
+class Follower:
+    """A further host in this process; `fault` is raised in the place of a stage."""
+
+    def __init__(self, name: str, receiver: WeightReceiver) -> None:
+        self.name, self.receiver = name, receiver
+        self.fault: Exception | None = None
+        self.answer: Staged | None = None
+        self.told: list[str] = []
+        self.sources: list[tuple[Any, ...]] = []
+
+    async def stage(
+        self, version: PolicyVersion, manifest: Any, sources: Any, limits: Any, attempt: str
+    ) -> tuple[Staged, str]:
+        self.sources.append(tuple(sources))
+        if self.fault:
+            raise self.fault
+        found = await asyncio.to_thread(
+            self.receiver.stage, version, manifest, sources, limits, attempt
+        )
+        assert self.receiver.staged
+        return self.answer or found, self.receiver.staged.shadow.path
+
+    async def keep(self, version: VersionId) -> None:
+        self.told.append(f"keep {version}")
+        self.receiver.keep(version)
+
+    async def abort(self, version: VersionId, attempt: str) -> None:
+        self.told.append(f"abort {version}")
+        self.receiver.discard(version, attempt)
+
+
+@contextmanager
+def hosts() -> Iterator[tuple[Any, SpreadReceiver, list[Follower]]]:
+    """A sender, and a replica on three hosts."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        with started(receivers=3) as ([sender], [own, *others]):
+            followers = [Follower(f"follower-{n}", one) for n, one in enumerate(others)]
+            yield sender, SpreadReceiver(own, followers, loop), followers
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+
+def test_every_host_gets_the_version_and_its_workers_find_it_there() -> None:
+    snapshot = make_snapshot()
+    with hosts() as (sender, receiver, followers):
+        sender.hold(snapshot)
+        found = stage(receiver, snapshot, from_memory(snapshot), attempt="a")
+        assert found.bytes_by_transport.keys() == {Transport.MEMORY}  # what came to the replica
+        assert receiver.staged is not None
+        shadow = receiver.staged.shadow
+        assert len({shadow.path, *shadow.elsewhere}) == 3
+        assert followers[1].receiver.staged
+        followers[1].receiver.staged.shadow.buffer.zero_()  # to tell the hosts apart
+        for host in range(3):
+            there = dict(open_shadow(shadow.path, shadow.description(), MemoryReader(), host))
+            equal = [torch.equal(there[name], value) for name, value in shadow.tensors()]
+            assert all(equal) is (host < 2)
+        receiver.keep(VersionId(0, 1))
+        assert receiver.staged is None
+        assert all(one.told == ["keep 0.1"] and one.receiver.held for one in followers)
+
+
+@pytest.mark.parametrize("fault", [TransferError("no room"), UnavailableError("gone")])
+def test_where_one_host_fails_nothing_is_staged_on_any(fault: Exception) -> None:
+    first, second = make_snapshot(), make_snapshot(1)
+    with hosts() as (sender, receiver, followers):
+        sender.hold(first)
+        stage(receiver, first, from_memory(first), attempt="a")
+        receiver.keep(VersionId(0, 1))
+        followers[1].fault = fault
+        sender.hold(None)
+        sender.hold(second)
+        with pytest.raises(TransferError, match=f"follower-1: {fault}"):
+            stage(receiver, second, from_memory(second), step=2, attempt="b")
+        assert receiver.staged is None
+        assert followers[0].receiver.staged is None
+        assert followers[0].told[-1] == "abort 0.2"
+        followers[1].fault = None
+        stage(receiver, second, from_memory(second), step=2, attempt="c")
+        assert receiver.staged is not None
+
+
+def test_a_host_that_says_it_has_something_else_has_nothing() -> None:
+    snapshot, other = make_snapshot(), make_snapshot(1)
+    with hosts() as (sender, receiver, followers):
+        sender.hold(snapshot)
+        followers[1].answer = Staged(other.manifest.root, 9, {})
+        with pytest.raises(TransferError, match="follower-1: staged 9 blocks of"):
+            stage(receiver, snapshot, from_memory(snapshot), attempt="a")
+        assert receiver.staged is None
+
+
+def test_a_version_that_was_aborted_meanwhile_is_not_staged() -> None:
+    snapshot = make_snapshot()
+    with hosts() as (sender, receiver, followers):
+        sender.hold(snapshot)
+        stage(receiver, snapshot, from_memory(snapshot), attempt="a")
+        receiver.discard(VersionId(0, 1), "a")
+        assert receiver.staged is None
+        assert all(one.receiver.staged is None for one in followers)
+
+
+def test_a_delta_travels_on_as_one_and_whole_to_a_host_that_lacks_its_base() -> None:
+    values = make_values()
+    first = snapshot_of(values)
+    with hosts() as (sender, receiver, followers):
+        sender.hold(first)
+        stage(receiver, first, from_memory(first), attempt="a")
+        receiver._own.keep(VersionId(0, 1))  # follower-1 does not hear of it
+        asyncio.run(followers[0].keep(VersionId(0, 1)))
+        sender.hold(None)
+        values["proj"][1, 3] += 1.0
+        second = snapshot_of(values, reuse=first, keep_delta=True)
+        sender.hold(second)
+        assert second.delta
+        delta = second.delta.describe(second.layout.ranges)
+        group = sender.open(group_of(1), 30.0)
+        sent = threading.Thread(
+            target=sender.send,
+            args=(second, 1, second.layout.ranges, first.manifest.root, limits_of()),
+        )
+        sent.start()
+        source = in_group(second, group, delta=delta)
+        stage(receiver, second, source, step=2, attempt="b")
+        sent.join()
+        assert [any(s.delta for s in told) for told in followers[0].sources] == [False, True]
+        assert [any(s.delta for s in told) for told in followers[1].sources] == [False, True, False]
+        for one in followers:
+            assert one.receiver.staged
+            assert torch.equal(one.receiver.staged.shadow.buffer, second.buffer)
+
+
+def test_without_a_delta_a_refusal_is_not_asked_twice() -> None:
+    snapshot = make_snapshot()
+    with hosts() as (sender, receiver, followers):
+        sender.hold(snapshot)
+        followers[0].fault = OutOfOrderError("another meeting")
+        with pytest.raises(TransferError, match="follower-0: another meeting"):
+            stage(receiver, snapshot, from_memory(snapshot), attempt="a")
+        assert len(followers[0].sources) == 1
