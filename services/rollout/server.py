@@ -5,6 +5,7 @@
     StageWeights ──▶ WeightReceiver ──▶ shadow        (generation goes on)
     CommitWeights ──────────────────────┴──▶ Engine.load_weights ──▶ live
     ReadBack ──▶ Engine.read_back ──▶ digests         (generation goes on)
+    Sleep ──▶ Engine.sleep                            (the trainer has the devices; a commit wakes it)
 
 A replica starts without a live version and registers itself with weight sync,
 which brings it one. Staging that fails leaves the live version as it was; a
@@ -19,11 +20,19 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
-from services.rollout.engine import Chunk, Ended, Engine, Event, GenerationRequest, create_engine
+from services.rollout.engine import (
+    Chunk,
+    Ended,
+    Engine,
+    Event,
+    GenerationRequest,
+    SleepingEngine,
+    create_engine,
+)
 from services.rollout.images import PromptImages
 from services.rollout.life import with_signs_of_life
 from services.rollout.registration import deregister, stay_registered
@@ -47,6 +56,7 @@ from trimaran.shared_memory import (
 )
 from trimaran.store import open_store
 from trimaran.tls import socket_tls
+from trimaran.turns import Turn, rollout_turn
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 
@@ -101,6 +111,12 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
 
     def _check_version(self, wanted: VersionId) -> VersionId:
         """The live one."""
+        if self._weights.is_asleep:
+            self._weights.forget()
+            raise BehindError(
+                f"{self._name} sleeps while the trainer has its devices; weight sync must wake it by a"
+                " version"
+            )
         live = self._weights.live
         if live is None:
             raise BehindError(f"{self._name} holds no version yet; weight sync must bring one")
@@ -217,6 +233,12 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         await self._weights.abort(wire.decode_version(request.version), _attempt(request))
         return rollout_pb2.AbortWeightsResponse()
 
+    async def Sleep(
+        self, request: rollout_pb2.SleepRequest, context: grpc.aio.ServicerContext
+    ) -> rollout_pb2.SleepResponse:
+        await self._weights.sleep()
+        return rollout_pb2.SleepResponse()
+
     async def ReadBack(
         self, request: rollout_pb2.ReadBackRequest, context: grpc.aio.ServicerContext
     ) -> rollout_pb2.ReadBackResponse:
@@ -275,8 +297,10 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     # survive.
     remove_left(shared)
     os.environ["VLLM_RPC_BASE_PATH"] = str(make_socket_folder(shared))
+    # Made before children are forked, which must not outlive our turn.
+    turn = rollout_turn(config, run, index)
     with noting(shared):
-        await engine.start()
+        await _start(engine, turn, config.start_timeout)
     note_mapped(shared)
     from services.weight_sync.data.receiver import WeightReceiver
 
@@ -298,7 +322,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
             config.weight_sync.commit_timeout,
         )
         weights = ReplicaWeights(
-            name, engine, receiver, config.weight_sync, check_engine=check_engine
+            name, engine, receiver, config.weight_sync, check_engine=check_engine, turn=turn
         )
         stack.push_async_callback(weights.close)
         await asyncio.to_thread(receiver.start)
@@ -329,6 +353,17 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
                 await deregister(weight_sync, caller, name, registered[-1], run.trust)
                 await _until_idle(engine)
             raise
+
+
+async def _start(engine: Engine, turn: Turn | None, timeout: float) -> None:
+    """On devices that the trainer shares it sleeps at once, until there is a version."""
+    if turn is None:
+        await engine.start()
+        return
+    await turn.take(timeout)
+    await engine.start()
+    await cast(SleepingEngine, engine).sleep()
+    turn.release()
 
 
 async def _until_idle(engine: Engine) -> None:

@@ -87,8 +87,9 @@ class Plan:
         return self.config.rollout.replicas * one
 
     def _own(self, rank: RankMemory) -> int:
-        on_device = rank.resident if self.trains_on_host else 0
-        return RUNTIME + rank.snapshot + rank.host_optimizer + on_device
+        if self.trains_on_host:  # what has left the device has not gone far
+            return RUNTIME + rank.snapshot + rank.host_optimizer + rank.resident
+        return RUNTIME + rank.snapshot + rank.away
 
 
 def make_plan(
@@ -139,6 +140,7 @@ def choices_of(config: RunConfig, on_host: bool) -> Choices:
         freeze=config.trainer.freeze,
         lora_rank=config.trainer.lora.rank if config.trainer.lora else 0,
         lora_targets=config.trainer.lora.targets if config.trainer.lora else (),
+        takes_turns=config.is_colocated,
     )
 
 

@@ -52,6 +52,8 @@ class Choices:
     lora_rank: int = 0
     """Of adapters, which then are all that trains; 0 for none."""
     lora_targets: tuple[str, ...] = ()
+    takes_turns: bool = False
+    """`run.pools: colocated`: the device is the rollout's between two steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class RankMemory:
     snapshot: int
     """On the host: the rank's share of the version that replicas fetch. Taken once, and written over."""
     offload: tuple[str, ...] = ()
+    takes_turns: bool = False
 
     @property
     def sure(self) -> int:
@@ -101,6 +104,12 @@ class RankMemory:
     def host_optimizer(self) -> int:
         """On the host, where it waits between updates."""
         return self.optimizer if "optimizer" in self.offload else 0
+
+    @property
+    def away(self) -> int:
+        """The most that waits on the host: of one that takes turns all but gradients, which have no memory
+        meanwhile."""
+        return self.sure - self.gradients if self.takes_turns else self.host_optimizer
 
     @property
     def resident(self) -> int:
@@ -180,6 +189,7 @@ def rank_memory(
         snapshot=size
         * ((experts if place.sends_experts else 0) + (dense if place.sends_dense else 0)),
         offload=choices.offload,
+        takes_turns=choices.takes_turns,
     )
 
 

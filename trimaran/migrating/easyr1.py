@@ -26,13 +26,13 @@ from trimaran.migrating.rows import (
 from trimaran.migrating.shared import (
     ALL_PROMPTS,
     BEFORE,
-    HERE,
     MEGATRON,
     MEMORY,
     NO_CRITIC,
     NO_KL,
     PADDING,
     ROOM,
+    TURNS,
     WHOLE,
     Shape,
     data_file,
@@ -351,7 +351,7 @@ ROWS: tuple[Row, ...] = (
     part("algorithm.filter_key", "algorithm.online_filtering", "overall"),
     part("algorithm.filter_low", "algorithm.online_filtering", 0.01),
     part("algorithm.filter_high", "algorithm.online_filtering", 0.99),
-    ignored("worker.hybrid_engine", HERE, True),
+    ignored("worker.hybrid_engine", TURNS, True),
     ignored(f"{ACTOR}.strategy", MEGATRON, "fsdp"),
     own(
         f"{ACTOR}.global_batch_size",
@@ -473,7 +473,7 @@ ROWS: tuple[Row, ...] = (
         "parameters are split by trainer.tensor_parallel and pipeline_parallel, the optimizer by"
         " distributed_optimizer; numbers are those of model.dtype and trainer.optimizer",
     ),
-    ignored(f"{ACTOR}.offload.offload_params", HERE, False),
+    ignored(f"{ACTOR}.offload.offload_params", TURNS, False),
     switch(f"{ACTOR}.offload.offload_optimizer", False, "trainer.offload", ["optimizer"], ROOM),
     only(f"{ROLLOUT}.name", "vllm", ("vllm",), "the engine is vLLM", "give vllm"),
     same(f"{ROLLOUT}.n", "rollout.group_size", 1, to=whole),
