@@ -357,7 +357,7 @@ class TrainerRank:
     async def _train(self, batch: TrainingBatch, lineage: int) -> TrainAnswer:
         try:
             async with self._weights, self._our_turn():
-                result, snapshot = await self._step(batch)
+                result, snapshot = await self._take_step(batch)
         except Exception as error:
             self.fail(f"step {batch.step} failed: {error}")
             raise
@@ -370,7 +370,7 @@ class TrainerRank:
         finally:
             self._training = None
 
-    async def _step(self, batch: TrainingBatch) -> tuple[StepResult, Snapshot | None]:
+    async def _take_step(self, batch: TrainingBatch) -> tuple[StepResult, Snapshot | None]:
         try:
             return await self._run(lambda: self._compute_step(batch))
         except Exception as error:
