@@ -55,8 +55,8 @@ class TransformersEngine:
         self._outcome = threading.Lock()
         """Held for moments: a load is either given up or through."""
         self._num_loads = 0
-        self._sizes: dict[torch.nn.Parameter, int] = {}
-        """In bytes, of the parameters' storages while it sleeps."""
+        self._shapes: dict[torch.nn.Parameter, torch.Size] = {}
+        """Of the parameters, while it sleeps."""
         self._batches: set[DecodeBatch] = set()
 
     @property
@@ -167,9 +167,9 @@ class TransformersEngine:
         self._live = None
         self._num_loads += 1
         try:
-            for parameter, size in self._sizes.items():
-                parameter.untyped_storage().resize_(size)
-            self._sizes = {}
+            for parameter, shape in self._shapes.items():
+                parameter.data = parameter.new_empty(shape)
+            self._shapes = {}
             _copy_weights(self._model, shadow)
         except Exception as error:
             raise TransferError(
@@ -187,10 +187,10 @@ class TransformersEngine:
     def _drop_weights(self) -> None:
         """The groups under way end at their next step, and their keys and values with them."""
         self._live = None
-        if not self._sizes:
-            self._sizes = {p: p.untyped_storage().nbytes() for p in self._model.parameters()}
-        for parameter in self._sizes:
-            parameter.untyped_storage().resize_(0)
+        if not self._shapes:
+            self._shapes = {parameter: parameter.shape for parameter in self._model.parameters()}
+        for parameter in self._shapes:
+            parameter.data = parameter.new_empty(0)
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         from services.rollout.read_back import SLICE_SECONDS, join, read_by_name, run_slice
