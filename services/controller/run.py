@@ -112,6 +112,12 @@ async def conduct(
         )
         stack.push_async_callback(loop.router.close)
         loop.ending = goals.ending
+        if config.is_colocated:
+            # A trainer that was started again waits for its devices, which replicas may have since a
+            # controller before this one.
+            place_of_sync = directory.place("weight-sync")
+            await rpc.wait_until_serving(place_of_sync, config.start_timeout, run.trust)
+            await loop.leave_devices()
         await _wait_for_services(config, run, store, services, directory)
         try:
             return await _conduct(loop, run, store, goals, room, place, began)

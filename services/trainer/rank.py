@@ -163,8 +163,8 @@ class TrainerRank:
             yield
             return
         await self._turn.take(self._config.trainer.step_timeout)
+        await self._move(lambda: self._policy.bring_back())
         try:
-            await self._run(lambda: self._policy.bring_back())
             yield
         finally:
             await self._end_turn()
@@ -172,8 +172,16 @@ class TrainerRank:
     async def _end_turn(self) -> None:
         """After a failure the process ends, and that frees the device."""
         if self._turn and not self._failure:
-            await self._run(lambda: self._policy.put_away())
+            await self._move(lambda: self._policy.put_away())
             self._turn.release()
+
+    async def _move(self, move: Callable[[], None]) -> None:
+        """One that fails leaves a part here and a part there."""
+        try:
+            await self._run(move)
+        except Exception as error:
+            self.fail(f"its state did not get from the device to the host or back: {error}")
+            raise
 
     @property
     def version(self) -> PolicyVersion:

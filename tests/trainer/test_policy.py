@@ -216,9 +216,10 @@ def test_off_loading_changes_no_bit_and_leaves_nothing_on_the_device(
 
 def storages_of(policy: MegatronPolicy) -> set[int]:
     """Bytes of all that is on the device, each size once."""
-    stages, buffers = policy._stages, [b for one in policy._data_parallel for b in one.buffers]
-    tensors: list[Any] = [p for stage in stages for p in (*stage.parameters(), *stage.buffers())]
-    tensors += [*policy._optimizer_tensors(), *(buffer.grad_data for buffer in buffers)]
+    parallel: list[Any] = policy._data_parallel
+    tensors = [p for stage in policy._stages for p in (*stage.parameters(), *stage.buffers())]
+    tensors += policy._optimizer_tensors()
+    tensors += [buffer.grad_data for one in parallel for buffer in one.buffers]
     return {tensor.untyped_storage().nbytes() for tensor in tensors}
 
 
