@@ -228,7 +228,7 @@ class ReplicaWeights:
                     await self._end_readings()
                     await cast(SleepingEngine, self._engine).sleep()
             except BaseException as error:
-                self._live = self._manifest = None
+                self.forget()
                 self._unloadable = f"it did not leave its devices to the trainer ({error})"
                 raise
             turn.release()
@@ -244,8 +244,8 @@ class ReplicaWeights:
         return self._turn is not None and not self._turn.is_taken
 
     def forget(self) -> None:
-        """Of one that sleeps and is asked for tokens: weight sync, which takes it for awake, hears that it
-        holds nothing and brings the version anew."""
+        """What it holds does not count any more. One that sleeps and is asked for tokens so tells weight
+        sync, which takes it for awake, to bring the version anew."""
         self._live = self._manifest = None
 
     async def _load(self, staged: StagedWeights, version: PolicyVersion) -> float:
