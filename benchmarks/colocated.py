@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import statistics
 import subprocess
 from pathlib import Path
@@ -84,6 +85,7 @@ def _measure(prompts: Path, folder: Path, side: str) -> dict[str, float]:
     (metrics,) = folder.glob("*/metrics.jsonl")
     lines = map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
     steps = [row for row in lines if row["kind"] == "step"]
+    shutil.rmtree(folder)  # a checkpoint and a model
     seconds = [after["time"] - before["time"] for before, after in itertools.pairwise(steps)]
     figures = {"step": statistics.median(seconds), "memory": memory.peak_bytes / 2**30}
     parts = {name: statistics.median(row[key] for row in steps[1:]) for name, key in PARTS.items()}
