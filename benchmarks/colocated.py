@@ -1,6 +1,6 @@
 """Trainer and rollout in turns on the same devices, against separate pools: seconds a step, and memory.
 
-Sides are runs of the demo's configuration that differ in `run.pools` alone, on the CPU. There the pools
+Sides are runs of the demo's configuration, with one replica, that differ in `run.pools` alone, on the CPU. There the pools
 share cores and memory in either case. So the figures say what the turns themselves cost: calls, the
 trainer's way to the host and back, an engine that wakes. They say nothing of what turns gain where
 devices are few, and nothing of a device's memory. Memory is that of all processes.
@@ -77,6 +77,7 @@ def _measure(prompts: Path, folder: Path, side: str) -> dict[str, float]:
         f"run.checkpoint_every={STEPS}",
         f"run.folder={folder}",
         f"run.pools={side}",
+        "rollout.replicas=1",  # one trainer rank and one replica may share a device
     ]
     process = subprocess.Popen(train_command(settings), stdout=2, env=dict(os.environ))
     with PeakMemory(process.pid) as memory:
