@@ -88,7 +88,7 @@ def trained_steps(
         *overrides,
     ]
     subprocess.run(
-        _train_command(settings),
+        train_command(settings),
         check=True,
         timeout=RUN_TIMEOUT_SECONDS,
         stdout=2,
@@ -104,7 +104,7 @@ def measure_start(work: Path, rounds: int) -> tuple[list[Row], str]:
     seconds, peaks = [], []
     for number in range(rounds):
         folder = work / f"start-{number}"
-        command = _train_command(["run.steps=1", f"run.folder={folder}"])
+        command = train_command(["run.steps=1", f"run.folder={folder}"])
         start = time.time()
         process = subprocess.Popen(command, stdout=2)
         with PeakMemory(process.pid) as memory:
@@ -120,7 +120,7 @@ def measure_start(work: Path, rounds: int) -> tuple[list[Row], str]:
     ], f"{rounds} runs of the demo with its first validation; memory is PSS, sampled each second"
 
 
-def _train_command(overrides: list[str]) -> list[str]:
+def train_command(overrides: list[str]) -> list[str]:
     trimaran = Path(sys.executable).with_name("trimaran")
     return [str(trimaran), "train", str(EXAMPLE), *overrides]
 

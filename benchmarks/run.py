@@ -1,4 +1,4 @@
-"""`python -m benchmarks.run [demo] [rollout] [trainer] [attention] [start] [waiting]`: measure, print, write results.
+"""`python -m benchmarks.run [demo] [rollout] [trainer] [attention] [start] [waiting] [colocated]`: measure, print, write results.
 
 Each bench runs in a process of its own, with the environment that the service itself would get.
 `make bench` runs all of them; quiet the machine first.
@@ -20,8 +20,24 @@ from trimaran.launch.environment import COMPUTE
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"
 TRL_PYTHON = ROOT / ".cache" / "trl" / "bin" / "python"
-THREADS = {"demo": 1, "rollout": 1, "trainer": 2, "attention": 1, "start": 1, "waiting": 1}
-ROUNDS = {"demo": 3, "rollout": 5, "trainer": 5, "attention": 7, "start": 3, "waiting": 2}
+THREADS = {
+    "demo": 1,
+    "rollout": 1,
+    "trainer": 2,
+    "attention": 1,
+    "start": 1,
+    "waiting": 1,
+    "colocated": 1,
+}
+ROUNDS = {
+    "demo": 3,
+    "rollout": 5,
+    "trainer": 5,
+    "attention": 7,
+    "start": 3,
+    "waiting": 2,
+    "colocated": 3,
+}
 
 
 def main() -> None:
@@ -91,6 +107,12 @@ def _waiting(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
     return measure_waiting(work, rounds)
 
 
+def _colocated(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
+    from benchmarks.colocated import measure_colocated
+
+    return measure_colocated(work, rounds)
+
+
 BENCHES: dict[str, Callable[[Path, int], tuple[Sequence[Row], str]]] = {
     "demo": _demo,
     "rollout": _rollout,
@@ -98,6 +120,7 @@ BENCHES: dict[str, Callable[[Path, int], tuple[Sequence[Row], str]]] = {
     "attention": _attention,
     "start": _start,
     "waiting": _waiting,
+    "colocated": _colocated,
 }
 
 

@@ -13,7 +13,7 @@ import ipaddress
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args
 
@@ -170,6 +170,9 @@ class RunSection(Section):
     docs/weight-plane.md says."""
     hold_timeout: Seconds = 3600
     """A run that is held for longer, because its record cannot be written, fails and can be resumed."""
+    pools: Literal["separate", "colocated"] = "separate"
+    """separate: trainer and rollout have devices of their own. colocated: they take turns on the same ones,
+    and who waits keeps its state in the host's memory. docs/parallelism.md says what that costs."""
 
     @property
     def num_checkpoints(self) -> int:
@@ -1063,6 +1066,17 @@ class RunConfig(Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _pools_can_take_turns(self) -> RunConfig:
+        if self.is_colocated and (fault := next(_faults_of_colocated(self), None)):
+            raise ValueError(f"run.pools: colocated, and {fault}")
+        return self
+
+    @property
+    def is_colocated(self) -> bool:
+        """Trainer and rollout take turns on the same devices."""
+        return self.run.pools == "colocated"
+
     @property
     def num_rollout_devices(self) -> int:
         return self.rollout.replicas * self.rollout.tensor_parallel
@@ -1083,8 +1097,50 @@ class RunConfig(Section):
         return "validation.max_tokens" if is_more else "rollout.max_tokens"
 
     @property
+    def num_devices(self) -> int:
+        """Of both pools; where they share them, each counts once."""
+        shared = self.num_rollout_devices if self.is_colocated else 0
+        return self.num_trainer_ranks + self.num_rollout_devices - shared
+
+    @property
     def max_model_tokens(self) -> int:
         return self.rollout.max_prompt_tokens + self.max_answer_tokens
+
+
+def _faults_of_colocated(config: RunConfig) -> Iterator[str]:
+    """What keeps the pools from taking turns, with what to change."""
+    run, rollout, trainer = config.run, config.rollout, config.trainer
+    if run.max_lag:
+        yield (
+            f"run.max_lag is {run.max_lag}: pools that take turns never generate while they train; set"
+            " run.max_lag=0, or run.pools=separate"
+        )
+    if (have := config.num_rollout_devices) != (want := config.num_trainer_ranks):
+        yield (
+            f"rollout.replicas x rollout.tensor_parallel ({rollout.replicas} x"
+            f" {rollout.tensor_parallel} = {have}) is not the number of trainer ranks ({want},"
+            f" {DEVICES_NEEDED['trainer']}): each of the shared devices belongs to one of both"
+        )
+    if rollout.max_replicas > rollout.replicas:
+        yield (
+            f"rollout.max_replicas ({rollout.max_replicas}) is more than rollout.replicas"
+            f" ({rollout.replicas}): a replica that is added has no device to share; leave it out"
+        )
+    if "auto" not in (rollout.devices, trainer.devices) and rollout.devices != trainer.devices:
+        yield (
+            "rollout.devices and trainer.devices name different devices; name the same in both, or leave"
+            " one of them out"
+        )
+    if config.weight_sync.transport == "collective":
+        yield (
+            "weight_sync.transport is collective: no collective has two ranks on one device; leave it"
+            " out, and versions pass through the host's shared memory"
+        )
+    if config.network.subnet:
+        yield (
+            "network.subnet is for several hosts, and turns are taken on the devices of one; leave it out,"
+            " or set run.pools=separate"
+        )
 
 
 DEVICES_NEEDED = {

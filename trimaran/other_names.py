@@ -44,11 +44,11 @@ class Facts:
 
 
 def facts_of(config: RunConfig) -> Facts:
-    """Example: facts_of(config).devices == config.num_trainer_ranks + config.num_rollout_devices"""
+    """Example: facts_of(config).devices == config.num_devices"""
     algorithm = config.algorithm
     has_kl, in_reward = algorithm.kl.coefficient > 0, algorithm.kl.place == "reward"
     return Facts(
-        devices=config.num_trainer_ranks + config.num_rollout_devices,
+        devices=config.num_devices,
         has_one_update=algorithm.num_updates == 1 and algorithm.correction.old == "trainer",
         is_plain_loss=algorithm.entropy.coefficient == 0 and (not has_kl or in_reward),
         kl_in_reward=has_kl and in_reward,

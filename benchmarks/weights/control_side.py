@@ -213,6 +213,9 @@ class StandInRollout:
     async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:
         return 0.0
 
+    async def sleep(self, timeout: float) -> None:
+        return
+
     async def abort_weights(self, version: VersionId, attempt: str) -> None:
         return
 

@@ -281,8 +281,25 @@ class Loop:
         self.num_replaced = 0
         await self.ledger.flush()
 
+    async def leave_devices(self) -> None:
+        """To the trainer, where the pools are colocated: the replicas sleep until `publish`. Nothing is
+        generated then, at lag 0."""
+        if not self.config.is_colocated:
+            return
+        sync = self.config.weight_sync
+        timeout = sync.prove_timeout + sync.commit_timeout + PUBLISH_MARGIN_SECONDS
+
+        async def ask() -> None:
+            try:
+                await self.weight_sync.sleep_replicas(timeout)
+            except DeadlineError as error:  # it is frozen: to us that is as good as away
+                raise UnavailableError(str(error)) from None
+
+        await patiently(ask, self.config.outage_timeout, "weight-sync")
+
     async def train(self, batch: TrainingBatch) -> TrainAnswer:
         """Train a consumed batch and commit it."""
+        await self.leave_devices()
         state = self.ledger.state
         answer = await self.trainer.train_batch(
             batch,

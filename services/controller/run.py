@@ -31,7 +31,7 @@ from services.controller.resume import replay
 from services.controller.room import HeldError, Room
 from services.controller.router import Router
 from services.controller.scoring import Scorer
-from services.controller.step_metrics import count_devices, describe_proofs
+from services.controller.step_metrics import describe_proofs
 from services.controller.validation import Validation, Validator
 from trimaran import rpc
 from trimaran.clients import (
@@ -112,6 +112,12 @@ async def conduct(
         )
         stack.push_async_callback(loop.router.close)
         loop.ending = goals.ending
+        if config.is_colocated:
+            # A trainer that was started again waits for its devices, which replicas may have since a
+            # controller before this one.
+            place_of_sync = directory.place("weight-sync")
+            await rpc.wait_until_serving(place_of_sync, config.start_timeout, run.trust)
+            await loop.leave_devices()
         await _wait_for_services(config, run, store, services, directory)
         try:
             return await _conduct(loop, run, store, goals, room, place, began)
@@ -198,6 +204,7 @@ async def _conduct(
             proofs = state.steps[batch.step].proofs
             reporter.step(batch, answer, describe_proofs(batch, proofs))
 
+    await loop.leave_devices()  # a controller before this one may have woken the replicas
     version, pending = await replay(loop.ledger, loop.trainer, config, on_step)
     reporter.running(state.step, goals.state(RunState.RUNNING))
     if pending:
@@ -216,6 +223,7 @@ async def _conduct(
         return ended
     model = ""
     if not config.validation.only:
+        await loop.leave_devices()
         timeout = config.trainer.step_timeout
         model = await room.until_written(lambda: loop.trainer.export_model("model", timeout))
     before = await _asked(config, lambda: store.get(_heldout_key(run.run_id)))
@@ -397,8 +405,8 @@ def _summary(
         "wall_seconds": wall_seconds,
         "samples_per_second": samples / seconds if seconds else 0.0,
         "tokens_per_second": pace,
-        "tokens_per_second_per_device": pace / count_devices(config),
-        "num_devices": count_devices(config),
+        "tokens_per_second_per_device": pace / config.num_devices,
+        "num_devices": config.num_devices,
         "seed": config.run.seed,
         "skipped": reporter.num_skipped,
         "replaced": reporter.num_replaced,

@@ -128,11 +128,6 @@ def count_indigestible(batch: TrainingBatch) -> int:
     )
 
 
-def count_devices(config: RunConfig) -> int:
-    """Of both pools."""
-    return config.num_trainer_ranks + config.num_rollout_devices
-
-
 def describe_pace(
     batch: TrainingBatch, seconds: float, phases: Mapping[str, float], config: RunConfig
 ) -> dict[str, float]:
@@ -141,7 +136,7 @@ def describe_pace(
     return {
         STEP_SECONDS: seconds,
         TOKENS_PER_SECOND: tokens_per_second,
-        "controller/step/tokens_per_second_per_device": tokens_per_second / count_devices(config),
+        "controller/step/tokens_per_second_per_device": tokens_per_second / config.num_devices,
         "controller/step/samples_per_second": count_samples(batch) / seconds,
         **{PHASE_SECONDS.format(name): value for name, value in phases.items()},
     }

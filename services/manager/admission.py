@@ -89,6 +89,11 @@ def admit(
     """
     config = parse_config(read_specification(text, overrides), source="config")
     _refuse(_operators_own(config))
+    if config.is_colocated:
+        raise InputError(
+            "run.pools: colocated, and the manager gives trainer and replicas devices of their own; set"
+            " run.pools=separate, or start the run by `trimaran train`"
+        )
     if network is not None:
         if config.network not in (network, NetworkSection()):
             raise ForbiddenError(

@@ -194,12 +194,32 @@ class SpreadEngine(Engine, Protocol):
         ...
 
 
+class SleepingEngine(Engine, Protocol):
+    """One that can leave its device to the trainer, for `run.pools: colocated`. It says so in a class
+    attribute, `sleeps = True`."""
+
+    async def sleep(self) -> None:
+        """Give up the device's memory, weights as well as keys and values, as far as the engine can.
+        Requests under way end in BehindError, and nothing is generated until `load_weights`, which also
+        wakes it. `read_back` is not called meanwhile.
+
+        After a failure the process ends: nobody knows what it still keeps.
+        """
+        ...
+
+
 def create_engine(config: RunConfig, device: Device, place: HostPlace = ONE_HOST) -> Engine:
     """The engine that `rollout.engine` names; its module is imported here and not before.
 
-    Raises InputError for one that does not say which experts it chose, where these are replayed.
+    Raises InputError for one that does not say which experts it chose, where these are replayed, and
+    for one that cannot leave its device to the trainer, where both share it.
     """
     engine = ENGINES.load(config.rollout.engine)
+    if config.is_colocated and not getattr(engine, "sleeps", False):
+        raise InputError(
+            f"run.pools: colocated, and rollout.engine {config.rollout.engine} cannot leave its device to"
+            " the trainer; set run.pools=separate, or take an engine that can (vllm)"
+        )
     if config.trainer.router.replay and not getattr(engine, "tells_experts", False):
         raise InputError(
             f"trainer.router.replay: rollout.engine {config.rollout.engine} does not tell which experts"

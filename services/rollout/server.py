@@ -5,6 +5,7 @@
     StageWeights ──▶ WeightReceiver ──▶ shadow        (generation goes on)
     CommitWeights ──────────────────────┴──▶ Engine.load_weights ──▶ live
     ReadBack ──▶ Engine.read_back ──▶ digests         (generation goes on)
+    Sleep ──▶ Engine.sleep                            (the trainer has the devices; a commit wakes it)
 
 A replica starts without a live version and registers itself with weight sync,
 which brings it one. Staging that fails leaves the live version as it was; a
@@ -19,6 +20,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
+from typing import cast
 
 import grpc
 
@@ -30,6 +32,7 @@ from services.rollout.engine import (
     Engine,
     Event,
     GenerationRequest,
+    SleepingEngine,
     create_engine,
 )
 from services.rollout.hosts import ONE_HOST, HostMeeting, HostPlace
@@ -57,6 +60,7 @@ from trimaran.shared_memory import (
 )
 from trimaran.store import open_store
 from trimaran.tls import socket_tls
+from trimaran.turns import Turn, rollout_turn
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 
@@ -109,6 +113,12 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
 
     def _check_version(self, wanted: VersionId) -> VersionId:
         """The live one."""
+        if self._weights.is_asleep:
+            self._weights.forget()
+            raise BehindError(
+                f"{self._name} sleeps while the trainer has its devices; weight sync must wake it by a"
+                " version"
+            )
         live = self._weights.live
         if live is None:
             raise BehindError(f"{self._name} holds no version yet; weight sync must bring one")
@@ -226,6 +236,12 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         await self._weights.abort(wire.decode_version(request.version), _attempt(request))
         return rollout_pb2.AbortWeightsResponse()
 
+    async def Sleep(
+        self, request: rollout_pb2.SleepRequest, context: grpc.aio.ServicerContext
+    ) -> rollout_pb2.SleepResponse:
+        await self._weights.sleep()
+        return rollout_pb2.SleepResponse()
+
     async def ReadBack(
         self, request: rollout_pb2.ReadBackRequest, context: grpc.aio.ServicerContext
     ) -> rollout_pb2.ReadBackResponse:
@@ -288,8 +304,10 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         place = await _meet(meeting, run, host)
     engine = create_engine(config, device, place)
     os.environ["VLLM_RPC_BASE_PATH"] = str(make_socket_folder(shared))
+    # Made before children are forked, which must not outlive our turn.
+    turn = rollout_turn(config, run, index)
     with noting(shared):
-        await engine.start()
+        await _start(engine, turn, config.start_timeout)
     note_mapped(shared)
     from services.rollout.spread import SpreadReceiver
     from services.weight_sync.data.receiver import WeightReceiver
@@ -316,7 +334,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         )
         receiver = SpreadReceiver(own, followers, asyncio.get_running_loop()) if followers else own
         weights = ReplicaWeights(
-            name, engine, receiver, config.weight_sync, check_engine=check_engine
+            name, engine, receiver, config.weight_sync, check_engine=check_engine, turn=turn
         )
         stack.push_async_callback(weights.close)
         await asyncio.to_thread(own.start)
@@ -377,6 +395,17 @@ async def _open_followers(
             client = FollowerClient(name, at, place.meeting, run.trust)
             followers.append(await stack.enter_async_context(client))
         yield followers
+
+
+async def _start(engine: Engine, turn: Turn | None, timeout: float) -> None:
+    """On devices that the trainer shares it sleeps at once, until there is a version."""
+    if turn is None:
+        await engine.start()
+        return
+    await turn.take(timeout)
+    await engine.start()
+    await cast(SleepingEngine, engine).sleep()
+    turn.release()
 
 
 async def _until_idle(engine: Engine) -> None:

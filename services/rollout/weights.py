@@ -7,6 +7,11 @@
 A load that is under way reads a shadow, and a stage may write to any shadow
 that is not: so the two exclude each other, while everything else goes on.
 
+Where the trainer has the same devices (`run.pools: colocated`), `sleep` leaves them to it, and a commit
+takes them back:
+
+    sleep ──▶ Engine.sleep ──▶ the turn is given up … commit ──▶ the turn is taken ──▶ Engine
+
 Every wait here ends. What that leaves behind may not be mendable: an engine that
 never answers again, a thread that hangs in a system call. `check` finds such a
 replica, which lives but can load nothing, so that its process ends and is started
@@ -20,10 +25,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from services.rollout.deadlines import hold, within
-from services.rollout.engine import Engine
+from services.rollout.engine import Engine, SleepingEngine
 from services.weight_sync.data.manifest import narrow
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
@@ -33,7 +38,9 @@ from trimaran.errors import (
     OutOfOrderError,
     TransferError,
     TrimaranError,
+    UnavailableError,
 )
+from trimaran.turns import Turn
 from trimaran.types import (
     Manifest,
     PolicyVersion,
@@ -77,11 +84,13 @@ class ReplicaWeights:
         config: WeightSyncSection,
         thread_timeout: float = THREAD_SECONDS,
         check_engine: Callable[[], Awaitable[bool]] | None = None,
+        turn: Turn | None = None,
     ) -> None:
-        """`check_engine`: awaited when the engine has loaded a version and nobody uses it yet, until
+        """`turn`: with the trainer, on devices that both use; the engine sleeps already. `check_engine`: awaited when the engine has loaded a version and nobody uses it yet, until
         it answers True. An InputError says that the engine is unfit, and the replica ends."""
         self._name = name
         self._check_engine = check_engine
+        self._turn = turn
         self._unfit: InputError | None = None
         self._thread_timeout = thread_timeout
         self._engine = engine
@@ -101,6 +110,8 @@ class ReplicaWeights:
         """When the first load failed of those that have failed since one succeeded."""
         self._unloadable = ""
         """Why this process will not load any more."""
+        self._readings: set[asyncio.Future[dict[int, str]]] = set()
+        """Of the engine, under way."""
         self._stages: dict[asyncio.Future[Staged], float] = {}
         """Under way, with their deadlines."""
         self._num_overdue = 0
@@ -176,9 +187,11 @@ class ReplicaWeights:
         async with self._hold(self._commit_timeout):
             staged = self._staged(version)
             if staged is None:
-                if self._live and _same(self._live, version) and self.maker == maker:
+                is_loaded = self._live and _same(self._live, version) and not self.is_asleep
+                if is_loaded and self.maker == maker:
                     return 0.0
                 raise OutOfOrderError(f"{version.version} is not staged on {self._name}")
+            await self._take_turn()
             self._num_loads += 1
             pause = await self._load(staged, version)
             self._live, self._manifest = version, staged.shadow.manifest
@@ -187,6 +200,54 @@ class ReplicaWeights:
             await self._in_thread("keeping a version", self._receiver.keep, version.version)
             logger.info("version %s is live after a pause of %.3f s", version.version, pause)
             return pause
+
+    async def _take_turn(self) -> None:
+        """That the trainer has the devices is no failure of a load."""
+        if self._turn:
+            try:
+                await self._turn.take(self._commit_timeout)
+            except DeadlineError as error:
+                raise UnavailableError(str(error)) from error
+
+    async def sleep(self) -> None:
+        """Leaves the devices to the trainer until the next commit. Nothing where it sleeps already.
+
+        Raises InputError in separate pools. After a failure the replica ends, and its devices are free.
+        """
+        if self._turn is None:
+            raise InputError(f"{self._name} has devices of its own (run.pools: separate)")
+        sleeping = asyncio.ensure_future(self._sleep(self._turn))
+        sleeping.add_done_callback(_retrieve)
+        await asyncio.shield(sleeping)
+
+    async def _sleep(self, turn: Turn) -> None:
+        async with self._hold(self._commit_timeout):
+            if self.is_asleep:
+                return
+            try:
+                async with within(self._commit_timeout, f"{self._name}, going to sleep"):
+                    await self._end_readings()
+                    await cast(SleepingEngine, self._engine).sleep()
+            except BaseException as error:
+                self.forget()
+                self._unloadable = f"it did not leave its devices to the trainer ({error})"
+                raise
+            turn.release()
+
+    async def _end_readings(self) -> None:
+        for reading in (readings := [*self._readings]):
+            reading.cancel()
+        await asyncio.gather(*readings, return_exceptions=True)
+
+    @property
+    def is_asleep(self) -> bool:
+        """The trainer may be on the devices."""
+        return self._turn is not None and not self._turn.is_taken
+
+    def forget(self) -> None:
+        """What it holds does not count any more. One that sleeps and is asked for tokens so tells weight
+        sync, which takes it for awake, to bring the version anew."""
+        self._live = self._manifest = None
 
     async def _load(self, staged: StagedWeights, version: PolicyVersion) -> float:
         try:
@@ -248,14 +309,34 @@ class ReplicaWeights:
         async with self._hold(timeout):
             manifest, num_loads = self._manifest, self._num_loads
             live = self._live.version if self._live else None
+        if self.is_asleep:
+            raise self._asleep_error()
         if manifest is None or live != version:
             raise OutOfOrderError(f"{self._name} holds {live}, not {version}: nothing to read back")
         _check_blocks(blocks, manifest)
         async with within(timeout, f"{self._name}, reading back {version}"):
-            digests = await self._engine.read_back(*narrow(manifest, blocks))
+            digests = await self._read_awake(*narrow(manifest, blocks))
         if self._num_loads != num_loads:
             raise OutOfOrderError(f"{self._name} took another version while {version} was read")
         return tuple(digests[number] for number in sorted(digests))
+
+    async def _read_awake(self, manifest: Manifest, blocks: Ranges) -> dict[int, str]:
+        """Ends where the engine goes to sleep: what it would read then is nothing of its own."""
+        reading = asyncio.ensure_future(self._engine.read_back(manifest, blocks))
+        self._readings.add(reading)
+        reading.add_done_callback(self._readings.discard)
+        try:
+            return await reading
+        except asyncio.CancelledError:
+            ours = asyncio.current_task()
+            if ours and not ours.cancelling():  # but the reading was
+                raise self._asleep_error() from None
+            raise
+
+    def _asleep_error(self) -> OutOfOrderError:
+        return OutOfOrderError(
+            f"{self._name} sleeps while the trainer has its devices: it is read back after its next version"
+        )
 
     def _hold(self, seconds: float) -> AbstractAsyncContextManager[None]:
         return hold(self._loading, seconds, f"a load that is under way on {self._name}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -36,6 +37,7 @@ from trimaran.model_folder import read_model_folder
 from trimaran.model_manifest import push_model
 from trimaran.run_context import RunContext
 from trimaran.run_place import bucket_of
+from trimaran.turns import trainer_turn
 from trimaran.types import (
     LedgerEnd,
     Manifest,
@@ -80,6 +82,14 @@ class ExportablePolicy(Policy, ShardedWeights, Protocol):
 
     def load_state(self, state: Mapping[str, torch.Tensor], num_updates: int) -> None:
         """What `state` gave after so many updates."""
+        ...
+
+    def put_away(self) -> None:
+        """Leaves the device to others; of all the rest only `state` is asked until `bring_back`."""
+        ...
+
+    def bring_back(self) -> None:
+        """What `put_away` took."""
         ...
 
 
@@ -129,13 +139,51 @@ class TrainerRank:
         self._weights = asyncio.Lock()
         self._failure = ""
         self._failed = asyncio.Event()
+        self._turn = trainer_turn(config, run, rank)
+        """With the rollout, on this rank's device; None where the device is the trainer's alone."""
 
     async def start(self, build: Callable[[], ExportablePolicy]) -> None:
-        """Build the policy, load the newest checkpoint if there is one, take the snapshot."""
+        """Build the policy, load the newest checkpoint if there is one, take the snapshot.
+
+        Raises DeadlineError where the rollout has the device for longer than `start_timeout`.
+        """
+        if self._turn:
+            await self._turn.take(self._config.start_timeout)
         await self._run(lambda: self._start(build))
+        await self._end_turn()
 
     async def close(self) -> None:
         self._compute.shutdown(wait=False, cancel_futures=True)
+        if self._turn:
+            self._turn.close()
+
+    @asynccontextmanager
+    async def _our_turn(self) -> AsyncIterator[None]:
+        """Inside, the policy is on its device. Raises DeadlineError where the rollout has it for longer
+        than `step_timeout`."""
+        if self._turn is None:
+            yield
+            return
+        await self._turn.take(self._config.trainer.step_timeout)
+        await self._move(lambda: self._policy.bring_back())
+        try:
+            yield
+        finally:
+            await self._end_turn()
+
+    async def _end_turn(self) -> None:
+        """After a failure the process ends, and that frees the device."""
+        if self._turn and not self._failure:
+            await self._move(lambda: self._policy.put_away())
+            self._turn.release()
+
+    async def _move(self, move: Callable[[], None]) -> None:
+        """One that fails leaves a part here and a part there."""
+        try:
+            await self._run(move)
+        except Exception as error:
+            self.fail(f"its state did not get from the device to the host or back: {error}")
+            raise
 
     @property
     def version(self) -> PolicyVersion:
@@ -266,7 +314,8 @@ class TrainerRank:
         """Every rank takes part; rank 0 writes a Hugging Face folder with the weights of `version`,
         and pushes it where `run.checkpoints` is a bucket. Where it lies. With `trainer.lora` the
         adapters alone are beside it, in a folder with `-adapter` after its name."""
-        await self._run(lambda: self._export(target))
+        async with self._our_turn():
+            await self._run(lambda: self._export(target))
         if self.rank or self._place is None:
             return str(target)
         place, name = self._place, target.relative_to(self._folder.resolve()).as_posix()
@@ -326,8 +375,8 @@ class TrainerRank:
 
     async def _train(self, batch: TrainingBatch, lineage: int) -> TrainAnswer:
         try:
-            async with self._weights:
-                result, snapshot = await self._run(lambda: self._compute_step(self._share(batch)))
+            async with self._weights, self._our_turn():
+                result, snapshot = await self._take_step(batch)
         except Exception as error:
             self.fail(f"step {batch.step} failed: {error}")
             raise
@@ -345,6 +394,13 @@ class TrainerRank:
         if self._config.num_trainer_ranks == 1:
             return batch
         return share_batch(batch, self._policy.device)
+
+    async def _take_step(self, batch: TrainingBatch) -> tuple[StepResult, Snapshot | None]:
+        try:
+            return await self._run(lambda: self._compute_step(self._share(batch)))
+        except Exception as error:
+            self.fail(f"step {batch.step} failed: {error}")  # at once: nothing is put away after it
+            raise
 
     def _compute_step(self, batch: TrainingBatch) -> tuple[StepResult, Snapshot | None]:
         result = train_step(self._policy, batch, self._config, self._metrics)

@@ -56,6 +56,12 @@ class WeightSyncServicer(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         routing, metrics = await self._coordinator.publish(caller, version)
         return pb.PublishVersionResponse(routing=wire.encode_routing(routing), metrics=metrics)
 
+    async def SleepReplicas(
+        self, request: pb.SleepReplicasRequest, context: Any
+    ) -> pb.SleepReplicasResponse:
+        await self._coordinator.sleep(wire.decode_caller(request.caller))
+        return pb.SleepReplicasResponse()
+
     async def GetRouting(
         self, request: pb.GetRoutingRequest, context: Any
     ) -> pb.GetRoutingResponse:

@@ -224,6 +224,9 @@ class FakeWeightSync:
         self.events.append(("live", version.version.step))
         return await self.get_routing(), {"weight_sync/pause/seconds": 0.25}
 
+    async def sleep_replicas(self, timeout: float) -> None:
+        self.events.append(("sleep",))
+
     async def get_routing(self) -> Routing:
         routable = tuple(Replica(n, f"{n}:1") for n in self.names if n not in self.reports)
         return Routing(self.live, routable, dict(self.reports))

@@ -61,6 +61,18 @@ def test_slots_are_freed_only_when_the_new_weights_are_live(tmp_path: Path) -> N
     assert ("live", 2) in world.events
 
 
+def test_colocated_replicas_sleep_while_the_trainer_trains(tmp_path: Path) -> None:
+    rollout = {"replicas": 1, "group_size": 2, "max_tokens": 4}
+    world = World(
+        tmp_path, make_config(run={"max_lag": 0, "steps": 3, "pools": "colocated"}, rollout=rollout)
+    )
+    run(world)
+    kinds = {"sleep", "train", "publish", "generate"}
+    turns = [event[0] for event in world.events if event[0] in kinds]
+    changes = [one for one, before in zip(turns, ["", *turns], strict=False) if one != before]
+    assert changes[-12:] == ["generate", "sleep", "train", "publish"] * 3
+
+
 def test_nothing_is_issued_beyond_the_last_step(tmp_path: Path) -> None:
     world = run(World(tmp_path, make_config(run={"max_lag": 3})))
     issued = {event[1] for event in world.events if event[0] == "generate"}

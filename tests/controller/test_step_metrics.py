@@ -2,7 +2,6 @@ import pytest
 
 from services.controller.busy_time import BusyTime
 from services.controller.step_metrics import (
-    count_devices,
     count_faulted,
     describe_batch,
     describe_pace,
@@ -110,7 +109,7 @@ def test_pace_counts_every_device_of_both_pools() -> None:
         rollout={"replicas": 2, "tensor_parallel": 2},
         trainer={"tensor_parallel": 2, "data_parallel": 2},
     )
-    assert count_devices(config) == 8
+    assert config.num_devices == 8
     values = describe_pace(BATCH, 2.0, {"training": 1.5}, config)
     tokens = (5 + 2) + (5 + 4) + (7 + 6) + (7 + 8)
     assert values[TOKENS_PER_SECOND] == tokens / 2

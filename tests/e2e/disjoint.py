@@ -138,7 +138,7 @@ async def roots_of(store_url: str, run_id: str) -> dict[int, str]:
     return {record["step"]: record["root"] for record in found}
 
 
-def _no_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
+def _no_replica(index: int, devices: tuple[str, ...]) -> list[ServiceProcess]:
     raise AssertionError("the run has as many replicas as it began with")
 
 

@@ -383,3 +383,30 @@ def test_a_host_without_the_other_pools_kind_of_device_serves_its_own() -> None:
         assert environment[PLACED] == "rollout-0"
     with pytest.raises(InputError, match=r"trainer\.device npu: no device"):
         placed_environment(config, "trainer", 0, {PLACED: "trainer-0"}, lambda variables: alone)
+
+
+COLOCATED = {"run": {"pools": "colocated", "groups_per_step": 4}}
+
+
+def test_colocated_pools_see_the_same_devices_in_the_same_order() -> None:
+    sections = COLOCATED
+    config = make_config(replicas=2, rollout_tp=2, ranks=4, sections=sections)
+    placement = place(config, npu_machine(shown="2,3,5,7"))
+    assert shares(placement, "trainer") == ["2", "3", "5", "7"]
+    assert shares(placement, "rollout") == ["2,3", "5,7"]
+    assert placement.variables("rollout", 1)["ASCEND_RT_VISIBLE_DEVICES"] == "5,7"
+    alone = place(config, npu_machine(shown="2,3,5,7"), ("rollout",))
+    assert shares(alone, "rollout") == ["2,3", "5,7"]
+
+
+@pytest.mark.parametrize("pool", ["trainer", "rollout"])
+def test_colocated_pools_take_the_devices_that_either_names(pool: str) -> None:
+    sections = COLOCATED | {pool: {"devices": [4, 6, 1, 0]}}
+    placement = place(make_config(replicas=4, ranks=4, sections=sections), gpu_machine(8))
+    assert shares(placement, "trainer") == shares(placement, "rollout") == ["4", "6", "1", "0"]
+
+
+def test_colocated_pools_on_two_kinds_of_devices_are_refused() -> None:
+    config = make_config(replicas=1, ranks=1, sections=COLOCATED | APART)
+    with pytest.raises(InputError, match=r"trainer\.device is cuda here, rollout\.device npu"):
+        place(config, npu_machine(2, num_gpus=2))

@@ -59,7 +59,7 @@ def configure() -> RunConfig:
     )
 
 
-def no_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
+def no_replica(index: int, devices: tuple[str, ...]) -> list[ServiceProcess]:
     raise AssertionError("nobody wants more")
 
 

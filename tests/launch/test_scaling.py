@@ -52,8 +52,9 @@ def scaled(
     config: RunConfig, processes: Any, notes: list[str], *wishes: dict[str, object]
 ) -> FakeProcesses:
     async def body() -> None:
-        def make_replica(index: int, devices: tuple[str, ...]) -> ServiceProcess:
-            return added_replica(config, Path("/run"), index, LOOPBACK.free_address(), devices)
+        def make_replica(index: int, devices: tuple[str, ...]) -> list[ServiceProcess]:
+            address = LOOPBACK.free_address()
+            return [added_replica(config, Path("/run"), index, address, devices)]
 
         scaling = Scaling(config, make_replica, processes, notes.append)
         for wish in wishes:

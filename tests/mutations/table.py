@@ -269,6 +269,23 @@ MUTATIONS = (
         ("tests/rollout/test_spread.py::test_where_one_host_fails_nothing_is_staged_on_any",),
     ),
     Mutation(
+        "a replica that sleeps does not say that it has loaded what it had",
+        "services/rollout/weights.py",
+        "                is_loaded = self._live and _same(self._live, version) and not self.is_asleep\n",
+        "                is_loaded = self._live and _same(self._live, version)\n",
+        ("tests/rollout/test_weights.py::test_one_that_sleeps_is_woken_by_a_staged_version_alone",),
+    ),
+    Mutation(
+        "nobody is brought up while replicas sleep",
+        "services/weight_sync/control/catch_up.py",
+        "        if live is None or self._rests:\n",
+        "        if live is None:\n",
+        (
+            "tests/weight_sync/test_sleeping.py"
+            "::test_who_joins_meanwhile_is_not_brought_up_before_the_publication",
+        ),
+    ),
+    Mutation(
         "tokens of weights that were mended since do not pass",
         "services/rollout/server.py",
         "        if self._weights.maker != maker:\n",

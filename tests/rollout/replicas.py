@@ -136,6 +136,7 @@ def start_replica(
     frozen_timeout: float = 60,
     tensor_parallel: int = 1,
     replay: bool = False,
+    pools: str = "separate",
 ) -> RunningReplica:
     """Returns once the replica has registered itself. `script` serves it."""
     sync_port, port = free_ports(2)
@@ -153,7 +154,8 @@ def start_replica(
                 "kv_cache_gib": 0.05,
                 "tensor_parallel": tensor_parallel,
             },
-            "trainer": {"router": {"replay": replay}},
+            "trainer": {"router": {"replay": replay}, "data_parallel": tensor_parallel},
+            "run": {"pools": pools},
             "weight_sync": weight_sync or {},
             "frozen_timeout": frozen_timeout,
             "endpoints": {

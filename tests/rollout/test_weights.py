@@ -19,7 +19,9 @@ from trimaran.errors import (
     InternalError,
     OutOfOrderError,
     TransferError,
+    UnavailableError,
 )
+from trimaran.turns import Turn
 from trimaran.types import PolicyVersion, Staged, TensorInfo, TransferLimits, Transport, VersionId
 
 
@@ -67,6 +69,7 @@ class Receiver:
 class Engine:
     def __init__(self, events):
         self.events, self.fails = events, False
+        self.sleeps = True
         self.loaded: Any = None
         self.may_load: asyncio.Event | None = None
         self.may_read: asyncio.Event | None = None
@@ -80,13 +83,18 @@ class Engine:
         self.loaded = shadow.manifest
         return 0.25
 
+    async def sleep(self):
+        self.events.append("asleep")
+        if not self.sleeps:
+            raise RuntimeError("it stays awake")
+
     async def read_back(self, manifest, ranges):
         if self.may_read:
             await self.may_read.wait()
         return dict(enumerate(list_digests(self.loaded)))
 
 
-def run(body, thread_timeout=THREAD_SECONDS, check_engine=None, **settings):
+def run(body, thread_timeout=THREAD_SECONDS, check_engine=None, turn=None, **settings):
     config = WeightSyncSection(**settings)
 
     async def main():
@@ -94,7 +102,7 @@ def run(body, thread_timeout=THREAD_SECONDS, check_engine=None, **settings):
         receiver: Any = Receiver(events)
         engine: Any = Engine(events)
         weights = ReplicaWeights(
-            "rollout-0", engine, receiver, config, thread_timeout, check_engine
+            "rollout-0", engine, receiver, config, thread_timeout, check_engine, turn
         )
         await body(weights, receiver, engine)
         return events
@@ -115,6 +123,94 @@ def test_a_version_is_staged_loaded_and_kept():
         assert await weights.commit(ONE, MAKER) == 0
 
     assert run(body) == ["staged 0.1", "loaded 0.1", "kept 0.1"]
+
+
+@pytest.fixture
+def turns(tmp_path):
+    """The replica's turn, and the trainer's on the same device."""
+    return Turn(tmp_path, (0,), "rollout-0"), Turn(tmp_path, (0,), "trainer-0")
+
+
+def test_one_that_sleeps_is_woken_by_a_staged_version_alone(turns):
+    own, trainer = turns
+
+    async def body(weights, receiver, engine):
+        assert weights.is_asleep  # since its start
+        await publish(weights, ONE, FIRST)
+        assert not weights.is_asleep
+        await weights.sleep()
+        await weights.sleep()
+        assert weights.is_asleep
+        assert weights.live == ONE, "as weight sync believes"
+        await trainer.take(0)
+        with pytest.raises(OutOfOrderError, match="sleeps while the trainer has its devices"):
+            await weights.read_back(ONE.version, EVERYTHING, 1)
+        trainer.release()
+        with pytest.raises(OutOfOrderError, match="not staged"):
+            await weights.commit(ONE, MAKER)
+        await publish(weights, TWO, SECOND)
+        assert (weights.live, weights.is_asleep) == (TWO, False)
+
+    events = run(body, turn=own)
+    assert [event for event in events if "a" in event and "st" not in event] == [
+        *("loaded 0.1", "asleep", "loaded 0.2"),
+    ]
+
+
+def test_a_commit_waits_for_the_trainers_turn_and_no_load_has_failed(turns):
+    own, trainer = turns
+
+    async def body(weights, receiver, engine):
+        await weights.stage(ONE, FIRST, [], limits_of(10))
+        await trainer.take(0)
+        for _ in range(4):
+            with pytest.raises(UnavailableError, match="in use by trainer-0"):
+                await weights.commit(ONE, MAKER)
+        weights.check()  # it may go on
+        trainer.release()
+        await weights.commit(ONE, MAKER)
+        assert weights.live == ONE
+
+    run(body, turn=own, commit_timeout=0.05, stage_timeout=0.05)
+
+
+def test_a_read_back_ends_where_the_engine_goes_to_sleep(turns):
+    own, _ = turns
+
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        engine.may_read = asyncio.Event()
+        reading = asyncio.create_task(weights.read_back(ONE.version, EVERYTHING, 10))
+        await asyncio.sleep(0.01)
+        await weights.sleep()
+        with pytest.raises(OutOfOrderError, match="sleeps while the trainer"):
+            await reading
+
+    run(body, turn=own)
+
+
+def test_an_engine_that_stays_awake_ends_its_replica_and_so_its_turn(turns):
+    own, _ = turns
+
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        engine.sleeps = False
+        with pytest.raises(RuntimeError):
+            await weights.sleep()
+        assert weights.live is None
+        with pytest.raises(InternalError, match="did not leave its devices to the trainer"):
+            weights.check()
+        assert own.is_taken, "until its process has ended"
+
+    run(body, turn=own)
+
+
+def test_one_with_devices_of_its_own_refuses_to_sleep():
+    async def body(weights, receiver, engine):
+        with pytest.raises(InputError, match="devices of its own"):
+            await weights.sleep()
+
+    run(body)
 
 
 @pytest.mark.parametrize(("answers", "checks"), [([True], 1), ([False, True], 2)])

@@ -218,6 +218,69 @@ def test_off_loading_changes_no_bit_and_leaves_nothing_on_the_device(
     assert all(torch.equal(found[name], tensor) for name, tensor in kept.state().items())
 
 
+def storages_of(policy: MegatronPolicy) -> set[int]:
+    """Bytes of all that is on the device, each size once."""
+    parallel: list[Any] = policy._data_parallel
+    tensors = [p for stage in policy._stages for p in (*stage.parameters(), *stage.buffers())]
+    tensors += policy._optimizer_tensors()
+    tensors += [buffer.grad_data for one in parallel for buffer in one.buffers]
+    return {tensor.untyped_storage().nbytes() for tensor in tensors}
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_bf16"])
+@pytest.mark.parametrize("offload", [(), ("optimizer",)])
+def test_all_that_is_put_away_between_phases_comes_back_bit_for_bit(
+    is_split: bool, optimizer: str, offload: tuple[str, ...], make_config: Callable[..., RunConfig]
+) -> None:
+    if is_split and optimizer == "adamw_bf16":
+        return  # the configuration refuses it
+    trainer = {"offload": offload, "optimizer": optimizer}
+    config = make_config("qwen2", model={"dtype": "bfloat16"}, trainer=trainer)
+    config = split(config) if is_split else config
+    stays, leaves = make_policy(config), make_policy(config)
+    leaves.put_away()
+    for _ in range(2):
+        leaves.bring_back()
+        for policy in (stays, leaves):
+            train(policy)
+        assert all(
+            torch.equal(one, other)
+            for (_, one), (_, other) in zip(leaves.export(), stays.export(), strict=True)
+        )
+        leaves.put_away()
+        assert storages_of(leaves) == {0}
+        state, expected = leaves.state(), stays.state()
+        assert state.keys() == expected.keys()
+        assert all(torch.equal(state[name], expected[name]) for name in state)
+
+
+def test_parameters_that_are_their_own_main_weights_are_saved_while_they_are_away(
+    make_config: Callable[..., RunConfig],
+) -> None:
+    for config in (make_config("qwen2"), split(make_config("qwen2"))):  # in float32
+        stays, leaves = make_policy(config), make_policy(config)
+        for policy in (stays, leaves):
+            train(policy)
+        leaves.put_away()
+        assert storages_of(leaves) == {0}
+        state = leaves.state()
+        assert all(torch.equal(state[name], tensor) for name, tensor in stays.state().items())
+
+
+def test_the_reference_of_colocated_pools_answers_as_a_resident_one(
+    make_config: Callable[..., RunConfig],
+) -> None:
+    config = make_config(
+        "qwen2", run={"pools": "colocated"}, algorithm={"kl": {"coefficient": 0.1}}
+    )
+    policy, packed = make_policy(config), whole_batch()
+    [before] = policy.forward_reference([packed])
+    policy.put_away()
+    policy.bring_back()
+    assert torch.equal(policy.forward_reference([packed])[0], before)
+
+
 def split(config: RunConfig) -> RunConfig:
     """With the distributed optimizer, which the configuration refuses to a rank alone."""
     trainer = config.trainer.model_copy(update={"distributed_optimizer": True})

@@ -23,8 +23,15 @@ from tests.extending.memory_store import MemoryStore
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.test_policy import make_policy
 from trimaran.config import RunConfig
-from trimaran.errors import InputError, OutOfOrderError, UnavailableError, UnprovenError
+from trimaran.errors import (
+    DeadlineError,
+    InputError,
+    OutOfOrderError,
+    UnavailableError,
+    UnprovenError,
+)
 from trimaran.run_context import RunContext
+from trimaran.turns import Turn
 from trimaran.types import Peer, VersionId
 
 pytestmark = pytest.mark.usefixtures("single_rank")
@@ -77,6 +84,64 @@ def test_a_continued_run_equals_an_uninterrupted_one_bitwise(
     second = asyncio.run(train(config, parts, 3, 4))
     assert first + second == roots
     assert len(set(roots)) == 4
+
+
+def test_a_rank_that_takes_turns_trains_saves_and_exports_as_one_that_does_not(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    colocated = make_config(run={"pools": "colocated", "groups_per_step": 4}, model=BF16)
+    config = make_config(run={"groups_per_step": 4}, model=BF16)
+    rollout = Turn(tmp_path, (0,), "rollout-0")
+
+    async def in_turns() -> tuple[str, bytes]:
+        async with started(colocated, tmp_path) as rank:
+            for step in (1, 2):
+                await rollout.take(1)  # the rank has left its device
+                training = asyncio.create_task(rank.train(random_batch(step)))
+                await asyncio.sleep(0.1)
+                assert not training.done()
+                rollout.release()
+                answer = await training
+            await rollout.take(1)
+            await save(rank, 2)
+            rollout.release()
+            folder = Path(await rank.export_model(rank.check_export("model")))
+            await rollout.take(1)
+            return answer.version.root, (folder / "model.safetensors").read_bytes()
+
+    async def alone(folder: Path) -> bytes:
+        async with started(config, folder) as rank:
+            for step in (1, 2):
+                await rank.train(random_batch(step))
+            model = Path(await rank.export_model(rank.check_export("model")))
+            return (model / "model.safetensors").read_bytes()
+
+    other = tmp_path / "other"
+    other.mkdir()
+    root, model = asyncio.run(in_turns())
+    assert model == asyncio.run(alone(other))
+    rollout.release()
+    [third] = asyncio.run(train(colocated, tmp_path, 3, 3))  # from what was saved while away
+    assert third not in (root, "")
+    roots = tmp_path / "roots"
+    roots.mkdir()
+    assert asyncio.run(train(config, roots, 1, 3))[1:] == [root, third]
+
+
+def test_a_rank_whose_device_is_never_free_says_who_has_it(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = make_config(run={"pools": "colocated"}, trainer={"step_timeout": 0.2, "device": "cpu"})
+    rollout = Turn(tmp_path, (0,), "rollout-0")
+
+    async def scenario() -> None:
+        async with started(config, tmp_path) as rank:
+            await rollout.take(1)
+            with pytest.raises(DeadlineError, match="in use by rollout-0"):
+                await rank.train(random_batch(1))
+            assert "step 1 failed" in await rank.until_failed()  # it is started again
+
+    asyncio.run(scenario())
 
 
 def test_only_the_newest_checkpoints_are_kept(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -278,3 +278,28 @@ def test_a_replica_has_room_for_the_longest_answer_whatever_it_is_for() -> None:
         (100, "rollout.max_tokens", 110),
         (200, "validation.max_tokens", 210),
     ]
+
+
+def test_pools_that_cannot_take_turns_are_refused_with_what_to_change():
+    def colocated(**sections):
+        run = {"pools": "colocated", **sections.pop("run", {})}
+        return {**MINIMAL, "run": run, **sections}
+
+    assert parse_config(colocated()).num_devices == 1
+    assert parse_config(MINIMAL).num_devices == 2
+    four = {"data_parallel": 4}
+    two_each = {"replicas": 2, "tensor_parallel": 2}
+    assert parse_config(colocated(trainer=four, rollout=two_each)).num_devices == 4
+    devices = {"rollout": {"devices": [0]}, "trainer": {"devices": [1]}}
+    for sections, words in (
+        ({"run": {"max_lag": 1}}, "run.max_lag is 1"),
+        ({"rollout": {"replicas": 2}}, "(2 x 1 = 2) is not the number of trainer ranks (1,"),
+        ({"trainer": four, "rollout": {"tensor_parallel": 2}}, "(1 x 2 = 2) is not the number"),
+        ({"rollout": {"max_replicas": 2}}, "rollout.max_replicas (2)"),
+        (devices, "name different devices"),
+        ({"weight_sync": {"transport": "collective"}}, "weight_sync.transport is collective"),
+        ({"network": {"subnet": "10.0.0.0/8"}}, "network.subnet is for several hosts"),
+    ):
+        text = fault(colocated(**sections))
+        assert "run.pools: colocated, and" in text
+        assert words in text

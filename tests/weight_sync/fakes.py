@@ -83,6 +83,7 @@ class FakeReplica:
     checks_since_wrong: int = 0
     answered: set[int] = field(default_factory=set)
     """Blocks that were read back and were right, since it started or since one was wrong."""
+    is_asleep: bool = False
 
     @property
     def replica(self) -> Replica:
@@ -295,16 +296,24 @@ class FakeRollout:
         if process.commit == "silent":
             await asyncio.sleep(3600)
         if process.staged is None or not _same(process.staged, version):
-            if process.loaded and _same(process.loaded, version) and process.maker == maker:
+            is_loaded = process.loaded and _same(process.loaded, version) and not process.is_asleep
+            if is_loaded and process.maker == maker:
                 return 0.0
             raise OutOfOrderError(f"{version.version} is not staged on {process.name}")
         self.world.events.append(f"{process.name} commits {version.version}")
         self.world.calls.append((f"commit {version.version} on {process.name}", self.epoch))
         process.loaded, process.staged, process.maker = version, None, maker
+        process.is_asleep = False
         process.wrong = {2} if process.proof == "wrong" else set()
         process.answered_wrong, process.checks_since_wrong = False, 0
         await self.world.point()
         return 0.25
+
+    async def sleep(self, timeout: float) -> None:
+        await self.world.point()
+        self._check(self.process.commit)
+        self.world.events.append(f"{self.process.name} sleeps")
+        self.process.is_asleep = True
 
     async def abort_weights(self, version: VersionId, attempt: str) -> None:
         await self.world.hook("abort", self.process, version)
@@ -328,7 +337,7 @@ class FakeRollout:
         if process.proof == "silent":
             self.world.events.append(f"{process.name} reads back nothing and hangs")
             await asyncio.sleep(3600)
-        if process.loaded is None or process.loaded.version != version:
+        if process.loaded is None or process.loaded.version != version or process.is_asleep:
             raise OutOfOrderError(f"{process.name} does not hold {version}")
         numbers = list(numbers_of(blocks))
         self.world.events.append(f"{process.name} reads back {numbers[0]}..{numbers[-1]}")

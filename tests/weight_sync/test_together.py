@@ -116,6 +116,9 @@ class RealReplica:
         await asyncio.to_thread(self.receiver.keep, version.version)
         return 0.0
 
+    async def sleep(self, timeout):
+        raise AssertionError("nobody shares devices here")
+
     async def abort_weights(self, version, attempt):
         await asyncio.to_thread(self.receiver.discard, version, attempt)
 

@@ -112,6 +112,10 @@ class RolloutClient(Client):
         )
         return answer.pause_seconds
 
+    async def sleep(self, timeout: float) -> None:
+        """The replica leaves its devices to the trainer, until `commit_weights` wakes it."""
+        await rpc.call(self._stub.Sleep, pb.SleepRequest(caller=self._caller), timeout)
+
     async def abort_weights(self, version: VersionId, attempt: str) -> None:
         """Discards what the `stage_weights` with this `attempt` brought, or is bringing."""
         request = pb.AbortWeightsRequest(

@@ -94,6 +94,11 @@ class WeightSyncClient(Client):
         )
         return wire.decode_routing(answer.routing), dict(answer.metrics)
 
+    async def sleep_replicas(self, timeout: float) -> None:
+        """Idempotent. Returns once all replicas sleep that answer; the next publication wakes them."""
+        request = pb.SleepReplicasRequest(caller=self._caller)
+        await rpc.call(self._stub.SleepReplicas, request, timeout)
+
     async def get_routing(self) -> Routing:
         request = pb.GetRoutingRequest(caller=self._caller)
         answer: pb.GetRoutingResponse = await rpc.call(

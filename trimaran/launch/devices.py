@@ -115,7 +115,9 @@ def place(config: RunConfig, machine: Machine, checked: Sequence[str] = POOLS) -
         for w in asking
         if w.listed != "auto"
     }
-    if len(devices) == 2 and asking[0].kind == asking[1].kind:
+    if config.is_colocated:
+        devices = _share_all(wishes, devices, machine)
+    elif len(devices) == 2 and asking[0].kind == asking[1].kind:
         _check_shared(config, devices["trainer"], devices["rollout"])
     is_shared_out = any(wish.pool not in devices for wish in own)
     for wish in asking if is_shared_out else ():
@@ -246,6 +248,20 @@ def _check_shared(config: RunConfig, trainer: Sequence[str], rollout: Sequence[s
             " purpose, set weight_sync.transport=relay, because no collective has two ranks on one"
             " device, and rollout.memory_fraction to the share that the trainer leaves"
         )
+
+
+def _share_all(
+    wishes: Sequence[_Wish], listed: Mapping[str, tuple[str, ...]], machine: Machine
+) -> dict[str, tuple[str, ...]]:
+    """The same devices for both pools, in the same order: those that either lists, or the first ones."""
+    trainer, rollout = wishes
+    if trainer.kind != rollout.kind:
+        raise InputError(
+            f"run.pools: colocated, and trainer.device is {trainer.kind} here, rollout.device"
+            f" {rollout.kind}; name the same kind in both"
+        )
+    shared = next(iter(listed.values()), None) or _next_free(trainer, machine, ())
+    return {wish.pool: shared for wish in wishes}
 
 
 def _next_free(wish: _Wish, machine: Machine, taken: Sequence[str]) -> tuple[str, ...]:

@@ -106,8 +106,10 @@ class Plan:
         return self.config.rollout.replicas * one
 
     def _own(self, rank: RankMemory) -> int:
-        on_device = rank.resident if self.trains_on_host else 0
-        return self.runtime + rank.snapshot + rank.host_optimizer + rank.replayed + on_device
+        kept = self.runtime + rank.snapshot + rank.replayed
+        if self.trains_on_host:  # what has left the device has not gone far
+            return kept + rank.host_optimizer + rank.resident
+        return kept + rank.away
 
 
 def make_plan(
@@ -161,6 +163,7 @@ def choices_of(config: RunConfig, on_host: bool) -> Choices:
         recompute=config.trainer.recompute,
         replayed_groups=config.run.groups_per_step if config.trainer.router.replay else 0,
         replayed_epochs=config.algorithm.epochs if config.algorithm.shuffle else 1,
+        takes_turns=config.is_colocated,
     )
 
 

@@ -59,6 +59,8 @@ class Choices:
     """Of a step, whose choices of experts are replayed."""
     replayed_epochs: int = 1
     """In each of which another data-parallel rank may have a group."""
+    takes_turns: bool = False
+    """`run.pools: colocated`: the device is the rollout's between two steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class RankMemory:
     offload: tuple[str, ...] = ()
     replayed: int = 0
     """On the host: the engine's choices of experts for a step, with `trainer.router.replay`."""
+    takes_turns: bool = False
 
     @property
     def sure(self) -> int:
@@ -112,6 +115,12 @@ class RankMemory:
     def host_optimizer(self) -> int:
         """On the host, where it waits between updates."""
         return self.optimizer if "optimizer" in self.offload else 0
+
+    @property
+    def away(self) -> int:
+        """The most that waits on the host: of one that takes turns all but gradients, which have no memory
+        meanwhile."""
+        return self.sure - self.gradients if self.takes_turns else self.host_optimizer
 
     @property
     def resident(self) -> int:
@@ -202,6 +211,7 @@ def rank_memory(
         snapshot=size * _sent(model, place),
         offload=choices.offload,
         replayed=_replayed(model, place, work, choices),
+        takes_turns=choices.takes_turns,
     )
 
 

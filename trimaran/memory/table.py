@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from trimaran.memory.plan import GIB, Plan, Room, describe_model, key_value_room
 from trimaran.memory.rank import RankMemory
@@ -81,6 +81,8 @@ def _trainer(plan: Plan, room: Room) -> list[Row]:
         rows.append(row("on the device all the time", [rank.resident for rank in ranks]))
     if plan.config.trainer.router.replay:
         rows.append(row("choices of experts on the host", [rank.replayed for rank in ranks]))
+    if plan.config.is_colocated and not plan.trains_on_host:
+        rows.append(row("on the host in the rollout's turn", [rank.away for rank in ranks]))
     known = "?" if largest is None else f"{largest:,}"
     rows.append(
         (f"largest micro-batch, of {plan.work.batch_tokens:,} tokens", *[known] * len(ranks))
@@ -120,15 +122,8 @@ def _host(plan: Plan, room: Room) -> list[Row]:
     return [
         ("all on one host, GiB", ""),
         ("snapshots", number(sum(rank.snapshot for rank in plan.ranks))),
-        (
-            f"shadows of {plan.config.rollout.replicas} replicas",
-            number(count * plan.replica.shadow),
-        ),
-        *(
-            [("optimizers", number(sum(rank.host_optimizer for rank in plan.ranks)))]
-            if "optimizer" in plan.config.trainer.offload
-            else []
-        ),
+        (f"shadows of {count} replicas", number(count * plan.replica.shadow)),
+        *_waiting(plan),
         *(
             [
                 ("choices of experts: ranks", number(sum(rank.replayed for rank in plan.ranks))),
@@ -141,6 +136,21 @@ def _host(plan: Plan, room: Room) -> list[Row]:
         ("peak, without replicas as loaded", number(plan.peak_on_host())),
         ("there is", "?" if room.host is None else number(room.host)),
     ]
+
+
+def _waiting(plan: Plan) -> list[Row]:
+    """What of the trainer is on the host while it is not on devices."""
+    if plan.config.is_colocated and not plan.trains_on_host:
+        return [
+            ("the trainer's state in the rollout's turn", _sum(rank.away for rank in plan.ranks))
+        ]
+    if "optimizer" in plan.config.trainer.offload:
+        return [("optimizers", _sum(rank.host_optimizer for rank in plan.ranks))]
+    return []
+
+
+def _sum(sizes: Iterable[int]) -> str:
+    return number(sum(sizes))
 
 
 def number(size: float) -> str:

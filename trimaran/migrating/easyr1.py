@@ -27,7 +27,6 @@ from trimaran.migrating.rows_file import column_names, has_template
 from trimaran.migrating.shared import (
     ALL_PROMPTS,
     BEFORE,
-    HERE,
     LOGGED_TEXT,
     MEGATRON,
     MEMORY,
@@ -35,6 +34,7 @@ from trimaran.migrating.shared import (
     NO_KL,
     PADDING,
     ROOM,
+    TURNS,
     VALIDATES_ONLY,
     WHOLE,
     Shape,
@@ -391,7 +391,7 @@ ROWS: tuple[Row, ...] = (
     part("algorithm.filter_key", "algorithm.online_filtering", "overall"),
     part("algorithm.filter_low", "algorithm.online_filtering", 0.01),
     part("algorithm.filter_high", "algorithm.online_filtering", 0.99),
-    ignored("worker.hybrid_engine", HERE, True),
+    ignored("worker.hybrid_engine", TURNS, True),
     ignored(f"{ACTOR}.strategy", MEGATRON, "fsdp"),
     own(
         f"{ACTOR}.global_batch_size",
@@ -513,7 +513,7 @@ ROWS: tuple[Row, ...] = (
         "parameters are split by trainer.tensor_parallel and pipeline_parallel, the optimizer by"
         " distributed_optimizer; numbers are those of model.dtype and trainer.optimizer",
     ),
-    ignored(f"{ACTOR}.offload.offload_params", HERE, False),
+    ignored(f"{ACTOR}.offload.offload_params", TURNS, False),
     switch(f"{ACTOR}.offload.offload_optimizer", False, "trainer.offload", ["optimizer"], ROOM),
     only(f"{ROLLOUT}.name", "vllm", ("vllm",), "the engine is vLLM", "give vllm"),
     same(f"{ROLLOUT}.n", "rollout.group_size", 1, to=whole),

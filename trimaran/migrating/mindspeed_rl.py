@@ -32,6 +32,7 @@ from trimaran.migrating.shared import (
     NO_CRITIC,
     NO_KL,
     PADDING,
+    TURNS,
     WHOLE,
     Shape,
     data_file,
@@ -744,7 +745,7 @@ ROWS: tuple[Row, ...] = (
         "the reference is always model.path, also after a resume",
     ),
     ignored(f"{RL}.integrated_mode_config.*", HERE),
-    ignored(f"{RL}.use_integrated_worker", HERE, True),
+    ignored(f"{RL}.use_integrated_worker", TURNS, True),
     ignored(
         f"{RL}.share_backbone", "with adapters the reference is the model without them, always"
     ),
@@ -817,9 +818,9 @@ ROWS: tuple[Row, ...] = (
         f"{GENERATE}.dtype", "model.dtype", "bfloat16", {"bfloat16": "bfloat16"}, "give bfloat16"
     ),
     noted(f"{GENERATE}.gpu_memory_utilization", "rollout.memory_fraction", 0.5, MEMORY, real),
-    ignored(f"{GENERATE}.offload_train_optimizer", HERE, False),
-    ignored(f"{GENERATE}.offload_train_grad", HERE, False),
-    ignored(f"{GENERATE}.offload_train_param", HERE, False),
+    ignored(f"{GENERATE}.offload_train_optimizer", TURNS, False),
+    ignored(f"{GENERATE}.offload_train_grad", TURNS, False),
+    ignored(f"{GENERATE}.offload_train_param", TURNS, False),
     same(
         f"{GENERATE}.enable_prefix_caching",
         "rollout.prefix_cache",

@@ -305,6 +305,10 @@ def reward_function(path: Any, name: Any, options: Mapping[str, Any], text: str 
 
 
 HERE = "the engine has devices of its own here, and nothing makes room for it"
+TURNS = (
+    "each pool has devices of its own here; with run.pools=colocated they take turns, and who waits gives"
+    " its memory there up"
+)
 PADDING = "micro-batches are packed: there is no padding to remove"
 ROOM = "there it makes room for the engine; leave it out where `trimaran plan` finds room"
 MEMORY = (

@@ -32,6 +32,7 @@ from trimaran.migrating.shared import (
     NO_CRITIC,
     PADDING,
     ROOM,
+    TURNS,
     VALIDATES_ONLY,
     WHOLE,
     data_file,
@@ -371,12 +372,12 @@ ROWS: tuple[Row, ...] = (
         "the optimizer is on the host with"
         " trainer.offload: [optimizer], and otherwise as docs/algorithms.md says",
     ),
-    ignored(f"{ACTOR}.fsdp_config.param_offload", HERE, False),
+    ignored(f"{ACTOR}.fsdp_config.param_offload", TURNS, False),
     own(f"{ACTOR}.fsdp_config.optimizer_offload", "trainer.offload", False, ROOM, to.offload),
     ignored(f"{ACTOR}.fsdp_config.wrap_policy.*", "no parameter is gathered for a layer here"),
     own(f"{MCORE}.optimizer_offload", "trainer.offload", False, ROOM, to.offload),
     own(f"{MCORE}.grad_offload", "trainer.offload", False, ROOM, to.offload),
-    ignored(f"{MCORE}.param_offload", HERE, False),
+    ignored(f"{MCORE}.param_offload", TURNS, False),
     part(
         f"{MCORE}.tensor_model_parallel_size",
         "trainer.n_gpus_per_node",
@@ -609,7 +610,7 @@ ROWS: tuple[Row, ...] = (
     noted(f"{ROLLOUT}.gpu_memory_utilization", "rollout.memory_fraction", 0.5, MEMORY, real),
     only(f"{ROLLOUT}.ignore_eos", False, (False,), "an answer ends at its end", "give false"),
     same(f"{ROLLOUT}.enforce_eager", "rollout.eager", False),
-    ignored(f"{ROLLOUT}.free_cache_engine", HERE, True),
+    ignored(f"{ROLLOUT}.free_cache_engine", TURNS, True),
     same(f"{ROLLOUT}.tensor_model_parallel_size", "rollout.tensor_parallel", 2, to=whole),
     only(
         f"{ROLLOUT}.pipeline_model_parallel_size",
@@ -794,7 +795,7 @@ ROWS: tuple[Row, ...] = (
     ),
     only(f"{MODEL}.lora.dropout", 0.0, (0, 0.0), "none", "adapters have no dropout here; give 0"),
     # The rest of the trainer.
-    ignored("actor_rollout_ref.hybrid_engine", HERE, True),
+    ignored("actor_rollout_ref.hybrid_engine", TURNS, True),
     ignored(
         "actor_rollout_ref.nccl_timeout", "trainer.step_timeout, weight_sync.stage_timeout", 600
     ),

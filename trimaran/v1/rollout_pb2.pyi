@@ -144,6 +144,16 @@ class AbortWeightsResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class SleepRequest(_message.Message):
+    __slots__ = ("caller",)
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ...) -> None: ...
+
+class SleepResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ReadBackRequest(_message.Message):
     __slots__ = ("caller", "version", "blocks", "timeout_seconds")
     CALLER_FIELD_NUMBER: _ClassVar[int]

@@ -56,6 +56,11 @@ class RolloutServiceStub(object):
                 request_serializer=trimaran_dot_v1_dot_rollout__pb2.AbortWeightsRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_rollout__pb2.AbortWeightsResponse.FromString,
                 _registered_method=True)
+        self.Sleep = channel.unary_unary(
+                '/trimaran.v1.RolloutService/Sleep',
+                request_serializer=trimaran_dot_v1_dot_rollout__pb2.SleepRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_rollout__pb2.SleepResponse.FromString,
+                _registered_method=True)
         self.ReadBack = channel.unary_unary(
                 '/trimaran.v1.RolloutService/ReadBack',
                 request_serializer=trimaran_dot_v1_dot_rollout__pb2.ReadBackRequest.SerializeToString,
@@ -102,8 +107,17 @@ class RolloutServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Sleep(self, request, context):
+        """Leaves the devices to the trainer, where both take turns on them; the next
+        CommitWeights wakes the engine. Refused in separate pools. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReadBack(self, request, context):
-        """Reads loaded blocks back from the engine, beside generation.
+        """Reads loaded blocks back from the engine, beside generation. Refused while
+        it sleeps.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,6 +152,11 @@ def add_RolloutServiceServicer_to_server(servicer, server):
                     servicer.AbortWeights,
                     request_deserializer=trimaran_dot_v1_dot_rollout__pb2.AbortWeightsRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_rollout__pb2.AbortWeightsResponse.SerializeToString,
+            ),
+            'Sleep': grpc.unary_unary_rpc_method_handler(
+                    servicer.Sleep,
+                    request_deserializer=trimaran_dot_v1_dot_rollout__pb2.SleepRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_rollout__pb2.SleepResponse.SerializeToString,
             ),
             'ReadBack': grpc.unary_unary_rpc_method_handler(
                     servicer.ReadBack,
@@ -260,6 +279,33 @@ class RolloutService(object):
             '/trimaran.v1.RolloutService/AbortWeights',
             trimaran_dot_v1_dot_rollout__pb2.AbortWeightsRequest.SerializeToString,
             trimaran_dot_v1_dot_rollout__pb2.AbortWeightsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Sleep(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.RolloutService/Sleep',
+            trimaran_dot_v1_dot_rollout__pb2.SleepRequest.SerializeToString,
+            trimaran_dot_v1_dot_rollout__pb2.SleepResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class TrainerServiceStub(object):
-    """Served by every trainer rank. Callers speak to rank 0, which hands each
-    request on to the other ranks.
+    """Served by every trainer rank. Callers speak to rank 0, which tells the other
+    ranks what they must take part in.
     """
 
     def __init__(self, channel):
@@ -79,8 +79,8 @@ class TrainerServiceStub(object):
 
 
 class TrainerServiceServicer(object):
-    """Served by every trainer rank. Callers speak to rank 0, which hands each
-    request on to the other ranks.
+    """Served by every trainer rank. Callers speak to rank 0, which tells the other
+    ranks what they must take part in.
     """
 
     def TrainBatch(self, request, context):
@@ -93,7 +93,7 @@ class TrainerServiceServicer(object):
 
     def HoldGroups(self, request, context):
         """Groups of a batch that is too large for one message, before its TrainBatch.
-        Idempotent by step and place.
+        Idempotent by step and place. Rank 0 keeps them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -195,8 +195,8 @@ def add_TrainerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TrainerService(object):
-    """Served by every trainer rank. Callers speak to rank 0, which hands each
-    request on to the other ranks.
+    """Served by every trainer rank. Callers speak to rank 0, which tells the other
+    ranks what they must take part in.
     """
 
     @staticmethod

@@ -72,6 +72,16 @@ class PublishVersionRequest(_message.Message):
     version: _types_pb2.PolicyVersion
     def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ...) -> None: ...
 
+class SleepReplicasRequest(_message.Message):
+    __slots__ = ("caller",)
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ...) -> None: ...
+
+class SleepReplicasResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class Routing(_message.Message):
     __slots__ = ("live", "routable", "unroutable", "drained")
     class UnroutableEntry(_message.Message):

@@ -51,6 +51,11 @@ class WeightSyncServiceStub(object):
                 request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.PublishVersionRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.PublishVersionResponse.FromString,
                 _registered_method=True)
+        self.SleepReplicas = channel.unary_unary(
+                '/trimaran.v1.WeightSyncService/SleepReplicas',
+                request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.SleepReplicasRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.SleepReplicasResponse.FromString,
+                _registered_method=True)
         self.GetRouting = channel.unary_unary(
                 '/trimaran.v1.WeightSyncService/GetRouting',
                 request_serializer=trimaran_dot_v1_dot_weight__sync__pb2.GetRoutingRequest.SerializeToString,
@@ -112,6 +117,15 @@ class WeightSyncServiceServicer(object):
     def PublishVersion(self, request, context):
         """Brings a version to every replica: stage, record the commit, commit.
         Returns once it is live. Idempotent by version.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SleepReplicas(self, request, context):
+        """Where trainer and replicas take turns on the same devices: puts every
+        replica to sleep until the next PublishVersion, which wakes them. Returns
+        once all sleep that answer. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -183,6 +197,11 @@ def add_WeightSyncServiceServicer_to_server(servicer, server):
                     servicer.PublishVersion,
                     request_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.PublishVersionRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_weight__sync__pb2.PublishVersionResponse.SerializeToString,
+            ),
+            'SleepReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.SleepReplicas,
+                    request_deserializer=trimaran_dot_v1_dot_weight__sync__pb2.SleepReplicasRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_weight__sync__pb2.SleepReplicasResponse.SerializeToString,
             ),
             'GetRouting': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRouting,
@@ -303,6 +322,33 @@ class WeightSyncService(object):
             '/trimaran.v1.WeightSyncService/PublishVersion',
             trimaran_dot_v1_dot_weight__sync__pb2.PublishVersionRequest.SerializeToString,
             trimaran_dot_v1_dot_weight__sync__pb2.PublishVersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SleepReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.WeightSyncService/SleepReplicas',
+            trimaran_dot_v1_dot_weight__sync__pb2.SleepReplicasRequest.SerializeToString,
+            trimaran_dot_v1_dot_weight__sync__pb2.SleepReplicasResponse.FromString,
             options,
             channel_credentials,
             insecure,

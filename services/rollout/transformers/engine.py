@@ -42,6 +42,8 @@ Work = tuple[Callable[[], Any], "Future[Any]"]
 
 
 class TransformersEngine:
+    sleeps = True
+
     def __init__(self, config: RunConfig, device: Device) -> None:
         self._config = config
         self._device = device
@@ -53,6 +55,8 @@ class TransformersEngine:
         self._outcome = threading.Lock()
         """Held for moments: a load is either given up or through."""
         self._num_loads = 0
+        self._shapes: dict[torch.nn.Parameter, torch.Size] = {}
+        """Of the parameters, while it sleeps."""
         self._batches: set[DecodeBatch] = set()
 
     @property
@@ -163,6 +167,9 @@ class TransformersEngine:
         self._live = None
         self._num_loads += 1
         try:
+            for parameter, shape in self._shapes.items():
+                parameter.data = parameter.new_empty(shape)
+            self._shapes = {}
             _copy_weights(self._model, shadow)
         except Exception as error:
             raise TransferError(
@@ -173,6 +180,17 @@ class TransformersEngine:
                 raise TransferError(f"version {version} loaded after it was given up")
             self._live = version
         return time.monotonic() - started
+
+    async def sleep(self) -> None:
+        await self._between_steps(self._drop_weights)
+
+    def _drop_weights(self) -> None:
+        """The groups under way end at their next step, and their keys and values with them."""
+        self._live = None
+        if not self._shapes:
+            self._shapes = {parameter: parameter.shape for parameter in self._model.parameters()}
+        for parameter in self._shapes:
+            parameter.data = parameter.new_empty(0)
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         from services.rollout.read_back import SLICE_SECONDS, join, read_by_name, run_slice

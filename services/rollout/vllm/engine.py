@@ -72,6 +72,7 @@ SUBMIT_SECONDS = 20.0
 class VllmEngine:
     tells_experts = True
     spans_hosts = True
+    sleeps = True
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class VllmEngine:
         self._streams: set[VllmStream] = set()
         self._numbers = itertools.count()
         self._live: VersionId | None = None
+        self._is_asleep = False
         # Submitting and updating exclude each other, so that an update knows every sample.
         self._lock = asyncio.Lock()
 
@@ -352,7 +354,11 @@ class VllmEngine:
     async def _load(self, shadow: Shadow, version: VersionId) -> float:
         started = time.monotonic()
         await self._pause()
+        await self._wake("weights")
         await self._workers.load(shadow.path, shadow.description())
+        # After the load, which needs room of its own for a moment.
+        await self._wake("kv_cache")
+        self._is_asleep = False
         await self._pass_outputs()
         made = self._count_made()
         for stream in self._streams:
@@ -360,6 +366,30 @@ class VllmEngine:
         self._live = version
         await self.llm.resume_generation()
         return time.monotonic() - started
+
+    async def sleep(self) -> None:
+        """vLLM's sleep mode at level 2: weights, keys and values are dropped, for the next version lies in
+        the shadow. On the host vLLM has no sleep mode, so keys and values alone give up their memory."""
+        async with self._lock, self._workers.turn:
+            self._end_streams("this replica has gone to sleep")
+            # After a load that failed half of it may be awake, and vLLM takes it for asleep.
+            await self._wake("weights")
+            await self._wake("kv_cache")
+            self._is_asleep = True
+            if self._device.on_host:
+                await self._pause()
+                await self._workers.drop_cache()
+            else:
+                await self.llm.sleep(level=2)
+
+    async def _wake(self, what: str) -> None:
+        """`what`: vLLM's tag, "weights" or "kv_cache"; the core goes on once it has both."""
+        if not self._is_asleep:
+            return
+        if not self._device.on_host:
+            await self.llm.wake_up(tags=[what])
+        elif what == "kv_cache":
+            await self._workers.restore_cache()
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         return await self._workers.read_back(manifest, ranges)
@@ -398,9 +428,12 @@ class VllmEngine:
 
     def _fail_streams(self, version: VersionId) -> None:
         """The core stays paused with half a version: nobody may see a token of it."""
+        self._end_streams(f"version {version} failed to load on this replica")
+
+    def _end_streams(self, why: str) -> None:
         self._live = None
         for stream in self._streams:
-            stream.collector.put(BehindError(f"version {version} failed to load on this replica"))
+            stream.collector.put(BehindError(why))
 
     @property
     def num_running(self) -> int:

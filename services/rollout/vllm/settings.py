@@ -105,6 +105,8 @@ def engine_arguments(
         "disable_log_stats": True,
         "enable_log_requests": False,
     }
+    if config.is_colocated and not device.on_host:
+        arguments["enable_sleep_mode"] = True
     if config.trainer.router.replay:
         check_tells_experts()
         arguments["enable_return_routed_experts"] = True

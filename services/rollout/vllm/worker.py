@@ -42,6 +42,8 @@ class WorkerExtension:
     model_config: Any
     finish_weight_update: Any
     _reader: Reader
+    _cache_sizes: dict[torch.Tensor, int]
+    """In bytes, of keys and values that were dropped."""
 
     def attempt(
         self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -98,6 +100,19 @@ class WorkerExtension:
 
         runner = self.model_runner
         load_shadow(runner.get_model(), self.model_config, runner.device, path, description)
+
+    def drop_cache(self) -> None:
+        """The tensors stay the same objects, and those that see them, too: their memory alone goes."""
+        self._cache_sizes = {
+            tensor: tensor.untyped_storage().nbytes() for tensor in self.model_runner.kv_caches
+        }
+        for tensor in self._cache_sizes:
+            tensor.untyped_storage().resize_(0)
+
+    def restore_cache(self) -> None:
+        for tensor, size in self._cache_sizes.items():
+            tensor.untyped_storage().resize_(size)
+            tensor.zero_()
 
     def pack_heads(self) -> None:
         """After every load: see `load.pack_heads`."""

@@ -72,6 +72,15 @@ class VllmWorkers:
         await self._call("finish_weight_update")
         self._is_update_open = False
 
+    async def drop_cache(self) -> None:
+        """Keys and values on the host give up their memory until `restore_cache`. Hold `turn`, with the
+        core paused."""
+        await self._call("drop_cache")
+
+    async def restore_cache(self) -> None:
+        """As it was; what stood in it is gone."""
+        await self._call("restore_cache")
+
     async def answer(self, on_turn: Callable[[], None]) -> None:
         """Returns once the core and every worker have taken a call. `on_turn` is called when it goes
         out: a load, which may be long, is waited for before."""

@@ -25,13 +25,21 @@ PARTS = (
 class MainWeight:
     parameter: str
     """Its name."""
-    shape: torch.Size
-    """The parameter's."""
+    held: torch.nn.Parameter
+    """The parameter itself; its values may be away on the host."""
     main: torch.Tensor
-    computes: torch.Tensor
-    """The elements of the parameter itself, a view."""
     part: slice | None = None
     """Of the flat parameter, where this is not the whole one."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """The parameter's."""
+        return self.held.shape
+
+    @property
+    def computes(self) -> torch.Tensor:
+        """The elements of the parameter itself, a view: its values must be there."""
+        return self.held if self.part is None else self.held.detach().view(-1)[self.part]
 
     @property
     def name(self) -> str:
@@ -53,7 +61,7 @@ class MainWeight:
     @property
     def is_copy(self) -> bool:
         """Else the parameter itself is what the optimizer adds to."""
-        return self.main.dtype != self.computes.dtype
+        return self.main.dtype != self.held.dtype
 
 
 def main_weights(named: Iterable[tuple[str, torch.nn.Parameter]]) -> Iterator[MainWeight]:
@@ -61,11 +69,10 @@ def main_weights(named: Iterable[tuple[str, torch.nn.Parameter]]) -> Iterator[Ma
     for name, parameter in named:
         part: slice | None = getattr(parameter, "main_part", None)
         if part is not None:
-            computes = parameter.detach().view(-1)[part]
-            yield MainWeight(name, parameter.shape, parameter.main_param, computes, part)  # type: ignore[attr-defined]
+            yield MainWeight(name, parameter, parameter.main_param, part)  # type: ignore[attr-defined]
         elif not hasattr(parameter, "main_part"):
             main = getattr(parameter, "main_param", parameter)
-            yield MainWeight(name, parameter.shape, main, parameter)
+            yield MainWeight(name, parameter, main)
 
 
 def mark_parts(stages: Iterable[torch.nn.Module], optimizer: Any) -> None:

@@ -104,7 +104,10 @@ class MegatronPolicy:
             for group in adam.param_groups
             for main in group["params"]
         }
-        self._on_host = HostCopies()
+        is_off_loaded = "optimizer" in config.trainer.offload
+        self._on_host = HostCopies(keeps_memory=is_off_loaded or device.type != "cpu")
+        """Of the optimizer."""
+        self._weights_on_host = HostCopies(keeps_memory=device.type != "cpu")
         tensors = load_tensors(config.model.path, architecture.facts.tied)
         check_names(tensors, architecture)
         self._load(self._stages, tensors)
@@ -146,6 +149,22 @@ class MegatronPolicy:
             for one in self._data_parallel:
                 one.offload_grad_buffers()
 
+    def put_away(self) -> None:
+        """Leaves the device to others: parameters and optimizer wait on the host, gradients have no memory.
+        Nothing is computed until `bring_back`; `state` gives the same as before."""
+        if not self._on_host.is_away:
+            self._on_host.put_away(self._optimizer_tensors())
+        self._weights_on_host.put_away(
+            tensor for stage in self._stages for tensor in (*stage.parameters(), *stage.buffers())
+        )
+        # Last, as it also gives the device's driver back what torch keeps for later.
+        for one in self._data_parallel:
+            one.offload_grad_buffers()
+
+    def bring_back(self) -> None:
+        """What `put_away` took; the optimizer and gradients when they are needed."""
+        self._weights_on_host.bring_back()
+
     def _optimizer_tensors(self) -> Iterator[torch.Tensor]:
         """Without main weights that are the parameters themselves."""
         for one in self._main_weights():
@@ -171,16 +190,15 @@ class MegatronPolicy:
             with switched_off(chain(*(stage.adapters.values() for stage in self._stages))):
                 return [one.logprobs_M for one in self.forward(micro_batches)]
         assert self._reference, "a reference exists only with a KL coefficient"
-        if self._config.algorithm.kl.offload:
-            for stage in self._reference:
-                stage.to(self.device)
+        for stage in self._reference:  # wherever it is
+            stage.to(self.device)
         self._expect_images(micro_batches)
         outputs = schedule.infer(self._reference, micro_batches, entropy=False)
         self._put_reference_away()
         return [one.logprobs_M for one in outputs]
 
     def _put_reference_away(self) -> None:
-        if self._config.algorithm.kl.offload:
+        if self._config.algorithm.kl.offload or self._config.is_colocated:
             for stage in self._reference:
                 stage.to("cpu")
 
@@ -202,8 +220,7 @@ class MegatronPolicy:
 
     def zero_gradients(self) -> None:
         for one in self._data_parallel:
-            if "gradients" in self._config.trainer.offload:
-                one.restore_grad_buffers()
+            one.restore_grad_buffers()  # where they are away
             one.zero_grad_buffer()
         self._optimizer.zero_grad()
 
@@ -334,7 +351,8 @@ class MegatronPolicy:
         """
         state = {}
         for one in self._main_weights():
-            state[f"main.{one.name}"] = self._on_host.values(one.main)
+            holder = self._on_host if one.is_copy else self._weights_on_host
+            state[f"main.{one.name}"] = holder.values(one.main)
             for key in self._moments if self.num_updates else ():
                 adam = self._adam_of[id(one.main)]
                 if key not in adam.state[one.main]:

@@ -130,6 +130,7 @@ class CatchUps:
         self._targets: dict[str, PolicyVersion | None] = {}
         """What each is being brought up to."""
         self._held_off: set[str] = set()
+        self._rests = False
         self._due: dict[str, tuple[Member, float]] = {}
         """When a replica with these faults is tried again. It outlives the task: publications
         that follow each other closely must not begin the pause anew each time."""
@@ -141,7 +142,7 @@ class CatchUps:
         has been replaced: those who had that one have begun to write over it.
         """
         live = self._ledger.live
-        if live is None:
+        if live is None or self._rests:
             return
         for member in self._pool.members:
             if self._pool.is_routable(member):
@@ -156,6 +157,15 @@ class CatchUps:
                 task = asyncio.create_task(self._run(member), name=f"catch-up of {member.name}")
                 task.add_done_callback(log_failure)
                 self._tasks[member.name] = member, task
+
+    async def rest(self) -> None:
+        """None begins until `go_on`: a replica that is brought up takes devices."""
+        self._rests = True
+        await self._stop(list(self._tasks))
+
+    def go_on(self) -> None:
+        self._rests = False
+        self.start()
 
     @asynccontextmanager
     async def held_off(self, members: Sequence[Member]) -> AsyncIterator[None]:

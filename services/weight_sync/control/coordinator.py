@@ -1,6 +1,7 @@
 """Makes a version live on the pool, in two phases, and keeps every replica at it.
 
     publish   STAGE on the members ─▶ commit record ─▶ COMMIT on each ─▶ sample read-back
+    sleep     no read-back, no catch-up, SLEEP on each; until the next publication
     catch up  relay for whoever joined, failed or was reported ─▶ COMMIT ─▶ full read-back
 
 Before the commit record the old version serves everywhere and an abort
@@ -106,6 +107,8 @@ class Coordinator:
         self._publisher = Publisher(parts, self._catch_ups)
         self._publishing = asyncio.Lock()
         """One version at a time."""
+        self._asleep: tuple[Member, ...] = ()
+        """Put to sleep since the last publication."""
         self._publications: dict[tuple[int, PolicyVersion], asyncio.Task[Published]] = {}
         """By epoch and version: what a controller began that was replaced is not its successor's."""
         self._leaving: set[asyncio.Task[None]] = set()
@@ -238,6 +241,20 @@ class Coordinator:
                     raise answer
         return tuple(proofs), unroutable
 
+    async def sleep(self, caller: Caller) -> None:
+        """Where the trainer has the same devices: every replica leaves them to it, until `publish`.
+
+        Read-backs end, and nobody is brought up meanwhile. A replica that does not sleep leaves routing;
+        the trainer waits for its devices. It stays what it is to a publication: live at its version.
+        """
+        await self.meet(caller)
+        async with self._publishing:
+            self._check_epoch(caller)
+            await self._catch_ups.rest()
+            await self._prover.finish_sample()
+            self._asleep = tuple(self._pool.members)
+            await self._pool.sleep(self._asleep, self._config.commit_timeout)
+
     async def publish(self, caller: Caller, version: PolicyVersion) -> Published:
         """Routing and metrics, once the version is live on at least one replica.
 
@@ -260,11 +277,16 @@ class Coordinator:
         try:
             async with self._publishing:
                 self._check_epoch(caller)
-                if not self._is_live(version):
+                if self._is_live(version):
+                    # They hold it, and sleep: what a controller asks for that was started again.
+                    for member in self._asleep:
+                        self._pool.members.mark_held(member, None)
+                else:
                     metrics = await self._publisher.make_live(caller, version)
                     self.last_pause = metrics["weight_sync/pause/seconds"]
+                self._asleep = ()
         finally:
-            self._catch_ups.start()
+            self._catch_ups.go_on()
         await self._publisher.until_routable(version)
         return self.routing(), metrics
 

@@ -45,6 +45,7 @@ class Rollout(Protocol):
         keep_live: bool,
     ) -> Staged: ...
     async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float: ...
+    async def sleep(self, timeout: float) -> None: ...
     async def abort_weights(self, version: VersionId, attempt: str) -> None: ...
     async def read_back(
         self, version: VersionId, blocks: Ranges, timeout: float
@@ -182,6 +183,20 @@ class ReplicaPool:
         self.members.mark_loaded(member, live)
         self._changed.set()
         return pause
+
+    async def sleep(self, members: Sequence[Member], timeout: float) -> None:
+        """Each leaves its devices to the trainer. One that does not leaves routing: it ends, or has."""
+        async with self.connected(members) as rollouts:
+            answers = await asyncio.gather(
+                *(rollouts[member].sleep(timeout) for member in members), return_exceptions=True
+            )
+        failed: dict[Member, str] = {}
+        for member, answer in zip(members, answers, strict=True):
+            if isinstance(answer, TrimaranError):
+                failed[member] = f"does not sleep: {answer}"
+            elif answer is not None:
+                raise answer
+        await self.exclude(failed)
 
     def abort(self, members: Sequence[Member], version: VersionId, attempt: Attempt) -> None:
         """Told, not waited for: a replica that is gone must not hold up the others."""

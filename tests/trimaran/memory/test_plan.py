@@ -19,7 +19,7 @@ from trimaran.memory.plan import (
     refuse_impossible,
 )
 from trimaran.memory.replica import replica_memory
-from trimaran.memory.table import align, describe, groups
+from trimaran.memory.table import align, describe, groups, number
 
 KEYS = 2 * 28 * 4 * 128 * 2
 """Bytes of a token's keys and values in Qwen2.5-7B."""
@@ -113,6 +113,22 @@ def test_on_a_cpu_everything_shares_the_host() -> None:
     (fault,) = find_faults(plan, Room(host=plan.peak_on_host() - 1))
     assert "set trainer.micro_batch_tokens=" in fault
     assert find_faults(plan, Room(host=plan.peak_on_host())) == ()
+
+
+def test_colocated_pools_have_the_trainers_state_on_the_host() -> None:
+    sections: dict[str, Any] = {
+        "trainer": {"tensor_parallel": 4},
+        "rollout": {"tensor_parallel": 4},
+    }
+    apart = plan_of(**sections)
+    together = plan_of(**sections, run={"pools": "colocated"})
+    away = sum(rank.weights + rank.optimizer for rank in apart.ranks)
+    assert together.sure_on_host() == apart.sure_on_host() + away
+    lines = [*describe(together, Room())]
+    (of_rank,) = (line for line in lines if line.startswith("on the host in the rollout's turn"))
+    assert number(apart.ranks[0].weights + apart.ranks[0].optimizer) in of_rank
+    (of_all,) = (line for line in lines if line.startswith("the trainer's state in the rollout's"))
+    assert of_all.endswith(number(away))
 
 
 def test_ranks_on_a_cpu_have_equal_parts_of_what_others_leave() -> None:

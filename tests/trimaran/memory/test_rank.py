@@ -69,6 +69,13 @@ def test_what_is_off_loaded_is_there_for_an_update_and_not_in_a_backward_pass() 
     assert (alone.resident, alone.peak(64)) == (14 * COUNT, kept.peak(64))
 
 
+def test_a_rank_that_takes_turns_leaves_all_but_gradients_on_the_host() -> None:
+    kept = rank_memory(MODEL, ONE.place(0), WORK, Choices(reference=True))
+    rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(reference=True, takes_turns=True))
+    assert (kept.away, rank.away) == (0, (2 + 12 + 2) * COUNT)
+    assert rank.peak(64) == kept.peak(64), "in its own turn it has the device alone"
+
+
 def test_a_reference_is_the_weights_once_more() -> None:
     rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(reference=True))
     assert rank.reference == 2 * COUNT

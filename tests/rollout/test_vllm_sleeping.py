@@ -1,0 +1,111 @@
+"""vLLM's sleep mode as the engine uses it. vLLM itself is a fake here: tests/contract checks that the calls exist."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.rollout.vllm.settings import engine_arguments
+from tests.rollout.test_vllm_deadlines import (
+    LOAD,
+    NEW,
+    OLD,
+    REQUEST,
+    SHADOW,
+    engine,
+    given_up,
+    llm,
+)
+from trimaran.config import parse_config
+from trimaran.device import Device
+from trimaran.errors import BehindError, TransferError
+
+__all__ = ["engine", "llm"]
+
+HOST, NPU = Device("cpu", "gloo"), Device("npu", "hccl")
+SLEEP = {NPU: ["sleep 2"], HOST: ["pause", "drop_cache"]}
+WOKEN = ["wake weights", "wake kv_cache"]
+
+
+@pytest.fixture(params=[NPU, HOST], ids=["npu", "cpu"])
+def device(request, engine, llm, monkeypatch):
+    """Of the engine, whose vLLM records the calls of its sleep mode."""
+
+    async def sleep(level):
+        await llm.call(f"sleep {level}")
+
+    async def wake_up(tags):
+        for tag in tags:
+            await llm.call(f"wake {tag}")
+
+    monkeypatch.setattr(llm, "sleep", sleep, raising=False)
+    monkeypatch.setattr(llm, "wake_up", wake_up, raising=False)
+    monkeypatch.setattr(engine, "_device", request.param)
+    return request.param
+
+
+def test_weights_are_dropped_and_a_version_wakes_first_them_and_then_the_cache(engine, llm, device):
+    async def main():
+        await engine.sleep()
+        assert llm.events[0] is BehindError  # a request under way
+        assert llm.events[1:] == SLEEP[device]
+        with pytest.raises(BehindError, match="no version"):
+            await engine._submit(REQUEST, {0: ()})
+        llm.events.clear()
+        await engine.load_weights(SHADOW, NEW)
+        await engine.load_weights(SHADOW, OLD)  # awake
+
+    asyncio.run(main())
+    before, after = (
+        (["wake weights"], ["wake kv_cache"]) if device is NPU else ([], ["restore_cache"])
+    )
+    first = [LOAD[0], *before, *LOAD[1:5], *after, *LOAD[5:]]
+    assert llm.events == [*first, *LOAD]
+
+
+def test_one_that_woke_by_half_is_woken_whole_before_it_sleeps_again(engine, llm, device):
+    """vLLM takes it for asleep, and would leave the weights where they are."""
+
+    async def main():
+        await engine.sleep()
+        llm.fails = {"update_weights"}
+        with pytest.raises(TransferError):
+            await engine.load_weights(SHADOW, NEW)
+        llm.fails = set()
+        llm.events.clear()
+        await engine.sleep()
+
+    asyncio.run(main())
+    woken = WOKEN if device is NPU else ["restore_cache"]
+    assert llm.events == [BehindError, *woken, *SLEEP[device]]
+
+
+def test_a_load_waits_until_it_sleeps(engine, llm, device):
+    async def main():
+        llm.hangs = {SLEEP[device][-1]}
+        sleeping = asyncio.create_task(engine.sleep())
+        await asyncio.sleep(0.02)
+        await given_up(engine.load_weights(SHADOW, NEW))
+        assert "update_weights" not in llm.events
+        sleeping.cancel()
+
+    asyncio.run(main())
+
+
+def test_sleep_mode_is_asked_for_where_devices_are_shared(monkeypatch):
+    tree = {
+        "model": {"path": "unused"},
+        "data": {"train": "unused.jsonl"},
+        "reward": {"rules": {"last_integer": 1.0}},
+        "rollout": {"eager": True},
+    }
+    monkeypatch.setattr("services.rollout.vllm.settings.takes_images", lambda path: False)
+
+    def asked(pools: str, device: Device) -> bool:
+        config = parse_config(tree | {"run": {"pools": pools}})
+        return engine_arguments(config, device, None).get("enable_sleep_mode", False)
+
+    assert asked("colocated", NPU)
+    assert not asked("separate", NPU)
+    assert not asked("colocated", HOST), "vLLM refuses it there"

@@ -1,0 +1,127 @@
+"""Replicas that leave their devices to the trainer between two publications."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.weight_sync.fakes import CALLER, RUN, World, take_over, version_of
+from tests.weight_sync.test_coordinator import (
+    join,
+    names,
+    publish,
+    publish_all,
+    running,
+    until,
+    without_proofs,
+)
+from trimaran.errors import StaleEpochError
+from trimaran.types import ProofLevel
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_all_sleep_and_the_next_version_wakes_them(world, tmp_path):
+    async def scenario():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world)
+            world.events.clear()
+            await coordinator.sleep(CALLER)
+            assert names(coordinator) == ["a", "b"], "what they are to hold has not changed"
+            await publish(coordinator, world, 2)
+            assert not any(process.is_asleep for process in world.replicas.values())
+            events = without_proofs(world.events)
+            assert events[:2] == ["a sleeps", "b sleeps"]
+            assert "a commits 0.2" in events[2:]
+            assert names(coordinator) == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
+def test_a_read_back_ends_before_they_sleep_and_none_begins_meanwhile(world, tmp_path):
+    async def scenario():
+        async with running(world, tmp_path, level=ProofLevel.SAMPLED) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world)
+            await publish(coordinator, world, 2)  # begins a sample
+            await coordinator.sleep(CALLER)
+            world.events.clear()
+            await asyncio.sleep(0.1)
+            assert world.events == []
+            assert names(coordinator) == ["a"]
+            proofs, why = await coordinator.verify([])
+            assert (proofs, list(why)) == ((), ["a"])
+            assert names(coordinator) == ["a"], "a question of people changes nothing"
+
+    asyncio.run(scenario())
+
+
+def test_who_joins_meanwhile_is_not_brought_up_before_the_publication(world, tmp_path):
+    async def scenario():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world)
+            await coordinator.sleep(CALLER)
+            await join(coordinator, world, "b")
+            await asyncio.sleep(0.1)
+            assert world.replicas["b"].loaded is None
+            await publish_all(coordinator, world, 2)
+            assert names(coordinator) == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
+def test_one_that_does_not_sleep_leaves_routing_and_the_others_go_on(world, tmp_path):
+    async def scenario():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world)
+            world.replicas["b"].commit = "gone"
+            await coordinator.sleep(CALLER)
+            assert names(coordinator) == ["a"]
+            assert "does not sleep" in coordinator.routing().unroutable["b"]
+            await publish(coordinator, world, 2)
+            assert names(coordinator) == ["a"]
+            await join(coordinator, world, "b")
+            await until(lambda: names(coordinator) == ["a", "b"])
+
+    asyncio.run(scenario())
+
+
+def test_a_controller_that_was_started_again_wakes_them_with_the_version_that_they_had(
+    world, tmp_path
+):
+    async def scenario():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world)
+            await coordinator.sleep(CALLER)
+            caller = await take_over(tmp_path)
+            await coordinator.publish(caller, version_of(1))
+            await until(lambda: names(coordinator) == ["a", "b"])
+            assert not any(process.is_asleep for process in world.replicas.values())
+            with pytest.raises(StaleEpochError):
+                await coordinator.sleep(CALLER)
+
+    asyncio.run(scenario())
+
+
+def test_one_that_sleeps_unknown_to_weight_sync_is_woken_by_what_it_says_of_itself(world, tmp_path):
+    """Weight sync was started again since: it takes the replica for awake until that is asked for tokens."""
+
+    async def scenario():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world)
+            world.replicas["a"].is_asleep = True
+            for _ in range(2):
+                await coordinator.heartbeat(RUN, "a", 1, None)
+            await until(lambda: not world.replicas["a"].is_asleep)
+            await until(lambda: names(coordinator) == ["a"])
+
+    asyncio.run(scenario())
