@@ -80,8 +80,8 @@ def model_folder(row: Published, models: Path, folder: Path) -> Path:
     made = folder / "sizes" / row.model
     made.mkdir(parents=True, exist_ok=True)
     (made / "config.json").write_text(json.dumps(CONFIGS[row.model]), encoding="utf-8")
-    for name in ("model.safetensors", "tokenizer.json"):
-        (made / name).touch()
+    (made / "model.safetensors.index.json").write_text('{"weight_map": {}}', encoding="utf-8")
+    (made / "tokenizer.json").touch()
     return made
 
 

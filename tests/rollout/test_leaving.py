@@ -34,7 +34,7 @@ def test_what_the_replica_itself_still_maps_holds_up_nobody(
     async def away(url: str | None) -> Any:
         raise UnavailableError("the store is away")
 
-    monkeypatch.setattr(server, "create_engine", lambda config, device: Engine())
+    monkeypatch.setattr(server, "create_engine", lambda config, device, place: Engine())
     monkeypatch.setattr(server, "open_store", away)
     monkeypatch.setattr(server, "check_tensors", lambda config, trust, host: None)
     config = parse_config(

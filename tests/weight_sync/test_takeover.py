@@ -201,7 +201,7 @@ def test_a_late_abort_leaves_the_next_try_alone(world, tmp_path):
 
 def test_one_member_keeps_its_copy_of_the_live_version(world, tmp_path):
     async def scenario():
-        async with running(world, tmp_path) as coordinator:
+        async with running(world, tmp_path, first_retry=30.0) as coordinator:
             await join(coordinator, world, "b", "a", "c")
             await publish_all(coordinator, world, 1)
             assert world.keepers == []  # there was nothing to keep
