@@ -228,10 +228,14 @@ class ReadBackProver:
 
     async def prove_joiner(self, member: Member, live: PolicyVersion, manifest: Manifest) -> Proof:
         """What is left to read of it, until it is routable; also of one that is cut off, what was
-        read counts. At `loaded`, all of the version. Raises what `prove` raises."""
-        ranges: Ranges = ((0, manifest.num_blocks),)
+        read counts. At `loaded`, all of the version. At least a window of it, so that its tokens reach
+        `sampled`. Raises what `prove` raises."""
+        num_blocks = manifest.num_blocks
+        ranges: Ranges = ((0, num_blocks),)
         if not self._is_full:
-            ranges = subtract(ranges, self._pool.members.newest(member).right)
+            left = subtract(ranges, self._pool.members.newest(member).right)
+            # Where all was right at versions before, something of this one is read all the same.
+            ranges = left or self._windows.next(member.name, num_blocks, live.version.step // 2)
         return await self._read_on(member, live, manifest, ranges, self._joining)
 
     async def let_join(self, members: Sequence[Member]) -> None:
