@@ -71,6 +71,13 @@ def test_a_fault_names_tensor_and_block():
     assert "4 digests were read back for 5 blocks" in fault
 
 
+def test_a_portion_that_is_right_costs_what_it_has_and_not_what_the_manifest_has(monkeypatch):
+    """A joiner of a model of 70 billion parameters has 4,000 portions, and there may be 64 joiners."""
+    monkeypatch.delattr(proving, "list_blocks")
+    digests = list_digests(MANIFEST)
+    assert find_fault(MANIFEST, ((1, 3),), digests[1:3]) == ""
+
+
 def proof(replica: str, step: int, num_loaded: int, fault: str = "") -> Proof:
     root = manifest_of(step).root
     return Proof(VersionId(0, step), replica, root, NUM_BLOCKS, num_loaded, fault)

@@ -79,15 +79,16 @@ def find_fault(manifest: Manifest, ranges: Ranges, digests: Iterable[str]) -> st
     found = list(digests)
     if len(found) != count(ranges):
         return f"{len(found)} digests were read back for {count(ranges)} blocks"
-    blocks = list_blocks(manifest.tensors)
-    for number, digest in find_wrong(manifest, ranges, found).items():
-        block = blocks[number]
-        return (
-            f"{block.tensor.name} block {block.index} ({block.start}..{block.stop} of axis"
-            f" {block.tensor.axis}): loaded {digest} instead of"
-            f" {block.tensor.digests[block.index]}"
-        )
-    return ""
+    wrong = find_wrong(manifest, ranges, found)
+    if not wrong:
+        return ""  # once a portion: a list of all blocks takes 57 ms where there are 37,000
+    number, digest = next(iter(wrong.items()))
+    block = list_blocks(manifest.tensors)[number]
+    return (
+        f"{block.tensor.name} block {block.index} ({block.start}..{block.stop} of axis"
+        f" {block.tensor.axis}): loaded {digest} instead of"
+        f" {block.tensor.digests[block.index]}"
+    )
 
 
 def find_wrong(manifest: Manifest, ranges: Ranges, digests: Sequence[str]) -> dict[int, str]:
