@@ -805,7 +805,7 @@ class WeightSyncSection(Section):
     """auto: shared memory inside one machine, else collective. Whatever is chosen, joiners,
     laggards and survivors of a broken group use the relay."""
     digest: Annotated[str, AfterValidator(DIGESTS.check)] = "xxh3-128"
-    """xxh3-128 of bytes on the host, or a checksum of torch operations only."""
+    """xxh3-128 of bytes on the host, or a kind that an installed package adds."""
     delta: bool = False
     """Send changed elements only, where that is smaller. The trainer then compares each version
     with the one before it."""

@@ -334,9 +334,9 @@ class Loop:
     async def publish(self, version: PolicyVersion) -> dict[str, float]:
         """Returns weight sync's metrics once the version is live; waits for one that restarts."""
         sync = self.config.weight_sync
-        # The senders answer, a replica joins, the version before is read back, and where no replica was
-        # proven yet one becomes routable.
-        waits = 3 * sync.join_timeout + 2 * sync.prove_timeout
+        # The senders answer, joiners and then the version before are read back, a replica joins, and where
+        # no replica was proven yet one becomes routable.
+        waits = 3 * sync.join_timeout + 3 * sync.prove_timeout
         timeout = waits + sync.stage_timeout + sync.commit_timeout + PUBLISH_MARGIN_SECONDS
         routing, metrics = await patiently(
             lambda: self.weight_sync.publish_version(version, timeout),

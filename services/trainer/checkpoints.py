@@ -25,7 +25,7 @@ import torch
 from services.trainer import checkpoint
 from services.trainer.checkpoint import FOLDER, PREFIX, STATE, Keep, Model, RankLayout, TrainerState
 from services.trainer.convert import DIGEST, checkpoint_to_huggingface
-from services.trainer.joined import whole_shard
+from services.trainer.joined import refuse_adapters, whole_shard
 from services.trainer.megatron.adapter_rules import trained_rules
 from services.trainer.resharding import Resharded
 from services.trainer.saved import SavedTensors
@@ -117,10 +117,13 @@ def read_shard(
     saved, facts, place = state.layout, state.model.facts, layout.ranks.place(rank)
     if saved.cut != layout.cut:
         return Resharded(facts, saved, place, open_file, layout.virtual_stages, lora)
-    if saved.distributed_optimizer and layout.distributed_optimizer and saved.ranks == layout.ranks:
-        return open_file(rank)
     rules = trained_rules(facts, lora)
-    return whole_shard(rules, saved, saved.ranks.senders[place.shard], open_file)
+    if saved.distributed_optimizer and layout.distributed_optimizer and saved.ranks == layout.ranks:
+        shard = open_file(rank)
+    else:
+        shard = whole_shard(rules, saved, saved.ranks.senders[place.shard], open_file)
+    refuse_adapters(shard, rules)
+    return shard
 
 
 def load_other(

@@ -45,8 +45,9 @@ def whole_shard(
 
 
 def refuse_adapters(names: Iterable[str], rules: Rules) -> None:
-    """Raises InputError where `trainer.lora` has saved them, and no rule knows any."""
-    if any(map(is_adapter, names)) and not any(map(is_adapter, rules)):
+    """Raises InputError where `trainer.lora` has saved one that no rule knows. `names`: of a shard's tensors."""
+    parameters = (name.partition(".")[2].partition("@")[0] for name in names)
+    if any(is_adapter(one) and one not in rules for one in parameters):
         raise InputError(
             "the checkpoint holds adapters of trainer.lora, which are read only with the trainer.lora that"
             " saved them; give that, or take the exported model, which has them merged"

@@ -497,7 +497,7 @@ class TrainerRank:
             raise InputError(
                 f"trainer.load: the weights with {loaded.place} have root {held.root}, and that run's had"
                 f" {state.root}; what it did not train is not in its checkpoint: give model.path the model"
-                " that it began with, and with trainer.lora the same targets"
+                " that it began with, and the same trainer.lora"
             )
 
     @property

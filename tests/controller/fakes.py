@@ -180,6 +180,8 @@ class FakeWeightSync:
         self.missing: set[tuple[VersionId, str]] = set()
         self.list_errors: list[Exception] = []
         self.faults: list[Proof] = []
+        self.publish_timeout = 0.0
+        """Of the last publication."""
 
     async def list_proofs(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
         self.events.append(("list proofs", tuple(versions)))
@@ -211,6 +213,7 @@ class FakeWeightSync:
     ) -> tuple[Routing, dict[str, float]]:
         if self.stale:
             raise StaleEpochError("run run-1: epoch 1 was replaced by 2")
+        self.publish_timeout = timeout
         self.events.append(("publish", version.version.step))
         await self.pace()
         self.live = version

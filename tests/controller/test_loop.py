@@ -73,6 +73,13 @@ def test_colocated_replicas_sleep_while_the_trainer_trains(tmp_path: Path) -> No
     assert changes[-12:] == ["generate", "sleep", "train", "publish"] * 3
 
 
+def test_a_publication_is_given_the_time_of_all_that_it_may_wait_for(tmp_path: Path) -> None:
+    """Joiners are read back, then the version before, then one that becomes routable."""
+    seconds = {"join_timeout": 1, "prove_timeout": 1000, "stage_timeout": 1, "commit_timeout": 1}
+    world = run(World(tmp_path, make_config(run={"steps": 1}, weight_sync=seconds)))
+    assert world.weight_sync.publish_timeout > 3000
+
+
 def test_nothing_is_issued_beyond_the_last_step(tmp_path: Path) -> None:
     world = run(World(tmp_path, make_config(run={"max_lag": 3})))
     issued = {event[1] for event in world.events if event[0] == "generate"}

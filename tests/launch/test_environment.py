@@ -36,7 +36,7 @@ def config() -> RunConfig:
 
 def test_each_service_gets_the_threads_that_its_section_names(config: RunConfig) -> None:
     threads = [service_environment(config, kind, {})["OMP_NUM_THREADS"] for kind in KINDS]
-    assert threads == ["1", "1", "1", "3", "2"]
+    assert threads == ["1", "1", "1", "3", "3", "2"]
 
 
 def test_tokens_of_plugins_are_for_the_reward_service_alone(config: RunConfig) -> None:
@@ -148,8 +148,10 @@ def test_every_kind_has_an_address_and_a_server_and_no_server_is_without_a_kind(
     config: RunConfig,
 ) -> None:
     filled = fill_endpoints(config.model_copy(update={"endpoints": Endpoints()}))
-    assert len({service_address(filled, kind, 0) for kind in KINDS}) == len(KINDS)
-    servers = {path.parent.name for path in Path(services.__path__[0]).glob("*/server.py")}
+    # A follower finds its replica in the run's store, and is found there.
+    named = [kind for kind in KINDS if kind != "follower"]
+    assert len({service_address(filled, kind, 0) for kind in named}) == len(named)
+    servers = {path.parent.name for path in Path(services.__path__[0]).glob("**/server.py")}
     # The manager is no service of one run.
     assert servers == {kind.replace("-", "_") for kind in KINDS} | {"manager"}
 
@@ -200,7 +202,7 @@ def test_a_hubs_token_is_kept_from_who_runs_functions_of_others(
     ("section", "key", "place", "kinds"),
     [
         ("run", "checkpoints", "s3://b/runs", {"controller", "trainer"}),
-        ("model", "source", "s3://b/model", {"controller", "trainer", "rollout"}),
+        ("model", "source", "s3://b/model", {"controller", "trainer", "rollout", "follower"}),
         ("run", "checkpoints", "/shared/runs", {"controller"}),
         ("run", "payloads", "s3://b/payloads", {"controller"}),
     ],

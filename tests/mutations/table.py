@@ -156,7 +156,7 @@ MUTATIONS = (
     Mutation(
         "a publication lets a joiner's read-back get somewhere",
         PUBLISHING,
-        "            await self._prover.let_join(members)\n",
+        "        await self._prover.let_join(self._without_fault())\n",
         "",
         (
             "tests/weight_sync/test_proving.py"

@@ -13,7 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-NAMES = ("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter_tensor")
+NAMES = (
+    *("all_reduce", "all_gather", "all_gather_into_tensor", "broadcast"),
+    *("reduce", "reduce_scatter_tensor", "scatter"),
+)
 
 
 def refuse_float64() -> None:

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from services.trainer.checkpoints import load_other
 from services.trainer.megatron import lora
 from services.trainer.model_files import load_tensors
 from tests.trainer.batches import proofs_for, random_batch
@@ -22,7 +23,7 @@ from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_rank
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
 from tests.trainer.test_policy import add_up, make_policy, whole_batch
 from tests.trainer.test_rank import save, started
-from trimaran.config import RunConfig
+from trimaran.config import LoraSection, RunConfig
 from trimaran.errors import InputError
 from trimaran.model_folder import read_model_folder
 from trimaran.trainer_layout import check_trainer_layout
@@ -154,6 +155,9 @@ def test_a_run_resumes_from_a_checkpoint_of_adapters_alone(
             third = await rank.train(random_batch(3))
         async with started(config, tmp_path) as resumed:
             assert (await resumed.train(random_batch(3))).version == third.version
+        fewer = LoraSection(rank=RANK, alpha=ALPHA, targets=("q_proj",))
+        with pytest.raises(InputError, match=r"only with the trainer\.lora that saved them"):
+            load_other(tmp_path, rank._layout, rank._model, 0, fewer)
 
     asyncio.run(scenario())
 

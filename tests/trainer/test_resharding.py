@@ -239,6 +239,9 @@ def test_adapters_of_another_section_are_refused(facts: ModelFacts, is_split: bo
     name = "main.decoder.layers.0.self_attention.linear_qkv.adapters.q_proj.a"
     with pytest.raises(InputError, match=r"only with the trainer\.lora that saved them"):
         Resharded(facts, layout, Layout(tensor=2).place(0), lambda _: saved)
+    fewer = LoraSection(rank=3, targets=("q_proj",))  # the others would be left out of the model
+    with pytest.raises(InputError, match=r"only with the trainer\.lora that saved them"):
+        Resharded(facts, layout, Layout(tensor=2).place(0), lambda _: saved, lora=fewer)
     smaller = LoraSection(rank=2)
     found = Resharded(facts, layout, Layout(tensor=2).place(0), lambda _: saved, lora=smaller)
     with pytest.raises(InputError, match=re.escape(f"the checkpoint's {name} ")):

@@ -71,6 +71,13 @@ def test_a_fault_names_tensor_and_block():
     assert "4 digests were read back for 5 blocks" in fault
 
 
+def test_a_portion_that_is_right_costs_what_it_has_and_not_what_the_manifest_has(monkeypatch):
+    """A joiner of a model of 70 billion parameters has 4,000 portions, and there may be 64 joiners."""
+    monkeypatch.delattr(proving, "list_blocks")
+    digests = list_digests(MANIFEST)
+    assert find_fault(MANIFEST, ((1, 3),), digests[1:3]) == ""
+
+
 def proof(replica: str, step: int, num_loaded: int, fault: str = "") -> Proof:
     root = manifest_of(step).root
     return Proof(VersionId(0, step), replica, root, NUM_BLOCKS, num_loaded, fault)
@@ -233,7 +240,7 @@ class FakeReader:
 
     async def read_back(self, version, blocks, timeout) -> tuple[str, ...]:
         await asyncio.sleep(self.ends.seconds)
-        digests = list_digests(self.ends.manifest)
+        digests = list_digests(manifest_of(self.step))  # as it was asked for
         self.ends.num_read += count(blocks)
         return tuple(digests[number] for number in numbers_of(blocks))
 
@@ -291,6 +298,27 @@ def test_a_joiner_whose_read_back_hangs_delays_publications_by_bounded_time():
     run_virtually(scenario())
 
 
+def test_a_joiner_that_was_right_at_other_versions_is_read_at_the_one_that_it_joins_at():
+    """A commit in which it had no part came between its last portion and the proof of it."""
+
+    async def scenario() -> None:
+        ends = Ends(ProofLevel.SAMPLED, share=0.5)
+        ends.members.mark_failed(ends.members.get("a"), "joins")
+        ends.seconds = 1.0
+        joining = asyncio.create_task(ends.join())
+        await asyncio.sleep(0.5)
+        ends.step = 2
+        ends.live, ends.manifest = version_of(2), manifest_of(2)
+        await joining
+        assert not ends.members.get("a").proven and not ends.proofs
+        await ends.join()
+        assert ends.members.get("a").proven
+        assert ends.proofs["a"].version == VersionId(0, 2)
+        assert ends.proofs["a"].level is ProofLevel.SAMPLED
+
+    run_virtually(scenario())
+
+
 def test_a_window_that_a_commit_cuts_off_goes_on_after_it(tmp_path, monkeypatch):
     world = World()
     by_block(monkeypatch)
@@ -330,6 +358,26 @@ def test_a_replica_joins_although_versions_follow_each_other_faster_than_it_is_r
     committed = world.events.index("record 0.11")
     reads = [e for e in world.events[:committed] if e.startswith("b reads back")]
     assert reads[:5] == [f"b reads back {n}..{n}" for n in range(NUM_BLOCKS)]
+
+
+def test_a_joiner_whose_fault_was_found_meanwhile_has_no_part_in_the_stage(tmp_path):
+    """Nor does the wait for it count as one for a replica that joins."""
+    world = World()
+    config = WeightSyncSection(sample_share=1.0, join_timeout=0.1, prove_timeout=0.3)
+
+    async def scenario():
+        level = ProofLevel.SAMPLED
+        async with running(world, tmp_path, config, level=level, first_retry=3600) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world, 1)
+            await join(coordinator, world, "b", proof="silent")
+            await until(lambda: "b reads back nothing and hangs" in world.events)
+            world.events.clear()
+            await publish(coordinator, world, 2)
+            assert "read-back of" in coordinator.routing().unroutable["b"]
+
+    asyncio.run(scenario())
+    assert [event for event in world.events if " stages " in event] == ["a stages 0.2 in 1"]
 
 
 def test_a_run_that_needs_all_read_back_replaces_no_version_before(tmp_path):

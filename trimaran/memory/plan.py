@@ -19,8 +19,8 @@ RUNTIME = 375 << 20
 """Host memory of a trainer rank before it holds anything: Python, torch and megatron-core as loaded."""
 VISION_RUNTIME = 90 << 20
 """What a vision tower adds: transformers' modules for it, and Pillow."""
-
 COPIES = 2
+"""Of a step's choices of experts in the controller."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,12 +74,11 @@ class Publisher:
 
         `held` keeps their catch-ups off until they have committed.
         """
+        await self._prover.let_join(self._without_fault())
         deadline = time.monotonic() + self._config.join_timeout
         while True:
-            everybody = tuple(self._pool.members)
-            members = tuple(m for m in everybody if not m.failures) or everybody
+            members = self._without_fault()
             attempt = self._pool.attempt(caller, members)
-            await self._prover.let_join(members)
             async with AsyncExitStack() as stack:
                 # A catch-up that hangs must not hold the others up.
                 await stack.enter_async_context(self._catch_ups.held_off(members))
@@ -92,6 +91,10 @@ class Publisher:
                 seconds = self._config.join_timeout
                 raise UnavailableError(self._nobody(target.version, seconds, outcome.unstaged))
             await self._pool.wait_for_change(min(RETRY_SECONDS, left))
+
+    def _without_fault(self) -> tuple[Member, ...]:
+        everybody = tuple(self._pool.members)
+        return tuple(member for member in everybody if not member.failures) or everybody
 
     async def _stage_on(
         self, target: Target, attempt: Attempt, members: Sequence[Member]
