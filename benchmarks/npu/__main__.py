@@ -38,6 +38,8 @@ PREPARE = {
     "verl": "trimaran data prepare geo3k --from geometry3k -o",
 }
 TRIMARAN = (sys.executable, "-m", "trimaran.cli")
+NO_TENSORS = (2).to_bytes(8, "little") + b"{}"
+"""A safetensors file: the length of its header, and that."""
 
 
 def table() -> Iterator[str]:
@@ -80,8 +82,8 @@ def model_folder(row: Published, models: Path, folder: Path) -> Path:
     made = folder / "sizes" / row.model
     made.mkdir(parents=True, exist_ok=True)
     (made / "config.json").write_text(json.dumps(CONFIGS[row.model]), encoding="utf-8")
-    for name in ("model.safetensors", "tokenizer.json"):
-        (made / name).touch()
+    (made / "model.safetensors").write_bytes(NO_TENSORS)
+    (made / "tokenizer.json").touch()
     return made
 
 
@@ -156,6 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--data", type=Path, help="folder with train.parquet")
     options, words = parser.parse_known_args(arguments)
+    if words and (options.plan or options.list or not options.row):
+        parser.error(f"{' '.join(words)}: words for `trimaran train` go with a ROW that runs")
     if options.plan:
         return plan(
             [options.row] if options.row else [*ROWS], options.folder, options.models, options.data
