@@ -278,3 +278,28 @@ def test_a_replica_has_room_for_the_longest_answer_whatever_it_is_for() -> None:
         (100, "rollout.max_tokens", 110),
         (200, "validation.max_tokens", 210),
     ]
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        (
+            {"validation": {"correct_by": "a.b"}},
+            r"validation.correct_by: must be a list, such as \[a.b\]",
+        ),
+        ({"validation": {"correct_by": ["a"]}}, r"a is none of reward.rules \(a.b\)"),
+        ({"validation": {"correct_by": ["a.b", "a.b.c"]}}, None),
+        (
+            {"data": {"train": "t", "task": ""}},
+            "data.task: String should have at least 1 character",
+        ),
+    ],
+)
+def test_what_judges_and_what_is_judged_have_names(section: Any, told: str | None) -> None:
+    rules = {"rules": {"a.b": {"rule": "exact_match"}}}
+    tree = {"model": {"path": "m"}, "data": {"train": "t"}, "reward": rules, **section}
+    if told is None:
+        parse_config(tree)
+        return
+    with pytest.raises(InputError, match=told):
+        parse_config(tree)
