@@ -204,7 +204,7 @@ class RowSection(Section):
     image_key: str | None = None
     """Holds the prompt's images, one or a list: bytes, {"bytes", "path"} as the datasets library writes
     them, or the path of a file, from the dataset's folder on. Without it the rows have no images."""
-    task: str = "default"
+    task: Annotated[str, Field(min_length=1)] = "default"
     """Reward rules may be for some tasks only."""
     system: str | None = None
     """A system message before every text prompt."""
@@ -986,7 +986,7 @@ class RunConfig(Section):
         if section.only and not self.data.validation:
             raise ValueError("validation.only: there is nothing to validate; give data.validation")
         for name in section.correct_by:
-            if name.partition(".")[0] not in self.reward.rules:
+            if not any(name == rule or name.startswith(f"{rule}.") for rule in self.reward.rules):
                 raise ValueError(
                     f"validation.correct_by: {name} is none of reward.rules"
                     f" ({', '.join(self.reward.rules)}), nor a part of one"

@@ -32,6 +32,8 @@ def _describe(model: type[BaseModel], fault: Any) -> str:
         return f"{key}: {text}" if location else text
     if fault["type"] == "dict_type":
         return f"{key}: must be a mapping, name: value (given: {fault['input']!r})"
+    if fault["type"] == "tuple_type":
+        return f"{key}: must be a list, such as [{fault['input']}] (given: {fault['input']!r})"
     if fault["type"] == "model_type":
         known = ", ".join(_known_keys(model, location))
         return f"{key}: must be a section of {known} (given: {fault['input']!r})"

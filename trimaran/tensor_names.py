@@ -27,6 +27,6 @@ def read_names(folder: Path) -> list[str]:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")
             header = json.loads(file.read(min(length, MOST_HEADER_BYTES)))
-        return [name for name in header if name != "__metadata__"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        return [name for name, _ in header.items() if name != "__metadata__"]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: cannot be read ({error}); is the download complete?") from None

@@ -156,6 +156,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--data", type=Path, help="folder with train.parquet")
     options, words = parser.parse_known_args(arguments)
+    if words and (options.plan or options.list or not options.row):
+        parser.error(f"{' '.join(words)}: words for `trimaran train` go with a ROW that runs")
     if options.plan:
         return plan(
             [options.row] if options.row else [*ROWS], options.folder, options.models, options.data

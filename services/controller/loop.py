@@ -401,11 +401,13 @@ class Loop:
                 self.reporter.validation(step, validation)
 
     async def _unless_ended(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """None when the run shall end while it is held: the work's groups may never be scored."""
+        """None when the run shall end while it is held: the work's groups may never be scored. A validation that
+        is the whole run does not keep it from ending either."""
 
         async def ended() -> None:
             await self.ending.wait()
-            await self.scorer.paused.wait()
+            if not self.config.validation.only:
+                await self.scorer.paused.wait()
 
         working, ending = asyncio.ensure_future(work), asyncio.ensure_future(ended())
         tasks = (working, ending)

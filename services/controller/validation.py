@@ -123,6 +123,7 @@ class Validator:
         if (place := self._place) is not None:
             await self._written(lambda: place.upload(file.path, f"samples/{file.path.name}"))
         await asyncio.to_thread(remove_old, self._samples)
+        found.warn_of_unknown_terms()
         return found.validation()
 
     async def _written(self, write: Callable[[], None]) -> None:
@@ -205,17 +206,30 @@ class _Found:
         self._correct_from, self._num_logged = section.correct_from, section.logged
         self._num_samples, self._num_skipped = num_samples, 0
         self._all, self._by_task = Tally(num_samples), dict[str, Tally]()
+        self._terms = set[str]()
+        """Of all greedy answers that were scored."""
         self._answers: dict[int, AnswerRow] = {}
 
     def add(self, step: int, index: int, answer: _Answer) -> None:
         greedy, sampled = self._judged(answer.greedy), self._judged(answer.sampled)
         self._num_skipped += answer.is_skipped
+        for verdict in answer.greedy.verdicts_G if answer.greedy else ():
+            self._terms.update(verdict.terms if isinstance(verdict, Score) else ())
         self._all.add(greedy, sampled)
         task = task_of(answer.prompt)
         if task in self._by_task or len(self._by_task) < MAX_TASKS:
             self._by_task.setdefault(task, Tally(self._num_samples)).add(greedy, sampled)
         if index < self._num_logged and (row := _answer_row(step, answer)):
             self._answers[index] = row
+
+    def warn_of_unknown_terms(self) -> None:
+        """A rule's parts are known once it has judged."""
+        if self._terms and self._terms.isdisjoint(self._correct_by):
+            logger.warning(
+                "validation.correct_by: no answer was judged by %s, so none counts as correct or wrong; the"
+                " terms are %s",
+                *(", ".join(self._correct_by), ", ".join(sorted(self._terms))),
+            )
 
     def validation(self) -> Validation:
         values = self._all.values()

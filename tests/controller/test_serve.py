@@ -509,6 +509,46 @@ def test_a_validation_that_is_cancelled_before_it_began_does_not_pass_for_one(
     ]
 
 
+@pytest.mark.parametrize(
+    ("goal", "state"), [(Goal.PAUSE, RunState.PAUSED), (Goal.CANCEL, RunState.CANCELLED)]
+)
+def test_a_validation_that_is_the_whole_run_ends_when_it_is_asked_to(
+    goal: Goal, state: RunState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many prompts it may take hours."""
+    begun = asyncio.Event()
+
+    async def answers_late(self: Rollout, request: Any, context: Any) -> Any:
+        begun.set()
+        await asyncio.sleep(60)
+        yield rollout_pb2.GenerateResponse()
+
+    monkeypatch.setattr(Rollout, "Generate", answers_late)
+
+    async def body() -> list[RunEvent]:
+        pool = Pool()
+        run_folder = tmp_path / "run"
+        run_folder.mkdir()
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        events: list[RunEvent] = []
+
+        async def ask() -> None:
+            await begun.wait()
+            async with ControllerClient(endpoints["controller"], "run") as client:
+                await client.set_goal(goal)
+
+        tasks = [asyncio.create_task(watch(run_folder, events)), asyncio.create_task(ask())]
+        config = configure(tmp_path, endpoints, validation={"only": True})
+        await controller.serve(config, RunContext.in_folder(run_folder))
+        await asyncio.gather(*tasks)
+        await pool.stop()
+        return events
+
+    events = asyncio.run(asyncio.wait_for(body(), 20))
+    assert events[-1].run.state is state
+    assert not list((tmp_path / "run" / "samples").iterdir())
+
+
 def test_a_sink_that_hangs_holds_up_neither_the_runs_end_nor_what_the_controller_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

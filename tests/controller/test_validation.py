@@ -81,6 +81,20 @@ def test_reward_is_the_mean_reward_over_what_was_scored(tmp_path: Path) -> None:
     assert {s.temperature for _, _, s in maker.calls} == {0.0, 1.0}
 
 
+def test_a_part_that_no_rule_reports_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = {"reward": {"rules": {"math": {"rule": "exact_match"}}}}
+    for name, is_told in (("math.acuracy", True), ("math", False)):
+        config = make_config(**tree, validation={"correct_by": [name]})
+        monkeypatch.setattr(f"{__name__}.CONFIG", config)
+        caplog.clear()
+        validation, _ = validate(tmp_path, PROMPTS[:3], 0)
+        assert ("no answer was judged by math.acuracy" in caplog.text) == is_told
+        assert ("the terms are math" in caplog.text) == is_told
+        assert ("validation/greedy_correct/share" in validation.values()) != is_told
+
+
 def test_samples_lie_in_the_run_folder(tmp_path: Path) -> None:
     validate(tmp_path, PROMPTS[:3], 4)
     lines = (tmp_path / "samples" / "step-00005.jsonl").read_text().splitlines()

@@ -82,6 +82,17 @@ def test_a_run_needs_its_model_and_its_data(
     assert "trimaran data prepare geo3k" in err
 
 
+@pytest.mark.parametrize(
+    "words", [["run.max_lag=1"], ["--plan", "run.max_lag=1"], ["--list", "--launcher", "ray"]]
+)
+def test_words_that_go_nowhere_are_an_error(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        bench.main(words)
+    assert "error: " in capsys.readouterr().err
+
+
 def write_finished(folder: Path, name: str, step: dict[str, float], steps: int) -> Path:
     """A run folder with as many equal steps, by a configuration of the table."""
     config = run_config(name, ROWS[name], Path("model"), Path("data"))

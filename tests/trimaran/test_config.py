@@ -303,3 +303,28 @@ def test_pools_that_cannot_take_turns_are_refused_with_what_to_change():
         text = fault(colocated(**sections))
         assert "run.pools: colocated, and" in text
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        (
+            {"validation": {"correct_by": "a.b"}},
+            r"validation.correct_by: must be a list, such as \[a.b\]",
+        ),
+        ({"validation": {"correct_by": ["a"]}}, r"a is none of reward.rules \(a.b\)"),
+        ({"validation": {"correct_by": ["a.b", "a.b.c"]}}, None),
+        (
+            {"data": {"train": "t", "task": ""}},
+            "data.task: String should have at least 1 character",
+        ),
+    ],
+)
+def test_what_judges_and_what_is_judged_have_names(section: Any, told: str | None) -> None:
+    rules = {"rules": {"a.b": {"rule": "exact_match"}}}
+    tree = {"model": {"path": "m"}, "data": {"train": "t"}, "reward": rules, **section}
+    if told is None:
+        parse_config(tree)
+        return
+    with pytest.raises(InputError, match=told):
+        parse_config(tree)

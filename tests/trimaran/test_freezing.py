@@ -47,7 +47,9 @@ def test_names_of_a_folder_with_one_file_and_with_several(tmp_path: Path) -> Non
     assert read_names(tmp_path) == NAMES[:2]
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff" * 8 + b"{", b"\x02" + bytes(7) + b"{]"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff" * 8 + b"{", b"\x02" + bytes(7) + b"{]", b"\x03" + bytes(7) + b"[1]"]
+)
 def test_a_broken_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
     with pytest.raises(InputError, match=r"model\.safetensors: cannot be read"):

@@ -11,11 +11,15 @@ DIGEST_CHARACTERS = 16
 
 
 def as_vote(prediction: Any) -> str:
-    """Without white space at its ends; "" for None. Foreign code may give anything that has a text.
+    """Without white space at its ends; "" for None. Foreign code may give anything: what has no text, such as an
+    integer of more digits than Python writes, has no vote, and its score counts all the same.
 
     Example: as_vote(" 42 ") == "42"
     """
-    text = "" if prediction is None else str(prediction).strip()
+    try:
+        text = "" if prediction is None else str(prediction).strip()
+    except Exception:
+        return ""
     data = text.encode("utf-8", "replace")
     if len(text) <= MAX_CHARACTERS:
         return data.decode()

@@ -11,6 +11,9 @@ from services.reward.outcome import NotApplicable, Value
 PREDICTION = "pred"
 """Where a mapping holds what the function took for the final answer; verl's reward functions have it."""
 
+LONGEST_BITS = 256
+"""Of an integer that an error shows; of one with thousands of digits Python writes none."""
+
 
 class FunctionFault(Exception):
     """The function is wrong, not the answer: it returned what is no score, or it needs something
@@ -70,6 +73,8 @@ def _number(item: Any) -> float:
 
 
 def _show(item: Any) -> str:
+    if isinstance(item, int) and item.bit_length() > LONGEST_BITS:
+        return f"an int of {item.bit_length()} bits"
     if isinstance(item, bool | int | float | str | bytes | None):
         return f"the {type(item).__name__} {repr(item)[:60]}"
     return f"a {type(item).__name__}"

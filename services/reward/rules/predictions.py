@@ -1,6 +1,6 @@
 r"""What an answer says in the end, as the rule that judges it finds it: by these texts answers vote
-(majority@k). Two ways of writing one value, such as 1/2 and 0.5, are two texts; numbers are brought to one
-form. Each function takes its rule's options, and gives None where it finds nothing.
+(majority@k). Two ways of writing one value, such as 1/2 and 0.5, are two texts; plain numbers are brought to one
+form, in a box too. Each function takes its rule's options, and gives None where it finds nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from decimal import Decimal
 from typing import Any
 
 from services.reward.rules import choices, formats, mathematics, minerva, numbers
-from services.reward.rules.number_reading import last_number, only_number
+from services.reward.rules.number_reading import bare_number, last_number, only_number
 from services.reward.rules.texts import FINAL_MARK, last_box, last_match
 from trimaran.rewards import Sample
+
+MOST_DIGITS = 40
+"""Of a number that is written out, before its point or behind it; longer ones have an exponent."""
 
 
 def whole_text(sample: Sample, **_: Any) -> str:
@@ -78,9 +81,17 @@ def letter(sample: Sample, **_: Any) -> str | None:
 
 
 def _compact(text: str | None) -> str | None:
-    return None if text is None else "".join(text.split())
+    """Without white space; a plain number as `_written`, since it may stand in a box in one answer and in none
+    in the next."""
+    if text is None:
+        return None
+    compact = "".join(text.split())
+    return _written(bare_number(compact)) or compact
 
 
 def _written(value: Decimal | None) -> str | None:
-    """7.0 as 7, and 1E+3 as it stands: a number of a million digits stays short."""
-    return None if value is None else str(numbers.WIDE.plus(value).normalize(numbers.WIDE))
+    """7.0 as 7, and 1,000 as 1000; a number of a million digits stays short."""
+    if value is None:
+        return None
+    short = numbers.WIDE.plus(value).normalize(numbers.WIDE)
+    return f"{short:f}" if abs(short.adjusted()) < MOST_DIGITS else str(short)

@@ -9,6 +9,7 @@ import pytest
 
 from services.reward.functions.loading import load_function
 from services.reward.functions.predicted import MAX_CHARACTERS, as_vote
+from services.reward.functions.returned import read_one
 from services.reward.outcome import Value
 from services.reward.rules import RULES
 from services.reward.rules.registry import Rule
@@ -36,6 +37,14 @@ CASES = [
     ("math_verify", r"a \boxed{7} in 3 ways", "7"),
     ("math_verify", "so\n#### 7", "7"),
     ("math_verify", "the answer is 7", "7"),
+    # However it is written: one value has one vote.
+    ("math_verify", "the answer is 1,200", "1200"),
+    ("math_verify", r"so \boxed{1200.0}", "1200"),
+    ("math_verify", "so\n#### 1,200", "1200"),
+    ("geo3k", r"\boxed{10}", "10"),
+    ("last_integer", "It is 1e3", "1000"),
+    ("last_integer", "It is 1" + 50 * "0", "1E+50"),
+    ("numeric_match", "It is 0.00010", "0.0001"),
     ("acc_for_dapo", "Answer: 7 cm", "7"),
     ("dapo", "Answer: $7$", "7"),
     ("retool_reward", r"\boxed{7}", "7"),
@@ -94,6 +103,16 @@ def test_long_answers_that_differ_at_their_end_are_two() -> None:
     first, second = as_vote("x" * 5000 + "a"), as_vote("x" * 5000 + "b")
     assert first != second
     assert len(first) == len(second) == MAX_CHARACTERS
+
+
+class Textless:
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize("given", [10**5000, Textless()], ids=["long", "none"])
+def test_a_prediction_without_a_text_has_no_vote_and_its_score_counts(given: Any) -> None:
+    assert read_one({"score": 1.0, "pred": given}, ("score",)) == Value(1.0, {}, "")
 
 
 def test_verls_functions_say_it_themselves() -> None:
