@@ -46,27 +46,28 @@ class Turn:
         """Nothing where it is taken already. Raises DeadlineError naming the holder after `timeout`
         seconds."""
         deadline = time.monotonic() + timeout
-        while not self.is_taken and not self._try():
+        while not self.is_taken and (taken := self._try()):
             if time.monotonic() >= deadline:
-                others = ", ".join(sorted({path.read_text().strip() for path in self._paths}))
+                other = taken.read_text().strip() or "another process"
                 raise DeadlineError(
-                    f"{self._holder}: the devices were not free within {timeout:g} s; they are in use"
-                    f" by {others or 'another process'} (run.pools: colocated)"
+                    f"{self._holder}: the devices were not free within {timeout:g} s; {taken.name} is in"
+                    f" use by {other}; see its log (run.pools: colocated)"
                 )
             await asyncio.sleep(POLL_SECONDS)
 
-    def _try(self) -> bool:
+    def _try(self) -> Path | None:
+        """The first of the devices that somebody else has; with all of them ours, None."""
         for number, file in enumerate(self._files):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._unlock(self._files[:number])
-                return False
+                return self._paths[number]
         for file in self._files:
             os.truncate(file, 0)
             os.pwrite(file, self._holder.encode(), 0)
         self.is_taken = True
-        return True
+        return None
 
     def release(self) -> None:
         """Once nothing of this process is left on the devices but what it never gives up."""

@@ -287,7 +287,8 @@ class Loop:
         if not self.config.is_colocated:
             return
         sync = self.config.weight_sync
-        timeout = sync.prove_timeout + sync.commit_timeout + PUBLISH_MARGIN_SECONDS
+        # Whoever joins is read back, and so is the version.
+        timeout = 2 * sync.prove_timeout + sync.commit_timeout + PUBLISH_MARGIN_SECONDS
 
         async def ask() -> None:
             try:

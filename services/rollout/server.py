@@ -307,7 +307,8 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     # Made before children are forked, which must not outlive our turn.
     turn = rollout_turn(config, run, index)
     with noting(shared):
-        await _start(engine, turn, config.start_timeout)
+        # The trainer may have begun a step: who is started again waits for its end.
+        await _start(engine, turn, max(config.start_timeout, config.trainer.step_timeout))
     note_mapped(shared)
     from services.rollout.spread import SpreadReceiver
     from services.weight_sync.data.receiver import WeightReceiver

@@ -72,8 +72,6 @@ class SpreadReceiver:
     ) -> None:
         """`followers`: by their host's rank, from 1. `loop`: in which they are called."""
         self._own, self._followers, self._loop = own, followers, loop
-        self._whole: StagedWeights | None = None
-        """What every host has."""
 
     @property
     def peer(self) -> Peer:
@@ -83,7 +81,8 @@ class SpreadReceiver:
     def staged(self) -> StagedWeights | None:
         """None while a host lacks it."""
         staged = self._own.staged
-        return staged if staged is not None and staged is self._whole else None
+        # Its paths there are known once all have answered.
+        return staged if staged is not None and staged.shadow.elsewhere else None
 
     def stage(
         self,
@@ -112,7 +111,6 @@ class SpreadReceiver:
         except BaseException:
             self.discard(version.version, attempt)
             raise
-        self._whole = staged
         return found
 
     def keep(self, version: VersionId) -> None:

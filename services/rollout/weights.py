@@ -221,18 +221,20 @@ class ReplicaWeights:
         await asyncio.shield(sleeping)
 
     async def _sleep(self, turn: Turn) -> None:
-        async with self._hold(self._commit_timeout):
-            if self.is_asleep:
-                return
-            try:
+        # A commit under way waits for its turn, loads, and keeps.
+        longest = 2 * self._commit_timeout + self._thread_timeout
+        try:
+            async with self._hold(longest):
+                if self.is_asleep:
+                    return
                 async with within(self._commit_timeout, f"{self._name}, going to sleep"):
                     await self._end_readings()
                     await cast(SleepingEngine, self._engine).sleep()
-            except BaseException as error:
-                self.forget()
-                self._unloadable = f"it did not leave its devices to the trainer ({error})"
-                raise
-            turn.release()
+                turn.release()
+        except BaseException as error:
+            self.forget()
+            self._unloadable = f"it did not leave its devices to the trainer ({error})"
+            raise
 
     async def _end_readings(self) -> None:
         for reading in (readings := [*self._readings]):

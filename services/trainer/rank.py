@@ -137,6 +137,8 @@ class TrainerRank:
         """Of the last `write_shard`, still without digests."""
         # A save reads the weights that a step would change.
         self._weights = asyncio.Lock()
+        self._exporting = asyncio.Lock()
+        """An export goes on without its caller, who may ask again meanwhile."""
         self._failure = ""
         self._failed = asyncio.Event()
         self._turn = trainer_turn(config, run, rank)
@@ -314,8 +316,8 @@ class TrainerRank:
         """Every rank takes part; rank 0 writes a Hugging Face folder with the weights of `version`,
         and pushes it where `run.checkpoints` is a bucket. Where it lies. With `trainer.lora` the
         adapters alone are beside it, in a folder with `-adapter` after its name."""
-        async with self._our_turn():
-            await self._run(lambda: self._export(target))
+        # Shielded: a caller that goes away must not leave the device half taken.
+        await asyncio.shield(asyncio.create_task(self._export_in_turn(target)))
         if self.rank or self._place is None:
             return str(target)
         place, name = self._place, target.relative_to(self._folder.resolve()).as_posix()
@@ -326,6 +328,10 @@ class TrainerRank:
                 push_model, folder, place, _adapter_folder(Path(name)).as_posix()
             )
         return f"{place.url}/{name}"
+
+    async def _export_in_turn(self, target: Path) -> None:
+        async with self._exporting, self._our_turn():
+            await self._run(lambda: self._export(target))
 
     async def send(self, version: VersionId, send: Callable[[Snapshot], Result]) -> Result:
         """Run `send(snapshot)` beside the computation; the snapshot stays whole meanwhile."""

@@ -19,6 +19,16 @@ if what.startswith("die"):
 parent = int(os.environ[PARENT_VARIABLE])
 if what == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if what == "drains":  # as long as another one is there
+    other = Path(f"{mark}-needs")
+
+    def drain(number, frame):
+        time.sleep(0.3)
+        pid = int(other.read_text())
+        Path(f"{mark}-drained").write_text(str(Path(f"/proc/{pid}").exists()))
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, drain)
 if what == "engine":  # starts a process that ignores everything, as an engine's core may
     command = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(3600)"
     child = subprocess.Popen([sys.executable, "-c", command])

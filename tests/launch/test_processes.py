@@ -245,6 +245,49 @@ def test_a_replica_on_two_hosts_is_taken_away_as_a_whole(tmp_path: Path) -> None
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
+def test_the_further_hosts_of_a_replica_that_is_taken_away_stay_until_it_has_drained(
+    tmp_path: Path,
+) -> None:
+    names = {"controller": "run", "rollout-0": "drains", "follower-0": "run", "rollout-1": "run"}
+    services = on_two_hosts(tmp_path, names, "rollout-0", "follower-0")
+
+    async def run() -> None:
+        async with Processes(services, QUICK) as processes:
+            found = await until_up(tmp_path, names)
+            (tmp_path / "rollout-0-needs").write_text(str(found[2]))
+            await processes.remove("rollout-0")
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert (tmp_path / "rollout-0-drained").read_text() == "True"
+
+
+def test_a_host_that_dies_with_a_replica_that_is_given_up_does_not_bring_it_back(
+    tmp_path: Path,
+) -> None:
+    names = {"controller": "run", "rollout-0": "run", "follower-0": "run", "rollout-1": "run"}
+    services = on_two_hosts(tmp_path, names, "rollout-0", "follower-0")
+    notes: list[str] = []
+    once = partial(Restarts, first_pause=0.001, max_in_a_row=0)
+
+    async def run() -> None:
+        async with Processes(services, QUICK, once) as processes:
+            processes.running = True
+            await until_up(tmp_path, names)
+            # Both have died before the first death is heard of.
+            processes._restarts["follower-0"] = TWICE()
+            processes.kill("rollout-0")
+            processes.kill("follower-0")
+            await asyncio.sleep(0.2)
+            waiting = asyncio.create_task(processes.wait(notes.append))
+            await asyncio.sleep(0.5)
+            assert processes.alive.keys() == {"controller", "rollout-1"}
+            assert not waiting.done()
+            waiting.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert not [note for note in notes if "started again" in note and "not" not in note]
+
+
 def test_the_end_does_not_wait_for_a_restart_that_is_due(tmp_path: Path) -> None:
     names = {"controller": "finish", "rollout-0": "run", "rollout-1": "run"}
     notes: list[str] = []

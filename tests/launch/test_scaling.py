@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -129,3 +129,26 @@ def test_without_devices_none_joins_and_that_is_told_once() -> None:
         "a replica cannot be added: rollout-2: 0 cuda devices are given (none), and it needs 1"
         " (rollout.tensor_parallel)"
     ]
+
+
+def test_a_replica_of_which_one_host_cannot_be_started_is_taken_back_and_tried_again() -> None:
+    class Refusing(FakeProcesses):
+        refuses = True
+
+        async def add(self, service: ServiceProcess) -> None:
+            if service.name.startswith("follower") and self.refuses:
+                raise OSError("no such host")
+            await super().add(service)
+
+    def make_replica(index: int, devices: tuple[str, ...]) -> list[ServiceProcess]:
+        names = f"rollout-{index}", f"follower-{index}"
+        return [ServiceProcess(name, (), {}, Path(name)) for name in names]
+
+    processes, notes = Refusing("rollout-0", "rollout-1"), list[str]()
+    scaling = Scaling(configure(), make_replica, cast(Any, processes), notes.append)
+    asyncio.run(scaling.scale({"wanted": 3}))
+    assert processes.removed == ["rollout-2"]
+    assert notes == ["a replica cannot be added: no such host"]
+    processes.refuses = False
+    asyncio.run(scaling.scale({"wanted": 3}))
+    assert "follower-2" in processes.services

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -94,6 +95,24 @@ def test_every_host_gets_the_version_and_its_workers_find_it_there() -> None:
         receiver.keep(VersionId(0, 1))
         assert receiver.staged is None
         assert all(one.told == ["keep 0.1"] and one.receiver.held for one in followers)
+
+
+def test_memory_of_a_version_that_did_not_load_is_free_before_the_next_one_needs_it() -> None:
+    snapshot = make_snapshot()
+    with hosts() as (sender, receiver, followers):
+        sender.hold(snapshot)
+        stage(receiver, snapshot, from_memory(snapshot), attempt="a")
+        assert receiver.staged is not None
+        former = weakref.ref(receiver.staged.shadow.memory)
+        pull, is_free = followers[0].stage, list[bool]()
+
+        async def look(*args: Any) -> tuple[Staged, str]:
+            is_free.append(former() is None)
+            return await pull(*args)
+
+        followers[0].stage = look  # type: ignore[method-assign]
+        stage(receiver, snapshot, from_memory(snapshot), attempt="b")
+        assert is_free == [True]
 
 
 @pytest.mark.parametrize("fault", [TransferError("no room"), UnavailableError("gone")])

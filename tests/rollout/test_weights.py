@@ -189,6 +189,41 @@ def test_a_read_back_ends_where_the_engine_goes_to_sleep(turns):
     run(body, turn=own)
 
 
+def test_one_sleeps_after_a_commit_that_took_as_long_as_it_may(turns):
+    own, trainer = turns
+
+    async def body(weights, receiver, engine):
+        await weights.stage(ONE, FIRST, [], limits_of(10))
+        await trainer.take(0)
+        engine.may_load = asyncio.Event()
+        commit = asyncio.create_task(weights.commit(ONE, MAKER))
+        await asyncio.sleep(0.01)
+        sleep = asyncio.create_task(weights.sleep())
+        await asyncio.sleep(0.3)
+        trainer.release()
+        await asyncio.sleep(0.3)
+        engine.may_load.set()
+        await asyncio.gather(commit, sleep)
+        assert weights.is_asleep
+        weights.check()
+
+    run(body, turn=own, commit_timeout=0.5)
+
+
+def test_one_that_cannot_even_begin_to_sleep_ends(turns):
+    own, _ = turns
+
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        async with weights._loading:
+            with pytest.raises(DeadlineError):
+                await weights.sleep()
+        with pytest.raises(InternalError, match="did not leave its devices to the trainer"):
+            weights.check()
+
+    run(body, thread_timeout=0.05, turn=own, commit_timeout=0.05)
+
+
 def test_an_engine_that_stays_awake_ends_its_replica_and_so_its_turn(turns):
     own, _ = turns
 

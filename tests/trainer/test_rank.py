@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,6 +66,38 @@ async def train(config: RunConfig, run_folder: Path, first: int, last: int) -> l
         answers = [await rank.train(random_batch(step)) for step in range(first, last + 1)]
         await save(rank, last)
         return [answer.version.root for answer in answers]
+
+
+@pytest.mark.parametrize("when", ["bring_back", "put_away"])
+def test_an_export_whose_caller_goes_away_leaves_the_device_to_the_rollout(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    config = make_config(run={"pools": "colocated", "groups_per_step": 4}, model=BF16)
+    rollout = Turn(tmp_path, (0,), "rollout-0")
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    async def scenario() -> None:
+        async with started(config, tmp_path) as rank:
+            policy: Any = rank._policy
+            move = getattr(policy, when)
+
+            def slowly() -> None:
+                begun.set()
+                assert may_go_on.wait(30)
+                move()
+
+            monkeypatch.setattr(policy, when, slowly)
+            export = asyncio.create_task(rank.export_model(rank.check_export("model")))
+            assert await asyncio.to_thread(begun.wait, 30)
+            export.cancel()
+            await asyncio.wait([export])
+            again = asyncio.create_task(rank.export_model(rank.check_export("model")))
+            await asyncio.sleep(0.1)
+            may_go_on.set()
+            assert (Path(await again) / "model.safetensors").is_file()
+            await rollout.take(5)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

@@ -32,8 +32,11 @@ def test_a_replica_takes_all_of_its_devices_or_none(tmp_path: Path) -> None:
     """So a rank that is to get its device never waits for a replica that waits itself."""
     first, second = Turn(tmp_path, (0,), "trainer-0"), Turn(tmp_path, (1,), "trainer-1")
     replica = Turn(tmp_path, (0, 1), "rollout-0")
+    take(replica)
+    replica.release()
     take(second)
-    with pytest.raises(DeadlineError):
+    # Not those who had the other one before, itself among them.
+    with pytest.raises(DeadlineError, match="rollout-0: .* device-1 is in use by trainer-1; see"):
         take(replica)
     take(first)
     first.release()

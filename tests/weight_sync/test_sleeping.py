@@ -76,6 +76,27 @@ def test_who_joins_meanwhile_is_not_brought_up_before_the_publication(world, tmp
     asyncio.run(scenario())
 
 
+def test_who_joins_is_read_back_before_all_sleep(world, tmp_path):
+    begun = asyncio.Event()
+
+    async def slowly(name, version):
+        if name == "b":
+            begun.set()
+            await asyncio.sleep(0.2)
+
+    async def scenario():
+        async with running(world, tmp_path, level=ProofLevel.LOADED) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world)
+            world.hooks["read back"] = slowly
+            await join(coordinator, world, "b")
+            await begun.wait()
+            await coordinator.sleep(CALLER)
+            assert names(coordinator) == ["a", "b"]
+
+    asyncio.run(scenario())
+
+
 def test_one_that_does_not_sleep_leaves_routing_and_the_others_go_on(world, tmp_path):
     async def scenario():
         async with running(world, tmp_path) as coordinator:

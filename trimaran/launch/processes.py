@@ -105,6 +105,8 @@ class Processes:
             if ended.left:
                 await self._leave(ended, note)
                 continue
+            if ended.service.name in self._given_up:
+                continue  # with another host of its replica, and must not bring that one back
             if ended.service.name in self._services and not self._revive(ended, note):
                 raise ServiceDiedError(await self._first_cause(ended), self.running)
 
@@ -116,14 +118,17 @@ class Processes:
         """One more, from now on as if it had been there from the start. Raises OSError."""
         await self._children.start(service)
         self._services[service.name] = service
+        self._given_up.discard(service.name)
 
     async def remove(self, name: str) -> None:
-        """Ends it in order, with its further hosts; its end is no death."""
-        names = [name, *self._hosts_beside(self._services[name])]
-        for one in names:
+        """Ends it in order, and then its further hosts, on which it computes until its groups are taken
+        elsewhere; its end is no death."""
+        beside = self._hosts_beside(self._services[name])
+        for one in (name, *beside):
             del self._services[one]
-        await self._cancel_revivals(names)
-        await self._children.end(names, self._stop_times.drained)
+        await self._cancel_revivals([name, *beside])
+        await self._children.end([name], self._stop_times.drained)
+        await self._children.end(beside, self._stop_times.running)
 
     def progressed(self) -> None:
         """The run has got further: deaths before do not count against those that it needed."""
@@ -185,14 +190,17 @@ class Processes:
         if not service.expendable or not any(s.name in self._children.alive for s in others):
             return False
         self._given_up |= gone
-        self._endings.append(
-            asyncio.create_task(self._children.end(beside, self._stop_times.loading))
-        )
+        self._endings.append(asyncio.create_task(self._end_given_up(beside)))
         note(
             f"{service.name} died ({ended.how}), {restarts.num_in_a_row} times in a row; it is not"
             f" started again and the run goes on without it; see {ended.log}"
         )
         return True
+
+    async def _end_given_up(self, names: Sequence[str]) -> None:
+        """Also what is about to be started again."""
+        await self._cancel_revivals(names)
+        await self._children.end(names, self._stop_times.loading)
 
     def _hosts_beside(self, service: ServiceProcess) -> list[str]:
         """The other processes of a replica that stands on several hosts: it is there as a whole, or not

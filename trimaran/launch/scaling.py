@@ -73,14 +73,16 @@ class Scaling:
         return {int(name.removeprefix("rollout-")) for name in names}
 
     async def _add(self, index: int, devices: tuple[str, ...]) -> bool:
+        name = process_name("rollout", index)
         try:
-            services = self._make_replica(index, devices)
-            for service in services:
+            for service in self._make_replica(index, devices):
                 await self._processes.add(service)
         except (InputError, OSError) as error:
+            if name in self._processes.services:  # without a host it never starts
+                await self._processes.remove(name)
             if str(error) != self._refused:
                 self._note(f"a replica cannot be added: {error}")
             self._refused = str(error)
             return False
-        self._note(f"{services[0].name} is added to the run")
+        self._note(f"{name} is added to the run")
         return True

@@ -250,6 +250,8 @@ class Coordinator:
         await self.meet(caller)
         async with self._publishing:
             self._check_epoch(caller)
+            # As before a STAGE, of which none comes while it could be read back.
+            await self._prover.let_join(tuple(self._pool.members))
             await self._catch_ups.rest()
             await self._prover.finish_sample()
             self._asleep = tuple(self._pool.members)
