@@ -207,9 +207,15 @@ def part_of(config: RunConfig, kind: str, index: int) -> tuple[int, int]:
     """The replica to which a process belongs, and on which of its hosts it stands, from 0.
 
     Followers are numbered through: those of the first replica, by their hosts, then those of the second.
+    Raises InputError for a follower where a replica has none.
     """
     if kind == "rollout":
         return index, 0
+    if not config.rollout.num_followers:
+        raise InputError(
+            f"{process_name(kind, index)}: the run's replicas stand on one host each; leave it out, or set"
+            " rollout.hosts"
+        )
     replica, follower = divmod(index, config.rollout.num_followers)
     return replica, 1 + follower
 
