@@ -293,6 +293,8 @@ def _warmup(value: Any, theirs: Theirs) -> Outcome:
 def _recompute(value: Any, theirs: Theirs) -> Outcome:
     if value is None:
         return Outcome("ignored", "nothing is computed again")
+    if value == "selective":
+        return Outcome("mapped", "", {"trainer.recompute": value})
     layers = _shared(theirs, "recompute_num_layers")
     text = f"every layer, not {layers} of each stage" if layers else "every layer"
     return Outcome("noted", text, {"trainer.recompute": True})
@@ -461,7 +463,7 @@ ROWS: tuple[Row, ...] = (
             "megatron_training.recompute_granularity",
             "trainer.recompute",
             None,
-            "full, for every layer",
+            "full: true, for every layer; selective: the same, of the attention alone",
             _recompute,
         ),
         part("megatron_training.recompute_num_layers", "megatron_training.recompute_granularity"),

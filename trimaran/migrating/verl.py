@@ -423,7 +423,7 @@ ROWS: tuple[Row, ...] = (
         f"{TRANSFORMER}.recompute_granularity",
         "trainer.recompute",
         None,
-        "full, and selective with a note: true",
+        "full: true; selective: the same, of the attention alone",
         to.recompute,
     ),
     noted(

@@ -335,9 +335,7 @@ def expert_tensor(value: Any, theirs: Theirs) -> Outcome:
 def recompute(value: Any, theirs: Theirs) -> Outcome:
     if value not in ("full", "selective"):
         return Outcome("ignored", "nothing is computed again")
-    if value == "full":
-        return Outcome("mapped", "", {"trainer.recompute": True})
-    return Outcome("noted", "a layer is computed again as a whole", {"trainer.recompute": True})
+    return Outcome("mapped", "", {"trainer.recompute": True if value == "full" else value})
 
 
 def checkpointing(value: Any, theirs: Theirs) -> Outcome:

@@ -272,6 +272,14 @@ def test_adapters_have_megatrons_names_too() -> None:
     assert "adapters go to" in unknown.having("refused")["actor_rollout_ref.model.lora_rank"]
 
 
+def test_what_is_computed_again_is_what_theirs_names() -> None:
+    key = "actor_rollout_ref__actor__megatron__override_transformer_config__recompute_granularity"
+    for theirs, ours in (("full", True), ("selective", "selective"), (None, False)):
+        assert config_of("verl", **{key: theirs}).trainer.recompute == ours
+        keys = {"megatron_training__recompute_granularity": theirs}
+        assert config_of("mindspeed-rl", **keys).trainer.recompute == ours
+
+
 def test_losses_that_are_of_whole_answers_take_their_mean() -> None:
     config = config_of("verl", actor_rollout_ref__actor__policy_loss__loss_mode="gspo")
     assert section(config.algorithm.aggregation) == {"type": "sequence_mean"}
