@@ -62,7 +62,7 @@ def serve_replica(
 ) -> None:
     orders = _begin(run_folder, f"rollout-{index}")
     if stand_in:
-        rollout.create_engine = lambda config, device: StandInEngine(orders)
+        rollout.create_engine = lambda config, device, place: StandInEngine(orders)
     else:
         _wrap_load(orders)
     _announce(WeightReceiver, run_folder / f"rollout-{index}.relay", door)

@@ -92,6 +92,6 @@ def _stand_in(arguments: list[str], orders: Orders) -> None:
         module = rollout
         pace = Path(os.environ[PACE])
         # With more batches under way at a time, each takes longer: steps come as fast as without.
-        module.create_engine = lambda config, device: StandInEngine(
+        module.create_engine = lambda config, device, place: StandInEngine(
             orders, lambda: float(pace.read_text()) * (config.run.max_lag + 1)
         )
