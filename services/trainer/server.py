@@ -241,7 +241,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         try:
             return await self._others.run_everywhere(method, request, own(), self._timeout)
         except (InputError, OutOfOrderError):
-            raise  # refused before anything began, by every rank alike
+            raise  # refused before anything began; rank 0 looks at a batch before any other hears of it
         except Exception as error:
             if self._others:
                 self._rank.fail(f"{method} failed on a rank: {error}")
