@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 RESULTS = Path(__file__).parent / "results"
+RESULTS_IN_GIT = "benchmarks/results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ def _commit() -> str:
         command = ["git", *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no")
+    # A part that was measured before has changed its result file, which is no edit of what is measured.
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":!/{RESULTS_IN_GIT}")
     return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
 
 
