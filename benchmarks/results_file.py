@@ -43,7 +43,9 @@ def _commit() -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip()
 
     # A part that was measured before has changed its result file, which is no edit of what is measured.
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", f":!/{RESULTS_IN_GIT}")
+    changed = git(
+        "status", "--porcelain", "--untracked-files=no", "--", ":/", f":!/{RESULTS_IN_GIT}"
+    )
     return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
 
 
