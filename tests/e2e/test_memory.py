@@ -15,6 +15,7 @@ import pytest
 from tests import tiny_vision
 from tests.tiny_model import write_tiny_model
 from trimaran.config import RunConfig, dump_config, parse_config
+from trimaran.memory.communicators import num_communicators
 from trimaran.memory.model import Model
 from trimaran.memory.plan import Plan, make_plan
 from trimaran.model_folder import read_model_folder
@@ -128,6 +129,9 @@ def test_a_rank_takes_what_the_plan_says(tmp_path: Path, case: Case) -> None:
         print(f"{case} rank {rank}, foretold and measured: {shown}")
         for key, size in wanted.items():
             assert measured[key] == pytest.approx(size, rel=TOLERANCE), (rank, key, shown)
+        section = config.trainer
+        place, is_shared = section.layout.place(rank), section.distributed_optimizer
+        assert measured["communicators"] == num_communicators(plan.model, place, is_shared)
 
 
 def foretell(config: RunConfig) -> Plan:
