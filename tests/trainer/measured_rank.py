@@ -49,17 +49,11 @@ def live_tensors() -> int:
 
 
 CALLS = (
-    *("allreduce", "allreduce_coalesced", "broadcast", "allgather", "_allgather_base", "alltoall"),
-    *(
-        "alltoall_base",
-        "reduce_scatter",
-        "_reduce_scatter_base",
-        "scatter",
-        "gather",
-        "send",
-        "recv",
-    ),
+    *("allreduce", "allreduce_coalesced", "broadcast", "scatter", "send", "recv", "allgather"),
+    *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "alltoall"),
+    *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
 )
+"""Of torch's ProcessGroup."""
 
 
 def watch_groups() -> set[str]:
