@@ -66,7 +66,7 @@ def _describe(lora: LoraSection, model: Path, facts: ModelFacts) -> dict[str, ob
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": str(model),
+        "base_model_name_or_path": str(model.resolve()),  # a relative one may be a name of a hub
         "r": lora.rank,
         "lora_alpha": lora.alpha,
         "target_modules": targets,

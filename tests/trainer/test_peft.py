@@ -96,14 +96,18 @@ def test_so_they_do_for_the_language_model_behind_a_vision_tower(
 
 
 @pytest.mark.parametrize("family", VISION_FAMILIES)
-def test_names_and_targets_are_those_of_transformers_modules(family: str, tmp_path: Path) -> None:
+def test_names_and_targets_are_those_of_transformers_modules(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What `peft` goes by. Folders of Qwen2.5-VL have other names, and its tower modules of the same."""
     folder = write_tiny_vision(tmp_path / "base", family)
     lora = ATTENTION if family.endswith("moe") else LORA
-    _, adapter = export(make_vision_config(folder, lora=lora), tmp_path)
+    monkeypatch.chdir(tmp_path)
+    _, adapter = export(make_vision_config(Path("base"), lora=lora), tmp_path)
     with safe_open(adapter / "adapter_model.safetensors", "pt") as file:
         adapted = {name.rpartition(".lora_")[0] for name in list(file.keys())}
     described = json.loads((adapter / "adapter_config.json").read_text())
+    assert described["base_model_name_or_path"] == str(folder)
     model: Any = AutoModelForImageTextToText.from_pretrained(folder)
     modules = [name for name, _ in model.named_modules()]
     targets = [name for name in modules if re.fullmatch(described["target_modules"], name)]
