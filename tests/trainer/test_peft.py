@@ -1,6 +1,6 @@
 """The adapters that a run exports, loaded by `peft`, against the merged model that it exports.
 
-`peft` is no dependency: `pip install peft` beside the rest, or these tests are skipped.
+`peft` comes with the extra `dev`; where it is not installed its tests are skipped.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def logits(model: Any) -> torch.Tensor:
 
 @pytest.fixture(scope="session")
 def peft() -> Any:
-    return pytest.importorskip("peft", reason="needs the package peft: pip install peft")
+    return pytest.importorskip("peft", reason="needs the package peft, of the extra dev")
 
 
 def compare(peft: Any, auto: Any, config: RunConfig, folder: Path) -> None:
