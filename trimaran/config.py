@@ -111,8 +111,15 @@ def _check_eager(value: Any) -> Any:
     return value
 
 
+def _check_recompute(value: Any) -> Any:
+    if value != "selective" and not isinstance(value, bool):
+        raise ValueError(f"must be true, false or selective (given: {value!r})")
+    return value
+
+
 Eager = Annotated[Literal["auto"] | bool, BeforeValidator(_check_eager)]
 Devices = Annotated[Literal["auto"] | tuple[int | str, ...], BeforeValidator(_check_devices)]
+Recompute = Annotated[bool | Literal["selective"], BeforeValidator(_check_recompute)]
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 TransportName = Literal["auto", "collective", "relay"]
 SchemeName = Literal["verl", "mindspeed-rl"]
@@ -674,7 +681,7 @@ class TrainerSection(Section):
     micro_batch_tokens: Positive = 4096
     """Packed tokens of one forward pass, prompts and completions, unless one completion or twice its
     prompt has more."""
-    recompute: bool | Literal["selective"] = False
+    recompute: Recompute = False
     """true: keep a layer's input alone of its activations, and compute the others again in the backward
     pass, a third more work for much less memory. selective: compute the attention alone again."""
     freeze: tuple[Annotated[str, Field(min_length=1)], ...] = ()

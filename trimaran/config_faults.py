@@ -14,7 +14,14 @@ def describe_faults(model: type[BaseModel], error: ValidationError) -> list[str]
 
     Example: describe_faults(RunConfig, error) == ["run.stepss: unknown key; did you mean run.steps? …"]
     """
-    return [_describe(model, fault) for fault in error.errors()]
+    faults, told = error.errors(), list[str]()
+    for number, fault in enumerate(faults):
+        # A list whose only element is wrong is too short for pydantic, too, which tells both.
+        place = fault["loc"]
+        inside = any(one["loc"][: len(place)] == place for one in faults[:number])
+        if not (inside and fault["type"] == "too_short"):
+            told.append(_describe(model, fault))
+    return told
 
 
 def _describe(model: type[BaseModel], fault: Any) -> str:

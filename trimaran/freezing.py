@@ -32,7 +32,7 @@ def check_folder(patterns: Sequence[str], folder: Path) -> None:
 
 
 def check_patterns(patterns: Sequence[str], names: Iterable[str]) -> None:
-    """Raises InputError for a pattern that none of the names matches."""
+    """Raises InputError for a pattern that none of the names matches, and where nothing would train."""
     names = list(names)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -42,3 +42,5 @@ def check_patterns(patterns: Sequence[str], names: Iterable[str]) -> None:
             raise InputError(
                 f"{KEY}: {pattern!r} matches no tensor of the model; near it are {', '.join(near)}"
             )
+    if all(is_frozen(name, patterns) for name in names):
+        raise InputError(f"{KEY}: matches every tensor of the model, so nothing would train")

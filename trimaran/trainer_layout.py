@@ -29,8 +29,7 @@ def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
     else:
         yield from _context_faults(facts, layout)
     if layout.expert > max(facts.num_experts, 1) or facts.num_experts % layout.expert:
-        has = f"{facts.num_experts} experts a layer" if facts.num_experts else "no experts"
-        yield f"trainer.expert_parallel: {layout.expert} shares of the experts, and the model has {has}"
+        yield _experts_fault(facts, layout)
     if facts.num_experts and layout.tensor > 1:
         if not section.sequence_parallel:
             yield (
@@ -60,6 +59,16 @@ def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
             f" {facts.num_layers} layers; this model can have"
             f" {', '.join(map(str, fitting))} stages"
         )
+
+
+def _experts_fault(facts: ModelFacts, layout: Layout) -> str:
+    has = "no experts; leave it out"
+    if count := facts.num_experts:
+        fitting = [n for n in range(1, count + 1) if count % n == 0]
+        has = f"{count} experts a layer; it can be {', '.join(map(str, fitting))}"
+    return (
+        f"trainer.expert_parallel: {layout.expert} shares of the experts, and the model has {has}"
+    )
 
 
 def _context_faults(facts: ModelFacts, layout: Layout) -> Iterator[str]:

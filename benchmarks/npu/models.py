@@ -23,6 +23,7 @@ def sizes(
         "vocab_size": vocabulary,
         "max_position_embeddings": 32768,
         "tie_word_embeddings": False,
+        "rms_norm_eps": 1e-6,
     }
 
 
@@ -31,7 +32,8 @@ def qwen25_vl(text: Tree, inner: int = 3420) -> Tree:
     tower = {"depth": 32, "hidden_size": 1280, "intermediate_size": inner, "num_heads": 16}
     tower |= {"patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2}
     tower["out_hidden_size"] = text["hidden_size"]
-    return {"model_type": "qwen2_5_vl", "image_token_id": 151655, "vision_config": tower, **text}
+    whole = {"model_type": "qwen2_5_vl", "image_token_id": 151655, "vision_config": tower}
+    return {**whole, **text, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
 
 
 def qwen3_vl(text: Tree, family: str = "qwen3_vl") -> Tree:
@@ -40,7 +42,8 @@ def qwen3_vl(text: Tree, family: str = "qwen3_vl") -> Tree:
     tower |= {"num_position_embeddings": 2304, "deepstack_visual_indexes": [8, 16, 24]}
     tower["out_hidden_size"] = text["hidden_size"]
     whole = {"model_type": family, "image_token_id": 151655, "vision_config": tower}
-    return {**whole, "text_config": text}
+    rope = {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [24, 20, 20]}
+    return {**whole, "text_config": {**text, "rope_scaling": rope}}
 
 
 EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}

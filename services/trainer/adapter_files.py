@@ -12,15 +12,17 @@ import torch
 from services.trainer.tensor_file import Spec, TensorFile
 from services.weight_sync.data.memory import DTYPE_NAMES
 from trimaran.config import LoraSection, RunConfig
+from trimaran.model_folder import LANGUAGE, ModelFacts
 from trimaran.places import put_in_place, sync
 
 PREFIX = "base_model.model."
-"""Before the names of tensors, as `peft` wraps the model."""
+"""Before the names of modules, as `peft` wraps the model."""
 
 
 def write_adapter_folder(
     target: Path,
     config: RunConfig,
+    facts: ModelFacts,
     shapes: Mapping[str, tuple[int, ...]],
     tensors: Iterable[tuple[str, torch.Tensor]],
 ) -> None:
@@ -33,13 +35,13 @@ def write_adapter_folder(
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     try:
-        text = json.dumps(_describe(config.trainer.lora, config.model.path), indent=2)
+        text = json.dumps(_describe(config.trainer.lora, config.model.path, facts), indent=2)
         (temporary / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
         dtype = DTYPE_NAMES[getattr(torch, config.model.dtype)]
-        specs = (Spec(PREFIX + name, dtype, shape) for name, shape in shapes.items())
+        specs = (Spec(_name(name, facts), dtype, shape) for name, shape in shapes.items())
         with TensorFile(temporary / "adapter_model.safetensors", specs, {"format": "pt"}) as file:
             for name, tensor in tensors:
-                file.write(PREFIX + name, tensor)
+                file.write(_name(name, facts), tensor)
         for path in temporary.iterdir():
             sync(path)
         put_in_place(temporary, target)
@@ -48,15 +50,26 @@ def write_adapter_folder(
         raise
 
 
-def _describe(lora: LoraSection, model: Path) -> dict[str, object]:
+def _name(tensor: str, facts: ModelFacts) -> str:
+    """`peft` goes by the names of transformers' modules. Folders of Qwen2.5-VL may have others, by which
+    it would find nothing and only warn."""
+    if facts.vision and not tensor.startswith(LANGUAGE):
+        tensor = LANGUAGE + tensor.removeprefix(facts.language_prefix)
+    return PREFIX + tensor
+
+
+def _describe(lora: LoraSection, model: Path, facts: ModelFacts) -> dict[str, object]:
     """The keys of `peft.LoraConfig` that say how the adapters are to be used."""
+    targets: object = list(lora.targets)
+    if facts.vision:  # the tower has modules of the same names; a text is a pattern for whole names
+        targets = rf".*\.layers\.\d+\..*\.({'|'.join(lora.targets)})"
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": str(model),
+        "base_model_name_or_path": str(model.resolve()),  # a relative one may be a name of a hub
         "r": lora.rank,
         "lora_alpha": lora.alpha,
-        "target_modules": list(lora.targets),
+        "target_modules": targets,
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,

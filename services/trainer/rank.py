@@ -439,8 +439,8 @@ class TrainerRank:
     def _export_adapters(self, target: Path) -> None:
         tensors = self._policy.export_adapters()
         if self.rank == 0:
-            shapes = self._policy.adapter_shapes
-            write_adapter_folder(_adapter_folder(target), self._config, shapes, tensors)
+            shapes, folder = self._policy.adapter_shapes, _adapter_folder(target)
+            write_adapter_folder(folder, self._config, self._model.facts, shapes, tensors)
         else:
             for _ in tensors:
                 pass

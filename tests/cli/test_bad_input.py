@@ -69,6 +69,23 @@ def test_a_value_out_of_range(write_run: WriteRun, refused: Refused) -> None:
     assert "greater than or equal to 1" in message
 
 
+@pytest.mark.parametrize(
+    ("word", "fault"),
+    [
+        ("trainer.recompute=some", "must be true, false or selective (given: 'some')"),
+        (
+            "trainer.lora={targets: [qproj]}",
+            "'gate_proj', 'up_proj' or 'down_proj' (given: 'qproj')",
+        ),
+    ],
+)
+def test_one_fault_is_one_line(
+    word: str, fault: str, write_run: WriteRun, refused: Refused
+) -> None:
+    message = refused("train", write_run(), word)
+    assert (message.count("\n"), fault in message) == (1, True), message
+
+
 def test_every_fault_of_the_configuration_is_named_at_once(
     write_run: WriteRun, refused: Refused
 ) -> None:

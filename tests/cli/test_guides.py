@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.npu.models import CONFIGS, qwen25_vl, sizes
-from trimaran.cli.preflight import check_lengths
+from trimaran.cli.plan import check_lengths
 from trimaran.config import load_config
 from trimaran.memory.model import Model
 from trimaran.memory.plan import GIB, Room, find_faults, make_plan

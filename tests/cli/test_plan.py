@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from tests.tiny_model import write_tiny_model
 from trimaran.cli import plan as plan_command
 from trimaran.cli.main import main
 from trimaran.cli.plan import check_memory
+from trimaran.cli.preflight import check_model
 from trimaran.config import load_config
 from trimaran.doctor.memory import Memory
 from trimaran.errors import InputError
@@ -74,6 +77,35 @@ def test_a_model_that_is_not_here_is_bad_input(
     arguments = ["plan", str(run_file), "model.path=nowhere", "model.source=s3://models/x"]
     assert main(arguments) == 2
     assert "is not here yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("hidden_act", "gelu", "hidden_act: 'gelu' is not supported; it must be 'silu'"),
+        ("rope_parameters", {"rope_type": "longrope"}, "rope type 'longrope' is not supported"),
+        ("max_position_embeddings", 64, "128 is more than the 64 positions of the model"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_told_before_anything_starts(
+    key: str, value: object, words: str, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the trainer's own check, here and where a run starts, without torch."""
+    path = run_file.parent / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    assert main(["plan", str(run_file)]) == 2
+    message = capsys.readouterr().err
+    assert (message.count("\n"), words in message) == (1, True), message
+    with pytest.raises(InputError, match=re.escape(words)):
+        check_model(load_config(run_file), path.parent)
+
+
+def test_a_plan_needs_no_torch(run_file: Path) -> None:
+    code = (
+        "import sys; from trimaran.cli.main import main\n"
+        f"main(['plan', {str(run_file)!r}]); sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True)
 
 
 def test_a_run_is_refused_where_its_fixed_parts_are_too_much(

@@ -15,6 +15,7 @@ import pytest
 from tests import tiny_vision
 from tests.tiny_model import write_tiny_model
 from trimaran.config import RunConfig, dump_config, parse_config
+from trimaran.memory.communicators import num_communicators
 from trimaran.memory.model import Model
 from trimaran.memory.plan import Plan, make_plan
 from trimaran.model_folder import read_model_folder
@@ -42,6 +43,13 @@ QWEN3 = BASE | {
     "num_attention_heads": 8,
     "num_key_value_heads": 4,
     "head_dim": 48,
+}
+EXPERTS = QWEN3 | {
+    "num_hidden_layers": 4,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 320,
+    "norm_topk_prob": True,
 }
 TEXT = {
     "vocab_size": 8192,
@@ -108,6 +116,12 @@ MORE_CASES = (
     Case("qwen3_vl", "float32"),
     Case("qwen3_vl", trainer={"pipeline_parallel": 2, "micro_batch_tokens": 1856}),
     Case("qwen3_vl_moe", lengths=LONG),
+    Case("qwen3_moe", lengths=LONG, trainer={"data_parallel": 2, "expert_parallel": 2}),
+    Case(
+        "qwen3_moe",
+        lengths=LONG,
+        trainer={"tensor_parallel": 2, "expert_parallel": 2, "sequence_parallel": True},
+    ),
 )
 MORE = (pytest.param(case, marks=pytest.mark.thorough) for case in MORE_CASES)
 
@@ -128,6 +142,9 @@ def test_a_rank_takes_what_the_plan_says(tmp_path: Path, case: Case) -> None:
         print(f"{case} rank {rank}, foretold and measured: {shown}")
         for key, size in wanted.items():
             assert measured[key] == pytest.approx(size, rel=TOLERANCE), (rank, key, shown)
+        section = config.trainer
+        place, is_shared = section.layout.place(rank), section.distributed_optimizer
+        assert measured["communicators"] == num_communicators(plan.model, place, is_shared)
 
 
 def foretell(config: RunConfig) -> Plan:
@@ -140,7 +157,7 @@ def write_model(folder: Path, case: Case) -> Path:
         return tiny_vision.write_tiny_vision(
             folder, case.family, case.dtype, num_layers=4, text=TEXT, tower=TOWER
         )
-    shape = {"llama": LLAMA, "qwen3": QWEN3}[case.family]
+    shape = {"llama": LLAMA, "qwen3": QWEN3, "qwen3_moe": EXPERTS}[case.family]
     return write_tiny_model(folder, case.family, case.family == "qwen3", case.dtype, shape=shape)
 
 

@@ -41,6 +41,7 @@ MODEL = {
     "num_key_value_heads": 2,
     "vocab_size": 512,
     "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
     "tie_word_embeddings": True,
 }
 """5.4 MB in bf16: six buckets of the smallest size that there is."""

@@ -23,6 +23,7 @@ MODEL = {
     "num_key_value_heads": 2,
     "vocab_size": 128,
     "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
     "tie_word_embeddings": True,
 }
 """0.1 MB in bf16."""

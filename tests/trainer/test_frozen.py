@@ -103,6 +103,7 @@ def test_what_cannot_be_frozen_is_refused(
 
 FIRST_STAGE = ["model.embed_tokens.weight", "model.layers.0.*"]
 BF16 = {"optimizer": "adamw_bf16"}
+SPLIT = {"distributed_optimizer": True}
 
 
 @pytest.mark.e2e
@@ -110,6 +111,11 @@ BF16 = {"optimizer": "adamw_bf16"}
     ("family", "sizes", "tolerance"),
     [
         ("qwen2", {"pipeline_parallel": 2, "freeze": FIRST_STAGE}, 2e-4),
+        pytest.param(
+            *("qwen2", {"pipeline_parallel": 2, "data_parallel": 2, "freeze": FIRST_STAGE} | SPLIT),
+            *(2e-4,),
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             *("llama", {"tensor_parallel": 2, "sequence_parallel": True, "freeze": MANY}, 2e-4),
             marks=pytest.mark.thorough,

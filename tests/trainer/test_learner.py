@@ -36,7 +36,8 @@ def run(
 ) -> tuple[float, torch.Tensor]:
     """The loss and the gradient that one rank adds."""
     policy = PlainPolicy(model, data_rank)
-    metrics = train_step(policy, random_batch(1), config).metrics
+    batch = random_batch(1, config.run.groups_per_step)
+    metrics = train_step(policy, batch, config).metrics
     return metrics["trainer/loss"], policy.gradients()
 
 
@@ -53,6 +54,20 @@ def test_loss_and_gradient_are_equal_under_any_split(
     assert sum(loss for loss, _ in parts) == pytest.approx(whole_loss, abs=1e-6)
     torch.testing.assert_close(sum(gradient for _, gradient in parts), whole, rtol=0, atol=1e-6)
     assert whole.abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(("groups", "ranks"), [(5, 2), (7, 4), (3, 4), (1, 2)])
+def test_ranks_need_not_divide_the_groups_of_a_step(
+    model: torch.nn.Module, make_config: MakeConfig, groups: int, ranks: int
+) -> None:
+    """Nor be fewer. Completions are counted, not groups."""
+    step = {"groups_per_step": groups}
+    whole_loss, whole = run(model, make_config(trainer=STANDSTILL, run=step))
+    config = make_config(trainer={**STANDSTILL, "data_parallel": ranks}, run=step)
+    parts = [run(model, config, data_rank) for data_rank in range(ranks)]
+    assert sum(loss for loss, _ in parts) == pytest.approx(whole_loss, abs=1e-6)
+    torch.testing.assert_close(sum(gradient for _, gradient in parts), whole, rtol=0, atol=1e-6)
+    assert sum(gradient.abs().max() > 1e-3 for _, gradient in parts) > 1
 
 
 def test_what_has_no_gradient_is_skipped_and_the_gradient_is_the_same(

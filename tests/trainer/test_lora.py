@@ -183,7 +183,14 @@ class AdaptedTrainer(ReferenceTrainer):
     [
         ("qwen2", {"tensor_parallel": 2, "sequence_parallel": True}),
         pytest.param("llama", {"tensor_parallel": 2}, marks=pytest.mark.thorough),
-        pytest.param("qwen3", {"data_parallel": 2}, marks=pytest.mark.thorough),
+        pytest.param(
+            *("qwen3", {"data_parallel": 2, "distributed_optimizer": True}),
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param("llama", {"context_parallel": 2}, marks=pytest.mark.thorough),
+        pytest.param(
+            "qwen2_moe", {"data_parallel": 2, "expert_parallel": 2}, marks=pytest.mark.thorough
+        ),
         pytest.param(
             "qwen2", {"pipeline_parallel": 2, "tensor_parallel": 2}, marks=pytest.mark.thorough
         ),
@@ -192,7 +199,8 @@ class AdaptedTrainer(ReferenceTrainer):
 def test_ranks_train_export_and_publish_what_plain_adapters_become(
     family: str, sizes: dict[str, Any], make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    lora = {**LORA, "targets": ["q_proj", "v_proj", "o_proj", "gate_proj", "down_proj"]}
+    mlp = [] if "moe" in family else ["gate_proj", "down_proj"]
+    lora = {**LORA, "targets": ["q_proj", "v_proj", "o_proj", *mlp]}
     trainer = {**sizes, "lora": lora, "micro_batch_tokens": 40, "learning_rate": 1e-2}
     count = make_config(family, trainer=trainer).num_trainer_ranks
     endpoints = {"trainer": free_addresses(count)}
@@ -231,7 +239,7 @@ def test_ranks_train_export_and_publish_what_plain_adapters_become(
         moved = max(moved, tensor.abs().max().item())
     assert moved > 1e-2
     merged = load_tensors(tmp_path / "run" / "model", tied=family in TIED)
-    place = "model.layers.1.mlp.down_proj"
+    place = "model.layers.1.self_attn.o_proj"
     wanted = plain[f"{place}.linear.weight"]
     wanted = wanted + ALPHA / RANK * plain[f"{place}.b"] @ plain[f"{place}.a"]
     assert (merged[f"{place}.weight"] - wanted).abs().max() < 1e-4

@@ -1,6 +1,6 @@
 """Our mapping against that of mbridge 0.15.1, which was written by others for the same models.
 
-It is no dependency of ours: `pip install --no-deps mbridge==0.15.1` beside the others lets this test run.
+It comes with the extra `dev`; where it is not installed these tests are skipped.
 """
 
 from __future__ import annotations

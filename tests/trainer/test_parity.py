@@ -149,7 +149,8 @@ SAME = (
 def test_old_and_reference_logprobs_reach_all_ranks(
     family: str, sizes: dict[str, Any], make_config: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
-    """Two updates a batch, whose ratios need the log-probabilities of before, and a KL term."""
+    """Two updates a batch, whose ratios need the log-probabilities of before, and a KL term. Neither the
+    ranks nor the updates divide the groups."""
 
     async def train(folder: Path, split: dict[str, Any]) -> list[list[float]]:
         trainer = {**split, "micro_batch_tokens": 40}
@@ -160,12 +161,13 @@ def test_old_and_reference_logprobs_reach_all_ranks(
         }
         count = make_config(family, trainer=trainer).num_trainer_ranks
         endpoints = {"trainer": free_addresses(count)}
-        config = make_config(family, trainer=trainer, algorithm=algorithm, endpoints=endpoints)
+        sections = {"run": {"groups_per_step": 5}, "trainer": trainer, "algorithm": algorithm}
+        config = make_config(family, **sections, endpoints=endpoints)
         async with running_ranks(config, folder) as client:
             start, _ = await client.get_policy_version(ANSWER_SECONDS)
             found = []
             for step in (1, 2):
-                batch = random_batch(step)
+                batch = random_batch(step, num_groups=5)
                 proofs = proofs_for(batch, start.root)
                 answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
                 found.append([answer.metrics[key] for key in SAME])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from services.trainer.rank import TrainerRank
 from tests.trainer.batches import proofs_for, random_batch
@@ -103,6 +105,25 @@ def test_weights_that_are_not_finite_are_neither_answered_nor_saved(
             with pytest.raises(UnavailableError, match="resume the run from its checkpoint"):
                 await save(rank, 0)
             assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("single_rank")
+def test_a_model_folder_with_a_number_that_is_not_finite_is_refused_at_the_start(
+    make_config: MakeConfig, model_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(model_folders["llama"], tmp_path / "model"))
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    tensors[name][3, 5] = float("nan")
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = make_config("llama", model={"path": str(folder)})
+
+    async def scenario() -> None:
+        with pytest.raises(InternalError, match=f"{name} holds numbers .*look at model.path"):
+            async with started(config, tmp_path):
+                pass
 
     asyncio.run(scenario())
 

@@ -18,6 +18,7 @@ from services.trainer.model_files import INDEX, WEIGHTS, write_model_folder
 from services.trainer.tensor_file import Spec, TensorFile, spec_of
 from trimaran.config import RunConfig
 from trimaran.errors import InternalError
+from trimaran.model_folder import read_model_folder
 
 TENSORS = {
     "a": torch.arange(6, dtype=torch.float32).view(2, 3),
@@ -180,5 +181,6 @@ def test_adapters_are_on_the_disk_before_they_have_their_name(
     config = make_config("llama", trainer={"lora": {"rank": 4}})
     calls.clear()
     weight = "layers.0.lora_A.weight"
-    write_adapter_folder(target, config, {weight: (2, 3)}, [(weight, torch.zeros(2, 3))])
+    facts = read_model_folder(config.model.path)
+    write_adapter_folder(target, config, facts, {weight: (2, 3)}, [(weight, torch.zeros(2, 3))])
     check_order(calls, ["adapter_config.json", "adapter_model.safetensors"], target, before)

@@ -19,6 +19,7 @@ SMOLLM2 = {
     "vocab_size": 49152,
     "tie_word_embeddings": True,
     "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
 }
 
 

@@ -122,9 +122,13 @@ def test_layouts_that_fit_experts(tensor: int, data: int, expert: int) -> None:
         (
             FACTS,
             {"data_parallel": 2, "expert_parallel": 2},
-            "2 shares .*, and the model has no experts",
+            "2 shares .*, and the model has no experts; leave it out",
         ),
-        (EXPERTS, {"data_parallel": 4, "expert_parallel": 4}, "4 shares .* has 6 experts a layer"),
+        (
+            EXPERTS,
+            {"data_parallel": 4, "expert_parallel": 4},
+            "4 shares .* has 6 experts a layer; it can be 1, 2, 3, 6",
+        ),
         (
             EXPERTS,
             {"tensor_parallel": 2, "expert_parallel": 2},

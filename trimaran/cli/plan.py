@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from services.trainer.megatron.architecture import read_architecture
 from trimaran.cli.import_ import refuse_theirs
 from trimaran.config import RunConfig, load_config
 from trimaran.device import resolve
@@ -17,7 +19,7 @@ from trimaran.machine import Machine, read_gpu_memory, read_machine
 from trimaran.memory.model import Model
 from trimaran.memory.plan import GIB, Plan, Room, find_faults, make_plan, refuse_impossible
 from trimaran.memory.table import describe
-from trimaran.model_folder import check_tensor_parallel, read_model_folder
+from trimaran.model_folder import ModelFacts, check_tensor_parallel
 from trimaran.trainer_layout import check_trainer_layout
 
 
@@ -45,21 +47,38 @@ def check_memory(config: RunConfig, machine: Machine) -> None:
 
 
 def plan_here(config: RunConfig, machine: Machine) -> Plan:
-    """Raises InputError for a model that is not here, or a layout that does not divide it."""
+    """Raises InputError for a model that is not here or that we cannot train, or a layout that does not
+    divide it."""
     if config.model.source is not None and not config.model.path.is_dir():
         raise InputError(
             f"model.path: {config.model.path} is not here yet; its config.json and safetensors are needed"
         )
-    facts = read_model_folder(config.model.path)
-    check_trainer_layout(facts, config.trainer)
-    check_folder(config.trainer.freeze, config.model.path)
-    check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
+    facts = check_fit(config, config.model.path)
     return make_plan(
         config,
         Model(facts, config.model.dtype),
         trains_on_host=resolve(config.trainer.device, machine) == "cpu",
         rolls_on_host=resolve(config.rollout.device, machine) == "cpu",
     )
+
+
+def check_fit(config: RunConfig, folder: Path) -> ModelFacts:
+    """Of the model in `folder`. Raises InputError where it cannot be trained, or not in the layout and with
+    the lengths of the configuration; reads no weights."""
+    facts = read_architecture(folder).facts
+    check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
+    check_trainer_layout(facts, config.trainer)
+    check_folder(config.trainer.freeze, folder)
+    check_lengths(config, facts)
+    return facts
+
+
+def check_lengths(config: RunConfig, facts: ModelFacts) -> None:
+    if config.max_model_tokens > facts.max_positions:
+        raise InputError(
+            f"rollout.max_prompt_tokens + {config.max_answer_key}: {config.max_model_tokens} is more"
+            f" than the {facts.max_positions} positions of the model; lower one of them"
+        )
 
 
 def room_here(config: RunConfig, machine: Machine) -> Room:

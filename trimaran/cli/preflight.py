@@ -12,18 +12,15 @@ from urllib.parse import urlsplit
 
 from services.reward.allowed import Allowed
 from services.reward.terms import check_row, make_terms
-from trimaran.cli.plan import check_memory
+from trimaran.cli.plan import check_fit, check_memory
 from trimaran.config import RunConfig
 from trimaran.data.prompts import Dataset, ImageLimits, ImageSizes
 from trimaran.doctor.examine import examine
 from trimaran.doctor.finding import Severity
 from trimaran.doctor.system import System
 from trimaran.errors import InputError
-from trimaran.freezing import check_folder
 from trimaran.launch.devices import place
 from trimaran.machine import read_machine
-from trimaran.model_folder import ModelFacts, check_tensor_parallel, read_model_folder
-from trimaran.trainer_layout import check_trainer_layout
 from trimaran.trust import NO_TRUST
 
 
@@ -54,11 +51,7 @@ def check_inputs(config: RunConfig) -> None:
 
 
 def check_model(config: RunConfig, folder: Path) -> None:
-    facts = read_model_folder(folder)
-    check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
-    check_trainer_layout(facts, config.trainer)
-    check_folder(config.trainer.freeze, folder)
-    check_lengths(config, facts)
+    facts = check_fit(config, folder)
     if facts.vision and config.rollout.engine == "transformers":
         raise InputError(
             "rollout.engine: transformers computes text models only, and model.path is a"
@@ -73,14 +66,6 @@ def show_errors(config: RunConfig | None, service: str | None = None) -> None:
     for finding in examine(System(os.environ), config, is_start=True, service=service):
         if finding.severity is Severity.ERROR:
             print(f"doctor: {finding.what}; {finding.mend}", file=sys.stderr)
-
-
-def check_lengths(config: RunConfig, facts: ModelFacts) -> None:
-    if config.max_model_tokens > facts.max_positions:
-        raise InputError(
-            f"rollout.max_prompt_tokens + {config.max_answer_key}: {config.max_model_tokens} is more"
-            f" than the {facts.max_positions} positions of the model; lower one of them"
-        )
 
 
 def check_datasets(config: RunConfig) -> None:

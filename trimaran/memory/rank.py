@@ -6,6 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from trimaran.freezing import is_frozen
+from trimaran.memory.communicators import BUFFERS, num_communicators
 from trimaran.memory.head import Head
 from trimaran.memory.layer import FP32, attention_input, layer_bytes, layer_input
 from trimaran.memory.model import (
@@ -101,6 +102,8 @@ class RankMemory:
     replayed: int = 0
     """On the host: the engine's choices of experts for a step, with `trainer.router.replay`."""
     takes_turns: bool = False
+    communicators: int = 0
+    """Buffers of collectives, on accelerators."""
 
     @property
     def sure(self) -> int:
@@ -153,7 +156,7 @@ class RankMemory:
 
     def peak(self, tokens: int) -> int:
         """Of the device, with micro-batches of so many packed tokens."""
-        return self.resident + self.passing(tokens)
+        return self.resident + self.communicators + self.passing(tokens)
 
     def largest(self, room: int) -> int:
         """The most tokens of a micro-batch with which the peak is within `room`; 0 where none are."""
@@ -212,7 +215,13 @@ def rank_memory(
         offload=choices.offload,
         replayed=_replayed(model, place, work, choices),
         takes_turns=choices.takes_turns,
+        communicators=0 if choices.on_host else BUFFERS * _num_communicators(model, place, choices),
     )
+
+
+def _num_communicators(model: Model, place: RankPlace, choices: Choices) -> int:
+    replays = bool(choices.replayed_groups)
+    return num_communicators(model, place, choices.distributed_optimizer, replays)
 
 
 def _sent(model: Model, place: RankPlace) -> int:

@@ -71,6 +71,11 @@ def _trainer(plan: Plan, room: Room) -> list[Row]:
         row("reference model", [rank.reference for rank in ranks]),
         row(f"activations of {tokens} tokens", [rank.activations(tokens) for rank in ranks]),
         row("logits of their trained tokens", [rank.logits(tokens) for rank in ranks]),
+        *(
+            []
+            if plan.trains_on_host
+            else [row("communicators, about", [rank.communicators for rank in ranks])]
+        ),
         row("peak", [rank.peak(tokens) for rank in ranks]),
         ("activations of a token, KiB", *map(_kib, ranks)),
         row("snapshot on the host", [rank.snapshot for rank in ranks]),

@@ -33,8 +33,6 @@ def frozen_parameters(rules: Rules, patterns: Sequence[str]) -> frozenset[str]:
                 f"{KEY}: {own[0]} is one parameter with {', '.join(rest)}; freeze them together"
             )
     frozen = frozenset(name for name, own in matched.items() if own)
-    if len(frozen) == len(rules):
-        raise InputError(f"{KEY}: matches every tensor of the model, so nothing would train")
     _check_biases(rules, frozen)
     return frozen
 

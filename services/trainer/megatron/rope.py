@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from trimaran.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
 
 MULTIMODAL = "mrope"
 """How folders before transformers 4.49 call the default kind with sections."""
@@ -93,6 +94,8 @@ def _mscale(factor: float, scale: float) -> float:
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> torch.Tensor:
     """Rotations per token and pair of channels, float32 [head_dim / 2]."""
+    import torch  # not above: `trimaran plan` reads a rope without it
+
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     frequencies = 1.0 / rope.theta**exponents
     if rope.kind == "linear":
@@ -117,6 +120,7 @@ def _llama3_share(rope: Rope, frequencies: torch.Tensor) -> torch.Tensor:
 
 def _yarn_share(rope: Rope, head_dim: int) -> torch.Tensor:
     """The same between the channels that turn `high` and `low` times over the original positions."""
+    import torch
 
     def channel(turns: float) -> float:
         length = math.log(rope.original_positions / (turns * 2 * math.pi))

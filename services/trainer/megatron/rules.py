@@ -11,6 +11,8 @@
              of an expert                 of all experts
 
 K key/value heads, R query heads a key, D channels of a head, C of the model, F of the MLP.
+
+torch is imported where tensors are joined, so that `trimaran plan` can ask a family without it.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from trimaran.parallel import RankPlace
 
+if TYPE_CHECKING:
+    import torch
+
 Shape = tuple[int, ...]
-Tensors = Sequence[torch.Tensor]
+Tensors: TypeAlias = "Sequence[torch.Tensor]"
 
 
 class Share(NamedTuple):
@@ -97,7 +100,7 @@ def rows(name: str, shape: Shape) -> MappingRule:
     def shard(tensors: Tensors, rank: int, size: int) -> torch.Tensor:
         (tensor,) = tensors
         if missing := -len(tensor) % size:
-            tensor = torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
+            tensor = _join([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
         return tensor.chunk(size)[rank]
 
     def shares(parameter: torch.Tensor, rank: int, size: int) -> Sequence[Share]:
@@ -123,7 +126,7 @@ def gated(names: tuple[str, str], shape: Shape) -> MappingRule:
     """`shape`: of each."""
 
     def shard(tensors: Tensors, rank: int, size: int) -> torch.Tensor:
-        return torch.cat([tensor.chunk(size)[rank] for tensor in tensors])
+        return _join([tensor.chunk(size)[rank] for tensor in tensors])
 
     def shares(parameter: torch.Tensor, rank: int, size: int) -> Sequence[Share]:
         return [_rows(half, rank) for half in parameter.chunk(2)]
@@ -152,7 +155,7 @@ def qkv(names: tuple[str, str, str], kv_heads: int, queries: int, tail: Shape) -
     dim, rest = tail[0], tail[1:]
 
     def shard(tensors: Tensors, rank: int, size: int) -> torch.Tensor:
-        blocks = torch.cat([tensor.unflatten(0, (kv_heads, -1)) for tensor in tensors], dim=1)
+        blocks = _join([tensor.unflatten(0, (kv_heads, -1)) for tensor in tensors], axis=1)
         return blocks.flatten(0, 1).chunk(size)[rank]
 
     def shares(parameter: torch.Tensor, rank: int, size: int) -> Sequence[Share]:
@@ -171,6 +174,12 @@ def qkv(names: tuple[str, str, str], kv_heads: int, queries: int, tail: Shape) -
     lengths = (kv_heads * queries, kv_heads * dim, kv_heads * dim)
     shapes = tuple((one, *rest) for one in lengths)
     return MappingRule(names, shapes, shard, shares, most_ranks=kv_heads)
+
+
+def _join(tensors: Tensors, axis: int = 0) -> torch.Tensor:
+    import torch
+
+    return torch.cat([*tensors], dim=axis)
 
 
 def _cut(tensor: torch.Tensor, place: int, length: int) -> Share:
