@@ -91,7 +91,8 @@ class Engine(Protocol):
             def __init__(self, config: RunConfig, device: Device) -> None: ...
 
             async def start(self):
-                self._chat = ChatTokenizer(self._config.model.path)
+                kwargs = self._config.data.chat_template_kwargs
+                self._chat = ChatTokenizer(self._config.model.path, template_kwargs=kwargs)
 
             async def generate(self, request):
                 for index, start in request.starts.items():

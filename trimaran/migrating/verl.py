@@ -3,13 +3,16 @@ verl-project/verl (August 2026), with the trainers FSDP and Megatron."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from trimaran.migrating import verl_conversions as to
 from trimaran.migrating.conversion import System
 from trimaran.migrating.rows import (
     Outcome,
     Row,
+    Theirs,
     choice,
     each,
     ignored,
@@ -63,6 +66,17 @@ TRANSFORMER = f"{MCORE}.override_transformer_config"
 PROFILERS = "docs/observability.md has what each process reports; there is no such profiler here"
 TOOLS = "answers have one turn here, without tools; give enable=False"
 LENGTHS = "it is rollout.max_prompt_tokens + rollout.max_tokens"
+
+
+def _template_kwarg(name: str, to: Callable[[Any], Any]) -> Row:
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value is None:
+            return Outcome("ignored", "not set")
+        return Outcome("mapped", "", {f"data.chat_template_kwargs.{name}": to(value)})
+
+    key = f"data.apply_chat_template_kwargs.{name}"
+    return own(key, "data.chat_template_kwargs", None, f"{name} in it", convert)
+
 
 ROWS: tuple[Row, ...] = (
     # Data.
@@ -137,9 +151,11 @@ ROWS: tuple[Row, ...] = (
     told("data.mm_processor_kwargs.*", "images are scaled by data.min_pixels and data.max_pixels"),
     ignored("data.padding_mode", PADDING),
     only("data.tokenizer", None, (None,), "not set", "the tokenizer is that of the model's folder"),
+    _template_kwarg("enable_thinking", is_on),
+    _template_kwarg("reasoning_effort", str),
     refused(
         "data.apply_chat_template_kwargs.*",
-        "options of the template are given when the data are prepared (`trimaran data prepare`)",
+        "leave it out, and give the run data.chat_template_kwargs, a mapping of names and values",
     ),
     only(
         "data.custom_cls.path",

@@ -390,3 +390,35 @@ def test_verls_r3_is_the_routers_replay(section: str) -> None:
     assert (trainer.clip_grad, trainer.recompute) == (plain.clip_grad, plain.recompute)
     for wrong in ({mode: "R2", engine: True}, {mode: "R3"}):
         assert mode.replace("__", ".") in converted("verl", **wrong).having("refused")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "where"),
+    [
+        ("verl", "actor_rollout_ref.actor.use_kl_loss", "actor_rollout_ref.actor.use_kl_loss"),
+        ("verl", "algorithm.use_kl_in_reward", "actor_rollout_ref.actor.use_kl_loss"),
+        ("easyr1", "algorithm.disable_kl", "algorithm.kl_coef"),
+        ("easyr1", "algorithm.online_filtering", "algorithm.online_filtering"),
+        ("mindspeed-rl", "megatron_training.no_shuffle", "megatron_training.no_shuffle"),
+        ("mindspeed-rl", "actor_config.finetune", "actor_config.load"),
+    ],
+)
+def test_what_is_neither_true_nor_false_is_refused_with_its_key(
+    name: str, key: str, where: str
+) -> None:
+    keys = {"actor_config__load": "x"} if name == "mindspeed-rl" else {}
+    refused = converted(name, **keys, **{key.replace(".", "__"): "maybe"}).having("refused")
+    said = f"{where}: {refused[where]}"
+    assert f"{key}: 'maybe' is neither on (true, yes, on, 1) nor off (false, no, off, 0" in said
+    for word in ("yes", "Off", 0, None, "TRUE"):
+        refused = converted(name, **keys, **{key.replace(".", "__"): word}).having("refused")
+        assert [text for text in refused.values() if "neither" in text] == []
+
+
+def test_verls_options_of_the_chat_template_are_ours() -> None:
+    key = "data__apply_chat_template_kwargs__"
+    given: dict[str, Any] = {f"{key}enable_thinking": "False", f"{key}reasoning_effort": "low"}
+    kwargs = config_of("verl", **given).data.chat_template_kwargs
+    assert kwargs == {"enable_thinking": False, "reasoning_effort": "low"}
+    refused = converted("verl", **{f"{key}effort": 1}).having("refused")
+    assert "data.chat_template_kwargs" in refused["data.apply_chat_template_kwargs.effort"]
