@@ -22,7 +22,7 @@ from trimaran.errors import InputError
 from trimaran.types import Message
 
 
-def words(model: Path) -> CountTokens:
+def words(made: Plan) -> CountTokens:
     """A tokenizer of white space."""
 
     def count(messages: Sequence[Message]) -> int:

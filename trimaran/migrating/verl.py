@@ -543,6 +543,7 @@ ROWS: tuple[Row, ...] = (
         " use_fused_mhc use_naive_l2norm use_triton_gdn",
         "of layers that no model here has",
     ),
+    told(f"{TRANSFORMER}.pipeline_model_parallel_layout", "stages have equally many layers here"),
     told(
         f"{TRANSFORMER}.num_layers_in_first_pipeline_stage", "stages have equally many layers here"
     ),
@@ -577,6 +578,10 @@ ROWS: tuple[Row, ...] = (
     ignored(
         f"{ACTOR}.entropy_from_logits_chunk_size",
         "logits of a large micro-batch are computed by parts",
+    ),
+    refused(
+        "actor@actor_rollout_ref.actor",
+        "it takes the defaults of another trainer of theirs: leave it out, and give the keys of FSDP or Megatron",
     ),
     refused(f"{ACTOR}.engine.*", "of the trainer megatron_lite: give its layout in actor.megatron"),
     # Reference.
