@@ -139,6 +139,14 @@ def test_prepare_check_and_show_render_a_prompt_without_thinking_as_the_run_does
     assert "... 24 tokens" in capsys.readouterr().out
 
 
+def test_images_without_a_model_are_answered_with_what_to_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "t.jsonl", [{"prompt": "?", "answer": "1", "images": []}])
+    assert main(["data", "show", str(path), "data.image_key=images"]) == 2
+    assert "give model.path=FOLDER, in which a config.json is enough" in capsys.readouterr().err
+
+
 def run_file(tmp_path: Path, model: Path, **data: Any) -> str:
     tree = {
         "model": {"path": str(model)},

@@ -29,6 +29,9 @@ from trimaran.errors import InputError
 from trimaran.images.prepare import image_multiple, num_tokens, open_image
 from trimaran.types import Message, Prompt
 
+NO_MODEL = "none"
+"""Of a dataset that is looked at without one."""
+
 
 def data(options: argparse.Namespace) -> int:
     if options.action == "prepare":
@@ -119,11 +122,17 @@ def read_config(named: str, overrides: Sequence[str]) -> RunConfig:
     if Path(named).suffix in (".yaml", ".yml"):
         return load_config(named, overrides)
     tree = {
-        "model": {"path": "none"},
+        "model": {"path": NO_MODEL},
         "data": {"train": named},
         "reward": {"rules": {"exact_match": 1.0}},
     }
-    return parse_config(resolve_tree(tree, Path.cwd(), overrides), named)
+    config = parse_config(resolve_tree(tree, Path.cwd(), overrides), named)
+    if config.data.has_images and config.model.path == Path.cwd() / NO_MODEL:
+        raise InputError(
+            f"{named}: its images are prepared for a model: give model.path=FOLDER, in which a config.json is"
+            " enough"
+        )
+    return config
 
 
 def show(config: RunConfig, options: argparse.Namespace) -> int:
