@@ -226,8 +226,12 @@ def _filtering(value: Any, theirs: Theirs) -> Outcome:
     drawn, trained = int(_shared(theirs, "global_batch_size") or 0), int(_trained(theirs))
     most = 1000.0 if batches < 0 else min(1000.0, max(1.0, batches * drawn / trained - 1))
     sampling: dict[str, Any] = {"max_replaced": most}
-    if theirs[f"{RL}.filter_groups_metric"] in theirs[f"{RL}.verifier_function"]:
-        sampling["term"] = theirs[f"{RL}.filter_groups_metric"]
+    metric, is_verifier = (
+        theirs[f"{RL}.filter_groups_metric"],
+        not theirs.is_on(f"{RL}.is_multimodal"),
+    )
+    if is_verifier and metric in theirs[f"{RL}.verifier_function"]:
+        sampling["term"] = metric
     text = (
         "groups in which the metric is equal are replaced one by one; run.groups_per_step is"
         " filter_groups_train_batch_size, and global_batch_size says how many may be replaced"

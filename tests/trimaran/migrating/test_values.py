@@ -422,3 +422,24 @@ def test_verls_options_of_the_chat_template_are_ours() -> None:
     assert kwargs == {"enable_thinking": False, "reasoning_effort": "low"}
     refused = converted("verl", **{f"{key}effort": 1}).having("refused")
     assert "data.chat_template_kwargs" in refused["data.apply_chat_template_kwargs.effort"]
+
+
+def test_easyr1s_cispo_may_have_no_weight_below_1() -> None:
+    keys = {"worker__actor__clip_ratio_low": 0, "worker__actor__clip_ratio_high": 4}
+    loss = config_of("easyr1", worker__actor__loss_type="cispo", **keys).algorithm.loss
+    assert section(loss) == {"type": "cispo", "clip_low": 0.0, "clip_high": 4.0}
+
+
+def test_mindspeeds_filter_looks_at_a_verifier_only_where_there_is_one() -> None:
+    metric = "acc_for_dapo"
+    keys: dict[str, Any] = {
+        "rl_config__filter_groups_enable": True,
+        "rl_config__filter_groups_train_batch_size": 16,
+        "rl_config__filter_groups_metric": metric,
+        "rl_config__verifier_function": [metric],
+        "rl_config__mini_batch_size": 16,
+    }
+    images = {"rl_config__is_multimodal": True}
+    for more, term in (({}, metric), (images, None)):
+        sampling = config_of("mindspeed-rl", **keys, **more).algorithm.dynamic_sampling
+        assert sampling and sampling.term == term
