@@ -17,7 +17,7 @@ from trimaran.machine import Machine, read_gpu_memory, read_machine
 from trimaran.memory.model import Model
 from trimaran.memory.plan import GIB, Plan, Room, find_faults, make_plan, refuse_impossible
 from trimaran.memory.table import describe
-from trimaran.model_folder import check_tensor_parallel, read_model_folder
+from trimaran.model_folder import check_tensor_parallel, has_weights, read_model_folder
 from trimaran.trainer_layout import check_trainer_layout
 
 
@@ -25,7 +25,8 @@ def plan(config_path: str, overrides: Sequence[str], device_memory: float | None
     """Returns 2 where something cannot fit. `device_memory`: GiB of each device; on a CPU, of the host."""
     refuse_theirs(config_path)
     config, machine = load_config(config_path, overrides), read_machine(os.environ)
-    made, room = plan_here(config, machine), room_here(config, machine)
+    made = plan_here(config, machine, is_whole=False)
+    room = room_here(config, machine)
     if device_memory is not None:
         size = round(device_memory * GIB)
         room = Room(size, size, size if made.trains_on_host or made.rolls_on_host else room.host)
@@ -44,15 +45,17 @@ def check_memory(config: RunConfig, machine: Machine) -> None:
     refuse_impossible(plan_here(config, machine), room_here(config, machine))
 
 
-def plan_here(config: RunConfig, machine: Machine) -> Plan:
-    """Raises InputError for a model that is not here, or a layout that does not divide it."""
+def plan_here(config: RunConfig, machine: Machine, is_whole: bool = True) -> Plan:
+    """Raises InputError for a model that is not here, or a layout that does not divide it. `is_whole`: False
+    where its config.json is enough; patterns over names are then looked at where the weights are here."""
     if config.model.source is not None and not config.model.path.is_dir():
         raise InputError(
-            f"model.path: {config.model.path} is not here yet; its config.json and safetensors are needed"
+            f"model.path: {config.model.path} is not here yet; its config.json is needed"
         )
-    facts = read_model_folder(config.model.path)
+    facts = read_model_folder(config.model.path, is_whole)
     check_trainer_layout(facts, config.trainer)
-    check_folder(config.trainer.freeze, config.model.path)
+    if has_weights(config.model.path):
+        check_folder(config.trainer.freeze, config.model.path)
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
     return make_plan(
         config,

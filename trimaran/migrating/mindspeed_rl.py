@@ -586,6 +586,7 @@ ROWS: tuple[Row, ...] = (
         ignored("megatron_training.moe_alltoall_overlap_comm", FUSED),
         ignored("megatron_training.moe_grouped_gemm", FUSED),
         ignored("megatron_training.moe_permutation_async_comm", FUSED),
+        ignored("megatron_training.dpo_loss_type", "of dpo alone"),
     ),
     *_both(
         *each(
