@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.types import IMAGE_PLACE, Message
 
@@ -47,6 +48,11 @@ class ChatTokenizer:
         self.stop_token_ids = frozenset(_stop_token_ids(folder, self._tokenizer.eos_token_id))
         self._kwargs = _known(self._tokenizer, template_kwargs or {})
         self._suffix = "" if len(self._kwargs) == len(template_kwargs or {}) else NO_THINKING
+
+    @classmethod
+    def of(cls, config: RunConfig, takes_images: bool = False) -> ChatTokenizer:
+        """As every engine of the run has it, and whoever counts a prompt's tokens for it."""
+        return cls(config.model.path, takes_images, config.data.chat_template_kwargs)
 
     def describe_options(self) -> str:
         """How the prompt is rendered besides, for people; nothing without options."""

@@ -91,8 +91,7 @@ class Engine(Protocol):
             def __init__(self, config: RunConfig, device: Device) -> None: ...
 
             async def start(self):
-                kwargs = self._config.data.chat_template_kwargs
-                self._chat = ChatTokenizer(self._config.model.path, template_kwargs=kwargs)
+                self._chat = ChatTokenizer.of(self._config)
 
             async def generate(self, request):
                 for index, start in request.starts.items():

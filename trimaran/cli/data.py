@@ -160,10 +160,8 @@ def show(config: RunConfig, options: argparse.Namespace) -> int:
 
 def _tokenizer(config: RunConfig) -> ChatTokenizer | None:
     """As a replica of the run has it; None where the model is not here."""
-    model, kwargs = config.model.path, config.data.chat_template_kwargs
-    return (
-        ChatTokenizer(model, takes_images=True, template_kwargs=kwargs) if model.is_dir() else None
-    )
+    here = config.model.path.is_dir()
+    return ChatTokenizer.of(config, takes_images=True) if here else None
 
 
 def _shown(
