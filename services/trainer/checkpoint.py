@@ -107,7 +107,7 @@ class TrainerState:
     digest: str = "xxh3-128"
     """Of which kind the root is: `weight_sync.digest`."""
     score: float | None = None
-    """Of the validation of its step, where there was one; more is better."""
+    """How good its step is by `run.best_by`, where that is known; more is better."""
 
 
 @dataclass(frozen=True, slots=True)
