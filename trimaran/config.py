@@ -30,10 +30,12 @@ from pydantic import (
 )
 from pydantic_core import to_jsonable_python
 
+from trimaran.best_by import check_best_by, check_is_made, is_of_validation
 from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
 from trimaran.config_faults import describe_faults
 from trimaran.device import DeviceName, is_gpu_uuid
 from trimaran.errors import InputError
+from trimaran.metrics import GREEDY_REWARD
 from trimaran.parallel import Layout
 from trimaran.places import is_bucket
 from trimaran.recipes import RecipeName, follow_recipe
@@ -155,10 +157,13 @@ class RunSection(Section):
     keep_checkpoints: Positive = 1
     """The newest ones; older ones are removed."""
     keep_best: NonNegative = 0
-    """Besides, so many with the best validation reward of all that were saved. A resume begins at the newest
-    one all the same."""
-    best_by: Literal["greedy", "sampled"] = "greedy"
-    """Which reward that is: validation/greedy_reward/mean or validation/sampled_reward/mean."""
+    """Besides, so many that are best by `best_by`, of all that were saved. A resume begins at the newest one all the
+    same."""
+    best_by: Annotated[str, AfterValidator(check_best_by)] = GREEDY_REWARD
+    """Which number that is: a key of docs/metrics.md, of the step's validation or of the step itself. greedy and
+    sampled are short for validation/greedy_reward/mean and validation/sampled_reward/mean."""
+    best_mode: Literal["max", "min"] = "max"
+    """Whether the greatest is best or the least."""
     checkpoint_models: bool = False
     """Each checkpoint also holds its model as a Hugging Face folder, `huggingface/`."""
     checkpoints: Place | None = None
@@ -240,6 +245,9 @@ class DataSection(RowSection):
     """The same, of prompts that are not trained on."""
     shuffle: bool = True
     """false: each dataset's rows come in the order of its file."""
+    chat_template_kwargs: Mapping[str, bool | int | float | str] = Field(default_factory=dict)
+    """What the model's chat template is given besides the messages, such as `{enable_thinking: false}` of Qwen3.
+    A key that the template does not know is refused; docs/data.md says what becomes of enable_thinking."""
     min_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = 262144
     """A smaller image is enlarged, as its sides allow."""
     max_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = 4194304
@@ -1008,16 +1016,18 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _checkpoints_can_be_so(self) -> RunConfig:
         run, every = self.run, self.validation.every
-        if run.keep_best and (not self.data.validation or run.checkpoint_every % every):
+        if (
+            run.keep_best
+            and is_of_validation(run.best_by)
+            and (not self.data.validation or run.checkpoint_every % every)
+        ):
             raise ValueError(
                 f"run.keep_best ({run.keep_best}) compares validations: give data.validation, and a"
                 f" run.checkpoint_every (it is {run.checkpoint_every}) that is a multiple of"
-                f" validation.every ({every})"
+                f" validation.every ({every}); or let run.best_by name a number of the step"
             )
-        if run.keep_best and run.best_by == "sampled" and not self.validation.samples:
-            raise ValueError(
-                "run.best_by: sampled, and validation.samples is 0; give 1 or more, or take greedy"
-            )
+        if run.keep_best:
+            check_is_made(run.best_by, self.validation.samples, tuple(self.reward.rules))
         if run.checkpoint_models and run.checkpoints and is_bucket(run.checkpoints):
             raise ValueError(
                 f"run.checkpoint_models: in a bucket ({run.checkpoints}) no host has all parts of a"

@@ -351,7 +351,7 @@ METRICS = (
         IN_TASK.format("<task>", "greedy_reward/mean"),
         "reward",
         "as without `task/<task>`, of the prompts of one task or data source; the first 64 names of a"
-        " validation have these",
+        " validation, by the alphabet, have these",
     ),
     Metric(IN_TASK.format("<task>", "sampled_reward/mean"), "reward", "likewise"),
     Metric(IN_TASK.format("<task>", "greedy_correct/share"), "share", "likewise"),
@@ -363,6 +363,12 @@ METRICS = (
         "held-out prompts that could not be generated or scored",
     ),
 )
+
+
+def sizes_up_to(num_samples: int) -> list[int]:
+    """The k of pass@k and majority@k: powers of two, and the number itself. `sizes_up_to(6) == [1, 2, 4, 6]`"""
+    powers = [1 << power for power in range(num_samples.bit_length())]
+    return sorted({*powers, num_samples} - {0})
 
 
 @lru_cache(maxsize=4096)

@@ -106,8 +106,9 @@ class ModelFacts:
         return self.num_layers * self.layer_parameters + embeddings + self.tower_parameters
 
 
-def read_model_folder(path: Path) -> ModelFacts:
-    """Raises InputError when `path` is not a model folder or its family is not supported."""
+def read_model_folder(path: Path, is_whole: bool = True) -> ModelFacts:
+    """Raises InputError when `path` is not a model folder or its family is not supported. `is_whole`: False
+    where config.json is enough, as for a plan before the download."""
     if not path.is_dir():
         raise InputError(
             f"model.path: {path} is not a folder; give a Hugging Face model folder"
@@ -121,7 +122,7 @@ def read_model_folder(path: Path) -> ModelFacts:
             f" supported are {', '.join(FAMILIES.names())}"
         )
     for names in (WEIGHTS, TOKENIZERS):
-        if not any((path / name).is_file() for name in names):
+        if is_whole and not any((path / name).is_file() for name in names):
             raise InputError(f"model.path: {path} lacks {' or '.join(names)}")
     if language_config(config).get("use_sliding_window"):
         raise InputError(
@@ -129,10 +130,14 @@ def read_model_folder(path: Path) -> ModelFacts:
             " set use_sliding_window to false in its config.json if it was trained without"
         )
     facts = _facts(config, path / "config.json")
-    if facts.vision and family not in NESTED:
+    if facts.vision and family not in NESTED and has_weights(path):
         nested = any(name.startswith((LANGUAGE, VISION)) for name in read_names(path))
         facts = replace(facts, nested_names=nested)
     return facts
+
+
+def has_weights(path: Path) -> bool:
+    return any((path / name).is_file() for name in WEIGHTS)
 
 
 def language_config(config: dict[str, Any]) -> dict[str, Any]:

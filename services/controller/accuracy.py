@@ -10,7 +10,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from trimaran.metrics import GREEDY_CORRECT, GREEDY_REWARD, MAJORITY_AT, PASS_AT, SAMPLED_REWARD
+from trimaran.metrics import (
+    GREEDY_CORRECT,
+    GREEDY_REWARD,
+    MAJORITY_AT,
+    PASS_AT,
+    SAMPLED_REWARD,
+    sizes_up_to,
+)
 from trimaran.types import Score, Verdict
 
 
@@ -84,12 +91,6 @@ def _vote(part: Sequence[Judged]) -> float:
     winners = [text for text, number in votes.items() if number == most]
     shares = [sum(bool(one.is_correct) for one in part if one.prediction == w) for w in winners]
     return sum(shares) / (len(winners) * most) if winners else 0.0
-
-
-def sizes_up_to(num_samples: int) -> list[int]:
-    """The k of pass@k: powers of two, and the number itself. `sizes_up_to(6) == [1, 2, 4, 6]`"""
-    powers = [1 << power for power in range(num_samples.bit_length())]
-    return sorted({*powers, num_samples} - {0})
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from services.controller.best import score_of
 from services.controller.buffer import Buffer
 from services.controller.datasets import TrainingPrompts
 from services.controller.greedy import greedily
@@ -379,8 +380,7 @@ class Loop:
         # The parts of all ranks, then the whole.
         timeout = 2 * self.config.trainer.save_timeout + SAVE_MARGIN_SECONDS
         try:
-            validation = self.reporter.validations.get(step)
-            score = validation.score(self.config.run.best_by) if validation else None
+            score = score_of(self.config.run, step, self.reporter.values_of(step))
             path = await self.trainer.save_checkpoint(step, timeout, self.ledger.durable, score)
         except StaleEpochError:
             raise

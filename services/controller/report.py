@@ -72,6 +72,7 @@ class Reporter:
         self.num_tokens = 0
         self.seconds = 0.0
         self.validations: dict[int, Validation] = {}
+        self._values: tuple[int, Mapping[str, float]] = (0, {})
         self._holds: dict[str, str] = {}
         """Why the run is held, by what holds it."""
 
@@ -121,6 +122,7 @@ class Reporter:
         self._num_samples += count_samples(batch)
         self.num_tokens += count_tokens(batch)
         self.seconds += seconds
+        self._values = batch.step, values
         self._metrics.write("step", batch.step, values, nonfinite=answer.nonfinite)
         self._log.emit(EventKind.STEP, values, step=batch.step)
         if answer.nonfinite:
@@ -160,9 +162,14 @@ class Reporter:
 
     def validation(self, step: int, validation: Validation) -> None:
         self.validations[step] = validation
+        self._values = step, {**self.values_of(step), **validation.values()}
         self._metrics.write("validation", step, validation.values())
         self._metrics.write_answers(step, validation.answers)
         self._log.emit(EventKind.VALIDATION, validation.values(), step=step)
+
+    def values_of(self, step: int) -> Mapping[str, float]:
+        """The last step's metrics and those of its validation, by key; nothing of an older one."""
+        return self._values[1] if self._values[0] == step else {}
 
     def skipped(self, prompt: Prompt, reason: str) -> None:
         logger.warning("prompt %s skipped: %s", prompt.prompt_id, reason)

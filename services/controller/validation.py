@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from services.controller.accuracy import Judged, Tally, accuracy_terms, judge
 from services.controller.datasets import NUM_PREPARED, HeldOutPrompts
@@ -36,7 +36,8 @@ FIRST_NUMBER = 1 << 62
 MAX_IMAGE_BYTES = 1 << 30
 """Of the images of all held-out prompts that are in memory: while there are more, none is fetched."""
 MAX_TASKS = 64
-"""With numbers of their own: a column that is another one in each row does not make as many metrics."""
+"""With numbers of their own, the first by the alphabet: a column that is another one in each row does not make
+as many metrics."""
 MAX_TASK_NAME = 100
 """Characters."""
 
@@ -51,10 +52,6 @@ class Validation:
     """Correct shares, and the numbers of each task, by the keys of metrics."""
     answers: tuple[AnswerRow, ...] = ()
     """Greedy ones to the first `validation.logged` prompts."""
-
-    def score(self, by: Literal["greedy", "sampled"]) -> float | None:
-        """As `run.best_by` has it."""
-        return self.sampled if by == "sampled" else self.greedy
 
     def values(self) -> dict[str, float]:
         rewards = {GREEDY_REWARD: self.greedy, SAMPLED_REWARD: self.sampled}
@@ -216,11 +213,20 @@ class _Found:
         for verdict in answer.greedy.verdicts_G if answer.greedy else ():
             self._terms.update(verdict.terms if isinstance(verdict, Score) else ())
         self._all.add(greedy, sampled)
-        task = task_of(answer.prompt)
-        if task in self._by_task or len(self._by_task) < MAX_TASKS:
-            self._by_task.setdefault(task, Tally(self._num_samples)).add(greedy, sampled)
+        if tally := self._of_task(task_of(answer.prompt)):
+            tally.add(greedy, sampled)
         if index < self._num_logged and (row := _answer_row(step, answer)):
             self._answers[index] = row
+
+    def _of_task(self, task: str) -> Tally | None:
+        """The first MAX_TASKS names by the alphabet have one, in whatever order answers come: a name that has made
+        room for an earlier one cannot be among the first again."""
+        if task not in self._by_task and len(self._by_task) == MAX_TASKS:
+            last = max(self._by_task)
+            if task > last:
+                return None
+            del self._by_task[last]
+        return self._by_task.setdefault(task, Tally(self._num_samples))
 
     def warn_of_unknown_terms(self) -> None:
         """A rule's parts are known once it has judged."""

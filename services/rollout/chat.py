@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.types import IMAGE_PLACE, Message
+
+NO_THINKING = " /no_think"
+"""Qwen3's switch in a user's message: the answer begins with an empty <think></think>."""
 
 
 class ChatTokenizer:
     """Example: ChatTokenizer(Path("models/tiny")).tokenize((Message("user", "1 + 2?"),))"""
 
-    def __init__(self, folder: Path, takes_images: bool = False) -> None:
-        """`folder`: a Hugging Face folder. Reads no network. `takes_images`: of the engine."""
+    def __init__(
+        self,
+        folder: Path,
+        takes_images: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`folder`: a Hugging Face folder. Reads no network. `takes_images`: of the engine.
+        `template_kwargs`: as `data.chat_template_kwargs` has them.
+
+        Raises InputError for a folder without tokenizer, and for options that its template does not know, but
+        for `enable_thinking: false`, which is then said in the text.
+        """
         self._takes_images = takes_images
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         from transformers import AutoTokenizer
@@ -28,6 +46,25 @@ class ChatTokenizer:
                 f" ({type(error).__name__}: {error}); is the download complete?"
             ) from None
         self.stop_token_ids = frozenset(_stop_token_ids(folder, self._tokenizer.eos_token_id))
+        self._kwargs = _known(self._tokenizer, template_kwargs or {})
+        self._suffix = "" if len(self._kwargs) == len(template_kwargs or {}) else NO_THINKING
+
+    @classmethod
+    def of(cls, config: RunConfig, takes_images: bool = False) -> ChatTokenizer:
+        """As every engine of the run has it, and whoever counts a prompt's tokens for it."""
+        return cls(config.model.path, takes_images, config.data.chat_template_kwargs)
+
+    def describe_options(self) -> str:
+        """How the prompt is rendered besides, for people; nothing without options."""
+        told = [
+            f"{key}={value!r} is given to the chat template" for key, value in self._kwargs.items()
+        ]
+        if self._suffix:
+            told.append(
+                f"the chat template does not know enable_thinking, so{self._suffix} stands behind the last"
+                " message of the user"
+            )
+        return "; ".join(told)
 
     def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """A model without a chat template gets the texts, one after the other.
@@ -40,10 +77,13 @@ class ChatTokenizer:
         if self._tokenizer.chat_template is None:
             text = "\n".join(message.text for message in messages)
             return tuple(self._tokenizer(text).input_ids)
-        contents = [{"role": one.role, "content": content_of(one)} for one in messages]
+        contents = [
+            {"role": one.role, "content": content_of(one)}
+            for one in _with_suffix(messages, self._suffix)
+        ]
         try:
             text = self._tokenizer.apply_chat_template(
-                contents, add_generation_prompt=True, tokenize=False
+                contents, add_generation_prompt=True, tokenize=False, **self._kwargs
             )
         except Exception as error:  # whatever the template stumbles over
             raise InputError(
@@ -82,6 +122,41 @@ def content_of(message: Message) -> str | list[dict[str, str]]:
     for text in others:
         parts += [{"type": "image"}, {"type": "text", "text": text}]
     return [part for part in parts if part["type"] == "image" or part["text"]]
+
+
+def _known(tokenizer: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that the model's chat template names. Raises InputError for others, but for
+    `enable_thinking: false`."""
+    if not kwargs:
+        return {}
+    if tokenizer.chat_template is None:
+        raise InputError(
+            "data.chat_template_kwargs: the model has no chat template; leave them out, or write one into its"
+            " folder"
+        )
+    taken = inspect.signature(tokenizer.apply_chat_template).parameters
+    template = tokenizer.get_chat_template()
+    known = {
+        key: value
+        for key, value in kwargs.items()
+        if key not in taken and re.search(rf"\b{re.escape(key)}\b", template)
+    }
+    for key in kwargs.keys() - known.keys():
+        if key != "enable_thinking" or kwargs[key] is not False:
+            raise InputError(
+                f"data.chat_template_kwargs.{key}: is no option of the model's chat template, which does not"
+                " ask for it; leave it out"
+            )
+    return known
+
+
+def _with_suffix(messages: Sequence[Message], suffix: str) -> Sequence[Message]:
+    """Behind the last message of the user."""
+    last = next((n for n in reversed(range(len(messages))) if messages[n].role == "user"), None)
+    if not suffix or last is None:
+        return messages
+    changed = replace(messages[last], text=messages[last].text + suffix)
+    return [*messages[:last], changed, *messages[last + 1 :]]
 
 
 def _stop_token_ids(folder: Path, tokenizer_eos: int | None) -> set[int]:

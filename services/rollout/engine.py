@@ -91,7 +91,7 @@ class Engine(Protocol):
             def __init__(self, config: RunConfig, device: Device) -> None: ...
 
             async def start(self):
-                self._chat = ChatTokenizer(self._config.model.path)
+                self._chat = ChatTokenizer.of(self._config)
 
             async def generate(self, request):
                 for index, start in request.starts.items():

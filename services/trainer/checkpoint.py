@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -27,6 +26,15 @@ from typing import Any
 
 import torch
 
+from services.trainer.checkpoint_folder import (
+    FOLDER,
+    PREFIX,
+    STATE,
+    by_step,
+    folder_of,
+    named,
+    step_of,
+)
 from services.trainer.shard_file import ShardFile, write_tensors
 from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts
@@ -35,9 +43,6 @@ from trimaran.places import discard, put_in_place, sync
 from trimaran.types import LedgerEnd
 from trimaran.vision_tower import VisionFacts
 
-FOLDER = "checkpoints"
-STATE = "state.json"
-PREFIX = "step-"
 FORMAT = 4
 """1 had neither digests nor the model in it, 2 no layout with a pipeline, 3 one digest for all tensors
 of a shard."""
@@ -102,7 +107,7 @@ class TrainerState:
     digest: str = "xxh3-128"
     """Of which kind the root is: `weight_sync.digest`."""
     score: float | None = None
-    """Of the validation of its step, where there was one; more is better."""
+    """How good its step is by `run.best_by`, where that is known; more is better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,30 +124,6 @@ class Keep:
         scored = [(score, step) for step in steps if (score := scores[step]) is not None]
         best = sorted(scored)[len(scored) - min(self.best, len(scored)) :]
         return {*steps[-self.newest :], *(step for _, step in best)}
-
-
-def folder_of(run_folder: Path, step: int) -> Path:
-    return run_folder / FOLDER / f"{PREFIX}{step:05d}"
-
-
-def newest(run_folder: Path) -> Path | None:
-    found = _by_step(run_folder)
-    return found[-1] if found else None
-
-
-def _by_step(run_folder: Path) -> list[Path]:
-    whole = [path for path in _named(run_folder, "") if (path / STATE).is_file()]
-    return sorted(whole, key=_step_of)
-
-
-def _step_of(folder: Path) -> int:
-    return int(folder.name.removeprefix(PREFIX))
-
-
-def _named(run_folder: Path, suffix: str) -> list[Path]:
-    """Folders step-<number><suffix>; others in there are not ours."""
-    name = re.compile(rf"{PREFIX}\d+{re.escape(suffix)}")
-    return [path for path in (run_folder / FOLDER).glob("*") if name.fullmatch(path.name)]
 
 
 def write_shard(
@@ -174,9 +155,9 @@ def publish(
     sync(temporary / STATE)
     put_in_place(temporary, folder)
     sync(run_folder)
-    for given_up in _named(run_folder, ".tmp"):
+    for given_up in named(run_folder, ".tmp"):
         shutil.rmtree(given_up)
-    folders = {_step_of(path): path for path in _by_step(run_folder)}
+    folders = {step_of(path): path for path in by_step(run_folder)}
     kept = keep.chosen({step: _score(path) for step, path in folders.items()})
     for step in folders.keys() - kept:
         _drop(folders[step])
@@ -203,12 +184,12 @@ def dump_state(state: TrainerState) -> str:
 
 def tidy(run_folder: Path) -> None:
     """After an interrupted save: put back what was to be replaced, drop what is not whole."""
-    for path in _named(run_folder, ".tmp"):
+    for path in named(run_folder, ".tmp"):
         shutil.rmtree(path)
-    for path in _named(run_folder, ""):
+    for path in named(run_folder, ""):
         if not (path / STATE).is_file():
             shutil.rmtree(path)
-    for path in _named(run_folder, ".replaced"):
+    for path in named(run_folder, ".replaced"):
         folder = path.with_suffix("")
         if folder.exists():
             discard(path)
@@ -216,17 +197,6 @@ def tidy(run_folder: Path) -> None:
             path.rename(folder)
     for path in (run_folder / FOLDER).glob(f"{PREFIX}*.replaced-*"):  # `discard` could not, then
         shutil.rmtree(path, ignore_errors=True)
-
-
-def find(path: Path, key: str) -> Path:
-    """`path`, or the newest checkpoint that is in it. `key`: for errors. Raises InputError."""
-    folder = path if (path / STATE).is_file() else newest(path)
-    if folder is None:
-        raise InputError(
-            f"{key}: {path} is no checkpoint and holds none; name a folder such as"
-            f" RUN/{FOLDER}/{PREFIX}00010, in which there is a {STATE}"
-        )
-    return folder
 
 
 def read_state(folder: Path, layout: RankLayout, model: Model) -> TrainerState:

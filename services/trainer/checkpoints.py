@@ -23,7 +23,8 @@ from typing import NamedTuple, Protocol
 import torch
 
 from services.trainer import checkpoint
-from services.trainer.checkpoint import FOLDER, PREFIX, STATE, Keep, Model, RankLayout, TrainerState
+from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
+from services.trainer.checkpoint_folder import FOLDER, PREFIX, STATE, find, newest
 from services.trainer.convert import DIGEST, checkpoint_to_huggingface
 from services.trainer.joined import refuse_adapters, whole_shard
 from services.trainer.megatron.adapter_rules import trained_rules
@@ -132,7 +133,7 @@ def load_other(
     """The checkpoint of another run that `trainer.load` names, whatever its layout and dtype.
 
     Raises InputError when it is broken, or of another model."""
-    folder = checkpoint.find(path, "trainer.load")
+    folder = find(path, "trainer.load")
     state = checkpoint.read_any(folder)
     checkpoint.check_facts(folder, state, model.facts)
     open_file = partial(checkpoint.open_shard, folder, state)
@@ -163,7 +164,7 @@ class FolderCheckpoints:
     def load(
         self, layout: RankLayout, model: Model, rank: int, lora: LoraSection | None = None
     ) -> Loaded | None:
-        folder = checkpoint.newest(self._folder)
+        folder = newest(self._folder)
         if folder is None:
             return None
         state = checkpoint.read_state(folder, layout, model)

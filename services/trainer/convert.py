@@ -19,6 +19,7 @@ import torch
 
 from services.trainer import checkpoint
 from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
+from services.trainer.checkpoint_folder import newest
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.megatron.mapping import (
     check_names,
@@ -189,7 +190,7 @@ def _check_target(target: Path) -> None:
     """Drops what a conversion that was broken off has left."""
     if (target / "config.yaml").exists():
         raise InputError(f"{target}: is a run's folder; name another one")
-    if (found := checkpoint.newest(target)) is not None:
+    if (found := newest(target)) is not None:
         raise InputError(f"{target}: holds {found.name} already; name another folder")
     checkpoint.tidy(target)
 

@@ -11,7 +11,10 @@ import pytest
 
 from tests.cli.conftest import WriteRun
 from tests.trimaran.test_model_folder import SMOLLM2
+from trimaran.cli.launch import has_checkpoint
 from trimaran.cli.main import main
+from trimaran.cli.preflight import check_run
+from trimaran.config import load_config
 from trimaran.run_context import RunContext
 
 Refused = Callable[..., str]
@@ -52,6 +55,26 @@ def test_a_password_on_the_command_line_is_refused(
     text = capsys.readouterr().err
     assert "password_file" in text
     assert "hidden" not in text
+
+
+def test_a_checkpoint_to_begin_with_that_is_none_is_named(
+    write_run: WriteRun, refused: Refused, tmp_path: Path
+) -> None:
+    message = refused("train", write_run(trainer={"load": "first"}))
+    assert f"trainer.load: {tmp_path / 'first'} is no checkpoint and holds none" in message
+
+
+def test_a_run_that_has_a_checkpoint_of_its_own_needs_none_to_begin_with(
+    write_run: WriteRun, tmp_path: Path
+) -> None:
+    config = load_config(write_run(trainer={"load": "gone"}))
+    run = RunContext.in_folder(tmp_path / "run")
+    assert not has_checkpoint(config, run)
+    state = tmp_path / "run" / "checkpoints" / "step-00010" / "state.json"
+    state.parent.mkdir(parents=True)
+    state.write_text("{}")
+    assert has_checkpoint(config, run)
+    check_run(config, has_checkpoint=True)
 
 
 def test_a_misspelt_key_is_answered_with_the_nearest(write_run: WriteRun, refused: Refused) -> None:
@@ -269,7 +292,7 @@ def test_a_service_without_a_configuration_needs_a_run_with_one(
 def test_ctrl_c_before_anything_is_started(
     write_run: WriteRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("trimaran.cli.launch.check_run", interrupted)

@@ -94,6 +94,59 @@ def test_prompts_are_counted_by_the_models_tokenizer(
     assert "holds no tokenizer that transformers can load" in capsys.readouterr().err
 
 
+THINKING = TEMPLATE + "{% if not enable_thinking | default(true) %}no thoughts{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "told", "seen", "tokens"),
+    [
+        (THINKING, "enable_thinking=False is given to the chat template", "no thoughts", 35),
+        # The tokenizer has neither "/" nor "_".
+        (TEMPLATE, "does not know enable_thinking, so /no_think stands", "<unk>no<unk>think", 34),
+    ],
+)
+def test_prepare_check_and_show_render_a_prompt_without_thinking_as_the_run_does(
+    template: str,
+    told: str,
+    seen: str,
+    tokens: int,
+    tmp_path: Path,
+    model: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(model)
+    rows = [{"question": "1 + 1?", "answer": "2"}]
+    words = ["data", "prepare", "gsm8k", "--from", str(write(tmp_path / "raw" / "t.jsonl", rows))]
+    words += ["-o", str(tmp_path / "t.parquet"), "--template", "chat", "--thinking", "off"]
+    assert main(words) == 2
+    assert "--thinking: is for counting tokens; give --model FOLDER" in capsys.readouterr().err
+    assert main([*words, "--model", str(model)]) == 0
+    out = capsys.readouterr().out
+    assert f"{tokens} to {tokens} tokens" in out
+    assert "as of a run with data.chat_template_kwargs.enable_thinking=false" in out
+    config = run_file(tmp_path, model, train=str(tmp_path / "t.parquet"))
+    kwargs = "data.chat_template_kwargs.enable_thinking=false"
+    assert main(["data", "show", config, kwargs, "--count", "1"]) == 0
+    out = capsys.readouterr().out
+    assert told in out
+    assert seen in out
+    assert f"... {tokens} tokens" in out
+    assert main(["data", "check", config, kwargs, f"rollout.max_prompt_tokens={tokens - 1}"]) == 1
+    assert f"{tokens} tokens; rollout.max_prompt_tokens is" in capsys.readouterr().out
+    assert main(["data", "show", config, "--count", "1"]) == 0
+    assert "... 24 tokens" in capsys.readouterr().out
+
+
+def test_images_without_a_model_are_answered_with_what_to_give(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "t.jsonl", [{"prompt": "?", "answer": "1", "images": []}])
+    assert main(["data", "show", str(path), "data.image_key=images"]) == 2
+    assert "give model.path=FOLDER, in which a config.json is enough" in capsys.readouterr().err
+
+
 def run_file(tmp_path: Path, model: Path, **data: Any) -> str:
     tree = {
         "model": {"path": str(model)},

@@ -71,6 +71,22 @@ def test_device_memory_is_that_of_each_device(
     assert main(["plan", str(run_file), *devices, "--device-memory", "80"]) == 0
 
 
+def test_a_plan_needs_no_more_of_a_model_than_its_config(
+    run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(run_file)]) == 0
+    whole = capsys.readouterr().out.splitlines()[1:]
+    config = (load_config(run_file).model.path / "config.json").read_text()
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "config.json").write_text(config)
+    words = [f"model.path={tmp_path / 'bare'}", "trainer.freeze=[model.embed_tokens.*]"]
+    assert main(["plan", str(run_file), *words[:1]]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == whole
+    assert main(["plan", str(run_file), *words]) == 0
+    with pytest.raises(InputError, match=r"lacks model\.safetensors"):
+        check_memory(load_config(run_file, words), CPU)
+
+
 def test_a_model_that_is_not_here_is_bad_input(
     run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

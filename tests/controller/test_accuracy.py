@@ -16,8 +16,8 @@ from services.controller.accuracy import (
     judge,
     majority_at,
     pass_at,
-    sizes_up_to,
 )
+from trimaran.metrics import sizes_up_to
 from trimaran.types import Faulted, Score
 
 

@@ -455,6 +455,14 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     assert (folder / "timeline.png").stat().st_size > 0
 
 
+def test_a_checkpoints_score_may_be_a_number_of_its_step(tmp_path: Path) -> None:
+    pool = Pool()
+    asyncio.run(serve(tmp_path, pool, best_by=REWARD_MEAN, best_mode="min"))
+    rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
+    rewards = {row["step"]: row[REWARD_MEAN] for row in rows if row["kind"] == "step"}
+    assert pool.scores == [-rewards[3], -rewards[4]]
+
+
 def loop_at(only: bool, step: int, is_validated: bool) -> Any:
     section = {"only": only}
     config = make_config(run={"steps": STEPS}, data={"validation": "h.jsonl"}, validation=section)

@@ -22,7 +22,7 @@ from trimaran.errors import InputError
 from trimaran.types import Message
 
 
-def words(model: Path) -> CountTokens:
+def words(made: Plan) -> CountTokens:
     """A tokenizer of white space."""
 
     def count(messages: Sequence[Message]) -> int:
@@ -126,8 +126,7 @@ def test_systems_thinking_and_templates(tmp_path: Path) -> None:
     qwen = [("system", "You are a helpful assistant."), ("user", "B")]
     assert messages(template=TEMPLATES["qwen"]) == [own, qwen]
     assert messages(system="S") == [[("system", "S"), ("user", text)] for text in "AB"]
-    assert messages(thinking=False)[1] == [("user", "B /no_think")]
-    assert messages(thinking=True)[1] == [("user", "B")]
+    assert messages(thinking=False)[1] == [("user", "B")]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

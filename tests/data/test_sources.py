@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import ipc, parquet
 
+from tests.data.pictures import png
 from trimaran.data.sources import Source, find_sources
 from trimaran.errors import InputError
 
@@ -172,3 +173,29 @@ def test_a_hubs_dataset_is_read_with_its_images_as_they_are(
     assert source.describe() == [{"hub": "openai/gsm8k:main", "split": "test"}]
     with pytest.raises(InputError, match="cannot be read .*no network.*fetch its files"):
         list(Source("train", hub_id="nobody/nothing").rows())
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("is_list", [False, True])
+def test_the_real_library_gives_rows_with_their_images_as_they_are(
+    is_list: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It takes a folder for a dataset of a hub where one of that name is there."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    library: Any = pytest.importorskip("datasets", reason="datasets is not installed here")
+    image = {"bytes": png(28, 28, "L"), "path": None}
+    cell, feature = (
+        ([image], library.List(library.Image())) if is_list else (image, library.Image())
+    )
+    features = library.Features({"problem": library.Value("string"), "images": feature})
+    made = library.Dataset.from_dict({"problem": ["1 + 1?"], "images": [cell]}, features=features)
+    (tmp_path / "mine" / "set").mkdir(parents=True)
+    made.to_parquet("mine/set/train.parquet")
+    (row,) = Source("train", hub_id="mine/set", cache=tmp_path / "cache").rows()
+    assert row.values == {"problem": "1 + 1?", "images": cell}
+    with pytest.raises(
+        InputError, match="--from: nobody/nothing: the hub's dataset cannot be read"
+    ):
+        find_sources("nobody/nothing")

@@ -32,3 +32,22 @@ def test_a_policy_learns_to_look_at_the_image(tmp_path, family):
     assert after >= 0.9
     assert exchanged <= 0.4
     assert runs.survivors(tmp_path) == []
+
+
+@pytest.mark.thorough
+def test_a_model_with_experts_goes_the_whole_way(tmp_path):
+    """Learning is shown by the others: this one takes three steps."""
+    sections = {"run": {"steps": 3}, "validation": {"every": 3}}
+    path = colours.write_task(tmp_path, "qwen3_vl_moe", **sections)
+    code, output = runs.train(path, run_folder_parent=tmp_path)
+    assert code == 0, output
+    folder = runs.only_run(tmp_path / "runs")
+    assert json.loads((folder / "summary.json").read_text())["skipped"] == 0
+    steps = runs.rows(folder, "step")
+    assert len(steps) == 3
+    for row in steps:
+        assert row["trainer/computed/logprob_diff/mean"] < 1e-4
+        assert row["trainer/experts/busiest/mean"] >= 1
+    assert max(row["trainer/grad_norm"] for row in steps) > 0
+    assert (folder / "model" / "model.safetensors").stat().st_size > 0
+    assert runs.survivors(tmp_path) == []

@@ -134,6 +134,30 @@ def test_a_broken_tokenizer_is_named_with_its_folder(model, tmp_path):
         ChatTokenizer(tmp_path)
 
 
+def test_what_a_chat_template_is_given_besides_stands_in_the_prompt(model, tmp_path):
+    def rendered(template, messages, **kwargs):
+        for path in model.iterdir():
+            if path.suffix in (".json", ".jinja"):
+                (tmp_path / path.name).write_bytes(path.read_bytes())
+        (tmp_path / "chat_template.jinja").write_text(template)
+        chat = ChatTokenizer(tmp_path, takes_images=True, template_kwargs=kwargs)
+        return chat.detokenize(chat.tokenize(messages))
+
+    plain = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+    knows = plain + "{% if enable_thinking is false %}no thoughts{% endif %}{{ effort }}"
+    turns = [Message("user", "a"), Message("assistant", "b"), Message("user", "c")]
+    text = "user: a\nassistant: b\nuser: c\n"
+    assert rendered(knows, turns) == rendered(knows, turns, enable_thinking=True) == text
+    assert rendered(knows, turns, enable_thinking=False, effort="low") == text + "no thoughtslow"
+    assert rendered(plain, turns) == text
+    assert (
+        rendered(plain, turns, enable_thinking=False) == text[:-1] + " nothink\n"
+    )  # no "/" or "_" in it
+    for key, value in (("enable_thinking", True), ("effort", "low"), ("tokenize", True)):
+        with pytest.raises(InputError, match=f"data.chat_template_kwargs.{key}: is no option"):
+            rendered(plain, turns, **{key: value})
+
+
 def test_a_template_that_takes_no_images_is_an_error_of_the_prompt(model):
     message = Message("user", "<image>?", (b"png",))
     with pytest.raises(

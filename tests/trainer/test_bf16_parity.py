@@ -22,6 +22,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from services.trainer import checkpoint
+from services.trainer.checkpoint_folder import newest
 from services.trainer.megatron.mapping import family_rules
 from services.trainer.resharding import Resharded
 from tests.trainer.batches import proofs_for, random_batch
@@ -123,7 +124,7 @@ def gradients_of(
 
 def saved_gradients(run: Path, config: RunConfig) -> dict[str, torch.Tensor]:
     """After one update AdamW's first moment is (1 - beta1) of the gradient, as it was not clipped."""
-    folder = checkpoint.newest(run)
+    folder = newest(run)
     assert folder is not None
     state = checkpoint.read_any(folder)
     facts = state.model.facts

@@ -19,6 +19,7 @@ import torch
 
 from services.trainer import checkpoint
 from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
+from services.trainer.checkpoint_folder import newest
 from services.trainer.shard_file import ShardFile, write_tensors
 from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import ModelFacts
@@ -52,7 +53,7 @@ def save(
 def load(run_folder: Path) -> tuple[int, float]:
     """Step and value of the newest checkpoint, as a start of both ranks reads it."""
     checkpoint.tidy(run_folder)
-    folder = checkpoint.newest(run_folder)
+    folder = newest(run_folder)
     assert folder is not None
     state = checkpoint.read_state(folder, LAYOUT, MODEL)
     for rank in range(len(state.shards)):

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from services.trainer import checkpoint
+from services.trainer.checkpoint_folder import newest
 from services.trainer.convert import huggingface_to_checkpoint
 from services.trainer.model_files import WEIGHTS, load_tensors
 from services.trainer.rank import TrainerRank
@@ -206,4 +206,4 @@ def test_each_checkpoint_holds_its_model_where_that_is_asked_for(
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
     assert (path / "huggingface/tokenizer.json").is_file()
-    assert checkpoint.newest(tmp_path) == path
+    assert newest(tmp_path) == path

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from services.trainer import checkpoint
+from services.trainer.checkpoint_folder import newest
 from services.trainer.convert import huggingface_to_checkpoint
 from tests.first_epoch import draw_epoch
 from tests.trainer.batches import proofs_for, random_batch
@@ -120,7 +121,7 @@ def test_a_rank_that_dies_or_stops_ends_in_the_last_good_state(
 
     asyncio.run(scenario())
     checkpoint.tidy(folder)
-    assert checkpoint.newest(folder) == saved
+    assert newest(folder) == saved
     state = checkpoint.read_any(saved)
     for shard in range(2):
         checkpoint.open_shard(saved, state, shard).check()

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from services.trainer import checkpoint
+from services.trainer.checkpoint_folder import newest
 from services.trainer.rank import TrainerRank
 from services.trainer.saver import Saver
 from services.trainer.server import OtherRanks, TrainerServicer
@@ -81,7 +82,7 @@ def test_a_save_that_hangs_is_given_up_and_training_goes_on(
             root = (await rank.train(random_batch(3))).version.root
             with pytest.raises(UnavailableError, match="checkpoint of step 2 still hangs"):
                 await save(3)
-            assert checkpoint.newest(tmp_path) == first
+            assert newest(tmp_path) == first
             disk.hangs = False
             disk.goes_on.set()
             async with asyncio.timeout(LONG):
@@ -91,7 +92,7 @@ def test_a_save_that_hangs_is_given_up_and_training_goes_on(
             last = Path(await save(3))
             assert rank.version.root == root
             assert not list(last.parent.glob("*.tmp"))
-        assert checkpoint.newest(tmp_path) == last
+        assert newest(tmp_path) == last
         assert await restarted_at(config, tmp_path) == VersionId(0, 3)
 
     asyncio.run(scenario())

@@ -159,7 +159,14 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ("reward", {"rules": {"exact": 1}, "pause_timeout": 0}, "reward.pause_timeout"),
         ("trainer", {"learning_rate": float("inf")}, "trainer.learning_rate"),
         ("run", {"keep_best": 1}, "run.keep_best (1) compares validations: give data.validation"),
-        ("run", {"best_by": "majority"}, "run.best_by"),
+        ("run", {"best_by": "majority"}, "run.best_by: 'majority' is no metric"),
+        ("run", {"best_by": "validation/pass_at/<k>"}, "run.best_by"),
+        ("run", {"best_by": "reward/mean"}, "did you mean reward/completion/mean?"),
+        (
+            "run",
+            {"keep_best": 1, "best_by": "reward/term/other/mean"},
+            "run.best_by: reward/term/other/mean is of none of reward.rules (exact)",
+        ),
         ("validation", {"only": True}, "validation.only: there is nothing to validate; give data"),
         ("validation", {"correct_by": ["math"]}, "validation.correct_by: math is none of reward"),
         (
@@ -204,6 +211,22 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
 )
 def test_a_wrong_key_or_value_is_named_with_what_would_be_right(section, values, told):
     assert told in fault({**MINIMAL, section: values})
+
+
+def test_best_checkpoints_are_chosen_by_any_metric_that_the_run_makes():
+    def best_by(key, samples=4, every=5, **others):
+        run = {"keep_best": 1, "best_by": key, "checkpoint_every": every, **others}
+        data = {"train": "t", "validation": "v"}
+        return {**MINIMAL, "data": data, "run": run, "validation": {"samples": samples, "every": 5}}
+
+    for key in ("validation/pass_at/4", "validation/task/a/b/greedy_correct/share"):
+        assert parse_config(best_by(key)).run.best_by == key
+        assert "that is a multiple of validation.every (5)" in fault(best_by(key, every=3))
+    step = parse_config(best_by("rollout/completion/truncated/share", every=3, best_mode="min"))
+    assert (step.run.best_by, step.run.best_mode) == ("rollout/completion/truncated/share", "min")
+    assert parse_config(best_by("greedy")).run.best_by == "validation/greedy_reward/mean"
+    assert "validation.samples is 0" in fault(best_by("sampled", samples=0))
+    assert "there are k = 1, 2, 3" in fault(best_by("validation/majority_at/4", samples=3))
 
 
 def test_every_fault_is_named_at_once():

@@ -65,7 +65,8 @@ def _from_huggingface(source: Path, target: Path, options: argparse.Namespace) -
 
 
 def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) -> int:
-    from services.trainer.checkpoint import find, read_any
+    from services.trainer.checkpoint import read_any
+    from services.trainer.checkpoint_folder import find
     from services.trainer.convert import (
         DIGEST,
         checkpoint_to_checkpoint,

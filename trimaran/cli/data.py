@@ -29,6 +29,9 @@ from trimaran.errors import InputError
 from trimaran.images.prepare import image_multiple, num_tokens, open_image
 from trimaran.types import Message, Prompt
 
+NO_MODEL = "none"
+"""Of a dataset that is looked at without one."""
+
 
 def data(options: argparse.Namespace) -> int:
     if options.action == "prepare":
@@ -49,18 +52,32 @@ def prepare_all(options: argparse.Namespace) -> int:
             continue
         card = prepare(source, plan, path, count_tokens, max(1, options.workers))
         print("\n".join(_describe(path, card)))
+    if options.thinking is not None:
+        print(f"tokens are counted as of a run with {_thinking_key(options)}")
     return 0
 
 
-def count_tokens(model: Path) -> CountTokens:
+def _thinking_key(options: argparse.Namespace) -> str:
+    value = "true" if options.thinking == "on" else "false"
+    return f"data.chat_template_kwargs.enable_thinking={value}"
+
+
+def count_tokens(plan: Plan) -> CountTokens:
     """In each process that prepares rows."""
-    tokenizer = ChatTokenizer(model)
+    assert plan.model
+    kwargs = None if plan.thinking is None else {"enable_thinking": plan.thinking}
+    tokenizer = ChatTokenizer(plan.model, template_kwargs=kwargs)
     return lambda messages: len(tokenizer.tokenize(messages))
 
 
 def _plan(options: argparse.Namespace) -> Plan:
     if options.max_prompt_tokens is not None and not options.model:
         raise InputError("--max-prompt-tokens: give --model FOLDER, whose tokenizer counts")
+    if options.thinking is not None and not options.model:
+        raise InputError(
+            "--thinking: is for counting tokens; give --model FOLDER, whose chat template writes it. The run"
+            f" itself needs {_thinking_key(options)}"
+        )
     recipe = RECIPES[options.name]
     recipe = replace(recipe, keys=mapped(recipe, options.map))
     return Plan(
@@ -105,11 +122,17 @@ def read_config(named: str, overrides: Sequence[str]) -> RunConfig:
     if Path(named).suffix in (".yaml", ".yml"):
         return load_config(named, overrides)
     tree = {
-        "model": {"path": "none"},
+        "model": {"path": NO_MODEL},
         "data": {"train": named},
         "reward": {"rules": {"exact_match": 1.0}},
     }
-    return parse_config(resolve_tree(tree, Path.cwd(), overrides), named)
+    config = parse_config(resolve_tree(tree, Path.cwd(), overrides), named)
+    if config.data.has_images and config.model.path == Path.cwd() / NO_MODEL:
+        raise InputError(
+            f"{named}: its images are prepared for a model: give model.path=FOLDER, in which a config.json is"
+            " enough"
+        )
+    return config
 
 
 def show(config: RunConfig, options: argparse.Namespace) -> int:
@@ -117,9 +140,11 @@ def show(config: RunConfig, options: argparse.Namespace) -> int:
     if options.validation and not len(prompts):
         raise InputError("--validation: the run has no data.validation")
     model = config.model.path
-    tokenizer = ChatTokenizer(model, takes_images=True) if model.is_dir() else None
+    tokenizer = _tokenizer(config)
     if tokenizer is None:
         print(f"{model}: no such model; texts are shown without its chat template")
+    elif told := tokenizer.describe_options():
+        print(f"data.chat_template_kwargs: {told}")
     last = options.first + options.count
     for number in range(options.first, min(last, len(prompts)) if options.validation else last):
         try:
@@ -131,6 +156,12 @@ def show(config: RunConfig, options: argparse.Namespace) -> int:
         if options.images:
             _write_images(number, prompt, Path(options.images))
     return 0
+
+
+def _tokenizer(config: RunConfig) -> ChatTokenizer | None:
+    """As a replica of the run has it; None where the model is not here."""
+    here = config.model.path.is_dir()
+    return ChatTokenizer.of(config, takes_images=True) if here else None
 
 
 def _shown(
@@ -182,7 +213,7 @@ def check(config: RunConfig, limit: int) -> int:
     sections = (*config.data.train, *config.data.validation)
     model = config.model.path
     sizes = ImageSizes.of(config.data, model)
-    tokenizer = ChatTokenizer(model, takes_images=True) if model.is_dir() else None
+    tokenizer = _tokenizer(config)
     if tokenizer is None:
         print(f"{model}: no such model; the tokens of prompts are not counted")
     num_bad = 0

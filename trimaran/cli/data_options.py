@@ -67,7 +67,11 @@ def _add_prepare(actions: Any) -> None:
         "--template", choices=tuple(TEMPLATES), help="around each question: " + ", ".join(TEMPLATES)
     )
     add("--system", metavar="TEXT", help="the system message of every row; '' for none")
-    add("--thinking", choices=("on", "off"), help="off: Qwen3 is told not to think (/no_think)")
+    add(
+        "--thinking",
+        choices=("on", "off"),
+        help="tokens are counted so; the run needs the same in data.chat_template_kwargs",
+    )
     add(
         "--keep",
         action="append",

@@ -40,6 +40,7 @@ from trimaran.launch.site import Site
 from trimaran.machine import read_machine
 from trimaran.network import find_host
 from trimaran.run_context import RunContext
+from trimaran.run_place import run_place, saved_states
 from trimaran.runs import Goal, Run, launcher_lease
 from trimaran.scrape import ADDRESS_VARIABLE
 from trimaran.store import Store, open_store
@@ -68,7 +69,7 @@ async def _launch(config: RunConfig, run: RunContext) -> int:
 
 async def _launch_with(store: Store, config: RunConfig, run: RunContext) -> int:
     try:
-        config = prepared(config, run.launcher, move_busy=True)
+        config = prepared(config, run.launcher, move_busy=True, run=run)
     except InputError as error:
         async with held_lease(store, launcher_lease(run.run_id)) as lease:
             await Reports(store, run, lease).refused(config, error)
@@ -84,9 +85,11 @@ async def _launch_with(store: Store, config: RunConfig, run: RunContext) -> int:
     return 0
 
 
-def prepared(config: RunConfig, launcher: str, move_busy: bool) -> RunConfig:
+def prepared(
+    config: RunConfig, launcher: str, move_busy: bool, run: RunContext | None = None
+) -> RunConfig:
     """Checked, and with addresses, where all of it is on this machine. Elsewhere each service finds
-    its files, devices and address itself."""
+    its files, devices and address itself. `run`: one that may have begun."""
     if launcher != "local" and config.is_colocated:
         raise InputError(
             f"run.pools: colocated, and the launcher is {launcher}, which chooses each process's devices"
@@ -99,9 +102,17 @@ def prepared(config: RunConfig, launcher: str, move_busy: bool) -> RunConfig:
     check_hosts(config, launcher)
     if launcher != "local":
         return config.model_copy(update={"endpoints": Endpoints()})
-    check_run(config)
+    check_run(config, has_checkpoint=run is not None and has_checkpoint(config, run))
     show_errors(config)
     return fill_endpoints(config, move_busy)
+
+
+def has_checkpoint(config: RunConfig, run: RunContext) -> bool:
+    """Of its own; then `trainer.load` has done its part."""
+    if config.trainer.load is None:
+        return False  # nobody asks
+    place = run_place(config, run.run_id)
+    return next(saved_states(run.folder, place), None) is not None
 
 
 async def launch_here(

@@ -19,7 +19,7 @@ from trimaran.machine import Machine, read_gpu_memory, read_machine
 from trimaran.memory.model import Model
 from trimaran.memory.plan import GIB, Plan, Room, find_faults, make_plan, refuse_impossible
 from trimaran.memory.table import describe
-from trimaran.model_folder import ModelFacts, check_tensor_parallel
+from trimaran.model_folder import ModelFacts, check_tensor_parallel, has_weights
 from trimaran.trainer_layout import check_trainer_layout
 
 
@@ -27,7 +27,8 @@ def plan(config_path: str, overrides: Sequence[str], device_memory: float | None
     """Returns 2 where something cannot fit. `device_memory`: GiB of each device; on a CPU, of the host."""
     refuse_theirs(config_path)
     config, machine = load_config(config_path, overrides), read_machine(os.environ)
-    made, room = plan_here(config, machine), room_here(config, machine)
+    made = plan_here(config, machine, is_whole=False)
+    room = room_here(config, machine)
     if device_memory is not None:
         size = round(device_memory * GIB)
         room = Room(size, size, size if made.trains_on_host or made.rolls_on_host else room.host)
@@ -46,14 +47,14 @@ def check_memory(config: RunConfig, machine: Machine) -> None:
     refuse_impossible(plan_here(config, machine), room_here(config, machine))
 
 
-def plan_here(config: RunConfig, machine: Machine) -> Plan:
+def plan_here(config: RunConfig, machine: Machine, is_whole: bool = True) -> Plan:
     """Raises InputError for a model that is not here or that we cannot train, or a layout that does not
-    divide it."""
+    divide it. `is_whole`: as for `check_fit`."""
     if config.model.source is not None and not config.model.path.is_dir():
         raise InputError(
-            f"model.path: {config.model.path} is not here yet; its config.json and safetensors are needed"
+            f"model.path: {config.model.path} is not here yet; its config.json is needed"
         )
-    facts = check_fit(config, config.model.path)
+    facts = check_fit(config, config.model.path, is_whole)
     return make_plan(
         config,
         Model(facts, config.model.dtype),
@@ -62,13 +63,15 @@ def plan_here(config: RunConfig, machine: Machine) -> Plan:
     )
 
 
-def check_fit(config: RunConfig, folder: Path) -> ModelFacts:
+def check_fit(config: RunConfig, folder: Path, is_whole: bool = True) -> ModelFacts:
     """Of the model in `folder`. Raises InputError where it cannot be trained, or not in the layout and with
-    the lengths of the configuration; reads no weights."""
-    facts = read_architecture(folder).facts
+    the lengths of the configuration; reads no weights. `is_whole`: False where its config.json is enough;
+    patterns over names are then looked at where the weights are here."""
+    facts = read_architecture(folder, is_whole).facts
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
     check_trainer_layout(facts, config.trainer)
-    check_folder(config.trainer.freeze, folder)
+    if is_whole or has_weights(folder):
+        check_folder(config.trainer.freeze, folder)
     check_lengths(config, facts)
     return facts
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from services.reward.allowed import Allowed
 from services.reward.terms import check_row, make_terms
+from services.trainer.checkpoint_folder import find
 from trimaran.cli.plan import check_fit, check_memory
 from trimaran.config import RunConfig
 from trimaran.data.prompts import Dataset, ImageLimits, ImageSizes
@@ -34,9 +35,11 @@ def refuse_password(store: str | None) -> None:
         )
 
 
-def check_run(config: RunConfig) -> None:
-    """Of a run whose processes all start on this machine."""
+def check_run(config: RunConfig, has_checkpoint: bool = False) -> None:
+    """Of a run whose processes all start on this machine. `has_checkpoint`: of its own, from which it goes on."""
     check_inputs(config)
+    if config.trainer.load is not None and not has_checkpoint:
+        find(config.trainer.load, "trainer.load")
     machine = read_machine(os.environ)
     place(config, machine)
     check_memory(config, machine)

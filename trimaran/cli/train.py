@@ -68,7 +68,7 @@ def resume(
         console.print("this run has finished; there is nothing to resume")
         show_summary(folder, console)
         return 0
-    return _launch(prepared(config, launcher, move_busy=True), context, network)
+    return _launch(prepared(config, launcher, move_busy=True, run=context), context, network)
 
 
 def _launch(config: RunConfig, run: RunContext, network: str | None) -> int:

@@ -179,8 +179,8 @@ class TrainerClient(Client):
         ledger: LedgerEnd | None = None,
         score: float | None = None,
     ) -> str:
-        """Returns the checkpoint's path. `score`: of the step's validation, for `run.keep_best`. Raises
-        OutOfOrderError unless `step` is the trainer's own."""
+        """Returns the checkpoint's path. `score`: how good the step is, more is better, for
+        `run.keep_best`. Raises OutOfOrderError unless `step` is the trainer's own."""
         request = pb.SaveCheckpointRequest(
             caller=self._caller,
             step=step,

@@ -11,7 +11,7 @@ from typing import Any, cast
 from trimaran.data.files import read_named, shown
 from trimaran.data.recipes import Draft, DroppedError, Recipe, find, read_row
 from trimaran.data.sources import SourceRow
-from trimaran.data.templates import NO_THINKING, Template
+from trimaran.data.templates import Template
 from trimaran.errors import InputError
 from trimaran.types import IMAGE_PLACE, MAX_PIXELS, Message
 
@@ -31,7 +31,8 @@ class Plan:
     system: str | None = None
     """Of every row, whatever system message it has."""
     thinking: bool | None = None
-    """False: Qwen3's switch stands behind each question."""
+    """With it the chat template is asked for thinking or for none where tokens are counted; the file is the
+    same."""
     keep: tuple[str, ...] = ()
     """Further columns that the file gets, as texts."""
     unique: bool = False
@@ -78,8 +79,7 @@ def make_row(row: SourceRow, plan: Plan, count: CountTokens | None) -> Made:
 
 def _columns(draft: Draft, images: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
     *before, (role, text) = draft.messages
-    text = plan.template.apply(text) + (NO_THINKING if plan.thinking is False else "")
-    messages = [*before, (role, text)]
+    messages = [*before, (role, plan.template.apply(text))]
     system = plan.system
     if system is None and not any(role == "system" for role, _ in before):
         system = plan.template.system

@@ -22,8 +22,8 @@ from trimaran.data.sources import CARD, Source, SourceRow, digest_of, told
 from trimaran.errors import InputError
 
 CardTree = dict[str, Any]
-MakeCounter = Callable[[Path], CountTokens]
-"""From a model's folder; called once in each process."""
+MakeCounter = Callable[[Plan], CountTokens]
+"""Of the plan's model; called once in each process."""
 CHUNK = 64
 """Rows that a worker takes at a time."""
 GROUP_ROWS = 512
@@ -118,7 +118,7 @@ def _make(source: Source, plan: Plan, make_counter: MakeCounter, workers: int) -
         yield from map(_make_here, rows)
         return
     if plan.model:
-        make_counter(plan.model)  # here an error can be told; in a worker it would break the pool
+        make_counter(plan)  # here an error can be told; in a worker it would break the pool
     # Spawned: a tokenizer's threads do not outlive a fork.
     with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (plan, make_counter)) as pool:
         for made in _in_order(pool, _chunks(rows), 2 * workers):
@@ -131,7 +131,7 @@ _count: CountTokens | None = None
 
 def _begin(plan: Plan, make_counter: MakeCounter) -> None:
     global _plan, _count
-    _plan, _count = plan, make_counter(plan.model) if plan.model else None
+    _plan, _count = plan, make_counter(plan) if plan.model else None
 
 
 def _make_here(row: SourceRow) -> Made:

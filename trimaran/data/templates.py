@@ -16,8 +16,6 @@ R1 = (
 )
 """The prompt of DeepSeek-R1-Zero, as MindSpeed-RL and EasyR1 have it."""
 HELPFUL = "You are a helpful assistant."
-NO_THINKING = " /no_think"
-"""Qwen3's switch in a user's message: the answer begins with an empty <think></think>."""
 
 
 @dataclass(frozen=True, slots=True)

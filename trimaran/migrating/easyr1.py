@@ -132,9 +132,9 @@ def _micro_batch(value: Any, theirs: Theirs) -> Outcome:
 
 
 def _kl(value: Any, theirs: Theirs) -> Outcome:
-    if is_on(theirs["algorithm.disable_kl"]):
+    if theirs.is_on("algorithm.disable_kl"):
         return NO_KL
-    place = "loss" if is_on(theirs["algorithm.use_kl_loss"]) else "reward"
+    place = "loss" if theirs.is_on("algorithm.use_kl_loss") else "reward"
     adaptive = None
     if theirs["algorithm.kl_type"] == "adaptive":
         adaptive = {

@@ -107,6 +107,11 @@ def _shared(theirs: Theirs, name: str) -> Any:
     return theirs[f"{MEGATRON_TRAINING}.{name}"] if value is None else value
 
 
+def _shared_is_on(theirs: Theirs, name: str) -> bool:
+    key = f"{ACTOR}.{name}"
+    return theirs.is_on(f"{MEGATRON_TRAINING}.{name}" if theirs[key] is None else key)
+
+
 def _stage(value: Any, theirs: Theirs) -> Outcome:
     if value in STAGES:
         return Outcome("mapped")
@@ -125,7 +130,7 @@ def _data(value: Any, theirs: Theirs) -> Outcome:
 
 def _trained(theirs: Theirs) -> Any:
     """Prompts that a step trains on: with filtering fewer than global_batch_size, which it draws."""
-    if is_on(theirs[f"{RL}.filter_groups_enable"]):
+    if theirs.is_on(f"{RL}.filter_groups_enable"):
         return theirs[f"{RL}.filter_groups_train_batch_size"]
     return _shared(theirs, "global_batch_size")
 
@@ -148,7 +153,7 @@ def _updates(value: Any, theirs: Theirs) -> Outcome:
 
 
 def _micro_batch(value: Any, theirs: Theirs) -> Outcome:
-    if is_on(theirs[f"{RL}.use_dynamic_bsz"]):
+    if theirs.is_on(f"{RL}.use_dynamic_bsz"):
         tokens = (
             theirs[f"{RL}.update_max_packing_token_size"] or theirs[f"{RL}.max_packing_token_size"]
         )
@@ -171,7 +176,7 @@ def _kl(value: Any, theirs: Theirs) -> Outcome:
 
 def _loss(value: Any, theirs: Theirs) -> Outcome:
     low = high = float(value)
-    if is_on(theirs[f"{RL}.clip_higher_enable"]):
+    if theirs.is_on(f"{RL}.clip_higher_enable"):
         low, high = (float(theirs[f"{RL}.clip_ratio_{end}"]) for end in ("low", "high"))
     loss = {"type": "ppo_clip", "clip_low": low, "clip_high": high}
     return Outcome("mapped", "", {"algorithm.loss": loss})
@@ -192,7 +197,7 @@ def _images(value: Any, theirs: Theirs) -> Outcome:
 
 
 def _reward(value: Any, theirs: Theirs) -> Outcome:
-    if is_on(theirs[f"{RL}.is_multimodal"]):
+    if theirs.is_on(f"{RL}.is_multimodal"):
         text = "with is_multimodal their program takes 0.9 x right + 0.1 x format instead, the rule geo3k"
         return Outcome("noted", text, {"reward.rules": {"geo3k": 1.0}})
     names, weights = list(value), list(theirs[f"{RL}.verifier_weight"])
@@ -205,7 +210,7 @@ def _reward(value: Any, theirs: Theirs) -> Outcome:
             "refused", f"{len(names)} verifiers have {len(weights)} weights; give one each"
         )
     rules: dict[str, Any] = dict(zip(names, map(float, weights), strict=True))
-    if is_on(theirs[f"{RL}.overlong_buffer_enable"]):
+    if theirs.is_on(f"{RL}.overlong_buffer_enable"):
         most, buffer = int(theirs[f"{RL}.rollout_max_tokens"]), int(theirs[f"{RL}.overlong_buffer"])
         rules["overlong"] = {
             "weight": float(theirs[f"{RL}.overlong_buffer_penalty_factor"]),
@@ -221,8 +226,12 @@ def _filtering(value: Any, theirs: Theirs) -> Outcome:
     drawn, trained = int(_shared(theirs, "global_batch_size") or 0), int(_trained(theirs))
     most = 1000.0 if batches < 0 else min(1000.0, max(1.0, batches * drawn / trained - 1))
     sampling: dict[str, Any] = {"max_replaced": most}
-    if theirs[f"{RL}.filter_groups_metric"] in theirs[f"{RL}.verifier_function"]:
-        sampling["term"] = theirs[f"{RL}.filter_groups_metric"]
+    metric, is_verifier = (
+        theirs[f"{RL}.filter_groups_metric"],
+        not theirs.is_on(f"{RL}.is_multimodal"),
+    )
+    if is_verifier and metric in theirs[f"{RL}.verifier_function"]:
+        sampling["term"] = metric
     text = (
         "groups in which the metric is equal are replaced one by one; run.groups_per_step is"
         " filter_groups_train_batch_size, and global_batch_size says how many may be replaced"
@@ -239,7 +248,7 @@ def _layout(value: Any, theirs: Theirs) -> Outcome:
 
     tensor, expert = size("tensor_model_parallel_size"), size("expert_model_parallel_size")
     # With moe_tp_extend_ep the tensor-parallel ranks take whole experts too, as all ranks do here.
-    if expert > 1 and is_on(_shared(theirs, "moe_tp_extend_ep")):
+    if expert > 1 and _shared_is_on(theirs, "moe_tp_extend_ep"):
         expert *= tensor
     shape = Shape(
         devices=int(value),
@@ -257,15 +266,15 @@ def _layout(value: Any, theirs: Theirs) -> Outcome:
         "trainer.context_parallel": shape.context,
         "trainer.expert_parallel": expert,
     }
-    if tensor > 1 and is_on(_shared(theirs, "sequence_parallel")):
+    if tensor > 1 and _shared_is_on(theirs, "sequence_parallel"):
         settings["trainer.sequence_parallel"] = True
-    if split.data * shape.context > 1 and is_on(_shared(theirs, "use_distributed_optimizer")):
+    if split.data * shape.context > 1 and _shared_is_on(theirs, "use_distributed_optimizer"):
         settings["trainer.distributed_optimizer"] = True
     return Outcome("noted", split.text(), settings)
 
 
 def _load(value: Any, theirs: Theirs) -> Outcome:
-    if value is None or is_on(_shared(theirs, "finetune")):
+    if value is None or _shared_is_on(theirs, "finetune"):
         return Outcome(
             "ignored", "weights are read from model.path as they are: nothing is converted"
         )
@@ -328,7 +337,7 @@ def _virtual(value: Any, theirs: Theirs) -> Outcome:
 
 def _sinks(value: Any, theirs: Theirs) -> Outcome:
     """As there wandb goes before TensorBoard, which is always written here."""
-    named = [name for name in ("wandb", "swanlab") if is_on(theirs[f"{RL}.use_{name}"])]
+    named = [name for name in ("wandb", "swanlab") if theirs.is_on(f"{RL}.use_{name}")]
     if not is_on(value):
         return Outcome("ignored", "off")
     return Outcome("mapped", "", {"metrics.sinks": named})
@@ -577,6 +586,7 @@ ROWS: tuple[Row, ...] = (
         ignored("megatron_training.moe_alltoall_overlap_comm", FUSED),
         ignored("megatron_training.moe_grouped_gemm", FUSED),
         ignored("megatron_training.moe_permutation_async_comm", FUSED),
+        ignored("megatron_training.dpo_loss_type", "of dpo alone"),
     ),
     *_both(
         *each(

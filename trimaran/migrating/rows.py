@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trimaran.errors import InputError
+
 Fate = Literal["mapped", "noted", "ignored", "refused"]
 FATES: tuple[Fate, ...] = ("mapped", "noted", "ignored", "refused")
 
@@ -37,6 +39,10 @@ class Theirs:
     def __getitem__(self, key: str) -> Any:
         """Raises KeyError for a key that the table does not have."""
         return self.given[key] if key in self.given else self._defaults[key]
+
+    def is_on(self, key: str) -> bool:
+        """Raises InputError that names the key."""
+        return is_on(self[key], key)
 
     def under(self, prefix: str) -> dict[str, Any]:
         """What is given below `prefix`, without it."""
@@ -178,6 +184,18 @@ def switch(
     return Row(key, default, ours, text or f"true → `{setting}`", convert)
 
 
-def is_on(value: Any) -> bool:
-    """As YAML and the shell write it."""
-    return str(value).strip().lower() in ("true", "1", "yes", "on")
+ON, OFF = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+
+
+def is_on(value: Any, key: str = "") -> bool:
+    """As YAML and the shell write it; a null is off. Raises InputError for what is neither, which begins with
+    `key` where that is not the row's own."""
+    word = str(value).strip().lower()
+    if value is None or word in OFF:
+        return False
+    if word in ON:
+        return True
+    raise InputError(
+        f"{key and key + ': '}{value!r} is neither on ({', '.join(ON)}) nor off ({', '.join(OFF)}, null); give"
+        " true or false"
+    )

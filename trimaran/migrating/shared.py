@@ -345,7 +345,7 @@ LOGGED_TEXT = (
 
 def is_validated(theirs: Theirs, every_key: str) -> bool:
     switches = ("trainer.val_before_train", "trainer.val_only")
-    return int(theirs[every_key] or 0) > 0 or any(is_on(theirs[key]) for key in switches)
+    return int(theirs[every_key] or 0) > 0 or any(theirs.is_on(key) for key in switches)
 
 
 def validates_only(value: Any, theirs: Theirs) -> Outcome:

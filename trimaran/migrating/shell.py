@@ -1,8 +1,9 @@
 """The words of the command that a launch script ends in, with the script's own variables put in.
 
 Enough of the shell's language for the published examples: assignments, arrays, quotes, `${NAME:-value}`,
-`$((2 * 1024))`, comments and continued lines. Nothing is run. So what depends on the output of a command
-is not known here, and what a condition or a loop sets counts only where the environment has it.
+`$((2 * 1024))`, comments, continued lines, and `if`, `case`, `&&` and `||` over tests of texts and numbers that are
+known. Nothing is run. So what depends on the output of a command, on files or on a loop is not known here: a name that is set
+so has its value from the environment, or none.
 """
 
 from __future__ import annotations
@@ -11,16 +12,30 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
 from itertools import pairwise
 
 from trimaran.errors import InputError
+from trimaran.migrating.shell_branches import (
+    CASE_PATTERN,
+    Chain,
+    Frame,
+    Truth,
+    both,
+    holds,
+    opposite,
+)
 
 NAME = re.compile(r"[A-Za-z_]\w*")
 ASSIGNMENT = re.compile(r"(?:export[ \t]+)?([A-Za-z_]\w*)(\+?)=")
-OPENERS = frozenset({"if", "for", "while", "until", "case"})
-CLOSERS = frozenset({"fi", "done", "esac"})
-ALONE = frozenset({"then", "do", "else", "{", "}"})
+DATE = re.compile(r"""\(\s*date\s+["']?\+([^"'$`()]+?)["']?\s*\)""")
+LOOPS = frozenset({"for", "while", "until"})
+CLOSERS = frozenset({"fi", "done", "esac", "}"})
+ALONE = frozenset({"if", "elif", "then", "do", "else", "{", "}", "!"})
 """Words behind which another command begins."""
+TESTS = {"[": "]", "[[": "]]"}
+"""Where a test begins and ends."""
 REDIRECTION = re.compile(r"(?:\d*|&)(?:<<<|<<-?|[<>]&|>>|>\||<>|[<>])(?!\()")
 ESCAPED = '$`"\\'
 """What a backslash inside of double quotes is for."""
@@ -50,6 +65,11 @@ class Unknown:
     """A word that nothing here can tell."""
 
     reason: str
+    is_named: bool = False
+    """The reason begins with the variable that would have to be known."""
+
+    def of(self, name: str) -> Unknown:
+        return self if self.is_named else Unknown(f"{name}: {self.reason}", is_named=True)
 
 
 Words = list["str | Unknown"]
@@ -102,12 +122,15 @@ class _Script:
     environment: Mapping[str, str]
     known: dict[str, Words] = field(default_factory=dict[str, Words])
     at: int = 0
-    depth: int = 0
-    """Of conditions and loops."""
-    is_chained: bool = False
-    """Behind && or ||."""
-    braces: list[bool] = field(default_factory=list[bool])
-    """Of each `{` around: whether it stands behind && or ||."""
+    chain: Chain = field(default_factory=Chain)
+    frames: list[Frame] = field(default_factory=list[Frame])
+    """Around the command that is read, the innermost last."""
+    ending: str = ""
+    """Of the command that was read: newline, &&, …"""
+    has_assigned: bool = False
+    """The command began with an assignment."""
+    is_negated: bool = False
+    """The next command stands behind a !."""
     heredocs: list[str] = field(default_factory=list[str])
     """The last lines of the texts that begin on the next line."""
     assumed: list[str] = field(default_factory=list[str])
@@ -117,22 +140,84 @@ class _Script:
         self.text = re.sub(r"\\[ \t\r]*\n", " ", self.text)
 
     def commands(self) -> Iterator[Words]:
-        """Each in turn; what it assigns is known to those behind it."""
+        """Each that may run, in turn; what it assigns is known to those behind it."""
         while self.at < len(self.text):
-            if words := self._command():
-                self.depth += (words[0] in OPENERS) - (words[0] in CLOSERS)
-                if words[0] == "{":
-                    self.braces.append(self.is_chained)
-                elif words[0] == "}" and self.braces:
-                    self.braces.pop()
-                yield words
+            words = self._command()
+            if words and not self._is_of_structure(words):
+                if self._live is not False:
+                    yield words
+                self._ran(self._status(words))
+            elif not words and self.has_assigned:
+                self._ran(True)
+            self._end_command()
 
     @property
-    def _is_conditional(self) -> bool:
-        return self.depth > 0 or self.is_chained or any(self.braces)
+    def _live(self) -> Truth:
+        """Whether the command that is read is run."""
+        return reduce(both, (frame.runs for frame in self.frames), self.chain.runs)
+
+    def _is_of_structure(self, words: Words) -> bool:
+        """A word of the language, and no command: which branch follows, and where it ends."""
+        word, frame = words[0], self.frames[-1] if self.frames else None
+        if word == "!":
+            self.is_negated = True
+        elif word in ("if", "case", "{") or word in LOOPS:
+            self._open(str(word), words)
+        elif word in ("then", "elif", "else") and frame and frame.kind == "if":
+            if word == "then":
+                frame.take(self.chain.status)
+            elif word == "elif":
+                frame.live = opposite(frame.taken)
+            else:
+                frame.take(True)
+            self.chain = Chain()
+        elif word in CLOSERS and frame:
+            self.frames.pop()
+            status = self.chain.status if frame.kind == "{" else None
+            self.chain = frame.outer
+            self._ran(status)
+        else:
+            return word in ("then", "do", "else", "elif", *CLOSERS)
+        return True
+
+    def _open(self, kind: str, words: Words) -> None:
+        frame = Frame(kind, self.chain, live=None if kind in LOOPS else True)
+        if kind == "case":
+            word = words[1] if len(words) == 3 else None
+            # `case "$EMPTY" in` has lost its word.
+            frame.word = "" if len(words) == 2 else word if isinstance(word, str) else None
+        self.frames.append(frame)
+        self.chain = Chain()
+        if kind == "case":
+            self._read_patterns()
+
+    def _read_patterns(self) -> None:
+        """Of the next branch of the innermost case, if there is another one."""
+        while self.text[self.at : self.at + 1] in (*BLANKS, "\n", ";", "#"):
+            if self.text[self.at] == "#":
+                self._skip_comment()
+            self.at += 1
+        if re.compile(r"esac\b").match(self.text, self.at):
+            return
+        match = CASE_PATTERN.match(self.text, self.at)
+        self.at = match.end() if match else len(self.text)
+        if match:
+            self.frames[-1].match(match[1])
+        self.chain = Chain()
+
+    def _ran(self, status: Truth) -> None:
+        self.chain.ran(opposite(status) if self.is_negated else status)
+        self.is_negated = False
+
+    def _status(self, words: Words) -> Truth:
+        if words[0] in TESTS:
+            told = [word if isinstance(word, str) else None for word in words[1:]]
+            return holds(told, has_patterns=words[0] == "[[")
+        return {"true": True, ":": True, "false": False}.get(str(words[0]))
 
     def _command(self) -> Words:
         words: Words = []
+        self.ending, self.has_assigned = "", False
         while self.at < len(self.text):
             letter = self.text[self.at]
             if letter in BLANKS:
@@ -145,7 +230,7 @@ class _Script:
             elif self._skip_substitution():
                 words.append(Unknown(f"the output of a command is not known here; {REMEDY}"))
             elif letter in ENDS:
-                self._end_command()
+                self._read_end(letter)
                 break
             elif not words and (match := ASSIGNMENT.match(self.text, self.at)):
                 self.at = match.end()
@@ -154,21 +239,50 @@ class _Script:
                 words += self._word(BLANKS + ENDS)
                 if words and words[0] in ALONE:
                     break
+                if len(words) == 1 and words[0] in TESTS:
+                    words += self._test(TESTS[str(words[0])])
+                if words[:1] == ["case"] and words[-1] == "in" and len(words) > 1:
+                    break
         return words
 
-    def _end_command(self) -> None:
-        letter, sign = self.text[self.at], self.text[self.at : self.at + 2]
-        if sign in ("&&", "||"):
-            self.is_chained = True
-            self.at += 2
-            while self.text[self.at : self.at + 1] in (*BLANKS, "\n"):
+    def _test(self, closing: str) -> Words:
+        """The words of a test, with those that are empty, and without the bracket that ends it."""
+        words: Words = []
+        ends = BLANKS + "\n" + (";" if closing == "]" else "")
+        while self.at < len(self.text):
+            letter, sign = self.text[self.at], self.text[self.at : self.at + 2]
+            if letter in BLANKS or (letter == "\n" and closing == "]]"):
                 self.at += 1
-            return
-        self.at += 1
-        if letter in "\n;&":
-            self.is_chained = False
+            elif re.compile(re.escape(closing) + r"(?![^\s;&|)])").match(self.text, self.at):
+                self.at += len(closing)
+                break
+            elif letter in ends:
+                break
+            elif closing == "]]" and sign in ("&&", "||"):
+                words.append(sign)
+                self.at += 2
+            else:
+                word = self._word(ends, is_split=False)
+                words += word if len(word) == 1 else [" ".join(map(_show, word))]
+        return words
+
+    def _read_end(self, letter: str) -> None:
+        sign = self.text[self.at : self.at + 2]
+        self.ending = sign if sign in ("&&", "||", ";;") else letter
+        self.at += len(self.ending)
         if letter == "\n":
             self._skip_heredocs()
+
+    def _end_command(self) -> None:
+        """What stands between this command and the next."""
+        if self.ending in ("&&", "||"):
+            while self.text[self.at : self.at + 1] in (*BLANKS, "\n"):
+                self.at += 1
+            self.chain.sign = self.ending
+        elif self.ending == ";;" and self.frames and self.frames[-1].kind == "case":
+            self._read_patterns()
+        elif self.ending in ("\n", ";", ";;", "&"):
+            self.chain.sign = ""
 
     def _redirect(self, is_heredoc: bool) -> None:
         """What stands behind the sign: a file, or the last line of a text that follows."""
@@ -196,23 +310,31 @@ class _Script:
         self.heredocs.clear()
 
     def _assign(self, name: str, is_more: bool) -> None:
+        self.has_assigned = True
         value: Words = (
-            self._array() if self.text.startswith("(", self.at) else self._word(BLANKS + ENDS)
+            self._array()
+            if self.text.startswith("(", self.at)
+            else self._word(BLANKS + ENDS, is_split=False)
         )
-        before = self.known.get(name)
-        if self._is_conditional and name in self.environment:
+        live, before = self._live, self.known.get(name)
+        if live is False:
+            return
+        is_known = not any(isinstance(word, Unknown) for word in value)
+        if name in self.environment and not (live and is_known):
             value = Words([self.environment[name]])
-        elif self._is_conditional and before:
+        elif live is None and before:
             self.assumed.append(
                 f"{name} is set again by a condition of the script: taken as it was before,"
                 f" {' '.join(map(_show, before))}"
             )
             value = before
-        elif self._is_conditional:
-            value = [Unknown(f"{name} is set by a condition of the script; {REMEDY}")]
+        elif live is None:
+            value = [
+                Unknown(f"{name} is set by a condition of the script; {REMEDY}", is_named=True)
+            ]
         elif is_more:
             value = [*(before or []), *value]
-        self.known[name] = value
+        self.known[name] = [word.of(name) if isinstance(word, Unknown) else word for word in value]
 
     def _array(self) -> Words:
         words: Words = []
@@ -230,8 +352,9 @@ class _Script:
                 break
         return words
 
-    def _word(self, ends: str) -> Words:
-        """One word up to one of `ends`; several where an array stands in it, none where it is empty."""
+    def _word(self, ends: str, is_split: bool = True) -> Words:
+        """One word up to one of `ends`; several where an array stands in it, none where it is empty. `is_split`:
+        blanks in the value of a variable without quotes end a word, as in the arguments of a command."""
         made, others, quote = "", Words(), ""
         while self.at < len(self.text) and (quote or self.text[self.at] not in ends):
             letter = self.text[self.at]
@@ -250,7 +373,10 @@ class _Script:
             elif letter == "$" and quote != "'":
                 value = self._expansion()
                 if len(value) == 1 and isinstance(value[0], str):
-                    made += value[0]
+                    *before, last = _split(value[0]) if is_split and not quote else [value[0]]
+                    if before:
+                        others, made = [*others, made + before[0], *before[1:]], ""
+                    made += last
                 else:
                     others += value
             else:
@@ -266,6 +392,9 @@ class _Script:
             length = matching(rest, "(", ")")
             self.at += length
             return self._calculate(rest[2 : length - 2])
+        if match := DATE.match(rest):
+            self.at += match.end()
+            return [datetime.now().strftime(match[1])]
         if rest.startswith("("):
             self.at += matching(rest, "(", ")")
             return [Unknown(f"the output of a command is not known here; {REMEDY}")]
@@ -289,6 +418,8 @@ class _Script:
 
     def _braces(self, inside: str) -> Words:
         """What stands between ${ and }."""
+        if re.fullmatch(r"[@*]:\d+", inside):
+            return self._parameter("@")
         match = re.fullmatch(r"(\w+|@|\*)(\[[@*]\]|:?[-+]|)(.*)", inside, re.DOTALL)
         if not match or (match[3] and match[2][-1:] not in ("-", "+")):
             return [
@@ -302,15 +433,16 @@ class _Script:
         value = self._look_up(name) if is_set else []
         inner = _Script(word, self.environment, self.known)
         if sign.endswith("+"):
-            return inner._word("") if value else []
-        return value or inner._word("")
+            return inner._word("", is_split=False) if value else []
+        return value or inner._word("", is_split=False)
 
     def _look_up(self, name: str) -> Words:
         if name in self.known:
             return self.known[name]
         if name in self.environment:
             return [self.environment[name]]
-        return [Unknown(f"the script takes {name} from its environment: {REMEDY}")]
+        text = f"the script takes {name} from its environment: {REMEDY}"
+        return [Unknown(text, is_named=True)]
 
     def _calculate(self, text: str) -> Words:
         """Of whole numbers and names, as in $((1024 * N))."""
@@ -334,6 +466,11 @@ class _Script:
 
 def _show(word: str | Unknown) -> str:
     return word if isinstance(word, str) else "?"
+
+
+def _split(text: str) -> list[str]:
+    """At blanks; what stands at an end is a blank, where there is one there."""
+    return (text if text.strip() else "").split() or [""]
 
 
 def _end(found: int, text: str, behind: int = 1) -> int:

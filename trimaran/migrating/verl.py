@@ -3,13 +3,16 @@ verl-project/verl (August 2026), with the trainers FSDP and Megatron."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from trimaran.migrating import verl_conversions as to
 from trimaran.migrating.conversion import System
 from trimaran.migrating.rows import (
     Outcome,
     Row,
+    Theirs,
     choice,
     each,
     ignored,
@@ -63,6 +66,17 @@ TRANSFORMER = f"{MCORE}.override_transformer_config"
 PROFILERS = "docs/observability.md has what each process reports; there is no such profiler here"
 TOOLS = "answers have one turn here, without tools; give enable=False"
 LENGTHS = "it is rollout.max_prompt_tokens + rollout.max_tokens"
+
+
+def _template_kwarg(name: str, to: Callable[[Any], Any]) -> Row:
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value is None:
+            return Outcome("ignored", "not set")
+        return Outcome("mapped", "", {f"data.chat_template_kwargs.{name}": to(value)})
+
+    key = f"data.apply_chat_template_kwargs.{name}"
+    return own(key, "data.chat_template_kwargs", None, f"{name} in it", convert)
+
 
 ROWS: tuple[Row, ...] = (
     # Data.
@@ -137,9 +151,11 @@ ROWS: tuple[Row, ...] = (
     told("data.mm_processor_kwargs.*", "images are scaled by data.min_pixels and data.max_pixels"),
     ignored("data.padding_mode", PADDING),
     only("data.tokenizer", None, (None,), "not set", "the tokenizer is that of the model's folder"),
+    _template_kwarg("enable_thinking", is_on),
+    _template_kwarg("reasoning_effort", str),
     refused(
         "data.apply_chat_template_kwargs.*",
-        "options of the template are given when the data are prepared (`trimaran data prepare`)",
+        "leave it out, and give the run data.chat_template_kwargs, a mapping of names and values",
     ),
     only(
         "data.custom_cls.path",
@@ -527,6 +543,7 @@ ROWS: tuple[Row, ...] = (
         " use_fused_mhc use_naive_l2norm use_triton_gdn",
         "of layers that no model here has",
     ),
+    told(f"{TRANSFORMER}.pipeline_model_parallel_layout", "stages have equally many layers here"),
     told(
         f"{TRANSFORMER}.num_layers_in_first_pipeline_stage", "stages have equally many layers here"
     ),
@@ -561,6 +578,10 @@ ROWS: tuple[Row, ...] = (
     ignored(
         f"{ACTOR}.entropy_from_logits_chunk_size",
         "logits of a large micro-batch are computed by parts",
+    ),
+    refused(
+        "actor@actor_rollout_ref.actor",
+        "it takes the defaults of another trainer of theirs: leave it out, and give the keys of FSDP or Megatron",
     ),
     refused(f"{ACTOR}.engine.*", "of the trainer megatron_lite: give its layout in actor.megatron"),
     # Reference.

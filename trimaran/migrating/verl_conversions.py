@@ -68,7 +68,7 @@ def drawn(theirs: Theirs) -> int:
 
 def prompts(theirs: Theirs) -> int:
     """Of a step. With filter_groups they draw until train_batch_size of them are left."""
-    if is_on(theirs["algorithm.filter_groups.enable"]):
+    if theirs.is_on("algorithm.filter_groups.enable"):
         return int(theirs["data.train_batch_size"])
     return drawn(theirs)
 
@@ -121,7 +121,7 @@ def most_validated(value: Any, theirs: Theirs) -> Outcome:
 
 
 def advantage(value: Any, theirs: Theirs) -> Outcome:
-    by_std = is_on(theirs["algorithm.norm_adv_by_std_in_grpo"])
+    by_std = theirs.is_on("algorithm.norm_adv_by_std_in_grpo")
     grpo = {"type": "group", "normalize_std": by_std}
     ours: dict[str, Any] = {
         "grpo": grpo,
@@ -170,7 +170,7 @@ def _context(theirs: Theirs) -> int:
 
 
 def kl(value: Any, theirs: Theirs) -> Outcome:
-    in_loss, in_reward = is_on(value), is_on(theirs["algorithm.use_kl_in_reward"])
+    in_loss, in_reward = is_on(value), theirs.is_on("algorithm.use_kl_in_reward")
     if in_loss and in_reward:
         return Outcome(
             "refused", "the KL term has one place here: give algorithm.use_kl_in_reward=False"
@@ -248,7 +248,7 @@ def aggregation(value: Any, theirs: Theirs) -> Outcome:
 
 
 def correction(value: Any, theirs: Theirs) -> Outcome:
-    if is_on(theirs["algorithm.rollout_correction.bypass_mode"]):
+    if theirs.is_on("algorithm.rollout_correction.bypass_mode"):
         return Outcome("mapped", "", {"algorithm.correction.old": "rollout"})
     if value is None:
         return Outcome("ignored", "none")
@@ -298,7 +298,7 @@ def layout(value: Any, theirs: Theirs) -> Outcome:
         "trainer.context_parallel": shape.context,
         "trainer.expert_parallel": shape.expert,
     }
-    if shape.tensor > 1 and is_on(theirs[f"{MCORE}.sequence_parallel"]):
+    if shape.tensor > 1 and theirs.is_on(f"{MCORE}.sequence_parallel"):
         settings["trainer.sequence_parallel"] = True
     if split.data * shape.context > 1:
         settings["trainer.distributed_optimizer"] = True
@@ -313,7 +313,7 @@ def replay(value: Any, theirs: Theirs) -> Outcome:
         return Outcome(
             "refused", "experts are the engine's choice (R3) or the trainer's (disabled)"
         )
-    if not is_on(theirs[f"{ROLLOUT}.enable_rollout_routing_replay"]):
+    if not theirs.is_on(f"{ROLLOUT}.enable_rollout_routing_replay"):
         text = f"R3 takes the engine's choice: give {ROLLOUT}.enable_rollout_routing_replay=True"
         return Outcome("refused", text)
     return Outcome("mapped", "", {"trainer.router.replay": True})
@@ -360,15 +360,15 @@ def adapters(value: Any, theirs: Theirs) -> Outcome:
 def offload(value: Any, theirs: Theirs) -> Outcome:
     """Optimizer and gradients are one key here."""
     keys = [f"{ACTOR}.fsdp_config.optimizer_offload", f"{MCORE}.optimizer_offload"]
-    ours = ["optimizer"] if any(is_on(theirs[key]) for key in keys) else []
-    ours += ["gradients"] if is_on(theirs[f"{MCORE}.grad_offload"]) else []
+    ours = ["optimizer"] if any(theirs.is_on(key) for key in keys) else []
+    ours += ["gradients"] if theirs.is_on(f"{MCORE}.grad_offload") else []
     if not is_on(value):
         return Outcome("ignored", "it stays on the device")
     return Outcome("noted", ROOM, {"trainer.offload": ours})
 
 
 def reference_offload(value: Any, theirs: Theirs) -> Outcome:
-    has_kl = is_on(theirs[f"{ACTOR}.use_kl_loss"]) or is_on(theirs["algorithm.use_kl_in_reward"])
+    has_kl = theirs.is_on(f"{ACTOR}.use_kl_loss") or theirs.is_on("algorithm.use_kl_in_reward")
     has_lora = int(theirs[f"{MODEL}.lora_rank"] or 0) or int(theirs[f"{MODEL}.lora.rank"] or 0)
     coefficient = kl(theirs[f"{ACTOR}.use_kl_loss"], theirs).settings.get(
         "algorithm.kl.coefficient"
@@ -450,10 +450,9 @@ def _by_folder(file: str) -> Outcome:
 def _shaped(outcome: Outcome, theirs: Theirs) -> Outcome:
     """With DAPO's penalty of answers that are nearly too long, where there is one."""
     rules = outcome.settings.get("reward.rules")
-    buffer: dict[str, Any] = {}
-    for prefix in OVERLONG:
-        buffer = buffer or theirs.under(prefix)
-    if not rules or not is_on(buffer.get("enable")):
+    prefix = next((prefix for prefix in OVERLONG if theirs.under(prefix)), OVERLONG[0])
+    buffer = theirs.under(prefix)
+    if not rules or not is_on(buffer.get("enable"), f"{prefix}.enable"):
         return outcome
     options = {"buffer": int(buffer["len"])}
     overlong = {"weight": float(buffer.get("penalty_factor", 1.0)), "options": options}
@@ -465,7 +464,7 @@ def kept_checkpoints(value: Any, theirs: Theirs) -> Outcome:
 
 
 def validation_samples(value: Any, theirs: Theirs) -> Outcome:
-    is_greedy = not is_on(theirs[f"{ROLLOUT}.val_kwargs.do_sample"])
+    is_greedy = not theirs.is_on(f"{ROLLOUT}.val_kwargs.do_sample")
     return samples(value, theirs[f"{ROLLOUT}.val_kwargs.temperature"], is_greedy)
 
 

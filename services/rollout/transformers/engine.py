@@ -64,7 +64,7 @@ class TransformersEngine:
         return self._chat.stop_token_ids
 
     async def start(self) -> None:
-        self._chat = ChatTokenizer(self._config.model.path)
+        self._chat = ChatTokenizer.of(self._config)
         async with within(self._config.start_timeout, "the start of the transformers engine"):
             await asyncio.get_running_loop().run_in_executor(self._computing, self._build)
 

@@ -110,7 +110,7 @@ class VllmEngine:
         if takes_images(self._config.model.path):
             do_without_torchvision(self._config.model.path)
         imported = time.monotonic()
-        self._chat = ChatTokenizer(self._config.model.path, takes_images=True)
+        self._chat = ChatTokenizer.of(self._config, takes_images=True)
         transfer, vllm_config = self._configure()
         with self._deadline():
             self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)

@@ -72,7 +72,8 @@ class Cispo(Loss):
     has no lower bound; the upper one is that of verl's example.
     """
 
-    clip_low: Below = 1.0
+    clip_low: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """0, as EasyR1's example has it: no weight is below 1."""
     clip_high: Positive = 0.2
 
     def __call__(self, logprobs_M: torch.Tensor, tokens: Tokens) -> TokenLosses:

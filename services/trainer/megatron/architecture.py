@@ -27,9 +27,10 @@ class Architecture:
     rope: Rope
 
 
-def read_architecture(folder: Path) -> Architecture:
-    """Raises InputError where we cannot train what the folder's config.json describes."""
-    facts = read_model_folder(folder)
+def read_architecture(folder: Path, is_whole: bool = True) -> Architecture:
+    """Raises InputError where we cannot train what the folder's config.json describes. `is_whole`: as for
+    `read_model_folder`."""
+    facts = read_model_folder(folder, is_whole)
     source = folder / "config.json"
     config = language_config(json.loads(source.read_text(encoding="utf-8")))
     family = FAMILIES.load(facts.family)

@@ -117,6 +117,7 @@ def test_cispo_keeps_a_gradient_for_every_token() -> None:
     # No lower bound, unless one is given.
     assert of_one(Cispo(), 0.1, 2.0)[1:] == (near(-0.2), {"clipped/share": 0.0})
     assert of_one(Cispo(clip_low=0.2), 0.1, 2.0)[1:] == (near(-1.6), {"clipped/share": 1.0})
+    assert of_one(Cispo(clip_low=0), 0.1, 2.0)[1:] == (near(-2.0), {"clipped/share": 1.0})
 
 
 def test_sapo_closes_a_gate() -> None:

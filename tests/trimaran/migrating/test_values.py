@@ -390,3 +390,56 @@ def test_verls_r3_is_the_routers_replay(section: str) -> None:
     assert (trainer.clip_grad, trainer.recompute) == (plain.clip_grad, plain.recompute)
     for wrong in ({mode: "R2", engine: True}, {mode: "R3"}):
         assert mode.replace("__", ".") in converted("verl", **wrong).having("refused")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "where"),
+    [
+        ("verl", "actor_rollout_ref.actor.use_kl_loss", "actor_rollout_ref.actor.use_kl_loss"),
+        ("verl", "algorithm.use_kl_in_reward", "actor_rollout_ref.actor.use_kl_loss"),
+        ("easyr1", "algorithm.disable_kl", "algorithm.kl_coef"),
+        ("easyr1", "algorithm.online_filtering", "algorithm.online_filtering"),
+        ("mindspeed-rl", "megatron_training.no_shuffle", "megatron_training.no_shuffle"),
+        ("mindspeed-rl", "actor_config.finetune", "actor_config.load"),
+    ],
+)
+def test_what_is_neither_true_nor_false_is_refused_with_its_key(
+    name: str, key: str, where: str
+) -> None:
+    keys = {"actor_config__load": "x"} if name == "mindspeed-rl" else {}
+    refused = converted(name, **keys, **{key.replace(".", "__"): "maybe"}).having("refused")
+    said = f"{where}: {refused[where]}"
+    assert f"{key}: 'maybe' is neither on (true, yes, on, 1) nor off (false, no, off, 0" in said
+    for word in ("yes", "Off", 0, None, "TRUE"):
+        refused = converted(name, **keys, **{key.replace(".", "__"): word}).having("refused")
+        assert [text for text in refused.values() if "neither" in text] == []
+
+
+def test_verls_options_of_the_chat_template_are_ours() -> None:
+    key = "data__apply_chat_template_kwargs__"
+    given: dict[str, Any] = {f"{key}enable_thinking": "False", f"{key}reasoning_effort": "low"}
+    kwargs = config_of("verl", **given).data.chat_template_kwargs
+    assert kwargs == {"enable_thinking": False, "reasoning_effort": "low"}
+    refused = converted("verl", **{f"{key}effort": 1}).having("refused")
+    assert "data.chat_template_kwargs" in refused["data.apply_chat_template_kwargs.effort"]
+
+
+def test_easyr1s_cispo_may_have_no_weight_below_1() -> None:
+    keys = {"worker__actor__clip_ratio_low": 0, "worker__actor__clip_ratio_high": 4}
+    loss = config_of("easyr1", worker__actor__loss_type="cispo", **keys).algorithm.loss
+    assert section(loss) == {"type": "cispo", "clip_low": 0.0, "clip_high": 4.0}
+
+
+def test_mindspeeds_filter_looks_at_a_verifier_only_where_there_is_one() -> None:
+    metric = "acc_for_dapo"
+    keys: dict[str, Any] = {
+        "rl_config__filter_groups_enable": True,
+        "rl_config__filter_groups_train_batch_size": 16,
+        "rl_config__filter_groups_metric": metric,
+        "rl_config__verifier_function": [metric],
+        "rl_config__mini_batch_size": 16,
+    }
+    images = {"rl_config__is_multimodal": True}
+    for more, term in (({}, metric), (images, None)):
+        sampling = config_of("mindspeed-rl", **keys, **more).algorithm.dynamic_sampling
+        assert sampling and sampling.term == term
