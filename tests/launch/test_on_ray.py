@@ -7,10 +7,12 @@ import json
 import signal
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.hosts import Host, Network, why_impossible
+from tests.cluster.inputs import write_inputs
 from tests.cluster.ray_hosts import RAY, ROOT, VARIABLES, wait_for
 from tests.launch.services import STAND_IN
 
@@ -117,6 +119,26 @@ def test_a_replicas_group_has_all_its_places_or_none(node: Host) -> None:
     printed = node.run(sys.executable, "-c", GROUPS, node.address, variables=VARIABLES)
     seen = json.loads(printed.splitlines()[-1])
     assert seen == [[True, True], [False, False], True, [True, True]]
+
+
+@pytest.mark.timeout(600)
+def test_a_replica_of_two_processes_trains(node: Host, tmp_path: Path) -> None:
+    """Both of its places are on this node."""
+    config = write_inputs(tmp_path / "inputs")
+    words = ("train", config, "--launcher", "ray", "--network", "trusted", "run.steps=2")
+    where = (f"network.subnet={node.subnet}", "run.folder=/srv/runs", "trainer.device=cpu")
+    engine = ("engine=vllm", "device=cpu", "kv_cache_gib=0.05", "replicas=1")
+    hosts = ("tensor_parallel=2", "hosts=2")
+    replica = [f"rollout.{setting}" for setting in (*engine, *hosts)]
+    command = (sys.executable, "-m", "trimaran.cli", *words, *where, *replica)
+    printed = node.run(*command, variables=VARIABLES, seconds=500)
+    assert "2 steps in" in printed, printed
+    [log] = node.folder.glob("runs/*/logs/follower-0.log")
+    assert "vllm's workers on host 1 of 2 are up" in log.read_text()
+    left = "import ray; ray.init('auto'); from ray.util import placement_group_table as table;"
+    program = f"{left} print([g['name'] for g in table().values() if g['state'] != 'REMOVED'])"
+    printed = node.run(sys.executable, "-c", program, variables=VARIABLES)
+    assert printed.splitlines()[-1] == "[]"
 
 
 def test_a_raylet_that_is_killed_takes_its_actors_and_their_services_along(node: Host) -> None:
