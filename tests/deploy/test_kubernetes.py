@@ -367,6 +367,11 @@ def test_the_pods_of_a_set_are_a_replica_and_its_followers(
     assert places == [divmod(number, hosts) for number in range(3 * hosts)]
 
 
+def test_values_of_a_release_from_before_mean_one_host() -> None:
+    """`helm upgrade --reuse-values` brings none for a key that is new."""
+    assert named(render("npu", "rollout.hosts=null"), "Deployment", "rollout")
+
+
 def test_the_manager_counts_the_devices_of_whole_replicas(tmp_path: Path) -> None:
     settings = manager_settings(render("npu", *SETS, "rollout.maxReplicas=6"), tmp_path)
     assert settings.pools["rollout"].slots == 6 * 16

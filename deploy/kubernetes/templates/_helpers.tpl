@@ -222,7 +222,7 @@ runtimeClassName: {{ . }}
 {{- fail "network.trusted: tensors travel between pods without TLS, so whoever reads the nodes' network reads the model; say network.trusted: true where nobody does (tls.services adds TLS for everything else)" }}
 {{- end }}
 {{- with .Values.rollout }}
-{{- if mod .devices .hosts }}
+{{- if mod .devices (.hosts | default 1) }}
 {{- fail (printf "rollout.hosts: %v hosts have no equal parts of a replica's %v devices (rollout.devices); as in the run, where hosts divides tensor_parallel" .hosts .devices) }}
 {{- end }}
 {{- end }}
