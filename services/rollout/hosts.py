@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trimaran import health_note
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, LeftBehindError, UnavailableError
 from trimaran.launch.environment import followers_of, part_of, process_name
@@ -97,7 +98,7 @@ class HostMeeting:
             await asyncio.sleep(self._look)
         self._met = called | {"lives": lives}
         await store.put(self._key(self._leader), dict(self._met))
-        return self._place()
+        return self._begin()
 
     async def follow(self, store: Store) -> HostPlace:
         """As one of the others. Raises DeadlineError when the first host's process does not take it in
@@ -112,7 +113,7 @@ class HostMeeting:
                 await store.put(self._key(self._name), own)
             elif called["lives"] and called["lives"][self._rank - 1] == self._life:
                 self._met = called
-                return self._place()
+                return self._begin()
             if time.monotonic() >= deadline:
                 raise DeadlineError(
                     f"{self._name}: {self._leader} has not met its hosts within {self._timeout:g} s; see"
@@ -152,7 +153,9 @@ class HostMeeting:
         has_come = record is not None and record.value["meeting"] == self._life
         return record.value["life"] if record and has_come else ""
 
-    def _place(self) -> HostPlace:
+    def _begin(self) -> HostPlace:
+        # The wait for the others, whose hosts may have come late, is not taken off the engine's time.
+        health_note.own.wait("starts its engine", self._timeout)
         count = 1 + len(self._followers)
         return HostPlace(self._rank, count, self._met["rendezvous"], self._met["meeting"])
 

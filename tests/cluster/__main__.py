@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.hosts import why_impossible
-from tests.cluster.ray_hosts import ROOT, RayHosts
+from tests.cluster.ray_hosts import RayHosts
 from tests.cluster.trial import Trial
+from tests.compose.__main__ import commit
 
 NAMES = ("whole", "harmed")
 RESULTS = Path(__file__).with_name("results.json")
@@ -60,10 +60,8 @@ def main() -> int:
 def describe() -> dict[str, Any]:
     import ray  # pyright: ignore[reportMissingImports]
 
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return {
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
         "ray": ray.__version__,
         "unit": "seconds after the fault; all hosts together have the machine's cores",

@@ -303,9 +303,6 @@ def test_compose_takes_the_files(device: str) -> None:
     subprocess.run(command, env=os.environ | {"NPU_GROUP": "1000"}, check=True, timeout=60)
 
 
-def test_the_last_result_says_which_commit_and_when() -> None:
+def test_the_last_run_of_the_demo_left_nothing_behind() -> None:
     results = json.loads((ROOT / "tests/compose/results.json").read_text())
-    assert re.fullmatch(r"[0-9a-f]{12}\+?", results["commit"])
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", results["date"])
     assert results["steps"]["down"]["left behind"] == []
-    assert not [step for step in results["steps"].values() if "failed" in step]

@@ -125,3 +125,13 @@ def test_a_result_is_not_root_has_a_health_check_and_nothing_that_builds(kind: s
     assert ["HEALTHCHECK", '["trimaran",', '"health"]'] in [[w[0], *w[-2:]] for w in lines]
     installed = {word for words in lines if "apt-get" in words for word in words}
     assert not installed & {"gcc", "g++", "make", "git", "python3-dev", "libc6-dev"}
+
+
+WAYS = ("Laptop", "One server", "Compose", "Ray", "Kubernetes", "NPU cluster")
+
+
+@pytest.mark.parametrize("title", WAYS)
+def test_ten_lines_lead_from_nothing_to_a_run_that_learns(title: str) -> None:
+    _, section = DEPLOY.read_text().split(f"\n## {title}\n")
+    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert block and len(block[1].splitlines()) <= 10

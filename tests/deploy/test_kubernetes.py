@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
+import os
 import re
 import socket
 import subprocess
@@ -18,7 +20,7 @@ from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
 from services.manager.clients_file import digest, read_clients
-from services.manager.pools import Ask, Need
+from services.manager.pools import Ask, Need, place_replica
 from services.manager.scheduler import Scheduler
 from services.manager.settings import ManagerSettings, load_settings
 from services.reward.allowed import Allowed
@@ -27,6 +29,8 @@ from tests.kubernetes.tools import HOW, find
 from tests.redis_server import PROGRAM, WHY_SKIPPED
 from trimaran.cli.main import main
 from trimaran.cli.options import parse
+from trimaran.config import RunConfig, parse_config
+from trimaran.launch.environment import part_of
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/kubernetes"
@@ -37,6 +41,8 @@ VERSIONS = ("1.25.0", "1.29.0", "1.33.0", "1.37.0")
 OPERATORS = {"ServiceMonitor", "ScrapeConfig", "PrometheusRule", "RayCluster"}
 """Kinds that Kubernetes itself does not know."""
 TLS = ("tls.services=services-tls", "tls.serverName=services", "tls.clients=manager-tls")
+SETS = ("rollout.devices=16", "rollout.hosts=2")
+"""Each replica on two hosts."""
 PATIENT = Retry(ConstantBackoff(0.1), 300)
 HELM = find("helm")
 
@@ -103,9 +109,10 @@ def test_kubernetes_takes_every_object(device: str, version: str) -> None:
     validator = pytest.importorskip(
         "kubernetes_validate", reason="kubernetes-validate is missing: pip install it"
     )
-    for one in render(device, *TLS, version=version):
-        if one["kind"] not in OPERATORS:
-            validator.validate(one, version.rpartition(".")[0], strict=True)
+    for values in ((), SETS):
+        for one in render(device, *TLS, *values, version=version):
+            if one["kind"] not in OPERATORS:
+                validator.validate(one, version.rpartition(".")[0], strict=True)
 
 
 def test_a_misspelt_field_is_found() -> None:
@@ -130,6 +137,8 @@ def test_disruption_budgets_are_of_the_version_that_the_cluster_has() -> None:
     [
         ("rollout.replicas=0", "/rollout/replicas"),
         ("rollout.replica=2", "'replica'"),
+        ("rollout.hosts=0", "/rollout/hosts"),
+        ("rollout.hosts=2", "rollout.hosts: 2 hosts have no equal parts of a replica's 1 devices"),
         ("trainer.ranks=two", "/trainer/ranks"),
         ("pools.cpu.device=tpu", "/pools/cpu/device"),
         ("redis.address=redis://user:secret@host:6379", "/redis/address"),
@@ -267,7 +276,9 @@ def test_secrets_that_are_named_are_not_made() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [(), ("kuberay.enabled=true", "kuberay.image=ours:1")], ids=["pods", "kuberay"]
+    "values",
+    [(), SETS, ("kuberay.enabled=true", "kuberay.image=ours:1")],
+    ids=["pods", "sets", "kuberay"],
 )
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_container_is_as_narrow_as_it_can_be(device: str, values: tuple[str, ...]) -> None:
@@ -285,9 +296,12 @@ def test_every_container_is_as_narrow_as_it_can_be(device: str, values: tuple[st
             assert {mount["name"] for mount in container["volumeMounts"]} <= mounted, name
 
 
+@pytest.mark.parametrize("values", [(), SETS], ids=["pods", "sets"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_every_service_is_asked_for_its_health_and_no_python_writes_outside(device: str) -> None:
-    for name, pod in pods(render(device)):
+def test_every_service_is_asked_for_its_health_and_no_python_writes_outside(
+    device: str, values: tuple[str, ...]
+) -> None:
+    for name, pod in pods(render(device, *values)):
         container = pod["containers"][0]
         words_ = container["livenessProbe"]["exec"]["command"]
         assert words_ == ["redis-cli", "ping"] if name == "redis" else parse(words_[1:])
@@ -304,6 +318,76 @@ def test_replicas_and_ranks_ask_for_their_devices(device: str) -> None:
         assert found[name]["containers"][0]["resources"]["limits"] == {RESOURCES[device]: count}
         assert found[name]["nodeSelector"]
     assert "limits" not in found["controller"]["containers"][0]["resources"]
+
+
+def config_on(hosts: int) -> RunConfig:
+    rollout = {"tensor_parallel": 2 * hosts, "hosts": hosts, "replicas": 3, "max_replicas": 3}
+    needed = {"model": {"path": "m"}, "data": {"train": "d"}, "reward": {"rules": {"gsm8k": 1}}}
+    return parse_config({**needed, "rollout": rollout})
+
+
+def argv_of(container: dict[str, Any], pod: str, folder: Path) -> list[str]:
+    """What the container's shell starts, with programs in place of ours."""
+    (folder / "trimaran").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (folder / "with-cann").write_text('#!/bin/sh\nexec "$@"\n')
+    for program in folder.iterdir():
+        program.chmod(0o755)
+    init, dashes, *shell = container["command"]
+    assert (init, dashes) == ("tini", "--")
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "HOSTNAME": pod}
+    command = [*shell, *container["args"]]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_the_pods_of_a_set_are_a_replica_and_its_followers(
+    device: str, hosts: int, tmp_path: Path
+) -> None:
+    """Whichever number a pod has: three sets are three whole replicas."""
+    values = f"rollout.devices={2 * hosts}", f"rollout.hosts={hosts}", "rollout.replicas=3"
+    objects = render(device, *values)
+    found = named(objects, "StatefulSet", "rollout")["spec"]
+    assert found["replicas"] == 3 * hosts
+    assert found["podManagementPolicy"] == "Parallel"
+    assert named(objects, "Service", "rollout")["spec"]["clusterIP"] == "None"
+    assert found["serviceName"] == "demo-rollout"
+    assert not [
+        o for o in objects if (o["kind"], o["metadata"]["name"]) == ("Deployment", "demo-rollout")
+    ]
+    [container] = found["template"]["spec"]["containers"]
+    limits = container["resources"].get("limits")
+    assert limits == (None if device == "cpu" else {RESOURCES[device]: 2})
+    config, places = config_on(hosts), list[tuple[int, int]]()
+    for number in range(3 * hosts):
+        options = parse(argv_of(container, f"demo-rollout-{number}", tmp_path))
+        assert options.store_file == "/secrets/store" and options.command == "serve"
+        places.append(part_of(config, options.kind, options.index))
+    assert places == [divmod(number, hosts) for number in range(3 * hosts)]
+
+
+def test_values_of_a_release_from_before_mean_one_host() -> None:
+    """`helm upgrade --reuse-values` brings none for a key that is new."""
+    assert named(render("npu", "rollout.hosts=null"), "Deployment", "rollout")
+
+
+def test_the_manager_counts_the_devices_of_whole_replicas(tmp_path: Path) -> None:
+    settings = manager_settings(render("npu", *SETS, "rollout.maxReplicas=6"), tmp_path)
+    assert settings.pools["rollout"].slots == 6 * 16
+    need = Need("npu", 16, {"trimaran_rollout": "yes"}, hosts=2)
+    pools = {pool.name: pool for pool in settings.find_pools()}
+    assert place_replica(need, pools, {"rollout": 96}) == {"rollout": 16}
+
+
+def test_a_ray_cluster_has_a_worker_for_each_host_of_a_replica() -> None:
+    kuberay = "kuberay.enabled=true", "kuberay.image=ours:1", "rollout.maxReplicas=6"
+    [cluster] = [o for o in render("npu", *SETS, *kuberay) if o["kind"] == "RayCluster"]
+    group = cluster["spec"]["workerGroupSpecs"][0]
+    assert (group["groupName"], group["replicas"], group["maxReplicas"]) == ("rollout", 8, 12)
+    assert json.loads(json.loads(group["rayStartParams"]["resources"]))["NPU"] == 8
+    [container] = group["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {RESOURCES["npu"]: 8}
 
 
 def test_a_bucket_takes_the_claims_place_and_its_keys_go_to_few(tmp_path: Path) -> None:
@@ -337,15 +421,17 @@ def secret_keys(pod: dict[str, Any]) -> Iterator[str]:
                 yield from (f"{name}/{item['key']}" for item in secret["items"])
 
 
+@pytest.mark.parametrize("values", [(), SETS], ids=["pods", "sets"])
 @pytest.mark.parametrize("device", DEVICES)
-def test_who_may_see_which_secret(device: str) -> None:
-    seen = {name: set(secret_keys(pod)) for name, pod in pods(render(device))}
+def test_who_may_see_which_secret(device: str, values: tuple[str, ...]) -> None:
+    objects = render(device, *values)
+    seen = {name: set(secret_keys(pod)) for name, pod in pods(objects)}
     expected = dict(KEYS)
     if device != "cpu":  # without the example
         del expected["plugin"]
         expected["reward"] = KEYS_OF_SERVICES
     assert seen == expected
-    for _, pod in pods(render(device)):
+    for _, pod in pods(objects):
         for container in pod["containers"]:
             assert not any("valueFrom" in one for one in container.get("env", []))
 

@@ -20,9 +20,9 @@ def test_a_replica_on_two_hosts_trains_and_comes_back_when_one_is_lost(
     write_run: Callable[..., Path], tiny_model: Path, tmp_path: Path, redis_program: str
 ) -> None:
     """With run.proof loaded no token trains before every block was read back from the workers of both
-    hosts, and was right."""
+    hosts, and was right. One host's process is killed, and later its engine takes it away for a moment."""
     engine = {"engine": "vllm", "tensor_parallel": 2, "hosts": 2, "kv_cache_gib": 0.05}
-    steps = {"steps": 3, "proof": "loaded"}
+    steps = {"steps": 4, "proof": "loaded"}
     path = write_run(run=steps, rollout=engine, validation={"every": 100})
     with site(tmp_path, PLACES, delay_ms=1, loss=0.0) as far:
         far.submit(
@@ -32,9 +32,15 @@ def test_a_replica_on_two_hosts_trains_and_comes_back_when_one_is_lost(
         for process in far.processes("third", "follower"):
             process.kill()
         far.until_noted("the run starts it again with")  # whichever of the two was missed first
+        far.until_step(2)
+        told = len(far.events())
+        for process in far.processes("third", "follower"):
+            process.terminate()
+        # Added, or started again where the engine's own end was seen first.
+        far.until_noted("rollout-0 is ", after=told)
         assert far.until_ended() is RunState.SUCCEEDED, far.tell()
-        assert far.roots().keys() == set(range(4))
+        assert far.roots().keys() == set(range(5))
         [leader], [follower] = far.hosts["second"].engines, far.hosts["third"].engines
-        assert "version 0.3 is live" in leader.log
-        assert follower.log.count("vllm's workers on host 1 of 2 are up") == 2
+        assert "version 0.4 is live" in leader.log
+        assert follower.log.count("vllm's workers on host 1 of 2 are up") == 3
     assert runs.survivors(tmp_path) == []

@@ -25,6 +25,15 @@ RUN = {
     "rollout.max_replicas": str(REPLICAS + 1),
     "trainer.data_parallel": str(RANKS),
 }
+HOSTS = 2
+ON_HOSTS = RUN | {
+    "rollout.engine": "vllm",
+    "rollout.kv_cache_gib": "0.05",
+    "rollout.tensor_parallel": str(HOSTS),
+    "rollout.hosts": str(HOSTS),
+    "rollout.replicas": "1",
+    "rollout.max_replicas": "1",
+}
 Figures = dict[str, Any] | None
 
 
@@ -74,8 +83,8 @@ def kill(release: Release) -> Figures:
     return {"killed": {part: _kill(release, part, count) for part, count in counts.items()}}
 
 
-def _kill(release: Release, part: str, count: int) -> dict[str, float]:
-    [pod, *_] = release.pods(part)
+def _kill(release: Release, part: str, count: int, number: int = 0) -> dict[str, float]:
+    pod = release.pods(part)[number]
     uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
     release.kubectl("delete", "pod", name, "--grace-period=0", "--force")
 
@@ -136,6 +145,37 @@ def ends(release: Release) -> Figures:
     return {"five steps": seconds}
 
 
+def hosts(release: Release) -> Figures:
+    """One replica of vLLM as a set of two pods: a run makes steps, also after either of the two was killed."""
+    values = f"rollout.hosts={HOSTS},rollout.devices={HOSTS},rollout.replicas=1"
+    release.install("upgrade", f"--set={values}")
+    names = {f"{NAME}-rollout-{number}" for number in range(HOSTS)}
+
+    def is_there() -> bool:
+        return release.is_ready("rollout", HOSTS) and names == {
+            pod["metadata"]["name"] for pod in release.pods("rollout")
+        }
+
+    release.wait_for("a set", is_there)
+    release.wait_for("the manager", lambda: release.is_ready("manager"))
+    former = release.run().get("run_id")
+    release.trimaran(
+        "submit", "/examples/tiny/run.yaml", *(f"{k}={v}" for k, v in ON_HOSTS.items())
+    )
+    release.wait_for(
+        "a run",
+        lambda: (run := release.run()).get("run_id") != former and run.get("state") == "running",
+    )
+    steps = release.wait_for_steps(2)
+    killed = {
+        one: _kill(release, "rollout", HOSTS, number)
+        for number, one in enumerate(("rollout-0", "follower-0"))
+    }
+    release.trimaran("cancel", release.run()["run_id"])
+    release.wait_for("the end", lambda: release.run().get("state") == "cancelled")
+    return {"two steps": steps, "killed": killed}
+
+
 def uninstall(release: Release) -> Figures:
     """Nothing stays but the claims, with the results of runs and Redis' data."""
     release.helm("uninstall", "--wait")
@@ -150,5 +190,5 @@ def uninstall(release: Release) -> Figures:
 
 
 STEPS: tuple[Callable[[Release], Figures], ...] = (
-    *(install, devices, trains, scale, kill, upgrade, rollback, ends, uninstall),
+    *(install, devices, trains, scale, kill, upgrade, rollback, ends, hosts, uninstall),
 )

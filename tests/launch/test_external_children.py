@@ -36,9 +36,12 @@ class Site:
         record = replace(record, **more)  # type: ignore[arg-type]
         await self.store.put(service_key(RUN, name), record.to_tree())
 
-    async def start(self, name: str) -> None:
+    async def start(self, name: str, *beside: str) -> None:
+        """`beside`: the other processes of a replica on several hosts."""
+        expendable = name.startswith(("rollout", "follower"))
+        others = frozenset(beside)
         await self.children.start(
-            ServiceProcess(name, (), {}, Path(name), expendable=name.startswith("rollout"))
+            ServiceProcess(name, (), {}, Path(name), expendable=expendable, takes_along=others)
         )
 
     async def here(self, name: str, life: str) -> ExternalChild:
@@ -118,6 +121,26 @@ def test_a_replica_that_its_engine_takes_away_has_left(on_site: OnSite) -> None:
         assert exits["reward"].how == "killed by SIGTERM"
 
     on_site(body)
+
+
+def test_a_replica_on_several_hosts_leaves_as_one_on_a_single_host_does(on_site: OnSite) -> None:
+    """`Processes` ends the others, and takes it in again when all of them are back."""
+
+    async def body(site: Site) -> None:
+        await site.open()
+        await site.start("follower-0", "rollout-0")
+        await site.put("follower-0", "life-1")
+        await site.here("follower-0", "life-1")
+        await site.put("follower-0", "life-1", code=-15)
+        assert (await site.exit()).left
+        assert not site.children.can_start("follower-0")
+        await site.start("follower-0", "rollout-0")
+        assert (await site.exit()).left  # it did not come back
+        await site.put("follower-0", "life-2")
+        while not site.children.can_start("follower-0"):
+            await asyncio.sleep(0.01)
+
+    on_site(body, start_timeout=0.5)
 
 
 def test_a_record_from_before_counts_once_its_holder_is_heard(on_site: OnSite) -> None:

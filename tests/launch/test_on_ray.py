@@ -7,10 +7,12 @@ import json
 import signal
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.hosts import Host, Network, why_impossible
+from tests.cluster.inputs import write_inputs
 from tests.cluster.ray_hosts import RAY, ROOT, VARIABLES, wait_for
 from tests.launch.services import STAND_IN
 
@@ -32,6 +34,42 @@ order = {"name": "rollout-0", "arguments": sys.argv[1:], "folder": "/srv/run", "
 actor = cluster.make(Supervisor, "run/rollout-0", Where({"NPU": 2}), 60.0)
 cluster.call(actor, "start", order).result(60)
 print(json.dumps(cluster.call(actor, "report", 0).result(60)["pid"]))
+"""
+
+GROUPS = """
+import json, sys
+from concurrent.futures import TimeoutError
+from trimaran.launch.ray.cluster import Cluster, Where
+from trimaran.launch.ray.supervisor import Supervisor
+cluster = Cluster("auto")
+cluster.connect()
+
+def parts(replica, devices):
+    bundle = {"NPU": devices, "node:" + sys.argv[1]: 0.001}
+    group = cluster.reserve(f"run/{replica}/group", [bundle] * 2, {}, True)
+    places = [Where({"NPU": devices}, group=group, bundle=part) for part in (0, 1)]
+    return [make(f"run/{replica}/{where.bundle}", where) for where in places]
+
+def make(name, where):
+    return cluster.make(Supervisor, name, where, 60.0)
+
+def has_place(actor, seconds):
+    try:
+        return cluster.node_of(actor).result(seconds) == cluster.own_node
+    except TimeoutError:
+        return False
+
+first = parts("rollout-2", 1)
+seen = [[has_place(one, 60) for one in first]]
+second = parts("rollout-3", 2)
+seen.append([has_place(one, 2) for one in second])
+alone = make("run/rollout-4", Where({"NPU": 2}))
+seen.append(has_place(alone, 60))
+cluster.kill(alone)
+cluster.release("run/rollout-2/")
+seen.append([has_place(one, 60) for one in second])
+cluster.release("run/rollout-3/")
+print(json.dumps(seen))
 """
 
 
@@ -74,6 +112,33 @@ def test_a_killed_actor_takes_all_along_and_secrets_lie_nowhere_but_with_the_ser
     left = (str(pid), started.read_text())
     wait_for(lambda: not node.processes("stand_in.py", "engine"), f"{left} to end")
     wait_for(lambda: int(left[1]) not in node.processes(), "its child to end")
+
+
+def test_a_replicas_group_has_all_its_places_or_none(node: Host) -> None:
+    """Of four devices one replica has two. Another one wants four, and holds none while it waits."""
+    printed = node.run(sys.executable, "-c", GROUPS, node.address, variables=VARIABLES)
+    seen = json.loads(printed.splitlines()[-1])
+    assert seen == [[True, True], [False, False], True, [True, True]]
+
+
+@pytest.mark.timeout(600)
+def test_a_replica_of_two_processes_trains(node: Host, tmp_path: Path) -> None:
+    """Both of its places are on this node."""
+    config = write_inputs(tmp_path / "inputs")
+    words = ("train", config, "--launcher", "ray", "--network", "trusted", "run.steps=2")
+    where = (f"network.subnet={node.subnet}", "run.folder=/srv/runs", "trainer.device=cpu")
+    engine = ("engine=vllm", "device=cpu", "kv_cache_gib=0.05", "replicas=1")
+    hosts = ("tensor_parallel=2", "hosts=2")
+    replica = [f"rollout.{setting}" for setting in (*engine, *hosts)]
+    command = (sys.executable, "-m", "trimaran.cli", *words, *where, *replica)
+    printed = node.run(*command, variables=VARIABLES, seconds=500)
+    assert "2 steps in" in printed, printed
+    [log] = node.folder.glob("runs/*/logs/follower-0.log")
+    assert "vllm's workers on host 1 of 2 are up" in log.read_text()
+    left = "import ray; ray.init('auto'); from ray.util import placement_group_table as table;"
+    program = f"{left} print([g['name'] for g in table().values() if g['state'] != 'REMOVED'])"
+    printed = node.run(sys.executable, "-c", program, variables=VARIABLES)
+    assert printed.splitlines()[-1] == "[]"
 
 
 def test_a_raylet_that_is_killed_takes_its_actors_and_their_services_along(node: Host) -> None:

@@ -19,7 +19,7 @@ from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.launch.exits import LEFT_BEHIND, TRY_AGAIN
 from trimaran.launch.processes import Processes
 from trimaran.launch.restarts import Restarts
-from trimaran.launch.service_process import ServiceDiedError, ServiceProcess, StopTimes
+from trimaran.launch.service_process import Exit, ServiceDiedError, ServiceProcess, StopTimes
 from trimaran.shared_memory import FOLDER, SUFFIX, note_names
 
 QUICK = StopTimes(leader=1.0, running=1.0, loading=0.5)
@@ -243,6 +243,39 @@ def test_a_replica_on_two_hosts_is_taken_away_as_a_whole(tmp_path: Path) -> None
             assert processes.alive.keys() == {"controller", "rollout-1"}
 
     asyncio.run(asyncio.wait_for(run(), 60))
+
+
+@pytest.mark.parametrize("first", ["rollout-0", "follower-0"])
+def test_a_replica_on_two_hosts_leaves_as_a_whole_and_can_be_added_again(
+    tmp_path: Path, first: str
+) -> None:
+    """Its engine takes one of its processes away."""
+    names = {"controller": "run", "rollout-0": "run", "follower-0": "run", "rollout-1": "run"}
+    services = on_two_hosts(tmp_path, names, "rollout-0", "follower-0")
+    notes: list[str] = []
+
+    async def run() -> None:
+        async with Processes(services, QUICK) as processes:
+            processes.running = True
+            await until_up(tmp_path, names)
+            waiting = asyncio.create_task(processes.wait(notes.append))
+            gone = processes.services[first]
+            await processes._children.end([first], 1.0)
+            processes._children.exits.put_nowait(Exit(gone, -signal.SIGTERM, 1.0, left=True))
+            while processes.alive.keys() != {"controller", "rollout-1"}:
+                await asyncio.sleep(0.01)
+            assert processes.services.keys() == {"controller", "rollout-1"}
+            for service in services[1:3]:
+                await processes.add(service)
+            assert processes.alive.keys() == names.keys()
+            assert not waiting.done()
+            waiting.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    other = {"rollout-0", "follower-0"} - {first}
+    assert notes == [
+        f"{first} has left with {other.pop()} (killed by SIGTERM); groups under way go on elsewhere"
+    ]
 
 
 def test_the_further_hosts_of_a_replica_that_is_taken_away_stay_until_it_has_drained(

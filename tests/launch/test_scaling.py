@@ -131,6 +131,28 @@ def test_without_devices_none_joins_and_that_is_told_once() -> None:
     ]
 
 
+@pytest.mark.parametrize("absent", ["rollout-2", "follower-2"])
+@pytest.mark.parametrize(
+    "wish", [{"wanted": 3}, {"wanted": 3, "devices": {"0": [], "1": [], "2": []}}]
+)
+def test_a_replica_on_several_hosts_is_added_once_all_of_them_are_there(
+    wish: dict[str, Any], absent: str
+) -> None:
+    def make_replica(index: int, devices: tuple[str, ...]) -> list[ServiceProcess]:
+        names = f"rollout-{index}", f"follower-{index}"
+        return [ServiceProcess(name, (), {}, Path(name)) for name in names]
+
+    config = configure(tensor_parallel=2, hosts=2, max_replicas=3)
+    processes = FakeProcesses("rollout-0", "rollout-1")
+    processes.absent = {absent}
+    scaling = Scaling(config, make_replica, cast(Any, processes), lambda _: None)
+    asyncio.run(scaling.scale(wish))
+    assert not processes.added
+    processes.absent = set()
+    asyncio.run(scaling.scale(wish))
+    assert [service.name for service in processes.added] == ["rollout-2", "follower-2"]
+
+
 def test_a_replica_of_which_one_host_cannot_be_started_is_taken_back_and_tried_again() -> None:
     class Refusing(FakeProcesses):
         refuses = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from services.rollout.hosts import HostMeeting, HostPlace
 from tests.extending.memory_store import MemoryStore
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import DeadlineError, LeftBehindError
+from trimaran.health_note import Notes, read_note
 
 SECONDS = 10.0
 
@@ -54,6 +56,28 @@ def test_the_hosts_of_each_replica_meet_by_themselves() -> None:
         assert places[0].meeting != others[0].meeting
         same = HostPlace(1, 3, "10.0.0.7:2000", places[0].meeting)
         assert places[1] == same
+
+    asyncio.run(body())
+
+
+def test_who_has_met_has_its_time_to_start_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the others came late: health checks of a container wait for that long from now on."""
+    path = tmp_path / "health.json"
+    notes = Notes("rollout-0", path)
+    notes.wait("starts", SECONDS)
+    monkeypatch.setattr("trimaran.health_note.own", notes)
+
+    async def body() -> None:
+        store = MemoryStore()
+        leading = asyncio.create_task(meeting("rollout", 0).lead(store, "10.0.0.7:2000"))
+        await asyncio.sleep(0.3)
+        before = read_note(path)
+        await asyncio.gather(leading, *(meeting("follower", n).follow(store) for n in (0, 1)))
+        after = read_note(path)
+        assert before and after and after.until > before.until + 0.2
+        assert after.waits == "starts its engine"
 
     asyncio.run(body())
 

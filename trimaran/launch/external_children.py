@@ -229,7 +229,7 @@ class ExternalChildren:
     def _never_came(self, child: ExternalChild) -> Exit:
         """A replica that does not come back is out of the run until it does, however long it takes."""
         why = f"it has not registered for {self._start_timeout:g} s; its engine starts it"
-        left = _may_leave(child) and child.service.name in self._met
+        left = child.service.expendable and child.service.name in self._met
         return Exit(child.service, NOT_STARTED, 0.0, why=why, lines=(), left=left)
 
     def _lost(self, child: ExternalChild, why: str) -> Exit:
@@ -244,15 +244,10 @@ class ExternalChildren:
         self.exits.put_nowait(ended)
 
 
-def _may_leave(child: ExternalChild) -> bool:
-    """A replica on one host; of one on several hosts the others would wait for it."""
-    return child.service.expendable and not child.service.takes_along
-
-
 def _exit_of(child: ExternalChild, record: ServiceRecord) -> Exit:
     assert record.code is not None
     lived = time.monotonic() - child.began
     # Its engine takes a replica away, or to another host: both are in order.
-    left = _may_leave(child) and record.code == -signal.SIGTERM
+    left = child.service.expendable and record.code == -signal.SIGTERM
     why = "its engine has taken it away" if left else ""
     return Exit(child.service, record.code, lived, why=why, lines=record.lines, left=left)

@@ -55,7 +55,7 @@ class Processes:
         """The ends of a rank that was left behind, since a rank last died: another caused them."""
         self._given_up: set[str] = set()
         self._endings: list[asyncio.Task[None]] = []
-        """Of what is left of replicas that were given up."""
+        """Of what is left of replicas that were given up, or that have left."""
         self._revivals: dict[frozenset[str], asyncio.Task[None]] = {}
         """Each with the names that it starts again."""
         self.running = False
@@ -159,10 +159,19 @@ class Processes:
         self._children.kill_all()
 
     async def _leave(self, ended: Exit, note: Note) -> None:
+        """A replica on several hosts leaves as a whole: each of its processes waits for the others."""
         name = ended.service.name
-        if self._services.pop(name, None) is not None:
-            await self._cancel_revivals([name])
-            note(f"{name} has left ({ended.how}); groups under way go on elsewhere")
+        if name not in self._services:
+            return
+        beside = self._hosts_beside(ended.service)
+        for one in (name, *beside):
+            del self._services[one]
+        await self._cancel_revivals([name, *beside])
+        if beside:
+            ending = self._children.end(beside, self._stop_times.loading)
+            self._endings.append(asyncio.create_task(ending))
+        others = f" with {', '.join(beside)}" if beside else ""
+        note(f"{name} has left{others} ({ended.how}); groups under way go on elsewhere")
 
     def _revive(self, ended: Exit, note: Note) -> bool:
         """False when the run cannot outlive this death."""

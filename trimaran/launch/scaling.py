@@ -13,7 +13,7 @@ from typing import Any
 
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
-from trimaran.launch.environment import process_name
+from trimaran.launch.environment import followers_of, process_name
 from trimaran.launch.processes import Processes
 from trimaran.launch.site import MakeReplica
 
@@ -49,7 +49,7 @@ class Scaling:
             self._note(f"{', '.join(names)}: taken from the run; groups under way go on elsewhere")
             await asyncio.gather(*map(self._processes.remove, names))
         for index in sorted(target - there):
-            if not self._processes.can_add(process_name("rollout", index)):
+            if not self._can_add(index):
                 continue
             if not await self._add(index, tuple(map(str, devices.get(str(index), ())))):
                 return
@@ -63,7 +63,7 @@ class Scaling:
         wanted = max(rollout.replicas, min(wanted, rollout.max_replicas))
         free = sorted(
             set(range(rollout.max_replicas)) - there,
-            key=lambda index: (not self._processes.can_add(process_name("rollout", index)), index),
+            key=lambda index: (not self._can_add(index), index),
         )
         return set([*sorted(there), *free][:wanted])
 
@@ -71,6 +71,12 @@ class Scaling:
         """Of all replicas, also those that were given up: their place is not taken again."""
         names = (name for name in self._processes.services if name.startswith("rollout-"))
         return {int(name.removeprefix("rollout-")) for name in names}
+
+    def _can_add(self, index: int) -> bool:
+        """Of a replica on several hosts all of them."""
+        followers = (("follower", one) for one in followers_of(self._config, index))
+        parts = (("rollout", index), *followers)
+        return all(self._processes.can_add(process_name(*part)) for part in parts)
 
     async def _add(self, index: int, devices: tuple[str, ...]) -> bool:
         name = process_name("rollout", index)

@@ -221,6 +221,11 @@ runtimeClassName: {{ . }}
 {{- if not .Values.network.trusted }}
 {{- fail "network.trusted: tensors travel between pods without TLS, so whoever reads the nodes' network reads the model; say network.trusted: true where nobody does (tls.services adds TLS for everything else)" }}
 {{- end }}
+{{- with .Values.rollout }}
+{{- if mod .devices (.hosts | default 1) }}
+{{- fail (printf "rollout.hosts: %v hosts have no equal parts of a replica's %v devices (rollout.devices); as in the run, where hosts divides tensor_parallel" .hosts .devices) }}
+{{- end }}
+{{- end }}
 {{- if and .Values.storage.bucket.url .Values.storage.claim.name }}
 {{- fail "storage: has a claim and a bucket; name one of them" }}
 {{- end }}

@@ -38,6 +38,8 @@ class FakeCluster:
     own_node: str = "n1"
     actors: dict[str, FakeActor] = field(default_factory=dict)
     groups: dict[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
+    spread: set[str] = field(default_factory=set)
+    """Names of groups that shall stand on many nodes."""
     given: list[tuple[Any, ...]] = field(default_factory=list)
     """What actors were made with: it would lie in Ray's own store."""
     is_connected: bool = False
@@ -95,9 +97,15 @@ class FakeCluster:
         return {name: actor for name, actor in self.actors.items() if name.startswith(prefix)}
 
     def reserve(
-        self, name: str, bundles: Sequence[Mapping[str, float]], labels: Mapping[str, str]
+        self,
+        name: str,
+        bundles: Sequence[Mapping[str, float]],
+        labels: Mapping[str, str],
+        is_spread: bool = False,
     ) -> str:
         self.groups[name] = bundles
+        if is_spread:
+            self.spread.add(name)
         return name
 
     def release(self, prefix: str) -> None:

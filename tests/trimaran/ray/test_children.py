@@ -116,16 +116,60 @@ def test_each_service_has_an_actor_that_ends_with_it(hold: Any) -> None:
     hold(body)
 
 
-def test_the_parts_of_a_replica_stand_on_nodes_of_their_own(hold: Any) -> None:
+PARTS = ("rollout-0", "follower-0")
+
+
+def on_two_hosts(stage: Stage) -> RayChildren:
+    return stage.make_children(config=configure(tensor_parallel=4, hosts=2))
+
+
+def test_the_parts_of_a_replica_have_a_group_of_their_own_all_or_none(hold: Any) -> None:
     async def body(stage: Stage) -> None:
-        stage.children = stage.make_children(config=configure(tensor_parallel=4, hosts=2))
+        stage.children = on_two_hosts(stage)
         await stage.children.open()
-        for name in ("rollout-0", "follower-0"):
+        devices = [f"10.0.0.{node}/{slot}" for node in (2, 1) for slot in (0, 1)]
+        await stage.store.put(replicas_key("demo-1"), {"wanted": 1, "devices": {"0": devices}})
+        for name in PARTS:
             await stage.start(name)
+        [(group, bundles)] = stage.cluster.groups.items()
+        assert group in stage.cluster.spread and "/rollout-0/" in group
+        assert [bundle.keys() for bundle in bundles] == [
+            {"CPU", f"node:10.0.0.{node}"} for node in (2, 1)
+        ]
         where = {n.split("/")[1]: actor.where for n, actor in stage.cluster.actors.items()}
-        assert {where[name].node_id for name in ("rollout-0", "follower-0")} == {"n1", "n2"}
+        assert [(where[name].group, where[name].bundle) for name in PARTS] == [
+            (group, 0),
+            (group, 1),
+        ]
         assert all(one.resources == {"CPU": 2.0} for one in where.values())
         await stage.children.close()
+        assert not stage.cluster.groups
+
+    hold(body)
+
+
+def test_a_replicas_group_ends_with_its_last_part_and_a_lost_part_makes_a_new_one(
+    hold: Any,
+) -> None:
+    async def body(stage: Stage) -> None:
+        stage.children = on_two_hosts(stage)
+        await stage.children.open()
+        for name in (*PARTS, "rollout-1"):
+            await stage.start(name)
+        own, other = sorted(stage.cluster.groups, key=lambda name: "rollout-1" in name)
+        await stage.children.end(["rollout-0"], 20.0)
+        await stage.start("rollout-0")  # alone: the other is there
+        assert set(stage.cluster.groups) == {own, other}
+        [lost] = [a for n, a in stage.cluster.actors.items() if "follower-0" in n]
+        lost.is_dead = True
+        assert (await stage.next_exit()).service.name == "follower-0"
+        await stage.children.end(["rollout-0"], 20.0)
+        assert set(stage.cluster.groups) == {other}
+        for name in PARTS:
+            await stage.start(name)
+        assert len(stage.cluster.groups) == 2 and own not in stage.cluster.groups
+        await stage.children.end(PARTS, 20.0)  # the run needs it no more
+        assert set(stage.cluster.groups) == {other}
 
     hold(body)
 

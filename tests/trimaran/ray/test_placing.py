@@ -14,7 +14,9 @@ from trimaran.launch.ray.placing import (
     device_name,
     kind_of,
     node_of,
+    part_in,
     rank_in,
+    replica_bundles,
     replica_place,
     trainer_bundles,
 )
@@ -96,12 +98,20 @@ def test_the_managers_wish_names_a_node() -> None:
     assert node_of({"wanted": 1}, 0) == ""
 
 
-def test_the_parts_of_a_replica_stand_where_the_manager_wants_each_or_apart() -> None:
+def test_the_parts_of_a_replica_stand_where_the_manager_wants_each_or_anywhere() -> None:
     config = configure(tensor_parallel=16, hosts=2)
-    first = replica_place(config, NPUS, {})
-    assert first.resources == {"NPU": 8.0} and first.node_id == "n1"
-    assert replica_place(config, NPUS, {"n1": 1}).node_id == "n2"
     devices = [device_name(f"10.0.0.{node}", slot) for node in (2, 1) for slot in range(8)]
     wish = {"devices": {"0": devices}}
-    assert [node_of(wish, 0, first) for first in (0, 8)] == ["10.0.0.2", "10.0.0.1"]
+    first, second = replica_bundles(config, NPUS, wish, 0)
+    assert first.keys() == {"NPU", "node:10.0.0.2"} and first["NPU"] == 8.0
+    assert second.keys() == {"NPU", "node:10.0.0.1"} and 0 < second["node:10.0.0.1"] < 0.01
+    assert replica_bundles(config, NPUS, wish, 1) == [{"NPU": 8.0}] * 2
+    assert replica_bundles(config, NPUS, {}, 0) == [{"NPU": 8.0}] * 2
+    leaving = [NPUS[0], Node("n2", "10.0.0.2", {"NPU": 8.0}, is_leaving=True)]
+    assert replica_bundles(config, leaving, wish, 0)[0] == {"NPU": 8.0}
     assert kind_of(config, "follower", NPUS) == "npu"
+
+
+def test_a_part_takes_its_share_of_the_replicas_group() -> None:
+    where = part_in(configure(tensor_parallel=16, hosts=2), 1, "group", NPUS)
+    assert (where.resources, where.group, where.bundle) == ({"NPU": 8.0}, "group", 1)

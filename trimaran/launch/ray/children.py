@@ -22,16 +22,19 @@ from typing import Any, ParamSpec, TypeVar
 from trimaran.call_thread import CallThread
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, TrimaranError, UnavailableError
-from trimaran.launch.environment import part_of
+from trimaran.launch.environment import part_of, process_name
 from trimaran.launch.exits import BAD_INPUT, TRY_AGAIN
 from trimaran.launch.ray.cluster import ActorLostError, ActorSilentError, Cluster, Node, Where
+from trimaran.launch.ray.groups import Group, Groups, Wish
 from trimaran.launch.ray.naming import own_prefix
 from trimaran.launch.ray.placing import (
     ROLLING,
     beside,
     kind_of,
     node_of,
+    part_in,
     rank_in,
+    replica_bundles,
     replica_place,
     trainer_bundles,
 )
@@ -82,7 +85,7 @@ class RayChild:
     """The id of that on which it is, or shall be."""
     is_placed: bool = False
     report: Report | None = None
-    group: Any = None
+    group: Group | None = None
     """The placement group in which it has its place."""
     is_ended: bool = False
     """It was asked to end: its end is no death."""
@@ -135,9 +138,7 @@ class RayChildren:
         self._own_address = ""
         self._prefix = ""
         """Of all names that the run has on the cluster; empty until they are known."""
-        self._group: tuple[Any, int] | None = None
-        """The placement group of the trainer's ranks, and how many bundles it has."""
-        self._grouping = asyncio.Lock()
+        self._groups = Groups(cluster, self._ask)
         self._surveying: asyncio.Task[None] | None = None
         self._mark = f"launcher-{uuid.uuid4().hex[:12]}"
         self._is_closed = False
@@ -307,32 +308,36 @@ class RayChildren:
     async def _find_where(self, child: RayChild) -> Where:
         service = child.service
         if service.kind == "trainer":
-            child.group, count = await self._trainer_group()
-            group = child.group
-            return rank_in(self._config, service.index, group, count, self._nodes)
+            child.group = await self._groups.hold(f"{self._prefix}trainer/", self._trainer_wish)
+            handle, count = child.group.handle, child.group.num_bundles
+            return rank_in(self._config, service.index, handle, count, self._nodes)
         if service.kind not in ROLLING:  # beside the launcher, whose folder others read
             return beside(self._own_address, self._nodes)
-        record = await self._store.get(replicas_key(self._run.run_id))
         replica, part = part_of(self._config, service.kind, service.index)
-        first = part * self._config.rollout.devices_on_host
-        wanted = node_of(record.value, replica, first) if record else ""
+        if self._config.rollout.hosts > 1:
+            prefix = f"{self._prefix}{process_name('rollout', replica)}/"
+            child.group = await self._groups.hold(prefix, lambda: self._replica_wish(replica))
+            return part_in(self._config, part, child.group.handle, self._nodes)
+        wanted = node_of(await self._managers_wish(), replica)
         others = (c for c in self.alive.values() if c.service.kind in ROLLING and c is not child)
         where = replica_place(self._config, self._nodes, Counter(c.node for c in others), wanted)
         child.node = where.node_id  # until it is known
         return where
 
-    async def _trainer_group(self) -> tuple[Any, int]:
-        async with self._grouping:
-            if self._group is None:
-                prefix = f"{self._prefix}trainer/"
-                await self._ask(self._cluster.release, prefix)
-                self._nodes = await self._ask(self._cluster.nodes)
-                bundles = trainer_bundles(self._config, self._nodes)
-                labels = self._config.trainer.labels
-                name = f"{prefix}{uuid.uuid4().hex[:8]}"
-                group = await self._ask(self._cluster.reserve, name, bundles, labels)
-                self._group = group, len(bundles)
-            return self._group
+    async def _trainer_wish(self) -> Wish:
+        self._nodes = await self._ask(self._cluster.nodes)
+        bundles = trainer_bundles(self._config, self._nodes)
+        return Wish(bundles, self._config.trainer.labels)
+
+    async def _replica_wish(self, replica: int) -> Wish:
+        self._nodes = await self._ask(self._cluster.nodes)
+        wish = await self._managers_wish()
+        bundles = replica_bundles(self._config, self._nodes, wish, replica)
+        return Wish(bundles, self._config.rollout.labels, is_spread=True)
+
+    async def _managers_wish(self) -> Mapping[str, Any]:
+        record = await self._store.get(replicas_key(self._run.run_id))
+        return record.value if record else {}
 
     def _order(self, service: ServiceProcess) -> Order:
         run, kind = self._run, kind_of(self._config, service.kind, self._nodes)
@@ -358,21 +363,25 @@ class RayChildren:
 
     def _lost(self, child: RayChild) -> Exit:
         """Its actor is dead: its node went down, or somebody killed it."""
-        self._give_up_group(child)  # its node may be gone
+        self._groups.give_up(child.group)  # its node may be gone
         address = next((n.address for n in self._nodes if n.node_id == child.node), "")
         why = child.cause or (f"its actor on {address} is gone" if address else "its node is gone")
         lived = time.monotonic() - child.began
         return Exit(child.service, -signal.SIGKILL, lived, child.log_start, why)
 
-    def _give_up_group(self, child: RayChild) -> None:
-        """All ranks are started again, in a new one."""
-        if self._group is not None and child.group is self._group[0]:
-            self._group = None
-
     async def _dispose(self, child: RayChild) -> None:
         if child.actor is not None:
             await self._end_actor(child.actor, child.is_placed)
+        await self._release_group(child)
         await self._bury(child.service.name)
+
+    async def _release_group(self, child: RayChild) -> None:
+        """A replica's, with its last process: it may not come back. The trainer's ranks always do."""
+        group = child.group
+        others = (c for c in self.alive.values() if c.group is group and not c.is_over)
+        if group is not None and child.service.kind in ROLLING and not any(others):
+            with suppress(UnavailableError, DeadlineError):  # released with the run's others
+                await self._groups.release(group)
 
     async def _bury(self, *names: str) -> None:
         """Ray counts an actor as dead whose node it does not hear, and its service may live on there:
@@ -407,7 +416,7 @@ class RayChildren:
     def _move(self, child: RayChild, address: str) -> None:
         """Ends it in order; `Processes` starts it again elsewhere."""
         child.cause = f"its node {address} leaves"
-        self._give_up_group(child)
+        self._groups.give_up(child.group)
         self._note(f"{child.service.name} moves: {child.cause}")
         self._cluster.call(child.actor, "end", DRAINED_SECONDS)
 

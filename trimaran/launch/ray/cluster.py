@@ -213,14 +213,18 @@ class Cluster:
 
     @_of_head
     def reserve(
-        self, name: str, bundles: Sequence[Mapping[str, float]], labels: Mapping[str, str]
+        self,
+        name: str,
+        bundles: Sequence[Mapping[str, float]],
+        labels: Mapping[str, str],
+        is_spread: bool = False,
     ) -> Any:
-        """A placement group on few nodes with these labels: all of the bundles or none. Returns
-        before it has them."""
+        """A placement group on few nodes with these labels, or spread over many: all of the bundles or
+        none. Returns before it has them."""
         util: Any = importlib.import_module("ray.util.placement_group")
         return util.placement_group(
             [dict(bundle) for bundle in bundles],
-            strategy="PACK",
+            strategy="SPREAD" if is_spread else "PACK",
             name=name,
             lifetime="detached",
             bundle_label_selector=[dict(labels) for _ in bundles] if labels else None,

@@ -5,7 +5,7 @@
 | controller, reward, weight sync | nothing | on the launcher's node while that lives |
 | a trainer rank | one NPU or GPU; a CPU where it computes on the CPU | in a placement group with the other ranks |
 | a replica | rollout.tensor_parallel of them, on one node | spread over the nodes |
-| a replica on rollout.hosts hosts, and each of its followers | its share of them, on one node | the same |
+| a replica on rollout.hosts hosts, and each of its followers | its share of them, on one node | in a placement group with the others, spread |
 
 A node that is started with the resource `trimaran_rollout` or `trimaran_trainer` is kept for that:
 where any node has it, replicas (ranks) stand only on such nodes. How much of it makes no difference.
@@ -74,15 +74,33 @@ def beside(address: str, nodes: Sequence[Node]) -> Where:
 def replica_place(
     config: RunConfig, nodes: Sequence[Node], taken: Mapping[str, int], wanted: str = ""
 ) -> Where:
-    """Of a replica, or of one host's part of it: on the node with the address `wanted`, or on one with
-    the fewest of them. `taken`: those of the run by their node's id."""
+    """Of a replica on one host: on the node with the address `wanted`, or on one with the fewest of them.
+    `taken`: those of the run by their node's id."""
     rollout = config.rollout
-    amounts = _amounts(config, "rollout", rollout.devices_on_host, nodes)
+    amounts = _amounts(config, "rollout", rollout.tensor_parallel, nodes)
     fitting = [node for node in nodes if _fits(node, amounts, rollout.labels)]
     chosen = next((node for node in fitting if node.address == wanted), None)
     if chosen is None:
         chosen = min(fitting, key=lambda node: taken.get(node.node_id, 0), default=None)
     return Where(amounts, rollout.labels, chosen.node_id if chosen else "")
+
+
+def replica_bundles(
+    config: RunConfig, nodes: Sequence[Node], wish: Mapping[str, Any], replica: int
+) -> list[dict[str, float]]:
+    """Of a replica on several hosts, one for each: on the node that the manager wants for it, or on any."""
+    rollout = config.rollout
+    amounts = _amounts(config, "rollout", rollout.devices_on_host, nodes)
+    fitting = {node.address for node in nodes if _fits(node, amounts, rollout.labels)}
+    starts = range(0, rollout.tensor_parallel, rollout.devices_on_host)
+    wanted = [node_of(wish, replica, first) for first in starts]
+    return [amounts | ({f"node:{one}": SHARE} if one in fitting else {}) for one in wanted]
+
+
+def part_in(config: RunConfig, part: int, group: object, nodes: Sequence[Node]) -> Where:
+    """The place of one host's process in its replica's placement group."""
+    amounts = _amounts(config, "rollout", config.rollout.devices_on_host, nodes)
+    return Where(amounts, group=group, bundle=part)
 
 
 def trainer_bundles(config: RunConfig, nodes: Sequence[Node]) -> list[dict[str, float]]:
