@@ -100,7 +100,8 @@ class PackedGPT(GPTModel):
             vp_stage=stage,
         )
         layers: Any = self.decoder.layers
-        self.first_layer: int = layers[0].layer_number - 1
+        stages = place.layout.stages(architecture.facts.num_layers, run.trainer.virtual_stages)
+        self.first_layer = stages[virtual * place.layout.pipeline + place.pipeline].start
         """Of this stage, as the whole model counts."""
         self._tensor_rank = place.tensor
         self._context = ContextSplit(place.context, place.layout.context, context_group())
@@ -253,6 +254,7 @@ def transformer_config(
         attention_dropout=0.0,
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
+        pipeline_model_parallel_layout=_stages(facts, layout, run.trainer.virtual_stages),
         context_parallel_size=layout.context,
         sequence_parallel=run.trainer.sequence_parallel,
         **(_interleaved(run.trainer.virtual_stages) if run.trainer.virtual_stages > 1 else {}),
@@ -281,6 +283,16 @@ def transformer_config(
         **_expert_config(facts, layout),
         **{**architecture.keywords, **_router_losses(run)},
     )
+
+
+def _stages(facts: ModelFacts, layout: Layout, virtual_stages: int) -> list[list[str]] | None:
+    """What each holds, in megatron-core's words."""
+    if layout.pipeline == 1:
+        return None
+    stages = [["decoder"] * len(layers) for layers in layout.stages(facts.num_layers, virtual_stages)]
+    stages[0].insert(0, "embedding")
+    stages[-1].append("loss")
+    return stages
 
 
 def _recompute(choice: bool | str) -> dict[str, Any]:
