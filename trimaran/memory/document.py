@@ -58,6 +58,8 @@ def _rank_rows(example: Example, layout: Layout) -> Iterator[str]:
     """Of the first stage and the last one, where there are several."""
     counts = layout.tensor, layout.context, layout.pipeline, layout.data, layout.expert
     sizes = ", ".join(map(str, counts))
+    if layout.layers:
+        sizes += f"; layers {' + '.join(map(str, layout.layers))}"
     for stage in sorted({0, layout.pipeline - 1}):
         first = stage * (layout.num_ranks // layout.pipeline)
         rank = rank_memory(example.model, layout.place(first), WORK, SHARED)
