@@ -208,7 +208,9 @@ def test_a_tower_feeds_layers_of_its_own_stage(pipeline: int, virtual: int, fits
 def test_a_tower_feeds_layers_of_a_stage_with_layers_of_its_own() -> None:
     facts = replace(FACTS, vision=TOWER)
     check_trainer_layout(facts, TrainerSection(pipeline_parallel=3, pipeline_layers=(3, 1, 2)))
-    words = r"^trainer\.pipeline_layers: the first stage has 2 layers, .* it, .* first 3 .* at least 3$"
+    words = (
+        r"^trainer\.pipeline_layers: the first stage has 2 layers, .* it, .* first 3 .* at least 3$"
+    )
     with pytest.raises(InputError, match=words):
         check_trainer_layout(facts, TrainerSection(pipeline_parallel=2, pipeline_layers=(2, 4)))
     plain = replace(facts, vision=replace(TOWER, num_deepstack=0))

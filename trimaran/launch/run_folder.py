@@ -23,7 +23,13 @@ LAYOUT_KEYS = tuple(
     f"trainer.{key}"
     for key in (
         *("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel"),
-        *("context_parallel", "pipeline_layers", "virtual_stages", "sequence_parallel", "distributed_optimizer"),
+        *(
+            "context_parallel",
+            "pipeline_layers",
+            "virtual_stages",
+            "sequence_parallel",
+            "distributed_optimizer",
+        ),
         *("offload", "devices", "threads", "micro_batch_tokens", "recompute"),
     )
 )

@@ -4,6 +4,7 @@
     work      how long prompts and completions are, and what a micro-batch of them holds
     layer     what one layer keeps for its backward pass
     rank      one trainer rank
+    stages    how long the stages of a pipeline wait for each other
     replica   one replica
     plan      all of a run, and what does not fit
     table     a plan as lines of text; document: docs/parallelism.md

@@ -66,7 +66,7 @@ EXAMPLES = (
         QWEN25_VL_7B,
         (
             *(Layout(4, 1, 1), Layout(4, 2, 1)),
-            *(Layout(4, 2, 1, layers=layers) for layers in ((10, 18), (0, 28))),
+            *(Layout(4, 2, 1, layers=layers) for layers in ((11, 17), (0, 28))),
         ),
         1,
     ),

@@ -289,7 +289,9 @@ def _stages(facts: ModelFacts, layout: Layout, virtual_stages: int) -> list[list
     """What each holds, in megatron-core's words."""
     if layout.pipeline == 1:
         return None
-    stages = [["decoder"] * len(layers) for layers in layout.stages(facts.num_layers, virtual_stages)]
+    stages = [
+        ["decoder"] * len(layers) for layers in layout.stages(facts.num_layers, virtual_stages)
+    ]
     stages[0].insert(0, "embedding")
     stages[-1].append("loss")
     return stages
