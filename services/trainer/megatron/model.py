@@ -12,10 +12,7 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.moe import moe_utils
-from megatron.core.transformer.transformer_block import (
-    TransformerBlockSubmodules,
-    get_num_layers_to_build,
-)
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
 from services.trainer.megatron.architecture import Architecture
 from services.trainer.megatron.attention import PackedAttention, build_layout
@@ -87,7 +84,9 @@ class PackedGPT(GPTModel):
         """`images`: of a model with a vision tower."""
         size = place.layout.tensor
         stage = virtual if run.trainer.virtual_stages > 1 else None
-        spec: Any = _block_spec(config, stage)
+        stages = place.layout.stages(architecture.facts.num_layers, run.trainer.virtual_stages)
+        own = stages[virtual * place.layout.pipeline + place.pipeline]
+        spec: Any = _block_spec(config, len(own))
         super().__init__(
             config=config,
             transformer_layer_spec=spec,
@@ -100,8 +99,7 @@ class PackedGPT(GPTModel):
             vp_stage=stage,
         )
         layers: Any = self.decoder.layers
-        stages = place.layout.stages(architecture.facts.num_layers, run.trainer.virtual_stages)
-        self.first_layer = stages[virtual * place.layout.pipeline + place.pipeline].start
+        self.first_layer = own.start
         """Of this stage, as the whole model counts."""
         self._tensor_rank = place.tensor
         self._context = ContextSplit(place.context, place.layout.context, context_group())
@@ -345,7 +343,7 @@ def _mend_router() -> None:
         moe_utils.te_general_gemm = None
 
 
-def _block_spec(config: TransformerConfig, stage: int | None) -> TransformerBlockSubmodules:
+def _block_spec(config: TransformerConfig, num_layers: int) -> TransformerBlockSubmodules:
     layer = get_gpt_layer_local_spec(
         num_experts=config.num_moe_experts,
         normalization="RMSNorm",
@@ -361,6 +359,4 @@ def _block_spec(config: TransformerConfig, stage: int | None) -> TransformerBloc
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
     norm: Any = RMSNorm
-    return TransformerBlockSubmodules(
-        layer_specs=[layer] * get_num_layers_to_build(config, stage), layer_norm=norm
-    )
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)
