@@ -662,7 +662,10 @@ class TrainerSection(Section):
     data_parallel x context_parallel), rank 0's first; or auto: the first ones in sight."""
     tensor_parallel: Positive = 1
     pipeline_parallel: Positive = 1
-    """Stages of equally many layers."""
+    """Stages, each with a part of the layers."""
+    pipeline_layers: tuple[NonNegative, ...] = ()
+    """Layers of each stage, such as [13, 15]; without it all have equally many. The first stage also has the
+    embedding and a vision tower, the last one the head: [0, 28] gives the tower ranks of its own."""
     virtual_stages: Positive = 1
     """Of each pipeline rank, which so has its layers in several parts: it waits less for the others, and
     sends more (the interleaved schedule)."""
@@ -746,6 +749,28 @@ class TrainerSection(Section):
         return self
 
     @model_validator(mode="after")
+    def _each_stage_has_its_layers(self) -> TrainerSection:
+        layers = self.pipeline_layers
+        if not layers:
+            return self
+        if len(layers) != self.pipeline_parallel:
+            raise ValueError(
+                f"pipeline_layers: {len(layers)} numbers of layers, and pipeline_parallel is"
+                f" {self.pipeline_parallel}; give one for each stage"
+            )
+        if 0 in layers[1:-1]:
+            raise ValueError(
+                f"pipeline_layers: stage {layers.index(0, 1)} would hold nothing; only the first stage, which"
+                " has the embedding, and the last one, which has the head, can be without layers"
+            )
+        if self.virtual_stages > 1:
+            raise ValueError(
+                "pipeline_layers: with virtual_stages all stages have equally many layers; leave out one of"
+                " the two"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _optimizer_needs_others(self) -> TrainerSection:
         if self.distributed_optimizer and self.data_parallel * self.context_parallel == 1:
             raise ValueError(
@@ -799,6 +824,7 @@ class TrainerSection(Section):
             data=self.data_parallel,
             context=self.context_parallel,
             expert=self.expert_parallel,
+            layers=self.pipeline_layers,
         )
 
     def checkpoint_file(self, rank: int) -> int | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Layout:
     context: int = 1
     expert: int = 1
     """Divides tensor x context x data."""
+    layers: tuple[int, ...] = ()
+    """Of each stage of the pipeline; empty where all have equally many."""
 
     @property
     def num_ranks(self) -> int:
@@ -50,6 +53,16 @@ class Layout:
         first."""
         places = (self.place(rank) for rank in range(self.num_ranks))
         return tuple(place for place in places if place.sends)
+
+    def stages(self, count: int, virtual_stages: int = 1) -> tuple[range, ...]:
+        """Of `count` layers those of each stage, in the order in which tokens pass them. Stages go round the
+        pipeline's ranks: stage s is on rank s modulo `pipeline`.
+
+        Example: Layout(pipeline=2, layers=(0, 28)).stages(28) == (range(0), range(28))
+        """
+        number = self.pipeline * virtual_stages
+        sizes = self.layers or (count // number,) * number
+        return tuple(range(*ends) for ends in pairwise(accumulate(sizes, initial=0)))
 
     def place(self, rank: int) -> RankPlace:
         """Raises IndexError for a rank that there is not."""
@@ -104,11 +117,9 @@ class RankPlace:
         return self.pipeline == self.layout.pipeline - 1
 
     def layers(self, count: int, virtual_stages: int = 1) -> tuple[int, ...]:
-        """Of `count` layers those of the rank, in the order in which its stages have them: stages go round
-        the pipeline's ranks."""
-        size, ranks = count // (self.layout.pipeline * virtual_stages), self.layout.pipeline
-        firsts = ((turn * ranks + self.pipeline) * size for turn in range(virtual_stages))
-        return tuple(layer for first in firsts for layer in range(first, first + size))
+        """Of `count` layers those of the rank, in the order in which its stages have them."""
+        stages = self.layout.stages(count, virtual_stages)
+        return tuple(chain.from_iterable(stages[self.pipeline :: self.layout.pipeline]))
 
     @property
     def _in_stage(self) -> int:

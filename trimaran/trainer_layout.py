@@ -45,7 +45,18 @@ def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
     yield from _vision_faults(facts, section)
     if not facts.num_experts and section.router != RouterSection():
         yield "trainer.router: the model has no experts, and so no routers; leave it out"
-    if not facts.num_layers % layout.pipeline:
+    yield from _stage_faults(facts, section)
+
+
+def _stage_faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
+    layout = section.layout
+    if layout.layers:
+        if (total := sum(layout.layers)) != facts.num_layers:
+            yield (
+                f"trainer.pipeline_layers: {' + '.join(map(str, layout.layers))} layers are {total}, and the"
+                f" model has {facts.num_layers}"
+            )
+    elif not facts.num_layers % layout.pipeline:
         if (layers := facts.num_layers // layout.pipeline) % section.virtual_stages:
             yield (
                 f"trainer.virtual_stages: {section.virtual_stages} does not divide the {layers} layers of a"
@@ -57,7 +68,7 @@ def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
         yield (
             f"trainer.pipeline_parallel: {layout.pipeline} does not divide the model's"
             f" {facts.num_layers} layers; this model can have"
-            f" {', '.join(map(str, fitting))} stages"
+            f" {', '.join(map(str, fitting))} stages, or others with trainer.pipeline_layers"
         )
 
 
@@ -87,9 +98,15 @@ def _context_faults(facts: ModelFacts, layout: Layout) -> Iterator[str]:
 
 def _vision_faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
     """Features of inner blocks do not travel between pipeline stages."""
-    stages = section.layout.pipeline * section.virtual_stages
     fed = facts.vision.num_deepstack if facts.vision else 0
-    if (layers := facts.num_layers // stages) < fed:
+    if (layers := len(section.layout.stages(facts.num_layers, section.virtual_stages)[0])) >= fed:
+        return
+    if section.pipeline_layers:
+        yield (
+            f"trainer.pipeline_layers: the first stage has {layers} layers, and the vision tower, which is on"
+            f" it, feeds the first {fed} of the model; give it at least {fed}"
+        )
+    else:
         yield (
             f"trainer.pipeline_parallel: {section.layout.pipeline} ranks with"
             f" virtual_stages {section.virtual_stages} give the first stage {layers} layers, and the vision"

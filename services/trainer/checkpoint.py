@@ -71,7 +71,7 @@ class RankLayout:
     def cut(self) -> tuple[int, ...]:
         """On what it depends which shard has which part of the model."""
         ranks = self.ranks
-        return ranks.tensor, ranks.pipeline, ranks.expert, self.virtual_stages
+        return ranks.tensor, ranks.pipeline, ranks.expert, self.virtual_stages, *ranks.layers
 
     def named(self) -> dict[str, object]:
         """What must agree, as the configuration calls it."""
@@ -254,7 +254,8 @@ def _parse_state(tree: dict[str, Any]) -> TrainerState:
     vision = facts.get("vision")
     facts = ModelFacts(**{**facts, "vision": vision and VisionFacts(**vision)})
     model = Model(tree["model"]["name"], facts)
-    ranks = Layout(**tree["layout"]["ranks"])
+    ranks = tree["layout"]["ranks"]
+    ranks = Layout(**{**ranks, "layers": tuple(ranks.get("layers", ()))})
     layout, shards = RankLayout(**{**tree["layout"], "ranks": ranks}), tuple(tree["shards"])
     ledger = tree.get("ledger")
     parsed = {"layout": layout, "model": model, "shards": shards}

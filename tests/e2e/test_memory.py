@@ -100,6 +100,7 @@ MORE_CASES = (
     Case("qwen3", trainer={"data_parallel": 2}),
     Case("qwen3", "float32", trainer={"tensor_parallel": 2}),
     Case(trainer={"pipeline_parallel": 2, "micro_batch_tokens": 1856}),
+    Case(trainer={"pipeline_parallel": 2, "micro_batch_tokens": 1856, "pipeline_layers": [3, 1]}),
     Case("qwen3", trainer={"fp32_head": True}),
     Case(lengths=LONG, trainer={"context_parallel": 2}),
     Case(trainer={"data_parallel": 2, "distributed_optimizer": True}),
@@ -121,6 +122,10 @@ MORE_CASES = (
         "qwen3_moe",
         lengths=LONG,
         trainer={"tensor_parallel": 2, "expert_parallel": 2, "sequence_parallel": True},
+    ),
+    Case(
+        "qwen2_5_vl",
+        trainer={"pipeline_parallel": 2, "micro_batch_tokens": 1856, "pipeline_layers": [0, 4]},
     ),
 )
 MORE = (pytest.param(case, marks=pytest.mark.thorough) for case in MORE_CASES)

@@ -314,3 +314,20 @@ def test_a_broken_state_is_refused(tmp_path: Path, change: dict[str, Any]) -> No
 def test_a_rank_on_which_nothing_trains_saves_a_shard_without_tensors(tmp_path: Path) -> None:
     digest = write_tensors(tmp_path / "shard", {})
     assert len(ShardFile(tmp_path / "shard", digest, "shard", "remove it")) == 0
+
+
+def test_the_layers_of_stages_come_back_and_may_be_missing(tmp_path: Path) -> None:
+    """As in checkpoints from before there were any."""
+    folder = save(tmp_path, 5, 1.0)
+    tree = json.loads((folder / "state.json").read_text())
+
+    def read(**ranks: Any) -> RankLayout:
+        layout = {**tree["layout"], "ranks": ranks}
+        (folder / "state.json").write_text(json.dumps({**tree, "layout": layout}))
+        return checkpoint.read_any(folder).layout
+
+    uneven = read(tensor=1, pipeline=2, layers=[0, 2])
+    assert uneven.ranks == Layout(pipeline=2, layers=(0, 2))
+    even = read(tensor=1, pipeline=2)
+    assert even.ranks == Layout(pipeline=2)
+    assert uneven.cut != even.cut

@@ -194,6 +194,9 @@ class AdaptedTrainer(ReferenceTrainer):
         pytest.param(
             "qwen2", {"pipeline_parallel": 2, "tensor_parallel": 2}, marks=pytest.mark.thorough
         ),
+        pytest.param(
+            "qwen2", {"pipeline_parallel": 2, "pipeline_layers": [0, 2]}, marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_ranks_train_export_and_publish_what_plain_adapters_become(

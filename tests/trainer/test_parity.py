@@ -40,6 +40,7 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", {"context_parallel": 2, "tensor_parallel": 2} | SEQUENCE),
     ("qwen2", {"data_parallel": 2, "pipeline_parallel": 2} | SPLIT),
     (DEEP, {"pipeline_parallel": 2, "virtual_stages": 2}),
+    (DEEP, {"pipeline_parallel": 2, "pipeline_layers": [3, 1]}),
 ]
 MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"tensor_parallel": 2}),
@@ -60,6 +61,7 @@ MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_moe", {"data_parallel": 4, "expert_parallel": 2} | SPLIT),
     ("qwen3", {"tensor_parallel": 2, "data_parallel": 2} | SEQUENCE | SPLIT),
     (DEEP, {"pipeline_parallel": 4}),
+    (DEEP, {"pipeline_parallel": 3, "pipeline_layers": [0, 4, 0]}),
     (DEEP, {"pipeline_parallel": 2, "virtual_stages": 2, "data_parallel": 2} | SPLIT),
 ]
 MORE = (pytest.param(*one, marks=pytest.mark.thorough) for one in MORE_LAYOUTS)

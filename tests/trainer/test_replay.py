@@ -262,7 +262,13 @@ def test_choices_of_another_model_or_of_other_tokens_are_refused_at_the_door() -
 
 @pytest.mark.parametrize(
     "layout",
-    [Layout(), Layout(data=2, pipeline=2), Layout(tensor=2, context=2, data=2), Layout(pipeline=2)],
+    [
+        Layout(),
+        Layout(data=2, pipeline=2),
+        Layout(tensor=2, context=2, data=2),
+        Layout(pipeline=2),
+        Layout(pipeline=2, layers=(0, LAYERS)),
+    ],
     ids=str,
 )
 def test_each_leader_gets_what_it_computes_and_no_byte_leaves_twice(
@@ -327,6 +333,7 @@ TENSOR = {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
 SPREAD = {"data_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 2}
 MORE: tuple[dict[str, Any], ...] = (
     {"pipeline_parallel": 2, "recompute": True},
+    {"pipeline_parallel": 2, "pipeline_layers": [0, LAYERS]},
     {"context_parallel": 2, "expert_parallel": 2},
     {"data_parallel": 2, "expert_parallel": 2},
 )

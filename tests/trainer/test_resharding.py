@@ -49,6 +49,12 @@ CASES = [
     for old in layouts
     for new in layouts
 ]
+UNEVEN = [
+    ("qwen2", Layout(pipeline=2, layers=(0, 2)), Layout(tensor=2, pipeline=2)),
+    ("qwen3", Layout(pipeline=2, data=2), Layout(tensor=4, pipeline=2, layers=(2, 0))),
+    ("qwen2", Layout(pipeline=2, layers=(0, 2)), Layout(pipeline=3, layers=(0, 2, 0))),
+    ("qwen3_moe", SPARSE[3], Layout(pipeline=2, data=2, expert=2, layers=(0, 2))),
+]
 
 
 @pytest.fixture
@@ -126,7 +132,7 @@ class InMemory(SavedTensors):
         return self._tensors[name]
 
 
-@pytest.mark.parametrize(("family", "old", "new"), CASES, ids=str)
+@pytest.mark.parametrize(("family", "old", "new"), [*CASES, *UNEVEN], ids=str)
 def test_any_layout_reads_what_any_other_saved(facts: ModelFacts, old: Layout, new: Layout) -> None:
     saved = [InMemory(shard(facts, place)) for place in old.senders]
     for place in new.senders:

@@ -26,6 +26,7 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2_5_vl", {"tensor_parallel": 2}),
     ("qwen3_vl", {"tensor_parallel": 2} | SEQUENCE),
     ("qwen3_vl_moe", {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE),
+    ("qwen2_5_vl", {"pipeline_parallel": 2, "pipeline_layers": [0, 4]}),
 ]
 MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_vl", {}),
@@ -39,6 +40,11 @@ MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_vl_moe", {"data_parallel": 2, "expert_parallel": 2}),
     ("qwen2_5_vl", {"data_parallel": 2, "distributed_optimizer": True}),
     ("qwen3_vl", {"tensor_parallel": 2, "recompute": True} | SEQUENCE),
+    (
+        "qwen2_5_vl",
+        {"pipeline_parallel": 3, "pipeline_layers": [0, 3, 1], "recompute": True},
+    ),
+    ("qwen3_vl", {"pipeline_parallel": 2, "pipeline_layers": [3, 1]}),
 ]
 MORE = (pytest.param(*one, marks=pytest.mark.thorough) for one in MORE_LAYOUTS)
 

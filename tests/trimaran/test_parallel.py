@@ -117,3 +117,21 @@ def test_layers_go_round_the_pipeline() -> None:
         (0, 1, 4, 5),
         (2, 3, 6, 7),
     ]
+
+
+def test_stages_have_the_layers_that_they_are_given() -> None:
+    layout = Layout(pipeline=3, data=2, layers=(0, 3, 1))
+    assert layout.stages(4) == (range(0), range(3), range(3, 4))
+    assert [layout.place(rank).layers(4) for rank in (0, 1, 2, 3, 5)] == [
+        *((), (), (0, 1, 2), (0, 1, 2)),
+        (3,),
+    ]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6))
+def test_stages_are_those_of_megatron(sizes: list[int]) -> None:
+    layout = pytest.importorskip("megatron.core.transformer.pipeline_parallel_layer_layout")
+    theirs = layout.PipelineParallelLayerLayout([["decoder"] * one for one in sizes], len(sizes))
+    ours = Layout(pipeline=len(sizes), layers=tuple(sizes)).stages(sum(sizes))
+    for stage, layers in enumerate(ours):
+        assert theirs.get_layer_id_list(pp_rank=stage) == list(layers)

@@ -76,7 +76,7 @@ def test_each_fault_has_a_line() -> None:
     assert first.startswith("trainer.tensor_parallel: 3 ")
     assert second == (
         "trainer.pipeline_parallel: 4 does not divide the model's 6 layers; this model can have"
-        " 1, 2, 3, 6 stages"
+        " 1, 2, 3, 6 stages, or others with trainer.pipeline_layers"
     )
 
 
@@ -85,6 +85,28 @@ def test_stages_that_do_not_divide_the_layers_of_a_rank() -> None:
     words = r"virtual_stages: 2 does not divide the 3 layers of a pipeline rank \(6 / 2\); .* 1, 3$"
     with pytest.raises(InputError, match=words):
         check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=2, virtual_stages=2))
+
+
+def test_stages_with_layers_of_their_own() -> None:
+    check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=4, pipeline_layers=(0, 3, 2, 1)))
+    check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=2, pipeline_layers=(6, 0)))
+    words = r"^trainer\.pipeline_layers: 2 \+ 3 layers are 5, and the model has 6$"
+    with pytest.raises(InputError, match=words):
+        check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=2, pipeline_layers=(2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("layers", "virtual", "words"),
+    [
+        ((3, 3), 1, "2 numbers of layers, and pipeline_parallel is 3; give one for each stage"),
+        ((0, 0, 6), 1, "stage 1 would hold nothing; only the first stage"),
+        ((2, 2, 2), 2, "with virtual_stages all stages have equally many layers; leave out one"),
+        ((-1, 3, 4), 1, "greater than or equal to 0"),
+    ],
+)
+def test_stages_that_there_cannot_be(layers: tuple[int, ...], virtual: int, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        TrainerSection(pipeline_parallel=3, pipeline_layers=layers, virtual_stages=virtual)
 
 
 def test_what_needs_other_ranks() -> None:
@@ -185,3 +207,15 @@ def test_a_tower_feeds_layers_of_its_own_stage(pipeline: int, virtual: int, fits
     words = "3 ranks with virtual_stages 1 .* first stage 2 layers, .* first 3 .* at most 2 stages"
     with pytest.raises(InputError, match=words):
         check_trainer_layout(facts, section)
+
+
+def test_a_tower_feeds_layers_of_a_stage_with_layers_of_its_own() -> None:
+    facts = replace(FACTS, vision=TOWER)
+    check_trainer_layout(facts, TrainerSection(pipeline_parallel=3, pipeline_layers=(3, 1, 2)))
+    words = (
+        r"^trainer\.pipeline_layers: the first stage has 2 layers, .* it, .* first 3 .* at least 3$"
+    )
+    with pytest.raises(InputError, match=words):
+        check_trainer_layout(facts, TrainerSection(pipeline_parallel=2, pipeline_layers=(2, 4)))
+    plain = replace(facts, vision=replace(TOWER, num_deepstack=0))
+    check_trainer_layout(plain, TrainerSection(pipeline_parallel=2, pipeline_layers=(0, 6)))

@@ -22,9 +22,10 @@ CONFIG_NAME = "config.yaml"
 LAYOUT_KEYS = tuple(
     f"trainer.{key}"
     for key in (
-        *("tensor_parallel", "pipeline_parallel", "data_parallel", "expert_parallel"),
-        *("context_parallel", "virtual_stages", "sequence_parallel", "distributed_optimizer"),
-        *("offload", "devices", "threads", "micro_batch_tokens", "recompute"),
+        *("tensor_parallel", "pipeline_parallel", "pipeline_layers", "virtual_stages"),
+        *("data_parallel", "context_parallel", "expert_parallel", "sequence_parallel"),
+        *("distributed_optimizer", "offload", "devices", "threads", "micro_batch_tokens"),
+        "recompute",
     )
 )
 """What a resume may change: it says how the same steps are computed."""

@@ -5,6 +5,7 @@
     layer           what one layer keeps for its backward pass
     communicators   groups in which one computes with others
     rank            one trainer rank
+    stages          how long the stages of a pipeline wait for each other
     replica         one replica
     plan            all of a run, and what does not fit
     table           a plan as lines of text; document: docs/parallelism.md

@@ -82,8 +82,8 @@ class Model:
 
 
 def num_layers(model: Model, place: RankPlace) -> int:
-    """Of the rank's stage; of the largest one where they cannot be equal."""
-    return -(-model.facts.num_layers // place.layout.pipeline)
+    """Of the rank."""
+    return len(place.layers(model.facts.num_layers))
 
 
 def vocabulary(model: Model, place: RankPlace) -> int:

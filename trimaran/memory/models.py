@@ -61,7 +61,15 @@ QWEN3_235B = Model(_facts("qwen3_moe", 94, 4096, 12288, 64, 4, experts=(128, 8, 
 
 EXAMPLES = (
     Example("Qwen2.5-7B", QWEN25_7B, (Layout(4, 1, 1), Layout(4, 1, 2), Layout(4, 2, 1)), 1),
-    Example("Qwen2.5-VL-7B", QWEN25_VL_7B, (Layout(4, 1, 1), Layout(4, 2, 1)), 1),
+    Example(
+        "Qwen2.5-VL-7B",
+        QWEN25_VL_7B,
+        (
+            *(Layout(4, 1, 1), Layout(4, 2, 1)),
+            *(Layout(4, 2, 1, layers=layers) for layers in ((11, 17), (0, 28))),
+        ),
+        1,
+    ),
     Example(
         "Qwen2.5-32B",
         QWEN25_32B,

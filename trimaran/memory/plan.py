@@ -209,7 +209,7 @@ def _other_layout(plan: Plan, room: int) -> str:
     """The fewest ranks with which it would fit, half of the room left for what is computed."""
     layout, facts = plan.config.trainer.layout, plan.model.facts
     sizes = [
-        replace(layout, tensor=tensor, pipeline=pipeline)
+        replace(layout, tensor=tensor, pipeline=pipeline, layers=())
         for tensor in _divisors(facts.num_heads, facts.num_kv_heads, facts.intermediate_size)
         for pipeline in _divisors(facts.num_layers)
     ]

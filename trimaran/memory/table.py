@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from trimaran.memory.model import num_layers
 from trimaran.memory.plan import GIB, Plan, Room, describe_model, key_value_room
 from trimaran.memory.rank import RankMemory
+from trimaran.memory.stages import stage_costs, waits
 
 KIB = 1 << 10
 Row = tuple[str, ...]
@@ -17,6 +19,9 @@ def describe(plan: Plan, room: Room) -> Iterator[str]:
     yield ""
     yield from align(_trainer(plan, room))
     yield ""
+    if plan.config.trainer.pipeline_parallel > 1:
+        yield from align(_stages(plan))
+        yield ""
     yield from align(_rollout(plan, room))
     yield ""
     yield from align(_host(plan, room))
@@ -93,6 +98,21 @@ def _trainer(plan: Plan, room: Room) -> list[Row]:
         (f"largest micro-batch, of {plan.work.batch_tokens:,} tokens", *[known] * len(ranks))
     )
     return rows
+
+
+def _stages(plan: Plan) -> list[Row]:
+    """With a vision tower, of prompts that are images alone: the most that there can be."""
+    section, work = plan.config.trainer, plan.work
+    layout, virtual = section.layout, section.virtual_stages
+    images = work.prompt / work.group_tokens
+    costs = stage_costs(plan.model, layout, images, work.trained, section.freeze)
+    share = waits(costs, -(-work.batch_tokens // plan.tokens), virtual)
+    places = map(layout.place, range(0, layout.num_ranks, layout.num_ranks // layout.pipeline))
+    return [
+        ("stage of the pipeline", *map(str, range(layout.pipeline))),
+        ("layers", *(str(num_layers(plan.model, place)) for place in places)),
+        ("waits for the others, % of an update", *(f"{100 * one:.0f}" for one in share)),
+    ]
 
 
 def _kib(rank: RankMemory) -> str:

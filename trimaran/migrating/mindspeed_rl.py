@@ -46,6 +46,14 @@ from trimaran.migrating.shared import (
     updates_of,
     whole,
 )
+from trimaran.migrating.stages import (
+    INTERLEAVED,
+    ONE_STAGE,
+    count_layers,
+    listed,
+    numbers,
+    without,
+)
 
 MEGATRON_TRAINING, ACTOR = "megatron_training", "actor_config"
 RL, GENERATE = "rl_config", "generate_config"
@@ -325,7 +333,20 @@ def _context(value: Any, theirs: Theirs) -> Outcome:
 def _layers(value: Any, theirs: Theirs) -> Outcome:
     if value is None:
         return Outcome("ignored", "not set")
-    return Outcome("noted", "stages have equally many layers here")
+    return ONE_STAGE if _stages(theirs) == 1 else listed(numbers(value))
+
+
+def _noops(value: Any, theirs: Theirs) -> Outcome:
+    if value is None:
+        return Outcome("ignored", "not set")
+    if _shared(theirs, "num_layers_per_virtual_pipeline_stage") is not None:
+        return INTERLEAVED
+    layers = count_layers(_shared(theirs, "tokenizer_name_or_path"))
+    return without(numbers(value), _stages(theirs), layers)
+
+
+def _stages(theirs: Theirs) -> int:
+    return int(_shared(theirs, "pipeline_model_parallel_size") or 1)
 
 
 def _virtual(value: Any, theirs: Theirs) -> Outcome:
@@ -465,9 +486,19 @@ ROWS: tuple[Row, ...] = (
             _virtual,
         ),
         own(
-            "megatron_training.num_layer_list", "", None, "stages have equally many layers", _layers
+            "megatron_training.num_layer_list",
+            "trainer.pipeline_layers",
+            None,
+            "layers of each stage",
+            _layers,
         ),
-        own("megatron_training.noop_layers", "", None, "stages have equally many layers", _layers),
+        own(
+            "megatron_training.noop_layers",
+            "trainer.pipeline_layers",
+            None,
+            "layers that do nothing are left out, and their stages have fewer",
+            _noops,
+        ),
         own(
             "megatron_training.recompute_granularity",
             "trainer.recompute",
@@ -751,7 +782,11 @@ ROWS: tuple[Row, ...] = (
         _images,
     ),
     ignored(f"{RL}.reuse_image_embeds", IN_TRAINER, False),
-    ignored(f"{RL}.colocate_actor_and_vit", IN_TRAINER, False),
+    ignored(
+        f"{RL}.colocate_actor_and_vit",
+        f"{IN_TRAINER}; trainer.pipeline_layers [0, N] gives it ranks of its own",
+        False,
+    ),
     ignored(
         f"{RL}.integrated_mode_config.ref_model_load_path",
         "the reference is always model.path, also after a resume",

@@ -543,12 +543,19 @@ ROWS: tuple[Row, ...] = (
         " use_fused_mhc use_naive_l2norm use_triton_gdn",
         "of layers that no model here has",
     ),
-    told(f"{TRANSFORMER}.pipeline_model_parallel_layout", "stages have equally many layers here"),
     told(
-        f"{TRANSFORMER}.num_layers_in_first_pipeline_stage", "stages have equally many layers here"
+        f"{TRANSFORMER}.pipeline_model_parallel_layout",
+        "trainer.pipeline_layers says how many layers each stage has",
     ),
-    told(
-        f"{TRANSFORMER}.num_layers_in_last_pipeline_stage", "stages have equally many layers here"
+    *(
+        own(
+            f"{TRANSFORMER}.num_layers_in_{end}_pipeline_stage",
+            "trainer.pipeline_layers",
+            None,
+            "the other stages share the rest of the model's layers",
+            to.uneven_stages,
+        )
+        for end in ("first", "last")
     ),
     told(
         f"{TRANSFORMER}.moe_router_load_balancing_type", "trainer.router has two losses on routers"

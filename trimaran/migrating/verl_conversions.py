@@ -26,6 +26,7 @@ from trimaran.migrating.shared import (
     steps_of,
     updates_of,
 )
+from trimaran.migrating.stages import INTERLEAVED, count_layers, first_and_last
 
 ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
@@ -323,6 +324,20 @@ def virtual(value: Any, theirs: Theirs) -> Outcome:
     if value is None or int(value) < 2:
         return Outcome("ignored", "none")
     return Outcome("mapped", "", {"trainer.virtual_stages": int(value)})
+
+
+def uneven_stages(value: Any, theirs: Theirs) -> Outcome:
+    """Of the first and the last stage together, where one of them is given."""
+    if value is None:
+        return Outcome("ignored", "not set")
+    if int(theirs[f"{MCORE}.virtual_pipeline_model_parallel_size"] or 1) > 1:
+        return INTERLEAVED
+    ends = (
+        theirs[f"{TRANSFORMER}.num_layers_in_{end}_pipeline_stage"] for end in ("first", "last")
+    )
+    first, last = (None if end is None else int(end) for end in ends)
+    stages = int(theirs[f"{MCORE}.pipeline_model_parallel_size"] or 1)
+    return first_and_last(first, last, stages, count_layers(theirs[f"{MODEL}.path"]))
 
 
 def expert_tensor(value: Any, theirs: Theirs) -> Outcome:

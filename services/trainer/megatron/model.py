@@ -12,10 +12,7 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.moe import moe_utils
-from megatron.core.transformer.transformer_block import (
-    TransformerBlockSubmodules,
-    get_num_layers_to_build,
-)
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
 from services.trainer.megatron.architecture import Architecture
 from services.trainer.megatron.attention import PackedAttention, build_layout
@@ -87,7 +84,9 @@ class PackedGPT(GPTModel):
         """`images`: of a model with a vision tower."""
         size = place.layout.tensor
         stage = virtual if run.trainer.virtual_stages > 1 else None
-        spec: Any = _block_spec(config, stage)
+        stages = place.layout.stages(architecture.facts.num_layers, run.trainer.virtual_stages)
+        own = stages[virtual * place.layout.pipeline + place.pipeline]
+        spec: Any = _block_spec(config, len(own))
         super().__init__(
             config=config,
             transformer_layer_spec=spec,
@@ -100,7 +99,7 @@ class PackedGPT(GPTModel):
             vp_stage=stage,
         )
         layers: Any = self.decoder.layers
-        self.first_layer: int = layers[0].layer_number - 1
+        self.first_layer = own.start
         """Of this stage, as the whole model counts."""
         self._tensor_rank = place.tensor
         self._context = ContextSplit(place.context, place.layout.context, context_group())
@@ -253,6 +252,7 @@ def transformer_config(
         attention_dropout=0.0,
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
+        pipeline_model_parallel_layout=_stages(facts, layout, run.trainer.virtual_stages),
         context_parallel_size=layout.context,
         sequence_parallel=run.trainer.sequence_parallel,
         **(_interleaved(run.trainer.virtual_stages) if run.trainer.virtual_stages > 1 else {}),
@@ -281,6 +281,18 @@ def transformer_config(
         **_expert_config(facts, layout),
         **{**architecture.keywords, **_router_losses(run)},
     )
+
+
+def _stages(facts: ModelFacts, layout: Layout, virtual_stages: int) -> list[list[str]] | None:
+    """What each holds, in megatron-core's words."""
+    if layout.pipeline == 1:
+        return None
+    stages = [
+        ["decoder"] * len(layers) for layers in layout.stages(facts.num_layers, virtual_stages)
+    ]
+    stages[0].insert(0, "embedding")
+    stages[-1].append("loss")
+    return stages
 
 
 def _recompute(choice: bool | str) -> dict[str, Any]:
@@ -331,7 +343,7 @@ def _mend_router() -> None:
         moe_utils.te_general_gemm = None
 
 
-def _block_spec(config: TransformerConfig, stage: int | None) -> TransformerBlockSubmodules:
+def _block_spec(config: TransformerConfig, num_layers: int) -> TransformerBlockSubmodules:
     layer = get_gpt_layer_local_spec(
         num_experts=config.num_moe_experts,
         normalization="RMSNorm",
@@ -347,6 +359,4 @@ def _block_spec(config: TransformerConfig, stage: int | None) -> TransformerBloc
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
     norm: Any = RMSNorm
-    return TransformerBlockSubmodules(
-        layer_specs=[layer] * get_num_layers_to_build(config, stage), layer_norm=norm
-    )
+    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)

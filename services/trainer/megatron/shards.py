@@ -42,8 +42,7 @@ def holds(
         if int(expert[1]) // share != place.expert:
             return False
     if layer := LAYER.match(name):
-        stage = int(layer[2]) // (facts.num_layers // (layout.pipeline * virtual_stages))
-        return stage % layout.pipeline == place.pipeline
+        return int(layer[2]) in place.layers(facts.num_layers, virtual_stages)
     is_first = name.startswith(("embedding.", TOWER))
     return place.pipeline == 0 if is_first else place.is_last_stage
 

@@ -58,12 +58,13 @@ class Share:
         for number in self.numbers:
             data_TX = told.data[number]
             by_layer = data_TX.reshape(len(data_TX), -1, self.choice_bytes)
-            yield by_layer.take(self.layers, axis=1).reshape(-1)
+            yield by_layer[:, list(self.layers)].reshape(-1)
 
     def join(self, data: Any, num_prompts: int) -> StepExperts:
         """From what `cut` gave, one after the other: uint8 [size]."""
         ends = np.cumsum(self.tokens)
-        parts = np.split(data.reshape(-1, self.width), ends[:-1]) if self.numbers else []
+        rows = data.reshape(sum(self.tokens), self.width)
+        parts = np.split(rows, ends[:-1]) if self.numbers else []
         return StepExperts(num_prompts, dict(zip(self.numbers, parts, strict=True)))
 
 

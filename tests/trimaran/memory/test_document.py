@@ -18,10 +18,12 @@ def test_the_document_is_current() -> None:
 
 
 def test_only_the_tables_are_written() -> None:
-    text = f"before\n{document.BEGIN}\nold\n{document.END}\nafter\n"
-    fresh = refresh(text)
-    assert fresh.startswith(f"before\n{document.BEGIN}\n\n| model |")
-    assert fresh.endswith(f"{document.END}\nafter\n")
+    blocks = ["{}\nold\n{}\nbetween".format(*document.marks(name)) for name in document.TABLES]
+    fresh = refresh("\n".join(["before", *blocks, "after"]) + "\n")
+    begin, end = document.marks("models")
+    assert fresh.startswith("before\n") and fresh.endswith("between\nafter\n")
+    assert f"between\n{begin}\n\n| model |" in fresh and f"|\n\n{end}\nbetween" in fresh
+    assert fresh.count("between") == len(document.TABLES)
     assert "old" not in fresh
 
 

@@ -198,3 +198,14 @@ def test_a_run_that_recomputes_fits_larger_micro_batches() -> None:
         for one in (False, True)
     )
     assert kept is not None and again is not None and again > 2 * kept
+
+
+def test_a_pipeline_says_how_long_its_stages_wait() -> None:
+    plan = plan_of(trainer={"pipeline_parallel": 2, "pipeline_layers": [4, 24]})
+    lines = list(describe(plan, Room()))
+    first = lines.index(next(line for line in lines if line.startswith("stage of the pipeline")))
+    assert [line.split()[-2:] for line in lines[first + 2 : first + 4]] == [
+        ["4", "24"],
+        ["85", "1"],
+    ]
+    assert not [line for line in describe(plan_of(), Room()) if line.startswith("stage of")]

@@ -443,3 +443,88 @@ def test_mindspeeds_filter_looks_at_a_verifier_only_where_there_is_one() -> None
     for more, term in (({}, metric), (images, None)):
         sampling = config_of("mindspeed-rl", **keys, **more).algorithm.dynamic_sampling
         assert sampling and sampling.term == term
+
+
+@pytest.fixture
+def ten_layers(tmp_path: Path) -> str:
+    """A model's folder, as far as it is looked at."""
+    (tmp_path / "config.json").write_text(json.dumps({"num_hidden_layers": 10}))
+    return str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("stages", "ends", "layers"),
+    [
+        (2, {"first": 4}, (4, 6)),
+        (3, {"last": 2}, (4, 4, 2)),
+        (4, {"first": 1, "last": 3}, (1, 3, 3, 3)),
+        (2, {"first": 4, "last": 6}, (4, 6)),
+        (1, {"first": 4}, ()),
+    ],
+)
+def test_verls_first_and_last_stages(
+    stages: int, ends: dict[str, int], layers: tuple[int, ...], ten_layers: str
+) -> None:
+    config = config_of(
+        "verl", **verls_stages(stages, ends), actor_rollout_ref__model__path=ten_layers
+    )
+    assert config.trainer.pipeline_layers == layers
+
+
+def verls_stages(stages: int, ends: dict[str, int]) -> dict[str, Any]:
+    section = "actor_rollout_ref__actor__megatron__"
+    return {
+        "trainer__n_gpus_per_node": 16,
+        f"{section}pipeline_model_parallel_size": stages,
+        **{
+            f"{section}override_transformer_config__num_layers_in_{end}_pipeline_stage": size
+            for end, size in ends.items()
+        },
+    }
+
+
+def test_verls_stages_that_cannot_be_counted_or_shared_are_told(ten_layers: str) -> None:
+    key = (
+        "actor_rollout_ref.actor.megatron.override_transformer_config"
+        ".num_layers_in_first_pipeline_stage"
+    )
+    away = converted("verl", **verls_stages(2, {"first": 4}))
+    assert "give trainer.pipeline_layers" in away.having("noted")[key]
+    folder = {"actor_rollout_ref__model__path": ten_layers}
+    refused = converted("verl", **verls_stages(3, {"first": 3}), **folder)
+    assert refused.having("refused")[key].startswith("10 layers without the 3 + 0 of the first")
+    more = converted("verl", **verls_stages(2, {"first": 3, "last": 8}), **folder)
+    assert more.having("refused")[key].endswith("by the other 0")
+    virtual = {"actor_rollout_ref__actor__megatron__virtual_pipeline_model_parallel_size": 2}
+    both = converted("verl", **verls_stages(2, {"first": 4}), **folder, **virtual)
+    assert "equally many" in both.having("noted")[key]
+    assert "pipeline_layers" not in both.tree["trainer"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "layers"),
+    [
+        ({"num_layer_list": "1,3,4,2"}, (1, 3, 4, 2)),
+        ({"num_layer_list": [1, 3, 4, 2]}, (1, 3, 4, 2)),
+        ({"noop_layers": "10,11"}, (3, 3, 3, 1)),
+        ({"noop_layers": "0,11"}, (2, 3, 3, 2)),
+        ({"noop_layers": "0,11", "pipeline_model_parallel_size": 1}, ()),
+        ({"num_layer_list": "10", "pipeline_model_parallel_size": 1}, ()),
+    ],
+)
+def test_mindspeed_rls_stages(
+    keys: dict[str, Any], layers: tuple[int, ...], ten_layers: str
+) -> None:
+    given = {"pipeline_model_parallel_size": 4, "tokenizer_name_or_path": ten_layers, **keys}
+    section = {f"actor_config__{key}": value for key, value in given.items()}
+    config = config_of("mindspeed-rl", **section, rl_config__actor_resource__num_npus=16)
+    assert config.trainer.pipeline_layers == layers
+
+
+def test_mindspeed_rls_layers_that_do_nothing_must_fill_the_stages(ten_layers: str) -> None:
+    given = {"pipeline_model_parallel_size": 4, "tokenizer_name_or_path": ten_layers}
+    section = {f"actor_config__{key}": value for key, value in given.items()}
+    made = converted("mindspeed-rl", **section, actor_config__noop_layers="0")
+    assert made.having("refused")["actor_config.noop_layers"] == (
+        "10 layers and 1 that do nothing give no 4 equal stages"
+    )
