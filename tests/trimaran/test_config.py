@@ -297,6 +297,14 @@ def test_pools_that_cannot_take_turns_are_refused_with_what_to_change():
         ({"trainer": four, "rollout": {"tensor_parallel": 2}}, "(1 x 2 = 2) is not the number"),
         ({"rollout": {"max_replicas": 2}}, "rollout.max_replicas (2)"),
         (devices, "name different devices"),
+        (
+            {"trainer": {"device": "npu"}, "rollout": {"device": "cuda"}},
+            "trainer.device is npu, rollout.device cuda; name the same kind",
+        ),
+        (
+            {"trainer": {"labels": {"rack": "1"}}, "rollout": {"labels": {"rack": "2"}}},
+            "are of different pools; name the same in both",
+        ),
         ({"weight_sync": {"transport": "collective"}}, "weight_sync.transport is collective"),
         ({"network": {"subnet": "10.0.0.0/8"}}, "network.subnet is for several hosts"),
     ):

@@ -87,16 +87,11 @@ async def _launch_with(store: Store, config: RunConfig, run: RunContext) -> int:
 def prepared(config: RunConfig, launcher: str, move_busy: bool) -> RunConfig:
     """Checked, and with addresses, where all of it is on this machine. Elsewhere each service finds
     its files, devices and address itself."""
-    if launcher != "local" and config.is_colocated:
-        raise InputError(
-            f"run.pools: colocated, and the launcher is {launcher}, which chooses each process's devices"
-            " apart; leave --launcher out, or set run.pools=separate"
-        )
+    check_hosts(config, launcher)
     if launcher == "ray":
         from trimaran.launch.ray.cluster import check_installed  # late: others do not need it
 
         check_installed()
-    check_hosts(config, launcher)
     if launcher != "local":
         return config.model_copy(update={"endpoints": Endpoints()})
     check_run(config)
