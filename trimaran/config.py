@@ -1121,6 +1121,11 @@ def _faults_of_colocated(config: RunConfig) -> Iterator[str]:
             f" {rollout.tensor_parallel} = {have}) is not the number of trainer ranks ({want},"
             f" {DEVICES_NEEDED['trainer']}): each of the shared devices belongs to one of both"
         )
+    if rollout.hosts > 1:
+        yield (
+            f"rollout.hosts is {rollout.hosts}: turns are taken on the devices of one host; leave it out,"
+            " or set run.pools=separate"
+        )
     if rollout.max_replicas > rollout.replicas:
         yield (
             f"rollout.max_replicas ({rollout.max_replicas}) is more than rollout.replicas"

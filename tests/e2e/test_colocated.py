@@ -50,9 +50,13 @@ def test_colocated_pools_reach_the_weights_of_separate_ones_whoever_dies_in_whos
 def test_a_replica_that_is_frozen_when_the_trainers_turn_comes_is_ended_and_the_turn_goes_on(
     write_run, tmp_path
 ):
+    """On four devices: a replica takes two, and so waits for two ranks."""
     folder = tmp_path / "colocated"
-    sections = TWO | {"rollout": TWO["rollout"] | {"idle_timeout": 3}}
-    path = write_run(run={"steps": 6, "folder": str(folder), "pools": "colocated"}, **sections)
+    path = write_run(
+        run={"steps": 6, "folder": str(folder), "pools": "colocated"},
+        trainer={"tensor_parallel": 2, "data_parallel": 2},
+        rollout=TWO["rollout"] | {"tensor_parallel": 2, "idle_timeout": 3},
+    )
     # Else it would be noticed by its silence alone, sooner or later.
     process = runs.start("train", path, "frozen_timeout=500", run_folder_parent=tmp_path)
     wait_for_turn(process, folder, 2, "rollout-0")

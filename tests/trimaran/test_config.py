@@ -295,6 +295,10 @@ def test_pools_that_cannot_take_turns_are_refused_with_what_to_change():
         ({"run": {"max_lag": 1}}, "run.max_lag is 1"),
         ({"rollout": {"replicas": 2}}, "(2 x 1 = 2) is not the number of trainer ranks (1,"),
         ({"trainer": four, "rollout": {"tensor_parallel": 2}}, "(1 x 2 = 2) is not the number"),
+        (
+            {"trainer": four, "rollout": {"tensor_parallel": 4, "hosts": 2}},
+            "rollout.hosts is 2: turns are taken on the devices of one host",
+        ),
         ({"rollout": {"max_replicas": 2}}, "rollout.max_replicas (2)"),
         (devices, "name different devices"),
         (
