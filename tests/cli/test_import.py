@@ -68,7 +68,10 @@ def test_turns_as_theirs_are_a_word_behind_the_file(
     assert "or say run.pools=colocated behind the file, for turns as there" in out
     words = ["run.pools=colocated"]
     assert main(["import", "easyr1", str(theirs), *words, "-o", "turns.yaml"]) == 0
-    assert "4 devices train and generate (2 x 2) in turns, as there" in capsys.readouterr().out
+    assert (
+        "4 devices of one host train and generate (2 x 2) in turns, as there"
+        in capsys.readouterr().out
+    )
     apart, turns = load_config("apart.yaml"), load_config("turns.yaml")
     assert (apart.run.pools, apart.num_devices) == ("separate", 4)
     assert (turns.run.pools, turns.num_devices, turns.num_trainer_ranks) == ("colocated", 4, 4)

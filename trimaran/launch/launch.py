@@ -181,11 +181,10 @@ class _Watch:
             except UnavailableError as error:
                 logger.warning("the run's store is away: %s", error)
             else:
-                for name, why in (
-                    record.value.items() if record and record.version > version else ()
-                ):
-                    self._health.end_overdue(name, why)
-                version = record.version if record else 0
+                if record is not None and record.version > version:
+                    version = record.version
+                    for name, why in record.value.items():
+                        self._health.end_overdue(name, why)
             await asyncio.sleep(POLL_SECONDS)
 
     async def _shorten_logs(self) -> None:

@@ -116,10 +116,10 @@ class Split:
     def text(self) -> str:
         if self.in_turns:
             return (
-                f"{self.trainers} devices train and generate ({self.replicas} x"
+                f"{self.trainers} devices of one host train and generate ({self.replicas} x"
                 f" {self.shape.rollout_tensor}) in turns, as there. Separate pools of these sizes would"
                 f" take {self.trainers + self.generators}; `trimaran plan` says what fits, and what waits"
-                " on the host"
+                " in the host's memory"
             )
         total = self.trainers + self.generators
         more = (
