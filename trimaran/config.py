@@ -1164,10 +1164,25 @@ def _faults_of_colocated(config: RunConfig) -> Iterator[str]:
             f" {rollout.tensor_parallel} = {have}) is not the number of trainer ranks ({want},"
             f" {DEVICES_NEEDED['trainer']}): each of the shared devices belongs to one of both"
         )
+    if rollout.hosts > 1:
+        yield (
+            f"rollout.hosts is {rollout.hosts}: turns are taken on the devices of one host; leave it out,"
+            " or set run.pools=separate"
+        )
     if rollout.max_replicas > rollout.replicas:
         yield (
             f"rollout.max_replicas ({rollout.max_replicas}) is more than rollout.replicas"
             f" ({rollout.replicas}): a replica that is added has no device to share; leave it out"
+        )
+    if "auto" not in (rollout.device, trainer.device) and rollout.device != trainer.device:
+        yield (
+            f"trainer.device is {trainer.device}, rollout.device {rollout.device}; name the same kind in"
+            " both, or leave one of them out"
+        )
+    if [name for name, value in trainer.labels.items() if rollout.labels.get(name, value) != value]:
+        yield (
+            f"trainer.labels ({dict(trainer.labels)}) and rollout.labels ({dict(rollout.labels)}) are of"
+            " different pools; name the same in both"
         )
     if "auto" not in (rollout.devices, trainer.devices) and rollout.devices != trainer.devices:
         yield (

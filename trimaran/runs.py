@@ -217,6 +217,12 @@ def replicas_key(run_id: str) -> str:
     return f"replicas/{run_id}"
 
 
+def overdue_key(run_id: str) -> str:
+    """Store record {"rollout-0": "no answer within 30 s"}: replicas that have not left their devices to
+    the trainer when they were last asked to (`run.pools: colocated`). The launcher ends them."""
+    return f"overdue/{run_id}"
+
+
 def ray_key(run_id: str) -> str:
     """Store record {"mark": "9f86d081"}: what tells this run on a Ray cluster from one of another store
     that has the same id."""

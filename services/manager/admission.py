@@ -25,6 +25,7 @@ from trimaran.config import (
     RunSection,
     SinkName,
     TrainerSection,
+    config_to_tree,
     parse_config,
 )
 from trimaran.errors import ForbiddenError, InputError, LimitError
@@ -89,17 +90,13 @@ def admit(
     """
     config = parse_config(read_specification(text, overrides), source="config")
     _refuse(_operators_own(config))
-    if config.is_colocated:
-        raise InputError(
-            "run.pools: colocated, and the manager gives trainer and replicas devices of their own; set"
-            " run.pools=separate, or start the run by `trimaran train`"
-        )
     if network is not None:
         if config.network not in (network, NetworkSection()):
             raise ForbiddenError(
                 f"network: the operator has said it for all runs ({_describe(network)}); leave it out"
             )
-        config = config.model_copy(update={"network": network})
+        tree = {**config_to_tree(config), "network": network.model_dump(mode="json")}
+        config = parse_config(tree, source="config")
     if len(config.run.name.encode()) > MAX_NAME_BYTES:
         raise LimitError(f"run.name: at most {MAX_NAME_BYTES} bytes; its folder is called so")
     if allow is None:

@@ -63,7 +63,7 @@ def costs_of(config: RunConfig) -> Costs:
     rollout = config.rollout
     replicas = rollout.max_replicas  # it may grow to these while devices are idle
     return Costs(
-        devices=config.num_trainer_ranks + rollout.replicas * rollout.tensor_parallel,
+        devices=config.num_devices,
         replicas=replicas,
         steps=config.run.steps,
         tokens=_trained(config) * rollout.max_tokens + _validated(config) * _longest(config),
@@ -83,7 +83,7 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
     costs = costs_of(config)
     fields = {
         "devices": "rollout.replicas x rollout.tensor_parallel + trainer.tensor_parallel x"
-        " pipeline_parallel x data_parallel x context_parallel",
+        " pipeline_parallel x data_parallel x context_parallel (run.pools: colocated counts them once)",
         "replicas": "rollout.max_replicas",
         "steps": "run.steps",
         "tokens": "run.steps x run.groups_per_step x rollout.group_size x rollout.max_tokens, and"

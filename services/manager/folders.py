@@ -78,9 +78,9 @@ def write_run_files(run: Managed, deployment: Deployment = LOCAL) -> RunConfig:
 
 
 def granted_config(run: Managed, has_devices: bool = True) -> RunConfig:
-    """Names the devices of the trainer and of the replicas that the run starts with; those beyond
-    come by the record of its replicas. `has_devices`: of this machine; elsewhere they are only
-    counted, and each process takes those that it is shown."""
+    """Names the devices of the trainer and of the replicas that the run starts with, which are the same
+    where both take turns; those beyond come by the record of its replicas. `has_devices`: of this
+    machine; elsewhere they are only counted, and each process takes those that it is shown."""
     tree: dict[str, Any] = {**run.config}
     num_replicas = min(run.min_replicas, len(run.grant.replicas))
     tree["trainer"] = {**run.config["trainer"], "device": run.trainer.kind}
@@ -90,12 +90,11 @@ def granted_config(run: Managed, has_devices: bool = True) -> RunConfig:
         "replicas": num_replicas,
         "max_replicas": run.max_replicas,
     }
+    replicas = [device for i in range(num_replicas) for device in run.grant.replicas[i]]
     if has_devices and run.trainer.kind != "cpu":
-        tree["trainer"]["devices"] = [_name(device) for device in run.grant.trainer]
+        tree["trainer"]["devices"] = [_name(device) for device in run.grant.trainer or replicas]
     if has_devices and run.replica.kind != "cpu":
-        tree["rollout"]["devices"] = [
-            _name(device) for i in range(num_replicas) for device in run.grant.replicas[i]
-        ]
+        tree["rollout"]["devices"] = [_name(device) for device in replicas]
     return parse_config(tree, source=f"run {run.run_id}")
 
 

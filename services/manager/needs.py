@@ -18,8 +18,17 @@ YES = "yes"
 
 
 def find_needs(config: RunConfig, pools: Sequence[Pool]) -> tuple[Need, Need]:
-    """Of the trainer and of one replica. Raises InputError where no pool is of that kind."""
+    """Of the trainer and of one replica. Raises InputError where no pool is of that kind.
+
+    Where they take turns (`run.pools: colocated`) the replicas are placed, and the trainer needs nothing
+    besides: it has their devices.
+    """
     trainer, rollout = config.trainer, config.rollout
+    if config.is_colocated:
+        device = rollout.device if trainer.device == "auto" else trainer.device
+        labels = {**trainer.labels, **rollout.labels}
+        replica = _need("rollout", device, rollout.tensor_parallel, labels, pools)
+        return replace(replica, count=0), replica
     replica = _need("rollout", rollout.device, rollout.tensor_parallel, rollout.labels, pools)
     return (
         _need("trainer", trainer.device, config.num_trainer_ranks, trainer.labels, pools),
@@ -33,10 +42,9 @@ def check_fits(ask: Ask, pools: Sequence[Pool], key: str = "rollout.replicas") -
     if find_fit(ask, by_name, {pool.name: len(pool.devices) for pool in pools}) is None:
         sizes = ", ".join(f"{pool.name} has {len(pool.devices)} {pool.kind}" for pool in pools)
         raise InputError(
-            f"{key}: the run needs {ask.trainer.count} {ask.trainer.kind} for its trainer and"
-            f" {ask.min_replicas} x {ask.replica.count} {ask.replica.kind}, each replica in"
-            f" {_pools_of(ask.replica)}, and the pools never have that ({sizes}); lower"
-            " trainer.data_parallel, rollout.replicas or a tensor_parallel, or raise rollout.hosts"
+            f"{key}: the run needs {ask.described}, each of these in {_pools_of(ask.replica)}, and the"
+            f" pools never have that ({sizes}); lower trainer.data_parallel, rollout.replicas or a"
+            " tensor_parallel, or raise rollout.hosts"
         )
 
 

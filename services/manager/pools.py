@@ -65,7 +65,8 @@ class Ask:
     queued_at: float
     """Unix seconds."""
     trainer: Need
-    """All ranks, or the run does not start. They may stand in several pools."""
+    """All ranks, or the run does not start. They may stand in several pools. None where the trainer has
+    the replicas' devices, in turns."""
     replica: Need
     """Of one replica; its devices on one host stand in one pool."""
     min_replicas: int
@@ -76,6 +77,14 @@ class Ask:
         """To start."""
         return self.trainer.count + self.min_replicas * self.replica.count
 
+    @property
+    def described(self) -> str:
+        """Example: "4 cuda for the trainer, 2 x 2 cuda for replicas"."""
+        replicas = f"{self.min_replicas} x {self.replica.count} {self.replica.kind} for replicas"
+        if not self.trainer.count:
+            return f"{replicas} and trainer in turns"
+        return f"{self.trainer.count} {self.trainer.kind} for the trainer, {replicas}"
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -85,6 +94,7 @@ class Grant:
     """
 
     trainer: tuple[Device, ...] = ()
+    """None of its own where it has the replicas', in turns."""
     replicas: Mapping[int, tuple[Device, ...]] = field(
         default_factory=dict[int, tuple[Device, ...]]
     )

@@ -261,6 +261,11 @@ class Runs:
         def make(run: Managed) -> Managed:
             if run.state.has_ended:
                 raise StateError(f"run {run_id}: has {run.state}; resume it before it is scaled")
+            if not run.trainer.count and {min_replicas, max_replicas} != {run.min_replicas}:
+                raise InputError(
+                    f"min_replicas {min_replicas}, max_replicas {max_replicas}: with run.pools colocated the"
+                    f" run has {run.min_replicas}, on the devices of its trainer; start another run"
+                )
             scaled = replace(run, min_replicas=min_replicas, max_replicas=max_replicas)
             check_fits(scaled.ask, self._manager.pools, "min_replicas")
             if 0 < devices < scaled.ask.num_devices:

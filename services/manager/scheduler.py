@@ -392,10 +392,7 @@ class _Round:
 
     def _reason(self, shape: _Shape, closed: set[str]) -> str:
         ask, pools = shape.ask, sorted(shape.usable)
-        wanted = (
-            f"{ask.num_devices} devices ({ask.trainer.count} {ask.trainer.kind} for the trainer,"
-            f" {ask.min_replicas} x {ask.replica.count} {ask.replica.kind} for replicas)"
-        )
+        wanted = f"{ask.num_devices} devices ({ask.described})"
         if not shape.can_ever_fit:
             return f"{wanted}, which the pools do not have any more; cancel it, or add them again"
         free = sum(self.counts[name] for name in pools)

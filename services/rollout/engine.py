@@ -203,7 +203,8 @@ class SleepingEngine(Engine, Protocol):
         Requests under way end in BehindError, and nothing is generated until `load_weights`, which also
         wakes it. `read_back` is not called meanwhile.
 
-        After a failure the process ends: nobody knows what it still keeps.
+        After a failure the process ends: nobody knows what it still keeps. So it does where this takes
+        longer than 30 s (`SLEEP_SECONDS` of weight sync), for the trainer waits for the device.
         """
         ...
 

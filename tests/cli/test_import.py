@@ -60,6 +60,34 @@ def test_a_run_is_written_that_our_own_commands_read(
     ]
 
 
+def test_turns_as_theirs_are_a_word_behind_the_file(
+    theirs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["import", "easyr1", str(theirs), "-o", "apart.yaml"]) == 0
+    assert "here 2 train and 2 generate (1 x 2)" in (out := capsys.readouterr().out)
+    assert "or say run.pools=colocated behind the file, for turns as there" in out
+    words = ["run.pools=colocated"]
+    assert main(["import", "easyr1", str(theirs), *words, "-o", "turns.yaml"]) == 0
+    assert (
+        "4 devices of one host train and generate (2 x 2) in turns, as there"
+        in capsys.readouterr().out
+    )
+    apart, turns = load_config("apart.yaml"), load_config("turns.yaml")
+    assert (apart.run.pools, apart.num_devices) == ("separate", 4)
+    assert (turns.run.pools, turns.num_devices, turns.num_trainer_ranks) == ("colocated", 4, 4)
+    assert turns.rollout.replicas == 2
+
+    assert main(["import", "easyr1", str(theirs), *words, "trainer.n_gpus_per_node=5"]) == 2
+    assert "a replica has 2 devices, which do not both divide 5" in capsys.readouterr().out
+    assert main(["import", "easyr1", str(theirs), *words, "trainer.nnodes=2"]) == 2
+    assert (
+        "refused  trainer.nnodes: run.pools=colocated: turns are taken" in capsys.readouterr().out
+    )
+    assert main(["import", "easyr1", str(theirs), "run.pools=shared"]) == 2
+    assert "run.pools=shared: give separate or colocated" in capsys.readouterr().err
+    assert not Path("run.yaml").exists()
+
+
 def test_a_refused_or_unknown_key_writes_nothing(
     theirs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,12 +59,14 @@ async def until(client: AsyncRunClient, run_id: str, *states: RunState, step: in
 
 
 def test_two_runs_at_once_of_which_one_loses_its_launcher_and_one_is_paused(write_run, tmp_path):
+    """The first one's pools take turns on one device."""
     path = write_run()
 
     async def body(address: str) -> None:
         async with AsyncRunClient(address) as client:
             config = tree_of(path, run={"steps": 6, "keep_payloads": "all"})
-            first = (await client.create_run(config, request_id="1")).run_id
+            in_turns = ["run.pools=colocated"]
+            first = (await client.create_run(config, in_turns, request_id="1")).run_id
             second = (await client.create_run(config, request_id="2")).run_id
             await until(client, first, RunState.RUNNING, step=1)
             [launcher] = runs.processes(tmp_path, "launch", str(tmp_path / "managed" / first))

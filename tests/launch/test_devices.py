@@ -407,6 +407,7 @@ def test_colocated_pools_take_the_devices_that_either_names(pool: str) -> None:
 
 
 def test_colocated_pools_on_two_kinds_of_devices_are_refused() -> None:
-    config = make_config(replicas=1, ranks=1, sections=COLOCATED | APART)
+    named = {"trainer": {"device": "cuda"}}  # and that of the rollout is what the machine has
+    config = make_config(replicas=1, ranks=1, sections=COLOCATED | named)
     with pytest.raises(InputError, match=r"trainer\.device is cuda here, rollout\.device npu"):
         place(config, npu_machine(2, num_gpus=2))

@@ -8,7 +8,7 @@ import pytest
 
 import services
 from trimaran.cli.options import KINDS
-from trimaran.config import Endpoints, RunConfig, parse_config
+from trimaran.config import Endpoints, RunConfig, config_to_tree, parse_config
 from trimaran.errors import InputError
 from trimaran.launch.endpoints import fill_endpoints
 from trimaran.launch.environment import (
@@ -127,6 +127,30 @@ def test_a_second_look_changes_nothing(config: RunConfig) -> None:
     """`serve` starts anew when the environment differs: it must not do so for ever."""
     once = service_environment(config, "rollout", {"PATH": "/bin"})
     assert service_environment(config, "rollout", once) == once
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ("expandable_segments:True", ""),
+        ("page_size:1g, expandable_segments:True", "page_size:1g"),
+        ("max_split_size_mb:256", "max_split_size_mb:256"),
+    ],
+)
+def test_an_engine_that_sleeps_is_not_given_the_segments_that_its_sleep_mode_refuses(
+    config: RunConfig, given: str, left: str
+) -> None:
+    shell = {"PYTORCH_NPU_ALLOC_CONF": given}
+    tree = config_to_tree(config) | {"run": {"pools": "colocated"}}
+    colocated = parse_config(tree)
+    found = {
+        (one.run.pools, kind): service_environment(one, kind, shell)["PYTORCH_NPU_ALLOC_CONF"]
+        for one in (config, colocated)
+        for kind in ("rollout", "trainer")
+    }
+    assert found.pop(("colocated", "rollout")) == left
+    assert set(found.values()) == {given}
+    assert "PYTORCH_NPU_ALLOC_CONF" not in service_environment(colocated, "rollout", {})
 
 
 def test_only_what_computes_keeps_freed_memory(config: RunConfig) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trimaran.launch.long_logs import LOG_BYTES
 from trimaran.launch.processes import Processes
 from trimaran.launch.service_process import ServiceDiedError, ServiceProcess
 from trimaran.launch.site import Site
+from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
 from trimaran.runs import (
     EventKind,
@@ -34,6 +36,7 @@ from trimaran.runs import (
     events_stream,
     goal_key,
     launcher_lease,
+    overdue_key,
     run_from_tree,
     run_key,
     run_to_tree,
@@ -48,13 +51,14 @@ class Weak(SqliteStore):
     durability = WEAK
 
 
-def configure() -> RunConfig:
+def configure(pools: str = "separate") -> RunConfig:
     return parse_config(
         {
-            "run": {"name": "sums", "steps": 7},
+            "run": {"name": "sums", "steps": 7, "pools": pools},
             "model": {"path": "m"},
             "data": {"train": "d"},
             "reward": {"rules": {"exact_match": 1}},
+            "frozen_timeout": 4,
         }
     )
 
@@ -74,6 +78,8 @@ class Launched:
     processes: Processes | None = None
     is_away: bool = False
     """The controller cannot be told its goal."""
+    config: RunConfig = field(default_factory=configure)
+    more: list[ServiceProcess] = field(default_factory=list)
 
     async def set_goal(self, address: str, goal: Goal) -> None:
         if self.is_away:
@@ -84,9 +90,9 @@ class Launched:
         def on_start(processes: Processes) -> None:
             self.processes = processes
 
-        services = make_services(self.folder, tasks)
+        services = [*make_services(self.folder, tasks), *self.more]
         site = Site(services, no_replica, LocalChildren())
-        return await launch(configure(), self.run, site, self.store, self.set_goal, on_start)
+        return await launch(self.config, self.run, site, self.store, self.set_goal, on_start)
 
     async def put_goal(self, goal: Goal) -> None:
         await self.store.put(goal_key(self.run.run_id), {"goal": goal.value})
@@ -288,6 +294,41 @@ def test_deaths_and_restarts_are_events(tmp_path: Path) -> None:
             "reward is started again",
         ]
         assert {event.kind for event in await launched.events()} == {EventKind.PROCESS}
+
+    with_launcher(tmp_path, scenario)
+
+
+def test_a_replica_that_keeps_the_trainers_devices_is_ended_once(tmp_path: Path) -> None:
+    """Its next life is another than was asked to leave them."""
+
+    async def scenario(launched: Launched) -> None:
+        address = LOOPBACK.free_address()
+        script = Path(__file__).with_name("serving.py")
+        [replica] = make_services(tmp_path, {"rollout-0": "run"})
+        command = (sys.executable, str(script), address, str(tmp_path / "rollout-0"))
+        launched.more = [replace(replica, command=command, address=address)]
+        launched.config = configure("colocated")
+        key = overdue_key(launched.run.run_id)
+        await launched.store.put(key, {"rollout-0": "of a life before"})
+        task = asyncio.create_task(launched.launch({"controller": "finish"}))
+        first = await launched.up("rollout-0")
+        await launched.report(RunState.RUNNING)
+        await asyncio.sleep(2.5)  # it is asked for its health every second
+        assert is_alive(first)
+        (tmp_path / "rollout-0").unlink()
+        await launched.store.put(key, {"rollout-0": "does not sleep"})
+        second = await launched.up("rollout-0")
+        assert second != first
+        await asyncio.sleep(2.5)
+        assert is_alive(second)
+        (tmp_path / "controller-may-finish").touch()
+        await task
+        texts = [event.text for event in await launched.events()]
+        assert texts == [
+            "rollout-0 does not sleep; it is ended, and the trainer goes on",
+            "rollout-0 died (killed by SIGKILL); the run starts it again in 1 s",
+            "rollout-0 is started again",
+        ]
 
     with_launcher(tmp_path, scenario)
 

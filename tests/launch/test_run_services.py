@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from trimaran.cli.launch import prepared
-from trimaran.config import RunConfig, parse_config
+from trimaran.config import RunConfig, config_to_tree, parse_config
 from trimaran.errors import InputError
 from trimaran.launch.environment import followers_of, part_of
 from trimaran.launch.joining import num_of
-from trimaran.launch.run_services import remote_replica, remote_services
+from trimaran.launch.run_services import check_hosts, remote_replica, remote_services
 from trimaran.network import Host, check_tensors
 from trimaran.trust import TlsFiles, Trust
 
@@ -64,6 +64,18 @@ def test_one_machine_has_no_second_host() -> None:
     with pytest.raises(InputError, match="rollout.hosts: 2 hosts .* --launcher ray"):
         prepared(configure(hosts=2), "local", move_busy=False)
     assert prepared(configure(hosts=2), "external", move_busy=False).rollout.hosts == 2
+
+
+@pytest.mark.parametrize("launcher", ["ray", "external"])
+def test_pools_that_take_turns_are_on_one_host(launcher: str) -> None:
+    tree = config_to_tree(configure(max_replicas=2))
+    tree |= {"run": {"pools": "colocated", "groups_per_step": 12}, "trainer": {"data_parallel": 12}}
+    turns = parse_config(tree)
+    with pytest.raises(
+        InputError, match=f"colocated, and the launcher is `{launcher}`, .* one host"
+    ):
+        prepared(turns, launcher, move_busy=False)
+    check_hosts(turns, "local")
 
 
 def test_vllms_own_messages_between_hosts_want_a_trusted_network() -> None:

@@ -22,6 +22,7 @@ class Job:
     owner: str
     priority: int
     trainer: int
+    """Ranks with devices of their own; 0 where the replicas' are the trainer's in turns."""
     tensor_parallel: int
     min_replicas: int
     extra_replicas: int

@@ -84,6 +84,15 @@ def test_a_project_at_a_sink_is_a_plain_name(roots, project):
     assert admitted(roots, specify(metrics={"project": "My runs_1.2-b"})).metrics.project
 
 
+def test_what_cannot_be_in_the_operators_network_is_refused(roots):
+    text, network = specify(run={"pools": "colocated"}), NetworkSection(subnet="10.0.0.0/8")
+    assert admit(text, (), allow(roots), NO_LIMITS)[0].is_colocated
+    with pytest.raises(InputError, match=r"colocated, and network\.subnet is for several hosts"):
+        admit(text, (), allow(roots), NO_LIMITS, network)
+    alone = admit(specify(), (), allow(roots), NO_LIMITS, network)[0]
+    assert alone.network == network
+
+
 @pytest.mark.parametrize("key", ["model.path", "data.train", "data.validation", "trainer.load"])
 @pytest.mark.parametrize(
     ("named", "error"),

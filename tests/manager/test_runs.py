@@ -47,6 +47,7 @@ from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.store import open_store
 from trimaran.trust import LOCAL, ClientIdentity, Role
 
+TURNS = {"pools": "colocated", "groups_per_step": 16}
 ANN = ClientIdentity("ann", "ann", Role.SUBMITTER)
 BOB = ClientIdentity("bob", "bob", Role.SUBMITTER)
 
@@ -360,8 +361,12 @@ async def test_a_run_that_could_never_start_is_refused_with_the_reason(tmp_path:
                 r"trainer\.labels .*: no pool is like that",
             ),
             ({"rollout": {"device": "npu"}}, r"rollout\.device npu, .* there are gpu \(cuda"),
-            ({"trainer": {"data_parallel": 8}}, r"rollout\.replicas: the run needs 8 cuda for its"),
-            ({"rollout": {"tensor_parallel": 9}}, r"and 1 x 9 cuda, each replica in one pool"),
+            ({"trainer": {"data_parallel": 8}}, r"rollout\.replicas: the run needs 8 cuda for the"),
+            ({"rollout": {"tensor_parallel": 9}}, r"1 x 9 cuda for replicas, each of these in one"),
+            (
+                {"run": TURNS, "trainer": {"data_parallel": 9}, "rollout": {"replicas": 9}},
+                r"needs 9 x 1 cuda for replicas and trainer in turns, .* \(gpu has 8 cuda\)",
+            ),
         ]
         for sections, words in cases:
             with pytest.raises(InputError, match=words):
@@ -509,6 +514,33 @@ async def test_idle_devices_become_replicas_and_are_taken_back(tmp_path: Path) -
         devices = [device for grant in grants for device in grant]
         assert len(devices) == len(set(devices)) == 8
         await processes.store.close()
+
+
+@asynchronous
+async def test_pools_that_take_turns_are_given_their_devices_once(tmp_path: Path) -> None:
+    """Seven of eight devices as 3 + 4 in turns; what waits for one more gets none of theirs."""
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher, limits={"devices": 4}) as served:
+        alone = await create(served, tmp_path, "1", rollout={"replicas": 2})
+        four = {"trainer": {"data_parallel": 4}, "rollout": {"replicas": 2, "tensor_parallel": 2}}
+        in_turns = await create(served, tmp_path, "2", run=TURNS, **four)
+        waits = await create(served, tmp_path, "3")
+        for run_id in (alone, in_turns):
+            await until(lambda run_id=run_id: launcher.there.get(run_id) is Presence.THERE)
+        grants = [served.manager.records.get(run_id).grant for run_id in (alone, in_turns)]
+        devices = [device for grant in grants for device in grant.devices]
+        assert len(devices) == len(set(devices)) == 7
+        await until(lambda: "1 are free in gpu" in waiting_for(served, waits))
+        config = yaml.safe_load((tmp_path / "runs" / in_turns / "config.yaml").read_text())
+        assert config["trainer"]["devices"] == config["rollout"]["devices"] == [3, 4, 5, 6]
+        with pytest.raises(
+            InputError, match=r"colocated the run has 2, on the devices of its trainer"
+        ):
+            await served.runs.scale(ANN, in_turns, 1, 2)
+        assert (await served.runs.scale(ANN, in_turns, 2, 2)).replicas.max == 2
+        with pytest.raises(LimitError, match=r"counts them once\): 5 is more than .* devices, 4"):
+            five = {"trainer": {"data_parallel": 5}, "rollout": {"replicas": 5}}
+            await create(served, tmp_path, "4", run=TURNS, **five)
 
 
 @asynchronous

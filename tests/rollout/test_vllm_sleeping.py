@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from services.rollout.vllm.settings import engine_arguments
+from services.rollout.vllm.worker import WorkerExtension
 from tests.rollout.test_vllm_deadlines import (
     LOAD,
     NEW,
@@ -24,8 +27,8 @@ from trimaran.errors import BehindError, TransferError
 __all__ = ["engine", "llm"]
 
 HOST, NPU = Device("cpu", "gloo"), Device("npu", "hccl")
-SLEEP = {NPU: ["sleep 2"], HOST: ["pause", "drop_cache"]}
-WOKEN = ["wake weights", "wake kv_cache"]
+SLEEP = {NPU: ["keep_parameters", "sleep 2"], HOST: ["pause", "drop_cache"]}
+WOKEN = ["wake weights", "put_parameters_back", "wake kv_cache"]
 
 
 @pytest.fixture(params=[NPU, HOST], ids=["npu", "cpu"])
@@ -57,9 +60,7 @@ def test_weights_are_dropped_and_a_version_wakes_first_them_and_then_the_cache(e
         await engine.load_weights(SHADOW, OLD)  # awake
 
     asyncio.run(main())
-    before, after = (
-        (["wake weights"], ["wake kv_cache"]) if device is NPU else ([], ["restore_cache"])
-    )
+    before, after = (WOKEN[:2], WOKEN[2:]) if device is NPU else ([], ["restore_cache"])
     first = [LOAD[0], *before, *LOAD[1:5], *after, *LOAD[5:]]
     assert llm.events == [*first, *LOAD]
 
@@ -91,6 +92,23 @@ def test_a_load_waits_until_it_sleeps(engine, llm, device):
         sleeping.cancel()
 
     asyncio.run(main())
+
+
+def test_experts_that_were_turned_as_it_woke_are_what_they_were():
+    """What vLLM-Ascend 0.23 does in `NPUWorker.wake_up`."""
+    experts = torch.nn.Module()
+    experts.w2_weight = torch.nn.Parameter(torch.arange(24.0).reshape(2, 3, 4), requires_grad=False)
+    model = torch.nn.ModuleDict({"experts": experts, "norm": torch.nn.LayerNorm(4)})
+    before = dict(model.named_parameters())
+    worker = WorkerExtension()
+    worker.model_runner = SimpleNamespace(get_model=lambda: model)
+    worker.keep_parameters()
+    turned = experts.w2_weight.transpose(1, 2)
+    experts.w2_weight = torch.nn.Parameter(turned, requires_grad=False)
+    worker.put_parameters_back()
+    after = dict(model.named_parameters())
+    assert after.keys() == before.keys()
+    assert all(after[name] is before[name] for name in before)
 
 
 def test_sleep_mode_is_asked_for_where_devices_are_shared(monkeypatch):

@@ -318,8 +318,20 @@ def test_pools_that_cannot_take_turns_are_refused_with_what_to_change():
         ({"run": {"max_lag": 1}}, "run.max_lag is 1"),
         ({"rollout": {"replicas": 2}}, "(2 x 1 = 2) is not the number of trainer ranks (1,"),
         ({"trainer": four, "rollout": {"tensor_parallel": 2}}, "(1 x 2 = 2) is not the number"),
+        (
+            {"trainer": four, "rollout": {"tensor_parallel": 4, "hosts": 2}},
+            "rollout.hosts is 2: turns are taken on the devices of one host",
+        ),
         ({"rollout": {"max_replicas": 2}}, "rollout.max_replicas (2)"),
         (devices, "name different devices"),
+        (
+            {"trainer": {"device": "npu"}, "rollout": {"device": "cuda"}},
+            "trainer.device is npu, rollout.device cuda; name the same kind",
+        ),
+        (
+            {"trainer": {"labels": {"rack": "1"}}, "rollout": {"labels": {"rack": "2"}}},
+            "are of different pools; name the same in both",
+        ),
         ({"weight_sync": {"transport": "collective"}}, "weight_sync.transport is collective"),
         ({"network": {"subnet": "10.0.0.0/8"}}, "network.subnet is for several hosts"),
     ):

@@ -17,12 +17,23 @@ from tests.weight_sync.test_coordinator import (
     without_proofs,
 )
 from trimaran.errors import StaleEpochError
+from trimaran.runs import overdue_key
+from trimaran.store import open_store
 from trimaran.types import ProofLevel
 
 
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+async def recorded(folder, key):
+    store = await open_store(f"sqlite:{folder}/store.sqlite")
+    try:
+        record = await store.get(key)
+        return record and record.value
+    finally:
+        await store.close()
 
 
 def test_all_sleep_and_the_next_version_wakes_them(world, tmp_path):
@@ -106,6 +117,8 @@ def test_one_that_does_not_sleep_leaves_routing_and_the_others_go_on(world, tmp_
             await coordinator.sleep(CALLER)
             assert names(coordinator) == ["a"]
             assert "does not sleep" in coordinator.routing().unroutable["b"]
+            told = await recorded(tmp_path, overdue_key(RUN))
+            assert told == {"b": "does not sleep: b: connection refused"}
             await publish(coordinator, world, 2)
             assert names(coordinator) == ["a"]
             await join(coordinator, world, "b")
@@ -132,8 +145,52 @@ def test_a_controller_that_was_started_again_wakes_them_with_the_version_that_th
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("level", [ProofLevel.DELIVERED, ProofLevel.LOADED])
+def test_weight_sync_that_was_started_again_in_the_trainers_turn_wakes_nobody_before_its_end(
+    world, tmp_path, level
+):
+    async def scenario():
+        async with running(world, tmp_path, level=level) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world)
+            world.replicas["b"].commit = "gone"
+            await coordinator.sleep(CALLER)
+        world.replicas["b"].commit = "ok"
+        world.events.clear()
+        async with running(world, tmp_path, level=level) as coordinator:
+            await asyncio.sleep(0.1)
+            assert world.events == [], "neither read back nor brought up"
+            await publish_all(coordinator, world, 2)
+            await until(lambda: names(coordinator) == ["a", "b"])
+            assert not [event for event in world.events if "commits 0.1" in event]
+        world.events.clear()
+        async with running(world, tmp_path, level=level) as coordinator:  # which sleeps no longer
+            await join(coordinator, world, "b")
+            await until(lambda: names(coordinator) == ["a", "b"])
+
+    asyncio.run(scenario())
+
+
+def test_a_restart_of_both_in_the_trainers_turn_wakes_them_with_what_they_had(world, tmp_path):
+    async def scenario():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world)
+            await coordinator.sleep(CALLER)
+        async with running(world, tmp_path) as coordinator:
+            await coordinator.publish(await take_over(tmp_path), version_of(1))
+            await until(lambda: names(coordinator) == ["a"])
+            assert not world.replicas["a"].is_asleep
+        world.events.clear()
+        async with running(world, tmp_path) as coordinator:
+            await asyncio.sleep(0.1)
+            assert world.events == [], "it is awake"
+
+    asyncio.run(scenario())
+
+
 def test_one_that_sleeps_unknown_to_weight_sync_is_woken_by_what_it_says_of_itself(world, tmp_path):
-    """Weight sync was started again since: it takes the replica for awake until that is asked for tokens."""
+    """Its process was started again since: weight sync takes it for awake until it is asked for tokens."""
 
     async def scenario():
         async with running(world, tmp_path) as coordinator:

@@ -17,17 +17,20 @@ from trimaran.migrating.rows import FATES, Fate
 from trimaran.migrating.systems import SYSTEMS, recognize
 
 DOCUMENT = "docs/migrating.md"
+POOLS = "run.pools"
 
 
 def import_run(name: str, file: str, overrides: Sequence[str], output: str) -> int:
-    """Returns 2, and writes nothing, where a key is refused or unknown."""
+    """Returns 2, and writes nothing, where a key is refused or unknown. Of our keys `overrides` may give
+    run.pools: how many devices each pool has follows from it."""
     system, target = SYSTEMS[name], Path(output)
     if target.exists():
         raise InputError(f"{target}: is there already; name another file with -o")
-    given = read_given(Path(file), overrides)
+    ours = [word for word in overrides if word.startswith(f"{POOLS}=")]
+    given = read_given(Path(file), [word for word in overrides if word not in ours])
     if not system.is_mine(list(given.values)):
         _refuse_other(file, system, list(given.values))
-    made = convert(system, given.values)
+    made = convert(system, given.values, _in_turns(ours))
     for line in _summary(system, made, given.assumed):
         print(line)
     faults = _faults(made)
@@ -47,6 +50,13 @@ def import_run(name: str, file: str, overrides: Sequence[str], output: str) -> i
     )
     print(f"written: {target}; go on with: trimaran plan {target}, then trimaran train {target}")
     return 0
+
+
+def _in_turns(words: Sequence[str]) -> bool:
+    pools = [word.partition("=")[2] for word in words]
+    if wrong := [name for name in pools if name not in ("separate", "colocated")]:
+        raise InputError(f"{POOLS}={wrong[0]}: give separate or colocated")
+    return pools[-1:] == ["colocated"]
 
 
 def refuse_theirs(path: str) -> None:

@@ -90,16 +90,11 @@ def prepared(
 ) -> RunConfig:
     """Checked, and with addresses, where all of it is on this machine. Elsewhere each service finds
     its files, devices and address itself. `run`: one that may have begun."""
-    if launcher != "local" and config.is_colocated:
-        raise InputError(
-            f"run.pools: colocated, and the launcher is {launcher}, which chooses each process's devices"
-            " apart; leave --launcher out, or set run.pools=separate"
-        )
+    check_hosts(config, launcher)
     if launcher == "ray":
         from trimaran.launch.ray.cluster import check_installed  # late: others do not need it
 
         check_installed()
-    check_hosts(config, launcher)
     if launcher != "local":
         return config.model_copy(update={"endpoints": Endpoints()})
     check_run(config, has_checkpoint=run is not None and has_checkpoint(config, run))

@@ -43,6 +43,8 @@ COMPUTE = {
 NUMBERED = ("rollout", "follower", "trainer")
 """Kinds of which a run may have several."""
 
+ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
+
 CALLS = {
     "controller": ("reward", "weight-sync", "rollout", "trainer"),
     "weight-sync": ("trainer",),
@@ -72,12 +74,23 @@ def service_environment(
         and (kind == "controller" or not is_of_sink(name))
         and (kind != "reward" or not is_of_hub(name))
     }
+    if config.is_colocated and kind == "rollout":
+        inherited |= _without_segments(inherited)
     defaults = COMMON | (COMPUTE if kind in NUMBERED else {})
     if config.network.subnet is None:
         defaults |= network_environment(LOOPBACK, {})
     own = {"rollout": config.rollout, "follower": config.rollout, "trainer": config.trainer}
     threads = own[kind].threads if kind in own else 1
     return {**defaults, **inherited, "OMP_NUM_THREADS": str(threads)}
+
+
+def _without_segments(inherited: Mapping[str, str]) -> dict[str, str]:
+    """The allocator's options without the one with which vLLM-Ascend's sleep mode refuses to start, and
+    which guides set for the trainer's sake. vLLM on CUDA goes without it by itself."""
+    if ALLOCATOR not in inherited:
+        return {}
+    options = [option.strip() for option in inherited[ALLOCATOR].split(",")]
+    return {ALLOCATOR: ",".join(o for o in options if not o.startswith("expandable_segments:"))}
 
 
 def network_environment(host: Host, inherited: Mapping[str, str]) -> dict[str, str]:

@@ -81,6 +81,14 @@ class HealthWatch:
             return 0.0
         return self._silences.get(life, 0.0) + seconds
 
+    def end_overdue(self, name: str, why: str) -> None:
+        """Kills a replica that has not left its devices to the trainer, as far as it is the one that was
+        asked: who starts again has not answered us yet, and comes to the devices in its turn."""
+        child = self._processes.alive.get(name)
+        if child and child.incarnation in self._known:
+            self._note(f"{name} {why}; it is ended, and the trainer goes on")
+            self._processes.kill(name)
+
     def _judge(self, children: list[Child]) -> None:
         for child in children:
             silence, name = self._silences[child.incarnation], child.service.name

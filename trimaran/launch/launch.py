@@ -22,7 +22,7 @@ from trimaran.launch.scaling import Scaling
 from trimaran.launch.service_process import ServiceDiedError
 from trimaran.launch.site import Site
 from trimaran.run_context import RunContext
-from trimaran.runs import Goal, Run, RunState, launcher_lease, replicas_key
+from trimaran.runs import Goal, Run, RunState, launcher_lease, overdue_key, replicas_key
 from trimaran.store import Store
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class _Watch:
                     tasks.create_task(work)
                     for work in (
                         *(self._health.run(), self._reports.tell(), self._scale()),
-                        self._shorten_logs(),
+                        *(self._shorten_logs(), self._end_overdue()),
                     )
                 ]
                 waiting = tasks.create_task(self._processes.wait(self._reports.note))
@@ -170,6 +170,21 @@ class _Watch:
                     self._addresses = addresses
             except UnavailableError as error:
                 logger.warning("the run's store is away: %s", error)
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _end_overdue(self) -> None:
+        """Replicas that keep the devices of colocated pools in the trainer's turn; once each time."""
+        version = 0
+        while self._config.is_colocated:
+            try:
+                record = await self._store.get(overdue_key(self._run.run_id))
+            except UnavailableError as error:
+                logger.warning("the run's store is away: %s", error)
+            else:
+                if record is not None and record.version > version:
+                    version = record.version
+                    for name, why in record.value.items():
+                        self._health.end_overdue(name, why)
             await asyncio.sleep(POLL_SECONDS)
 
     async def _shorten_logs(self) -> None:

@@ -24,7 +24,13 @@ from trimaran.machine import read_machine
 
 
 def check_hosts(config: RunConfig, launcher: str) -> None:
-    """Raises InputError where a replica wants more hosts than the launcher has."""
+    """Raises InputError where a replica wants more hosts than the launcher has, and where pools that
+    take turns would be placed apart."""
+    if launcher != "local" and config.is_colocated:
+        raise InputError(
+            f"run.pools: colocated, and the launcher is `{launcher}`, which gives each process devices of"
+            " its own; take the launcher `local`, on one host, or set run.pools=separate"
+        )
     if launcher == "local" and config.rollout.hosts > 1:
         raise InputError(
             f"rollout.hosts: {config.rollout.hosts} hosts for one replica, and the launcher `local`"

@@ -64,10 +64,11 @@ class Conversion:
         return Counter(out.fate for key, out in self.outcomes.items() if key in self.given)
 
 
-def convert(system: System, given: Mapping[str, Any]) -> Conversion:
-    """Pure, but for files that are named: whether they are there, and how many rows they have."""
+def convert(system: System, given: Mapping[str, Any], in_turns: bool = False) -> Conversion:
+    """Pure, but for files that are named: whether they are there, and how many rows they have.
+    `in_turns`: as `Theirs` has it."""
     defaults = {row.key: row.default for row in system.rows if row.is_exact}
-    theirs = Theirs(given, defaults)
+    theirs = Theirs(given, defaults, in_turns)
     settings: dict[str, Any] = dict(system.always)
     outcomes: dict[str, Outcome] = {}
     num_defaults = len(settings)

@@ -36,6 +36,11 @@ your environment counts; without one the command names it. Most of verl's script
 device and need one word for that: `DEVICE=gpu trimaran import verl run_qwen3_8b_fsdp.sh …`.
 Words behind the file set their keys, as in Hydra: `key=value`, `+key=value`, and `~key` takes one away.
 
+**Devices.** In all three projects the same devices train and generate in turns. Here each pool has devices of its own by default,
+and the import shares theirs out, half to each. With the word `run.pools=colocated` behind the file the run takes turns as theirs does,
+on as many devices ([parallelism.md](parallelism.md#colocated-pools)). The command prints how many devices train and how many
+generate either way. Turns need one host and `run.max_lag: 0`, and the launcher `local`, alone or under a manager.
+
 Each key is one of these:
 
 - **mapped**: it became a key of ours with the same meaning;

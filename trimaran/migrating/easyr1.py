@@ -213,7 +213,7 @@ def _devices(value: Any, theirs: Theirs) -> Outcome:
         rollout_tensor=int(theirs[f"{ROLLOUT}.tensor_parallel_size"]),
         context=_ulysses(theirs),
     )
-    split = shape.split()
+    split = shape.split(theirs.in_turns)
     settings = split.settings()
     shared = split.data * shape.context > 1
     if shared and theirs[f"{ACTOR}.optim.strategy"] == "adamw":
@@ -633,7 +633,7 @@ ROWS: tuple[Row, ...] = (
         "trainer.data_parallel, rollout.replicas",
         8,
         "x nnodes devices, which train and generate in turns there; here half of them trains and half"
-        " generates",
+        " generates, or with `run.pools=colocated` behind the file all do both in turns",
         _devices,
     ),
     own(

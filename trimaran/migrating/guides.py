@@ -100,7 +100,8 @@ SWITCHES: tuple[Replaced, ...] = (
     Replaced(
         "colocated pools: rollout and trainer in turns on the same devices (`hybrid_engine`, `use_integrated_worker`, `free_cache_engine`, off-loading between phases)",
         "`run.pools: colocated` (separate). The import leaves it separate and gives half of the devices to"
-        " each pool: for turns give all of them to both. One host, and `run.max_lag: 0`",
+        " each pool; with the word `run.pools=colocated` behind the file all of them are given to both. One"
+        " host, and `run.max_lag: 0`",
     ),
     Replaced(
         "padding-free (`use_remove_padding`, `padding_free`), dynamic batches (`use_dynamic_bsz`, `dynamic_batching`)",

@@ -266,7 +266,7 @@ def _layout(value: Any, theirs: Theirs) -> Outcome:
         context=size("context_parallel_size"),
         expert=expert,
     )
-    split = shape.split()
+    split = shape.split(theirs.in_turns)
     settings: dict[str, Any] = {
         **split.settings(),
         "trainer.tensor_parallel": tensor,
@@ -637,7 +637,7 @@ ROWS: tuple[Row, ...] = (
         "trainer.data_parallel, rollout.replicas",
         None,
         "devices, which train and generate in turns there; here half of them trains and half"
-        " generates",
+        " generates, or with `run.pools=colocated` behind the file all do both in turns",
         _layout,
     ),
     ignored(f"{RL}.actor_resource.*", "devices are told apart by their kind"),

@@ -28,12 +28,15 @@ class Outcome:
 
 class Theirs:
     """The values of another system's run: what its file and command line give, else its defaults.
+    `in_turns`: its trainer and rollout are to take turns here, too (`run.pools: colocated`).
 
     Example: Theirs({"rollout.n": 8}, {"rollout.n": 1, "rollout.top_p": 1.0})["rollout.top_p"] == 1.0
     """
 
-    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-        self.given = given
+    def __init__(
+        self, given: Mapping[str, Any], defaults: Mapping[str, Any], in_turns: bool = False
+    ) -> None:
+        self.given, self.in_turns = given, in_turns
         self._defaults = defaults
 
     def __getitem__(self, key: str) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from trimaran.config import SinkName
+from trimaran.errors import InputError
 from trimaran.migrating.rows import Fate, Outcome, Theirs, is_on
 from trimaran.migrating.rows_file import column_names, count_rows
 
@@ -70,11 +71,22 @@ class Shape:
     context: int = 1
     expert: int = 1
 
-    def split(self) -> Split:
-        """Half of the devices train and the rest generates, or as near to it as the sizes go."""
+    def split(self, in_turns: bool = False) -> Split:
+        """Half of the devices train and the rest generates, or as near to it as the sizes go.
+
+        `in_turns`: all of them do both. Raises InputError where the sizes do not go.
+        """
         unit = self.tensor * self.pipeline * self.context
         # The smallest number of data-parallel ranks over which the experts divide.
         least = self.expert // math.gcd(self.expert, self.tensor * self.context)
+        if in_turns:
+            if self.devices % (unit * least) or self.devices % self.rollout_tensor:
+                raise InputError(
+                    f"run.pools=colocated: ranks come in {unit * least}s and a replica has"
+                    f" {self.rollout_tensor} devices, which do not both divide {self.devices}; leave the"
+                    " word out, or give other sizes"
+                )
+            return Split(self, self.devices // unit, self.devices // self.rollout_tensor, True)
         data = max(1, self.devices // 2 // (unit * least)) * least
         replicas = max(1, (self.devices - data * unit) // self.rollout_tensor)
         return Split(self, data, replicas)
@@ -86,6 +98,7 @@ class Split:
     data: int
     """Data-parallel ranks."""
     replicas: int
+    in_turns: bool = False
 
     @property
     def trainers(self) -> int:
@@ -97,9 +110,17 @@ class Split:
         return self.replicas * self.shape.rollout_tensor
 
     def settings(self) -> dict[str, Any]:
-        return {"trainer.data_parallel": self.data, "rollout.replicas": self.replicas}
+        sizes = {"trainer.data_parallel": self.data, "rollout.replicas": self.replicas}
+        return {"run.pools": "colocated", **sizes} if self.in_turns else sizes
 
     def text(self) -> str:
+        if self.in_turns:
+            return (
+                f"{self.trainers} devices of one host train and generate ({self.replicas} x"
+                f" {self.shape.rollout_tensor}) in turns, as there. Separate pools of these sizes would"
+                f" take {self.trainers + self.generators}; `trimaran plan` says what fits, and what waits"
+                " in the host's memory"
+            )
         total = self.trainers + self.generators
         more = (
             f", {total - self.shape.devices} more than there" if total > self.shape.devices else ""
@@ -108,7 +129,8 @@ class Split:
             f"there {self.shape.devices} devices train and generate in turns; here {self.trainers}"
             f" train and {self.generators} generate ({self.replicas} x"
             f" {self.shape.rollout_tensor}){more}. Choose other shares by trainer.data_parallel and"
-            " rollout.replicas; `trimaran plan` says what fits"
+            " rollout.replicas, or say run.pools=colocated behind the file, for turns as there;"
+            " `trimaran plan` says what fits"
         )
 
 
@@ -306,14 +328,14 @@ def reward_function(path: Any, name: Any, options: Mapping[str, Any], text: str 
 
 HERE = "the engine has devices of its own here, and nothing makes room for it"
 TURNS = (
-    "each pool has devices of its own here; with run.pools=colocated they take turns, and who waits gives"
-    " its memory there up"
+    "here `run.pools` says it: colocated pools take turns, and who waits gives its memory up; separate ones"
+    " have devices of their own"
 )
 PADDING = "micro-batches are packed: there is no padding to remove"
 ROOM = "there it makes room for the engine; leave it out where `trimaran plan` finds room"
 MEMORY = (
-    "there the trainer takes the rest of the device; here the engine is alone on it and may have more"
-    " (the default is 0.85)"
+    "there the trainer takes the rest of the device; here the engine is alone on it, in colocated pools"
+    " while it is awake, and may have more (the default is 0.85)"
 )
 IN_TRAINER = "the vision tower is a part of the trainer's model"
 WHOLE = "answers are drawn from the whole distribution, which the loss takes as given"
@@ -331,6 +353,9 @@ def validates_before(value: Any, theirs: Theirs) -> Outcome:
 def hosts(value: Any, theirs: Theirs) -> Outcome:
     if int(value) == 1:
         return Outcome("mapped")
+    if theirs.in_turns:
+        text = "run.pools=colocated: turns are taken on one host; leave the word out, or give 1"
+        return Outcome("refused", text)
     return Outcome(
         "noted", "several hosts: give network.subnet, and start it as docs/deploy.md says"
     )

@@ -866,7 +866,7 @@ ROWS: tuple[Row, ...] = (
         "trainer.data_parallel, rollout.replicas",
         8,
         "x nnodes devices, which train and generate in turns there; here half of them trains and half"
-        " generates",
+        " generates, or with `run.pools=colocated` behind the file all do both in turns",
         to.layout,
     ),
     own(

@@ -291,7 +291,7 @@ def layout(value: Any, theirs: Theirs) -> Outcome:
         context=_context(theirs),
         expert=size("expert_model_parallel_size"),
     )
-    split = shape.split()
+    split = shape.split(theirs.in_turns)
     settings: dict[str, Any] = {
         **split.settings(),
         "trainer.tensor_parallel": shape.tensor,

@@ -380,6 +380,7 @@ class VllmEngine:
                 await self._pause()
                 await self._workers.drop_cache()
             else:
+                await self._workers.keep_parameters()
                 await self.llm.sleep(level=2)
 
     async def _wake(self, what: str) -> None:
@@ -388,6 +389,8 @@ class VllmEngine:
             return
         if not self._device.on_host:
             await self.llm.wake_up(tags=[what])
+            if what == "weights":
+                await self._workers.put_parameters_back()
         elif what == "kv_cache":
             await self._workers.restore_cache()
 

@@ -42,6 +42,8 @@ class WorkerExtension:
     model_config: Any
     finish_weight_update: Any
     _reader: Reader
+    _kept: dict[str, torch.nn.Parameter]
+    """By name, while vLLM sleeps."""
     _cache_sizes: dict[torch.Tensor, int]
     """In bytes, of keys and values that were dropped."""
 
@@ -113,6 +115,23 @@ class WorkerExtension:
         for tensor, size in self._cache_sizes.items():
             tensor.untyped_storage().resize_(size)
             tensor.zero_()
+
+    def keep_parameters(self) -> None:
+        """Before vLLM goes to sleep."""
+        self._kept = dict(self.model_runner.get_model().named_parameters())
+
+    def put_parameters_back(self) -> None:
+        """After it woke with weights: the same objects, over the same memory, whose values are to come.
+
+        vLLM-Ascend 0.23 puts transposed views in the places of fused experts then, for callers that
+        load them without a reload. A reload copies into what the layer computes with, and would not fit.
+        """
+        model = self.model_runner.get_model()
+        for name, parameter in self._kept.items():
+            path, _, last = name.rpartition(".")
+            layer = model.get_submodule(path)
+            if getattr(layer, last) is not parameter:
+                setattr(layer, last, parameter)
 
     def pack_heads(self) -> None:
         """After every load: see `load.pack_heads`."""

@@ -81,6 +81,14 @@ class VllmWorkers:
         """As it was; what stood in it is gone."""
         await self._call("restore_cache")
 
+    async def keep_parameters(self) -> None:
+        """Before vLLM sleeps. Hold `turn`."""
+        await self._call("keep_parameters")
+
+    async def put_parameters_back(self) -> None:
+        """Once it has memory for weights again. Hold `turn`."""
+        await self._call("put_parameters_back")
+
     async def answer(self, on_turn: Callable[[], None]) -> None:
         """Returns once the core and every worker have taken a call. `on_turn` is called when it goes
         out: a load, which may be long, is waited for before."""

@@ -158,9 +158,13 @@ class CatchUps:
                 task.add_done_callback(log_failure)
                 self._tasks[member.name] = member, task
 
-    async def rest(self) -> None:
+    def begin_rest(self) -> None:
         """None begins until `go_on`: a replica that is brought up takes devices."""
         self._rests = True
+
+    async def rest(self) -> None:
+        """The same, and those that are under way end."""
+        self.begin_rest()
         await self._stop(list(self._tasks))
 
     def go_on(self) -> None:

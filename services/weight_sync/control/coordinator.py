@@ -57,6 +57,9 @@ logger = logging.getLogger(__name__)
 Published = tuple[Routing, dict[str, float]]
 
 HEARTBEATS_PER_TIMEOUT = 5
+SLEEP_SECONDS = 30.0
+"""For a replica to leave its devices to the trainer. It drops what it has there, which takes moments; a
+load that was under way is waited for."""
 
 
 class Coordinator:
@@ -107,8 +110,6 @@ class Coordinator:
         self._publisher = Publisher(parts, self._catch_ups)
         self._publishing = asyncio.Lock()
         """One version at a time."""
-        self._asleep: tuple[Member, ...] = ()
-        """Put to sleep since the last publication."""
         self._publications: dict[tuple[int, PolicyVersion], asyncio.Task[Published]] = {}
         """By epoch and version: what a controller began that was replaced is not its successor's."""
         self._leaving: set[asyncio.Task[None]] = set()
@@ -127,7 +128,10 @@ class Coordinator:
         """Goes on where a former process stopped."""
         if self._ledger.live is not None:
             logger.info("version %s is live, as recorded", self._ledger.live.version)
-            self._prover.resume()
+            if self._ledger.asleep:
+                self._catch_ups.begin_rest()
+            else:
+                self._prover.resume()
         self._sweeping = asyncio.create_task(self._sweep(), name="sweep for silent replicas")
         self._sweeping.add_done_callback(log_failure)
 
@@ -244,8 +248,9 @@ class Coordinator:
     async def sleep(self, caller: Caller) -> None:
         """Where the trainer has the same devices: every replica leaves them to it, until `publish`.
 
-        Read-backs end, and nobody is brought up meanwhile. A replica that does not sleep leaves routing;
-        the trainer waits for its devices. It stays what it is to a publication: live at its version.
+        Read-backs end, and nobody is brought up meanwhile, also after a restart of weight sync. A replica
+        that does not sleep within `SLEEP_SECONDS` leaves routing, and its launcher ends it. Who sleeps
+        stays what it is to a publication: live at its version.
         """
         await self.meet(caller)
         async with self._publishing:
@@ -254,8 +259,8 @@ class Coordinator:
             await self._prover.let_join(tuple(self._pool.members))
             await self._catch_ups.rest()
             await self._prover.finish_sample()
-            self._asleep = tuple(self._pool.members)
-            await self._pool.sleep(self._asleep, self._config.commit_timeout)
+            await self._ledger.note_asleep(True)
+            await self._pool.sleep(tuple(self._pool.members), SLEEP_SECONDS)
 
     async def publish(self, caller: Caller, version: PolicyVersion) -> Published:
         """Routing and metrics, once the version is live on at least one replica.
@@ -280,17 +285,22 @@ class Coordinator:
             async with self._publishing:
                 self._check_epoch(caller)
                 if self._is_live(version):
-                    # They hold it, and sleep: what a controller asks for that was started again.
-                    for member in self._asleep:
-                        self._pool.members.mark_held(member, None)
+                    await self._wake()
                 else:
                     metrics = await self._publisher.make_live(caller, version)
                     self.last_pause = metrics["weight_sync/pause/seconds"]
-                self._asleep = ()
         finally:
             self._catch_ups.go_on()
         await self._publisher.until_routable(version)
         return self.routing(), metrics
+
+    async def _wake(self) -> None:
+        """Those that sleep load what they had: what a controller asks for that was started again."""
+        if self._ledger.asleep:
+            for member in self._pool.members:
+                self._pool.members.mark_held(member, None)
+            await self._ledger.save_members()
+            await self._ledger.note_asleep(False)
 
     def _is_live(self, version: PolicyVersion) -> bool:
         """Raises OutOfOrderError when another version of the same or a later step is."""

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from services.weight_sync.control.members import Members
 from services.weight_sync.data.layout import numbers_of, unite
 from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json, num_bytes
+from trimaran.runs import overdue_key
 from trimaran.store import Store, entries
 from trimaran.types import (
     Caller,
@@ -63,6 +64,8 @@ class VersionLedger:
         """Of the live version, by replica."""
         self.read_back: dict[str, Ranges] = {}
         """Of the live version, by replica: the blocks that were read back and were right."""
+        self.asleep = False
+        """The replicas have left their devices to the trainer since the live version was committed."""
         self._slot = 1
         self._live_tree: dict[str, Any] = {}
         self._unwritten: dict[VersionId, dict[str, list[Any]]] = {}
@@ -77,6 +80,7 @@ class VersionLedger:
         tree = self._live_tree = await self._get(f"version/{commit['version']}")
         record = self._record(tree)
         self.live, self._slot = record.policy, commit["slot"]
+        self.asleep = await self._get("asleep") == str(self.live.version)
         self.manifest = manifest_from_json(await self._get(f"manifest/{self._slot}"))
         self.proofs = {proof.replica: proof for proof in record.proofs}
         self.read_back = {name: _read_back(row) for name, row in tree["proofs"].items()}
@@ -111,6 +115,16 @@ class VersionLedger:
         self.live, self.manifest, self._live_tree, self._slot = live, manifest, tree, slot
         self.proofs = {proof.replica: proof for proof in proofs}
         self.read_back = {}
+        self.asleep = False  # what is recorded of it names the version before
+
+    async def note_asleep(self, asleep: bool) -> None:
+        """Until the next version is committed, or the replicas are to wake with the live one."""
+        self.asleep = asleep and self.live is not None
+        await self._put("asleep", str(self.live.version) if self.live and asleep else "")
+
+    async def tell_overdue(self, why: Mapping[str, str]) -> None:
+        """The launcher, of replicas that have not left their devices, with the reasons."""
+        await self._store.put(overdue_key(self._run_id), dict(why))
 
     async def save_proofs(self, proofs: Sequence[Proof], right: Ranges = ()) -> None:
         """Each with its version, also when another is live by now: its tokens may still wait.

@@ -185,7 +185,8 @@ class ReplicaPool:
         return pause
 
     async def sleep(self, members: Sequence[Member], timeout: float) -> None:
-        """Each leaves its devices to the trainer. One that does not leaves routing: it ends, or has."""
+        """Each leaves its devices to the trainer. One that does not leaves routing, and is ended where it
+        has not ended yet: the trainer waits for its devices."""
         async with self.connected(members) as rollouts:
             answers = await asyncio.gather(
                 *(rollouts[member].sleep(timeout) for member in members), return_exceptions=True
@@ -197,6 +198,8 @@ class ReplicaPool:
             elif answer is not None:
                 raise answer
         await self.exclude(failed)
+        if failed:
+            await self._ledger.tell_overdue({m.name: why for m, why in failed.items()})
 
     def abort(self, members: Sequence[Member], version: VersionId, attempt: Attempt) -> None:
         """Told, not waited for: a replica that is gone must not hold up the others."""

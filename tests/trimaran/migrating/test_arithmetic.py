@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.trimaran.migrating.test_tables import converted
 from trimaran.config import RunConfig, parse_config
+from trimaran.errors import InputError
 from trimaran.migrating.shared import Shape
 
 
@@ -167,3 +168,32 @@ def test_devices_are_shared_out_so_that_every_size_divides(
     else:
         assert split.replicas == 1
         assert "more than there" in split.text() or split.trainers + split.generators <= devices
+    try:
+        turns = Shape(devices, rollout_tensor, tensor, pipeline, context, expert).split(True)
+    except InputError:
+        assert split.trainers > devices or rollout_tensor > devices
+    else:
+        assert turns.trainers == turns.generators == devices
+        assert (tensor * context * turns.data) % expert == 0
+        assert turns.settings()["run.pools"] == "colocated"
+
+
+def test_in_turns_every_project_has_as_many_devices_as_there() -> None:
+    verl = {
+        "trainer__n_gpus_per_node": 8,
+        "actor_rollout_ref__rollout__tensor_model_parallel_size": 2,
+    }
+    easyr1 = {"trainer__n_gpus_per_node": 8, "worker__rollout__tensor_parallel_size": 2}
+    mindspeed = {
+        "rl_config__actor_resource__num_npus": 8,
+        "generate_config__infer_tensor_parallel_size": 2,
+        "actor_config__tensor_model_parallel_size": 4,
+    }
+    for name, given_keys in (("verl", verl), ("easyr1", easyr1), ("mindspeed-rl", mindspeed)):
+        made = converted(name, in_turns=True, **given_keys)
+        assert made.having("refused") == {}
+        config = parse_config(made.tree)
+        assert config.is_colocated and config.rollout.replicas == 4
+        assert config.num_devices == config.num_trainer_ranks == config.num_rollout_devices == 8
+        apart = config_of(name, **given_keys)
+        assert not apart.is_colocated and apart.num_devices == 8

@@ -52,10 +52,10 @@ LEAST: dict[str, dict[str, Any]] = {
 each_system = pytest.mark.parametrize("system", SYSTEMS.values(), ids=lambda system: system.name)
 
 
-def converted(name: str, **given: Any) -> Conversion:
+def converted(name: str, in_turns: bool = False, **given: Any) -> Conversion:
     """`__` stands for a dot."""
     changes = {key.replace("__", "."): value for key, value in given.items()}
-    return convert(SYSTEMS[name], LEAST[name] | changes)
+    return convert(SYSTEMS[name], LEAST[name] | changes, in_turns)
 
 
 @each_system
