@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member
 from services.weight_sync.control.plan import plan_stage
 from services.weight_sync.data.layout import to_ranges
 from services.weight_sync.data.receiver import WeightReceiver
