@@ -20,7 +20,7 @@ from trimaran.types import Peer, PolicyVersion, Ranges, Replica
 
 class State(Enum):
     JOINING = auto()
-    """It registered, and has had no fault since."""
+    """It has had no fault since it registered, or since weight sync was started again."""
     PROVEN = auto()
     """Since it registered or had a fault, each block of what it had loaded was read back and was right."""
     FAILED = auto()
