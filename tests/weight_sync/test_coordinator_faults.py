@@ -33,6 +33,8 @@ class Run:
         self.joined: dict[str, int] = {}
         """Names with their incarnations; without those that have left."""
         self.leaving = ""
+        self.left: dict[str, int] = {}
+        """How many events there had been when this one had left."""
 
     async def start(self) -> None:
         self.world.points_left = None
@@ -64,6 +66,9 @@ class Run:
             assert process.checks_since_wrong < MANY_CHECKS, f"{replica.name} is known to be wrong"
         known = {r.name for r in routing.routable} | set(routing.unroutable)
         assert known - {self.leaving} == set(self.joined)
+        for name, before in self.left.items():
+            asked = [event for event in self.world.events[before:] if event.startswith(f"{name} ")]
+            assert not [e for e in asked if "stages" in e or "commits" in e], f"{name} has left"
 
     async def act(self, action: tuple) -> None:
         kind, *rest = action
@@ -74,6 +79,7 @@ class Run:
             if name in self.world.replicas:
                 setattr(self.world.replicas[name], what, how)
         elif kind == "join":
+            self.left.pop(rest[0], None)
             registered = self.coordinator.register(RUN, *self.world.add(rest[0]))
             self.joined[rest[0]] = (await registered).incarnation
         elif kind == "report" and rest[0] in self.joined:
@@ -112,7 +118,7 @@ class Run:
         await asyncio.sleep(0.001)
         async with asyncio.timeout(10):
             await self.coordinator.deregister(RUN, name, incarnation)
-            self.leaving = ""
+            self.leaving, self.left[name] = "", len(self.world.events)
             await publishing
 
     async def settle(self) -> None:
