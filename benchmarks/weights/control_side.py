@@ -89,7 +89,7 @@ class ControlSide:
 
     def time_plans(self) -> dict[str, float]:
         """Median seconds of planning one version for all replicas, by what is planned."""
-        from services.weight_sync.control.members import Member
+        from services.weight_sync.control.member import Member
         from services.weight_sync.control.plan import plan_relay, plan_stage
 
         members = [

@@ -41,7 +41,7 @@ from benchmarks.weights.transfer_model import (
 )
 from benchmarks.weights.versions import RUN_ID
 from services.weight_sync.control.coordinator import Coordinator
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member
 from services.weight_sync.control.plan import plan_relay, plan_stage
 from services.weight_sync.data.layout import make_layout
 from services.weight_sync.data.manifest import (

@@ -33,6 +33,7 @@ class Mutation:
 
 COORDINATOR = "services/weight_sync/control/coordinator.py"
 LEDGER = "services/weight_sync/control/ledger.py"
+MEMBER = "services/weight_sync/control/member.py"
 PROCESS_GROUPS = "services/weight_sync/transports/process_groups.py"
 PUBLISHING = "services/weight_sync/control/publishing.py"
 RECEIVER = "services/weight_sync/data/receiver.py"
@@ -145,9 +146,9 @@ MUTATIONS = (
     ),
     Mutation(
         "a replica that joins is routable once each of its blocks was right",
-        "services/weight_sync/control/proving.py",
-        "        joined = count(members.newest(member).right) == proof.num_blocks\n",
-        "        joined = True\n",
+        MEMBER,
+        "        if not self.holds(live) or count(self.right) < num_blocks:\n",
+        "        if not self.holds(live):\n",
         (
             "tests/weight_sync/test_proving.py"
             "::test_a_joiner_is_read_on_across_versions_until_it_is_through",
@@ -156,7 +157,7 @@ MUTATIONS = (
     Mutation(
         "a publication lets a joiner's read-back get somewhere",
         PUBLISHING,
-        "        await self._prover.let_join(self._without_fault())\n",
+        "        await self._prover.let_join(self._pool.members.taking_part())\n",
         "",
         (
             "tests/weight_sync/test_proving.py"
@@ -165,9 +166,9 @@ MUTATIONS = (
     ),
     Mutation(
         "after a fault a joiner is read back from the start",
-        "services/weight_sync/control/members.py",
-        "proven=False, right=(), reason=reason",
-        "proven=False, reason=reason",
+        MEMBER,
+        "state=State.FAILED, right=(), reason=reason",
+        "state=State.FAILED, reason=reason",
         (
             "tests/weight_sync/test_members.py"
             "::test_what_was_right_of_a_joiner_counts_until_it_has_a_fault_or_is_proven",
@@ -297,7 +298,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a replica whose weights were wrong gets another maker's name",
-        "services/weight_sync/control/members.py",
+        MEMBER,
         'f"{self.name}~{self.num_wrong}" if self.num_wrong else self.name',
         "self.name",
         (

@@ -30,6 +30,11 @@ class Run:
         self.world = World()
         self.folder = folder
         self.live_step = 0
+        self.joined: dict[str, int] = {}
+        """Names with their incarnations; without those that have left."""
+        self.leaving = ""
+        self.left: dict[str, int] = {}
+        """How many events there had been when this one had left."""
 
     async def start(self) -> None:
         self.world.points_left = None
@@ -59,7 +64,11 @@ class Run:
                 assert len(process.answered) == NUM_BLOCKS, f"{replica.name} was never proven"
             process.checks_since_wrong += process.answered_wrong
             assert process.checks_since_wrong < MANY_CHECKS, f"{replica.name} is known to be wrong"
-        assert {r.name for r in routing.routable} | set(routing.unroutable) <= set(NAMES)
+        known = {r.name for r in routing.routable} | set(routing.unroutable)
+        assert known - {self.leaving} == set(self.joined)
+        for name, before in self.left.items():
+            asked = [event for event in self.world.events[before:] if event.startswith(f"{name} ")]
+            assert not [e for e in asked if "stages" in e or "commits" in e], f"{name} has left"
 
     async def act(self, action: tuple) -> None:
         kind, *rest = action
@@ -70,7 +79,13 @@ class Run:
             if name in self.world.replicas:
                 setattr(self.world.replicas[name], what, how)
         elif kind == "join":
-            await self.coordinator.register(RUN, *self.world.add(rest[0]))
+            self.left.pop(rest[0], None)
+            registered = self.coordinator.register(RUN, *self.world.add(rest[0]))
+            self.joined[rest[0]] = (await registered).incarnation
+        elif kind == "report" and rest[0] in self.joined:
+            await self.coordinator.report(rest[0], "stream broke")
+        elif kind == "leave" and rest[0] in self.joined:
+            await self.leave(rest[0])
         elif kind == "restart":
             await self.stop()
             await self.start()
@@ -96,6 +111,16 @@ class Run:
         with suppress(UnavailableError, OutOfOrderError):
             await call
 
+    async def leave(self, name: str) -> None:
+        """While a version is published, which does not wait for it to the end."""
+        incarnation, self.leaving = self.joined.pop(name), name
+        publishing = asyncio.create_task(self.publish(None))
+        await asyncio.sleep(0.001)
+        async with asyncio.timeout(10):
+            await self.coordinator.deregister(RUN, name, incarnation)
+            self.leaving, self.left[name] = "", len(self.world.events)
+            await publishing
+
     async def settle(self) -> None:
         """Once nothing fails any more, every replica comes back by itself."""
         for process in self.world.replicas.values():
@@ -119,6 +144,7 @@ actions = st.one_of(
     ),
     st.tuples(st.just("behave"), names, st.just("commit"), st.sampled_from(["ok", "gone"])),
     st.tuples(st.just("behave"), names, st.just("proof"), st.sampled_from(["ok", "gone", "wrong"])),
+    st.tuples(st.sampled_from(["leave", "report"]), names),
     st.tuples(st.just("restart")),
     st.tuples(st.just("wait")),
 )
@@ -130,6 +156,8 @@ actions = st.one_of(
 @example([("publish", n) for n in range(1, 60, 3)])
 @example([("publish", n) for n in range(2, 60, 3)])
 @example([("publish", None), ("behave", "b", "proof", "wrong"), ("publish", None), ("wait",)])
+@example([("publish", None), ("behave", "b", "stage", "silent"), ("leave", "b"), ("join", "b")])
+@example([("leave", "a"), ("report", "b"), ("leave", "c"), ("restart",), ("leave", "b")])
 def test_what_is_routable_is_proven_at_the_live_version(steps):
     async def scenario(folder: Path) -> None:
         run = Run(folder)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member
 from services.weight_sync.control.plan import plan_stage
 from services.weight_sync.control.rounds import sources_of
 from services.weight_sync.data.arrival import Intake

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member
+from services.weight_sync.control.offers import check_offers
 from services.weight_sync.control.plan import (
     ask_order,
-    check_offers,
     delta_share,
     plan_catch_up,
     plan_relay,

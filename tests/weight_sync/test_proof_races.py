@@ -225,7 +225,7 @@ def test_a_fault_that_was_recorded_as_weight_sync_died_is_mended_after_its_resta
     async def scenario():
         died = asyncio.Event()
 
-        async def die(pool, member, reason):
+        async def die(*_):
             died.set()
             raise CrashError("the process is gone")
 

@@ -1,6 +1,7 @@
 import asyncio
 import math
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from services.weight_sync.control import proving
+from services.weight_sync.control.member import Member, State
 from services.weight_sync.control.members import Members
 from services.weight_sync.control.proving import (
     ReadBackProver,
-    find_fault,
+    find_wrong,
     sample_blocks,
     split_portions,
 )
@@ -62,12 +64,14 @@ def test_portions_worked_by_hand():
 
 def test_a_fault_names_tensor_and_block():
     digests = list_digests(MANIFEST)
-    assert find_fault(MANIFEST, ((0, 5),), digests) == ""
-    assert find_fault(MANIFEST, ((1, 2), (4, 5)), [digests[1], digests[4]]) == ""
+    assert find_wrong(MANIFEST, ((0, 5),), digests) == ((), "")
+    assert find_wrong(MANIFEST, ((1, 2), (4, 5)), [digests[1], digests[4]]) == ((), "")
     wrong = [*digests[:2], "f" * 32, *digests[3:]]
-    fault = find_fault(MANIFEST, ((0, 5),), wrong)
+    numbers, fault = find_wrong(MANIFEST, ((0, 5),), wrong)
+    assert numbers == (2,)
     assert fault.startswith(f"w block 2 (4..6 of axis 0): loaded {'f' * 32} instead of")
-    fault = find_fault(MANIFEST, ((0, 5),), digests[:4])
+    numbers, fault = find_wrong(MANIFEST, ((0, 5),), digests[:4])
+    assert numbers == (0, 1, 2, 3, 4)
     assert "4 digests were read back for 5 blocks" in fault
 
 
@@ -75,7 +79,7 @@ def test_a_portion_that_is_right_costs_what_it_has_and_not_what_the_manifest_has
     """A joiner of a model of 70 billion parameters has 4,000 portions, and there may be 64 joiners."""
     monkeypatch.delattr(proving, "list_blocks")
     digests = list_digests(MANIFEST)
-    assert find_fault(MANIFEST, ((1, 3),), digests[1:3]) == ""
+    assert find_wrong(MANIFEST, ((1, 3),), digests[1:3]) == ((), "")
 
 
 def proof(replica: str, step: int, num_loaded: int, fault: str = "") -> Proof:
@@ -186,7 +190,7 @@ def test_every_block_comes_round_whatever_the_pace_of_the_commits(
 class Ends:
     """A prover between a ledger and a replica of no process; all that it may wait for is virtual."""
 
-    def __init__(self, level: ProofLevel, share: float) -> None:
+    def __init__(self, level: ProofLevel, share: float, state: State = State.PROVEN) -> None:
         self.step, self.seconds = 1, 0.0
         self.num_read = 0
         self.seen: set[int] = set()
@@ -197,24 +201,34 @@ class Ends:
         replica, peer = World().add("a")
         self.members = Members()
         self.members.register(replica, peer, 0.0)
-        self.members.mark_proven(self.members.get("a"))
+        self.members.tell(self.a, lambda a: replace(a, state=state))
         config = WeightSyncSection(sample_share=share)
         ours: Any = self
         self.prover = ReadBackProver(config, ours, ours, level)
+
+    @property
+    def a(self) -> Member:
+        return self.members.get("a")
+
+    def load(self) -> None:
+        self.members.tell(self.a, lambda a: a.load(self.live, "a"))
+
+    def is_proven(self) -> bool:
+        return self.a.state is State.PROVEN
 
     async def commit(self) -> None:
         await self.prover.finish_sample()
         self.step += 1
         self.live, self.manifest = version_of(self.step), manifest_of(self.step)
         self.proofs, self.read_back = {"a": proof("a", self.step, 0)}, {}
-        self.members.mark_held(self.members.get("a"), self.live)
+        self.load()
         self.by_version[self.step] = set()
         self.prover.start_sample()
 
     async def join(self) -> None:
-        self.members.mark_held(self.members.get("a"), self.live)
+        self.load()
         self.by_version.setdefault(self.step, set())
-        await self.prover.prove_joiner(self.members.get("a"), self.live, self.manifest)
+        await self.prover.prove_joiner(self.a, self.live, self.manifest)
 
     @asynccontextmanager
     async def connected(self, members):
@@ -227,8 +241,8 @@ class Ends:
         self.seen |= set(numbers_of(right))
         self.by_version[self.step] |= set(numbers_of(right))
 
-    async def admit(self, member) -> None:
-        self.members.mark_proven(member)
+    async def admit(self, member, live, num_blocks) -> None:
+        self.members.tell(member, lambda m: m.prove(live, num_blocks, now()))
 
     async def exclude(self, failed) -> None:
         raise AssertionError(failed)
@@ -257,17 +271,16 @@ def test_a_joiner_is_read_on_across_versions_until_it_is_through(monkeypatch, le
     wait in vain; at `loaded` it waits for all of them."""
 
     async def scenario() -> None:
-        ends = Ends(level, share=1.0)
-        ends.members.mark_failed(ends.members.get("a"), "joins")
+        ends = Ends(level, share=1.0, state=State.JOINING)
         by_block(monkeypatch)
         num_commits = 0
-        while not ends.members.get("a").proven:
+        while not ends.is_proven():
             between, ends.seconds = schedule[num_commits % len(schedule)]
             joining = asyncio.create_task(ends.join())
             await asyncio.sleep(between)
             await ends.prover.let_join(tuple(ends.members))
             await cancel([joining])
-            if not ends.members.get("a").proven:
+            if not ends.is_proven():
                 await ends.commit()
             num_commits += 1
         assert num_commits <= (1 if level is ProofLevel.LOADED else 3 * NUM_BLOCKS)
@@ -279,8 +292,7 @@ def test_a_joiner_is_read_on_across_versions_until_it_is_through(monkeypatch, le
 
 def test_a_joiner_whose_read_back_hangs_delays_publications_by_bounded_time():
     async def scenario() -> None:
-        ends = Ends(ProofLevel.DELIVERED, share=1.0)
-        ends.members.mark_failed(ends.members.get("a"), "joins")
+        ends = Ends(ProofLevel.DELIVERED, share=1.0, state=State.JOINING)
         ends.seconds = 3600
         delays = []
         for _ in range(8):
@@ -302,17 +314,16 @@ def test_a_joiner_that_was_right_at_other_versions_is_read_at_the_one_that_it_jo
     """A commit in which it had no part came between its last portion and the proof of it."""
 
     async def scenario() -> None:
-        ends = Ends(ProofLevel.SAMPLED, share=0.5)
-        ends.members.mark_failed(ends.members.get("a"), "joins")
+        ends = Ends(ProofLevel.SAMPLED, share=0.5, state=State.JOINING)
         ends.seconds = 1.0
         joining = asyncio.create_task(ends.join())
         await asyncio.sleep(0.5)
         ends.step = 2
         ends.live, ends.manifest = version_of(2), manifest_of(2)
         await joining
-        assert not ends.members.get("a").proven and not ends.proofs
+        assert not ends.is_proven() and not ends.proofs
         await ends.join()
-        assert ends.members.get("a").proven
+        assert ends.is_proven()
         assert ends.proofs["a"].version == VersionId(0, 2)
         assert ends.proofs["a"].level is ProofLevel.SAMPLED
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member
 from services.weight_sync.control.plan import plan_stage
 from services.weight_sync.data.layout import to_ranges
 from services.weight_sync.data.receiver import WeightReceiver
@@ -22,6 +22,7 @@ from services.weight_sync.transports.door import DoorPatience
 from services.weight_sync.transports.relay_carrier import RelayCarrier
 from services.weight_sync.transports.relay_server import RelayServer
 from services.weight_sync.transports.relay_wire import (
+    BLOCK,
     END,
     FRAME,
     LENGTH,
@@ -485,6 +486,25 @@ def test_weights_that_are_being_replaced_are_had_elsewhere():
         assert moment.is_set()
         assert holds(receiver, snapshot)
         assert requests and requests[0][0][0] > 0
+
+
+def test_a_block_that_changed_while_it_was_sent_does_not_cost_its_peer(monkeypatch):
+    """The server says so next, and has the version again a moment later."""
+    snapshot, send, torn = make_snapshot(), relay_server._send_block, [True]
+
+    def tear(connection, holding, number):
+        if not torn:
+            return send(connection, holding, number)
+        torn.pop()
+        data = bytes(byte ^ 255 for byte in holding.read(number))
+        connection.send(FRAME.pack(BLOCK, number, len(data)) + data)
+        return False
+
+    monkeypatch.setattr(relay_server, "_send_block", tear)
+    with started() as ([sender], [receiver]):
+        sender.hold(snapshot)
+        stage(receiver, snapshot, by_relay(snapshot, sender.peer))
+        assert not torn and holds(receiver, snapshot)
 
 
 def test_a_frozen_peer_costs_a_moment_and_not_the_stage():

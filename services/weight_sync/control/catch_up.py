@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member, State
 from services.weight_sync.control.offers import Target, ask_senders
 from services.weight_sync.control.parts import Parts
 from services.weight_sync.control.pauses import Pauses
@@ -52,7 +52,7 @@ class CatchUp:
         try:
             proof = await self._prover.prove_joiner(member, live, manifest)
         except TrimaranError as error:
-            self._pool.members.mark_held(member, None)
+            self._pool.members.tell(member, Member.doubt)
             await self._pool.exclude({member: f"read-back of {live.version}: {error}"})
         else:
             if not proof.fault:
@@ -82,13 +82,14 @@ class CatchUp:
         except TrimaranError as error:
             logger.debug("%s has nothing staged: %s", member.name, error)
             return False
-        self._pool.members.mark_loaded(member, live)
+        self._pool.members.tell(member, lambda m: m.load(live, member.maker))
         return True
 
     async def _stage(self, member: Member, target: Target, attempt: Attempt) -> bool:
         live = target.version
         holders = self._pool.routable()
-        pullers = [m for m in self._pool.members.behind(live) if m == member or not m.reason]
+        behind = [m for m in self._pool.members if not m.is_proven_at(live)]
+        pullers = [m for m in behind if m.state is not State.FAILED or m.name == member.name]
         async with AsyncExitStack() as stack:
             target = await self._with_offers(stack, target)
             if not holders and not target.offers:
@@ -131,9 +132,6 @@ class CatchUps:
         """What each is being brought up to."""
         self._held_off: set[str] = set()
         self._rests = False
-        self._due: dict[str, tuple[Member, float]] = {}
-        """When a replica with these faults is tried again. It outlives the task: publications
-        that follow each other closely must not begin the pause anew each time."""
 
     def start(self) -> None:
         """For everyone that is behind.
@@ -193,7 +191,7 @@ class CatchUps:
         """Until the replica is proven at the live version or has registered again."""
         members = self._pool.members
         while members.is_current(member):
-            await asyncio.sleep(self._seconds_left(member.name))
+            await asyncio.sleep(self._seconds_left(members.newest(member)))
             before = members.newest(member)
             if not members.is_current(member) or self._pool.is_routable(before):
                 return
@@ -205,14 +203,7 @@ class CatchUps:
             if members.newest(member) == before:
                 await asyncio.sleep(self._pauses.first_retry)  # nobody can give it yet
 
-    def _seconds_left(self, name: str) -> float:
-        """Of the pause after the replica's last fault."""
-        member, now = self._pool.members.get(name), time.monotonic()
-        before, due = self._due.get(name, (None, now))
-        if member != before:
-            due = now
-            if member.failures:
-                pause = self._pauses.first_retry * 2.0 ** min(member.failures - 1, 30)
-                due += min(pause, self._pauses.longest_retry)
-            self._due[name] = member, due
-        return max(due - now, 0.0)
+    def _seconds_left(self, member: Member) -> float:
+        """Of the pause after its last fault, which goes on however closely publications follow each other."""
+        due = member.failed_at + self._pauses.before_retry(member.failures)
+        return max(due - time.monotonic(), 0.0)

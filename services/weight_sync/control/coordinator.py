@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from services.weight_sync.control.catch_up import CatchUps
 from services.weight_sync.control.former_life import find_gone
 from services.weight_sync.control.ledger import VersionLedger
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member, State
 from services.weight_sync.control.offers import Connect
 from services.weight_sync.control.parts import Parts
 from services.weight_sync.control.pauses import DEFAULT_PAUSES, Pauses
@@ -122,7 +122,7 @@ class Coordinator:
         life: nobody may be sent to them. Each comes back by registering."""
         for member in await find_gone(self._pool.members):
             logger.info("%s is gone since weight sync last ran", member.name)
-            self._pool.members.forget(member)
+            self._pool.members.tell(member, Member.leave)
 
     def start(self) -> None:
         """Goes on where a former process stopped."""
@@ -185,19 +185,16 @@ class Coordinator:
         await asyncio.shield(task)
 
     async def _drain(self, member: Member) -> None:
-        await self._pool.drain(member)
+        await self._pool.tell(member, Member.drain)
         async with self._publishing, self._catch_ups.held_off([member]):
-            await self._pool.forget(member)
+            await self._pool.tell(member, Member.leave)
 
     async def heartbeat(
         self, run_id: str, name: str, incarnation: int, live: PolicyVersion | None
     ) -> bool:
         """False when this incarnation is unknown. A replica that holds something else than it should catches up."""
         self.check_run(run_id)
-        member, differs = self._pool.heartbeat(name, incarnation, live)
-        if member is not None and differs:
-            await self._pool.correct(member, live)
-        return member is not None
+        return await self._pool.heartbeat(name, incarnation, live)
 
     async def report(self, name: str, reason: str) -> None:
         """The replica leaves routing, and returns once what it holds is proven again.
@@ -207,7 +204,7 @@ class Coordinator:
         if name in self._pool.members.drained:
             return
         member = self._pool.members.get(name)
-        if not member.reason:
+        if member.state is not State.FAILED:
             await self._pool.exclude({member: f"reported: {reason}"})
 
     async def list_proofs(self, versions: Sequence[VersionId]) -> tuple[Proof, ...]:
@@ -297,8 +294,8 @@ class Coordinator:
     async def _wake(self) -> None:
         """Those that sleep load what they had: what a controller asks for that was started again."""
         if self._ledger.asleep:
-            for member in self._pool.members:
-                self._pool.members.mark_held(member, None)
+            for member in tuple(self._pool.members):
+                self._pool.members.tell(member, Member.doubt)
             await self._ledger.save_members()
             await self._ledger.note_asleep(False)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member
 from trimaran.network import split
 
 CONNECT_SECONDS = 2.0

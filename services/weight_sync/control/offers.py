@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from services.weight_sync.control.plan import check_offers
-from trimaran.errors import OutOfOrderError
+from services.weight_sync.data.manifest import list_blocks
+from trimaran.errors import InputError, OutOfOrderError
 from trimaran.types import (
     Caller,
     Manifest,
@@ -82,3 +82,27 @@ def _check_held(version: PolicyVersion, rank: int, held: PolicyVersion) -> None:
             f"version {version.version} with root {version.root} cannot be sent:"
             f" trainer rank {rank} holds {held.version} with root {held.root}"
         )
+
+
+def check_offers(manifest: Manifest, offers: Sequence[Offer]) -> None:
+    """Raises InputError unless the offers hold every block exactly once."""
+    expected = 0
+    for first, end in sorted(pair for offer in offers for pair in offer.blocks):
+        if first > expected:
+            raise InputError(f"no sender offers {_name_blocks(manifest, expected, first)}")
+        if first < expected:
+            again = _name_blocks(manifest, first, min(end, expected))
+            raise InputError(f"more than one sender offers {again}")
+        expected = end
+    if expected < manifest.num_blocks:
+        raise InputError(
+            f"no sender offers {_name_blocks(manifest, expected, manifest.num_blocks)}"
+        )
+    if expected > manifest.num_blocks:
+        raise InputError(f"block {expected - 1} is offered; the manifest has {manifest.num_blocks}")
+
+
+def _name_blocks(manifest: Manifest, first: int, end: int) -> str:
+    """Example: "blocks 3..5 (lm_head.weight and on)"; `end` is exclusive."""
+    block = list_blocks(manifest.tensors)[first]
+    return f"blocks {first}..{end - 1} ({block.tensor.name} and on)"

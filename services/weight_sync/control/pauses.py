@@ -19,5 +19,10 @@ class Pauses:
     settle: float = 2.0
     """After a transfer's first failure, how long the others in its group may take to end theirs."""
 
+    def before_retry(self, failures: int) -> float:
+        """After so many in a row."""
+        doubled = self.first_retry * 2.0 ** min(failures - 1, 30)
+        return min(doubled, self.longest_retry) if failures else 0.0
+
 
 DEFAULT_PAUSES = Pauses()

@@ -17,11 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.weight_sync.control.members import Member
-from services.weight_sync.data.manifest import list_blocks, num_bytes
+from services.weight_sync.control.member import Member
+from services.weight_sync.data.manifest import num_bytes
 from services.weight_sync.data.sources import delta_of
 from trimaran.config import TransportName
-from trimaran.errors import InputError
 from trimaran.types import (
     Delta,
     Manifest,
@@ -63,30 +62,6 @@ class Plan:
     groups: tuple[GroupPlan, ...] = ()
 
 
-def check_offers(manifest: Manifest, offers: Sequence[Offer]) -> None:
-    """Raises InputError unless the offers hold every block exactly once."""
-    expected = 0
-    for first, end in sorted(pair for offer in offers for pair in offer.blocks):
-        if first > expected:
-            raise InputError(f"no sender offers {_name_blocks(manifest, expected, first)}")
-        if first < expected:
-            again = _name_blocks(manifest, first, min(end, expected))
-            raise InputError(f"more than one sender offers {again}")
-        expected = end
-    if expected < manifest.num_blocks:
-        raise InputError(
-            f"no sender offers {_name_blocks(manifest, expected, manifest.num_blocks)}"
-        )
-    if expected > manifest.num_blocks:
-        raise InputError(f"block {expected - 1} is offered; the manifest has {manifest.num_blocks}")
-
-
-def _name_blocks(manifest: Manifest, first: int, end: int) -> str:
-    """Example: "blocks 3..5 (lm_head.weight and on)"; `end` is exclusive."""
-    block = list_blocks(manifest.tensors)[first]
-    return f"blocks {first}..{end - 1} ({block.tensor.name} and on)"
-
-
 def plan_stage(
     manifest: Manifest,
     offers: Sequence[Offer],
@@ -94,8 +69,7 @@ def plan_stage(
     transport: TransportName,
     fan_out: int,
 ) -> Plan:
-    """All members at once, from the senders. Raises InputError for offers that do not fit."""
-    check_offers(manifest, offers)
+    """All members at once, from the senders."""
     patched = _patched(manifest, offers, members, transport)
     sources: dict[str, list[Source]] = {member.name: [] for member in members}
     groups: list[GroupPlan] = []

@@ -9,10 +9,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from services.weight_sync.control.ledger import VersionLedger
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member
+from services.weight_sync.control.members import Happened
 from services.weight_sync.control.tasks import cancel
 from trimaran.errors import TrimaranError
 from trimaran.types import (
@@ -91,10 +93,10 @@ class ReplicaPool:
         """Its tokens need a proof of their own: without one nobody would train on them."""
         proof = self._ledger.proofs.get(member.maker)
         is_proven = proof is not None and not proof.fault
-        return is_proven and member.proven and member.holds(self._ledger.live)
+        return is_proven and member.is_proven_at(self._ledger.live)
 
     def routing(self) -> Routing:
-        drained = frozenset(self.members.drained)
+        drained = self.members.drained
         routable = [member for member in self.routable() if member.name not in drained]
         names = {member.name for member in routable} | drained
         return Routing(
@@ -109,53 +111,45 @@ class ReplicaPool:
         await self._note_change()
         return member
 
-    async def drain(self, member: Member) -> None:
-        """It leaves routing at once."""
-        self.members.drained.add(member.name)
-        await self._note_change()
+    async def heartbeat(self, name: str, incarnation: int, held: PolicyVersion | None) -> bool:
+        """False when it is unknown, and has to register."""
+        member, now = self.members.find(name), time.monotonic()
+        if member is None or member.incarnation != incarnation:
+            return False
+        await self.tell(member, lambda m: m.hear(held, now))
+        return True
 
-    async def forget(self, member: Member) -> None:
-        """Nobody stages or commits on it any more."""
-        if self.members.find(member.name) is not None and self.members.is_current(member):
-            self.members.forget(member)
+    async def tell(self, member: Member, happened: Happened) -> None:
+        """As `Members.tell`; on record when it returns."""
+        if self._tell(member, happened):
             await self._note_change()
 
-    def heartbeat(
-        self, name: str, incarnation: int, claimed: PolicyVersion | None
-    ) -> tuple[Member | None, bool]:
-        """The member, None when unknown, and whether it holds something else than was believed."""
-        return self.members.note_sign(name, incarnation, claimed, time.monotonic())
+    def _tell(self, member: Member, happened: Happened) -> bool:
+        before = self.members.newest(member)
+        changed = self.members.tell(member, happened)
+        after = self.members.newest(member)
+        if after.failures > before.failures:
+            logger.warning("%s is not routable: %s", after.name, after.reason)
+        return changed
 
     async def exclude(self, failed: Mapping[Member, str]) -> None:
-        """They leave routing."""
+        """They have a fault, and leave routing."""
+        now = time.monotonic()
         for member, reason in failed.items():
-            logger.warning("%s is not routable: %s", member.name, reason)
-            self.members.mark_failed(member, reason)
+            self._tell(member, partial(Member.fail, reason=reason, now=now))
         if failed:
             await self._note_change()
 
-    async def correct(self, member: Member, held: PolicyVersion | None) -> None:
-        """It holds something else than was believed, or more than was known."""
-        self.members.mark_held(member, held)
-        if member.held is None:
-            await self._note_change()
-        else:
-            text = f"holds {held.version if held else 'nothing'} instead of {member.held.version}"
-            await self.exclude({member: text})
+    async def admit(self, member: Member, live: PolicyVersion, num_blocks: int) -> None:
+        """Its proof of `live` is on record: it is routable once all of its blocks were right."""
+        now = time.monotonic()
+        await self.tell(member, lambda m: m.prove(live, num_blocks, now))
+        self._changed.set()  # one that was proven before has its proof now
 
-    async def admit(self, member: Member) -> None:
-        """All that it has loaded is right."""
-        self.members.mark_proven(member)
-        self.members.note_answer(member, time.monotonic())
-        await self._note_change()
-
-    async def condemn(self, member: Member, reason: str) -> None:
-        """A block that it has loaded is wrong: it leaves routing, and only a load can mend it.
-
-        Its tokens bear another maker's name from that load on.
-        """
-        self.members.mark_wrong(member)
-        await self.exclude({member: reason})
+    async def condemn(self, member: Member, reason: str, maker: str) -> None:
+        """A block that it has loaded as `maker` is wrong: it leaves routing."""
+        now = time.monotonic()
+        await self.tell(member, lambda m: m.condemn(reason, maker, now))
 
     async def commit(
         self, live: PolicyVersion, members: Sequence[Member], timeout: float
@@ -177,10 +171,10 @@ class ReplicaPool:
         try:
             pause = await rollout.commit_weights(live, member.maker, timeout)
         except TrimaranError as error:
-            self.members.mark_held(member, None)
+            self.members.tell(member, Member.doubt)
             await self.exclude({member: f"commit {live.version}: {error}"})
             return None
-        self.members.mark_loaded(member, live)
+        self.members.tell(member, lambda m: m.load(live, member.maker))
         self._changed.set()
         return pause
 

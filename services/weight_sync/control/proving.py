@@ -26,10 +26,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from services.weight_sync.control.ledger import VersionLedger
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member
 from services.weight_sync.control.pool import ReplicaPool
 from services.weight_sync.control.tasks import cancel, deadline, log_failure, to_the_end
 from services.weight_sync.data.layout import count, numbers_of, subtract, unite
@@ -74,33 +74,27 @@ def _portions(manifest: Manifest, ranges: Ranges, num_bytes: int) -> tuple[Range
     return tuple(split_portions(list_blocks(manifest.tensors), ranges, num_bytes))
 
 
-def find_fault(manifest: Manifest, ranges: Ranges, digests: Iterable[str]) -> str:
-    """Names the first block whose digest is not the manifest's; empty when all are right."""
-    found = list(digests)
-    if len(found) != count(ranges):
-        return f"{len(found)} digests were read back for {count(ranges)} blocks"
-    wrong = find_wrong(manifest, ranges, found)
+def find_wrong(
+    manifest: Manifest, ranges: Ranges, digests: Sequence[str]
+) -> tuple[tuple[int, ...], str]:
+    """Numbers of the blocks whose digest is not the manifest's, and what is wrong with the first one; all
+    of them where it is not known which digest is whose."""
+    numbers = tuple(numbers_of(ranges))
+    if len(digests) != len(numbers):
+        return numbers, f"{len(digests)} digests were read back for {len(numbers)} blocks"
+    expected, wrong = list_digests(manifest), dict[int, str]()
+    for number, digest in zip(numbers, digests, strict=True):
+        if digest != expected[number]:
+            wrong[number] = digest
     if not wrong:
-        return ""  # once a portion: a list of all blocks takes 57 ms where there are 37,000
+        return (), ""  # once a portion: a list of all blocks takes 57 ms where there are 37,000
     number, digest = next(iter(wrong.items()))
     block = list_blocks(manifest.tensors)[number]
-    return (
+    return tuple(wrong), (
         f"{block.tensor.name} block {block.index} ({block.start}..{block.stop} of axis"
         f" {block.tensor.axis}): loaded {digest} instead of"
         f" {block.tensor.digests[block.index]}"
     )
-
-
-def find_wrong(manifest: Manifest, ranges: Ranges, digests: Sequence[str]) -> dict[int, str]:
-    """By number: each block whose digest is not the manifest's, with the digest that it has; every
-    block where it is not known which digest is whose."""
-    expected, wrong = list_digests(manifest), dict[int, str]()
-    if len(digests) != count(ranges):
-        return dict.fromkeys(numbers_of(ranges), "")
-    for number, digest in zip(numbers_of(ranges), digests, strict=True):
-        if digest != expected[number]:
-            wrong[number] = digest
-    return wrong
 
 
 class Windows:
@@ -254,7 +248,8 @@ class ReadBackProver:
         if live is None or manifest is None:
             return
         due: dict[Member, Ranges] = {}
-        for number, member in enumerate(self._ledger.members.proven(live)):
+        proven = (m for m in self._ledger.members if m.is_proven_at(live))
+        for number, member in enumerate(proven):
             if ranges := self._due(member, number, live, manifest):
                 due[member] = ranges
         for member in due:
@@ -375,28 +370,26 @@ class ReadBackProver:
                 digests = await rollouts[member].read_back(
                     version, portion, self._config.prove_timeout
                 )
-                if fault := find_fault(manifest, portion, digests):
-                    reading.wrong = tuple(find_wrong(manifest, portion, digests))
-                    reading.fault = fault
+                reading.wrong, reading.fault = find_wrong(manifest, portion, digests)
+                if reading.fault:
                     break
                 reading.right = unite(reading.right, portion)
-                self._pool.members.mark_right(member, portion)
+                read = partial(Member.read, blocks=portion, maker=reading.maker)
+                self._pool.members.tell(member, read)
                 note(portion)
 
     async def _conclude(self, member: Member, reading: _Reading) -> None:
         members, live, proof = self._pool.members, reading.live, reading.proof
         if proof.fault:  # whatever is loaded by now, tokens of it may still wait for their batch
             await self._ledger.save_fault(proof, reading.right, reading.wrong)
-        if not members.is_current(member) or not members.get(member.name).holds(live):
+        if not members.is_current(member) or not members.newest(member).holds(live):
             return  # what was read back is loaded no longer
         if self._ledger.live != live and not proof.fault:
             return  # it is about to take another version, and is proven at that one
         known = self._ledger.proofs.get(proof.replica, proof)
         if fault := proof.fault or known.fault:
-            await self._pool.condemn(member, f"proof of {live.version}: {fault}")
+            await self._pool.condemn(member, f"proof of {live.version}: {fault}", reading.maker)
             return
         right = unite(self._ledger.read_back.get(proof.replica, ()), reading.right)
         await self._ledger.save_proofs([replace(proof, num_loaded=count(right))], right)
-        joined = count(members.newest(member).right) == proof.num_blocks
-        if joined or proof.level is ProofLevel.LOADED:
-            await self._pool.admit(member)
+        await self._pool.admit(member, live, proof.num_blocks)

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from services.weight_sync.control.catch_up import CatchUps
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member, State
 from services.weight_sync.control.offers import Target, ask_senders
 from services.weight_sync.control.parts import Parts
 from services.weight_sync.control.pool import Attempt
@@ -74,10 +74,10 @@ class Publisher:
 
         `held` keeps their catch-ups off until they have committed.
         """
-        await self._prover.let_join(self._without_fault())
+        await self._prover.let_join(self._pool.members.taking_part())
         deadline = time.monotonic() + self._config.join_timeout
         while True:
-            members = self._without_fault()
+            members = self._pool.members.taking_part()
             attempt = self._pool.attempt(caller, members)
             async with AsyncExitStack() as stack:
                 # A catch-up that hangs must not hold the others up.
@@ -91,10 +91,6 @@ class Publisher:
                 seconds = self._config.join_timeout
                 raise UnavailableError(self._nobody(target.version, seconds, outcome.unstaged))
             await self._pool.wait_for_change(min(RETRY_SECONDS, left))
-
-    def _without_fault(self) -> tuple[Member, ...]:
-        everybody = tuple(self._pool.members)
-        return tuple(member for member in everybody if not member.failures) or everybody
 
     async def _stage_on(
         self, target: Target, attempt: Attempt, members: Sequence[Member]
@@ -119,7 +115,7 @@ class Publisher:
         proofs = [
             Proof(live.version, member.maker, staged.root, staged.num_blocks, 0)
             for member, staged in outcome.staged.items()
-            if self._pool.members.get(member.name).proven
+            if self._pool.members.get(member.name).state is State.PROVEN
         ]
         try:
             await self._ledger.commit(attempt.caller, live, target.manifest, proofs)

@@ -18,7 +18,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member
 from services.weight_sync.control.offers import Target
 from services.weight_sync.control.plan import Plan
 from services.weight_sync.control.pool import Attempt, Rollout

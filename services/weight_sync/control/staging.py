@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.weight_sync.control.members import Member
+from services.weight_sync.control.member import Member
 from services.weight_sync.control.offers import Target
 from services.weight_sync.control.pauses import Pauses
 from services.weight_sync.control.plan import Plan, delta_share, plan_relay, plan_stage

@@ -193,11 +193,12 @@ def _take_frame(pull: _Pull, connection: Connection) -> bool:
     if kind != BLOCK or target is None or size != len(target):
         raise _DroppedError(f"sent block {number} with {size} bytes, which was not asked for")
     connection.receive_into(target)
-    if connection.receive(1) != b"\x01":
-        raise ConnectionError("began to write over its weights")
     try:
         pull.job.land(number)
     except WrongBlockError as error:
+        # The peer is to blame unless it says next that it has begun to write over its weights.
+        if connection.receive(FRAME.size) == FRAME.pack(END, Reason.GONE, 0):
+            raise ConnectionError("began to write over its weights") from None
         raise _DroppedError(str(error)) from None
     del pull.missing[number]
     return True

@@ -129,12 +129,11 @@ class RelayServer:
 
 
 def _send_block(connection: Connection, holding: Holding, number: int) -> bool:
+    """False when it has been withdrawn, perhaps while it was sent."""
     data = holding.read(number)
     if data is None:
         return False
     connection.send(FRAME.pack(BLOCK, number, len(data)))
     connection.send(data)
     # The kernel has its own copy now: what is void was so before the last byte was copied.
-    valid = not holding.void
-    connection.send(bytes([valid]))
-    return valid
+    return not holding.void

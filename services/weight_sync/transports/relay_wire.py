@@ -5,9 +5,9 @@
     server  welcome    status (1), HMAC-SHA256(key, "server" + status + both nonces)
     puller  request    length (4), then root (16), base root (16; zeros: blocks instead of
                        pieces), seconds left (8, IEEE 754), block numbers as first, end, … (4 each)
-    server  block      1, number (4), size (8), the bytes, then 1 if they were still valid when
-                       the last of them had been copied into the connection, else 0
-    server  end        2, reason (4), 0 (8)
+    server  block      1, number (4), size (8), the bytes
+    server  end        2, reason (4), 0 (8); GONE at once after a block that may have changed while
+                       it was sent
 
 Blocks come in the order in which the server has them. The claim proves the
 puller before anything is given out, the welcome proves the server; the labels
@@ -30,7 +30,7 @@ from enum import IntEnum
 from services.weight_sync.data.layout import numbers_of
 from trimaran.types import Ranges
 
-MAGIC = b"TRIMRLY\x01"
+MAGIC = b"TRIMRLY\x02"
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 LENGTH = struct.Struct(">I")
