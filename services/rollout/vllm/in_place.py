@@ -63,13 +63,14 @@ class Targets:
         held = locate(place, tensor)
         start, stop = span(tensor, held)
         shape = list(tensor.shape)
-        part = getattr(place.module, place.parameter)
-        if shape:
+        part = getattr(place.module, place.parameter).detach()
+        if shape and part.ndim == len(shape):
             shape[tensor.axis] = stop - start
-            part = part.narrow(held.axis, held.offset, held.stop - held.start)
+            here = slice(held.offset, held.offset + held.stop - held.start)
+            part = part[(slice(None),) * held.axis + (here,)]
         if list(part.shape) != shape or not part.is_contiguous():
             raise InternalError(f"{tensor.name}: lies in {place.path} in another form")
-        return Target(part.detach().view(-1), start, stop)
+        return Target(part.view(-1), start, stop)
 
 
 def _why_not_plain(place: Place) -> str | None:
