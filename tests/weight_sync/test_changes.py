@@ -64,7 +64,7 @@ def test_they_turn_whole_tensors_of_the_base_into_the_version(seed, share):
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("embed", [(0, 5), (5, 30), (5, 37), (0, 37)]),
+        ("embed", [(0, 5), (5, 30), (5, 37), (0, 37), (37, 37), (9, 9)]),
         ("proj", [(0, 2), (2, 4), (2, 8), (4, 8), (0, 8)]),
         ("norm", [(0, 5)]),
     ],

@@ -45,6 +45,8 @@ class ChangedTensor:
         """
         shape, axis = self.info.shape or (1,), self.info.axis
         bounds = (0, *self.info.cuts, shape[axis])
+        if start == stop:
+            return self.positions[:0], self.values[:0]
         if not {start, stop} <= set(bounds):
             raise InputError(f"{self.info.name}: {start} to {stop} is no union of its blocks")
         first, last = bounds.index(start), bounds.index(stop)
