@@ -55,9 +55,9 @@ class Receiver:
     def stage(self, version, manifest, sources, limits, attempt, keep_held):
         if self.gate is not None:
             assert self.gate.acquire(timeout=10)
-        self.staged = SimpleNamespace(
-            version=version, shadow=SimpleNamespace(manifest=manifest, changes=None)
-        )
+        changes = SimpleNamespace(base_root=self.base) if self.base else None
+        shadow = SimpleNamespace(manifest=manifest, changes=changes)
+        self.staged = SimpleNamespace(version=version, shadow=shadow)
         self.events.append(f"staged {version.version}")
         return Staged(manifest.root, manifest.num_blocks, {Transport.MEMORY: 16})
 
