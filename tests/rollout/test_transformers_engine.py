@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -216,7 +217,7 @@ def test_after_a_delta_changed_elements_alone_are_written(model):
     new = {n: torch.where(torch.rand(v.shape) < 0.02, v + 1, v) for n, v in old.items()}
 
     async def main():
-        engine = create_engine(config_of(model), pick("cpu"))
+        engine: Any = create_engine(config_of(model), pick("cpu"))
         await engine.start()
         try:
             patched = patched_shadow_of(model, old, new)
