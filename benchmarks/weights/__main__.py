@@ -28,6 +28,7 @@ PARTS = {
     "same_host": "transfer:measure_same_host",
     "memory": "memory:measure_memory",
     "pause": "commit:measure_pause",
+    "after_delta": "commit:measure_after_delta",
     "proof": "commit:measure_proof",
     "reload": "files:measure_reload",
     "decode": "decode:measure_decode",

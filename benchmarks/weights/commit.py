@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 ROUNDS = 9
 ROUNDS_UNDER_LOAD = 5
 LOAD_TOKENS = 24
+CHANGED_SHARE = 0.0034
+"""Of all elements, by a step at learning rate 1e-6: `delta_elements_mean_at_1e-06`."""
+PLAIN_WORKER = "tests.rollout.plain_worker.PlainWorker"
 UNDER_WAY_SECONDS = 0.1
 SETTLE_SECONDS = 0.5
 """After completions were asked for, until all of them decode."""
@@ -99,6 +102,51 @@ async def _under_load(
 
     loaded = {side: lambda measure=measure: with_load(measure) for side, measure in sides.items()}
     return await _interleave(loaded, ROUNDS_UNDER_LOAD)
+
+
+def measure_after_delta(model: Path, work: Path) -> tuple[list[Row], str]:
+    return asyncio.run(_measure_after_delta(model))
+
+
+async def _measure_after_delta(model: Path) -> tuple[list[Row], str]:
+    async with running_engine(model, max_tokens=LOAD_TOKENS, worker=PLAIN_WORKER) as engine:
+        whole, patched = shadow_of(model), patched_shadow_of(model)
+        await call_worker(engine, "hold_local", str(model))
+        await engine.load_weights(whole, VersionId(0, 0))
+        why = await call_worker(engine, "write_changes", patched.description())
+        assert not why, f"changes alone cannot be loaded: {why}"
+        await engine.load_weights(patched, VersionId(0, 1))
+        await _read_back(engine, patched, ((0, patched.manifest.num_blocks),))
+
+        async def changes() -> float:
+            return await engine.load_weights(patched, VersionId(0, 1))
+
+        async def everything() -> float:
+            return await engine.load_weights(whole, VersionId(0, 0))
+
+        async def own() -> float:
+            begin = time.perf_counter()
+            await call_worker(engine, "load_local")
+            return time.perf_counter() - begin
+
+        found = await _interleave({"changes": changes, "whole": everything, "own": own}, ROUNDS)
+    rows = [
+        Row(
+            "pause_after_delta_against_own_load",
+            found["changes"] / found["own"],
+            "ratio",
+            0.1,
+            False,
+        ),
+        Row("pause_after_delta_seconds", found["changes"], "s", None, False),
+        Row("pause_whole_seconds", found["whole"], "s", None, False),
+        Row("own_load_seconds", found["own"], "s", None, False),
+    ]
+    return rows, (
+        f"median of {ROUNDS} interleaved rounds on an idle engine whose linear layers are not packed, as"
+        f" on an accelerator; {CHANGED_SHARE:.2%} of all elements changed, which is what a step at"
+        " learning rate 1e-6 changes at the mean (`delta`)"
+    )
 
 
 def measure_proof(model: Path, work: Path) -> tuple[list[Row], str]:
@@ -171,6 +219,27 @@ async def _read_back(engine: VllmEngine, shadow: Shadow, blocks: Ranges) -> floa
         "what the engine has loaded is not what was published"
     )
     return seconds
+
+
+def patched_shadow_of(model: Path) -> Shadow:
+    """Of a version that is a few elements away, over the model's own."""
+    import torch
+
+    from services.weight_sync.data.delta_stage import apply_verified
+    from services.weight_sync.data.shadow import Shadow
+
+    base, tensors = shadow_of(model), load_model(model)
+    before = snapshot_of(model, tensors)
+    generator = torch.Generator().manual_seed(0)
+    for value in tensors.values():
+        here = torch.rand(value.shape, generator=generator) < CHANGED_SHARE
+        value[here] *= 1.0078125
+    after = snapshot_of(model, tensors, reuse=before, keep_delta=True)
+    assert after.delta
+    shadow = Shadow(after.manifest, reuse=base)
+    apply_verified(shadow, after.delta, lambda: None)
+    assert shadow.changes
+    return shadow
 
 
 def shadow_of(model: Path, changed: bool = False) -> Shadow:

@@ -22,17 +22,18 @@ PROMPTS = [f"Tell a long story about the number {number}." for number in range(8
 
 @contextlib.asynccontextmanager
 async def running_engine(
-    model: Path, core: int = 0, max_tokens: int = 24, **weight_sync: Any
+    model: Path, core: int = 0, max_tokens: int = 24, worker: str = "auto", **weight_sync: Any
 ) -> AsyncIterator[VllmEngine]:
-    """Its core process has core `core` for itself; this process keeps to the others."""
+    """Its core process has core `core` for itself; this process keeps to the others. `worker`: a class
+    in the place of vLLM's own worker."""
     from services.rollout.vllm import engine as vllm_engine
     from trimaran.device import pick
 
     arguments = vllm_engine.engine_arguments
 
     def with_bench_worker(*given: Any) -> dict[str, Any]:
-        worker = "benchmarks.weights.engine_worker.BenchExtension"
-        return arguments(*given) | {"worker_extension_cls": worker}
+        extension = "benchmarks.weights.engine_worker.BenchExtension"
+        return arguments(*given) | {"worker_extension_cls": extension, "worker_cls": worker}
 
     vllm_engine.engine_arguments = with_bench_worker
     rollout = {"max_tokens": max_tokens, "max_concurrency": len(PROMPTS) * SAMPLES}

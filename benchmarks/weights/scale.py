@@ -287,7 +287,7 @@ def _stages(large: LargeModel, manifest: Manifest) -> list[tuple[str, float, str
     config = WeightSyncSection(relay_fan_out=4 * len(offers), stage_timeout=TIMEOUT_SECONDS)
     stock = Stock()
     byte = memoryview(b"\0")
-    stock.put(small.root, Holding(dict.fromkeys(range(small.num_blocks), byte)))
+    stock.show({(small.root, ""): Holding(dict.fromkeys(range(small.num_blocks), byte))})
     holder = RelayServer(config, "key", stock)
     receivers = [WeightReceiver(Device("cpu", "gloo"), 0, config) for _ in range(2)]
     holder.start()

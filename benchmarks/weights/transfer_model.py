@@ -124,7 +124,7 @@ def calibrate(digest_name: str) -> float:
     info = TensorInfo("w", "U8", (size,), 0, cuts, (digest,) * NUM_BLOCKS)
     manifest = build_manifest(digest_name, [info])
     stock = Stock()
-    stock.put(manifest.root, Holding(dict.fromkeys(range(NUM_BLOCKS), value.numpy().data)))
+    stock.show({(manifest.root, ""): Holding(dict.fromkeys(range(NUM_BLOCKS), value.numpy().data))})
     config = WeightSyncSection()
     holder = RelayServer(config, "key", stock)
     receiver = WeightReceiver(Device("cpu", "gloo"), 0, config)

@@ -155,6 +155,9 @@ class Engine(Protocol):
         """Replace all weights by those of `shadow`, under the running requests, which then go on
         under `version` with their keys and values computed anew. Returns the pause in seconds.
 
+        Where `shadow.changes` is not None, they are all that differs from the version that was loaded
+        last, and an engine may load them alone.
+
         The shadow must not be read after this returns: copy. Raises TransferError. After a failure,
         which includes being cancelled at its caller's deadline, nothing may be generated until a
         load succeeds.

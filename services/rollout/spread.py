@@ -13,7 +13,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-from services.weight_sync.data.receiver import StagedWeights, WeightReceiver
+from services.weight_sync.data.contents import StagedWeights
+from services.weight_sync.data.receiver import WeightReceiver
 from services.weight_sync.data.sources import delta_of
 from trimaran.errors import OutOfOrderError, TransferError, TrimaranError
 from trimaran.types import (
@@ -102,6 +103,7 @@ class SpreadReceiver:
                 raise TransferError(f"version {version.version} was given up while it was staged")
             left = max(deadline - time.monotonic(), 0.001)
             bounded = TransferLimits(bucket_bytes=limits.bucket_bytes, timeout=left)
+            staged.shadow.changes = None  # they lie on this host alone
             staged.shadow.elsewhere = tuple(
                 self._on_all(
                     lambda one: self._pull(one, version, manifest, sources, bounded, attempt),

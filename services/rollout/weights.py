@@ -53,7 +53,8 @@ from trimaran.types import (
 
 if TYPE_CHECKING:
     from services.rollout.spread import SpreadReceiver
-    from services.weight_sync.data.receiver import StagedWeights, WeightReceiver
+    from services.weight_sync.data.contents import StagedWeights
+    from services.weight_sync.data.receiver import WeightReceiver
 
 logger = logging.getLogger(__name__)
 
@@ -191,6 +192,8 @@ class ReplicaWeights:
                 if is_loaded and self.maker == maker:
                     return 0.0
                 raise OutOfOrderError(f"{version.version} is not staged on {self._name}")
+            if not self._has_base(staged, maker):
+                staged.shadow.changes = None
             await self._take_turn()
             self._num_loads += 1
             pause = await self._load(staged, version)
@@ -200,6 +203,14 @@ class ReplicaWeights:
             await self._in_thread("keeping a version", self._receiver.keep, version.version)
             logger.info("version %s is live after a pause of %.3f s", version.version, pause)
             return pause
+
+    def _has_base(self, staged: StagedWeights, maker: str) -> bool:
+        """Whether the engine has loaded what the changes are against. Under another maker it had a
+        wrong block, which none of them need mend."""
+        live, changes = self._live, staged.shadow.changes
+        if live is None or changes is None or self.is_asleep or maker != self.maker:
+            return False
+        return live.root == changes.base_root
 
     async def _take_turn(self) -> None:
         """That the trainer has the devices is no failure of a load."""

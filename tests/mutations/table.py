@@ -314,6 +314,36 @@ MUTATIONS = (
         ("tests/weight_sync/test_snapshot.py::test_minus_zero_counts_as_zero",),
     ),
     Mutation(
+        "changes alone are loaded over their base only",
+        "services/rollout/weights.py",
+        "        return live.root == changes.base_root\n",
+        "        return True\n",
+        (
+            "tests/rollout/test_weights.py"
+            "::test_changes_alone_are_loaded_over_their_base_and_nothing_else",
+        ),
+    ),
+    Mutation(
+        "an engine that had a wrong block is loaded whole",
+        "services/rollout/weights.py",
+        " or self.is_asleep or maker != self.maker:\n",
+        " or self.is_asleep:\n",
+        (
+            "tests/rollout/test_weights.py"
+            "::test_changes_alone_are_loaded_over_their_base_and_nothing_else",
+        ),
+    ),
+    Mutation(
+        "after a load that failed everything is loaded",
+        "services/rollout/vllm/engine.py",
+        "        if self._live is None:\n            description",
+        "        if False:\n            description",
+        (
+            "tests/rollout/test_vllm_deadlines.py"
+            "::test_after_changes_that_were_written_by_half_everything_is_loaded",
+        ),
+    ),
+    Mutation(
         "a delta is taken against its own base only",
         "services/weight_sync/data/delta_stage.py",
         "        if held is None or delta.base_root != held_root:\n",

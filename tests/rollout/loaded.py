@@ -31,7 +31,7 @@ from services.rollout.vllm.worker import WorkerExtension
 from services.weight_sync.data.manifest import list_blocks, list_digests
 from services.weight_sync.data.shadow import Shadow
 from tests.rollout.ascend_method import AscendUnquantizedFusedMoEMethod
-from tests.rollout.versions import shadow_of
+from tests.rollout.versions import patched_shadow_of, shadow_of
 from trimaran import model_folder
 from trimaran.choices import FAMILIES, Choices
 from trimaran.config import parse_config
@@ -167,6 +167,7 @@ class Checks:
             await self.load(second)
             await self.call("restore_head")
             found["stale head"] = await self.wrong(second.manifest)
+        found["changes"] = await self.changes(first)
         lacking = [name for name in self.weights if "layers.1" in name and "up_proj" in name][-1]
         rest = {name: value for name, value in self.weights.items() if name != lacking}
         try:
@@ -204,6 +205,33 @@ class Checks:
         shadow.buffer[piece.end - 2] ^= 1
         await self.load(shadow)
         return await self.wrong(shadow.manifest)
+
+    async def changes(self, first: Shadow) -> dict[str, Any]:
+        """Of a version that is a few elements away from the one that is loaded; then of one whose last
+        change is another than the manifest's, and of the first version again."""
+        others = {
+            name: torch.where(torch.rand(value.shape) < 0.02, 1.5 * value, value)
+            for name, value in self.weights.items()
+        }
+        good, bad = (patched_shadow_of(self.folder, self.weights, others) for _ in range(2))
+        assert good.changes and bad.changes
+        *_, last = bad.changes.tensors(bad.manifest.tensors)
+        last.values[-1] += 1
+        found: dict[str, Any] = {"last": last.info.name}
+        whole = self.engine._workers._update
+        for name, shadow in (("good", good), ("bad", bad)):
+            await self.load(first)
+            loads: list[str] = []
+
+            async def counted(*arguments: Any, loads: list[str] = loads) -> None:
+                loads.append("whole")
+                await whole(*arguments)
+
+            self.engine._workers._update = counted
+            await self.load(shadow)
+            self.engine._workers._update = whole
+            found[name] = {"loads": loads, "wrong": await self.wrong(shadow.manifest)}
+        return found
 
     async def wrong(self, manifest: Manifest) -> list[Any]:
         found = await self.engine.read_back(manifest, ((0, manifest.num_blocks),))

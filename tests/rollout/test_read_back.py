@@ -23,10 +23,12 @@ pytestmark = pytest.mark.e2e
 TIMEOUT = 240.0
 EMBEDDING = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight")
 OLDER_WORKER = "tests.rollout.older_worker.OlderWorker"
+PLAIN_WORKER = "tests.rollout.plain_worker.PlainWorker"
 ENGINES = {
     "llama, tied, one rank": ("llama", True, "bfloat16", 1, 2, "auto"),
     "llama, tied, vllm 0.23's worker": ("llama", True, "bfloat16", 1, 2, OLDER_WORKER),
     "qwen2, untied, two ranks": ("qwen2", False, "float32", 2, 2, "auto"),
+    "qwen2, two ranks with plain parameters": ("qwen2", False, "bfloat16", 2, 2, PLAIN_WORKER),
     "qwen2, tied, two ranks that share a head": ("qwen2", True, "bfloat16", 2, 1, "auto"),
     "qwen2 with experts, one of them shared": ("qwen2_moe", False, "bfloat16", 1, 2, "auto"),
     "qwen2.5-vl, one rank": ("qwen2_5_vl", False, "float32", 1, 2, "auto"),
@@ -114,6 +116,15 @@ def test_one_changed_element_is_found_in_its_block_and_nowhere_else(report, requ
         assert [tensor for tensor, _ in wrong] == [name.split()[1]], name
     if "-vl" in request.node.name:
         assert len([name for name in checks if "visual" in name]) > 10
+
+
+def test_after_a_delta_changes_alone_are_loaded_where_parameters_are_plain(report, request):
+    changes, is_plain = report["changes"], "plain parameters" in request.node.name
+    loads = [] if is_plain else ["whole"]
+    assert changes["good"] == {"loads": loads, "wrong": []}
+    assert changes["bad"]["loads"] == loads
+    found = [tensor for tensor, _ in changes["bad"]["wrong"]]
+    assert found == ([changes["last"]] if is_plain else [])
 
 
 def test_a_stale_packed_head_is_found(report):

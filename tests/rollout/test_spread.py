@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from services.rollout.spread import SpreadReceiver
+from services.weight_sync.data import delta_changes
 from services.weight_sync.data.memory import MemoryReader
 from services.weight_sync.data.receiver import WeightReceiver
 from services.weight_sync.data.shadow import open_shadow
@@ -155,7 +156,10 @@ def test_a_version_that_was_aborted_meanwhile_is_not_staged() -> None:
         assert all(one.receiver.staged is None for one in followers)
 
 
-def test_a_delta_travels_on_as_one_and_whole_to_a_host_that_lacks_its_base() -> None:
+def test_a_delta_travels_on_as_one_and_whole_to_a_host_that_lacks_its_base(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delta_changes, "MAX_SHARE", 1.0)
     values = make_values()
     first = snapshot_of(values)
     with hosts() as (sender, receiver, followers):
@@ -180,6 +184,8 @@ def test_a_delta_travels_on_as_one_and_whole_to_a_host_that_lacks_its_base() -> 
         sent.join()
         assert [any(s.delta for s in told) for told in followers[0].sources] == [False, True]
         assert [any(s.delta for s in told) for told in followers[1].sources] == [False, True, False]
+        assert receiver.staged
+        assert receiver.staged.shadow.changes is None, "a worker there could not read them"
         for one in followers:
             assert one.receiver.staged
             assert torch.equal(one.receiver.staged.shadow.buffer, second.buffer)

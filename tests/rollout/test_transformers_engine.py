@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from services.rollout.engine import Chunk, GenerationRequest, create_engine
 from services.rollout.temperature import check_temperature
 from services.rollout.transformers.batch import draws, inverse_cdf, likeliest
 from services.weight_sync.data.manifest import list_digests
-from tests.rollout.versions import shadow_of
+from tests.rollout.versions import patched_shadow_of, shadow_of
 from trimaran.config import parse_config
 from trimaran.device import pick
 from trimaran.errors import BehindError, DeadlineError
@@ -205,3 +206,34 @@ def test_draws_are_the_completions_own():
     assert torch.equal(draws(1, 2, 3, 8)[:4], draws(1, 2, 3, 4))
     keys = [(1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 3), (12, 3, 0), (1, 23, 0)]
     assert len({draws(*key, 1).item() for key in keys}) == len(keys)
+
+
+def test_after_a_delta_changed_elements_alone_are_written(model):
+    """In this process the shadow is the engine's to read: what is not in the changes is made wrong."""
+    from safetensors.torch import load_file
+
+    old = load_file(model / "model.safetensors")
+    torch.manual_seed(0)
+    new = {n: torch.where(torch.rand(v.shape) < 0.02, v + 1, v) for n, v in old.items()}
+
+    async def main():
+        engine: Any = create_engine(config_of(model), pick("cpu"))
+        await engine.start()
+        try:
+            patched = patched_shadow_of(model, old, new)
+            everything = ((0, patched.manifest.num_blocks),)
+            whole = patched.buffer.clone()
+            patched.buffer.zero_()
+            await engine.load_weights(first_version(model), VersionId(0, 0))
+            await engine.load_weights(patched, VersionId(0, 1))
+            alone = await engine.read_back(patched.manifest, everything)
+            await engine.sleep()
+            patched.buffer.copy_(whole)
+            await engine.load_weights(patched, VersionId(0, 1))  # over nothing
+            return patched, alone, await engine.read_back(patched.manifest, everything)
+        finally:
+            await engine.close()
+
+    patched, *found = asyncio.run(main())
+    right = dict(enumerate(list_digests(patched.manifest)))
+    assert found == [right, right]

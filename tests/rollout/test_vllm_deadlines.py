@@ -25,6 +25,7 @@ from trimaran.types import Sampling, VersionId
 OLD, NEW = VersionId(0, 1), VersionId(0, 2)
 REQUEST = GenerationRequest(1, (5, 6), Sampling(1.0, 8, 1, 0), {0: ()})
 SHADOW = SimpleNamespace(path="/nowhere", description=dict)
+PATCHED = SimpleNamespace(path="/nowhere", description=lambda: {"changes": {"path": "/there"}})
 
 
 class Llm:
@@ -34,6 +35,8 @@ class Llm:
         self.events: list[str] = []
         self.hangs: set[str] = set()
         self.fails: set[str] = set()
+        self.answers: dict[str, str] = {}
+        """Of a worker, by method."""
         self.errored = False
         self.engine_core = SimpleNamespace()
         self.output_processor = SimpleNamespace(request_states={})
@@ -51,7 +54,7 @@ class Llm:
             await self.call(args[0])
         except RuntimeError as error:
             return [[False, str(error)]]
-        return [[True, True]]
+        return [[True, self.answers.get(args[0], True)]]
 
     async def pause_generation(self, mode, clear_cache):
         await self.call("pause")
@@ -114,6 +117,33 @@ UPDATE = ["start_weight_update", "update_weights", "finish_weight_update"]
 
 
 LOAD = ["pause", *UPDATE, "pack_heads", "outputs", "resume"]
+
+
+@pytest.mark.parametrize(("answer", "rest"), [("", LOAD[-2:]), ("it is packed", LOAD[1:])])
+def test_changes_alone_are_loaded_where_the_workers_can_write_them(engine, llm, answer, rest):
+    llm.answers["write_changes"] = answer
+    asyncio.run(engine.load_weights(PATCHED, NEW))
+    assert llm.events == ["pause", "write_changes", *rest]
+
+
+@pytest.mark.parametrize("fault", ["hangs", "fails"])
+def test_after_changes_that_were_written_by_half_everything_is_loaded(engine, llm, fault):
+    llm.answers["write_changes"] = ""
+
+    async def main():
+        setattr(llm, fault, {"write_changes"})
+        if fault == "hangs":
+            await given_up(engine.load_weights(PATCHED, NEW))
+        else:
+            with pytest.raises(TransferError, match="write_changes failed"):
+                await engine.load_weights(PATCHED, NEW)
+        with pytest.raises(BehindError, match="no version"):
+            await engine._submit(REQUEST, [{0: ()}])
+        llm.hangs, llm.fails, llm.events = set(), set(), []
+        await engine.load_weights(PATCHED, NEW)
+
+    asyncio.run(main())
+    assert llm.events == LOAD
 
 
 @pytest.mark.parametrize("call", LOAD)

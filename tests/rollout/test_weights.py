@@ -49,11 +49,15 @@ class Receiver:
 
     def __init__(self, events):
         self.events, self.staged, self.gate = events, None, None
+        self.base = ""
+        """Root of the version that the next one is told to be a few changes away from."""
 
     def stage(self, version, manifest, sources, limits, attempt, keep_held):
         if self.gate is not None:
             assert self.gate.acquire(timeout=10)
-        self.staged = SimpleNamespace(version=version, shadow=SimpleNamespace(manifest=manifest))
+        changes = SimpleNamespace(base_root=self.base) if self.base else None
+        shadow = SimpleNamespace(manifest=manifest, changes=changes)
+        self.staged = SimpleNamespace(version=version, shadow=shadow)
         self.events.append(f"staged {version.version}")
         return Staged(manifest.root, manifest.num_blocks, {Transport.MEMORY: 16})
 
@@ -77,7 +81,8 @@ class Engine:
     async def load_weights(self, shadow, version):
         if self.may_load:
             await self.may_load.wait()
-        self.events.append(f"loaded {version}")
+        how = ", changes alone" if shadow.changes else ""
+        self.events.append(f"loaded {version}{how}")
         if self.fails:
             raise TransferError("torn")
         self.loaded = shadow.manifest
@@ -123,6 +128,40 @@ def test_a_version_is_staged_loaded_and_kept():
         assert await weights.commit(ONE, MAKER) == 0
 
     assert run(body) == ["staged 0.1", "loaded 0.1", "kept 0.1"]
+
+
+@pytest.mark.parametrize(
+    ("case", "loaded"),
+    [
+        ("the base is live", "loaded 0.2, changes alone"),
+        ("another base", "loaded 0.2"),
+        ("a wrong block was found", "loaded 0.2"),
+        ("the last load failed", "loaded 0.2"),
+        ("asleep", "loaded 0.2"),
+    ],
+)
+def test_changes_alone_are_loaded_over_their_base_and_nothing_else(turns, case, loaded):
+    own, _ = turns
+
+    async def body(weights, receiver, engine):
+        await publish(weights, ONE, FIRST)
+        maker = MAKER
+        receiver.base = FIRST.root
+        if case == "another base":
+            receiver.base = SECOND.root
+        elif case == "a wrong block was found":
+            maker = f"{MAKER}~1"
+        elif case == "the last load failed":
+            engine.fails = True
+            with pytest.raises(TransferError, match="torn"):
+                await publish(weights, TWO, SECOND)
+            engine.fails = False
+        elif case == "asleep":
+            await weights.sleep()
+        await weights.stage(TWO, SECOND, [], limits_of(10))
+        await weights.commit(TWO, maker)
+
+    assert [event for event in run(body, turn=own) if "loaded" in event][-1] == loaded
 
 
 @pytest.fixture

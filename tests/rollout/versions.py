@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from services.weight_sync.data.delta_stage import apply_verified
 from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.memory import DTYPE_NAMES
 from services.weight_sync.data.shadow import Shadow
@@ -14,7 +16,10 @@ from trimaran.model_folder import read_model_folder
 
 
 def snapshot_of(
-    folder: Path | None, tensors: dict[str, torch.Tensor], digest: str = "xxh3-128"
+    folder: Path | None,
+    tensors: dict[str, torch.Tensor],
+    digest: str = "xxh3-128",
+    **options: Any,
 ) -> Snapshot:
     """All of `tensors`, on the grid of the model in `folder`; None: each is one block."""
     specs = [
@@ -23,7 +28,7 @@ def snapshot_of(
     cut = cut_tensors(specs, read_model_folder(folder) if folder else None)
     parts = [Part(info.name, 0, info.shape[info.axis], tensors[info.name].detach()) for info in cut]
     num_blocks = sum(info.num_blocks for info in cut)
-    return take_snapshot(cut, parts, ((0, num_blocks),), digest)
+    return take_snapshot(cut, parts, ((0, num_blocks),), digest, **options)
 
 
 def shadow_of(
@@ -32,4 +37,18 @@ def shadow_of(
     snapshot = snapshot_of(folder, tensors, digest)
     shadow = Shadow(snapshot.manifest)
     shadow.buffer.copy_(snapshot.buffer)
+    return shadow
+
+
+def patched_shadow_of(
+    folder: Path | None, old: dict[str, torch.Tensor], new: dict[str, torch.Tensor]
+) -> Shadow:
+    """Of `new`, over the memory of `old`, as a delta makes it: with changes."""
+    before = snapshot_of(folder, old)
+    base = Shadow(before.manifest)
+    base.buffer.copy_(before.buffer)
+    after = snapshot_of(folder, new, reuse=before, keep_delta=True)
+    assert after.delta
+    shadow = Shadow(after.manifest, reuse=base)
+    apply_verified(shadow, after.delta, lambda: None)
     return shadow

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
-from services.weight_sync.data.receiver import StagedWeights, WeightReceiver
+from services.weight_sync.data.contents import StagedWeights
+from services.weight_sync.data.receiver import WeightReceiver
 from services.weight_sync.data.sender import WeightSender
 from services.weight_sync.data.shadow import Shadow
 from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot

@@ -106,7 +106,7 @@ def test_who_is_not_asked_to_keep_gives_the_second_shadow_back(ends):
         snapshot = make_snapshot(step)
         stage(keeper, snapshot, from_memory(snapshot), step=step, keep_held=keep)
         keeper.keep(VersionId(0, step))
-    assert keeper._spare is None
+    assert keeper._contents.spare is None
     assert torch.equal(keeper.held.shadow.buffer, make_snapshot(3).buffer)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from services.weight_sync.data import room
+from services.weight_sync.data import delta_changes, room
 from services.weight_sync.data.grid import cut_tensors
 from services.weight_sync.data.layout import to_ranges
 from services.weight_sync.data.manifest import list_blocks
@@ -109,6 +109,27 @@ def test_a_delta_makes_the_next_version_bit_for_bit(ends):
         == versions.delta.num_bytes
     )
     assert holds(other, snapshot)
+
+
+def test_an_engine_is_told_what_alone_a_delta_changed_until_it_has_loaded_it(ends, monkeypatch):
+    monkeypatch.setattr(delta_changes, "MAX_SHARE", 1.0)
+    sender, (receiver, _) = ends
+    versions = Versions(sender)
+    base = versions.snapshot
+    take_from_memory(receiver, base)
+    assert shadow_of(receiver.held).changes is None
+    old = dict(shadow_of(receiver.held).tensors())
+    written = {name: value.clone() for name, value in old.items()}
+    snapshot = versions.advance()
+    stage(receiver, snapshot, by_relay(snapshot, sender.peer, delta=versions.delta), step=2)
+    shadow = shadow_of(receiver.staged)
+    assert shadow.changes
+    assert shadow.changes.base_root == versions.manifests[0].root
+    for changed in shadow.changes.tensors(shadow.manifest.tensors):
+        written[changed.info.name].view(-1)[changed.positions.long()] = changed.values
+    assert all(torch.equal(written[name], value) for name, value in shadow.tensors())
+    receiver.keep(VersionId(0, 2))
+    assert shadow_of(receiver.held).changes is None
 
 
 def test_a_discarded_delta_gives_the_base_back(ends):

@@ -302,7 +302,9 @@ def test_a_peer_serves_no_more_pullers_than_it_may():
 def serving(snapshot, patience):
     """A relay that serves one puller at a time."""
     stock = Stock()
-    stock.put(snapshot.manifest.root, Holding(contents_of(snapshot.buffer, snapshot.layout)))
+    stock.show(
+        {(snapshot.manifest.root, ""): Holding(contents_of(snapshot.buffer, snapshot.layout))}
+    )
     config = CONFIG.model_copy(update={"relay_fan_out": 1})
     with closing(RelayServer(config, "key", stock, patience)) as server:
         server.start()
@@ -636,7 +638,9 @@ def test_blocks_travel_through_tls_and_a_stranger_gets_none(tmp_path):
     ours = SocketTls(Authority("ours").write(tmp_path / "ours"))
     theirs = SocketTls(Authority("theirs").write(tmp_path / "theirs"))
     snapshot, stock = make_snapshot(), Stock()
-    stock.put(snapshot.manifest.root, Holding(contents_of(snapshot.buffer, snapshot.layout)))
+    stock.show(
+        {(snapshot.manifest.root, ""): Holding(contents_of(snapshot.buffer, snapshot.layout))}
+    )
     with closing(RelayServer(CONFIG, "key", stock, tls=ours)) as server:
         server.start()
         source = by_relay(snapshot, Peer(server.address, "key", ""))

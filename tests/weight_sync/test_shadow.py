@@ -87,6 +87,30 @@ def test_a_shadow_of_some_blocks_has_what_it_holds(numbers):
             assert torch.equal(found[name], expected[name])
 
 
+@pytest.mark.parametrize("parts", [(0, 4), (2, 6), (4, 8), (6, 8), (0, 8)])
+def test_a_rank_assembles_its_part_alone(parts):
+    wide = TensorInfo("wide", "BF16", (1000, 8), 1, (2, 4, 6))
+    odd = TensorInfo("odd", "F32", (1000, 8), 1, (2, 4, 5, 6))
+    shadow = Shadow(manifest_of(*MANIFEST.tensors[:1], wide, odd))
+    expected = fill(shadow)
+    asked = []
+
+    def part(tensor):
+        asked.append(tensor.name)
+        return parts
+
+    found = dict(open_shadow(shadow.path, shadow.description(), MemoryReader(), 0, part))
+    assert asked == ["wide", "odd"]
+    length = parts[1] - parts[0]
+    for name in asked:
+        tensor = found[name]
+        assert tensor.shape == expected[name].shape
+        assert torch.equal(
+            tensor.narrow(1, parts[0], length), expected[name].narrow(1, parts[0], length)
+        )
+        assert tensor.untyped_storage().nbytes() <= tensor.itemsize * (1000 * length + 8)
+
+
 def test_memory_and_content_stay_with_the_next_version():
     first = Shadow(MANIFEST)
     fill(first)

@@ -230,18 +230,17 @@ def test_each_landed_block_is_looked_at_once():
     assert looks < 10 * count
 
 
-def test_a_withdrawn_version_takes_its_deltas_along():
+def test_what_is_no_longer_shown_is_withdrawn():
     stock = Stock()
-    whole, delta, other, again = (Holding({0: memoryview(b"x")}) for _ in range(4))
-    stock.put("root", whole)
-    stock.put("root", delta, "base")
-    stock.put("other", other)
+    whole, delta, other = (Holding({0: memoryview(b"x")}) for _ in range(3))
+    stock.show({("root", ""): whole, ("root", "base"): delta})
     assert (stock.find("root"), stock.find("root", "base")) == (whole, delta)
-    stock.withdraw("root")
-    assert (stock.find("root"), stock.find("root", "base")) == (None, None)
-    assert [item.void for item in (whole, delta, other)] == [True, True, False]
-    stock.put("other", again)
+    stock.show({("root", ""): whole, ("other", ""): other})
+    assert (stock.find("root"), stock.find("root", "base")) == (whole, None)
+    assert [item.void for item in (whole, delta, other)] == [False, True, False]
+    stock.show({("root", ""): other})
+    assert whole.void
+    assert stock.find("root") is other
+    assert not other.void
+    stock.show({})
     assert other.void
-    assert not again.void
-    stock.clear()
-    assert again.void

@@ -29,6 +29,7 @@ from trimaran.types import Manifest, Message, Ranges, VersionId
 if TYPE_CHECKING:
     import torch
 
+    from services.weight_sync.data.changes import Changes
     from services.weight_sync.data.shadow import Shadow
     from trimaran.device import Device
 
@@ -164,13 +165,16 @@ class TransformersEngine:
 
     def _load(self, shadow: Shadow, version: VersionId, load: object) -> float:
         started = time.monotonic()
-        self._live = None
+        live, self._live = self._live, None
         self._num_loads += 1
         try:
             for parameter, shape in self._shapes.items():
                 parameter.data = parameter.new_empty(shape)
             self._shapes = {}
-            _copy_weights(self._model, shadow)
+            if live is not None and shadow.changes is not None:
+                _write_changes(self._model, shadow.manifest, shadow.changes)
+            else:
+                _copy_weights(self._model, shadow)
         except Exception as error:
             raise TransferError(
                 f"version {version} did not load into transformers: {error}"
@@ -247,3 +251,15 @@ def _copy_weights(model: torch.nn.Module, shadow: Shadow) -> None:
             missing.discard(name)
     if missing:
         raise ValueError(f"the version lacks {', '.join(sorted(missing))}")
+
+
+def _write_changes(model: torch.nn.Module, manifest: Manifest, changes: Changes) -> None:
+    import torch
+
+    with torch.no_grad():
+        for changed in changes.tensors(manifest.tensors):
+            parameter = model.get_parameter(changed.info.name)
+            positions, values = (
+                part.to(parameter.device) for part in (changed.positions, changed.values)
+            )
+            parameter.view(-1).index_copy_(0, positions.long(), values.to(parameter.dtype))

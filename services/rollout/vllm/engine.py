@@ -355,7 +355,10 @@ class VllmEngine:
         started = time.monotonic()
         await self._pause()
         await self._wake("weights")
-        await self._workers.load(shadow.path, shadow.description())
+        description = shadow.description()
+        if self._live is None:
+            description["changes"] = None  # nobody knows what they would be written over
+        await self._workers.load(shadow.path, description)
         # After the load, which needs room of its own for a moment.
         await self._wake("kv_cache")
         self._is_asleep = False

@@ -161,6 +161,30 @@ def locate(place: Place, tensor: TensorInfo) -> Held:
     return _whole(tensor)
 
 
+def span(tensor: TensorInfo, held: Held) -> tuple[int, int]:
+    """(start, stop) of what this rank holds along the axis on which the tensor is cut. Raises
+    InternalError where that is no union of its blocks."""
+    shape, axis = tensor.shape or (1,), tensor.axis
+    if held.axis == axis:
+        start, stop = held.start, held.stop
+    elif (held.start, held.stop) == (0, shape[held.axis]):
+        start, stop = 0, shape[axis]
+    else:
+        raise _off_grid(tensor, held)
+    bounds = {0, *tensor.cuts, shape[axis]}
+    if start > stop or (start < stop and not {start, stop} <= bounds):
+        raise _off_grid(tensor, held)
+    return start, stop
+
+
+def _off_grid(tensor: TensorInfo, held: Held) -> InternalError:
+    return InternalError(
+        f"{tensor.name}: this rank holds {held.start} to {held.stop} of axis {held.axis}, which is no"
+        f" union of the version's blocks (axis {tensor.axis} is cut at {tensor.cuts or 'no place'});"
+        " choose another rollout.tensor_parallel"
+    )
+
+
 def _in_fused(place: Place, tensor: TensorInfo) -> Held:
     module, shard = place.module, place.shard
     assert shard is not None

@@ -30,7 +30,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 
 from services.rollout.read_back import Reader, digest_copies, list_wanted
 from services.rollout.vllm.experts import local_number, read_expert, read_turned
-from services.rollout.vllm.modules import Finder, Held, Place, check_stack, locate
+from services.rollout.vllm.modules import Finder, Held, Place, check_stack, locate, span
 from services.weight_sync.data.manifest import Block
 from services.weight_sync.data.memory import DTYPES
 from trimaran.errors import InternalError
@@ -156,7 +156,7 @@ def _cut(block: Block, held: Held, copy: torch.Tensor) -> torch.Tensor:
     tensor = block.tensor
     piece = copy
     if tensor.shape:
-        first, _ = _span(block, held)
+        first, _ = span(tensor, held)
         here = copy.narrow(held.axis, held.offset, held.stop - held.start)
         piece = here.narrow(tensor.axis, block.start - first, block.stop - block.start)
     if tuple(piece.shape) != block.shape:
@@ -170,30 +170,6 @@ def _cut(block: Block, held: Held, copy: torch.Tensor) -> torch.Tensor:
 
 
 def _is_here(block: Block, held: Held) -> bool:
-    """Whether this rank holds the block; raises InternalError where it holds a part of it."""
-    first, last = _span(block, held)
-    if block.stop <= first or last <= block.start:
-        return False
-    if block.start < first or last < block.stop:
-        raise _off_grid(block, held)
-    return True
-
-
-def _span(block: Block, held: Held) -> tuple[int, int]:
-    """What this rank holds along the axis on which the tensor is cut."""
-    shape, axis = block.tensor.shape or (1,), block.tensor.axis
-    if not 0 <= held.start <= held.stop <= shape[held.axis]:
-        raise _off_grid(block, held)
-    if held.axis == axis:
-        return held.start, held.stop
-    if held.stop - held.start != shape[held.axis]:
-        raise _off_grid(block, held)
-    return 0, shape[axis]
-
-
-def _off_grid(block: Block, held: Held) -> InternalError:
-    return InternalError(
-        f"{block.tensor.name}: this rank holds {held.start} to {held.stop} of axis {held.axis}, which"
-        f" is no union of the version's blocks ({block.start} to {block.stop} of axis"
-        f" {block.tensor.axis} is one); choose another rollout.tensor_parallel"
-    )
+    """Whether this rank holds the block."""
+    first, last = span(block.tensor, held)
+    return first <= block.start and block.stop <= last

@@ -103,6 +103,12 @@ class WorkerExtension:
         runner = self.model_runner
         load_shadow(runner.get_model(), self.model_config, runner.device, path, description)
 
+    def write_changes(self, description: dict[str, Any]) -> str:
+        """In the place of a whole load; see `load.write_changes`."""
+        from services.rollout.vllm.load import write_changes
+
+        return write_changes(self.model_runner.get_model(), description)
+
     def drop_cache(self) -> None:
         """The tensors stay the same objects, and those that see them, too: their memory alone goes."""
         self._cache_sizes = {

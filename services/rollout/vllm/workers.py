@@ -6,6 +6,7 @@ Each worker does its part of every call; those of one machine map the same shado
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,8 @@ from services.rollout.vllm.plugin import BACKEND
 from services.weight_sync.data.manifest import manifest_to_json
 from trimaran.errors import InputError, InternalError
 from trimaran.types import Manifest, Ranges
+
+logger = logging.getLogger(__name__)
 
 
 class VllmWorkers:
@@ -27,6 +30,8 @@ class VllmWorkers:
         self._reading = asyncio.Lock()
         self._is_update_open = False
         """An update was started and is not known to have ended."""
+        self._is_told = False
+        """Why changes are not loaded alone."""
 
     async def start(self, timeout: float) -> None:
         """Raises DeadlineError when the workers do not answer within `timeout` seconds, and
@@ -49,18 +54,28 @@ class VllmWorkers:
             return all(await self._call("install_fast_sampler"))
 
     async def load(self, path: str, description: dict[str, Any]) -> None:
-        """By vLLM's own calls where it has them. Hold `turn`.
+        """Changes alone, where there are any and every worker can write them; else everything, by
+        vLLM's own calls where it has them. Hold `turn`.
 
         A load that failed, or whose caller stopped waiting for it, may have left its update open
         in some workers, which would refuse the next one: so the next load abandons it first. A
         worker that stood still meanwhile has the calls in their order.
         """
+        if description.get("changes") and await self._write_changes(description):
+            return
         if self._transfer is None:
             await self._call("load_shadow", path, description)
         else:
             await self._update(path, description)
         # A call of its own: in vLLM 0.23 the worker's finish ends the reload, not our engine.
         await self._call("pack_heads")
+
+    async def _write_changes(self, description: dict[str, Any]) -> bool:
+        reasons = [why for why in await self._call("write_changes", description) if why]
+        if reasons and not self._is_told:
+            self._is_told = True
+            logger.info("every version is loaded whole, also after a delta: %s", reasons[0])
+        return not reasons
 
     async def _update(self, path: str, description: dict[str, Any]) -> None:
         if self._is_update_open:

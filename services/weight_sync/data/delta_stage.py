@@ -8,6 +8,7 @@ import torch
 
 from services.weight_sync.data.arrival import Intake, Verifier
 from services.weight_sync.data.delta import DeltaPieces, Undo, apply_pieces, undo
+from services.weight_sync.data.delta_changes import collect_changes
 from services.weight_sync.data.layout import Layout, numbers_of
 from services.weight_sync.data.manifest import list_blocks, list_digests, same_tensors
 from services.weight_sync.data.room import require_room
@@ -74,7 +75,7 @@ def fetch_pieces(intake: Intake) -> tuple[Layout, DeltaPieces]:
 
 
 def apply_verified(shadow: Shadow, delta: DeltaPieces, check: Callable[[], None]) -> Undo:
-    """`shadow` has the next version's manifest over the base's memory.
+    """`shadow` has the next version's manifest over the base's memory. It gets its `changes`.
 
     Raises TransferError, naming the block, when a piece is malformed or makes
     wrong bytes, and what `check` raises, which is asked before each block; the
@@ -86,6 +87,7 @@ def apply_verified(shadow: Shadow, delta: DeltaPieces, check: Callable[[], None]
         for number in delta.pieces:
             check()
             verifier.check(number)
+        shadow.changes = collect_changes(shadow, overwritten, delta.base_root)
     except BaseException:
         undo(shadow, overwritten)
         raise

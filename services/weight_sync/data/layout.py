@@ -110,10 +110,10 @@ def lay_out(blocks: Sequence[Block], ranges: Ranges | None) -> Layout:
     end = 0
     for block in wanted:
         same_tensor = pieces and pieces[-1].block.tensor is block.tensor
-        start = end if same_tensor else _align(end)
+        start = end if same_tensor else align(end)
         end = start + block.num_bytes
         pieces.append(Piece(block, start, end))
-    return Layout(tuple(pieces), _align(end))
+    return Layout(tuple(pieces), align(end))
 
 
 def _pick(blocks: Sequence[Block], number: int) -> Block:
@@ -122,7 +122,8 @@ def _pick(blocks: Sequence[Block], number: int) -> Block:
     return blocks[number]
 
 
-def _align(offset: int) -> int:
+def align(offset: int) -> int:
+    """The next cache line's."""
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 

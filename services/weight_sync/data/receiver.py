@@ -7,11 +7,12 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from services.weight_sync.data.arrival import Intake, Verifier, check_sources
-from services.weight_sync.data.delta import Undo, undo
+from services.weight_sync.data.contents import Contents, Overlaid, StagedWeights, give_all
+from services.weight_sync.data.delta import undo
 from services.weight_sync.data.delta_stage import apply_verified, check_base, fetch_pieces
 from services.weight_sync.data.layout import Layout, count
 from services.weight_sync.data.manifest import check_manifest
@@ -24,7 +25,7 @@ from services.weight_sync.transports.carrier import Carrier
 from services.weight_sync.transports.delta_stream import streams_of
 from services.weight_sync.transports.memory_carrier import host_name
 from services.weight_sync.transports.relay_server import RelayServer
-from services.weight_sync.transports.stock import Holding, Stock, contents_of
+from services.weight_sync.transports.stock import Holding, Stock
 from trimaran.config import WeightSyncSection
 from trimaran.device import Device
 from trimaran.errors import InputError, TransferError
@@ -46,24 +47,6 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
 """What a stage that was given up may take to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagedWeights:
-    """A version that arrived whole: every digest is that of its manifest."""
-
-    version: PolicyVersion
-    shadow: Shadow
-    attempt: str
-    """The stage that brought it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Overlaid:
-    """What a delta was applied to, in place."""
-
-    base: StagedWeights
-    undo: Undo
 
 
 class WeightReceiver:
@@ -105,14 +88,11 @@ class WeightReceiver:
         self._wanted = wanted
         self._turn = threading.Lock()
         """Held through a stage."""
-        self._state = threading.Lock()
+        self._state = threading.RLock()
         """Held for moments, around what follows."""
         self._under_way: tuple[str | None, Stop] = None, Stop()
         """Which attempt, and what ends it."""
-        self._staged: StagedWeights | None = None
-        self._overlaid: _Overlaid | None = None
-        self._held: StagedWeights | None = None
-        self._spare: Shadow | None = None
+        self._contents = Contents()
         self._carriers = carriers or make_carriers(device, index, host.address, tls)
         self._stock = Stock()
         self._key = secrets.token_hex(32)
@@ -130,12 +110,12 @@ class WeightReceiver:
 
     @property
     def staged(self) -> StagedWeights | None:
-        return self._staged
+        return self._contents.staged
 
     @property
     def held(self) -> StagedWeights | None:
         """What was kept; None from the moment in which a stage begins to write over it."""
-        return self._held
+        return self._contents.held
 
     def stage(
         self,
@@ -189,13 +169,10 @@ class WeightReceiver:
         the next stage. Does nothing when another stage has begun since.
         """
         with self._state:
-            if self._staged is not None and self._staged.version.version == version:
-                former, self._held = self._held, self._staged
-                self._staged = self._overlaid = None
-                if former is not None:
-                    if former.version.root != self._held.version.root:
-                        self._stock.withdraw(former.version.root)
-                    self._spare = former.shadow
+            staged = self._contents.staged
+            if staged is not None and staged.version.version == version:
+                staged.shadow.changes = None
+                self._become(self._contents.keep())
 
     def discard(self, version: VersionId, attempt: str = "") -> None:
         """Forget what the stage of this attempt brought; a delta is undone, and its base is held
@@ -210,17 +187,15 @@ class WeightReceiver:
         if under_way == attempt:
             stop.set(f"version {version} was discarded while it was staged")
         with hold(self._turn, CLOSE_SECONDS), self._state:
-            staged, overlaid = self._staged, self._overlaid
+            staged, overlaid = self._contents.staged, self._contents.overlaid
             if staged is None or (staged.version.version, staged.attempt) != (version, attempt):
                 return
-            self._staged = self._overlaid = None
-            self._stock.withdraw(staged.version.root)
             if overlaid is None:
-                self._spare = staged.shadow
-                self._give_held()
+                self._become(self._contents.discard())
             else:
+                self._become(Contents())
                 undo(overlaid.base.shadow, overlaid.undo)
-                self._hold(overlaid.base)
+                self._hold_again(overlaid.base)
 
     def close(self) -> None:
         """A stage under way raises at once."""
@@ -229,10 +204,10 @@ class WeightReceiver:
             with hold(self._turn, CLOSE_SECONDS), self._state:
                 for carrier in self._carriers.values():
                     carrier.close()
-                self._staged = self._overlaid = self._held = self._spare = None
+                self._become(Contents())
         finally:
             self._relay.close()
-            self._stock.clear()
+            self._stock.show({})
 
     def _begin(self, attempt: str | None) -> Stop:
         """Whoever asks takes the place of a stage that is under way."""
@@ -263,12 +238,27 @@ class WeightReceiver:
             raise TransferError(str(error)) from None
         return list(zip(sources, streams, strict=True)), wanted
 
+    def _become(self, contents: Contents) -> None:
+        """Whatever this receiver has, or has no more, passes here. The relay gives out what is in it,
+        and nothing else from this moment on: the other memory may be written to."""
+        with self._state:
+            self._contents = contents
+            self._stock.show(contents.given)
+
+    def _hold_again(self, base: StagedWeights) -> None:
+        """After its memory is as it was."""
+        self._become(Contents(held=replace(base, given=give_all(base.shadow))))
+
     def _stage_full(self, intake: Intake, attempt: str, keep_held: bool) -> Layout:
-        root = intake.version.root
-        memory = self._second_memory() if keep_held and self._can_keep() else self._give_up_memory()
+        contents = self._contents.make_way(beside=keep_held and self._can_keep())
+        memory, contents = contents.spare, replace(contents, spare=None)
+        self._become(contents)
         shadow = Shadow(intake.manifest, intake.wanted, memory, intake.check)
-        holding = Holding(contents_of(shadow.buffer, shadow.layout), filling=True)
-        self._stock.put(root, holding)
+        given = give_all(shadow, filling=True)
+        self._become(
+            replace(contents, coming=StagedWeights(intake.version, shadow, attempt, given))
+        )
+        (holding,) = given.values()
         verifier = Verifier(intake.manifest, shadow.buffer, shadow.layout)
 
         def landed(number: int) -> None:
@@ -278,87 +268,43 @@ class WeightReceiver:
         try:
             intake.fill(shadow.buffer, shadow.layout, landed, shadow.memory)
         except BaseException:
-            self._stock.withdraw(root)
-            if intake.settled:
-                self._spare = shadow
-            self._give_held()
+            self._become(replace(contents, spare=shadow if intake.settled else None))
             raise
         holding.complete()
-        with self._state:
-            self._staged = StagedWeights(intake.version, shadow, attempt)
+        self._become(self._contents.arrive())
         return shadow.layout
 
     def _stage_delta(self, intake: Intake, attempt: str) -> Layout:
-        base = self._held
+        base = self.held
         check_base(intake, base.version.root if base else "", base and base.shadow.manifest)
         assert base is not None, "check_base refuses a delta against nothing"
         layout, pieces = fetch_pieces(intake)
-        # Until here the base was as it is.
-        self._let_go()
-        self._spare = None  # a delta needs no second copy
+        # Until here the base was as it is. It needs no second memory beside it.
+        self._become(Contents())
         shadow = Shadow(intake.manifest, intake.wanted, reuse=base.shadow)
         try:
             overwritten = apply_verified(shadow, pieces, intake.check)
         except BaseException:
-            self._hold(base)
+            self._hold_again(base)
             raise
-        root = intake.version.root
-        self._stock.put(root, Holding(contents_of(shadow.buffer, shadow.layout)))
         views = {number: memoryview(piece) for number, piece in pieces.pieces.items()}
-        self._stock.put(root, Holding(views), pieces.base_root)
-        with self._state:
-            self._staged = StagedWeights(intake.version, shadow, attempt)
-            self._overlaid = _Overlaid(base, overwritten)
+        delta = {(intake.version.root, pieces.base_root): Holding(views)}
+        staged = StagedWeights(intake.version, shadow, attempt, give_all(shadow) | delta)
+        self._become(Contents(staged=staged, overlaid=Overlaid(base, overwritten)))
         return layout
 
     def _can_keep(self) -> bool:
         """Whether the host bears a second shadow and would still have room for a third."""
-        if self._held is None:
+        held = self.held
+        if held is None:
             return False
-        size = self._held.shadow.layout.num_bytes
+        size = held.shadow.layout.num_bytes
         room = find_room()
-        if self._spare is None and room.num_bytes < 2 * size:
+        if self._contents.spare is None and room.num_bytes < 2 * size:
             logger.warning(
                 "version %s is written over while the next one is staged: a second copy of %.0f MiB"
                 " would leave too little in %s, where %.0f MiB are free",
-                *(self._held.version.version, size / 2**20, room.where, room.num_bytes / 2**20),
+                *(held.version.version, size / 2**20, room.where, room.num_bytes / 2**20),
             )
             return False
         return True
-
-    def _second_memory(self) -> Shadow | None:
-        """Beside that of the held version, which stays; None where it is to be allocated."""
-        with self._state:
-            staged, self._staged = self._staged, None
-            spare, self._spare = self._spare, None
-        if staged is not None:
-            self._stock.withdraw(staged.version.root)
-            self._give_held()
-        return spare
-
-    def _give_up_memory(self) -> Shadow | None:
-        """Of the held version or of a discarded one; nobody reads it any more."""
-        held = self._let_go()
-        spare, self._spare = self._spare, None
-        return held.shadow if held else spare
-
-    def _let_go(self) -> StagedWeights | None:
-        """What was held; the relay gives nothing of it or of a forgotten version any more.
-
-        A version that is still staged may be read by an engine: its memory is dropped, not reused.
-        """
-        with self._state:
-            held, self._held = self._held, None
-            self._staged = self._overlaid = None
-        self._stock.clear()
-        return held
-
-    def _give_held(self) -> None:
-        """Through the relay, after a staged version of the same root has left it."""
-        if self._held is not None and self._stock.find(self._held.version.root) is None:
-            self._hold(self._held)
-
-    def _hold(self, weights: StagedWeights) -> None:
-        self._held = weights
-        contents = contents_of(weights.shadow.buffer, weights.shadow.layout)
-        self._stock.put(weights.version.root, Holding(contents))

@@ -15,7 +15,7 @@ from services.weight_sync.transports.collective import Collective
 from services.weight_sync.transports.delta_stream import delta_layout
 from services.weight_sync.transports.memory_carrier import host_name
 from services.weight_sync.transports.relay_server import RelayServer
-from services.weight_sync.transports.stock import Holding, Stock, contents_of
+from services.weight_sync.transports.stock import Holding, Key, Stock, contents_of
 from services.weight_sync.transports.streams import Stream
 from services.weight_sync.transports.terms import Terms
 from services.weight_sync.transports.turns import Turn
@@ -76,14 +76,14 @@ class WeightSender:
 
     def hold(self, snapshot: Snapshot | None) -> None:
         """What the relay gives out. Call with None before the snapshot's memory changes."""
-        self._stock.clear()
-        if snapshot is None:
-            return
-        root = snapshot.manifest.root
-        self._stock.put(root, Holding(contents_of(snapshot.buffer, snapshot.layout)))
-        if snapshot.delta is not None:
-            pieces = {n: memoryview(piece) for n, piece in snapshot.delta.pieces.items()}
-            self._stock.put(root, Holding(pieces), snapshot.delta.base_root)
+        given: dict[Key, Holding] = {}
+        if snapshot is not None:
+            root = snapshot.manifest.root
+            given[root, ""] = Holding(contents_of(snapshot.buffer, snapshot.layout))
+            if snapshot.delta is not None:
+                pieces = {n: memoryview(piece) for n, piece in snapshot.delta.pieces.items()}
+                given[root, snapshot.delta.base_root] = Holding(pieces)
+        self._stock.show(given)
 
     def open(self, group: TransferGroup, timeout: float) -> TransferGroup:
         """The group with its rendezvous address. Blocks for a moment.
@@ -157,7 +157,7 @@ class WeightSender:
                 end.close()
             self._ends = {}
         self._relay.close()
-        self._stock.clear()
+        self._stock.show({})
 
 
 def _same(opened: TransferGroup, asked: TransferGroup) -> bool:

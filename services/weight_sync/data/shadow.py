@@ -9,10 +9,14 @@ from typing import Any
 
 import torch
 
+from services.weight_sync.data.changes import Changes
 from services.weight_sync.data.layout import Layout, Piece, make_layout
 from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json
 from services.weight_sync.data.memory import DTYPES, HostMemory, MemoryReader, block_view
-from trimaran.types import Manifest, Ranges
+from trimaran.types import Manifest, Ranges, TensorInfo
+
+Part = Callable[[TensorInfo], tuple[int, int]]
+"""Elements start..stop (exclusive) of a tensor along its axis, a union of blocks."""
 
 
 class Shadow:
@@ -43,6 +47,8 @@ class Shadow:
         self.manifest = manifest
         self.elsewhere: tuple[str, ...] = ()
         """Paths of the same version's shadows on the engine's further hosts, each for its own host."""
+        self.changes: Changes | None = None
+        """What alone an engine may load that has loaded their base; None: it loads everything."""
         self.layout = make_layout(manifest.tensors, ranges)
         if reuse is not None and reuse.memory.size == self.layout.num_bytes:
             self.memory = reuse.memory
@@ -60,12 +66,14 @@ class Shadow:
         return self.memory.path
 
     def description(self) -> dict[str, Any]:
-        """Plain values: what `open_shadow` needs besides the path; no digests, which it does not."""
+        """Plain values: what `open_shadow` needs besides the path, and `open_changes`; no digests, which
+        they do not."""
         tensors = tuple(replace(tensor, digests=()) for tensor in self.manifest.tensors)
         return {
             "manifest": manifest_to_json(replace(self.manifest, tensors=tensors)),
             "ranges": [list(ends) for ends in self.layout.ranges],
             "elsewhere": list(self.elsewhere),
+            "changes": self.changes.description() if self.changes else None,
         }
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -80,7 +88,11 @@ class Shadow:
 
 
 def open_shadow(
-    path: str, description: dict[str, Any], reader: MemoryReader, host: int = 0
+    path: str,
+    description: dict[str, Any],
+    reader: MemoryReader,
+    host: int = 0,
+    part: Part | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of another process's shadow, only to be read. `host`: on which of the engine's hosts
     this is; the path is that of the first one.
@@ -88,31 +100,62 @@ def open_shadow(
     Example: dict(open_shadow(shadow.path, shadow.description(), MemoryReader()))["lm_head.weight"]
 
     `reader` keeps it mapped while its owner has it: the owner's next versions lie there again.
+    `part` is asked for each tensor that has to be assembled: it still has the full shape, and is
+    undefined outside its part, which alone takes memory.
     Raises TransferError when the owner is gone or the shadow is of another size.
     """
     ranges = tuple((first, end) for first, end in description["ranges"])
-    layout = make_layout(manifest_from_json(description["manifest"]).tensors, ranges)
+    layout = make_layout(tensors_of(description), ranges)
     reader.forget_gone()
     path = (path, *description["elsewhere"])[host]
-    return _tensors(reader.map(path, layout.num_bytes), layout)
+    return _tensors(reader.map(path, layout.num_bytes), layout, part)
 
 
-def _tensors(buffer: torch.Tensor, layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_of(description: dict[str, Any]) -> tuple[TensorInfo, ...]:
+    """Those of a `Shadow.description()`."""
+    return manifest_from_json(description["manifest"]).tensors
+
+
+def _tensors(
+    buffer: torch.Tensor, layout: Layout, part: Part | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
     for name, pieces in groupby(layout.pieces, key=lambda piece: piece.block.tensor.name):
-        yield name, _join(buffer, list(pieces))
+        yield name, _join(buffer, list(pieces), part)
 
 
-def _join(buffer: torch.Tensor, pieces: list[Piece]) -> torch.Tensor:
+def _join(buffer: torch.Tensor, pieces: list[Piece], part: Part | None) -> torch.Tensor:
     tensor, dtype = pieces[0].block.tensor, DTYPES[pieces[0].block.tensor.dtype]
-    axis, is_whole = tensor.axis, len(pieces) == tensor.num_blocks
-    in_a_row = buffer[pieces[0].start : pieces[-1].end].view(dtype)
-    if is_whole and (axis == 0 or not tensor.cuts):
-        return in_a_row.view(tensor.shape)
-    if is_whole and len({piece.block.shape for piece in pieces}) == 1:
+    axis = tensor.axis
+    if len(pieces) == tensor.num_blocks and (axis == 0 or not tensor.cuts):
+        return buffer[pieces[0].start : pieces[-1].end].view(dtype).view(tensor.shape)
+    start, stop = part(tensor) if part else (0, tensor.shape[axis])
+    joined = _empty_part(tensor, dtype, stop - start)
+    here = [piece for piece in pieces if start <= piece.block.start and piece.block.stop <= stop]
+    shape = here[0].block.shape if here else ()
+    target = joined.narrow(axis, start, stop - start)
+    if (
+        here
+        and len(here) * shape[axis] == stop - start
+        and {p.block.shape for p in here} == {shape}
+    ):
         # One copy for all blocks takes half the time of one for each.
-        return in_a_row.view(-1, *pieces[0].block.shape).movedim(0, axis).reshape(tensor.shape)
-    joined = torch.empty(tensor.shape, dtype=dtype)
-    for piece in pieces:
-        start, length = piece.block.start, piece.block.stop - piece.block.start
-        joined.narrow(axis, start, length).copy_(block_view(buffer, piece))
+        blocks = buffer[here[0].start : here[-1].end].view(dtype).view(len(here), *shape)
+        target.unflatten(axis, (len(here), shape[axis])).copy_(blocks.movedim(0, axis))
+        return joined
+    for piece in here:
+        first, length = piece.block.start - start, piece.block.stop - piece.block.start
+        target.narrow(axis, first, length).copy_(block_view(buffer, piece))
     return joined
+
+
+def _empty_part(tensor: TensorInfo, dtype: torch.dtype, length: int) -> torch.Tensor:
+    """Of the tensor's shape, with memory for `length` elements along its axis.
+
+    Each row begins so many elements behind the one before. So any `length` of them in a row have a
+    place of their own, and what stands beside them is their neighbours'.
+    """
+    shape = (*tensor.shape[: tensor.axis], length, *tensor.shape[tensor.axis + 1 :])
+    strides = torch.empty(shape, device="meta").stride()
+    size = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, strides, strict=True))
+    memory = torch.empty(max(size, 0), dtype=dtype, device="cpu")
+    return memory.as_strided(tensor.shape, strides)

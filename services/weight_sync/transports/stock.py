@@ -84,12 +84,12 @@ def contents_of(buffer: torch.Tensor, layout: Layout) -> dict[int, memoryview]:
 
 
 class Stock:
-    """By root; what is put under a key takes the place of what was there.
+    """By root.
 
     Example:
 
         stock = Stock()
-        stock.put(root, Holding(contents_of(snapshot.buffer, snapshot.layout)))
+        stock.show({(root, ""): Holding(contents_of(snapshot.buffer, snapshot.layout))})
         stock.find(root).read(7)  # the bytes of block 7
     """
 
@@ -97,26 +97,15 @@ class Stock:
         self._lock = threading.Lock()
         self._holdings: dict[Key, Holding] = {}
 
-    def put(self, root: str, holding: Holding, base_root: str = "") -> None:
+    def show(self, holdings: Mapping[Key, Holding]) -> None:
+        """These and nothing else: any other that was shown is withdrawn, for good."""
         with self._lock:
-            former = self._holdings.pop((root, base_root), None)
-            self._holdings[root, base_root] = holding
-        if former is not None:
-            former.withdraw()
+            former, self._holdings = self._holdings, dict(holdings)
+            kept = {id(holding) for holding in self._holdings.values()}
+        for holding in former.values():
+            if id(holding) not in kept:
+                holding.withdraw()
 
     def find(self, root: str, base_root: str = "") -> Holding | None:
         with self._lock:
             return self._holdings.get((root, base_root))
-
-    def withdraw(self, root: str) -> None:
-        """The version with this root, and the deltas to it."""
-        with self._lock:
-            gone = [self._holdings.pop(key) for key in list(self._holdings) if key[0] == root]
-        for holding in gone:
-            holding.withdraw()
-
-    def clear(self) -> None:
-        with self._lock:
-            gone, self._holdings = list(self._holdings.values()), {}
-        for holding in gone:
-            holding.withdraw()

@@ -1,0 +1,99 @@
+"""Which parameters of a vLLM model are the version's own numbers, told by their layers' types."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import Module, Parameter
+
+from services.weight_sync.data.changes import ChangedTensor
+from trimaran.errors import InternalError
+from trimaran.types import TensorInfo
+
+pytestmark = pytest.mark.e2e
+
+NORM = TensorInfo("norm.weight", "F32", (3, 4), 1, (2,))
+
+
+def model_of(**attributes: Any) -> Module:
+    """With one layer, `norm`, which vLLM does not split; `attributes` are the layer's."""
+    model, layer = Module(), Module()
+    layer.weight = Parameter(torch.zeros(3, 4), requires_grad=False)
+    for name, value in attributes.items():
+        setattr(layer, name, value)
+    model.add_module("norm", layer)
+    return model
+
+
+def targets_of(model: Module) -> Any:
+    from services.rollout.vllm.in_place import Targets  # vLLM takes seconds to import
+
+    return Targets(model)
+
+
+def test_elements_are_replaced_where_they_lie() -> None:
+    model = model_of()
+    positions, values = torch.tensor([1, 4, 11], dtype=torch.int32), torch.tensor([7.0, 8.0, 9.0])
+    changed = ChangedTensor(NORM, (2, 1), positions, values)
+    before: Any = model.get_parameter("norm.weight").data_ptr()
+    targets_of(model).find(NORM).write(changed)
+    after = model.get_parameter("norm.weight")
+    assert after.data_ptr() == before
+    assert after.flatten().tolist() == [0, 7, 0, 0, 8, 0, 0, 0, 0, 0, 0, 9]
+
+
+def test_an_output_layer_is_packed_again_by_every_load() -> None:
+    from vllm.model_executor.layers.vocab_parallel_embedding import (
+        ParallelLMHead,
+        UnquantizedEmbeddingMethod,
+    )
+
+    head: Any = ParallelLMHead.__new__(ParallelLMHead)
+    Module.__init__(head)
+    head.weight = Parameter(torch.zeros(3, 4), requires_grad=False)
+    head.quant_method = UnquantizedEmbeddingMethod()
+    head.cpu_linear = lambda *_: None
+    head.shard_indices = SimpleNamespace(org_vocab_start_index=0, org_vocab_end_index=3)
+    model = Module()
+    model.add_module("norm", head)
+    assert targets_of(model).find(NORM).flat.data_ptr() == head.weight.data_ptr()
+
+
+def method_of(own: bool) -> Any:
+    from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+
+    kind = type("AscendUnquantizedLinearMethod", (UnquantizedLinearMethod,), {})
+    return object.__new__(kind if own else UnquantizedLinearMethod)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "why"),
+    [
+        (lambda: {"cpu_linear": lambda *_: None}, "packed for the host's processor"),
+        (lambda: {"quant_method": method_of(own=True)}, "AscendUnquantizedLinearMethod"),
+        (lambda: {"weight": Parameter(torch.zeros(4, 3).t(), False)}, "in another form"),
+        (lambda: {"weight": Parameter(torch.zeros(3, 5), False)}, "in another form"),
+        (lambda: {"weight": Parameter(torch.zeros(0), False)}, "in another form"),
+    ],
+)
+def test_a_layer_that_keeps_another_form_is_not_written_to(attributes: Any, why: str) -> None:
+    with pytest.raises(InternalError, match=rf"norm.weight: .*{why}"):
+        targets_of(model_of(**attributes())).find(NORM)
+
+
+def test_a_model_with_a_layer_that_derives_from_weights_is_not_written_to() -> None:
+    model = model_of()
+    kind = type("MLAAttention", (Module,), {"process_weights_after_loading": lambda *_: None})
+    model.add_module("attention", kind())
+    with pytest.raises(InternalError, match="attention: a MLAAttention may keep"):
+        targets_of(model)
+
+
+def test_scales_of_keys_and_values_are_not_derived_from_weights() -> None:
+    model = model_of()
+    kind = type("Attention", (Module,), {"process_weights_after_loading": lambda *_: None})
+    model.add_module("attention", kind())
+    targets_of(model).find(NORM)
