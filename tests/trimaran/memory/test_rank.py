@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -145,7 +146,7 @@ def test_head_norms_and_experts_add_theirs() -> None:
     ],
 )
 def test_a_rank_has_buffers_for_each_group_in_which_it_computes(
-    sizes: dict[str, int], count: int
+    sizes: dict[str, Any], count: int
 ) -> None:
     place = Layout(**sizes).place(0)
     rank = rank_memory(MODEL, place, WORK)

@@ -406,12 +406,13 @@ def test_verls_r3_is_the_routers_replay(section: str) -> None:
 def test_what_is_neither_true_nor_false_is_refused_with_its_key(
     name: str, key: str, where: str
 ) -> None:
-    keys = {"actor_config__load": "x"} if name == "mindspeed-rl" else {}
-    refused = converted(name, **keys, **{key.replace(".", "__"): "maybe"}).having("refused")
+    keys: dict[str, Any] = {"actor_config__load": "x"} if name == "mindspeed-rl" else {}
+    changed = key.replace(".", "__")
+    refused = converted(name, **keys | {changed: "maybe"}).having("refused")
     said = f"{where}: {refused[where]}"
     assert f"{key}: 'maybe' is neither on (true, yes, on, 1) nor off (false, no, off, 0" in said
     for word in ("yes", "Off", 0, None, "TRUE"):
-        refused = converted(name, **keys, **{key.replace(".", "__"): word}).having("refused")
+        refused = converted(name, **keys | {changed: word}).having("refused")
         assert [text for text in refused.values() if "neither" in text] == []
 
 
@@ -420,7 +421,8 @@ def test_verls_options_of_the_chat_template_are_ours() -> None:
     given: dict[str, Any] = {f"{key}enable_thinking": "False", f"{key}reasoning_effort": "low"}
     kwargs = config_of("verl", **given).data.chat_template_kwargs
     assert kwargs == {"enable_thinking": False, "reasoning_effort": "low"}
-    refused = converted("verl", **{f"{key}effort": 1}).having("refused")
+    unknown: dict[str, Any] = {f"{key}effort": 1}
+    refused = converted("verl", **unknown).having("refused")
     assert "data.chat_template_kwargs" in refused["data.apply_chat_template_kwargs.effort"]
 
 
@@ -490,13 +492,15 @@ def test_verls_stages_that_cannot_be_counted_or_shared_are_told(ten_layers: str)
     )
     away = converted("verl", **verls_stages(2, {"first": 4}))
     assert "give trainer.pipeline_layers" in away.having("noted")[key]
-    folder = {"actor_rollout_ref__model__path": ten_layers}
+    folder: dict[str, Any] = {"actor_rollout_ref__model__path": ten_layers}
     refused = converted("verl", **verls_stages(3, {"first": 3}), **folder)
     assert refused.having("refused")[key].startswith("10 layers without the 3 + 0 of the first")
     more = converted("verl", **verls_stages(2, {"first": 3, "last": 8}), **folder)
     assert more.having("refused")[key].endswith("by the other 0")
-    virtual = {"actor_rollout_ref__actor__megatron__virtual_pipeline_model_parallel_size": 2}
-    both = converted("verl", **verls_stages(2, {"first": 4}), **folder, **virtual)
+    virtual: dict[str, Any] = {
+        "actor_rollout_ref__actor__megatron__virtual_pipeline_model_parallel_size": 2
+    }
+    both = converted("verl", **verls_stages(2, {"first": 4}), **folder | virtual)
     assert "equally many" in both.having("noted")[key]
     assert "pipeline_layers" not in both.tree["trainer"]
 
