@@ -23,7 +23,6 @@ def copy_to_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]
     sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors.values()]
     *starts, end = accumulate(sizes, initial=0)
     mapping = mmap.mmap(-1, max(end, 1))
-    mapping.madvise(mmap.MADV_HUGEPAGE)  # or the first touch of each 4 KiB costs more than the copy
     memory = torch.frombuffer(mapping, dtype=torch.uint8)
     copies = {}
     for (name, tensor), start in zip(tensors.items(), starts, strict=True):
