@@ -22,7 +22,8 @@ def copy_to_host(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]
     """
     sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors.values()]
     *starts, end = accumulate(sizes, initial=0)
-    mapping = mmap.mmap(-1, max(end, 1))
+    # Of small pages: where memory is in pieces, the kernel takes longer to find large ones than to copy.
+    mapping = mmap.mmap(-1, max(end, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory = torch.frombuffer(mapping, dtype=torch.uint8)
     copies = {}
     for (name, tensor), start in zip(tensors.items(), starts, strict=True):
