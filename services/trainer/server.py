@@ -119,15 +119,16 @@ class OtherRanks:
         """Of these ranks and this one, its part's digest or why it was not written. Waits for all, so
         that none of them writes any more."""
         calls = [
-            self._named(rank, rpc.call_again(stub.WaitCheckpoint, request, timeout))
+            self._named(rank, self._digest(stub, request, timeout))
             for rank, stub in self._numbered
             if rank in ranks
         ]
-        first, *others = await asyncio.gather(own, *calls, return_exceptions=True)
-        return [
-            first,
-            *(one if isinstance(one, BaseException) else one.digest for one in others),
-        ]
+        return await asyncio.gather(own, *calls, return_exceptions=True)
+
+    async def _digest(
+        self, stub: Any, request: trainer_pb2.WaitCheckpointRequest, timeout: float
+    ) -> str:
+        return (await rpc.call_again(stub.WaitCheckpoint, request, timeout)).digest
 
     async def _named(self, rank: int, call: Awaitable[Any]) -> Any:
         try:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer import checkpoint
+from services.trainer import checkpoint, shard_file
 from services.trainer import rank as rank_module
 from services.trainer.host_copy import copy_to_host
 from services.trainer.rank import TrainerRank
@@ -117,12 +117,6 @@ def test_a_save_that_fails_leaves_the_one_before_and_nothing_else(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     config = make_config()
-    copies: list[weakref.ref[torch.Tensor]] = []
-
-    def copy(tensors: Any) -> dict[str, torch.Tensor]:
-        copied = copy_to_host(tensors)
-        copies.extend(map(weakref.ref, copied.values()))
-        return copied
 
     async def scenario() -> None:
         async with started(config, tmp_path) as rank:
@@ -131,18 +125,41 @@ def test_a_save_that_fails_leaves_the_one_before_and_nothing_else(
             await rank.train(random_batch(1))
             disk = Disk(monkeypatch, operation)
             disk.error = "No space left on device"
-            monkeypatch.setattr(rank_module, "copy_to_host", copy)
             await service.begin(1)
             for _ in range(2):  # also when asked again
                 with pytest.raises(InternalError, match="checkpoint of step 1: .*No space left"):
                     await service.wait(1)
             assert list(first.parent.iterdir()) == [first]
-            assert copies and not any(copy() is not None for copy in copies), "still in memory"
             answer = await rank.train(random_batch(2))
             assert answer.version.version == VersionId(0, 2)
             disk.error = ""
             last = await service.save(2)
             assert list(first.parent.iterdir()) == [last]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("single_rank")
+def test_a_save_that_fails_leaves_no_copy_in_memory(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks later what went wrong keeps the error, and the error its frames."""
+    copies: list[weakref.ref[torch.Tensor]] = []
+
+    def copy(tensors: Any) -> dict[str, torch.Tensor]:
+        copied = copy_to_host(tensors)
+        copies.extend(map(weakref.ref, copied.values()))
+        return copied
+
+    async def scenario() -> None:
+        async with started(make_config(), tmp_path) as rank:
+            service = Service(rank, make_config())
+            monkeypatch.setattr(rank_module, "copy_to_host", copy)
+            monkeypatch.setattr(shard_file, "is_finite", lambda tensor: False)
+            await service.begin(0)
+            with pytest.raises(InternalError, match="not finite; nothing is saved"):
+                await service.wait(0)
+            assert copies and not any(kept() is not None for kept in copies)
 
     asyncio.run(scenario())
 
