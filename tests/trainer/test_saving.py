@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import threading
 import weakref
 from collections.abc import Callable
@@ -144,12 +145,18 @@ def test_a_save_that_fails_leaves_no_copy_in_memory(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever asks later what went wrong keeps the error, and the error its frames."""
-    copies: list[weakref.ref[torch.Tensor]] = []
+    copies: list[weakref.ref[Any]] = []
+    make = mmap.mmap
 
     def copy(tensors: Any) -> dict[str, torch.Tensor]:
-        copied = copy_to_host(tensors)
-        copies.extend(map(weakref.ref, copied.values()))
-        return copied
+        def recorded(*arguments: Any) -> Any:
+            mapping = make(*arguments)
+            copies.append(weakref.ref(mapping))
+            return mapping
+
+        with monkeypatch.context() as patched:
+            patched.setattr(mmap, "mmap", recorded)
+            return copy_to_host(tensors)
 
     async def scenario() -> None:
         async with started(make_config(), tmp_path) as rank:
