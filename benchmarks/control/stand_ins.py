@@ -101,7 +101,10 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
         return trainer_pb2.TrainBatchResponse(version=wire.encode_policy(_policy(self._step)))
 
     async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
-        return trainer_pb2.SaveCheckpointResponse(path=f"checkpoints/{request.step}")
+        return trainer_pb2.SaveCheckpointResponse()
+
+    async def WaitCheckpoint(self, request: Any, context: Any) -> Any:
+        return trainer_pb2.WaitCheckpointResponse(path=f"checkpoints/{request.step}")
 
     async def ExportModel(self, request: Any, context: Any) -> Any:
         return trainer_pb2.ExportModelResponse(path=request.path)

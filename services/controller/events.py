@@ -90,7 +90,7 @@ class RunLog:
             self.validation = values or {}
         if kind in PROGRESS:
             self.progress_at = time.time()
-        self.run = replace(
+        run = replace(
             self.run,
             step=self.run.step if step is None else step,
             state=state,
@@ -99,7 +99,10 @@ class RunLog:
             held=self.run.held if held is None else held,
             ended_at=time.time() if state.has_ended else 0.0,
         )
-        self._waiting.append(event_to_tree(make_event(kind, self.run, text, values, root)))
+        self._waiting.append(event_to_tree(make_event(kind, run, text, values, root)))
+        if kind is EventKind.CHECKPOINT:  # it may be of an earlier step than that of the run
+            run = replace(run, step=self.run.step)
+        self.run = run
         self._changed.set()
         self._idle.clear()
 

@@ -149,7 +149,9 @@ class RunLedger:
         self._num_bytes: int | None = None
         """Of all payloads, without the archive; None until they are counted, for the quota."""
         self._bytes_kept = 0
-        """Of those that were left when they were last counted."""
+        """Of those that were left when they were last counted, after the step `_counted_step`: checkpoints
+        are recorded behind later steps."""
+        self._counted_step = self.state.step
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         self._queued: asyncio.Task[None] | None = None
@@ -181,8 +183,8 @@ class RunLedger:
         quota = self._retention.quota_gib
         if quota is None or self._num_bytes is None or self._retention.keep_all:
             return False
-        newest = max(self.state.checkpoints, default=0)
-        step_bytes = (self._num_bytes - self._bytes_kept) / max(1, self.state.step - newest)
+        num_steps = max(1, self.state.step - self._counted_step)
+        step_bytes = (self._num_bytes - self._bytes_kept) / num_steps
         return max(self._num_bytes / 0.75, self._num_bytes + 1.5 * step_bytes) > quota * GIB
 
     async def check_anchor(self, anchor: LedgerEnd, place: str) -> None:
@@ -370,3 +372,4 @@ class RunLedger:
             await self._payloads.delete(drop)
             sizes = {name: size for name, size in sizes.items() if name not in drop}
         self._num_bytes = self._bytes_kept = sum(sizes.values())
+        self._counted_step = self.state.step

@@ -25,7 +25,6 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from services.controller.best import score_of
 from services.controller.buffer import Buffer
 from services.controller.datasets import TrainingPrompts
 from services.controller.greedy import greedily
@@ -35,7 +34,6 @@ from services.controller.lives import GroupLives
 from services.controller.patience import patiently
 from services.controller.proofs import ProofCheck
 from services.controller.records import (
-    Checkpointed,
     Committed,
     Consumed,
     Filtered,
@@ -49,6 +47,7 @@ from services.controller.records import (
 from services.controller.report import Reporter
 from services.controller.resume import open_groups
 from services.controller.router import Router
+from services.controller.saving import CheckpointSaver
 from services.controller.scores import rewards_of, terms_of
 from services.controller.scoring import Scorer, missing_signal
 from services.controller.step_metrics import describe_proofs
@@ -60,7 +59,6 @@ from trimaran.config import RunConfig
 from trimaran.data.prompts import UnusableImageError
 from trimaran.errors import (
     DeadlineError,
-    StaleEpochError,
     TrimaranError,
     UnavailableError,
     first_error,
@@ -82,7 +80,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PUBLISH_MARGIN_SECONDS = 30.0
-SAVE_MARGIN_SECONDS = 30.0
 MAX_SKIPS_IN_A_ROW = 1000
 
 
@@ -103,6 +100,7 @@ class Loop:
     """Set from outside: the run ends after the step under way; while it is held, at once."""
     lives: GroupLives = field(default_factory=GroupLives)
     buffer: Buffer = field(init=False)
+    saver: CheckpointSaver = field(init=False)
     reissues: dict[int, Reissue] = field(default_factory=dict)
     """Groups that wait in the buffer to be reissued, by number."""
     num_skips_in_a_row: int = 0
@@ -113,14 +111,18 @@ class Loop:
     num_replaced: int = 0
     """Groups without a signal, since the last batch was consumed."""
 
+    def __post_init__(self) -> None:
+        self.saver = CheckpointSaver(self.config, self.ledger, self.trainer, self.reporter)
+
     async def run(self) -> None:
-        """From the ledger's last committed step to the last step, or until it shall end."""
+        """From the ledger's last committed step to the last step, or until it shall end. Checkpoints
+        that were begun are written then."""
         await self._open_buffer()
         num_workers = (self.config.run.max_lag + 1) * self.config.run.groups_per_step
         try:
             async with asyncio.TaskGroup() as tasks:
                 helpers = [tasks.create_task(self._roll_out()) for _ in range(num_workers)]
-                await self._train()
+                await self._train(tasks)
                 for helper in helpers:
                     helper.cancel()
         except ExceptionGroup as errors:
@@ -151,8 +153,8 @@ class Loop:
             else:
                 await self.buffer.skip(number)
 
-    async def _train(self) -> None:
-        """Batches -> new live weights."""
+    async def _train(self, tasks: asyncio.TaskGroup) -> None:
+        """Batches -> new live weights. `tasks` write checkpoints."""
         for step in range(self.ledger.state.step + 1, self.config.run.steps + 1):
             if self.ending.is_set():
                 return
@@ -178,8 +180,10 @@ class Loop:
             elif step % self.config.validation.every == 0:
                 await self.validate(step, self.config.validation.samples)
             await self.buffer.release()
-            if step % self.config.run.checkpoint_every == 0 or self.ledger.is_nearly_full:
-                await self.save_checkpoint()
+            if step % self.config.run.checkpoint_every == 0:
+                await self.saver.begin(tasks)
+            if self.ledger.is_nearly_full:
+                await self.saver.make_room()
 
     async def _take_proven(self) -> tuple[tuple[ScoredGroup, ...], tuple[Proof, ...]]:
         """The next batch whose tokens are all proven; a group that is not is reissued before."""
@@ -367,30 +371,6 @@ class Loop:
             self.ledger.record(record)
             self.reporter.tainted(record)
         await self.ledger.flush()
-
-    async def save_checkpoint(self) -> None:
-        """Save the trainer's state, and collect what no kept checkpoint needs.
-
-        A save that fails or hangs is told, and the run goes on: it can be resumed from the
-        checkpoint before.
-        """
-        step, state = self.ledger.state.step, self.ledger.state
-        if state.checkpoints and state.checkpoints[-1] == step:
-            return
-        # The parts of all ranks, then the whole.
-        timeout = 2 * self.config.trainer.save_timeout + SAVE_MARGIN_SECONDS
-        try:
-            score = score_of(self.config.run, step, self.reporter.values_of(step))
-            path = await self.trainer.save_checkpoint(step, timeout, self.ledger.durable, score)
-        except StaleEpochError:
-            raise
-        except TrimaranError as error:
-            self.reporter.checkpoint_failed(step, str(error), max(state.checkpoints, default=None))
-            return
-        kept = [*state.checkpoints, step][-self.config.run.keep_checkpoints :]
-        self.ledger.record(Checkpointed(step, path, kept[0]))
-        self.reporter.checkpoint(step, path, state.root_at(step))
-        await self.ledger.collect()
 
     async def validate(self, step: int, num_samples: int) -> None:
         """On the live weights, before slots are freed: at lag 0 nothing else generates."""

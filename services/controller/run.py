@@ -258,7 +258,7 @@ async def _train_and_validate(loop: Loop, run_id: str, store: Store) -> None:
     if state.step == config.run.steps and state.step not in reporter.validations:
         # A controller before this one has trained the last step.
         await loop.validate(state.step, config.validation.final_samples)
-    await loop.save_checkpoint()
+    await loop.saver.save()
 
 
 async def _asked(config: RunConfig, call: Callable[[], Awaitable[Answer]]) -> Answer:

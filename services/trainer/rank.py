@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -22,6 +23,7 @@ from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
 from services.trainer.checkpoints import Loaded, load_other, open_checkpoints, shared_folder
 from services.trainer.chosen_experts import check_experts
 from services.trainer.held import HeldShard, ShardedWeights
+from services.trainer.host_copy import copy_to_host
 from services.trainer.learner import Policy, StepResult, train_step
 from services.trainer.model_files import write_model_folder
 from services.trainer.provenance import check_proofs
@@ -93,6 +95,16 @@ class ExportablePolicy(Policy, ShardedWeights, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PartWrite:
+    """Of a checkpoint, which may be under way."""
+
+    state: TrainerState
+    """Still without digests."""
+    digest: asyncio.Task[str]
+    """Of this rank's part; empty where another rank saves the same."""
+
+
 class TrainerRank:
     """Makes a step's new weights, answers with their version, and offers them to weight sync.
 
@@ -133,10 +145,11 @@ class TrainerRank:
         self._training: tuple[int, asyncio.Task[TrainAnswer]] | None = None
         self.ledger: LedgerEnd | None = None
         """As the newest checkpoint holds it."""
-        self._written: TrainerState | None = None
-        """Of the last `write_shard`, still without digests."""
-        # A save reads the weights that a step would change.
+        self._write: PartWrite | None = None
+        """The last one."""
+        # A save copies the weights that a step would change.
         self._weights = asyncio.Lock()
+        self._beginning_save = asyncio.Lock()
         self._exporting = asyncio.Lock()
         """An export goes on without its caller, who may ask again meanwhile."""
         self._failure = ""
@@ -230,6 +243,30 @@ class TrainerRank:
         if not self._is_known(batch.step):
             check_proofs(batch, proofs, recorded_roots, self._config.run.proof)
 
+    def begins(self, step: int) -> bool:
+        """Whether `train` would compute the step anew, in which all ranks then take part; else it is
+        done or under way. Raises OutOfOrderError for any other."""
+        under_way = self._training is not None
+        if self._training is not None and self._training[0] == step:
+            return False
+        if step == self._step and self._metrics:
+            return False
+        if step != self._step + 1 or under_way:
+            state = f"step {self._step + 1} is under way" if under_way else "none is under way"
+            raise OutOfOrderError(
+                f"step {step}: the trainer holds step {self._step} and {state};"
+                f" send step {self._step + 1}"
+            )
+        return True
+
+    async def agree(self, step: int) -> None:
+        """On other ranks, before all begin a step. Waits for the step before it, which may have ended on
+        rank 0 alone so far. Raises OutOfOrderError where this rank would not take part."""
+        if self._training is not None and self._training[0] == step - 1:
+            await asyncio.wait([self._training[1]])
+        if not self.begins(step) and self._training is None:
+            raise OutOfOrderError(f"step {step}: trainer rank {self.rank} has it already")
+
     async def train(self, batch: TrainingBatch, lineage: int = 0) -> TrainAnswer:
         """The next step runs; the same step answers again; any other raises OutOfOrderError.
 
@@ -240,32 +277,34 @@ class TrainerRank:
         """
         if self._training is not None and self._training[0] == batch.step:
             return await asyncio.shield(self._training[1])
-        if batch.step == self._step and self._metrics:
+        if not self.begins(batch.step):
             self._lineage = max(self._lineage, lineage)
             return self._answer()
-        under_way = self._training is not None
-        if batch.step != self._step + 1 or under_way:
-            state = f"step {self._step + 1} is under way" if under_way else "none is under way"
-            raise OutOfOrderError(
-                f"step {batch.step}: the trainer holds step {self._step} and {state};"
-                f" send step {self._step + 1}"
-            )
         task = asyncio.create_task(self._train(batch, lineage))
         self._training = (batch.step, task)
         return await asyncio.shield(task)
 
-    async def write_shard(self, step: int) -> str:
-        """This rank's part of a checkpoint of the current step. Its digest; empty for a rank whose
-        state another one saves. Raises OutOfOrderError for any other step.
-
-        Ranks do not wait for each other here. Training waits until the part is written, has failed
-        or is given up.
-        """
+    def check_save(self, step: int) -> None:
+        """Ask rank 0, before any rank hears of it. Raises OutOfOrderError for another step than the
+        current one, and UnavailableError while the write of an earlier checkpoint hangs."""
         if step != self._step or self._training is not None:
             raise OutOfOrderError(f"checkpoint of step {step}: the trainer is at {self._step}")
-        if self._file is None:
-            return ""
-        return await asyncio.shield(asyncio.create_task(self._write_shard(step, self._file)))
+        self._saver.check(_save_name(step))
+
+    async def begin_save(self, step: int) -> None:
+        """Copies this rank's part of a checkpoint to the host, and begins to write the copy. Waits for
+        the part before. Raises as `check_save`.
+
+        Ranks do not wait for each other here. Training waits for the copy alone.
+        """
+        await asyncio.shield(asyncio.create_task(self._begin_save(step)))
+
+    async def written(self, step: int) -> str:
+        """The digest of this rank's part once it is on the disk; empty for a rank whose state another
+        one saves. Raises OutOfOrderError unless it is that of the last save."""
+        if self._write is None or self._write.state.step != step:
+            raise OutOfOrderError(f"{_save_name(step)}: no save of it has begun")
+        return await asyncio.shield(self._write.digest)
 
     async def publish_checkpoint(
         self,
@@ -275,11 +314,11 @@ class TrainerRank:
     ) -> str:
         """On rank 0, once all ranks have written their parts, with their digests. Training may have
         gone on since. Where it lies."""
-        assert self._written, "write_shard comes first"
-        state = replace(self._written, shards=tuple(shards), ledger=ledger, score=score)
+        assert self._write, "begin_save comes first"
+        state = replace(self._write.state, shards=tuple(shards), ledger=ledger, score=score)
         run = self._config.run
         keep = Keep(run.keep_checkpoints, run.keep_best)
-        what = f"checkpoint of step {state.step}"
+        what = _save_name(state.step)
         place = await self._saver.run(what, lambda: self._checkpoints.publish(state, keep))
         self.ledger = ledger
         return place
@@ -289,19 +328,18 @@ class TrainerRank:
         await self._saver.run("removal of an unfinished checkpoint", self._checkpoints.tidy)
 
     def check_export(self, path: str) -> Path:
-        """The target. Ask rank 0, before any rank hears of it: a rank that refused alone would
-        leave the others waiting for its part of the weights.
+        """The target. Ask rank 0, which writes, before any rank hears of it: a rank that refused alone
+        would leave the others waiting for its part of the weights.
 
         Raises UnavailableError where the model does not fit on the disk."""
-        if self.rank == 0 and self._training is not None:
+        if self._training is not None:
             raise OutOfOrderError(
                 f"step {self._training[0]} is under way; export the model when it is done"
             )
         target = (self._folder / path).resolve()
         if not target.is_relative_to(self._folder.resolve()) or target == self._folder:
             raise InputError(f"{path}: a model is exported into the run folder {self._folder}")
-        if self.rank == 0:  # which writes it
-            self._check_room(target)
+        self._check_room(target)
         return target
 
     def _check_room(self, target: Path) -> None:
@@ -356,14 +394,35 @@ class TrainerRank:
         await self._failed.wait()
         return self._failure
 
-    async def _write_shard(self, step: int, number: int) -> str:
-        async with self._weights:
-            self._written = self._describe_state()
-            shard = await self._run(self._policy.state)
-            return await self._saver.run(
-                f"checkpoint of step {step}",
-                lambda: self._checkpoints.write_shard(step, number, shard),
-            )
+    async def _begin_save(self, step: int) -> None:
+        async with self._beginning_save:
+            if self._write:
+                await asyncio.wait([self._write.digest])  # which has a deadline of its own
+            self.check_save(step)
+            async with self._weights:
+                state = self._describe_state()
+                copies = await self._run(self._copy_state) if self._file is not None else {}
+            writing = asyncio.create_task(self._write_part(step, copies))
+            writing.add_done_callback(_look)
+            self._write = PartWrite(state, writing)
+
+    def _copy_state(self) -> dict[str, torch.Tensor]:
+        return copy_to_host(self._policy.state())
+
+    async def _write_part(self, step: int, copies: dict[str, torch.Tensor]) -> str:
+        if (number := self._file) is None:
+            return ""
+
+        def write() -> str:
+            try:
+                return self._checkpoints.write_shard(step, number, copies)
+            except BaseException as error:
+                traceback.clear_frames(error.__traceback__)  # they have parts of the copy, too
+                raise
+            finally:
+                copies.clear()  # whoever keeps an error would keep them
+
+        return await self._saver.run(_save_name(step), write)
 
     def _describe_state(self) -> TrainerState:
         return TrainerState(
@@ -529,6 +588,16 @@ class TrainerRank:
                 f"trainer rank {self.rank}: {self._failure}; resume the run from its checkpoint"
             )
         return await asyncio.get_running_loop().run_in_executor(self._compute, function)
+
+
+def _save_name(step: int) -> str:
+    return f"checkpoint of step {step}"
+
+
+def _look(task: asyncio.Task[str]) -> None:
+    """At an error for which nobody may ask any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _adapter_folder(target: Path) -> Path:

@@ -31,14 +31,18 @@ class Saver:
         self._hanging = ""
         """What was given up and has not returned yet."""
 
+    def check(self, what: str) -> None:
+        """Raises UnavailableError while earlier work that took too long has not returned."""
+        if self._hanging:
+            raise UnavailableError(f"{what}: {self._hanging} still hangs; is the disk all right?")
+
     async def run(self, what: str, work: Callable[[], Result]) -> Result:
         """The result of `work`. `what` names it in messages.
 
-        Raises DeadlineError when it takes too long, and UnavailableError at once while earlier
-        work that did so has not returned. Work that is given up goes on by itself.
+        Raises DeadlineError when it takes too long, and at once as `check`. Work that is given up goes on
+        by itself.
         """
-        if self._hanging:
-            raise UnavailableError(f"{what}: {self._hanging} still hangs; is the disk all right?")
+        self.check(what)
         future: Future[Result] = Future()
 
         def carry_out() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
 from dataclasses import replace
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import grpc
 
@@ -26,6 +27,7 @@ from trimaran.errors import (
     InputError,
     InternalError,
     OutOfOrderError,
+    StaleEpochError,
     TrimaranError,
     UnavailableError,
     first_error,
@@ -61,6 +63,10 @@ class OtherRanks:
     def __len__(self) -> int:
         return len(self._stubs)
 
+    @property
+    def _numbered(self) -> Iterator[tuple[int, trainer_pb2_grpc.TrainerServiceStub]]:
+        return enumerate(self._stubs, start=1)
+
     async def run_everywhere(
         self, method: str, request: Together, own: Awaitable[T], timeout: float
     ) -> T:
@@ -79,34 +85,138 @@ class OtherRanks:
                 task.cancel()
         return result.result()
 
-    async def save_everywhere(
-        self, request: trainer_pb2.SaveCheckpointRequest, own: Awaitable[str], timeout: float
-    ) -> list[str]:
-        """Digests of all parts of a checkpoint, this rank's first. Waits for every rank, so that
-        none writes any more when a failure rises."""
-        stubs = enumerate(self._stubs, start=1)
-        work = [own, *(self._written(rank, stub, request, timeout) for rank, stub in stubs)]
-        answers = await asyncio.gather(*work, return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return [digest for digest in answers if isinstance(digest, str) and digest]
+    async def agree(self, request: trainer_pb2.AgreeRequest, timeout: float) -> None:
+        """Raises UnavailableError where one would not take part in the step that all are about to begin."""
+        calls = [self._agreed(rank, stub, request, timeout) for rank, stub in self._numbered]
+        await asyncio.gather(*calls)
 
-    async def _written(
-        self,
-        rank: int,
-        stub: trainer_pb2_grpc.TrainerServiceStub,
-        request: trainer_pb2.SaveCheckpointRequest,
-        timeout: float,
-    ) -> str:
+    async def _agreed(
+        self, rank: int, stub: Any, request: trainer_pb2.AgreeRequest, timeout: float
+    ) -> None:
         try:
-            return (await rpc.call(stub.SaveCheckpoint, request, timeout)).digest
+            await rpc.call_again(stub.Agree, request, timeout)
+        except OutOfOrderError as error:
+            raise UnavailableError(f"trainer rank {rank} takes no part in it: {error}") from None
+
+    async def begin_save(
+        self, request: trainer_pb2.SaveCheckpointRequest, own: Awaitable[None], timeout: float
+    ) -> list[BaseException | None]:
+        """By rank, why it could not copy its part of a checkpoint; this one first."""
+        calls = [
+            self._named(rank, rpc.call(stub.SaveCheckpoint, request, timeout))
+            for rank, stub in self._numbered
+        ]
+        answers = await asyncio.gather(own, *calls, return_exceptions=True)
+        return [answer if isinstance(answer, BaseException) else None for answer in answers]
+
+    async def written(
+        self,
+        request: trainer_pb2.WaitCheckpointRequest,
+        ranks: Set[int],
+        own: Awaitable[str],
+        timeout: float,
+    ) -> list[str | BaseException]:
+        """Of these ranks and this one, its part's digest or why it was not written. Waits for all, so
+        that none of them writes any more."""
+        calls = [
+            self._named(rank, self._digest(stub, request, timeout))
+            for rank, stub in self._numbered
+            if rank in ranks
+        ]
+        return await asyncio.gather(own, *calls, return_exceptions=True)
+
+    async def _digest(
+        self, stub: Any, request: trainer_pb2.WaitCheckpointRequest, timeout: float
+    ) -> str:
+        return (await rpc.call_again(stub.WaitCheckpoint, request, timeout)).digest
+
+    async def _named(self, rank: int, call: Awaitable[Any]) -> Any:
+        try:
+            return await call
         except (DeadlineError, UnavailableError) as error:
             raise type(error)(f"trainer rank {rank}: {error}") from None
 
     async def close(self) -> None:
         for channel in self._channels:
             await channel.close()
+
+
+class Saves:
+    """On rank 0: checkpoints of all ranks, one at a time, which are written while training goes on.
+
+    Every rank copies its part. That is all that training waits for. Every rank then writes its copy, and
+    rank 0 publishes the whole, or drops what was written where a rank has failed.
+    """
+
+    def __init__(self, rank: TrainerRank, others: OtherRanks, save_timeout: float) -> None:
+        self._rank, self._others = rank, others
+        self._timeout = save_timeout + SAVE_MARGIN_SECONDS
+        self._beginning = asyncio.Lock()
+        self._last: tuple[int, asyncio.Task[str]] | None = None
+        """The step of the last save, and where it lies."""
+
+    async def begin(self, request: trainer_pb2.SaveCheckpointRequest) -> None:
+        """Returns once every rank has its copy. Waits for the save before; what has begun is not begun
+        again. A failure leaves the ranks as they are: training goes on."""
+        step = request.step
+        async with self._beginning:
+            if self._last:
+                saved, before = self._last
+                if saved == step and not (before.done() and before.exception()):
+                    return
+                await asyncio.wait([before])  # each part of it has a deadline
+            self._rank.check_save(step)
+            begun = await self._others.begin_save(request, self._own_copy(step), self._timeout)
+            ending = asyncio.create_task(self._end(request, begun))
+            if any(begun):
+                await ending
+            ending.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._last = step, ending
+
+    async def wait(self, step: int) -> str:
+        """Where the checkpoint lies. Raises what went wrong, and OutOfOrderError unless it is the last."""
+        if self._last is None or self._last[0] != step:
+            raise OutOfOrderError(f"checkpoint of step {step}: no save of it has begun")
+        return await asyncio.shield(self._last[1])
+
+    async def _own_copy(self, step: int) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._rank.begin_save(step)
+        except TimeoutError:
+            raise DeadlineError(
+                f"checkpoint of step {step}: its copy took over {self._timeout:g} s (trainer.save_timeout)"
+            ) from None
+
+    async def _end(
+        self,
+        request: trainer_pb2.SaveCheckpointRequest,
+        begun: Sequence[BaseException | None],
+    ) -> str:
+        step = request.step
+        writers = {rank for rank, failure in enumerate(begun) if failure is None}
+        try:
+            asked = trainer_pb2.WaitCheckpointRequest(caller=request.caller, step=step)
+            own = self._rank.written(step)
+            parts = await self._others.written(asked, writers, own, self._timeout)
+            for answer in (*begun, *parts):
+                if isinstance(answer, BaseException):
+                    raise answer
+            digests = [part for part in parts if isinstance(part, str) and part]
+            ledger = wire.decode_ledger_end(request.ledger) if request.HasField("ledger") else None
+            score = request.score if request.HasField("score") else None
+            return await self._rank.publish_checkpoint(digests, ledger, score)
+        except Exception as error:
+            await self._discard()
+            if isinstance(error, TrimaranError):
+                raise
+            raise InternalError(f"checkpoint of step {step}: {error}") from error
+
+    async def _discard(self) -> None:
+        try:
+            await self._rank.discard_checkpoint()
+        except Exception as error:
+            logger.warning("an unfinished checkpoint stays until the next save or start: %s", error)
 
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
@@ -123,8 +233,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._others = others
         self._sender = sender
         self._timeout = section.step_timeout
-        self._save_timeout = section.save_timeout
-        self._saving = asyncio.Lock()
+        self._saves = Saves(rank, others, section.save_timeout)
         self._held = HeldGroups()
 
     async def HoldGroups(
@@ -145,6 +254,8 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             self._rank.check_proofs(batch, proofs, self._history.roots)
         numbers = [scored.group.number for scored in batch.groups] if not self._rank.rank else []
         with tracing.in_groups("train", numbers):
+            if self._others and self._rank.begins(batch.step):
+                await self._agree(request)
             answer = await self._together(
                 "TrainBatch", _of_step(request), lambda: self._rank.train(batch, request.lineage)
             )
@@ -159,44 +270,34 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             nonfinite=answer.nonfinite,
         )
 
+    async def Agree(
+        self, request: trainer_pb2.AgreeRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.AgreeResponse:
+        await self._rank.agree(request.step)
+        return trainer_pb2.AgreeResponse()
+
     async def SaveCheckpoint(
         self, request: trainer_pb2.SaveCheckpointRequest, context: grpc.aio.ServicerContext
     ) -> trainer_pb2.SaveCheckpointResponse:
         if self._rank.rank:
-            digest = await self._rank.write_shard(request.step)
-            return trainer_pb2.SaveCheckpointResponse(digest=digest)
-        # A caller that goes away does not stop a save under way; the next one waits for it.
-        path = await asyncio.shield(asyncio.create_task(self._save(request)))
-        return trainer_pb2.SaveCheckpointResponse(path=path)
+            await self._rank.begin_save(request.step)
+        else:  # a caller that goes away does not stop a save
+            await asyncio.shield(asyncio.create_task(self._saves.begin(request)))
+        return trainer_pb2.SaveCheckpointResponse()
 
-    async def _save(self, request: trainer_pb2.SaveCheckpointRequest) -> str:
-        """On rank 0. A failure leaves the ranks as they are: training goes on."""
-        step, timeout = request.step, self._save_timeout + SAVE_MARGIN_SECONDS
-        async with self._saving:
-            try:
-                own = self._rank.write_shard(step)
-                shards = await self._others.save_everywhere(request, own, timeout)
-                ledger = (
-                    wire.decode_ledger_end(request.ledger) if request.HasField("ledger") else None
-                )
-                score = request.score if request.HasField("score") else None
-                return await self._rank.publish_checkpoint(shards, ledger, score)
-            except Exception as error:
-                await self._discard_checkpoint()
-                if isinstance(error, TrimaranError):
-                    raise
-                raise InternalError(f"checkpoint of step {step}: {error}") from error
-
-    async def _discard_checkpoint(self) -> None:
-        try:
-            await self._rank.discard_checkpoint()
-        except Exception as error:
-            logger.warning("an unfinished checkpoint stays until the next save or start: %s", error)
+    async def WaitCheckpoint(
+        self, request: trainer_pb2.WaitCheckpointRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.WaitCheckpointResponse:
+        if self._rank.rank:
+            digest = await self._rank.written(request.step)
+            return trainer_pb2.WaitCheckpointResponse(digest=digest)
+        return trainer_pb2.WaitCheckpointResponse(path=await self._saves.wait(request.step))
 
     async def ExportModel(
         self, request: trainer_pb2.ExportModelRequest, context: grpc.aio.ServicerContext
     ) -> trainer_pb2.ExportModelResponse:
-        target = self._rank.check_export(request.path)
+        first = self._rank.rank == 0  # the others send, and write nothing
+        target = self._rank.check_export(request.path) if first else Path(request.path)
         path = await self._together("ExportModel", request, lambda: self._rank.export_model(target))
         return trainer_pb2.ExportModelResponse(path=path)
 
@@ -237,11 +338,22 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         )
         return trainer_pb2.SendWeightsResponse(num_bytes=num_bytes)
 
+    async def _agree(self, request: trainer_pb2.TrainBatchRequest) -> None:
+        """Before any rank waits for another: one that refused alone would leave them in a collective."""
+        step = request.batch.step
+        asked = trainer_pb2.AgreeRequest(caller=request.caller, step=step)
+        try:
+            await self._others.agree(asked, self._timeout)
+        except StaleEpochError:
+            raise  # a controller that was replaced: the ranks are as they were
+        except Exception as error:
+            self._rank.fail(f"step {step}: {error}")
+            raise
+
     async def _together(self, method: str, request: Together, own: Callable[[], Awaitable[T]]) -> T:
+        """Ask rank 0 before whether anything is to be refused."""
         try:
             return await self._others.run_everywhere(method, request, own(), self._timeout)
-        except (InputError, OutOfOrderError):
-            raise  # refused before anything began; rank 0 looks at a batch before any other hears of it
         except Exception as error:
             if self._others:
                 self._rank.fail(f"{method} failed on a rank: {error}")

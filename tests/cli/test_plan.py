@@ -58,7 +58,7 @@ def test_what_cannot_fit_is_exit_code_2_with_what_to_change(
     run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", str(run_file), "--device-memory", "0.01"]) == 2
-    assert "error: this host: the run's processes keep" in capsys.readouterr().err
+    assert "error: this host: the run's processes take" in capsys.readouterr().err
 
 
 def test_device_memory_is_that_of_each_device(
@@ -130,7 +130,7 @@ def test_a_run_is_refused_where_its_fixed_parts_are_too_much(
     config = load_config(run_file)
     check_memory(config, CPU)
     monkeypatch.setattr(plan_command, "read_memory", lambda system: Memory(1 << 28, 1 << 28))
-    with pytest.raises(InputError, match="this host: the run's processes keep"):
+    with pytest.raises(InputError, match="this host: the run's processes take"):
         check_memory(config, CPU)
 
 

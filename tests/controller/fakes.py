@@ -91,7 +91,12 @@ class FakeTrainer:
         self.batches: list[TrainingBatch] = []
         self.nonfinite: Callable[[int], str] = lambda step: ""
         """By step, why its update is left out."""
+        self.copy_fault: Exception | None = None
         self.save_fault: Exception | None = None
+        self.copied: tuple[int, str, LedgerEnd, Exception | None] | None = None
+        """Step, root, ledger and fault of the save that is being written."""
+        self.write_pace: Callable[[int], Awaitable[None]] = lambda step: asyncio.sleep(0)
+        """Of the write of a checkpoint of that step."""
         self.scores: dict[int, float | None] = {}
         """Of the validations of the steps that were saved."""
         self.ledger: LedgerEnd | None = None
@@ -146,14 +151,27 @@ class FakeTrainer:
     async def get_ledger_end(self, timeout: float) -> LedgerEnd | None:
         return self.ledger
 
-    async def save_checkpoint(
+    async def begin_checkpoint(
         self, step: int, timeout: float, ledger: LedgerEnd, score: float | None = None
-    ) -> str:
+    ) -> None:
         self.scores[step] = score
         assert step == self.step
-        if self.save_fault:
-            raise self.save_fault
-        self.checkpoints[step], self.ledger = self.root, ledger
+        assert self.copied is None, "the save before is still being written"
+        if self.copy_fault:
+            raise self.copy_fault
+        self.copied = step, self.root, ledger, self.save_fault
+        self.events.append(("copied", step))
+
+    async def wait_checkpoint(self, step: int, timeout: float) -> str:
+        assert self.copied and self.copied[0] == step
+        _, root, ledger, fault = self.copied
+        try:
+            await self.write_pace(step)
+            if fault:
+                raise fault
+        finally:
+            self.copied = None
+        self.checkpoints[step], self.ledger = root, ledger
         self.events.append(("checkpoint", step))
         return f"checkpoints/step-{step:05d}"
 

@@ -11,7 +11,7 @@ from services.controller import events
 from services.controller.events import RunLog
 from tests.extending.memory_store import MemoryStore
 from trimaran.errors import UnavailableError
-from trimaran.runs import EventKind, Run, RunState, events_stream
+from trimaran.runs import EventKind, Run, RunState, checkpoint_key, events_stream
 from trimaran.store import TrimmedError, entries
 
 STREAM = events_stream("run")
@@ -71,5 +71,26 @@ def test_an_event_is_written_once_though_what_follows_it_fails() -> None:
         await emit(store, 16)
         assert await kept(store) == list(range(1, 17))
         assert store.num_puts > 16 and store.num_trims > 1
+
+    asyncio.run(body())
+
+
+def test_a_checkpoint_of_an_earlier_step_does_not_take_the_run_back() -> None:
+    """It was written beside the steps after it."""
+
+    async def body() -> None:
+        store = MemoryStore()
+        log = RunLog(
+            store, Run("run", RunState.RUNNING, 0, 100), await store.next_epoch("run"), 1.0
+        )
+        async with log.writing():
+            log.emit(EventKind.STEP, step=12)
+            log.emit(EventKind.CHECKPOINT, text="checkpoints/step-00010", step=10, root="r")
+            log.emit(EventKind.SKIPPED)
+            await log.written()
+        told = [tree["run"]["step"] async for _, tree in entries(store, STREAM)]
+        assert told == [12, 10, 12] and log.run.step == 12
+        saved = await store.get(checkpoint_key("run", 10))
+        assert saved and saved.value == {"path": "checkpoints/step-00010", "root": "r"}
 
     asyncio.run(body())

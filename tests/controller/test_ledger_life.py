@@ -164,10 +164,12 @@ class LedgerLife(RuleBasedStateMachine):
         self.record(Committed(VersionId(0, step), f"root-{step}"))
 
     @precondition(lambda self: self.state.step > max(self.state.checkpoints, default=0))
-    @rule(keep=st.integers(1, 2))
-    def checkpoint(self, keep: int) -> None:
-        kept = [*self.state.checkpoints, self.state.step][-keep:]
-        self.record(Checkpointed(self.state.step, "c", kept[0]))
+    @rule(keep=st.integers(1, 2), behind=st.integers(0, 2))
+    def checkpoint(self, keep: int, behind: int) -> None:
+        """Written beside later steps."""
+        step = max(self.state.step - behind, max(self.state.checkpoints, default=0) + 1)
+        kept = [*self.state.checkpoints, step][-keep:]
+        self.record(Checkpointed(step, "c", kept[0]))
         self.run(self.ledger.collect())
         self.flushed = self.ledger.anchor.records
 

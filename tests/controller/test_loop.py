@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.controller.faulted import PausedTooLongError
-from services.controller.records import Issued, Opened
+from services.controller.records import Checkpointed, Issued, Opened
 from services.controller.validation import Validation
 from tests.controller.fakes import PROMPTS, InMemory, World, dies, make_config
 from trimaran.data.prompts import UnusableImageError
@@ -507,6 +507,57 @@ def test_a_checkpoint_that_fails_costs_a_message(tmp_path: Path) -> None:
     assert failed == [(step, str(fault)) for step, fault in faults.items()]
 
 
+def test_steps_train_while_a_checkpoint_is_written(tmp_path: Path) -> None:
+    """It is recorded and told once it is written; the next save waits for that, and so does the run's end."""
+    world = World(tmp_path, make_config(run={"checkpoint_every": 2}))
+
+    async def write(step: int) -> None:
+        if step == 2:
+            async with asyncio.timeout(10):
+                while world.trainer.step < 4:
+                    await asyncio.sleep(0.001)
+        assert step not in world.ledger.state.checkpoints
+
+    world.trainer.write_pace = write
+    run(world)
+    kinds = ("train", "copied", "checkpoint", "saved")
+    order = [event[:2] for event in world.events if event[0] in kinds]
+    assert order.index(("train", 4)) < order.index(("checkpoint", 2)) < order.index(("copied", 4))
+    assert order[-3:] == [("copied", 6), ("checkpoint", 6), ("saved", 6)]
+    saved = {event[1]: event[2] for event in world.events if event[0] == "saved"}
+    assert saved == {step: world.checkpoints[step] for step in (2, 4, 6)}
+    records = [one for one in world.recorded if isinstance(one, Checkpointed)]
+    assert [(one.step, one.oldest) for one in records] == [(2, 2), (4, 4), (6, 6)]
+
+
+def test_a_run_resumes_from_a_checkpoint_that_was_recorded_behind_later_steps(
+    tmp_path: Path,
+) -> None:
+    config = make_config(run={"checkpoint_every": 2, "deterministic": True})
+    world = World(tmp_path, config)
+
+    async def write(step: int) -> None:
+        async with asyncio.timeout(10):
+            while step == 2 and world.trainer.step < 4:
+                await asyncio.sleep(0.001)
+        world.trainer.save_fault = InternalError("No space left on device")  # the saves after it
+
+    world.trainer.write_pace = write
+    run(world)
+    again = World(tmp_path, config, {2: world.checkpoints[2]})
+    run(again)  # over 3 to 6
+    assert [batch.step for batch in again.trainer.batches] == [3, 4, 5, 6]
+    assert again.trainer.root == world.trainer.root
+
+
+def test_a_trainer_that_cannot_copy_costs_a_message(tmp_path: Path) -> None:
+    world = World(tmp_path, make_config(run={"checkpoint_every": 6}))
+    world.trainer.copy_fault = UnavailableError("checkpoint of step 3 still hangs")
+    run(world)
+    failed = [event for event in world.events if event[0] == "checkpoint failed"]
+    assert failed == [("checkpoint failed", 6, "checkpoint of step 3 still hangs")]
+
+
 def test_a_checkpoint_knows_the_score_of_its_step(tmp_path: Path) -> None:
     """Not that of an earlier step, whose weights were others."""
     world = World(tmp_path, make_config(run={"checkpoint_every": 2}))
@@ -558,9 +609,10 @@ def test_a_checkpoint_comes_early_where_its_collection_keeps_the_quota_from_fill
     assert saved("kept", payload_quota_gib=2.2 * half, **everything)[0] == [], "it frees nothing"
 
 
-def test_a_replaced_controller_ends_also_when_it_saves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("when", ["copy_fault", "save_fault"])
+def test_a_replaced_controller_ends_also_when_it_saves(tmp_path: Path, when: str) -> None:
     world = World(tmp_path, make_config(run={"checkpoint_every": 2}))
-    world.trainer.save_fault = StaleEpochError("run run-1: epoch 1 was replaced by 2")
+    setattr(world.trainer, when, StaleEpochError("run run-1: epoch 1 was replaced by 2"))
     with pytest.raises(StaleEpochError):
         run(world)
     assert world.ledger.state.step == 2

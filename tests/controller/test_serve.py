@@ -164,7 +164,10 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
             raise TrimaranError("No space left on device")
         self.pool.saved.append(request.step)
         self.pool.scores.append(request.score if request.HasField("score") else None)
-        return trainer_pb2.SaveCheckpointResponse(path=f"checkpoints/{request.step}")
+        return trainer_pb2.SaveCheckpointResponse()
+
+    async def WaitCheckpoint(self, request: Any, context: Any) -> Any:
+        return trainer_pb2.WaitCheckpointResponse(path=f"checkpoints/{request.step}")
 
     async def ExportModel(self, request: Any, context: Any) -> Any:
         if self.pool.num_full_exports:

@@ -77,11 +77,12 @@ def bring_data(hosts: Hosts, source: Path) -> None:
         shutil.move(source / name, data / name)
 
 
-async def until_step(store: Store, step: int) -> None:
+async def until(store: Store, kind: str, step: int) -> None:
+    """A step is there, or its checkpoint."""
     async with asyncio.timeout(200):
         while True:
             async for _, tree in entries(store, events_stream(RUN_ID)):
-                if tree["kind"] == "step" and tree["run"]["step"] >= step:
+                if tree["kind"] == kind and tree["run"]["step"] >= step:
                     return
             await asyncio.sleep(0.2)
 
@@ -125,10 +126,11 @@ def test_lost_hosts_are_replaced_by_empty_ones(
     hosts, config = disjoint(write_run, tmp_path, tiny_model, redis_server.url("lost"))
 
     async def lose(store: Store) -> None:
-        await until_step(store, 3)
+        await until(store, "checkpoint", 2)
+        await until(store, "step", 3)
         for name in ("trainer-0", "rollout-0"):
             hosts.lose(name, config)
-        await until_step(store, 4)
+        await until(store, "step", 4)
         shutil.copytree(tmp_path / "hosts/controller/data", tmp_path / "data")
         hosts.lose("controller", config, lambda: bring_data(hosts, tmp_path / "data"))
 

@@ -251,7 +251,14 @@ CALLS = {
     MANAGER: ("GetRun",),
     "controller": ("GetStatus", "SetGoal"),
     "reward": ("ScoreGroup",),
-    "trainer": ("TrainBatch", "GetPolicyVersion", "GetOffer", "SaveCheckpoint", "SendWeights"),
+    "trainer": (
+        "TrainBatch",
+        "GetPolicyVersion",
+        "GetOffer",
+        "SaveCheckpoint",
+        "WaitCheckpoint",
+        "SendWeights",
+    ),
     "rollout": ("Generate", "StageWeights", "CommitWeights", "ReadBack"),
     "weight-sync": (
         "RegisterReplica",

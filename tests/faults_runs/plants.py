@@ -84,7 +84,7 @@ PLANTS = {
             ),
             Change(
                 "services.trainer.rank",
-                "if batch.step != self._step + 1 or under_way:",
+                "if step != self._step + 1 or under_way:",
                 "if False:",
             ),
         ),
@@ -100,12 +100,12 @@ PLANTS = {
         (
             Change(
                 "services.trainer.rank",
-                "if batch.step == self._step and self._metrics:",
+                "if step == self._step and self._metrics:",
                 "if False:",
             ),
             Change(
                 "services.trainer.rank",
-                "if batch.step != self._step + 1 or under_way:",
+                "if step != self._step + 1 or under_way:",
                 "if False:",
             ),
         ),

@@ -17,6 +17,7 @@ from trimaran.run_context import RunContext
 
 PLACES: dict[str, tuple[Any, str]] = {
     "stepping": (learner, "look_up"),
+    "copying": (rank, "copy_to_host"),
     "saving": (checkpoint, "write_tensors"),
     "loading": (checkpoints, "read_shard"),
 }

@@ -16,7 +16,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from services.trainer import rank as rank_module
 from services.trainer.history import VersionHistory
+from services.trainer.learner import train_step
 from services.trainer.rank import TrainerRank
 from services.weight_sync.data.layout import numbers_of
 from services.weight_sync.data.snapshot import Snapshot
@@ -57,7 +59,8 @@ async def started(
 
 async def save(rank: TrainerRank, step: int) -> Path:
     """As the service does, with one rank."""
-    return Path(await rank.publish_checkpoint([await rank.write_shard(step)]))
+    await rank.begin_save(step)
+    return Path(await rank.publish_checkpoint([await rank.written(step)]))
 
 
 async def train(config: RunConfig, run_folder: Path, first: int, last: int) -> list[str]:
@@ -369,6 +372,38 @@ def test_only_tokens_of_versions_that_were_made_here_may_train(
         async with started(make_config(), tmp_path) as rank:
             again = random_batch(2)
             rank.check_proofs(again, proofs_for(again, root), history.roots)
+
+    asyncio.run(scenario())
+
+
+def test_a_rank_takes_part_in_a_step_once_it_has_ended_the_one_before(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 may have ended that one already, and be asked for the next."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slowly(*arguments: Any) -> Any:
+        begun.set()
+        assert goes_on.wait(30)
+        return train_step(*arguments)
+
+    monkeypatch.setattr(rank_module, "train_step", slowly)
+
+    async def scenario() -> None:
+        async with started(make_config(), tmp_path) as rank:
+            training = asyncio.create_task(rank.train(random_batch(1)))
+            assert await asyncio.to_thread(begun.wait, 30)
+            await rank.agree(1)  # rank 0 asks again
+            with pytest.raises(OutOfOrderError, match="step 3: the trainer holds step 0"):
+                await rank.agree(3)
+            agreeing = asyncio.create_task(rank.agree(2))
+            done, _ = await asyncio.wait([agreeing], timeout=0.1)
+            assert not done
+            goes_on.set()
+            await training
+            await agreeing
+            with pytest.raises(OutOfOrderError, match="step 1: trainer rank 0 has it already"):
+                await rank.agree(1)
 
     asyncio.run(scenario())
 

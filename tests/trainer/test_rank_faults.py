@@ -40,6 +40,8 @@ CASES = [
 MORE = [
     ("stepping", signal.SIGKILL, "rank|closed|reset"),
     ("loading", signal.SIGSTOP, ""),
+    ("copying", signal.SIGKILL, "trainer rank 1: "),
+    ("copying", signal.SIGSTOP, "trainer rank 1: .* no answer within 8 s"),
 ]
 
 

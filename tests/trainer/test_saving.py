@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from services.trainer import checkpoint
+from services.trainer import checkpoint, shard_file
+from services.trainer import rank as rank_module
 from services.trainer.checkpoint_folder import newest
+from services.trainer.host_copy import copy_to_host
 from services.trainer.rank import TrainerRank
 from services.trainer.saver import Saver
 from services.trainer.server import OtherRanks, TrainerServicer
@@ -45,16 +50,25 @@ class Disk:
         return self._operation(*arguments)
 
 
-def service(rank: TrainerRank, config: RunConfig) -> Callable[[int], Any]:
-    unused: Any = None
-    context: Any = None
-    servicer = TrainerServicer(rank, OtherRanks(()), unused, unused, config.trainer)
+class Service:
+    """Rank 0's, called without a network."""
 
-    async def save(step: int) -> str:
+    def __init__(self, rank: TrainerRank, config: RunConfig) -> None:
+        unused: Any = None
+        self._context: Any = None
+        self._servicer = TrainerServicer(rank, OtherRanks(()), unused, unused, config.trainer)
+
+    async def begin(self, step: int) -> None:
         request = trainer_pb2.SaveCheckpointRequest(step=step)
-        return (await servicer.SaveCheckpoint(request, context)).path
+        await self._servicer.SaveCheckpoint(request, self._context)
 
-    return save
+    async def wait(self, step: int) -> Path:
+        request = trainer_pb2.WaitCheckpointRequest(step=step)
+        return Path((await self._servicer.WaitCheckpoint(request, self._context)).path)
+
+    async def save(self, step: int) -> Path:
+        await self.begin(step)
+        return await self.wait(step)
 
 
 async def restarted_at(config: RunConfig, run_folder: Path) -> VersionId:
@@ -71,17 +85,18 @@ def test_a_save_that_hangs_is_given_up_and_training_goes_on(
 
     async def scenario() -> None:
         async with started(config, tmp_path) as rank:
-            save = service(rank, config)
+            service = Service(rank, config)
             await rank.train(random_batch(1))
-            first = Path(await save(1))
+            first = await service.save(1)
             await rank.train(random_batch(2))
             disk = Disk(monkeypatch, operation)
             disk.hangs = True
+            await service.begin(2)
             with pytest.raises(DeadlineError, match="checkpoint of step 2: took over 0.3 s"):
-                await save(2)
+                await service.wait(2)
             root = (await rank.train(random_batch(3))).version.root
             with pytest.raises(UnavailableError, match="checkpoint of step 2 still hangs"):
-                await save(3)
+                await service.begin(3)
             assert newest(tmp_path) == first
             disk.hangs = False
             disk.goes_on.set()
@@ -89,7 +104,7 @@ def test_a_save_that_hangs_is_given_up_and_training_goes_on(
                 while rank._saver._hanging:
                     await asyncio.sleep(0.01)
             # What came too late was written while step 3 trained: it is whole, or nobody loads it.
-            last = Path(await save(3))
+            last = await service.save(3)
             assert rank.version.root == root
             assert not list(last.parent.glob("*.tmp"))
         assert newest(tmp_path) == last
@@ -107,78 +122,132 @@ def test_a_save_that_fails_leaves_the_one_before_and_nothing_else(
 
     async def scenario() -> None:
         async with started(config, tmp_path) as rank:
-            save = service(rank, config)
-            first = Path(await save(0))
+            service = Service(rank, config)
+            first = await service.save(0)
             await rank.train(random_batch(1))
             disk = Disk(monkeypatch, operation)
             disk.error = "No space left on device"
-            with pytest.raises(InternalError, match="checkpoint of step 1: .*No space left"):
-                await save(1)
+            await service.begin(1)
+            for _ in range(2):  # also when asked again
+                with pytest.raises(InternalError, match="checkpoint of step 1: .*No space left"):
+                    await service.wait(1)
             assert list(first.parent.iterdir()) == [first]
             answer = await rank.train(random_batch(2))
             assert answer.version.version == VersionId(0, 2)
             disk.error = ""
-            last = Path(await save(2))
+            last = await service.save(2)
             assert list(first.parent.iterdir()) == [last]
 
     asyncio.run(scenario())
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_a_step_does_not_change_weights_that_are_being_saved(
+def test_a_save_that_fails_leaves_no_copy_in_memory(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when whoever asked for the save has gone away."""
-    config = make_config()
+    """Whoever asks later what went wrong keeps the error, and the error its frames."""
+    copies: list[weakref.ref[Any]] = []
+    make = mmap.mmap
+
+    def copy(tensors: Any) -> dict[str, torch.Tensor]:
+        def recorded(*arguments: Any) -> Any:
+            mapping = make(*arguments)
+            copies.append(weakref.ref(mapping))
+            return mapping
+
+        with monkeypatch.context() as patched:
+            patched.setattr(mmap, "mmap", recorded)
+            return copy_to_host(tensors)
 
     async def scenario() -> None:
+        async with started(make_config(), tmp_path) as rank:
+            service = Service(rank, make_config())
+            monkeypatch.setattr(rank_module, "copy_to_host", copy)
+            monkeypatch.setattr(shard_file, "is_finite", lambda tensor: False)
+            await service.begin(0)
+            with pytest.raises(InternalError, match="not finite; nothing is saved"):
+                await service.wait(0)
+            assert copies and not any(kept() is not None for kept in copies)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("single_rank")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_steps_train_while_a_checkpoint_of_an_earlier_one_is_written(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """What is written are weights and moments of its own step."""
+    config = make_config(model={"dtype": dtype})
+
+    async def scenario() -> None:
+        async with started(config, tmp_path / "whole") as rank:
+            roots = [(await rank.train(random_batch(step))).version.root for step in (1, 2, 3, 4)]
         async with started(config, tmp_path) as rank:
-            save = service(rank, config)
+            service = Service(rank, config)
             await rank.train(random_batch(1))
             disk = Disk(monkeypatch, "write_tensors")
             disk.hangs = True
-            saving = asyncio.create_task(save(1))
+            await service.begin(1)
             assert await asyncio.to_thread(disk.reached.wait, LONG)
-            saving.cancel()
-            training = asyncio.create_task(rank.train(random_batch(2)))
-            done, _ = await asyncio.wait([training], timeout=0.3)
-            assert not done
+            for step in (2, 3):
+                assert (await rank.train(random_batch(step))).version.root == roots[step - 1]
+            assert newest(tmp_path) is None
             disk.goes_on.set()
-            assert (await training).version.version == VersionId(0, 2)
-            with pytest.raises(OutOfOrderError):
-                await save(1)
+            assert await service.wait(1) == newest(tmp_path)
+        async with started(config, tmp_path) as rank:
+            assert rank.version.root == roots[0]
+            again = [(await rank.train(random_batch(step))).version.root for step in (2, 3, 4)]
+            assert again == roots[1:]
 
     asyncio.run(scenario())
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_a_checkpoint_is_of_its_step_also_when_the_next_one_is_under_way(
-    make_config: MakeConfig, tmp_path: Path
+def test_a_save_waits_for_the_one_that_is_being_written(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asked for it has given up between its parts and the whole, and trains on."""
-    config = make_config()
+    """Also when whoever asked for that one has gone away."""
+    config = make_config(run={"keep_checkpoints": 2})
 
     async def scenario() -> None:
         async with started(config, tmp_path) as rank:
-            first = await rank.train(random_batch(1))
-            digest = await rank.write_shard(1)
+            service = Service(rank, config)
+            await rank.train(random_batch(1))
+            disk = Disk(monkeypatch, "write_tensors")
+            disk.hangs = True
+            waiting = asyncio.create_task(service.save(1))
+            assert await asyncio.to_thread(disk.reached.wait, LONG)
+            waiting.cancel()
             await rank.train(random_batch(2))
-            await rank.publish_checkpoint([digest])
-        async with started(config, tmp_path) as rank:
-            assert rank.version == first.version
+            second = asyncio.create_task(service.begin(2))
+            done, _ = await asyncio.wait([second], timeout=0.3)
+            assert not done
+            disk.goes_on.set()
+            await second
+            last = await service.wait(2)
+            names = ["step-00001", "step-00002"]
+            assert sorted(path.name for path in last.parent.iterdir()) == names
+            with pytest.raises(OutOfOrderError):
+                await service.begin(1)
+            with pytest.raises(OutOfOrderError, match="no save of it has begun"):
+                await service.wait(1)
 
     asyncio.run(scenario())
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_two_saves_of_one_step_at_a_time_follow_each_other(
+def test_a_save_that_is_asked_for_twice_is_made_once(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
         async with started(make_config(), tmp_path) as rank:
-            save = service(rank, make_config())
+            service = Service(rank, make_config())
             await rank.train(random_batch(1))
-            assert len(set(await asyncio.gather(*(save(1) for _ in range(5))))) == 1
+            first, *others = await asyncio.gather(*(service.save(1) for _ in range(5)))
+            made = first.stat().st_ino
+            assert {first} == set(others)
+            assert (await service.save(1)).stat().st_ino == made
         assert await restarted_at(make_config(), tmp_path) == VersionId(0, 1)
 
     asyncio.run(scenario())
@@ -242,3 +311,23 @@ def test_an_error_of_the_work_rises_as_it_is() -> None:
 
     with pytest.raises(TimeoutError, match="the work's own"):
         asyncio.run(Saver(LONG).run("the save", fail))
+
+
+def test_a_copy_has_what_the_tensors_had() -> None:
+    """Views, tensors of one element and without any, and what is not contiguous."""
+    flat = torch.arange(12, dtype=torch.float32)
+    tensors = {
+        "part": flat[3:8],
+        "turned": flat.view(3, 4).t(),
+        "count": torch.tensor(7),
+        "none": torch.empty(0, 3),
+        "half": torch.ones(5, dtype=torch.bfloat16, requires_grad=True),
+    }
+    was = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    copies = copy_to_host(tensors)
+    flat.zero_()
+    assert [*copies] == [*tensors]
+    for name, copy in copies.items():
+        assert (copy.dtype, copy.shape) == (was[name].dtype, was[name].shape)
+        assert torch.equal(copy, was[name]) and copy.is_contiguous() and not copy.requires_grad
+    assert copy_to_host({}) == {}

@@ -15,14 +15,14 @@ from services.trainer.provenance import check_proofs
 from services.trainer.server import OtherRanks, TrainerServicer
 from tests.extending.memory_store import MemoryStore
 from tests.trainer.batches import proofs_for, random_batch
-from trimaran import wire
+from trimaran import rpc, wire
 from trimaran.clients import TrainAnswer
 from trimaran.config import TrainerSection
-from trimaran.errors import UnavailableError, UnprovenError
+from trimaran.errors import OutOfOrderError, UnavailableError, UnprovenError
 from trimaran.run_context import RunContext
 from trimaran.store import Store
-from trimaran.types import PolicyVersion, Proof, TrainingBatch, VersionId
-from trimaran.v1 import trainer_pb2
+from trimaran.types import Caller, PolicyVersion, Proof, TrainingBatch, VersionId
+from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
 ROOT = "root"
 
@@ -132,5 +132,67 @@ def test_a_step_that_is_done_is_answered_again_without_the_groups_held_for_it(
         answers = [await servicer.TrainBatch(request, unused) for _ in range(2)]
         assert answers[0] == answers[1]
         assert servicer._held._groups == {}
+
+    asyncio.run(scenario())
+
+
+class WaitingRank(RecordingRank):
+    """Rank 0, whose step ends when the other ranks take part in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failure = ""
+
+    def begins(self, step: int) -> bool:
+        return step not in self.trained
+
+    def fail(self, reason: str) -> None:
+        self.failure = reason
+
+    async def train(self, batch: Any, lineage: int) -> TrainAnswer:
+        self.trained.append(batch.step)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class OtherRank(trainer_pb2_grpc.TrainerServiceServicer):
+    """It stands elsewhere than rank 0."""
+
+    async def Agree(self, request: Any, context: Any) -> Any:
+        raise OutOfOrderError(f"step {request.step}: the trainer holds step 4")
+
+
+def test_a_rank_that_would_not_take_part_is_heard_before_any_waits_for_it(tmp_path: Path) -> None:
+    """Else rank 0 stays in its broadcast for `step_timeout`."""
+
+    async def scenario() -> None:
+        store, batch, rank = MemoryStore(), random_batch(1), WaitingRank()
+        epoch = await store.next_epoch("run")
+        add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
+        service = rpc.service(trainer_pb2.DESCRIPTOR, add, OtherRank())
+        server = rpc.Server("127.0.0.1:0", [service], store.newest_epoch)
+        await server.start()
+        history = await VersionHistory.open(store, RunContext("run", tmp_path, ""))
+        await history.add(PolicyVersion("run", VersionId(0, 0), ROOT))
+        unused: Any = None
+        ours: Any = rank
+        others: Any = OtherRanks([server.address])  # type: ignore[list-item]
+        servicer = TrainerServicer(ours, others, unused, history, TrainerSection())
+        proven = trainer_pb2.TrainBatchRequest(
+            caller=wire.encode_caller(Caller("run", epoch)),
+            proofs=map(wire.encode_proof, proofs_for(batch, ROOT)),
+        )
+        data = wire.serialize_train_request(proven, batch)
+        try:
+            async with asyncio.timeout(30):
+                with pytest.raises(UnavailableError, match="rank 1 takes no part .* holds step 4"):
+                    await servicer.TrainBatch(
+                        trainer_pb2.TrainBatchRequest.FromString(data), unused
+                    )
+        finally:
+            await others.close()
+            await server.stop()
+        assert rank.trained == []
+        assert "holds step 4" in rank.failure, "only another start brings the ranks together"
 
     asyncio.run(scenario())

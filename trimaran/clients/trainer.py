@@ -172,25 +172,38 @@ class TrainerClient(Client):
         )
         return wire.decode_ledger_end(answer.ledger) if answer.HasField("ledger") else None
 
-    async def save_checkpoint(
+    async def begin_checkpoint(
         self,
         step: int,
         timeout: float,
         ledger: LedgerEnd | None = None,
         score: float | None = None,
-    ) -> str:
-        """Returns the checkpoint's path. `score`: how good the step is, more is better, for
-        `run.keep_best`. Raises OutOfOrderError unless `step` is the trainer's own."""
+    ) -> None:
+        """Returns once the trainer has a copy, from which it writes while it goes on. `score`: how good the step
+        is, more is better, for `run.keep_best`. Raises OutOfOrderError unless `step` is the trainer's own."""
         request = pb.SaveCheckpointRequest(
             caller=self._caller,
             step=step,
             ledger=ledger and wire.encode_ledger_end(ledger),
             score=score,
         )
-        answer: pb.SaveCheckpointResponse = await rpc.call(
-            self._stub.SaveCheckpoint, request, timeout
+        await rpc.call(self._stub.SaveCheckpoint, request, timeout)
+
+    async def wait_checkpoint(self, step: int, timeout: float) -> str:
+        """The path of the checkpoint that `begin_checkpoint` began, once it is whole and on the disk.
+        Raises why it is not, and OutOfOrderError where another save was the last."""
+        request = pb.WaitCheckpointRequest(caller=self._caller, step=step)
+        answer: pb.WaitCheckpointResponse = await rpc.call_again(
+            self._stub.WaitCheckpoint, request, timeout
         )
         return answer.path
+
+    async def save_checkpoint(
+        self, step: int, timeout: float, ledger: LedgerEnd | None = None
+    ) -> str:
+        """Both, with `timeout` for each."""
+        await self.begin_checkpoint(step, timeout, ledger)
+        return await self.wait_checkpoint(step, timeout)
 
     async def export_model(self, path: str, timeout: float) -> str:
         """Writes a Hugging Face folder. Returns its path."""

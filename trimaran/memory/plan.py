@@ -61,7 +61,7 @@ class Plan:
         return round(self.config.rollout.kv_cache_gib * GIB) if self.rolls_on_host else None
 
     def sure_on_host(self) -> int:
-        """What all processes keep on one host whatever they compute."""
+        """What all processes take on one host whatever they compute, while a checkpoint is written."""
         return sum(self._own(rank) for rank in self.ranks) + self._replicas + self.controller
 
     def peak_on_host(self) -> int:
@@ -106,7 +106,7 @@ class Plan:
         return self.config.rollout.replicas * one
 
     def _own(self, rank: RankMemory) -> int:
-        kept = self.runtime + rank.snapshot + rank.replayed
+        kept = self.runtime + rank.snapshot + rank.replayed + rank.copied
         if self.trains_on_host:  # what has left the device has not gone far
             return kept + rank.host_optimizer + rank.resident
         return kept + rank.away
@@ -200,7 +200,7 @@ def _impossible(plan: Plan, room: Room) -> Iterator[str]:
     on_host = plan.trains_on_host or plan.rolls_on_host
     if on_host and room.host is not None and (all_of_it := plan.sure_on_host()) > room.host:
         yield (
-            f"this host: the run's processes keep {gib(all_of_it)} there, and it has {gib(room.host)}"
+            f"this host: the run's processes take {gib(all_of_it)} there, and it has {gib(room.host)}"
             " without swap; lower rollout.replicas, rollout.kv_cache_gib or trainer.data_parallel, or use a larger one"
         )
 

@@ -96,6 +96,9 @@ class RankMemory:
     """With a reference, in passes of their own."""
     saved: int
     """In its file of a checkpoint, where it writes one: main weights and what the optimizer keeps."""
+    copied: int
+    """On the host while a checkpoint is written: the copy out of which it is; nothing where another rank
+    writes the same."""
     snapshot: int
     """On the host: the rank's share of the version that replicas fetch. Taken once, and written over."""
     offload: tuple[str, ...] = ()
@@ -196,6 +199,7 @@ def rank_memory(
         of_layers += tower_bytes(model, work)
     updated = _updated(trained, place) if choices.distributed_optimizer else sum(trained)
     norm = size * model.facts.hidden_size / place.layout.context if place.is_last_stage else 0
+    saved = (4 * BF16 if choices.bf16_optimizer else 3 * FP32) * updated
     return RankMemory(
         weights=size * count,
         trained=size * sum(trained),
@@ -210,7 +214,8 @@ def rank_memory(
         backward_token=backward,
         output=_head(model, place, work, choices),
         compares=choices.reference,
-        saved=(4 * BF16 if choices.bf16_optimizer else 3 * FP32) * updated,
+        saved=saved,
+        copied=saved if choices.distributed_optimizer or place.sends else 0,
         snapshot=size * _sent(model, place),
         offload=choices.offload,
         replayed=_replayed(model, place, work, choices),

@@ -84,6 +84,7 @@ def _trainer(plan: Plan, room: Room) -> list[Row]:
         row("peak", [rank.peak(tokens) for rank in ranks]),
         ("activations of a token, KiB", *map(_kib, ranks)),
         row("snapshot on the host", [rank.snapshot for rank in ranks]),
+        row("copy of a checkpoint on the host", [rank.copied for rank in ranks]),
     ]
     if plan.config.trainer.offload:
         kept = [rank.host_optimizer for rank in ranks]
@@ -147,6 +148,7 @@ def _host(plan: Plan, room: Room) -> list[Row]:
     return [
         ("all on one host, GiB", ""),
         ("snapshots", number(sum(rank.snapshot for rank in plan.ranks))),
+        ("copies of a checkpoint", _sum(rank.copied for rank in plan.ranks)),
         (f"shadows of {count} replicas", number(count * plan.replica.shadow)),
         *_waiting(plan),
         *(

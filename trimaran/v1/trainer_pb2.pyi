@@ -20,6 +20,18 @@ class TrainBatchRequest(_message.Message):
     num_held: int
     def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[_types_pb2.TrainingBatch, _Mapping]] = ..., lineage: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[_types_pb2.Proof, _Mapping]]] = ..., num_held: _Optional[int] = ...) -> None: ...
 
+class AgreeRequest(_message.Message):
+    __slots__ = ("caller", "step")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    step: int
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class AgreeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class HoldGroupsRequest(_message.Message):
     __slots__ = ("caller", "step", "first", "groups")
     CALLER_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +154,18 @@ class SaveCheckpointRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ..., ledger: _Optional[_Union[LedgerEnd, _Mapping]] = ..., score: _Optional[float] = ...) -> None: ...
 
 class SaveCheckpointResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WaitCheckpointRequest(_message.Message):
+    __slots__ = ("caller", "step")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    step: int
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class WaitCheckpointResponse(_message.Message):
     __slots__ = ("path", "digest")
     PATH_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]

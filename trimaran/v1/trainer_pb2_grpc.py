@@ -41,6 +41,11 @@ class TrainerServiceStub(object):
                 request_serializer=trimaran_dot_v1_dot_trainer__pb2.TrainBatchRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_trainer__pb2.TrainBatchResponse.FromString,
                 _registered_method=True)
+        self.Agree = channel.unary_unary(
+                '/trimaran.v1.TrainerService/Agree',
+                request_serializer=trimaran_dot_v1_dot_trainer__pb2.AgreeRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_trainer__pb2.AgreeResponse.FromString,
+                _registered_method=True)
         self.HoldGroups = channel.unary_unary(
                 '/trimaran.v1.TrainerService/HoldGroups',
                 request_serializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsRequest.SerializeToString,
@@ -71,6 +76,11 @@ class TrainerServiceStub(object):
                 request_serializer=trimaran_dot_v1_dot_trainer__pb2.SaveCheckpointRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_trainer__pb2.SaveCheckpointResponse.FromString,
                 _registered_method=True)
+        self.WaitCheckpoint = channel.unary_unary(
+                '/trimaran.v1.TrainerService/WaitCheckpoint',
+                request_serializer=trimaran_dot_v1_dot_trainer__pb2.WaitCheckpointRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_trainer__pb2.WaitCheckpointResponse.FromString,
+                _registered_method=True)
         self.ExportModel = channel.unary_unary(
                 '/trimaran.v1.TrainerService/ExportModel',
                 request_serializer=trimaran_dot_v1_dot_trainer__pb2.ExportModelRequest.SerializeToString,
@@ -86,6 +96,14 @@ class TrainerServiceServicer(object):
     def TrainBatch(self, request, context):
         """`batch.step` is the idempotency key: the next step runs, the same step
         returns the recorded answer, any other is refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Agree(self, request, context):
+        """Among ranks, before a TrainBatch: refuses a step that this rank cannot
+        train, while nobody waits in a collective for it. Waits for the step before.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,8 +147,16 @@ class TrainerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SaveCheckpoint(self, request, context):
-        """Saves model, optimizer and step so that training can go on from there.
-        A failure leaves the trainer as it is: it goes on training.
+        """Copies model, optimizer and step, so that training can go on, and begins to
+        write the copies. Waits for the save before. Idempotent by step. A failure
+        leaves the trainer as it is: it goes on training.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WaitCheckpoint(self, request, context):
+        """Waits until that checkpoint is whole and on the disk, or says why it is not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -150,6 +176,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.TrainBatch,
                     request_deserializer=trimaran_dot_v1_dot_trainer__pb2.TrainBatchRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_trainer__pb2.TrainBatchResponse.SerializeToString,
+            ),
+            'Agree': grpc.unary_unary_rpc_method_handler(
+                    servicer.Agree,
+                    request_deserializer=trimaran_dot_v1_dot_trainer__pb2.AgreeRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_trainer__pb2.AgreeResponse.SerializeToString,
             ),
             'HoldGroups': grpc.unary_unary_rpc_method_handler(
                     servicer.HoldGroups,
@@ -180,6 +211,11 @@ def add_TrainerServiceServicer_to_server(servicer, server):
                     servicer.SaveCheckpoint,
                     request_deserializer=trimaran_dot_v1_dot_trainer__pb2.SaveCheckpointRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_trainer__pb2.SaveCheckpointResponse.SerializeToString,
+            ),
+            'WaitCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitCheckpoint,
+                    request_deserializer=trimaran_dot_v1_dot_trainer__pb2.WaitCheckpointRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_trainer__pb2.WaitCheckpointResponse.SerializeToString,
             ),
             'ExportModel': grpc.unary_unary_rpc_method_handler(
                     servicer.ExportModel,
@@ -216,6 +252,33 @@ class TrainerService(object):
             '/trimaran.v1.TrainerService/TrainBatch',
             trimaran_dot_v1_dot_trainer__pb2.TrainBatchRequest.SerializeToString,
             trimaran_dot_v1_dot_trainer__pb2.TrainBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Agree(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.TrainerService/Agree',
+            trimaran_dot_v1_dot_trainer__pb2.AgreeRequest.SerializeToString,
+            trimaran_dot_v1_dot_trainer__pb2.AgreeResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -378,6 +441,33 @@ class TrainerService(object):
             '/trimaran.v1.TrainerService/SaveCheckpoint',
             trimaran_dot_v1_dot_trainer__pb2.SaveCheckpointRequest.SerializeToString,
             trimaran_dot_v1_dot_trainer__pb2.SaveCheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.TrainerService/WaitCheckpoint',
+            trimaran_dot_v1_dot_trainer__pb2.WaitCheckpointRequest.SerializeToString,
+            trimaran_dot_v1_dot_trainer__pb2.WaitCheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -105,7 +105,8 @@ def test_on_a_cpu_everything_shares_the_host() -> None:
     plan = plan_of(on_host=True, rollout={"replicas": 2, "kv_cache_gib": 3})
     weights = 2 * QWEN25_7B.matrices
     fixed = RUNTIME + weights + 2 * (2 * weights + 3 * GIB)
-    assert plan.sure_on_host() == fixed + 18 * QWEN25_7B.matrices
+    copy = 12 * QWEN25_7B.matrices  # of a checkpoint, while it is written
+    assert plan.sure_on_host() == fixed + 18 * QWEN25_7B.matrices + copy
     assert plan.peak_on_host() == plan.sure_on_host() + plan.ranks[0].passing(plan.tokens)
     refuse_impossible(plan, Room(host=plan.sure_on_host()))
     with pytest.raises(InputError, match=r"this host: .*lower rollout\.replicas"):
@@ -135,6 +136,7 @@ def test_ranks_on_a_cpu_have_equal_parts_of_what_others_leave() -> None:
     plan = plan_of(on_host=True, trainer={"data_parallel": 2})
     sender, other = plan.ranks
     assert (sender.snapshot, other.snapshot) == (2 * QWEN25_7B.matrices, 0)
+    assert (sender.copied, other.copied) == (12 * QWEN25_7B.matrices, 0), "one of them saves"
     assert plan.rank_room(Room(host=plan.peak_on_host())) == other.peak(plan.tokens)
 
 
@@ -158,6 +160,7 @@ def test_the_plan_names_every_part() -> None:
     text = "\n".join(describe(plan_of(trainer={"tensor_parallel": 4}), Room(80 * GIB, 80 * GIB)))
     for word in (
         *("parameters", "gradients", "moments", "activations", "logits", "snapshot", "shadow"),
+        *("copy of a checkpoint", "copies of a checkpoint"),
         *("keys and values", "largest micro-batch", "peak"),
     ):
         assert word in text
