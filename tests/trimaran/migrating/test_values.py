@@ -388,7 +388,8 @@ def test_verls_r3_is_the_routers_replay(section: str) -> None:
     trainer = config_of("verl", **keys).trainer
     assert trainer.router.replay and not plain.router.replay
     assert (trainer.clip_grad, trainer.recompute) == (plain.clip_grad, plain.recompute)
-    for wrong in ({mode: "R2", engine: True}, {mode: "R3"}):
+    wrongs: list[dict[str, Any]] = [{mode: "R2", engine: True}, {mode: "R3"}]
+    for wrong in wrongs:
         assert mode.replace("__", ".") in converted("verl", **wrong).having("refused")
 
 
@@ -408,11 +409,13 @@ def test_what_is_neither_true_nor_false_is_refused_with_its_key(
 ) -> None:
     keys: dict[str, Any] = {"actor_config__load": "x"} if name == "mindspeed-rl" else {}
     changed = key.replace(".", "__")
-    refused = converted(name, **keys | {changed: "maybe"}).having("refused")
+    keys[changed] = "maybe"
+    refused = converted(name, **keys).having("refused")
     said = f"{where}: {refused[where]}"
     assert f"{key}: 'maybe' is neither on (true, yes, on, 1) nor off (false, no, off, 0" in said
     for word in ("yes", "Off", 0, None, "TRUE"):
-        refused = converted(name, **keys | {changed: word}).having("refused")
+        keys[changed] = word
+        refused = converted(name, **keys).having("refused")
         assert [text for text in refused.values() if "neither" in text] == []
 
 
