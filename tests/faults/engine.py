@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from itertools import starmap
 
 import torch
 
 from services.rollout.engine import Chunk, Ended, Event, GenerationRequest
+from services.weight_sync.data.changes import ChangedTensor
 from services.weight_sync.data.digest import digest_value
 from services.weight_sync.data.layout import numbers_of
 from services.weight_sync.data.manifest import list_blocks
@@ -72,18 +74,19 @@ class StandInEngine:
             self._num_running -= len(made)
 
     async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
-        """Copies tensor by tensor and lets others run in between, as an engine's own load does."""
+        """Writes tensor by tensor and lets others run in between, as an engine's own load does."""
         begin = time.monotonic()
         self._orders.reach("load")
         self._running.clear()
-        self._live = None
-        half = len(shadow.manifest.tensors) // 2
-        for number, (name, tensor) in enumerate(shadow.tensors()):
+        live, self._live = self._live, None
+        if live is not None and shadow.changes is not None:
+            changed = list(shadow.changes.tensors(shadow.manifest.tensors))
+            half, writes = len(changed) // 2, map(self._write, changed)
+        else:
+            half, writes = len(shadow.manifest.tensors) // 2, starmap(self._copy, shadow.tensors())
+        for number, _ in enumerate(writes):
             if number == half:
                 self._orders.reach("half")
-            if name not in self._loaded:
-                self._loaded[name] = torch.empty_like(tensor)
-            self._loaded[name].copy_(tensor)
             await asyncio.sleep(0)
         action, _, times = self._orders.reach("loaded").partition(" ")
         if action == "corrupt":
@@ -94,6 +97,15 @@ class StandInEngine:
         self._live = version
         self._running.set()
         return time.monotonic() - begin
+
+    def _copy(self, name: str, tensor: torch.Tensor) -> None:
+        if name not in self._loaded:
+            self._loaded[name] = torch.empty_like(tensor)
+        self._loaded[name].copy_(tensor)
+
+    def _write(self, changed: ChangedTensor) -> None:
+        flat = self._loaded[changed.info.name].view(-1)
+        flat[changed.positions.long()] = changed.values
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         wanted = set(numbers_of(ranges))

@@ -76,8 +76,10 @@ class FakeReplica:
     """Which stage brought it."""
     loaded: PolicyVersion | None = None
     maker: str = ""
+    in_place: bool = False
+    """It writes what changed alone where it loads on as the same maker: a wrong block stays wrong."""
     wrong: set[int] = field(default_factory=set)
-    """Blocks that are loaded wrong until the next load."""
+    """Blocks that are loaded wrong until the next whole load."""
     answered_wrong: bool = False
     """A read-back has shown it."""
     checks_since_wrong: int = 0
@@ -302,9 +304,12 @@ class FakeRollout:
             raise OutOfOrderError(f"{version.version} is not staged on {process.name}")
         self.world.events.append(f"{process.name} commits {version.version}")
         self.world.calls.append((f"commit {version.version} on {process.name}", self.epoch))
+        if not (process.in_place and process.maker == maker):
+            process.wrong = set()
+        if process.proof == "wrong":
+            process.wrong = {2}
         process.loaded, process.staged, process.maker = version, None, maker
         process.is_asleep = False
-        process.wrong = {2} if process.proof == "wrong" else set()
         process.answered_wrong, process.checks_since_wrong = False, 0
         await self.world.point()
         return 0.25

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from services.weight_sync.data import delta_changes
 from services.weight_sync.data.changes import open_changes
 from services.weight_sync.data.delta_stage import apply_verified
-from services.weight_sync.data.memory import MemoryReader
 from services.weight_sync.data.shadow import Shadow
 from tests.weight_sync.ends import TENSORS, make_values, snapshot_of
 from trimaran.errors import InputError, TransferError
@@ -36,7 +35,7 @@ def opened(shadow):
     """As another process has them."""
     assert shadow.changes
     described = shadow.changes.description()
-    return list(open_changes(described, shadow.manifest.tensors, MemoryReader()))
+    return list(open_changes(described, shadow.manifest.tensors))
 
 
 def changed_values(seed, share):

@@ -215,6 +215,42 @@ def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_off(
     asyncio.run(scenario())
 
 
+def test_a_wrong_block_that_the_next_version_left_in_place_is_mended(tmp_path, monkeypatch):
+    """An operator's read-back holds no commit off. Its answer may be taken in after the next version,
+    of which the engine has written what changed alone."""
+    world = World()
+    saved = VersionLedger.save_fault
+
+    async def scenario():
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def save_late(ledger, *fault):
+            begun.set()
+            await go.wait()
+            await saved(ledger, *fault)
+
+        async with running(world, tmp_path, sampling(0.2)) as coordinator:
+            await join(coordinator, world, "a", "b", in_place=True)
+            for step in (1, 2, 3):
+                await publish_all(coordinator, world, step)
+            monkeypatch.setattr(VersionLedger, "save_fault", save_late)
+            world.replicas["b"].wrong = {2}
+            verifying = asyncio.create_task(coordinator.verify(["b"]))
+            await begun.wait()
+            monkeypatch.setattr(VersionLedger, "save_fault", saved)
+            await publish(coordinator, world, 4)
+            assert world.replicas["b"].wrong == {2}
+            go.set()
+            await verifying
+            assert "b" not in names(coordinator)
+            await until(lambda: names(coordinator) == ["a", "b"])
+            assert (world.replicas["b"].maker, world.replicas["b"].wrong) == ("b~1", set())
+            faulty = {(p.version.step, p.replica) for p in await coordinator.list_faults(0)}
+            assert {(3, "b"), (4, "b")} <= faulty
+
+    asyncio.run(scenario())
+
+
 def test_a_fault_that_was_recorded_as_weight_sync_died_is_mended_after_its_restart(
     tmp_path, monkeypatch
 ):

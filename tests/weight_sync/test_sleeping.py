@@ -203,3 +203,29 @@ def test_one_that_sleeps_unknown_to_weight_sync_is_woken_by_what_it_says_of_itse
             await until(lambda: names(coordinator) == ["a"])
 
     asyncio.run(scenario())
+
+
+def test_what_a_sleeper_says_that_it_holds_does_not_count_once_it_is_to_wake(world, tmp_path):
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slowly(name, version):
+        begun.set()
+        await go.wait()
+
+    async def scenario():
+        async with running(world, tmp_path) as coordinator:
+            await join(coordinator, world, "a")
+            await publish_all(coordinator, world)
+            await coordinator.sleep(CALLER)
+            world.hooks["stage"] = slowly
+            again = asyncio.create_task(publish(coordinator, world, 1))
+            await begun.wait()
+            for _ in range(3):
+                assert await coordinator.heartbeat(RUN, "a", 1, version_of(1))
+            assert names(coordinator) == [], "it has not loaded it yet"
+            go.set()
+            await again
+            assert not world.replicas["a"].is_asleep
+            assert names(coordinator) == ["a"]
+
+    asyncio.run(scenario())

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.weight_sync.data.arrival import Verifier, check_sources
+from services.weight_sync.data.delta_stage import delta_layout, join_deltas
 from services.weight_sync.data.layout import make_layout, numbers_of, to_ranges
 from services.weight_sync.data.receiver import WeightReceiver
 from services.weight_sync.transports.calls import Stop
 from services.weight_sync.transports.carrier import Carrier, WrongBlockError
-from services.weight_sync.transports.delta_stream import delta_layout, join_deltas
 from services.weight_sync.transports.stock import Holding, Stock
 from services.weight_sync.transports.streams import Stream
 from tests.weight_sync.ends import (

@@ -57,7 +57,7 @@ def write_changes(model: torch.nn.Module, description: dict[str, Any]) -> str:
 
     After an error nobody knows how far it came; a load of a whole version mends it.
     """
-    changes = open_changes(description["changes"], tensors_of(description), READER)
+    changes = open_changes(description["changes"], tensors_of(description))
     try:
         targets = Targets(model)
         found = [(targets.find(changed.info), changed) for changed in changes]

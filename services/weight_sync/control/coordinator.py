@@ -295,7 +295,7 @@ class Coordinator:
         """Those that sleep load what they had: what a controller asks for that was started again."""
         if self._ledger.asleep:
             for member in tuple(self._pool.members):
-                self._pool.members.tell(member, Member.doubt)
+                self._pool.members.tell(member, Member.wake)
             await self._ledger.save_members()
             await self._ledger.note_asleep(False)
 

@@ -143,7 +143,7 @@ class VersionLedger:
         """`right`, `wrong`: blocks of a read-back that has found the proof's fault.
 
         Every version that its maker had loaded since all the wrong blocks were last right has the
-        fault too.
+        fault too; so do those that it has loaded meanwhile, for a delta writes what changed alone.
         """
         known, tainted = await self._find_tainted(proof, wrong)
         found = [(proof, unite(known, right)), *tainted]
@@ -155,16 +155,20 @@ class VersionLedger:
     async def _find_tainted(
         self, proof: Proof, wrong: Iterable[int]
     ) -> tuple[Ranges, list[tuple[Proof, Ranges]]]:
-        """What was right of the proof's own version before, and the proofs of the versions between it
-        and the last good reading, newest first, each with its blocks."""
+        """What was right of the proof's own version before, and the proofs of the versions after it and
+        of those between it and the last good reading, newest first, each with its blocks."""
         unknown, known = set(wrong), Ranges(())
         tainted: list[tuple[Proof, Ranges]] = []
-        tree = await self._get(f"version/{proof.version}")
+        is_later = True
+        newest = self.live.version if self.live else proof.version
+        tree = await self._get(f"version/{newest}")
         while tree:
             version = VersionId(*tree["version"])
             row = tree["proofs"].get(proof.replica)
             right = _read_back(row) if row else ()
-            unknown -= set(numbers_of(right))
+            is_later = is_later and version != proof.version
+            if not is_later:
+                unknown -= set(numbers_of(right))
             if version == proof.version:
                 known = right
             if not unknown:

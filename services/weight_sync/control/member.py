@@ -54,7 +54,7 @@ class Member:
     failures: int = 0
     """Faults in a row; 0 also after a restart of weight sync, for which it has had none."""
     must_load: bool = False
-    """A block of what it has loaded is wrong: what it says it holds does not count."""
+    """A block of what it has loaded is wrong, or it has slept since: what it says it holds does not count."""
     num_wrong: int = 0
     """How often that was so, over all incarnations."""
     drained: bool = False
@@ -126,6 +126,10 @@ class Member:
     def doubt(self) -> Member:
         """What it holds is not known any more."""
         return replace(self, held=None)
+
+    def wake(self) -> Member:
+        """It sleeps, and is to load what it had. Until then it says that it holds it."""
+        return replace(self, held=None, must_load=True)
 
     def read(self, blocks: Ranges, maker: str) -> Member:
         """They were read back and were right, as those of `maker`."""

@@ -382,11 +382,13 @@ class ReadBackProver:
         members, live, proof = self._pool.members, reading.live, reading.proof
         if proof.fault:  # whatever is loaded by now, tokens of it may still wait for their batch
             await self._ledger.save_fault(proof, reading.right, reading.wrong)
-        if not members.is_current(member) or not members.newest(member).holds(live):
-            return  # what was read back is loaded no longer
-        if self._ledger.live != live and not proof.fault:
-            return  # it is about to take another version, and is proven at that one
+        if not members.is_current(member):
+            return
+        is_live = self._ledger.live == live and members.newest(member).holds(live)
+        if not is_live and not proof.fault:
+            return  # it has another version, or is about to, and is proven at that one
         known = self._ledger.proofs.get(proof.replica, proof)
+        # Also where it has loaded the next version since: a delta may have left the block as it was.
         if fault := proof.fault or known.fault:
             await self._pool.condemn(member, f"proof of {live.version}: {fault}", reading.maker)
             return

@@ -77,12 +77,12 @@ class Changes:
 
 
 def open_changes(
-    description: dict[str, Any], tensors: Sequence[TensorInfo], reader: MemoryReader
+    description: dict[str, Any], tensors: Sequence[TensorInfo]
 ) -> Iterator[ChangedTensor]:
-    """Those of another process, only to be read. Raises TransferError when their owner is gone."""
+    """Those of another process, only to be read, and mapped as long as one of them is kept. Raises
+    TransferError when their owner is gone."""
     places, size = lay_out_changes(tensors, description["counts"])
-    reader.forget_gone()
-    return _cut(reader.map(description["path"], size), places)
+    return _cut(MemoryReader().map(description["path"], size), places)
 
 
 @dataclass(frozen=True, slots=True)

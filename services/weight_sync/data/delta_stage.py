@@ -1,23 +1,69 @@
-"""A stage by delta: pieces are fetched beside the base, then applied to it, and verified."""
+"""A stage by delta: pieces are fetched beside the base, then applied to it, and verified.
+
+They travel without gaps, in the order of their blocks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import torch
 
 from services.weight_sync.data.arrival import Intake, Verifier
 from services.weight_sync.data.delta import DeltaPieces, Undo, apply_pieces, undo
 from services.weight_sync.data.delta_changes import collect_changes
-from services.weight_sync.data.layout import Layout, numbers_of
-from services.weight_sync.data.manifest import list_blocks, list_digests, same_tensors
+from services.weight_sync.data.layout import Layout, Piece, lay_out, numbers_of
+from services.weight_sync.data.manifest import Block, list_blocks, list_digests, same_tensors
 from services.weight_sync.data.room import require_room
 from services.weight_sync.data.shadow import Shadow
 from services.weight_sync.data.sources import delta_of
 from services.weight_sync.transports.carrier import describe
-from services.weight_sync.transports.delta_stream import join_deltas
 from trimaran.errors import OutOfOrderError, TransferError
-from trimaran.types import Manifest
+from trimaran.types import Delta, Manifest, Ranges, Source, TensorInfo
+
+
+def delta_layout(tensors: Sequence[TensorInfo], ranges: Ranges, delta: Delta) -> Layout:
+    """Raises TransferError unless the delta names one size a block."""
+    return _delta_layout(list_blocks(tensors), ranges, delta)
+
+
+def _delta_layout(blocks: Sequence[Block], ranges: Ranges, delta: Delta) -> Layout:
+    numbers = list(numbers_of(ranges))
+    if len(numbers) != len(delta.sizes) or min(delta.sizes, default=0) < 0:
+        raise TransferError(f"a delta names {len(delta.sizes)} sizes for {len(numbers)} blocks")
+    return _in_a_row(blocks, dict(zip(numbers, delta.sizes, strict=True)))
+
+
+def streams_of(tensors: Sequence[TensorInfo], sources: Sequence[Source]) -> list[Layout]:
+    """What travels from each source.
+
+    Raises InputError for a block that does not exist, and TransferError as `delta_layout`.
+    """
+    blocks = list_blocks(tensors)
+    return [
+        lay_out(blocks, source.blocks)
+        if (delta := delta_of(source)) is None
+        else _delta_layout(blocks, source.blocks, delta)
+        for source in sources
+    ]
+
+
+def join_deltas(tensors: Sequence[TensorInfo], streams: Sequence[Layout], wanted: Ranges) -> Layout:
+    """One buffer for the pieces of the wanted blocks, from all sources."""
+    sizes = {
+        piece.block.number: piece.end - piece.start for stream in streams for piece in stream.pieces
+    }
+    return _in_a_row(list_blocks(tensors), {number: sizes[number] for number in numbers_of(wanted)})
+
+
+def _in_a_row(blocks: Sequence[Block], sizes: dict[int, int]) -> Layout:
+    ends = list(accumulate(sizes.values()))
+    pieces = [
+        Piece(blocks[number], end - size, end)
+        for (number, size), end in zip(sizes.items(), ends, strict=True)
+    ]
+    return Layout(tuple(pieces), ends[-1] if ends else 0)
 
 
 def check_base(intake: Intake, held_root: str, held: Manifest | None) -> None:

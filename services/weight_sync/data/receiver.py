@@ -13,7 +13,12 @@ from typing import Any
 from services.weight_sync.data.arrival import Intake, Verifier, check_sources
 from services.weight_sync.data.contents import Contents, Overlaid, StagedWeights, give_all
 from services.weight_sync.data.delta import undo
-from services.weight_sync.data.delta_stage import apply_verified, check_base, fetch_pieces
+from services.weight_sync.data.delta_stage import (
+    apply_verified,
+    check_base,
+    fetch_pieces,
+    streams_of,
+)
 from services.weight_sync.data.layout import Layout, count
 from services.weight_sync.data.manifest import check_manifest
 from services.weight_sync.data.room import find_room
@@ -22,7 +27,6 @@ from services.weight_sync.data.sources import delta_of
 from services.weight_sync.transports import make_carriers
 from services.weight_sync.transports.calls import Stop, hold
 from services.weight_sync.transports.carrier import Carrier
-from services.weight_sync.transports.delta_stream import streams_of
 from services.weight_sync.transports.memory_carrier import host_name
 from services.weight_sync.transports.relay_server import RelayServer
 from services.weight_sync.transports.stock import Holding, Stock

@@ -8,11 +8,11 @@ import time
 
 import torch
 
+from services.weight_sync.data.delta_stage import delta_layout
 from services.weight_sync.data.layout import Layout, make_layout, subtract
 from services.weight_sync.data.snapshot import Snapshot
 from services.weight_sync.transports.calls import hold
 from services.weight_sync.transports.collective import Collective
-from services.weight_sync.transports.delta_stream import delta_layout
 from services.weight_sync.transports.memory_carrier import host_name
 from services.weight_sync.transports.relay_server import RelayServer
 from services.weight_sync.transports.stock import Holding, Key, Stock, contents_of
