@@ -120,14 +120,14 @@ def _check_recompute(value: Any) -> Any:
 
 
 def _check_scalar(value: Any) -> Any:
-    if not isinstance(value, bool | int | float | str):
+    if type(value) not in (bool, int, float, str):
         raise ValueError(f"must be true, false, a number or a text (given: {value!r})")
     return value
 
 
 def _check_thinking(kwargs: Mapping[str, bool | float | str]) -> Mapping[str, bool | float | str]:
     value = kwargs.get("enable_thinking", True)
-    if not isinstance(value, bool):
+    if type(value) is not bool:
         # Templates compare it with false: 0 and "false" would leave it on.
         raise ValueError(f"enable_thinking must be true or false (given: {value!r})")
     return kwargs
