@@ -119,8 +119,24 @@ def _check_recompute(value: Any) -> Any:
     return value
 
 
+def _check_scalar(value: Any) -> Any:
+    if type(value) not in (bool, int, float, str):
+        raise ValueError(f"must be true, false, a number or a text (given: {value!r})")
+    return value
+
+
+def _check_thinking(kwargs: Mapping[str, bool | float | str]) -> Mapping[str, bool | float | str]:
+    value = kwargs.get("enable_thinking", True)
+    if type(value) is not bool:
+        # Templates compare it with false: 0 and "false" would leave it on.
+        raise ValueError(f"enable_thinking must be true or false (given: {value!r})")
+    return kwargs
+
+
 Eager = Annotated[Literal["auto"] | bool, BeforeValidator(_check_eager)]
 Devices = Annotated[Literal["auto"] | tuple[int | str, ...], BeforeValidator(_check_devices)]
+Scalar = Annotated[bool | int | float | str, BeforeValidator(_check_scalar)]
+TemplateKwargs = Annotated[Mapping[str, Scalar], AfterValidator(_check_thinking)]
 Recompute = Annotated[bool | Literal["selective"], BeforeValidator(_check_recompute)]
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 TransportName = Literal["auto", "collective", "relay"]
@@ -245,7 +261,7 @@ class DataSection(RowSection):
     """The same, of prompts that are not trained on."""
     shuffle: bool = True
     """false: each dataset's rows come in the order of its file."""
-    chat_template_kwargs: Mapping[str, bool | int | float | str] = Field(default_factory=dict)
+    chat_template_kwargs: TemplateKwargs = Field(default_factory=dict)
     """What the model's chat template is given besides the messages, such as `{enable_thinking: false}` of Qwen3.
     A key that the template does not know is refused; docs/data.md says what becomes of enable_thinking."""
     min_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = 262144

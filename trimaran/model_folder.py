@@ -196,23 +196,29 @@ def _vision(config: dict[str, Any], hidden_size: int) -> VisionFacts | None:
     return vision_facts(tower, int(config["image_token_id"]))
 
 
+def _size(config: dict[str, Any], name: str) -> int:
+    if (size := int(config[name])) < 1:
+        raise ValueError(f"{name} is {size}")
+    return size
+
+
 def _facts(whole: dict[str, Any], path: Path) -> ModelFacts:
     config = language_config(whole)
     try:
-        num_heads = int(config["num_attention_heads"])
-        hidden_size = int(config["hidden_size"])
+        num_heads = _size(config, "num_attention_heads")
+        hidden_size = _size(config, "hidden_size")
         return ModelFacts(
             family=whole["model_type"],
-            num_layers=int(config["num_hidden_layers"]),
+            num_layers=_size(config, "num_hidden_layers"),
             hidden_size=hidden_size,
-            intermediate_size=int(config["intermediate_size"]),
+            intermediate_size=_size(config, "intermediate_size"),
             num_heads=num_heads,
             num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
             head_dim=int(config.get("head_dim") or hidden_size // num_heads),
-            vocab_size=int(config["vocab_size"]),
+            vocab_size=_size(config, "vocab_size"),
             # transformers ties by the top level, where a folder has it there.
             tied=bool((config | whole).get("tie_word_embeddings", False)),
-            max_positions=int(config["max_position_embeddings"]),
+            max_positions=_size(config, "max_position_embeddings"),
             vision=_vision(whole, hidden_size),
             **_expert_facts(config),
         )

@@ -17,6 +17,8 @@ from trimaran.types import IMAGE_PLACE, Message
 
 NO_THINKING = " /no_think"
 """Qwen3's switch in a user's message: the answer begins with an empty <think></think>."""
+GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
+"""What transformers adds to Jinja: around what the assistant says."""
 
 
 class ChatTokenizer:
@@ -134,13 +136,9 @@ def _known(tokenizer: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
             "data.chat_template_kwargs: the model has no chat template; leave them out, or write one into its"
             " folder"
         )
-    taken = inspect.signature(tokenizer.apply_chat_template).parameters
-    template = tokenizer.get_chat_template()
-    known = {
-        key: value
-        for key, value in kwargs.items()
-        if key not in taken and re.search(rf"\b{re.escape(key)}\b", template)
-    }
+    taken = {*inspect.signature(tokenizer.apply_chat_template).parameters, "messages"}
+    asked = _asked(tokenizer.get_chat_template()) - taken
+    known = {key: value for key, value in kwargs.items() if key in asked}
     for key in kwargs.keys() - known.keys():
         if key != "enable_thinking" or kwargs[key] is not False:
             raise InputError(
@@ -148,6 +146,21 @@ def _known(tokenizer: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
                 " ask for it; leave it out"
             )
     return known
+
+
+def _asked(template: str) -> set[str]:
+    """The names that a chat template takes from whoever renders it. Raises InputError for one that is broken."""
+    import jinja2.meta
+    from jinja2.ext import loopcontrols
+
+    plain = GENERATION.sub("", template)
+    try:
+        tree = jinja2.Environment(extensions=[loopcontrols]).parse(plain)
+    except jinja2.TemplateError as error:
+        raise InputError(
+            f"model.path: its chat template is broken ({error}); is the download complete?"
+        ) from None
+    return jinja2.meta.find_undeclared_variables(tree)
 
 
 def _with_suffix(messages: Sequence[Message], suffix: str) -> Sequence[Message]:

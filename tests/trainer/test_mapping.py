@@ -160,6 +160,8 @@ def test_older_folders_say_it_in_other_keys() -> None:
     given = {"rope_theta": 3.0, "rope_scaling": {"type": "linear", "factor": 2}}
     assert parse_rope({**given, "max_position_embeddings": 8}, "").factor == 2
     assert parse_rope({**given, "max_position_embeddings": 8}, "").theta == 3
+    with pytest.raises(InputError, match="here: rope_theta is no number: 'x'"):
+        parse_rope({"rope_theta": "x"}, "here")
 
 
 @pytest.mark.parametrize(

@@ -363,3 +363,33 @@ def test_what_judges_and_what_is_judged_have_names(section: Any, told: str | Non
         return
     with pytest.raises(InputError, match=told):
         parse_config(tree)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "told"),
+    [
+        (
+            {"enable_thinking": 0},
+            r"data.chat_template_kwargs: .*must be true or false \(given: 0\)",
+        ),
+        ({"enable_thinking": "false"}, r"enable_thinking must be true or false \(given: 'false'\)"),
+        (
+            {"enable_thinking:false": None},
+            r"must be true, false, a number or a text \(given: None\)",
+        ),
+        (
+            {"effort": ["low"]},
+            r"effort: must be true, false, a number or a text \(given: \['low'\]\)",
+        ),
+    ],
+)
+def test_options_of_a_chat_template_are_what_it_can_compare(kwargs: Any, told: str) -> None:
+    tree = {
+        "model": {"path": "m"},
+        "data": {"train": "t", "chat_template_kwargs": {"enable_thinking": False, "effort": "low"}},
+        "reward": {"rules": {"exact_match": 1.0}},
+    }
+    assert parse_config(tree).data.chat_template_kwargs["enable_thinking"] is False
+    tree["data"]["chat_template_kwargs"] = kwargs
+    with pytest.raises(InputError, match=told):
+        parse_config(tree)

@@ -31,7 +31,8 @@ trimaran train run.yaml
 It reads a YAML file, the `.hydra/config.yaml` that a run of verl has written, or a script that starts verl or EasyR1.
 Of a script nothing is run: its variables and arrays are put in, and what it takes from the environment is taken from
 yours. Of `if`, `case`, `&&` and `||` the branch counts that the script would take, where it tests texts and numbers that are known.
-What hangs on files, on a loop or on the output of a command is not known (but `$(date +FORMAT)`, which is now). Where a name is set so, its value in
+What hangs on files, on a loop or on the output of a command is not known (but `$(date +FORMAT)`, which is now). Functions are
+followed where they are called. Other files that the script reads (`source`) are not; the import says which. Where a name is set so, its value in
 your environment counts; without one the command names it. Most of verl's scripts ask the host for its
 device and need one word for that: `DEVICE=gpu trimaran import verl run_qwen3_8b_fsdp.sh …`.
 Words behind the file set their keys, as in Hydra: `key=value`, `+key=value`, and `~key` takes one away.

@@ -1,9 +1,9 @@
 """The words of the command that a launch script ends in, with the script's own variables put in.
 
 Enough of the shell's language for the published examples: assignments, arrays, quotes, `${NAME:-value}`,
-`$((2 * 1024))`, comments, continued lines, and `if`, `case`, `&&` and `||` over tests of texts and numbers that are
-known. Nothing is run. So what depends on the output of a command, on files or on a loop is not known here: a name that is set
-so has its value from the environment, or none.
+`$((2 * 1024))`, comments, continued lines, functions without arguments, and `if`, `case`, `&&` and `||` over tests of
+texts and numbers that are known. Nothing is run. So what depends on the output of a command, on files or on a loop is not
+known here: a name that is set so has its value from the environment, or none.
 """
 
 from __future__ import annotations
@@ -28,9 +28,39 @@ from trimaran.migrating.shell_branches import (
 )
 
 NAME = re.compile(r"[A-Za-z_]\w*")
-ASSIGNMENT = re.compile(r"(?:export[ \t]+)?([A-Za-z_]\w*)(\+?)=")
+ASSIGNMENT = re.compile(
+    r"((?:export|local|readonly|declare|typeset)(?:[ \t]+-[aAfgrux]+)*[ \t]+)?([A-Za-z_]\w*)(\+?)="
+)
+BY_SUM = re.compile(r"\b([A-Za-z_]\w*)\s*(?:\+\+|--|[-+*/%]?=(?!=))|(?:\+\+|--)([A-Za-z_]\w*)")
+"""A name that a sum such as ((N += 1)) sets."""
+DEFINITION = re.compile(r"\([ \t]*\)")
+SPREAD = re.compile(r"""\{[^{}\s'"]*(?:,|\.\.)[^{}\s'"]*\}""")
+COMMENT_END = re.compile(r"""^((?:[^'"`\n]*[ \t;])?#[^\n]*?)\\[ \t\r]*$""", re.MULTILINE)
+"""A comment with a backslash behind it, which does not continue its line."""
+CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\r?\n")
+SLIP = re.compile(r"(?<!\\)((?:\\\\)*)\\[ \t\r]+\n")
+SETTERS = frozenset(
+    [
+        "read",
+        "mapfile",
+        "readarray",
+        "let",
+        "unset",
+        "getopts",
+        "declare",
+        "local",
+        "readonly",
+        "typeset",
+        "export",
+        "printf",
+        "for",
+        "select",
+    ]
+)
+"""Builtins that set the names behind them, or may."""
+ELSEWHERE = frozenset({"source", ".", "eval"})
 DATE = re.compile(r"""\(\s*date\s+["']?\+([^"'$`()]+?)["']?\s*\)""")
-LOOPS = frozenset({"for", "while", "until"})
+LOOPS = frozenset({"for", "while", "until", "select"})
 CLOSERS = frozenset({"fi", "done", "esac", "}"})
 ALONE = frozenset({"if", "elif", "then", "do", "else", "{", "}", "!"})
 """Words behind which another command begins."""
@@ -129,15 +159,29 @@ class _Script:
     """Of the command that was read: newline, &&, …"""
     has_assigned: bool = False
     """The command began with an assignment."""
+    assigned: Truth = True
+    """Whether that succeeded: unknown with the output of a command."""
     is_negated: bool = False
     """The next command stands behind a !."""
-    heredocs: list[str] = field(default_factory=list[str])
+    heredocs: list[re.Pattern[str]] = field(default_factory=list[re.Pattern[str]])
     """The last lines of the texts that begin on the next line."""
+    functions: dict[str, int] = field(default_factory=dict[str, int])
+    """Where their bodies begin."""
+    defined: str | None = None
+    """The function whose body begins with the next {."""
+    arguments: Words = field(default_factory=Words)
+    """What $@ stands for."""
     assumed: list[str] = field(default_factory=list[str])
 
     def __post_init__(self) -> None:
-        # A blank behind the backslash is a slip that published examples have.
-        self.text = re.sub(r"\\[ \t\r]*\n", " ", self.text)
+        self.text = CONTINUED.sub(r"\1", COMMENT_END.sub(r"\1", self.text))
+        if SLIP.search(self.text):
+            # Published examples have it.
+            self.text = SLIP.sub(r"\1 ", self.text)
+            self.assumed.append(
+                "a blank stands behind a backslash at the end of a line, where the shell ends the command: the"
+                " next line is taken to belong to it all the same"
+            )
 
     def commands(self) -> Iterator[Words]:
         """Each that may run, in turn; what it assigns is known to those behind it."""
@@ -145,10 +189,12 @@ class _Script:
             words = self._command()
             if words and not self._is_of_structure(words):
                 if self._live is not False:
+                    self._set_names(words)
                     yield words
-                self._ran(self._status(words))
+                if not self._call(words):
+                    self._ran(self._status(words))
             elif not words and self.has_assigned:
-                self._ran(True)
+                self._ran(self.assigned)
             self._end_command()
 
     @property
@@ -161,6 +207,10 @@ class _Script:
         word, frame = words[0], self.frames[-1] if self.frames else None
         if word == "!":
             self.is_negated = True
+        elif word == "function" and len(words) > 1:
+            self.defined = str(words[1])
+            if words[2:] == ["{"]:
+                self._open("{", words)
         elif word in ("if", "case", "{") or word in LOOPS:
             self._open(str(word), words)
         elif word in ("then", "elif", "else") and frame and frame.kind == "if":
@@ -175,6 +225,9 @@ class _Script:
             self.frames.pop()
             status = self.chain.status if frame.kind == "{" else None
             self.chain = frame.outer
+            self.known |= frame.kept
+            if frame.back is not None:
+                self.at, self.ending = frame.back
             self._ran(status)
         else:
             return word in ("then", "do", "else", "elif", *CLOSERS)
@@ -182,6 +235,11 @@ class _Script:
 
     def _open(self, kind: str, words: Words) -> None:
         frame = Frame(kind, self.chain, live=None if kind in LOOPS else True)
+        if kind == "{" and self.defined:
+            self.functions[self.defined] = self.at
+            self.defined, frame.live = None, False
+        if kind in ("for", "select") and self._live is not False:
+            self._set_names(words)
         if kind == "case":
             word = words[1] if len(words) == 3 else None
             # `case "$EMPTY" in` has lost its word.
@@ -209,6 +267,46 @@ class _Script:
         self.chain.ran(opposite(status) if self.is_negated else status)
         self.is_negated = False
 
+    def _call(self, words: Words) -> bool:
+        """Goes on in the body of a function, and from there back."""
+        name = str(words[0])
+        body = self.functions.get(name)
+        calls = self._calls()
+        if body is None or self._live is False or name in [frame.word for frame in calls]:
+            return False
+        self.frames.append(Frame("{", self.chain, word=name, back=(self.at, self.ending)))
+        self.chain, self.at, self.ending = Chain(), body, ""
+        return True
+
+    def _calls(self) -> list[Frame]:
+        return [frame for frame in self.frames if frame.back is not None]
+
+    def _set_names(self, words: Words) -> None:
+        """By a builtin, to what is not known here."""
+        first, *others = (str(word) for word in words)
+        if first in ELSEWHERE:
+            self.assumed.append(
+                f"`{' '.join(map(_show, words))}` may set names of the script: it is not read"
+            )
+        elif re.match(r"[A-Za-z_]\w*\[[^]]*\]\+?=", first):
+            self._forget(first.partition("[")[0], "by parts")
+        elif words[:2] == ["set", "--"]:
+            self.arguments = [Unknown(f"the script sets $@ by `set --`; {REWRITE}", is_named=True)]
+        elif first in SETTERS:
+            if first == "printf":
+                others = others[1:2] if others[:1] == ["-v"] else []
+            elif first in ("for", "select"):
+                others = others[:1]
+            elif first in ("declare", "local", "readonly", "typeset", "export"):
+                others = [word for word in others if "=" in word]
+            for word in others:
+                if match := NAME.match(word):
+                    self._forget(match[0], f"by `{first}`")
+
+    def _forget(self, name: str, how: str) -> None:
+        unknown = Unknown(f"{name} is set {how} in the script; {REMEDY}", is_named=True)
+        self.known[name] = [self.environment.get(name, unknown)]
+
     def _status(self, words: Words) -> Truth:
         if words[0] in TESTS:
             told = [word if isinstance(word, str) else None for word in words[1:]]
@@ -217,7 +315,8 @@ class _Script:
 
     def _command(self) -> Words:
         words: Words = []
-        self.ending, self.has_assigned = "", False
+        self.ending, self.has_assigned, self.assigned = "", False, True
+        before, is_kept = dict(self.known), False
         while self.at < len(self.text):
             letter = self.text[self.at]
             if letter in BLANKS:
@@ -226,18 +325,38 @@ class _Script:
                 self._skip_comment()
             elif match := REDIRECTION.match(self.text, self.at):
                 self.at = match.end()
-                self._redirect(is_heredoc=match[0].endswith(("<<", "<<-")))
+                self._redirect(match[0].lstrip("0123456789"))
             elif self._skip_substitution():
                 words.append(Unknown(f"the output of a command is not known here; {REMEDY}"))
+            elif self.text.startswith("((", self.at) and words in ([], ["for"]):
+                length = matching(self.text[self.at :], "(", ")")
+                self._sum(self.text[self.at : self.at + length])
+                self.at += length
+                words.append("((")
+            elif (
+                letter == "("
+                and len(words) == 1 + (words[:1] == ["function"])
+                and (match := DEFINITION.match(self.text, self.at))
+            ):
+                self.at = match.end()
+                if len(words) == 1:
+                    self.defined = str(words[0])
+                    words.clear()
+                while self.text[self.at : self.at + 1] in (*BLANKS, "\n"):
+                    self.at += 1
             elif letter in ENDS:
-                self._read_end(letter)
+                if self._read_end(letter) in ("|", "&") and self.has_assigned and not words:
+                    self.known = before  # of another process
                 break
             elif not words and (match := ASSIGNMENT.match(self.text, self.at)):
                 self.at = match.end()
-                self._assign(match[1], is_more=bool(match[2]))
+                is_kept = is_kept or bool(match[1])
+                self._assign(match[2], bool(match[3]), is_local=(match[1] or "")[:5] == "local")
             else:
+                if not words and self.has_assigned and not is_kept:
+                    self.known = before  # `NAME=value command` sets it for the command alone
                 words += self._word(BLANKS + ENDS)
-                if words and words[0] in ALONE:
+                if words and (words[0] in ALONE or words[::2] == ["function", "{"]):
                     break
                 if len(words) == 1 and words[0] in TESTS:
                     words += self._test(TESTS[str(words[0])])
@@ -266,12 +385,13 @@ class _Script:
                 words += word if len(word) == 1 else [" ".join(map(_show, word))]
         return words
 
-    def _read_end(self, letter: str) -> None:
+    def _read_end(self, letter: str) -> str:
         sign = self.text[self.at : self.at + 2]
         self.ending = sign if sign in ("&&", "||", ";;") else letter
         self.at += len(self.ending)
         if letter == "\n":
             self._skip_heredocs()
+        return self.ending
 
     def _end_command(self) -> None:
         """What stands between this command and the next."""
@@ -283,16 +403,30 @@ class _Script:
             self._read_patterns()
         elif self.ending in ("\n", ";", ";;", "&"):
             self.chain.sign = ""
+        elif self.ending == "(":
+            self.frames.append(Frame("(", self.chain, kept=dict(self.known)))
+            self.chain = Chain()
+        elif self.ending == ")" and self.frames and self.frames[-1].kind == "(":
+            frame, status = self.frames.pop(), self.chain.status
+            self.known, self.chain = frame.kept, frame.outer
+            self._ran(status)
 
-    def _redirect(self, is_heredoc: bool) -> None:
+    def _sum(self, text: str) -> None:
+        for match in BY_SUM.finditer(text):
+            if self._live is not False:
+                self._forget(match[1] or match[2], "by a sum")
+
+    def _redirect(self, sign: str) -> None:
         """What stands behind the sign: a file, or the last line of a text that follows."""
         while self.text[self.at : self.at + 1] in tuple(BLANKS):
             self.at += 1
         if self._skip_substitution():
             return
         word = self._word(BLANKS + ENDS)
-        if is_heredoc and word and isinstance(word[0], str):
-            self.heredocs.append(word[0])
+        if sign in ("<<", "<<-") and word and isinstance(word[0], str):
+            tabs = r"\t*" if sign == "<<-" else ""
+            last = re.compile(rf"^{tabs}{re.escape(word[0])}\r?$\n?", re.MULTILINE)
+            self.heredocs.append(last)
 
     def _skip_substitution(self) -> bool:
         """Of a process: <(…) or >(…)."""
@@ -303,23 +437,21 @@ class _Script:
 
     def _skip_heredocs(self) -> None:
         for last in self.heredocs:
-            match = re.compile(rf"^[ \t]*{re.escape(last)}$\n?", re.MULTILINE).search(
-                self.text, self.at
-            )
+            match = last.search(self.text, self.at)
             self.at = match.end() if match else self.at
         self.heredocs.clear()
 
-    def _assign(self, name: str, is_more: bool) -> None:
+    def _assign(self, name: str, is_more: bool, is_local: bool) -> None:
         self.has_assigned = True
-        value: Words = (
-            self._array()
-            if self.text.startswith("(", self.at)
-            else self._word(BLANKS + ENDS, is_split=False)
-        )
+        is_array = self.text.startswith("(", self.at)
+        value = self._array() if is_array else _one(self._word(BLANKS + ENDS, is_split=False))
         live, before = self._live, self.known.get(name)
+        is_known = not any(isinstance(word, Unknown) for word in value)
+        self.assigned = self.assigned if is_known else None
         if live is False:
             return
-        is_known = not any(isinstance(word, Unknown) for word in value)
+        if is_local and self._calls():
+            self._calls()[-1].kept.setdefault(name, before or [])
         if name in self.environment and not (live and is_known):
             value = Words([self.environment[name]])
         elif live is None and before:
@@ -333,7 +465,11 @@ class _Script:
                 Unknown(f"{name} is set by a condition of the script; {REMEDY}", is_named=True)
             ]
         elif is_more:
-            value = [*(before or []), *value]
+            if before is None:
+                before = [self.environment[name]] if name in self.environment else []
+            value = (
+                [*before, *value] if is_array else [*_one([*before[:1], *value], ""), *before[1:]]
+            )
         self.known[name] = [word.of(name) if isinstance(word, Unknown) else word for word in value]
 
     def _array(self) -> Words:
@@ -371,23 +507,34 @@ class _Script:
                 self.at = _end(self.text.find("`", self.at), self.text)
                 others.append(Unknown(f"the output of a command is not known here; {REMEDY}"))
             elif letter == "$" and quote != "'":
-                value = self._expansion()
-                if len(value) == 1 and isinstance(value[0], str):
+                value = self._expansion(quote)
+                if len(value) > 1 and not any(isinstance(word, Unknown) for word in value):
+                    first, *between, last = map(_show, value)
+                    others, made = [*others, made + first, *between], last
+                elif len(value) == 1 and isinstance(value[0], str):
                     *before, last = _split(value[0]) if is_split and not quote else [value[0]]
                     if before:
                         others, made = [*others, made + before[0], *before[1:]], ""
                     made += last
                 else:
                     others += value
+            elif letter == "{" and is_split and not quote and SPREAD.match(self.text, self.at - 1):
+                others.append(Unknown(f"{{…,…}} without quotes is several words; {REWRITE}", True))
             else:
                 made += letter
         if unknown := [word for word in others if isinstance(word, Unknown)]:
             return [unknown[0]]
         return [*others, made] if made else others
 
-    def _expansion(self) -> Words:
+    def _expansion(self, quote: str) -> Words:
         """Behind a dollar sign."""
         rest = self.text[self.at :]
+        if rest[:1] == '"' and not quote:
+            return []
+        if rest[:1] == "'" and not quote:
+            match = re.compile(r"'(?:[^'\\]|\\.)*'", re.DOTALL).match(rest)
+            self.at += match.end() if match else 1
+            return [Unknown(f"$'…' is more of the shell's language than is read; {REWRITE}", True)]
         if rest.startswith("(("):
             length = matching(rest, "(", ")")
             self.at += length
@@ -411,7 +558,7 @@ class _Script:
     def _parameter(self, sign: str) -> Words:
         """$@ and $* are nothing: what is added stands on our own command line."""
         if sign in ("@", "*"):
-            return []
+            return self.arguments
         if sign and sign in "0123456789#?$!-":
             return [Unknown(f"${sign} of the script is not known here; {REWRITE}")]
         return ["$" + sign] if sign else []
@@ -420,25 +567,42 @@ class _Script:
         """What stands between ${ and }."""
         if re.fullmatch(r"[@*]:\d+", inside):
             return self._parameter("@")
-        match = re.fullmatch(r"(\w+|@|\*)(\[[@*]\]|:?[-+]|)(.*)", inside, re.DOTALL)
-        if not match or (match[3] and match[2][-1:] not in ("-", "+")):
+        match = re.fullmatch(r"(\w+|@|\*)(\[[@*]\]|:?[-+=?]|)(.*)", inside, re.DOTALL)
+        if not match or (match[3] and match[2][-1:] not in ("-", "+", "=", "?")):
             return [
                 Unknown(f"${{{inside}}} is more of the shell's language than is read; {REMEDY}")
             ]
         name, sign, word = match.groups()
         is_named = NAME.fullmatch(name) is not None
         is_set = is_named and (name in self.known or name in self.environment)
-        if not sign or sign.startswith("["):
-            return self._look_up(name) if is_named else self._parameter(name)
+        if not is_named and (not sign or sign.startswith("[")):
+            return self._parameter(name)
+        if sign.startswith("["):
+            return (
+                _one(self._look_up(name, all_of_it=True))
+                if "*" in sign
+                else self._look_up(name, True)
+            )
+        if not sign or sign.endswith("?"):
+            return self._look_up(name)
         value = self._look_up(name) if is_set else []
-        inner = _Script(word, self.environment, self.known)
+        has_value = bool(value) if sign.startswith(":") else is_set
         if sign.endswith("+"):
-            return inner._word("", is_split=False) if value else []
-        return value or inner._word("", is_split=False)
+            return self._inner(word) if has_value else []
+        if not has_value:
+            value = self._inner(word)
+            if sign.endswith("=") and self._live is not False:
+                self.known[name] = _one(value)
+        return value
 
-    def _look_up(self, name: str) -> Words:
+    def _inner(self, word: str) -> Words:
+        script = _Script(word, self.environment, self.known, arguments=self.arguments)
+        return script._word("", is_split=False)
+
+    def _look_up(self, name: str, all_of_it: bool = False) -> Words:
+        """Of an array its first word, as the shell does it, or `all_of_it`."""
         if name in self.known:
-            return self.known[name]
+            return self.known[name] if all_of_it else self.known[name][:1]
         if name in self.environment:
             return [self.environment[name]]
         text = f"the script takes {name} from its environment: {REMEDY}"
@@ -466,6 +630,14 @@ class _Script:
 
 def _show(word: str | Unknown) -> str:
     return word if isinstance(word, str) else "?"
+
+
+def _one(words: Words, between: str = " ") -> Words:
+    """Of several words one text; none of none."""
+    if unknown := [word for word in words if isinstance(word, Unknown)]:
+        return [unknown[0]]
+    text = between.join(map(_show, words))
+    return [text] if text else []
 
 
 def _split(text: str) -> list[str]:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any
 
 Truth = bool | None
 CASE_PATTERN = re.compile(r"\(?([^)]*)\)")
+UNREAD = re.compile(r"""[$`\\]|(["'])[^"']*[*?\[][^"']*\1""")
+"""A pattern with a variable, or a quoted sign that counts for itself."""
 NUMBERS: Mapping[str, Callable[[int, int], bool]] = {
     "-eq": lambda one, other: one == other,
     "-ne": lambda one, other: one != other,
@@ -77,6 +80,10 @@ class Frame:
     """Whether a branch before it was."""
     word: str | None = None
     """Of a case; None where it is not known."""
+    back: tuple[int, str] | None = None
+    """Of a function's call: where the script goes on behind it, and the call's ending."""
+    kept: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Variables as they were before it: of a call the local ones, of ( ) all."""
 
     @property
     def runs(self) -> Truth:
@@ -89,7 +96,7 @@ class Frame:
 
     def match(self, patterns: str) -> None:
         """The next branch of a case: `gpu | npu`."""
-        if self.word is None:
+        if self.word is None or UNREAD.search(patterns):
             self.take(None)
             return
         names = [name.strip().strip("\"'") for name in patterns.split("|")]

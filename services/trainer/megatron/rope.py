@@ -50,7 +50,11 @@ def parse_rope(config: Mapping[str, Any], where: str) -> Rope:
     Raises InputError, which begins with `where`, for a kind that we do not have.
     """
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = float(given.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    base = given.get("rope_theta") or config.get("rope_theta") or 10000.0
+    try:
+        theta = float(base)
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: rope_theta is no number: {base!r}") from None
     kind = given.get("rope_type") or given.get("type") or "default"
     sections = tuple(given.get("mrope_section") or ())
     if kind == MULTIMODAL or (sections and kind == "default"):
