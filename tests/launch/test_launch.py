@@ -41,7 +41,7 @@ from trimaran.runs import (
     run_key,
     run_to_tree,
 )
-from trimaran.store import ConflictError, Store, entries, open_store
+from trimaran.store import ConflictError, Record, Store, entries, open_store
 from trimaran.store.sqlite import SqliteStore
 
 WEAK = "weak: appendfsync is everysec"
@@ -329,6 +329,44 @@ def test_a_replica_that_keeps_the_trainers_devices_is_ended_once(tmp_path: Path)
             "rollout-0 died (killed by SIGKILL); the run starts it again in 1 s",
             "rollout-0 is started again",
         ]
+
+    with_launcher(tmp_path, scenario)
+
+
+class Deaf(SqliteStore):
+    """Does not answer what it is asked about replicas that are overdue, for a while."""
+
+    is_away = True
+
+    async def get(self, key: str) -> Record | None:
+        if self.is_away and key.startswith("overdue/"):
+            raise UnavailableError("the store is away")
+        return await super().get(key)
+
+
+def test_what_was_overdue_under_the_launcher_before_ends_nobody(tmp_path: Path) -> None:
+    """Also where this one cannot read it before its own replica is up."""
+
+    async def scenario(launched: Launched) -> None:
+        address = LOOPBACK.free_address()
+        script = Path(__file__).with_name("serving.py")
+        [replica] = make_services(tmp_path, {"rollout-0": "run"})
+        command = (sys.executable, str(script), address, str(tmp_path / "rollout-0"))
+        launched.more = [replace(replica, command=command, address=address)]
+        launched.config = configure("colocated")
+        await launched.store.put(overdue_key(launched.run.run_id), {"rollout-0": "of before"})
+        store = launched.store = Deaf(tmp_path / "store.sqlite")
+        task = asyncio.create_task(launched.launch({"controller": "finish"}))
+        replica_pid = await launched.up("rollout-0")
+        await launched.report(RunState.RUNNING)
+        await asyncio.sleep(2.5)  # it is asked for its health every second
+        store.is_away = False
+        await asyncio.sleep(1.0)
+        assert is_alive(replica_pid)
+        (tmp_path / "controller-may-finish").touch()
+        await task
+        assert not await launched.events()
+        await store.close()
 
     with_launcher(tmp_path, scenario)
 

@@ -52,6 +52,7 @@ async def launch(
     async with held_lease(store, launcher_lease(run.run_id)) as lease:
         reports = Reports(store, run, lease)
         await forget_model(store, run.run_id)
+        await store.delete(overdue_key(run.run_id))  # of lives that ended with the launcher before
         takes_over = await reports.starting(config)
         if store.durability:
             reports.note(f"the run's store: {store.durability}")
