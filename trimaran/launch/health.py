@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from trimaran import rpc
 from trimaran.launch.children import Child
 from trimaran.launch.processes import Processes
+from trimaran.network import split
 from trimaran.trust import Trust
 
 ASK_SECONDS = 5.0
@@ -81,13 +82,28 @@ class HealthWatch:
             return 0.0
         return self._silences.get(life, 0.0) + seconds
 
-    def end_overdue(self, name: str, why: str) -> None:
+    async def end_overdue(self, name: str, why: str) -> None:
         """Kills a replica that has not left its devices to the trainer, as far as it is the one that was
-        asked: who starts again has not answered us yet, and comes to the devices in its turn."""
+        asked: who starts again does not listen yet, and comes to the devices in its turn."""
         child = self._processes.alive.get(name)
-        if child and child.incarnation in self._known:
+        if child is None or not (child.incarnation in self._known or await self._listens(child)):
+            return
+        if self._processes.alive.get(name) is child:
             self._note(f"{name} {why}; it is ended, and the trainer goes on")
             self._processes.kill(name)
+
+    async def _listens(self, child: Child) -> bool:
+        """Whether its port takes connections, as that of a frozen process does. It may have come up, and
+        frozen, between two of our questions."""
+        if not child.address:
+            return False
+        try:
+            async with asyncio.timeout(self._pause):
+                _, writer = await asyncio.open_connection(*split(child.address))
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
 
     def _judge(self, children: list[Child]) -> None:
         for child in children:

@@ -185,7 +185,7 @@ class _Watch:
                 if record is not None and record.version > version:
                     version = record.version
                     for name, why in record.value.items():
-                        self._health.end_overdue(name, why)
+                        await self._health.end_overdue(name, why)
             await asyncio.sleep(POLL_SECONDS)
 
     async def _shorten_logs(self) -> None:
