@@ -86,14 +86,44 @@ class Turn:
 
 def trainer_turn(config: RunConfig, run: RunContext, rank: int) -> Turn | None:
     """None in separate pools."""
-    if not config.is_colocated:
-        return None
-    return Turn(run.folder, (rank,), f"trainer-{rank}")
+    return _turn(config, run, "trainer", rank)
 
 
 def rollout_turn(config: RunConfig, run: RunContext, replica: int) -> Turn | None:
     """None in separate pools."""
+    return _turn(config, run, "rollout", replica)
+
+
+def waits_for_turn(config: RunConfig, run: RunContext, name: str) -> bool:
+    """Whether somebody else has one of the devices of the process `name` ("rollout-1") now."""
+    kind, _, index = name.rpartition("-")
+    if not config.is_colocated or kind not in ("trainer", "rollout"):
+        return False
+    paths = (run.folder / FOLDER / f"device-{n}" for n in _devices(config, kind, int(index)))
+    return any(_holder(path) not in ("", name) for path in paths)
+
+
+def _turn(config: RunConfig, run: RunContext, kind: str, index: int) -> Turn | None:
     if not config.is_colocated:
         return None
-    size = config.rollout.tensor_parallel
-    return Turn(run.folder, range(replica * size, (replica + 1) * size), f"rollout-{replica}")
+    return Turn(run.folder, _devices(config, kind, index), f"{kind}-{index}")
+
+
+def _devices(config: RunConfig, kind: str, index: int) -> range:
+    size = 1 if kind == "trainer" else config.rollout.tensor_parallel
+    return range(index * size, (index + 1) * size)
+
+
+def _holder(path: Path) -> str:
+    """Of a device; empty where it is free. Who tries to take it at this moment tries again."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return path.read_text().strip()
+    finally:
+        os.close(file)
+    return ""

@@ -44,7 +44,7 @@ def check_fits(ask: Ask, pools: Sequence[Pool], key: str = "rollout.replicas") -
         raise InputError(
             f"{key}: the run needs {ask.described}, each of these in {_pools_of(ask.replica)}, and the"
             f" pools never have that ({sizes}); lower trainer.data_parallel, rollout.replicas or a"
-            " tensor_parallel, or raise rollout.hosts"
+            f" tensor_parallel{', or raise rollout.hosts' if ask.trainer.count else ''}"
         )
 
 

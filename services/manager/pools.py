@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from trimaran.device import Kind
@@ -129,9 +129,14 @@ def find_fit(ask: Ask, pools: Mapping[str, Pool], free: Mapping[str, int]) -> Fi
     """Where the run could start with `free` devices; None where it could not.
 
     The trainer is placed first, in as few pools as possible. Each replica then takes the pool
-    that it leaves the fewest devices idle in.
+    that it leaves the fewest devices idle in. Where both take turns, the replicas' devices are the
+    trainer's, and so all of them are in one pool where that has room.
     """
     left = dict(free)
+    if not ask.trainer.count:
+        whole = replace(ask.replica, count=ask.num_devices)
+        if pool := tightest(whole, pools, left):
+            return Fit({}, ({pool: ask.replica.count},) * ask.min_replicas)
     trainer = spread(ask.trainer, pools, left)
     if trainer is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 import time
 from dataclasses import dataclass, field, replace
@@ -214,3 +215,24 @@ def test_who_can_only_be_asked_to_end_is_asked_once_in_its_time(tmp_path: Path) 
     [service] = make_services(tmp_path, {"trainer-0": "run"})
     killed = watched(AskedToEnd(service, ""), 0.1, 2.0).killed
     assert 1 <= len(killed) <= 5, "not at each look, of which there were some twenty"
+
+
+def test_a_replica_that_froze_before_it_was_asked_for_its_health_is_ended_where_it_is_overdue(
+    tmp_path: Path,
+) -> None:
+    """It listens; one that only starts does not."""
+    [service] = make_services(tmp_path, {"trainer-0": "run"})
+    notes: list[str] = []
+
+    async def end_overdue(address: str) -> list[str]:
+        processes = Elsewhere(AskedToEnd(service, address))
+        watch = HealthWatch(cast(Processes, processes), 60.0, 60.0, notes.append, NO_TRUST)
+        await watch.end_overdue("trainer-0", "does not sleep")
+        return processes.killed
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert asyncio.run(end_overdue(address)) == ["trainer-0"]
+    for nowhere in (address, ""):
+        assert asyncio.run(end_overdue(nowhere)) == []
+    assert notes == ["trainer-0 does not sleep; it is ended, and the trainer goes on"]

@@ -41,8 +41,9 @@ from trimaran.runs import (
     run_key,
     run_to_tree,
 )
-from trimaran.store import ConflictError, Store, entries, open_store
+from trimaran.store import ConflictError, Record, Store, entries, open_store
 from trimaran.store.sqlite import SqliteStore
+from trimaran.turns import trainer_turn
 
 WEAK = "weak: appendfsync is everysec"
 
@@ -329,6 +330,74 @@ def test_a_replica_that_keeps_the_trainers_devices_is_ended_once(tmp_path: Path)
             "rollout-0 died (killed by SIGKILL); the run starts it again in 1 s",
             "rollout-0 is started again",
         ]
+
+    with_launcher(tmp_path, scenario)
+
+
+def test_a_replica_that_waits_for_the_trainers_turn_does_not_count_as_frozen(
+    tmp_path: Path,
+) -> None:
+    """A step of a large model is longer than any start."""
+
+    async def scenario(launched: Launched) -> None:
+        launched.config = configure("colocated").model_copy(
+            update={"start_timeout": 0.1, "frozen_timeout": 1.0}
+        )
+        [replica] = make_services(tmp_path, {"rollout-0": "run"})  # which never answers
+        launched.more = [replace(replica, address=LOOPBACK.free_address())]
+        step = trainer_turn(launched.config, launched.run, 0)
+        assert step
+        await step.take(1.0)
+        task = asyncio.create_task(launched.launch({"controller": "finish"}))
+        waiting = await launched.up("rollout-0")
+        await launched.report(RunState.RUNNING)
+        await asyncio.sleep(3.0)
+        assert is_alive(waiting)
+        step.release()
+        while is_alive(waiting):
+            await asyncio.sleep(0.05)
+        (tmp_path / "controller-may-finish").touch()
+        await task
+        [frozen, *_] = [event.text for event in await launched.events()]
+        assert frozen.startswith("rollout-0 is frozen: it has not answered for 1 s")
+
+    with_launcher(tmp_path, scenario)
+
+
+class Deaf(SqliteStore):
+    """Does not answer what it is asked about replicas that are overdue, for a while."""
+
+    is_away = True
+
+    async def get(self, key: str) -> Record | None:
+        if self.is_away and key.startswith("overdue/"):
+            raise UnavailableError("the store is away")
+        return await super().get(key)
+
+
+def test_what_was_overdue_under_the_launcher_before_ends_nobody(tmp_path: Path) -> None:
+    """Also where this one cannot read it before its own replica is up."""
+
+    async def scenario(launched: Launched) -> None:
+        address = LOOPBACK.free_address()
+        script = Path(__file__).with_name("serving.py")
+        [replica] = make_services(tmp_path, {"rollout-0": "run"})
+        command = (sys.executable, str(script), address, str(tmp_path / "rollout-0"))
+        launched.more = [replace(replica, command=command, address=address)]
+        launched.config = configure("colocated")
+        await launched.store.put(overdue_key(launched.run.run_id), {"rollout-0": "of before"})
+        store = launched.store = Deaf(tmp_path / "store.sqlite")
+        task = asyncio.create_task(launched.launch({"controller": "finish"}))
+        replica_pid = await launched.up("rollout-0")
+        await launched.report(RunState.RUNNING)
+        await asyncio.sleep(2.5)  # it is asked for its health every second
+        store.is_away = False
+        await asyncio.sleep(1.0)
+        assert is_alive(replica_pid)
+        (tmp_path / "controller-may-finish").touch()
+        await task
+        assert not await launched.events()
+        await store.close()
 
     with_launcher(tmp_path, scenario)
 

@@ -184,6 +184,15 @@ def test_a_replica_stands_in_one_pool_and_a_trainer_may_span() -> None:
     )
 
 
+def test_a_trainer_that_takes_turns_spans_pools_only_where_none_has_room() -> None:
+    pools = {name: Pool(name, "cuda", ("0", "1", "2", "3")) for name in "ab"}
+    turns = replace(ask(tensor_parallel=1, replicas=(4, 4)), trainer=Need("cuda", 0))
+    fit = find_fit(turns, pools, {"a": 3, "b": 4})
+    assert fit and fit.counts == {"b": 4}
+    fit = find_fit(turns, pools, {"a": 3, "b": 2})
+    assert fit and fit.counts.keys() == {"a", "b"} and sum(fit.counts.values()) == 4
+
+
 jobs = st.lists(
     st.builds(
         Job,

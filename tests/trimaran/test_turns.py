@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from trimaran.config import parse_config
 from trimaran.errors import DeadlineError
-from trimaran.turns import Turn
+from trimaran.run_context import RunContext
+from trimaran.turns import Turn, rollout_turn, trainer_turn, waits_for_turn
 
 
 def take(turn: Turn, timeout: float = 0.1) -> None:
@@ -56,6 +58,29 @@ def test_who_waits_gets_it_as_soon_as_it_is_free(tmp_path: Path) -> None:
         await waiting
 
     asyncio.run(scenario())
+
+
+def test_the_launcher_sees_who_waits_for_his_turn(tmp_path: Path) -> None:
+    sections = {"model": {"path": "m"}, "data": {"train": "d"}, "reward": {"rules": {"gsm8k": 1}}}
+    shape = {"trainer": {"data_parallel": 4}, "rollout": {"replicas": 2, "tensor_parallel": 2}}
+    config = parse_config(
+        {**sections, **shape, "run": {"pools": "colocated", "groups_per_step": 4}}
+    )
+    run = RunContext.in_folder(tmp_path)
+
+    def waiting() -> list[str]:
+        names = ("trainer-2", "trainer-3", "rollout-0", "rollout-1", "reward", "weight-sync")
+        return [name for name in names if waits_for_turn(config, run, name)]
+
+    assert waiting() == []
+    rank, replica = trainer_turn(config, run, 3), rollout_turn(config, run, 1)
+    assert rank and replica and waiting() == []
+    take(rank)
+    assert waiting() == ["rollout-1"]
+    rank.release()
+    assert waiting() == []
+    take(replica)
+    assert waiting() == ["trainer-2", "trainer-3"]
 
 
 HOLDER = """

@@ -3,18 +3,21 @@ one that somebody else has started is asked to end, and its engine kills it wher
 
 A stopped process, a deadlock and an event loop that is held up look the same from outside: gRPC
 health is not answered. A process that loads a model answers nobody either. So who has not answered
-yet is silent only while it is stopped (SIGSTOP), or once it has had `start_timeout` for its start.
+yet is silent only while it is stopped (SIGSTOP), or once it has had `start_timeout` for its start. Its
+start does not count while somebody else has its devices (`trimaran.turns`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 from trimaran import rpc
 from trimaran.launch.children import Child
 from trimaran.launch.processes import Processes
+from trimaran.network import split
 from trimaran.trust import Trust
 
 ASK_SECONDS = 5.0
@@ -38,15 +41,19 @@ class HealthWatch:
         trust: Trust,
         pause: float = ASK_SECONDS,
         ask: Callable[[str, float, Trust], Awaitable[bool]] = rpc.is_serving,
+        waits: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """`timeout`: `frozen_timeout`, seconds of silence after which a process is killed."""
+        """`timeout`: `frozen_timeout`, seconds of silence after which a process is killed. `waits`: whether
+        the process of this name waits for what another one has."""
         self._processes, self._timeout, self._note = processes, timeout, note
         self._start_timeout, self._trust = start_timeout, trust
-        self._pause, self._ask = min(pause, timeout / 4), ask
+        self._pause, self._ask, self._waits = min(pause, timeout / 4), ask, waits
         self._known: set[str] = set()
         """Incarnations of those that have answered."""
         self._silences: dict[str, float] = {}
         """Seconds for which each has been silent while we were listening, by incarnation."""
+        self._waited: defaultdict[str, float] = defaultdict(float)
+        """Seconds for which each has waited in its start, by incarnation."""
 
     async def run(self) -> None:
         while True:
@@ -56,7 +63,10 @@ class HealthWatch:
             await asyncio.sleep(self._pause)
             # A longer round is one in which we stood still ourselves, and nobody could be heard.
             seconds = min(time.monotonic() - before, 2 * self._pause)
-            self._known &= {child.incarnation for child in children}
+            lives = {child.incarnation for child in children}
+            self._known &= lives
+            for life in self._waited.keys() - lives:
+                del self._waited[life]
             self._silences = {
                 child.incarnation: self._silence(child, answers_now, seconds)
                 for child, answers_now in zip(children, answers, strict=True)
@@ -76,18 +86,40 @@ class HealthWatch:
             return 0.0
         if answers_now:
             self._known.add(life)
-        starts = life not in self._known and time.monotonic() - child.began < self._start_timeout
+        starts = life not in self._known and self._is_starting(child, seconds)
         if answers_now or (starts and not child.is_stopped()):
             return 0.0
         return self._silences.get(life, 0.0) + seconds
 
-    def end_overdue(self, name: str, why: str) -> None:
+    def _is_starting(self, child: Child, seconds: float) -> bool:
+        life = child.incarnation
+        if self._waits(child.service.name):
+            self._waited[life] += seconds
+            return True
+        return time.monotonic() - child.began - self._waited[life] < self._start_timeout
+
+    async def end_overdue(self, name: str, why: str) -> None:
         """Kills a replica that has not left its devices to the trainer, as far as it is the one that was
-        asked: who starts again has not answered us yet, and comes to the devices in its turn."""
+        asked: who starts again does not listen yet, and comes to the devices in its turn."""
         child = self._processes.alive.get(name)
-        if child and child.incarnation in self._known:
+        if child is None or not (child.incarnation in self._known or await self._listens(child)):
+            return
+        if self._processes.alive.get(name) is child:
             self._note(f"{name} {why}; it is ended, and the trainer goes on")
             self._processes.kill(name)
+
+    async def _listens(self, child: Child) -> bool:
+        """Whether its port takes connections, as that of a frozen process does. It may have come up, and
+        frozen, between two of our questions."""
+        if not child.address:
+            return False
+        try:
+            async with asyncio.timeout(self._pause):
+                _, writer = await asyncio.open_connection(*split(child.address))
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
 
     def _judge(self, children: list[Child]) -> None:
         for child in children:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from trimaran.agreement import forget_model
 from trimaran.config import RunConfig
@@ -24,6 +25,7 @@ from trimaran.launch.site import Site
 from trimaran.run_context import RunContext
 from trimaran.runs import Goal, Run, RunState, launcher_lease, overdue_key, replicas_key
 from trimaran.store import Store
+from trimaran.turns import waits_for_turn
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ async def launch(
     async with held_lease(store, launcher_lease(run.run_id)) as lease:
         reports = Reports(store, run, lease)
         await forget_model(store, run.run_id)
+        await store.delete(overdue_key(run.run_id))  # of lives that ended with the launcher before
         takes_over = await reports.starting(config)
         if store.durability:
             reports.note(f"the run's store: {store.durability}")
@@ -87,7 +90,8 @@ class _Watch:
         self._processes, self._reports, self._set_goal = processes, reports, set_goal
         self._scaling = Scaling(config, site.make_replica, processes, reports.note)
         self._health = HealthWatch(
-            processes, config.frozen_timeout, config.start_timeout, reports.note, run.trust
+            *(processes, config.frozen_timeout, config.start_timeout, reports.note, run.trust),
+            waits=partial(waits_for_turn, config, run),
         )
         self._step, self._addresses = -1, processes.addresses
         self._told: tuple[Goal, str] | None = None
@@ -184,7 +188,7 @@ class _Watch:
                 if record is not None and record.version > version:
                     version = record.version
                     for name, why in record.value.items():
-                        self._health.end_overdue(name, why)
+                        await self._health.end_overdue(name, why)
             await asyncio.sleep(POLL_SECONDS)
 
     async def _shorten_logs(self) -> None:

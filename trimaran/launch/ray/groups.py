@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.launch.ray.cluster import Cluster
 
 
@@ -51,7 +53,13 @@ class Groups:
                 wanted = await wish()
                 name = f"{prefix}{uuid.uuid4().hex[:8]}"
                 how = wanted.bundles, wanted.labels, wanted.is_spread
-                handle = await self._ask(self._cluster.reserve, name, *how)
+                try:
+                    handle = await self._ask(self._cluster.reserve, name, *how)
+                except asyncio.CancelledError:
+                    # It is made all the same. Without an answer: released with the run's others.
+                    with suppress(UnavailableError, DeadlineError):
+                        await self._ask(self._cluster.release, name)
+                    raise
                 self._held[prefix] = Group(name, handle, len(wanted.bundles))
             return self._held[prefix]
 
