@@ -161,12 +161,17 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
 
     async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
         if request.step == self.pool.full_disk_step:
-            raise TrimaranError("No space left on device")
+            return trainer_pb2.SaveCheckpointResponse()
         self.pool.saved.append(request.step)
         self.pool.scores.append(request.score if request.HasField("score") else None)
         return trainer_pb2.SaveCheckpointResponse()
 
     async def WaitCheckpoint(self, request: Any, context: Any) -> Any:
+        if request.step == self.pool.full_disk_step:
+            while not self.pool.live or self.pool.live.version.step == request.step:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)  # the step that is live now is told of
+            raise TrimaranError("No space left on device")
         return trainer_pb2.WaitCheckpointResponse(path=f"checkpoints/{request.step}")
 
     async def ExportModel(self, request: Any, context: Any) -> Any:
@@ -1062,6 +1067,9 @@ def test_a_step_that_is_not_finite_and_a_full_disk_are_told(tmp_path: Path) -> N
     assert told[EventKind.NONFINITE].run.step == 2
     text = "TrimaranError: No space left on device; there is no checkpoint yet"
     assert told[EventKind.CHECKPOINT_FAILED].text == text
+    assert told[EventKind.CHECKPOINT_FAILED].run.step == 3
+    order = [(event.kind, event.run.step) for event in events]
+    assert order.index((EventKind.STEP, 4)) < order.index((EventKind.CHECKPOINT_FAILED, 3))
     assert (events[-1].run.state, pool.saved) == (RunState.SUCCEEDED, [4])
     rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
     named = {row["step"]: row.get("nonfinite") for row in rows if row["kind"] == "step"}
