@@ -321,6 +321,9 @@ class FakeReporter:
             self.events.append(("nonfinite", batch.step, answer.nonfinite))
         return 1.0
 
+    def values_of(self, step: int) -> Mapping[str, float]:
+        return self.validations[step].values() if step in self.validations else {}
+
     async def written(self) -> None: ...
 
     def skipped(self, prompt: Prompt, reason: str) -> None:

@@ -134,6 +134,8 @@ def test_a_read_back_beside_decoding_changes_no_token(with_engine, model):
 class HangingShadow:
     """Of a version of which half comes, and the rest when it is let go."""
 
+    changes = None
+
     def __init__(self, shadow):
         self._tensors = list(shadow.tensors())
         self.reached, self.let_go = threading.Event(), threading.Event()
