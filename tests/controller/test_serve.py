@@ -27,6 +27,7 @@ from trimaran.clients import ControllerClient, MetricsClient
 from trimaran.config import RunConfig
 from trimaran.errors import (
     InputError,
+    InternalError,
     OutOfOrderError,
     StaleEpochError,
     TrimaranError,
@@ -168,15 +169,16 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
 
     async def WaitCheckpoint(self, request: Any, context: Any) -> Any:
         if request.step == self.pool.full_disk_step:
-            while not self.pool.live or self.pool.live.version.step == request.step:
+            while request.step and self.policy.version.step == request.step:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.2)  # the step that is live now is told of
+            await asyncio.sleep(0.5)  # the step after it is told of
             raise TrimaranError("No space left on device")
         return trainer_pb2.WaitCheckpointResponse(path=f"checkpoints/{request.step}")
 
     async def ExportModel(self, request: Any, context: Any) -> Any:
         if self.pool.num_full_exports:
             self.pool.num_full_exports -= 1
+            self.step = self.pool.restarts_at or self.step
             raise UnavailableError("model: its disk has 0 MiB left; make room there")
         self.pool.exported.append(request.path)
         return trainer_pb2.ExportModelResponse(path=request.path)
@@ -240,8 +242,10 @@ class Pool:
         self.nonfinite_step = self.full_disk_step = 0
         """At which the trainer leaves the update out, and at which it cannot save."""
         self.num_full_exports = 0
-        self.exported: list[str] = []
         """How often the model does not fit on the disk."""
+        self.restarts_at = 0
+        """The step that the trainer holds behind that; 0: it is not started again."""
+        self.exported: list[str] = []
         self.hangs = False
         """Whether every answer hangs its checker."""
         self.heals = False
@@ -753,6 +757,26 @@ def test_a_model_that_finds_no_room_holds_the_run_at_its_end(tmp_path: Path) -> 
     assert "make room there" in events[kinds.index("held")].run.held
     assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
     assert pool.exported == ["model"]
+
+
+def test_a_model_of_an_earlier_step_is_not_the_run_s(tmp_path: Path) -> None:
+    """The trainer is started again at its end, and has loaded a checkpoint of step 3."""
+    pool = Pool()
+    pool.num_full_exports, pool.restarts_at = 1, 3
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    async def body() -> None:
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        try:
+            config = configure(tmp_path, endpoints)
+            await asyncio.wait_for(controller.serve(config, RunContext.in_folder(folder)), 60)
+        finally:
+            await pool.stop()
+
+    with pytest.raises(InternalError, match="the trainer was started again and holds step 3"):
+        asyncio.run(body())
+    assert pool.exported == []
 
 
 def test_a_goal_in_the_store_is_read_at_the_start(tmp_path: Path) -> None:
