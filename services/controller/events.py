@@ -35,6 +35,7 @@ KEPT_EVENTS = 20_000
 TRIM_EVERY = 1000
 """So many more than that may stand there."""
 PROGRESS = (EventKind.STEP, EventKind.VALIDATION, EventKind.RELEASED)
+SAVES = (EventKind.CHECKPOINT, EventKind.CHECKPOINT_FAILED)
 
 
 class RunLog:
@@ -100,7 +101,7 @@ class RunLog:
             ended_at=time.time() if state.has_ended else 0.0,
         )
         self._waiting.append(event_to_tree(make_event(kind, run, text, values, root)))
-        if kind is EventKind.CHECKPOINT:  # it may be of an earlier step than that of the run
+        if kind in SAVES:  # it may be of an earlier step than that of the run
             run = replace(run, step=self.run.step)
         self.run = run
         self._changed.set()

@@ -224,7 +224,7 @@ class Reporter:
         )
         text = f"{reason}; {stands}"
         logger.warning("checkpoint of step %d failed: %s", step, text)
-        self._log.emit(EventKind.CHECKPOINT_FAILED, text=text)
+        self._log.emit(EventKind.CHECKPOINT_FAILED, text=text, step=step)
 
     def _on_timeline(
         self, activity: Activity, *processes: str, whole: BusyTime | None = None

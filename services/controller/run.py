@@ -43,7 +43,7 @@ from trimaran.clients import (
 )
 from trimaran.config import RunConfig
 from trimaran.directory import Directory, named_addresses
-from trimaran.errors import DeadlineError, StaleEpochError
+from trimaran.errors import DeadlineError, InternalError, StaleEpochError
 from trimaran.exposition import Exposition
 from trimaran.other_names import OtherNames, facts_of
 from trimaran.places import Place
@@ -224,14 +224,26 @@ async def _conduct(
     model = ""
     if not config.validation.only:
         await loop.leave_devices()
-        timeout = config.trainer.step_timeout
-        model = await room.until_written(lambda: loop.trainer.export_model("model", timeout))
+        model = await room.until_written(lambda: _export(loop))
     before = await _asked(config, lambda: store.get(_heldout_key(run.run_id)))
     wall_seconds = time.monotonic() - began
     summary = _summary(loop, run.folder, model, before and before.value, wall_seconds)
     await reporter.written()
     await room.until_written(lambda: asyncio.to_thread(_conclude, run.folder, summary, place))
     return ended
+
+
+async def _export(loop: Loop) -> str:
+    """The model's place. Raises InternalError for a trainer that was started again since the last step, and
+    may have loaded an older one: whoever starts the controller again has it trained to its end."""
+    timeout, step = loop.config.trainer.step_timeout, loop.ledger.state.step
+    held, _ = await loop.trainer.get_policy_version(timeout)
+    if held.version.step != step:
+        raise InternalError(
+            f"model: the trainer was started again and holds step {held.version.step}, the run is at step"
+            f" {step}; resume the run, which trains the rest again"
+        )
+    return await loop.trainer.export_model("model", timeout)
 
 
 def _end_state(loop: Loop, goal: Goal) -> RunState:

@@ -86,10 +86,11 @@ def test_a_checkpoint_of_an_earlier_step_does_not_take_the_run_back() -> None:
         async with log.writing():
             log.emit(EventKind.STEP, step=12)
             log.emit(EventKind.CHECKPOINT, text="checkpoints/step-00010", step=10, root="r")
+            log.emit(EventKind.CHECKPOINT_FAILED, text="the disk is full", step=11)
             log.emit(EventKind.SKIPPED)
             await log.written()
         told = [tree["run"]["step"] async for _, tree in entries(store, STREAM)]
-        assert told == [12, 10, 12] and log.run.step == 12
+        assert told == [12, 10, 11, 12] and log.run.step == 12
         saved = await store.get(checkpoint_key("run", 10))
         assert saved and saved.value == {"path": "checkpoints/step-00010", "root": "r"}
 

@@ -27,6 +27,7 @@ from trimaran.clients import ControllerClient, MetricsClient
 from trimaran.config import RunConfig
 from trimaran.errors import (
     InputError,
+    InternalError,
     OutOfOrderError,
     StaleEpochError,
     TrimaranError,
@@ -161,17 +162,23 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
 
     async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
         if request.step == self.pool.full_disk_step:
-            raise TrimaranError("No space left on device")
+            return trainer_pb2.SaveCheckpointResponse()
         self.pool.saved.append(request.step)
         self.pool.scores.append(request.score if request.HasField("score") else None)
         return trainer_pb2.SaveCheckpointResponse()
 
     async def WaitCheckpoint(self, request: Any, context: Any) -> Any:
+        if request.step == self.pool.full_disk_step:
+            while request.step and self.policy.version.step == request.step:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)  # the step after it is told of
+            raise TrimaranError("No space left on device")
         return trainer_pb2.WaitCheckpointResponse(path=f"checkpoints/{request.step}")
 
     async def ExportModel(self, request: Any, context: Any) -> Any:
         if self.pool.num_full_exports:
             self.pool.num_full_exports -= 1
+            self.step = self.pool.restarts_at or self.step
             raise UnavailableError("model: its disk has 0 MiB left; make room there")
         self.pool.exported.append(request.path)
         return trainer_pb2.ExportModelResponse(path=request.path)
@@ -235,8 +242,10 @@ class Pool:
         self.nonfinite_step = self.full_disk_step = 0
         """At which the trainer leaves the update out, and at which it cannot save."""
         self.num_full_exports = 0
-        self.exported: list[str] = []
         """How often the model does not fit on the disk."""
+        self.restarts_at = 0
+        """The step that the trainer holds behind that; 0: it is not started again."""
+        self.exported: list[str] = []
         self.hangs = False
         """Whether every answer hangs its checker."""
         self.heals = False
@@ -750,6 +759,26 @@ def test_a_model_that_finds_no_room_holds_the_run_at_its_end(tmp_path: Path) -> 
     assert pool.exported == ["model"]
 
 
+def test_a_model_of_an_earlier_step_is_not_the_run_s(tmp_path: Path) -> None:
+    """The trainer is started again at its end, and has loaded a checkpoint of step 3."""
+    pool = Pool()
+    pool.num_full_exports, pool.restarts_at = 1, 3
+    folder = tmp_path / "run"
+    folder.mkdir()
+
+    async def body() -> None:
+        endpoints = {**await pool.start(), "controller": await free_address()}
+        try:
+            config = configure(tmp_path, endpoints)
+            await asyncio.wait_for(controller.serve(config, RunContext.in_folder(folder)), 60)
+        finally:
+            await pool.stop()
+
+    with pytest.raises(InternalError, match="the trainer was started again and holds step 3"):
+        asyncio.run(body())
+    assert pool.exported == []
+
+
 def test_a_goal_in_the_store_is_read_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     asyncio.run(put_goal(tmp_path / "run", Goal.PAUSE))
@@ -1062,6 +1091,7 @@ def test_a_step_that_is_not_finite_and_a_full_disk_are_told(tmp_path: Path) -> N
     assert told[EventKind.NONFINITE].run.step == 2
     text = "TrimaranError: No space left on device; there is no checkpoint yet"
     assert told[EventKind.CHECKPOINT_FAILED].text == text
+    assert told[EventKind.CHECKPOINT_FAILED].run.step == 3
     assert (events[-1].run.state, pool.saved) == (RunState.SUCCEEDED, [4])
     rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
     named = {row["step"]: row.get("nonfinite") for row in rows if row["kind"] == "step"}
