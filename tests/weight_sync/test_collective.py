@@ -79,7 +79,13 @@ def ends():
 def child():
     """Another process with torch loaded; one that was killed is replaced."""
     with multiprocessing.get_context("spawn").Pool(1) as processes:
+        processes.apply_async(_process_id).get(LONG)
         yield processes
+
+
+def _process_id() -> int:
+    """To call it loads this module, and torch."""
+    return os.getpid()
 
 
 def test_two_receivers_take_two_versions_through_one_group(pool, ends):
@@ -140,7 +146,7 @@ def test_a_transfer_of_another_size_is_refused_and_ends_nobody(ends, child, what
     told = child.apply_async(_receive_and_say, (group, receiving.get("ranges", ALL)))
     snapshot = make_snapshot(sending.get("seed", 0))
     with suppress(TransferError):  # the receiver may have left already
-        sender.send(snapshot, 1, ALL, "", limits_of(5.0, sending.get("bucket_bytes", BUCKET)))
+        sender.send(snapshot, 1, ALL, "", limits_of(20.0, sending.get("bucket_bytes", BUCKET)))
     said, pid = told.get(LONG)
     assert "the sender offers" in said and "this receiver was told" in said
     assert child.apply_async(os.getpid).get(LONG) == pid  # the same process
@@ -152,7 +158,7 @@ def _receive_and_say(group, ranges):
         receiver._wanted = ranges
         source = replace(in_group(snapshot, group), blocks=ranges)
         try:
-            stage(receiver, snapshot, source, timeout=5.0)
+            stage(receiver, snapshot, source, timeout=20.0)
         except TransferError as error:
             return str(error), os.getpid()
     return "staged", os.getpid()
