@@ -10,7 +10,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,6 +29,19 @@ from trimaran.trust import Trust, make_token
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SECONDS = 300.0
+LOOK = """
+import asyncio, sys
+from trimaran.runs import config_key
+from trimaran.store import open_store
+
+async def look():
+    store = await open_store(sys.argv[1])
+    while await store.get(config_key("run")) is None:
+        await asyncio.sleep(0.1)
+    await store.close()
+
+asyncio.run(look())
+"""
 TRUSTED = Trust(is_network_trusted=True)
 ADDED = ("reward", "weight-sync", "trainer", "controller")
 
@@ -86,6 +98,13 @@ class TwoHosts:
     def trimaran(self, host: int, *words: str, log: str) -> subprocess.Popen[bytes]:
         return self.start(host, sys.executable, "-m", "trimaran.cli", *words, log=log)
 
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Returns once the configuration is in the store: a service that comes before says that it is not."""
+        launcher = self.trimaran(0, "launch", str(self.folders[0]), log="launcher")
+        looking = self.pair[0].inside(sys.executable, "-c", LOOK, self.url)
+        subprocess.run(looking, check=True, timeout=SECONDS)
+        return launcher
+
     def serve(self, host: int, kind: str) -> subprocess.Popen[bytes]:
         where = ("--run-folder", str(self.folders[host]), "--index", "0")
         return self.trimaran(host, "serve", kind, *where, log=kind)
@@ -106,8 +125,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_there(there: TwoHosts) -> None:
-    launcher = there.trimaran(0, "launch", str(there.folders[0]), log="launcher")
-    time.sleep(2.0)  # the configuration is in the store by then, or `serve` says that it is not
+    launcher = there.launch()
     for kind in ADDED:
         there.serve(0, kind)
     there.serve(1, "rollout")
@@ -159,8 +177,7 @@ def test_beyond_loopback_nothing_starts_without_tls_or_the_word(pair, write_run,
     with ExitStack() as stack:
         there = TwoHosts(pair, tmp_path / "hosts", config, stack)
         there.prepare(Trust(), Trust())
-        there.trimaran(0, "launch", str(there.folders[0]), log="launcher")
-        time.sleep(2.0)
+        there.launch()
         for kind in ("reward", "rollout"):
             assert there.serve(0, kind).wait(60) == 2
             said = (there.folder / f"{kind}.log").read_text()
