@@ -64,6 +64,14 @@ def configure(pools: str = "separate") -> RunConfig:
     )
 
 
+def serving_replica(folder: Path) -> ServiceProcess:
+    """It answers its health, at an address of its own."""
+    address, script = LOOPBACK.free_address(), Path(__file__).with_name("serving.py")
+    [replica] = make_services(folder, {"rollout-0": "run"})
+    command = (sys.executable, str(script), address, str(folder / "rollout-0"))
+    return replace(replica, command=command, address=address)
+
+
 def no_replica(index: int, devices: tuple[str, ...]) -> list[ServiceProcess]:
     raise AssertionError("nobody wants more")
 
@@ -303,11 +311,7 @@ def test_a_replica_that_keeps_the_trainers_devices_is_ended_once(tmp_path: Path)
     """Its next life is another than was asked to leave them."""
 
     async def scenario(launched: Launched) -> None:
-        address = LOOPBACK.free_address()
-        script = Path(__file__).with_name("serving.py")
-        [replica] = make_services(tmp_path, {"rollout-0": "run"})
-        command = (sys.executable, str(script), address, str(tmp_path / "rollout-0"))
-        launched.more = [replace(replica, command=command, address=address)]
+        launched.more = [serving_replica(tmp_path)]
         launched.config = configure("colocated")
         key = overdue_key(launched.run.run_id)
         await launched.store.put(key, {"rollout-0": "of a life before"})
@@ -379,11 +383,7 @@ def test_what_was_overdue_under_the_launcher_before_ends_nobody(tmp_path: Path) 
     """Also where this one cannot read it before its own replica is up."""
 
     async def scenario(launched: Launched) -> None:
-        address = LOOPBACK.free_address()
-        script = Path(__file__).with_name("serving.py")
-        [replica] = make_services(tmp_path, {"rollout-0": "run"})
-        command = (sys.executable, str(script), address, str(tmp_path / "rollout-0"))
-        launched.more = [replace(replica, command=command, address=address)]
+        launched.more = [serving_replica(tmp_path)]
         launched.config = configure("colocated")
         await launched.store.put(overdue_key(launched.run.run_id), {"rollout-0": "of before"})
         store = launched.store = Deaf(tmp_path / "store.sqlite")
