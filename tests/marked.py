@@ -27,6 +27,14 @@ def survivors(
     return alive
 
 
+def words(process: psutil.Process) -> list[str]:
+    """Its command line; nothing when it has ended since it was found."""
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # or a zombie
+        return []
+
+
 def _is_marked(process: psutil.Process, value: str) -> bool:
     try:
         return process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == value

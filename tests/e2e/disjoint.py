@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import yaml
 
+from tests import marked
 from trimaran.clients import ControllerClient
 from trimaran.config import RunConfig, load_config
 from trimaran.launch.devices import place
@@ -78,7 +79,7 @@ class Hosts:
     ) -> None:
         """The host is gone with its disk; another one stands in its place, `prepare` makes it ready."""
         for process in psutil.Process().children(recursive=True):
-            words = process.cmdline()
+            words = marked.words(process)
             if "serve" in words and str(self.run_folder(name)) in words:
                 process.kill()
                 process.wait(10)

@@ -105,7 +105,7 @@ class Site:
         return [
             process
             for process in marked.marked(self.folder)
-            if _namespace(process) == here and all(word in process.cmdline() for word in words)
+            if _namespace(process) == here and all(word in marked.words(process) for word in words)
         ]
 
     def submit(self, config: Path, changes: Mapping[str, Mapping[str, object]]) -> None:

@@ -88,7 +88,7 @@ def train_killed_and_resumed(config: Path, folder: Path, run_folder_parent: Path
 
 def survivors(run_folder_parent: Path, seconds: float = 15) -> list[str]:
     """Command lines of processes of this test's runs that still live after `seconds`."""
-    return [" ".join(p.cmdline()) for p in marked.survivors(run_folder_parent, seconds)]
+    return [" ".join(marked.words(p)) for p in marked.survivors(run_folder_parent, seconds)]
 
 
 def processes(run_folder_parent: Path, *words: str) -> list[psutil.Process]:
@@ -96,7 +96,7 @@ def processes(run_folder_parent: Path, *words: str) -> list[psutil.Process]:
     return [
         process
         for process in marked.marked(run_folder_parent)
-        if all(word in process.cmdline() for word in words)
+        if all(word in marked.words(process) for word in words)
     ]
 
 

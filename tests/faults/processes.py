@@ -114,7 +114,7 @@ def survivors(value: str) -> list[str]:
     servers: Any = (forkserver._forkserver, resource_tracker._resource_tracker)
     ours = {os.getpid(), servers[0]._forkserver_pid, servers[1]._pid}
     left = marked.survivors(value, END_SECONDS, ours)
-    return [f"{one.pid} {' '.join(one.cmdline())}" for one in left]
+    return [f"{one.pid} {' '.join(marked.words(one))}" for one in left]
 
 
 def _status(process: psutil.Process) -> str:

@@ -22,7 +22,7 @@ from tests.faults_runs.lives import Life, Lives
 from tests.faults_runs.standins import MODEL
 from tests.faults_runs.supervisor import Supervisor
 from tests.faults_runs.told import Harm
-from tests.marked import MARK, marked, survivors
+from tests.marked import MARK, marked, survivors, words
 from tests.redis_server import RedisServer
 from trimaran.clients import AsyncRunClient
 from trimaran.config import RunConfig, load_config
@@ -259,7 +259,7 @@ class Site:
         found = []
         for process in left:
             with suppress(psutil.NoSuchProcess):
-                found.append(f"{process.pid} {names.get(process.pid) or process.cmdline()}")
+                found.append(f"{process.pid} {names.get(process.pid) or words(process)}")
                 process.kill()
         return found
 

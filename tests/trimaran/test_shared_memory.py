@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import psutil
 import pytest
 
+from tests import marked
 from trimaran import shared_memory
 from trimaran.shared_memory import (
     make_socket_folder,
@@ -140,7 +141,7 @@ def test_what_is_mapped_at_a_start_is_noted_before_its_maker_can_do_so(
 
 def subprocess_ids() -> set[int]:
     """Of the processes that note."""
-    return {each.pid for each in psutil.Process().children() if "-S" in each.cmdline()}
+    return {each.pid for each in psutil.Process().children() if "-S" in marked.words(each)}
 
 
 def test_who_notes_ends_with_the_process_that_it_was_started_by(tmp_path: Path) -> None:
