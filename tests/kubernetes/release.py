@@ -95,9 +95,10 @@ class Release:
         """So many more than now. How many seconds it took. Raises TimeoutError."""
         answered = self.wait_for("a word of the run", lambda: bool(self.run()))
         before = self.run().get("step", 0)
-        return answered + self.wait_for(
+        made = self.wait_for(
             f"{count} more steps than {before}", lambda: self.run().get("step", 0) >= before + count
         )
+        return round(answered + made, 1)
 
     def why(self) -> str:
         """What there is to read where a step has failed."""
