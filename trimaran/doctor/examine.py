@@ -96,4 +96,11 @@ def facts_for_others(system: System, config: RunConfig | None) -> dict[str, Any]
     found = versions.read_versions(system, versions.load_matrix())
     found["trimaran"] = metadata.version("trimaran")
     size = memory.model_bytes(config) if config is not None else 0
-    return {"versions": found, "model_bytes": size}
+    machine = read_machine(system.variables, str(system.path(NPU_NODES)))
+    # Without a run no device is opened: it may be another's.
+    kind = kind_of(config, machine) if config is not None else "cpu"
+    return {
+        "versions": found,
+        "model_bytes": size,
+        "device": kind if "torch" in found else "",
+    }

@@ -63,6 +63,8 @@ class Other:
     """How far that may be wrong."""
     versions: Mapping[str, str] | None = None
     model_bytes: int = 0
+    device: str = ""
+    """npu, cuda or cpu: what a run's collectives use there; empty without torch."""
 
 
 def check_other(
