@@ -24,10 +24,11 @@ from tests.namespaces import Link, NamespaceHost, far_hosts
 from trimaran.cli.doctor import has_collectives
 from trimaran.device import BACKENDS
 from trimaran.doctor import listener as listening_doctor
-from trimaran.doctor.examine import facts_for_others
+from trimaran.doctor.examine import digest_of, facts_for_others
 from trimaran.doctor.listener import Listener
 from trimaran.doctor.others import check_other
 from trimaran.doctor.pairs import ask_host, measure_pairs
+from trimaran.doctor.system import System
 from trimaran.doctor.wire import dial
 from trimaran.errors import InputError, UnauthenticatedError, UnavailableError
 from trimaran.network import Interface, join
@@ -52,6 +53,25 @@ def test_another_host_tells_what_it_has(tmp_path: Path) -> None:
     assert other.model_bytes == 1000
     assert {"memory", "disks", "tools"} <= {one.check for one in findings}
     assert not list(check_other(other, other.versions, "model", 1000))
+
+
+def test_checkouts_that_differ_in_one_file_are_told(tmp_path: Path) -> None:
+    """The guides ask for the same code on every host."""
+    told: list[str] = []
+    for name, text in (("a", "x = 1\n"), ("b", "x = 1\n"), ("c", "x = 2\n")):
+        (tmp_path / name / "trimaran" / "doctor").mkdir(parents=True)
+        (tmp_path / name / "trimaran" / "doctor" / "wire.py").write_text(text)
+        told.append(digest_of(tmp_path / name / "trimaran"))
+    assert told[0] == told[1] != told[2]
+    (tmp_path / "b" / "trimaran" / "doctor" / "wire.py").rename(
+        tmp_path / "b" / "trimaran" / "wire.py"
+    )
+    assert digest_of(tmp_path / "b" / "trimaran") != told[0]
+    other, _ = ask_host(listen(), TRUST, None)
+    here = facts_for_others(System(os.environ), None)["versions"]
+    assert not list(check_other(other, here))
+    (finding,) = check_other(other, here | {"trimaran": f"0.1.0 (sources {told[0]})"})
+    assert finding.fault == "different-versions" and told[0] in finding.what
 
 
 @pytest.mark.parametrize(("ahead", "side"), [(90.0, "90 s ahead"), (-90.0, "90 s behind")])

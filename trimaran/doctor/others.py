@@ -44,8 +44,8 @@ NO_MODEL = Fault(
 )
 CHECK = Check(
     "hosts",
-    "the hosts that `--host` names: can they be asked, clocks, versions and the model's folder"
-    " against this host's",
+    "the hosts that `--host` names: can they be asked, clocks, versions, Trimaran's own sources and the"
+    " model's folder against this host's",
     (UNREACHABLE, CLOCK, DIFFERENT, NO_MODEL),
 )
 
