@@ -73,19 +73,32 @@ class _GpuMemory(ctypes.Structure):
     )
 
 
-def read_gpu_memory(machine: Machine) -> int | None:
-    """Bytes of the largest of its GPUs, so that nothing is refused because of a small one beside it; None where there are none, or one does not tell."""
-    sizes: list[int] = []
+@dataclass(frozen=True, slots=True)
+class GpuMemory:
+    """Bytes. Example: GpuMemory(total=80 << 30, free=79 << 30)"""
+
+    total: int
+    free: int
+
+
+def read_gpus(machine: Machine) -> tuple[GpuMemory, ...]:
+    """Memory of each of its GPUs, as nvidia-smi numbers them; nothing where one does not tell."""
+    sizes: list[GpuMemory] = []
     with _nvml() as nvml:
         for index in range(machine.num_gpus):
             assert nvml is not None, "who counted them has it"
             handle, memory = ctypes.c_void_p(), _GpuMemory()
             if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)):
-                return None
+                return ()
             if nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)):
-                return None
-            sizes.append(memory.total)
-    return max(sizes, default=None)
+                return ()
+            sizes.append(GpuMemory(memory.total, memory.free))
+    return tuple(sizes)
+
+
+def read_gpu_memory(machine: Machine) -> int | None:
+    """Bytes of the largest of its GPUs, so that nothing is refused because of a small one beside it; None where there are none, or one does not tell."""
+    return max((gpu.total for gpu in read_gpus(machine)), default=None)
 
 
 @contextmanager

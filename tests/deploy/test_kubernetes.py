@@ -34,6 +34,7 @@ from trimaran.launch.environment import part_of
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/kubernetes"
+DEPLOY = ROOT / "docs/deploy.md"
 DEVICES = ("cpu", "cuda", "npu")
 RESOURCES = {"cuda": "nvidia.com/gpu", "npu": "huawei.com/Ascend910"}
 # The first and the last of which the validator has schemas, and some between.
@@ -474,6 +475,10 @@ def test_a_ray_cluster_in_their_place(device: str, tmp_path: Path) -> None:
     assert (options.launcher, options.ray_address) == ("ray", "127.0.0.1:6379")
     settings = manager_settings(objects, tmp_path)
     settings.check_launcher()
+    documented = dict(re.findall(r"(RAY_health_check_\w+)=(\d+)", DEPLOY.read_text()))
+    for name in ("head", "rollout", "trainer"):
+        shown = {one["name"]: one.get("value") for one in found[name]["containers"][0]["env"]}
+        assert len(documented) == 3 and documented.items() <= shown.items(), name
 
 
 def test_a_node_of_two_cores_takes_the_demo() -> None:

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).parents[1]
+from tests.recorded import FAULTS, MOVED, cluster_rows, compose_rows, results
+
+DEPLOY = Path(__file__).parents[2] / "docs" / "deploy.md"
 
 
 @pytest.mark.parametrize("name", ["cluster", "compose", "kubernetes"])
 def test_the_last_result_says_which_commit_and_when(name: str) -> None:
-    results = json.loads((TESTS / name / "results.json").read_text())
-    assert re.fullmatch(r"[0-9a-f]{7,12}\+?", results["commit"])
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d", results["date"])
-    assert not [step for step in results.get("steps", {}).values() if "failed" in step]
+    seen = results(name)
+    assert re.fullmatch(r"[0-9a-f]{7,12}\+?", seen["commit"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", seen["date"])
+    assert not [step for step in seen.get("steps", {}).values() if "failed" in step]
+
+
+@pytest.mark.parametrize(("name", "rows"), [("cluster", cluster_rows), ("compose", compose_rows)])
+def test_the_tables_in_the_docs_are_those_of_the_last_results(
+    name: str, rows: Callable[[dict[str, Any]], Iterator[str]]
+) -> None:
+    told = DEPLOY.read_text(encoding="utf-8")
+    assert "\n".join(rows(results(name))) in told, "print them: python -m tests.recorded"
+
+
+def test_every_fault_of_the_cluster_is_in_the_docs() -> None:
+    timed = {name for name, seen in results("cluster").items() if isinstance(seen, dict)}
+    assert timed == {*FAULTS, MOVED, "a run from its start to its end"}
+
+
+def test_the_sizes_of_images_in_the_docs_are_those_of_the_last_results() -> None:
+    told = DEPLOY.read_text(encoding="utf-8")
+    for image, megabytes in results("compose")["images"]["megabytes"].items():
+        size = re.search(rf"(?m)^\| `{image}` \| [^|]+ \| ([\d.]+) GB \|", told)
+        assert size and size[1] == f"{megabytes / 1000:.1f}", image

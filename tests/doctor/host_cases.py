@@ -278,6 +278,10 @@ HOST_CASES: dict[str, Case] = {
     "devices/nodes": (removed("dev/hisi_hdc"), ("2 NPU dies", "/dev/hisi_hdc")),
     "devices/permission": (closed, ("/dev/davinci0", "cannot be opened")),
     "devices/mounts": (removed("usr/local/dcmi"), ("/usr/local/dcmi",)),
+    "devices/environment": (
+        lambda root: looked(without(npu_host(root), "ATB_HOME_PATH")),
+        ("ATB is not set up in this shell", "ATB_HOME_PATH"),
+    ),
     "devices/cut-short": (
         variables(ASCEND_RT_VISIBLE_DEVICES="0, 1"),
         ("ASCEND_RT_VISIBLE_DEVICES=0, 1", "names 2", "sees 1"),

@@ -77,6 +77,7 @@ def npu_host(root: Path, machine: str = "x86_64", **variables: str) -> System:
     given = {
         "LD_PRELOAD": jemalloc,
         "ASCEND_HOME_PATH": str(root / "cann"),
+        "ATB_HOME_PATH": "/usr/local/Ascend/nnal/atb",
         "HCCL_HOST_SOCKET_PORT_RANGE": "auto",
     }
     return replace(system, variables={**system.variables, **given, **variables}, machine=machine)

@@ -18,9 +18,13 @@ from trimaran.doctor.links import Link, check_links
 from trimaran.doctor.listener import Listener
 from trimaran.doctor.others import Other, check_other
 from trimaran.doctor.pairs import ask_host, measure_pairs
-from trimaran.doctor.runs import check_run_by
+from trimaran.doctor.runs import check_gpus, check_run_by
 from trimaran.doctor.stores import check_store
 from trimaran.errors import InputError
+from trimaran.launch.devices import Placement, Pool
+from trimaran.machine import GpuMemory
+from trimaran.memory.models import QWEN25_7B
+from trimaran.memory.plan import make_plan
 from trimaran.network import join
 from trimaran.store import ServerFacts, probe_server
 from trimaran.trust import Trust
@@ -36,6 +40,24 @@ def refusing(of_run: RunConfig) -> None:
 
 def refused(root: Path) -> Made:
     return list(check_run_by(refusing, config(root)))
+
+
+def filled(*free: int, **rollout: object) -> Callable[[Path], Made]:
+    """Two GPUs of 200 GiB, the first for the trainer's rank of Qwen2.5-7B, the other for a replica; and a replica on
+    one that is known by its UUID."""
+
+    def make(root: Path) -> Made:
+        pools = {
+            "trainer": Pool("cuda", (("0",),)),
+            "rollout": Pool("cuda", (("1",), ("GPU-8932f937",))),
+        }
+        gpus = [GpuMemory(200 * GIB, each * GIB) for each in free]
+        plan = make_plan(
+            config(root, rollout=rollout), QWEN25_7B, trains_on_host=False, rolls_on_host=False
+        )
+        return list(check_gpus(Placement(pools), plan, gpus))
+
+    return make
 
 
 def large_model(total: int, free: int) -> Callable[[Path], Made]:
@@ -122,9 +144,8 @@ def other(here: dict[str, str], **facts: object) -> Callable[[Path], Made]:
 
 def broken_link(root: Path) -> Made:
     """A member that has gone since it was asked."""
-    return list(
-        check_links(measure_pairs([listening(), f"127.0.0.1:{free_port()}"], TRUST, False))
-    )[:1]
+    members = {listening(): "", f"127.0.0.1:{free_port()}": ""}
+    return list(check_links(measure_pairs(members, TRUST)))[:1]
 
 
 def linked(*links: Link, size: float = 0, timeout: float = 0) -> Callable[[Path], Made]:
@@ -138,6 +159,10 @@ def link(start: str, end: str, speed: float = 1e9, seconds: float = 0.0001) -> L
 SAME = {"python": "3.11.2"}
 RUN_CASES: dict[str, Case] = {
     "run/refused": (refused, ("rollout.max_tokens: 9000",)),
+    "run/device-in-use": (
+        filled(200, 169),
+        ("GPU 1 has 169 GiB free of 200 GiB", "rollout 0 takes 170 GiB"),
+    ),
     "memory/too-little": (large_model(64 << 20, 60 << 20), ("64 GiB", "moments")),
     "memory/in-use": (large_model(4 << 30, 1 << 20), ("1 GiB are free",)),
     "disks/unwritable": (no_folder, ("/proc/trimaran-runs", "cannot be written")),

@@ -13,11 +13,13 @@ import pytest
 
 from tests.doctor.made import config
 from tests.tiny_model import write_tiny_model
+from trimaran.cli import doctor as command
 from trimaran.cli.main import main
 from trimaran.cli.preflight import show_errors
 from trimaran.doctor.document import CHECKS
 from trimaran.doctor.finding import Finding, Severity
 from trimaran.doctor.report import HostReport, Report
+from trimaran.machine import GpuMemory, Machine
 
 
 @pytest.fixture
@@ -74,6 +76,22 @@ def test_warnings_alone_are_no_failure(
     monkeypatch.setenv("VLLM_USE_V1", "0")
     assert main(["doctor"]) == 0
     assert "warning: VLLM_USE_V1=0" in capsys.readouterr().out
+
+
+def test_gpus_that_others_have_filled_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = config(tmp_path, rollout={"max_tokens": 64, "max_prompt_tokens": 64})
+    write_tiny_model(tmp_path / "model")
+    (tmp_path / "run.yaml").write_text(run.model_dump_json())
+    gpus = (GpuMemory(80 << 30, 79 << 30), GpuMemory(80 << 30, 1 << 30))
+    monkeypatch.setattr(command, "read_machine", lambda _: Machine({}, frozenset(), 0, num_gpus=2))
+    monkeypatch.setattr(command, "read_gpus", lambda _: gpus)
+    capsys.readouterr()
+    main(["doctor", str(tmp_path / "run.yaml")])
+    said = capsys.readouterr().out
+    assert "warning: GPU 1 has 1 GiB free of 80 GiB, and rollout 0 takes 68 GiB of it" in said
+    assert "GPU 0 has" not in said
 
 
 @pytest.mark.parametrize(

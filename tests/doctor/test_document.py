@@ -22,10 +22,12 @@ GUIDES = (
     "overwritten by another installation",
     "antlr4-python3-runtime",
     "MASTER_ADDR",
+    "CURRENT_IP",
     "npu-smi info",
     "--device",
     "HCCL_SOCKET_IFNAME",
     "VLLM_USE_V1",
+    "set_env.sh",
 )
 """What the guides that our users follow warn of, in their words, or the name of what they have set."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,14 +19,19 @@ from typing import NamedTuple
 import pytest
 
 from tests.certificates import Authority
-from tests.doctor.made import config
+from tests.doctor.made import config, npu_host
 from tests.namespaces import Link, NamespaceHost, far_hosts
+from trimaran.cli.doctor import has_collectives
+from trimaran.device import BACKENDS
+from trimaran.doctor import listener as listening_doctor
+from trimaran.doctor.examine import digest_of, facts_for_others
 from trimaran.doctor.listener import Listener
 from trimaran.doctor.others import check_other
 from trimaran.doctor.pairs import ask_host, measure_pairs
+from trimaran.doctor.system import System
 from trimaran.doctor.wire import dial
 from trimaran.errors import InputError, UnauthenticatedError, UnavailableError
-from trimaran.network import join
+from trimaran.network import Interface, join
 from trimaran.trust import TlsFiles, Trust
 
 TOKEN = "a-token-of-a-test"
@@ -47,6 +53,25 @@ def test_another_host_tells_what_it_has(tmp_path: Path) -> None:
     assert other.model_bytes == 1000
     assert {"memory", "disks", "tools"} <= {one.check for one in findings}
     assert not list(check_other(other, other.versions, "model", 1000))
+
+
+def test_checkouts_that_differ_in_one_file_are_told(tmp_path: Path) -> None:
+    """The guides ask for the same code on every host."""
+    told: list[str] = []
+    for name, text in (("a", "x = 1\n"), ("b", "x = 1\n"), ("c", "x = 2\n")):
+        (tmp_path / name / "trimaran" / "doctor").mkdir(parents=True)
+        (tmp_path / name / "trimaran" / "doctor" / "wire.py").write_text(text)
+        told.append(digest_of(tmp_path / name / "trimaran"))
+    assert told[0] == told[1] != told[2]
+    (tmp_path / "b" / "trimaran" / "doctor" / "wire.py").rename(
+        tmp_path / "b" / "trimaran" / "wire.py"
+    )
+    assert digest_of(tmp_path / "b" / "trimaran") != told[0]
+    other, _ = ask_host(listen(), TRUST, None)
+    here = facts_for_others(System(os.environ), None)["versions"]
+    assert not list(check_other(other, here))
+    (finding,) = check_other(other, here | {"trimaran": f"0.1.0 (sources {told[0]})"})
+    assert finding.fault == "different-versions" and told[0] in finding.what
 
 
 @pytest.mark.parametrize(("ahead", "side"), [(90.0, "90 s ahead"), (-90.0, "90 s behind")])
@@ -113,8 +138,7 @@ def test_what_listens_there_may_be_no_doctor() -> None:
 
 
 def test_each_pair_is_measured_both_ways() -> None:
-    members = [listen(), listen(), listen()]
-    links = measure_pairs(members, TRUST, has_gloo=False)
+    links = measure_pairs(dict.fromkeys((listen(), listen(), listen()), ""), TRUST)
     assert len({(link.start, link.end) for link in links}) == 6
     assert all(not link.said and link.bytes_per_second > 1e6 for link in links)
 
@@ -124,7 +148,7 @@ def test_with_tls_nobody_reads_or_asks_who_has_no_certificate(tmp_path: Path) ->
         Trust(TOKEN, Authority(name).write(tmp_path / name)) for name in ("ours", "theirs")
     ]
     members = [listen(ours), listen(ours)]
-    links = measure_pairs(members, ours, has_gloo=False)
+    links = measure_pairs(dict.fromkeys(members, ""), ours)
     assert all(not link.said and link.bytes_per_second > 1e6 for link in links)
     for stranger in (theirs, TRUST):
         other, findings = ask_host(members[0], stranger, None)
@@ -141,23 +165,104 @@ def test_beyond_loopback_both_sides_want_token_and_tls_or_a_trusted_network(trus
         ask_host("10.0.0.2:7990", trust, None)
 
 
-def test_gloo_listens_where_the_network_is_trusted_alone(tmp_path: Path) -> None:
-    """It asks for no token and no certificate."""
+@pytest.mark.parametrize("device", BACKENDS)
+def test_collectives_meet_where_the_network_is_trusted_alone(device: str) -> None:
+    """They ask for no token and no certificate."""
     listener = Listener("127.0.0.1:0", TRUST)
     listener.host = "10.0.0.2"
     threading.Thread(target=listener.serve, args=(SECONDS,), daemon=True).start()
     line = dial(join("127.0.0.1", listener.port), TRUST)
-    with line, pytest.raises(UnavailableError, match="Gloo knows no TLS"):
-        line.ask({"ask": "gloo"})
+    with line, pytest.raises(UnavailableError, match="Gloo, NCCL and HCCL know no TLS"):
+        line.ask({"ask": "group", "device": device})
+
+
+def test_each_pair_of_one_kind_of_device_is_measured_by_its_library(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a stand-in for the process that measures: it says which options it was given."""
+    monkeypatch.setattr(listening_doctor, "PROBE", "tests.doctor.stand_in_probe")
+    devices = dict(
+        zip((listen() for _ in range(6)), ("npu", "cuda", "npu", "cpu", "", "cuda"), strict=True)
+    )
+    names = dict(zip(devices, "abcdef", strict=True))
+    links = measure_pairs(devices, TRUST)
+    groups = {(names[link.start], names[link.end], link.transport) for link in links[30:]}
+    assert groups == {("a", "c", "hccl"), ("b", "f", "nccl")}
+    assert {link.transport for link in links[:30]} == {"relay"}
+    assert [link.bytes_per_second for link in links[30:]] == [3.0, 4.0], links[30:]  # len(device)
+
+
+@pytest.mark.parametrize(
+    ("device", "transports"),
+    [("cpu", ["relay", "gloo"]), ("cuda", ["relay"]), ("npu", ["relay"]), ("", ["relay"])],
+)
+def test_a_host_alone_has_no_group_on_one_accelerator(
+    device: str, transports: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL and HCCL refuse two ranks on one device."""
+    monkeypatch.setattr(listening_doctor, "PROBE", "tests.doctor.stand_in_probe")
+    assert [link.transport for link in measure_pairs({listen(): device}, TRUST)] == transports
+
+
+def test_a_probe_uses_the_interface_of_its_address_unless_the_shell_says_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = (Interface("lo", "127.0.0.1"), Interface("eth1", "10.0.0.2"))
+    monkeypatch.setattr(listening_doctor, "read_interfaces", lambda: here)
+    monkeypatch.delenv("NCCL_SOCKET_IFNAME", raising=False)
+    monkeypatch.setenv("HCCL_SOCKET_IFNAME", "eth0")
+    shown = listening_doctor.probe_environment("10.0.0.2")
+    assert (shown["NCCL_SOCKET_IFNAME"], shown["HCCL_IF_IP"]) == ("=eth1", "10.0.0.2")
+    assert shown["HCCL_SOCKET_IFNAME"] == "eth0"
+    assert shown["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("sections", "num_hosts", "expected"),
+    [
+        (None, 1, False),
+        (None, 2, True),
+        ({}, 1, False),
+        ({}, 2, True),
+        ({"weight_sync": {"transport": "collective"}}, 1, True),
+        ({"weight_sync": {"transport": "relay"}}, 2, False),
+        ({"weight_sync": {"transport": "relay"}, "trainer": {"data_parallel": 2}}, 2, True),
+        (
+            {"weight_sync": {"transport": "relay"}, "rollout": {"tensor_parallel": 2, "hosts": 2}},
+            2,
+            True,
+        ),
+    ],
+)
+def test_a_run_has_collectives_between_hosts(
+    sections: dict | None, num_hosts: int, expected: bool, tmp_path: Path
+) -> None:
+    run = None if sections is None else config(tmp_path, **sections)
+    assert has_collectives(run, num_hosts) is expected
+
+
+def test_a_host_tells_what_its_collectives_use(tmp_path: Path) -> None:
+    run = config(tmp_path, rollout={"device": "npu"}, trainer={"device": "npu"})
+    system = npu_host(tmp_path)
+    assert facts_for_others(system, run)["device"] == "npu"
+    assert facts_for_others(system, None)["device"] == "cpu"  # no device is opened without a run
+    shutil.rmtree(tmp_path / "site/torch-0.dist-info")
+    assert facts_for_others(system, run)["device"] == ""
 
 
 @pytest.mark.e2e
-def test_a_pair_is_measured_by_gloo() -> None:
-    """Two processes, made as the weight plane makes its groups."""
-    links = measure_pairs([listen(), listen()], TRUST, has_gloo=True)
-    (gloo,) = [link for link in links if link.transport == "gloo"]
-    assert not gloo.said, gloo.said
-    assert gloo.bytes_per_second > 1e6 and 0 < gloo.seconds < 10
+@pytest.mark.parametrize(
+    ("device", "transport"), [("cpu", "gloo"), ("cuda", "nccl"), ("npu", "hccl")]
+)
+def test_a_pair_is_measured_by_the_library_of_its_devices(device: str, transport: str) -> None:
+    """Two processes, made as the weight plane makes its groups. Where the devices are missing each says so."""
+    links = measure_pairs({listen(): device, listen(): device}, TRUST)
+    (measured,) = [link for link in links if link.transport != "relay"]
+    assert measured.transport == transport
+    if not measured.said:
+        assert measured.bytes_per_second > 1e6 and 0 < measured.seconds < 10
+    else:
+        assert device != "cpu" and f"device {device}: " in measured.said, measured.said
 
 
 # Hosts with addresses of their own.

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.doctor.host_cases import INTERFACES, devices_of
-from tests.doctor.made import config, cpu_host, faults, npu_host
-from trimaran.doctor.addresses import Addresses, check_addresses
+from tests.doctor.made import config, cpu_host, faults, npu_host, without
+from tests.doctor.run_cases import filled
+from trimaran.doctor.addresses import INTERFACE_VARIABLES, Addresses, check_addresses
 from trimaran.doctor.examine import examine
 from trimaran.doctor.finding import Finding, Severity
 from trimaran.doctor.limits import GIB, check_limits, read_limits
@@ -35,6 +38,17 @@ def test_in_a_subnet_each_interface_is_that_of_the_subnet(tmp_path: Path) -> Non
     assert finding.mend.startswith("unset GLOO_SOCKET_IFNAME")
     (finding,) = in_subnet(tmp_path, HCCL_IF_IP="192.168.1.4")
     assert finding.fault == "other-interface"
+
+
+@pytest.mark.parametrize("variable", INTERFACE_VARIABLES)
+def test_an_interface_is_that_of_the_address_that_others_are_told(variable: str) -> None:
+    given = {"CURRENT_IP": "10.7.0.4", variable: "eth0"}
+    (finding,) = check_addresses(Addresses("node-1", {}, INTERFACES, given), None)
+    assert finding.what == f"{variable}=eth0 does not have 10.7.0.4 (CURRENT_IP)"
+    assert (finding.fault, finding.mend) == ("other-interface", f"export {variable}=ib0")
+    assert finding.severity is Severity.WARNING
+    for agreed in ({variable: "ib0"}, {"CURRENT_IP": "127.0.0.1"}):
+        assert not list(check_addresses(Addresses("node-1", {}, INTERFACES, given | agreed), None))
 
 
 def test_an_interface_that_is_not_there_is_told_once(tmp_path: Path) -> None:
@@ -111,3 +125,22 @@ def test_of_a_run_over_several_hosts_a_host_needs_what_its_own_devices_need(tmp_
     # There is no torch_npu here.
     with_dies = npu_host(tmp_path / "dies")
     assert "devices/refused" in faults(examine(with_dies, spread, is_start=True))
+
+
+def test_a_rank_needs_what_the_plan_knows_and_vllm_its_share(tmp_path: Path) -> None:
+    assert not filled(130, 170)(tmp_path)
+    (finding,) = filled(100, 170)(tmp_path)
+    assert "trainer 0 takes" in finding.what  # 7.6e9 weights, gradients and moments
+    assert not filled(130, 86, memory_fraction=0.42)(tmp_path)
+    assert not filled(130, 15, engine="transformers")(tmp_path)
+    (finding,) = filled(130, 14, engine="transformers")(tmp_path)
+    assert "rollout 0 takes 14.2 GiB" in finding.what
+    assert not filled()(tmp_path)  # they do not tell
+
+
+def test_what_a_run_refuses_is_not_told_of_the_shell_as_well(tmp_path: Path) -> None:
+    system = without(npu_host(tmp_path), "ASCEND_HOME_PATH", "ATB_HOME_PATH")
+    told = [one.what.split()[0] for one in examine(system, None) if one.fault == "environment"]
+    assert told == ["CANN", "ATB"]
+    run = config(tmp_path, rollout={"device": "npu"}, trainer={"device": "npu"})
+    assert not [one for one in examine(system, run) if one.fault == "environment"]

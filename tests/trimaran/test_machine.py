@@ -13,12 +13,16 @@ NVML_C = """
 int nvmlInit_v2(void) { return %d; }
 int nvmlShutdown(void) { return 0; }
 int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 3; return %d; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **device) { *device = (void *)(index + 1UL); return 0; }
+int nvmlDeviceGetMemoryInfo(void *device, unsigned long long *memory) {
+  memory[0] = 80; memory[1] = 10 * (unsigned long long)device; memory[2] = 80 - memory[1]; return 0; }
 """
 ASK = """
 import sys, os
-from trimaran.machine import read_machine
+from trimaran.machine import read_gpu_memory, read_gpus, read_machine
 machine = read_machine(os.environ)
-print(machine.num_gpus, "torch" in sys.modules)
+free = ",".join(str(gpu.free) for gpu in read_gpus(machine))
+print(machine.num_gpus, "torch" in sys.modules, read_gpu_memory(machine), free)
 """
 
 
@@ -57,4 +61,5 @@ def test_gpus_count_where_torch_has_cuda_and_torch_is_not_imported(
         text=True,
         timeout=60,
     )
-    assert asked.stdout.split() == [str(expected), "False"], asked.stderr
+    memory = ["80", "10,20,30"] if expected else ["None"]
+    assert asked.stdout.split() == [str(expected), "False", *memory], asked.stderr

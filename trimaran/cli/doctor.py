@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from trimaran.cli.plan import plan_here
 from trimaran.cli.preflight import check_inputs, check_run, refuse_password
 from trimaran.config import RunConfig, load_config
 from trimaran.doctor import links, others, runs, stores
-from trimaran.doctor.examine import examine, facts_for_others, kind_of, or_fine
-from trimaran.doctor.finding import Severity
+from trimaran.doctor.examine import examine, facts_for_others, or_fine
+from trimaran.doctor.finding import Finding, Severity
 from trimaran.doctor.listener import Listener
 from trimaran.doctor.memory import model_bytes
 from trimaran.doctor.pairs import ask_host, measure_pairs, own_address
 from trimaran.doctor.report import HostReport, Report
 from trimaran.doctor.system import System
 from trimaran.errors import InputError
-from trimaran.machine import read_machine
+from trimaran.launch.devices import place
+from trimaran.machine import read_gpus, read_machine
 from trimaran.network import find_host, join
 from trimaran.store import probe_server
 from trimaran.trust import Trust, is_loopback, new_token
@@ -81,31 +82,46 @@ def _report(
         known = {finding.what for finding in findings}
         # Which host of several has which processes, only who places them knows.
         check = check_run if config.network.subnet is None else check_inputs
-        findings.extend(or_fine(runs.CHECK, runs.check_run_by(check, config, known)))
+        told = [*runs.check_run_by(check, config, known), *_check_gpus(config)]
+        findings.extend(or_fine(runs.CHECK, told))
     if store is not None:
         facts = asyncio.run(probe_server(store))
         findings.extend(or_fine(stores.CHECK, stores.check_store(facts)))
     here = facts_for_others(system, config)
     reports: list[HostReport] = []
-    members: list[str] = []  # those that answer
+    devices: dict[str, str] = {}  # of those that answer
     for address in hosts:
         other, found = ask_host(address, trust, config, has_redis=store is not None)
         model = str(config.model.path) if config is not None else ""
         compared = others.check_other(other, here["versions"], model, here["model_bytes"])
         if not other.said:
-            members.append(address)
+            devices[address] = other.device
         reports.append(HostReport(address, [*or_fine(others.CHECK, compared), *found]))
-    measured = _measure(config, members, trust)
+    measured = _measure(config, here["device"], devices, trust)
     needs = (0.0, 0.0)
-    if config is not None and members:  # on one host they travel through memory
+    if config is not None and devices:  # on one host they travel through memory
         needs = model_bytes(config), config.weight_sync.stage_timeout
     findings.extend(or_fine(links.CHECK, links.check_links(measured, *needs)))
     return Report((HostReport(socket.gethostname(), findings), *reports), measured)
 
 
-def _measure(config: RunConfig | None, hosts: Sequence[str], trust: Trust) -> list[links.Link]:
+def _check_gpus(config: RunConfig) -> list[Finding]:
+    """Of a run whose processes all start on this machine."""
+    machine = read_machine(os.environ)
+    if config.network.subnet is not None or not (gpus := read_gpus(machine)):
+        return []
+    with suppress(InputError):  # a finding says so already
+        plan = plan_here(config, machine, is_whole=False)
+        return [*runs.check_gpus(place(config, machine), plan, gpus)]
+    return []
+
+
+def _measure(
+    config: RunConfig | None, own_device: str, others: Mapping[str, str], trust: Trust
+) -> list[links.Link]:
     """With a listener of this host's own, so that it is a member as every other. One that is alone
-    calls itself, on loopback."""
+    calls itself, on loopback. `others`: host:port -> device, as `measure_pairs` has it."""
+    hosts = list(others)
     if not hosts:
         trust = Trust(new_token())
     address = join(own_address(hosts), 0)
@@ -114,18 +130,19 @@ def _measure(config: RunConfig | None, hosts: Sequence[str], trust: Trust) -> li
             address = find_host(config.network).free_address()  # where a firewall lets others in
     listener = Listener(address, trust)
     threading.Thread(target=listener.serve, args=(LISTEN_SECONDS,), daemon=True).start()
-    members = [join(listener.host, listener.port), *hosts]
-    # Gloo knows no TLS: a run without that word has no collectives between hosts.
-    may_have = trust.is_network_trusted or all(map(is_loopback, members))
-    return measure_pairs(members, trust, may_have and _has_gloo(config, len(members)))
+    devices = {join(listener.host, listener.port): own_device, **others}
+    # Collectives know no TLS: a run without that word has none between hosts.
+    may_have = trust.is_network_trusted or all(map(is_loopback, devices))
+    if not (may_have and has_collectives(config, len(devices))):
+        devices = dict.fromkeys(devices, "")
+    return measure_pairs(devices, trust)
 
 
-def _has_gloo(config: RunConfig | None, num_hosts: int) -> bool:
-    """Whether tensors travel by it: on hosts, between hosts, or where the run says so."""
-    if importlib.util.find_spec("torch") is None:
-        return False
-    if config is None:
-        return num_hosts > 1
-    on_host = kind_of(config, read_machine(os.environ)) == "cpu"
-    chosen = config.weight_sync.transport
-    return chosen == "collective" or (chosen == "auto" and on_host and num_hosts > 1)
+def has_collectives(config: RunConfig | None, num_hosts: int) -> bool:
+    """Between hosts: weights, gradients, or the activations of a large replica."""
+    if config is None or num_hosts == 1:
+        return num_hosts > 1 or (
+            config is not None and config.weight_sync.transport == "collective"
+        )
+    by_relay = config.weight_sync.transport == "relay"
+    return not by_relay or config.num_trainer_ranks > 1 or config.rollout.hosts > 1

@@ -19,6 +19,11 @@ INTERFACE_VARIABLES = (
 )
 OWN_ADDRESS_VARIABLES = ("HCCL_IF_IP", "VLLM_HOST_IP", "CURRENT_IP")
 ADDRESS_VARIABLES = ("MASTER_ADDR", *OWN_ADDRESS_VARIABLES)
+GO_TOGETHER = (
+    ("HCCL_SOCKET_IFNAME", "HCCL_IF_IP"),
+    *((variable, "CURRENT_IP") for variable in INTERFACE_VARIABLES),
+)
+"""An interface, and the address that it must have. The vendors' guides tell CURRENT_IP to the others."""
 
 LOCALHOST = Fault(
     "localhost",
@@ -82,7 +87,7 @@ CHECK = Check(
     "addresses",
     "`localhost` where other hosts must reach it, the host's own name, and interfaces against"
     " addresses: `GLOO_`, `TP_`, `NCCL_` and `HCCL_SOCKET_IFNAME`, `HCCL_IF_IP`, `VLLM_HOST_IP`,"
-    " `MASTER_ADDR`, the run's subnet",
+    " `MASTER_ADDR`, `CURRENT_IP`, the run's subnet",
     (
         LOCALHOST,
         OWN_NAME,
@@ -179,14 +184,17 @@ def _check_agreement(facts: Addresses, network: NetworkSection) -> Iterator[Find
             mend = f"unset {what.partition('=')[0]}   # a run sets it by itself"
             yield CHECK.found(OTHER_INTERFACE, what=what, mend=mend)
         return
-    chosen = _chosen("HCCL", there.get("HCCL_SOCKET_IFNAME", ""), facts.interfaces)
-    wanted = there.get("HCCL_IF_IP", "")
-    if chosen and wanted and wanted not in {one.address for one in chosen}:
-        (right,) = {one.name for one in facts.interfaces if one.address == wanted}
-        what = (
-            f"HCCL_SOCKET_IFNAME={there['HCCL_SOCKET_IFNAME']} does not have {wanted} (HCCL_IF_IP)"
-        )
-        yield CHECK.found(OTHER_INTERFACE, what=what, mend=f"export HCCL_SOCKET_IFNAME={right}")
+    for variable, told in GO_TOGETHER:
+        chosen = _chosen(variable, there.get(variable, ""), facts.interfaces)
+        wanted = there.get(told, "")
+        if chosen and not _loops(wanted) and wanted not in {"", *(one.address for one in chosen)}:
+            right = next(one.name for one in facts.interfaces if one.address == wanted)
+            what = f"{variable}={there[variable]} does not have {wanted} ({told})"
+            # CURRENT_IP is for scripts: a run on one machine goes on without it.
+            fault = (
+                OTHER_INTERFACE.at(Severity.WARNING) if told == "CURRENT_IP" else OTHER_INTERFACE
+            )
+            yield CHECK.found(fault, what=what, mend=f"export {variable}={right}")
 
 
 def _disagreements(host: Host, given: Mapping[str, str]) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from trimaran.config import RunConfig
 from trimaran.device import (
     BACKENDS,
+    CANN_VARIABLES,
     VISIBLE_DEVICES,
     Device,
     Kind,
@@ -22,11 +23,16 @@ from trimaran.device import (
 from trimaran.doctor.finding import Check, Fault, Finding, Severity
 from trimaran.doctor.system import System
 from trimaran.errors import InputError
-from trimaran.launch.devices import POOLS, check_host, place
+from trimaran.launch.devices import ATB_VARIABLE, POOLS, check_host, place
 from trimaran.machine import Machine
 
 MANAGERS = ("davinci_manager", "devmm_svm", "hisi_hdc")
 MOUNTS = ("usr/local/dcmi", "usr/local/Ascend/driver/lib64", "etc/ascend_install.info")
+ENVIRONMENTS = {
+    "CANN": (CANN_VARIABLES, "ascend-toolkit/set_env.sh"),
+    "ATB": ((ATB_VARIABLE,), "nnal/atb/set_env.sh"),
+}
+"""What the vendor's scripts set up: by which variables that is seen, and the script."""
 OLD_SWITCHES = {"VLLM_USE_V1": "0", "VLLM_ATTENTION_BACKEND": "XFORMERS"}
 
 REFUSED = Fault(
@@ -69,6 +75,15 @@ LIBRARIES = Fault(
     "docker run ... {flags}   # -v PATH:PATH for each",
     symptom="libascend_hal.so: cannot open shared object file",
 )
+UNSET = Fault(
+    "environment",
+    Severity.WARNING,
+    "{name} is not set up in this shell ({variable} is not set)",
+    "torch-npu and vLLM-Ascend find its libraries by what its set_env.sh sets; the guides source it before"
+    " vLLM-Ascend is installed and before anything starts. A run on NPUs refuses to start without it",
+    ". /usr/local/Ascend/{file}   # or where it is installed; in the shell that starts the run",
+    symptom="libascendcl.so or libatb.so: cannot open shared object file",
+)
 CUT = Fault(
     "cut-short",
     Severity.ERROR,
@@ -96,10 +111,10 @@ OLD = Fault(
 )
 CHECK = Check(
     "devices",
-    "device nodes, a container's mounts, `ASCEND_RT_VISIBLE_DEVICES` and `CUDA_VISIBLE_DEVICES`, and"
+    "device nodes, a container's mounts, CANN's and ATB's set_env.sh, `ASCEND_RT_VISIBLE_DEVICES` and `CUDA_VISIBLE_DEVICES`, and"
     " variables with which devices compute something else: `VLLM_ASCEND_ENABLE_NZ`,"
     " `TASK_QUEUE_ENABLE`, `RANK_TABLE_FILE`, `VLLM_PLUGINS`, `VLLM_USE_V1` and the like",
-    (REFUSED, HARMFUL, NODES, PERMISSION, LIBRARIES, CUT, TASK_QUEUE, OLD),
+    (REFUSED, HARMFUL, NODES, PERMISSION, LIBRARIES, UNSET, CUT, TASK_QUEUE, OLD),
 )
 
 
@@ -140,6 +155,8 @@ def check_devices(
     if kind == "npu":
         yield from _check_nodes(facts)
         yield from _check_variables(facts.machine, config)
+        if config is None:  # a run's own refusal says so, of the pools that need it
+            yield from _check_environment(given)
     if kind != "cpu":
         yield from _check_list(facts.machine, kind)
     for variable, value in OLD_SWITCHES.items():
@@ -169,6 +186,12 @@ def _check_variables(machine: Machine, config: RunConfig | None) -> Iterator[Fin
     queue = machine.variables.get("TASK_QUEUE_ENABLE", "")
     if queue == "2" and config is not None and config.rollout.eager is False:
         yield CHECK.found(TASK_QUEUE, given=queue)
+
+
+def _check_environment(variables: Mapping[str, str]) -> Iterator[Finding]:
+    for name, (known_by, file) in ENVIRONMENTS.items():
+        if not any(variables.get(variable) for variable in known_by):
+            yield CHECK.found(UNSET, name=name, variable=known_by[0], file=file)
 
 
 def _refused_by_engine(variables: Mapping[str, str], kind: Kind) -> list[str]:

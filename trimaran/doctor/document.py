@@ -85,9 +85,10 @@ the network, `--network trusted` says so in their place. Beyond loopback a docto
 token, neither listens nor calls.
 
 Every host examines itself, clocks and versions are compared, and each pair of hosts measures its link:
-by TCP, as the relay uses it, in both directions, and by Gloo where the run has collectives on hosts. NCCL and HCCL,
-which move weights and gradients between GPUs and between NPUs, are never measured. Gloo
-knows no TLS, so it wants `--network trusted`. The token never travels; each side proves that it has it. What
+by TCP, as the relay uses it, in both directions. Where the run has collectives between hosts, a pair with devices of
+one kind also makes a group of two, as the weight plane does: by Gloo on CPUs, by NCCL on GPUs and by HCCL on NPUs, there on the first
+device that the doctor sees. **Nobody has run it by NCCL or HCCL.** Without a run no device is opened, and hosts
+measure by Gloo. None of the three knows TLS, so they want `--network trusted`. The token never travels; each side proves that it has it. What
 travels is the configuration, findings, times, and zeros. Stop the listeners when you are done."""
 
 JSON = """\
@@ -101,7 +102,7 @@ JSON = """\
 | `hosts[].findings[].check`, `.fault` | names of this page; `fault` is empty where the check is fine |
 | `hosts[].findings[].severity` | `error`, `warning` or `fine` |
 | `hosts[].findings[].what`, `.why`, `.mend` | texts; `mend` may have several lines |
-| `links[].start`, `.end`, `.transport` | HOST:PORT, HOST:PORT, `relay` or `gloo` |
+| `links[].start`, `.end`, `.transport` | HOST:PORT, HOST:PORT, `relay`, `gloo`, `nccl` or `hccl` |
 | `links[].seconds`, `.bytes_per_second` | round trip; bandwidth |
 | `links[].said` | why it was not measured; else empty |"""
 

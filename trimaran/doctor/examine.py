@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+import services
+import trimaran
 from trimaran.config import NetworkSection, RunConfig
 from trimaran.device import Kind, kinds_of, resolve
 from trimaran.doctor import (
@@ -94,6 +98,27 @@ def kind_of(config: RunConfig | None, machine: Machine, pools: Sequence[str] | N
 def facts_for_others(system: System, config: RunConfig | None) -> dict[str, Any]:
     """What doctors compare between hosts, as JSON has it."""
     found = versions.read_versions(system, versions.load_matrix())
-    found["trimaran"] = metadata.version("trimaran")
+    sources = digest_of(Path(trimaran.__file__).parent, Path(services.__file__).parent)
+    found["trimaran"] = f"{metadata.version('trimaran')} (sources {sources})"
     size = memory.model_bytes(config) if config is not None else 0
-    return {"versions": found, "model_bytes": size}
+    machine = read_machine(system.variables, str(system.path(NPU_NODES)))
+    # Without a run no device is opened: it may be another's.
+    kind = kind_of(config, machine) if config is not None else "cpu"
+    return {
+        "versions": found,
+        "model_bytes": size,
+        "device": kind if "torch" in found else "",
+    }
+
+
+def digest_of(*folders: Path) -> str:
+    """Of the Python files below them, whatever stands above: checkouts of one release may differ.
+
+    Example: digest_of(Path("trimaran")) == "1f0e9c2b7a55"
+    """
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            name = path.relative_to(folder.parent).as_posix()
+            digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:12]

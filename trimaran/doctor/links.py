@@ -17,8 +17,8 @@ BROKEN = Fault(
     Severity.ERROR,
     "{start} to {end} by {transport}: {said}",
     "the processes of a run must reach each other on every host",
-    "a firewall between them, the wrong interface (GLOO_SOCKET_IFNAME), or an address that only one of"
-    " them knows: try `nc -vz HOST PORT` there",
+    "a firewall between them, the wrong interface (GLOO_, NCCL_ or HCCL_SOCKET_IFNAME), or an address"
+    " that only one of them knows: try `nc -vz HOST PORT` there",
     symptom="Connection timed out; Gloo connectFullMesh failed; rendezvous timed out",
 )
 TOO_SLOW = Fault(
@@ -45,9 +45,8 @@ FAR = Fault(
 )
 CHECK = Check(
     "links",
-    "bandwidth and latency of every pair of hosts, by TCP as the relay uses it (both ways) and by"
-    " Gloo where the run has collectives on hosts. HCCL and NCCL have networks of their own, which"
-    " are not measured",
+    "bandwidth and latency of every pair of hosts, by TCP as the relay uses it (both ways) and, where"
+    " the run has collectives between them, by the library of their devices: Gloo, NCCL or HCCL",
     (BROKEN, TOO_SLOW, BEHIND, FAR),
 )
 
@@ -59,7 +58,7 @@ class Link:
     start: str
     end: str
     transport: str
-    """relay: TCP; gloo."""
+    """relay: TCP; gloo, nccl or hccl: a group of two."""
     seconds: float = 0.0
     """Of a question and its answer."""
     bytes_per_second: float = 0.0

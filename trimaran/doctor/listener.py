@@ -1,7 +1,7 @@
 """`trimaran doctor --listen`: answers doctors of other hosts, until its time is over.
 
 What it does for whoever has the token and, with TLS, a certificate: it looks at its own host, tells the
-time, takes bytes, sends bytes to a third host, and starts one end of a Gloo group. It changes nothing.
+time, takes bytes, sends bytes to a third host, and starts one end of a group of two. It changes nothing.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from trimaran.device import AUTOLOAD
 from trimaran.doctor.examine import examine, facts_for_others
 from trimaran.doctor.system import System
 from trimaran.doctor.wire import CALL_SECONDS, CHUNK, CONNECT_SECONDS, Line, dial, greet
 from trimaran.errors import TrimaranError, UnavailableError
-from trimaran.network import family_of, split
+from trimaran.launch.environment import network_environment
+from trimaran.network import Host, family_of, read_interfaces, split
 from trimaran.tls import socket_tls
 from trimaran.trust import Trust, is_loopback
 
@@ -54,7 +56,7 @@ class Listener:
             "examine": self._examine,
             "take": self._take,
             "send": self._send,
-            "gloo": self._gloo,
+            "group": self._group,
         }
 
     def serve(self, seconds: float) -> None:
@@ -124,13 +126,18 @@ class Listener:
             taken = time.monotonic() - start
         return {"seconds": seconds, "bytes_per_second": batches * BATCH * len(CHUNK) / taken}
 
-    def _gloo(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
-        """One end; the side that hosts the rendezvous tells its port first."""
+    def _group(self, line: Line, asked: dict[str, Any]) -> dict[str, Any]:
+        """One end, of the library that goes with a kind of device; the side that hosts the rendezvous
+        tells its port first."""
         if not (self._trust.is_network_trusted or is_loopback(self.host)):
-            raise UnavailableError("Gloo knows no TLS, and the network is not trusted here")
+            raise UnavailableError(
+                "Gloo, NCCL and HCCL know no TLS, and the network is not trusted here"
+            )
         meet = ("--meet", str(asked["meet"])) if asked.get("meet") else ()
+        options = ("--device", str(asked["device"]), "--address", self.host, *meet)
         probe = subprocess.Popen(
-            [sys.executable, "-m", PROBE, "--address", self.host, *meet],
+            [sys.executable, "-m", PROBE, *options],
+            env=probe_environment(self.host),
             stdin=subprocess.PIPE,  # nobody writes; it ends where this is closed, as with us
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -155,3 +162,11 @@ class Listener:
             lines = [text for text in errors.splitlines() if text.strip()]
             raise UnavailableError(lines[-1] if lines else "the other end did not come in time")
         return json.loads(first)
+
+
+def probe_environment(address: str) -> dict[str, str]:
+    """As `trimaran serve` has it: libraries use the interface of this address, unless the shell says
+    another one, and torch loads no plugin by itself."""
+    own = [one for one in read_interfaces() if one.address == address]
+    shown = network_environment(Host(address, own[0].name), {}) if own else {}
+    return {**shown, **os.environ, AUTOLOAD: "0"}

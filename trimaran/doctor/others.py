@@ -44,8 +44,8 @@ NO_MODEL = Fault(
 )
 CHECK = Check(
     "hosts",
-    "the hosts that `--host` names: can they be asked, clocks, versions and the model's folder"
-    " against this host's",
+    "the hosts that `--host` names: can they be asked, clocks, versions, Trimaran's own sources and the"
+    " model's folder against this host's",
     (UNREACHABLE, CLOCK, DIFFERENT, NO_MODEL),
 )
 
@@ -63,6 +63,8 @@ class Other:
     """How far that may be wrong."""
     versions: Mapping[str, str] | None = None
     model_bytes: int = 0
+    device: str = ""
+    """npu, cuda or cpu: what a run's collectives use there; empty without torch."""
 
 
 def check_other(

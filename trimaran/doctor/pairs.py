@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
 from typing import Any
 
 from trimaran.config import RunConfig, config_to_tree
+from trimaran.device import BACKENDS
 from trimaran.doctor.finding import Finding
 from trimaran.doctor.links import Link
 from trimaran.doctor.listener import PROBE_SECONDS
@@ -16,6 +17,9 @@ from trimaran.doctor.wire import CALL_SECONDS, Line, clock_offset, dial
 from trimaran.errors import InputError, TrimaranError
 from trimaran.network import split
 from trimaran.trust import Trust
+
+TRANSPORTS: Mapping[str, str] = {"": "relay", **BACKENDS}
+"""By the device of both ends' group; empty without a group."""
 
 
 def ask_host(
@@ -33,20 +37,26 @@ def ask_host(
             line.socket.settimeout(PROBE_SECONDS)
             told = line.ask({"ask": "examine", "config": tree, "has_redis": has_redis})
         found = [Finding.from_tree(finding) for finding in told["findings"]]
-        return Other(address, "", ahead, within, told["versions"], told["model_bytes"]), found
+        facts = (told["versions"], told["model_bytes"], told.get("device", ""))
+        return Other(address, "", ahead, within, *facts), found
     except InputError:
         raise
     except (TrimaranError, OSError, KeyError) as error:
         return Other(address, str(error)), []
 
 
-def measure_pairs(members: Sequence[str], trust: Trust, has_gloo: bool) -> list[Link]:
-    """Each way by TCP, and once by Gloo. One host alone measures the way to itself."""
+def measure_pairs(devices: Mapping[str, str], trust: Trust) -> list[Link]:
+    """Each way by TCP, and each pair with devices of one kind once by the library that goes with it.
+    `devices`: by host:port what its collectives use, npu, cuda or cpu; empty where it has none. One host
+    alone measures the way to itself."""
+    members = list(devices)
     ways = list(permutations(members, 2)) or [(members[0], members[0])]
-    links = [_measure(start, end, trust, "relay") for start, end in ways]
-    if has_gloo:
-        pairs = list(combinations(members, 2)) or ways
-        links.extend(_measure(start, end, trust, "gloo") for start, end in pairs)
+    links = [_measure(start, end, trust) for start, end in ways]
+    for start, end in list(combinations(members, 2)) or ways:
+        device = devices[start]
+        # NCCL and HCCL refuse two ranks on one device.
+        if device and device == devices[end] and (start != end or device == "cpu"):
+            links.append(_measure(start, end, trust, device))
     return links
 
 
@@ -61,23 +71,26 @@ def own_address(peers: Sequence[str]) -> str:
         return str(asking.getsockname()[0])
 
 
-def _measure(start: str, end: str, trust: Trust, transport: str) -> Link:
+def _measure(start: str, end: str, trust: Trust, device: str = "") -> Link:
+    """`device`: for a group; empty for TCP."""
+    transport = TRANSPORTS[device]
     try:
         with dial(start, trust) as line:
             line.socket.settimeout(PROBE_SECONDS + CALL_SECONDS)
-            if transport == "relay":
-                told = line.ask({"ask": "send", "to": end})
+            if device:
+                told = _meet(line, start, end, trust, device)
             else:
-                told = _meet(line, start, end, trust)
+                told = line.ask({"ask": "send", "to": end})
         return Link(start, end, transport, told["seconds"], told["bytes_per_second"])
     except (TrimaranError, OSError, KeyError) as error:
         return Link(start, end, transport, said=str(error))
 
 
-def _meet(line: Line, start: str, end: str, trust: Trust) -> dict[str, Any]:
-    """A Gloo group of two: the rendezvous lies at `start`."""
-    port = line.ask({"ask": "gloo"})["port"]
+def _meet(line: Line, start: str, end: str, trust: Trust, device: str) -> dict[str, Any]:
+    """A group of two: the rendezvous lies at `start`."""
+    asked = {"ask": "group", "device": device}
+    port = line.ask(asked)["port"]
     host, _ = split(start)
     with dial(end, trust) as other:
         other.socket.settimeout(PROBE_SECONDS + CALL_SECONDS)
-        return other.ask({"ask": "gloo", "meet": f"{host}:{port}"})
+        return other.ask({**asked, "meet": f"{host}:{port}"})

@@ -1,12 +1,18 @@
-"""What the start of a run would refuse: the checks of `trimaran/cli/preflight.py`, as findings."""
+"""What the start of a run would refuse: the checks of `trimaran/cli/preflight.py`, as findings; and GPUs that others
+have filled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from trimaran.config import RunConfig
 from trimaran.doctor.finding import Check, Fault, Finding, Severity
+from trimaran.doctor.limits import describe_bytes
 from trimaran.errors import InputError
+from trimaran.launch.devices import Placement
+from trimaran.machine import GpuMemory
+from trimaran.memory.plan import Plan
 
 REFUSED = Fault(
     "refused",
@@ -15,11 +21,21 @@ REFUSED = Fault(
     "`trimaran train` stops here, before it starts anything",
     "correct what the line names",
 )
+IN_USE = Fault(
+    "device-in-use",
+    Severity.WARNING,
+    "GPU {name} has {free} free of {total}, and {who} takes {needs} of it",
+    "others hold the rest. vLLM does not start where less than its share is free, and a trainer's rank"
+    " ends when the memory is full",
+    "nvidia-smi   # end what is left over from another run, or name others: trainer.devices, rollout.devices",
+    symptom="CUDA out of memory; Free memory on device is less than desired GPU memory utilization",
+)
 CHECK = Check(
     "run",
     "what `trimaran train` checks of a configuration before it starts: model, lengths, reward rules,"
-    " every row of the data, endpoints, devices",
-    (REFUSED,),
+    " every row of the data, endpoints, devices; and, of a run on this machine alone, the free memory of its"
+    " GPUs against `trimaran plan` (NPUs do not tell theirs)",
+    (REFUSED, IN_USE),
 )
 
 
@@ -33,3 +49,33 @@ def check_run_by(
         for line in str(error).splitlines():
             if line not in known:
                 yield CHECK.found(REFUSED, what=line)
+
+
+def check_gpus(placement: Placement, plan: Plan, gpus: Sequence[GpuMemory]) -> Iterator[Finding]:
+    """What each process takes of its GPUs for certain, against what is free there. `gpus`: by the numbers of
+    nvidia-smi. Those that the configuration names by a UUID are not looked at."""
+    for pool, placed in placement.pools.items():
+        for index, share in enumerate(placed.shares if placed.kind == "cuda" else ()):
+            for name in share:
+                if not name.isdecimal() or int(name) >= len(gpus):
+                    continue
+                gpu = gpus[int(name)]
+                needs = plan.ranks[index].sure if pool == "trainer" else _of_replica(plan, gpu)
+                if needs > gpu.free:
+                    places = {
+                        "name": name,
+                        "who": f"{pool} {index}",
+                        "needs": describe_bytes(needs),
+                    }
+                    sizes = {"free": describe_bytes(gpu.free), "total": describe_bytes(gpu.total)}
+                    yield CHECK.found(IN_USE, **places, **sizes)
+
+
+def _of_replica(plan: Plan, gpu: GpuMemory) -> int:
+    """vLLM looks whether its whole share is free before it loads anything."""
+    rollout = plan.config.rollout
+    return (
+        int(rollout.memory_fraction * gpu.total)
+        if rollout.engine == "vllm"
+        else plan.replica.weights
+    )

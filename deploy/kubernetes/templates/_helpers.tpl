@@ -73,6 +73,13 @@ livenessProbe:
 {{ .Values.secrets.clients | default (include "trimaran.name" (dict "root" . "part" "clients")) }}
 {{- end }}
 
+{{/* A raylet that died is noticed after 3 s, as docs/deploy.md has it for hosts; Ray's own default is 15. */}}
+{{- define "trimaran.rayEnvironment" -}}
+- {name: RAY_health_check_initial_delay_ms, value: "1000"}
+- {name: RAY_health_check_period_ms, value: "1000"}
+- {name: RAY_health_check_failure_threshold, value: "3"}
+{{- end }}
+
 {{- define "trimaran.store" -}}
 {{- $own := printf "%s:6379" (include "trimaran.name" (dict "root" . "part" "redis")) -}}
 redis://{{ .Values.redis.address | default $own }}/0?prefix={{ .Release.Namespace }}-{{ .Release.Name }}&password_file=/secrets/redis-password
