@@ -352,13 +352,17 @@ class VllmEngine:
             raise TransferError(f"version {version} did not load into vllm: {error!r}") from error
 
     async def _load(self, shadow: Shadow, version: VersionId) -> float:
-        started = time.monotonic()
-        await self._pause()
-        await self._wake("weights")
         description = shadow.description()
         if self._live is None:
             description["changes"] = None  # nobody knows what they would be written over
-        await self._workers.load(shadow.path, description)
+        changes_alone = await self._workers.prepare_changes(description)
+        started = time.monotonic()
+        await self._pause()
+        await self._wake("weights")
+        if changes_alone:
+            await self._workers.write_changes()
+        else:
+            await self._workers.load(shadow.path, description)
         # After the load, which needs room of its own for a moment.
         await self._wake("kv_cache")
         self._is_asleep = False
@@ -422,7 +426,7 @@ class VllmEngine:
         queue = self.llm.engine_core.outputs_queue
         queue.put_nowait(EngineCoreOutputs())
         while not queue.empty():  # noqa: ASYNC110  it is vLLM's queue and tells nobody
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
 
     def _count_made(self) -> dict[str, dict[int, int]]:
         """Request -> sample -> tokens made so far, for the samples that still run."""
