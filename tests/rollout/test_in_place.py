@@ -113,7 +113,8 @@ def test_changes_that_cannot_be_prepared_touch_nothing(fault: str, monkeypatch: 
 
     changes, description = changes_of(NORM, replace(NORM, name="second.weight"))
     model = model_of()
-    model.add_module("second", model_of(weight=Parameter(torch.zeros(0), False)).norm)
+    other = model_of(weight=Parameter(torch.zeros(0), False))
+    model.add_module("second", other.get_submodule("norm"))
     if fault == "no room":
         monkeypatch.setattr(Target, "prepare", prepare)
     worker = worker_of(model)

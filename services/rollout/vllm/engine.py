@@ -356,8 +356,7 @@ class VllmEngine:
         if self._live is None:
             description["changes"] = None  # nobody knows what they would be written over
         changes_alone = await self._workers.prepare_changes(description)
-        started = time.monotonic()
-        await self._pause()
+        started = await self._pause()
         await self._wake("weights")
         if changes_alone:
             await self._workers.write_changes()
@@ -404,16 +403,19 @@ class VllmEngine:
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         return await self._workers.read_back(manifest, ranges)
 
-    async def _pause(self) -> None:
+    async def _pause(self) -> float:
         """vLLM's `pause_generation(mode="keep")` without the 20 ms that it sleeps in the end, lest
-        outputs come late: `_pass_outputs` makes sure of those."""
+        outputs come late: `_pass_outputs` makes sure of those. Returns when the core was told."""
         core: Any = self.llm.engine_core
         renderer: Any = getattr(self.llm, "renderer", None)
         if hasattr(core, "pause_scheduler_async") and hasattr(renderer, "clear_mm_cache_async"):
             await renderer.clear_mm_cache_async()
+            told = time.monotonic()
             await core.pause_scheduler_async(mode="keep", clear_cache=True)
         else:
+            told = time.monotonic()
             await self.llm.pause_generation(mode="keep", clear_cache=True)
+        return told
 
     async def _pass_outputs(self) -> None:
         """Returns once every output that the core made before its pause reached its request.

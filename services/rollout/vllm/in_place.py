@@ -89,7 +89,9 @@ class Writes:
         """
         deadline = time.monotonic() + seconds
         for changed in self._left:
-            self._prepared.append(self._targets.find(changed.info).prepare(changed))
+            write = self._targets.find(changed.info).prepare(changed)
+            if len(write.positions_P):  # of another rank's part there are none
+                self._prepared.append(write)
             if time.monotonic() >= deadline:
                 return False
         return True
