@@ -44,30 +44,87 @@ def test_elements_are_replaced_where_they_lie() -> None:
     positions, values = torch.tensor([1, 4, 11], dtype=torch.int32), torch.tensor([7.0, 8.0, 9.0])
     changed = ChangedTensor(NORM, (2, 1), positions, values)
     before: Any = model.get_parameter("norm.weight").data_ptr()
-    targets_of(model).find(NORM).write(changed)
+    write = targets_of(model).find(NORM).prepare(changed)
+    assert not model.get_parameter("norm.weight").any()
+    write.make()
     after = model.get_parameter("norm.weight")
     assert after.data_ptr() == before
     assert after.flatten().tolist() == [0, 7, 0, 0, 8, 0, 0, 0, 0, 0, 0, 9]
 
 
+def changes_of(*tensors: TensorInfo) -> tuple[Changes, dict[str, Any]]:
+    """Three elements of each become 7, 8 and 9. With what a worker is told."""
+    counts = {tensor.name: (2, 1) for tensor in tensors}
+    changes = Changes("base", counts, HostMemory(lay_out_changes(tensors, counts)[1]))
+    for changed in changes.tensors(tensors):
+        changed.positions.copy_(torch.tensor([1, 4, 11]))
+        changed.values.copy_(torch.tensor([7.0, 8.0, 9.0]))
+    digested = [replace(tensor, digests=("a" * 32, "b" * 32)) for tensor in tensors]
+    manifest = manifest_to_json(build_manifest("xxh3-128", digested))
+    return changes, {"manifest": manifest, "changes": changes.description()}
+
+
+def worker_of(model: Module) -> Any:
+    from services.rollout.vllm.worker import WorkerExtension
+
+    worker = WorkerExtension()
+    worker.model_runner = SimpleNamespace(get_model=lambda: model)
+    return worker
+
+
 def test_a_list_of_changes_stays_mapped_no_longer_than_it_is_written() -> None:
     """Its owner lets go of it after the load, and the next one lies in memory of its own: 17 GB of 141."""
-    from services.rollout.vllm.load import write_changes
-
-    size = lay_out_changes([NORM], {NORM.name: (2, 1)})[1]
-    changes = Changes("base", {NORM.name: (2, 1)}, HostMemory(size))
-    [changed] = changes.tensors([NORM])
-    changed.positions.copy_(torch.tensor([1, 4, 11]))
-    changed.values.copy_(torch.tensor([7.0, 8.0, 9.0]))
-    manifest = build_manifest("xxh3-128", [replace(NORM, digests=("a" * 32, "b" * 32))])
-    description = {"manifest": manifest_to_json(manifest), "changes": changes.description()}
+    changes, description = changes_of(NORM)
     inode = str(os.stat(changes.memory.path).st_ino)
     model = model_of()
-    assert write_changes(model, description) == ""
+    worker = worker_of(model)
+    assert worker.begin_changes(description) == ""
+    assert worker.prepare_changes(1.0) == ("", True)
+    assert not model.get_parameter("norm.weight").any()
+    worker.write_changes()
     assert model.get_parameter("norm.weight").sum() == 24
-    del changes, changed
+    del changes
     maps = Path("/proc/self/maps").read_text().splitlines()
     assert not [line for line in maps if line.split()[4] == inode]
+    with pytest.raises(AssertionError, match="no changes are prepared"):
+        worker.write_changes()
+
+
+def test_changes_are_prepared_in_slices_of_time_and_written_together() -> None:
+    second = replace(NORM, name="second.weight")
+    changes, description = changes_of(NORM, second)
+    model = model_of()
+    model.add_module("second", model_of().get_submodule("norm"))
+    worker = worker_of(model)
+    assert worker.begin_changes(description) == ""
+    assert [worker.prepare_changes(0.0) for _ in range(3)] == [("", False), ("", False), ("", True)]
+    assert not any(parameter.any() for parameter in model.parameters())
+    worker.write_changes()
+    assert [float(parameter.sum()) for parameter in model.parameters()] == [24, 24]
+    assert changes.counts
+
+
+@pytest.mark.parametrize("fault", ["of another form", "no room"])
+def test_changes_that_cannot_be_prepared_touch_nothing(fault: str, monkeypatch: Any) -> None:
+    from services.rollout.vllm.in_place import Target
+
+    def prepare(target: Any, changed: ChangedTensor) -> Any:
+        raise torch.OutOfMemoryError("no room")
+
+    changes, description = changes_of(NORM, replace(NORM, name="second.weight"))
+    model = model_of()
+    other = model_of(weight=Parameter(torch.zeros(0), False))
+    model.add_module("second", other.get_submodule("norm"))
+    if fault == "no room":
+        monkeypatch.setattr(Target, "prepare", prepare)
+    worker = worker_of(model)
+    assert worker.begin_changes(description) == ""
+    why, is_ready = worker.prepare_changes(1.0)
+    assert ("in another form" in why, is_ready) == (fault != "no room", False)
+    assert why and not model.get_parameter("norm.weight").any()
+    with pytest.raises(AssertionError, match="no changes are prepared"):
+        worker.write_changes()
+    assert changes.counts
 
 
 def test_an_output_layer_is_packed_again_by_every_load() -> None:

@@ -58,6 +58,9 @@ class FakeWorkers:
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
 
+    async def prepare_changes(self, description: dict[str, Any]) -> bool:
+        return False
+
     async def load(self, path: str, description: dict[str, Any]) -> None: ...
 
 

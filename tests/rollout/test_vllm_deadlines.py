@@ -35,7 +35,7 @@ class Llm:
         self.events: list[str] = []
         self.hangs: set[str] = set()
         self.fails: set[str] = set()
-        self.answers: dict[str, str] = {}
+        self.answers: dict[str, Any] = {}
         """Of a worker, by method."""
         self.errored = False
         self.engine_core = SimpleNamespace()
@@ -119,23 +119,44 @@ UPDATE = ["start_weight_update", "update_weights", "finish_weight_update"]
 LOAD = ["pause", *UPDATE, "pack_heads", "outputs", "resume"]
 
 
-@pytest.mark.parametrize(("answer", "rest"), [("", LOAD[-2:]), ("it is packed", LOAD[1:])])
-def test_changes_alone_are_loaded_where_the_workers_can_write_them(engine, llm, answer, rest):
-    llm.answers["write_changes"] = answer
+PREPARE = ["begin_changes", "prepare_changes"]
+CHANGES = [*PREPARE, "pause", "write_changes", *LOAD[-2:]]
+
+
+@pytest.fixture
+def writes(llm):
+    """Its workers can write changes alone."""
+    llm.answers |= {"begin_changes": "", "prepare_changes": ("", True)}
+
+
+def test_changes_alone_are_prepared_before_the_pause_and_written_in_it(engine, llm, writes):
     asyncio.run(engine.load_weights(PATCHED, NEW))
-    assert llm.events == ["pause", "write_changes", *rest]
+    assert llm.events == CHANGES
+
+
+@pytest.mark.parametrize(
+    ("method", "answer"),
+    [("begin_changes", "it is packed"), ("prepare_changes", ("no room", False))],
+)
+def test_everything_is_loaded_where_the_workers_cannot_write_changes(
+    engine, llm, writes, method, answer
+):
+    llm.answers[method] = answer
+    asyncio.run(engine.load_weights(PATCHED, NEW))
+    assert llm.events == [*PREPARE[: PREPARE.index(method) + 1], *LOAD]
 
 
 @pytest.mark.parametrize("fault", ["hangs", "fails"])
-def test_after_changes_that_were_written_by_half_everything_is_loaded(engine, llm, fault):
-    llm.answers["write_changes"] = ""
-
+@pytest.mark.parametrize("method", [*PREPARE, "write_changes"])
+def test_after_changes_that_were_written_by_half_everything_is_loaded(
+    engine, llm, writes, method, fault
+):
     async def main():
-        setattr(llm, fault, {"write_changes"})
+        setattr(llm, fault, {method})
         if fault == "hangs":
             await given_up(engine.load_weights(PATCHED, NEW))
         else:
-            with pytest.raises(TransferError, match="write_changes failed"):
+            with pytest.raises(TransferError, match=f"{method} failed"):
                 await engine.load_weights(PATCHED, NEW)
         with pytest.raises(BehindError, match="no version"):
             await engine._submit(REQUEST, [{0: ()}])

@@ -29,6 +29,8 @@ class Worker(WorkerExtension):
     def __init__(self, rank: int) -> None:
         self.name = f"worker {rank}"
         self.fails = False
+        self.slices: list[tuple[str, bool]] = []
+        """Of changes: what it answers in each."""
         self.calls: list[str] = []
 
     def end_with_parent(self) -> None:
@@ -51,6 +53,12 @@ class Worker(WorkerExtension):
 
     def pack_heads(self) -> None:
         self.calls.append("pack")
+
+    def begin_changes(self, description: dict[str, Any]) -> str:
+        return ""
+
+    def prepare_changes(self, seconds: float) -> tuple[str, bool]:
+        return self.slices.pop(0) if len(self.slices) > 1 else self.slices[0]
 
     def reset_mm_cache(self) -> str:
         """vLLM calls it at every pause; its own returns nothing."""
@@ -143,3 +151,27 @@ def test_a_method_that_a_worker_lacks_is_an_error_of_every_worker() -> None:
     calls = VllmWorkers(Llm(multiproc_executor([Worker(0), Worker(1)])), BACKEND)
     with pytest.raises(InternalError, match="2 of 2 workers: AttributeError: .*init_weight"):
         asyncio.run(calls.start(60.0))
+
+
+AGAIN, READY, NEVER = ("", False), ("", True), ("it is packed", False)
+
+
+@pytest.mark.parametrize(
+    ("slices", "are_ready"),
+    [
+        ([[READY], [AGAIN, AGAIN, READY]], True),
+        ([[READY], [AGAIN, NEVER]], False),
+        ([[NEVER], [AGAIN]], False),
+    ],
+)
+def test_changes_are_written_once_every_worker_has_prepared_them(
+    slices: list[list[tuple[str, bool]]], are_ready: bool
+) -> None:
+    workers = [Worker(rank) for rank in range(2)]
+    for worker, answers in zip(workers, slices, strict=True):
+        worker.slices = answers
+    calls = VllmWorkers(Llm(multiproc_executor(workers)), BACKEND)
+    assert asyncio.run(calls.prepare_changes({"changes": {"path": "/here"}})) is are_ready
+    if are_ready:
+        assert [len(worker.slices) for worker in workers] == [1, 1]
+    assert not asyncio.run(calls.prepare_changes({"changes": None}))

@@ -106,6 +106,21 @@ def test_silence_is_counted_from_the_last_sign():
     assert members.silent(169.0, 30) == ()
     members.tell(a, lambda m: m.fail("gone", 0.0))
     assert members.silent(1000.0, 30) == ()  # it has left routing already
+    members.tell(a, Member.overtake)
+    assert members.silent(1000.0, 30) == (members.get("a"),)  # a publication would wait for it
+
+
+def test_with_a_fault_it_takes_part_once_1_2_4_versions_came_before_it_was_brought_up():
+    one, found = proven().overtake(), []
+    assert one == proven()
+    for _ in range(3):
+        one, overtaken = one.fail("broken", 0.0), 0
+        while not one.takes_part:
+            one, overtaken = one.overtake(), overtaken + 1
+        found.append(overtaken)
+    assert found == [1, 2, 4]
+    one = one.load(version_of(1), "a").read(ALL, "a").prove(version_of(1), NUM_BLOCKS, 0.0)
+    assert one.takes_part and one.overtaken == 0
 
 
 def test_who_answers_a_read_back_is_not_silent():
@@ -219,6 +234,9 @@ class Interleaved:
     def fault(self, name: str, n: int) -> None:
         self.tell(self.members.find(name), lambda m: m.fail("reported", 0.0))
 
+    def overtake(self, name: str, n: int) -> None:
+        self.tell(self.members.find(name), Member.overtake)
+
     def heartbeat(self, name: str, n: int) -> None:
         held = version_of(n) if n in (1, 2) else self.engines[name].loaded
         self.tell(self.members.find(name), lambda m: m.hear(held, 0.0))
@@ -294,7 +312,7 @@ class Interleaved:
     def check(self) -> None:
         part, here = self.members.taking_part(), tuple(self.members)
         assert bool(part) == bool(here)
-        assert part == here or not any(m.state is State.FAILED for m in part)
+        assert part == here or all(m.takes_part for m in part)
         for member in here:
             engine = self.engines[member.name]
             assert member.state is not State.GONE
@@ -311,7 +329,7 @@ class Interleaved:
         back = Members.from_json(self.members.to_json(), 50.0)
         for member, kept in zip(self.members, back, strict=True):
             state = State.PROVEN if member.state is State.PROVEN else State.JOINING
-            assert kept == replace(member, state=state, failures=0, drained=False)
+            assert kept == replace(member, state=state, failures=0, overtaken=0, drained=False)
         assert not back.silent(79.0, 30) and back.silent(81.0, 30) == tuple(back)
 
 
@@ -327,7 +345,7 @@ EVENTS = {
     "damage": 2,
     "publish": 1,
     "heartbeat": 1,
-} | dict.fromkeys(("fault", "register", "leave", "restart"), 0.5)
+} | dict.fromkeys(("fault", "overtake", "register", "leave", "restart"), 0.5)
 """How often each happens."""
 
 

@@ -352,13 +352,16 @@ class VllmEngine:
             raise TransferError(f"version {version} did not load into vllm: {error!r}") from error
 
     async def _load(self, shadow: Shadow, version: VersionId) -> float:
-        started = time.monotonic()
-        await self._pause()
-        await self._wake("weights")
         description = shadow.description()
         if self._live is None:
             description["changes"] = None  # nobody knows what they would be written over
-        await self._workers.load(shadow.path, description)
+        changes_alone = await self._workers.prepare_changes(description)
+        started = await self._pause()
+        await self._wake("weights")
+        if changes_alone:
+            await self._workers.write_changes()
+        else:
+            await self._workers.load(shadow.path, description)
         # After the load, which needs room of its own for a moment.
         await self._wake("kv_cache")
         self._is_asleep = False
@@ -400,16 +403,19 @@ class VllmEngine:
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         return await self._workers.read_back(manifest, ranges)
 
-    async def _pause(self) -> None:
+    async def _pause(self) -> float:
         """vLLM's `pause_generation(mode="keep")` without the 20 ms that it sleeps in the end, lest
-        outputs come late: `_pass_outputs` makes sure of those."""
+        outputs come late: `_pass_outputs` makes sure of those. Returns when the core was told."""
         core: Any = self.llm.engine_core
         renderer: Any = getattr(self.llm, "renderer", None)
         if hasattr(core, "pause_scheduler_async") and hasattr(renderer, "clear_mm_cache_async"):
             await renderer.clear_mm_cache_async()
+            told = time.monotonic()
             await core.pause_scheduler_async(mode="keep", clear_cache=True)
         else:
+            told = time.monotonic()
             await self.llm.pause_generation(mode="keep", clear_cache=True)
+        return told
 
     async def _pass_outputs(self) -> None:
         """Returns once every output that the core made before its pause reached its request.
@@ -422,7 +428,7 @@ class VllmEngine:
         queue = self.llm.engine_core.outputs_queue
         queue.put_nowait(EngineCoreOutputs())
         while not queue.empty():  # noqa: ASYNC110  it is vLLM's queue and tells nobody
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
 
     def _count_made(self) -> dict[str, dict[int, int]]:
         """Request -> sample -> tokens made so far, for the samples that still run."""

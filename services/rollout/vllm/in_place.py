@@ -4,11 +4,16 @@ A layer is loaded by vLLM's own code, which may pack, transpose or quantise what
 something that it has derived from it. Only where its type says that it does nothing of the kind is a
 changed element written into the parameter; for any other a whole load is asked for.
 
+Everything that can be looked up or copied before is done while the engine generates, so that the
+pause holds the writes alone.
+
 P: changed elements of one tensor on this rank.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,16 +40,71 @@ class Target:
     stop: int
     """Along the axis on which the tensor is cut."""
 
-    def write(self, changed: ChangedTensor) -> None:
+    def prepare(self, changed: ChangedTensor) -> Write:
         positions_P, values_P = changed.within(self.start, self.stop)
-        if len(positions_P):
-            device = self.flat.device
-            values_P = values_P.to(device).to(self.flat.dtype)
-            self.flat.index_copy_(0, positions_P.to(device).long(), values_P)
+        device = self.flat.device
+        values_P = values_P.to(device).to(self.flat.dtype)
+        return Write(self.flat, positions_P.to(device).long(), values_P)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Of this rank's changed elements of one tensor."""
+
+    flat: torch.Tensor
+    """As in its target."""
+    positions_P: torch.Tensor
+    """int64, on the parameter's device, as the values are."""
+    values_P: torch.Tensor
+
+    def make(self) -> None:
+        self.flat.index_copy_(0, self.positions_P, self.values_P)
+
+
+class Writes:
+    """All of one version's.
+
+    They take 8 bytes and a value for each changed element, on the parameters' device.
+
+    Example:
+
+        writes = Writes(model, open_changes(description["changes"], tensors_of(description)))
+        while not writes.prepare(0.02):
+            pass  # the engine goes on generating
+        writes.make()  # in a pause
+    """
+
+    def __init__(self, model: torch.nn.Module, changes: Iterable[ChangedTensor]) -> None:
+        """Raises InternalError as `Targets` does."""
+        self._targets = Targets(model)
+        self._heads = find_heads(model)
+        self._left = iter(changes)
+        self._prepared: list[Write] = []
+
+    def prepare(self, seconds: float) -> bool:
+        """For about so many seconds; True once all are prepared. Nothing is written.
+
+        Raises InternalError saying why they cannot be made, and torch.OutOfMemoryError where the
+        device has no room for them.
+        """
+        deadline = time.monotonic() + seconds
+        for changed in self._left:
+            write = self._targets.find(changed.info).prepare(changed)
+            if len(write.positions_P):  # of another rank's part there are none
+                self._prepared.append(write)
+            if time.monotonic() >= deadline:
+                return False
+        return True
+
+    def make(self) -> None:
+        """After an error nobody knows how far it came; a load of a whole version mends it."""
+        for write in self._prepared:
+            write.make()
+        pack(self._heads)
 
 
 class Targets:
-    """Example: Targets(model).find(changed.info).write(changed)"""
+    """Example: Targets(model).find(changed.info).prepare(changed).make()"""
 
     def __init__(self, model: torch.nn.Module) -> None:
         """Raises InternalError for a model with a layer that may keep what it derives from others'
@@ -82,7 +142,23 @@ def _why_not_plain(place: Place) -> str | None:
     if method is not None and type(method) not in PLAIN_METHODS:
         return f"whose method is {type(method).__name__}"
     linear = getattr(module, "cpu_linear", torch.nn.functional.linear)
-    # An output layer is packed again after every load; see `load.pack_heads`.
+    # An output layer is packed again after every load; see `pack`.
     if linear is not torch.nn.functional.linear and not isinstance(module, ParallelLMHead):
         return "which is packed for the host's processor"
     return None
+
+
+def find_heads(model: torch.nn.Module) -> list[ParallelLMHead]:
+    """Output layers."""
+    return [module for module in model.modules() if isinstance(module, ParallelLMHead)]
+
+
+def pack(heads: Iterable[ParallelLMHead]) -> None:
+    """As the last of every load.
+
+    An output layer that is tied to the embedding is not loaded itself. On the host it keeps a
+    packed copy of the weight that would silently stay as it was.
+    """
+    with torch.no_grad():
+        for head in heads:
+            head.quant_method.process_weights_after_loading(head)

@@ -8,10 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from vllm.model_executor.layers.vocab_parallel_embedding import (
-    ParallelLMHead,
-    VocabParallelEmbedding,
-)
+from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
     initialize_layerwise_reload,
@@ -19,7 +16,7 @@ from vllm.model_executor.model_loader.reload import (
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from services.rollout.vllm.experts import renew_kernels
-from services.rollout.vllm.in_place import Targets
+from services.rollout.vllm.in_place import Writes, find_heads, pack
 from services.rollout.vllm.modules import Finder, locate, span
 from services.rollout.vllm.plugin import HOST_RANK, SYNTHETIC
 from services.rollout.vllm.synthetic import synthetic_tensors
@@ -51,23 +48,10 @@ def open_tensors(model: torch.nn.Module, path: str, description: dict[str, Any])
     return open_shadow(path, description, READER, host, part)
 
 
-def write_changes(model: torch.nn.Module, description: dict[str, Any]) -> str:
-    """Into the parameters, which have the version that the changes are against. Returns why it cannot
-    be done, and has done nothing then; "" when it is done.
-
-    After an error nobody knows how far it came; a load of a whole version mends it.
-    """
-    changes = open_changes(description["changes"], tensors_of(description))
-    try:
-        targets = Targets(model)
-        found = [(targets.find(changed.info), changed) for changed in changes]
-    except InternalError as error:
-        return str(error)
-    with torch.no_grad():
-        for target, changed in found:
-            target.write(changed)
-    pack_heads(model)
-    return ""
+def open_writes(model: torch.nn.Module, description: dict[str, Any]) -> Writes:
+    """Of what changed, over the version that the changes are against. Raises InternalError saying why
+    they cannot be made."""
+    return Writes(model, open_changes(description["changes"], tensors_of(description)))
 
 
 def load_shadow(
@@ -122,15 +106,8 @@ def end_reload(model: torch.nn.Module, model_config: Any) -> None:
 
 
 def pack_heads(model: torch.nn.Module) -> None:
-    """The last of every load, once the layerwise reload has ended, whoever ran it.
-
-    An output layer that is tied to the embedding is not reloaded itself. On the host it keeps a
-    packed copy of the weight that would silently stay as it was.
-    """
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, ParallelLMHead):
-                module.quant_method.process_weights_after_loading(module)
+    """The last of every whole load, once the layerwise reload has ended, whoever ran it."""
+    pack(find_heads(model))
 
 
 def is_tied(config: Any) -> bool:

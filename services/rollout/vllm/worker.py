@@ -10,14 +10,18 @@ import logging
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from services.rollout.read_back import Reader, run_slice
 from services.rollout.vllm.settings import LOGPROBS_MODE
 from services.weight_sync.data.manifest import manifest_from_json
+from trimaran.errors import InternalError
 from trimaran.launch.lifetime import die_with_parent
+
+if TYPE_CHECKING:
+    from services.rollout.vllm.in_place import Writes
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +46,8 @@ class WorkerExtension:
     model_config: Any
     finish_weight_update: Any
     _reader: Reader
+    _writes: Writes | None = None
+    """Of the changes that are being prepared."""
     _kept: dict[str, torch.nn.Parameter]
     """By name, while vLLM sleeps."""
     _cache_sizes: dict[torch.Tensor, int]
@@ -103,11 +109,32 @@ class WorkerExtension:
         runner = self.model_runner
         load_shadow(runner.get_model(), self.model_config, runner.device, path, description)
 
-    def write_changes(self, description: dict[str, Any]) -> str:
-        """In the place of a whole load; see `load.write_changes`."""
-        from services.rollout.vllm.load import write_changes
+    def begin_changes(self, description: dict[str, Any]) -> str:
+        """What changed is to be written in the place of a whole load; any before it is forgotten. Returns
+        why it cannot be, "" when `prepare_changes` may follow."""
+        from services.rollout.vllm.load import open_writes
 
-        return write_changes(self.model_runner.get_model(), description)
+        self._writes = None
+        try:
+            self._writes = open_writes(self.model_runner.get_model(), description)
+        except InternalError as error:
+            return str(error)
+        return ""
+
+    def prepare_changes(self, seconds: float) -> tuple[str, bool]:
+        """Why they cannot be written, and whether they are prepared; see `Writes.prepare`."""
+        assert self._writes is not None, "no changes have begun"
+        try:
+            return "", self._writes.prepare(seconds)
+        except (InternalError, torch.OutOfMemoryError) as error:
+            self._writes = None
+            return str(error), False
+
+    def write_changes(self) -> None:
+        """Once: those that are prepared."""
+        writes, self._writes = self._writes, None
+        assert writes is not None, "no changes are prepared"
+        writes.make()
 
     def drop_cache(self) -> None:
         """The tensors stay the same objects, and those that see them, too: their memory alone goes."""
@@ -140,9 +167,10 @@ class WorkerExtension:
                 setattr(layer, last, parameter)
 
     def pack_heads(self) -> None:
-        """After every load: see `load.pack_heads`."""
+        """After every whole load: see `load.pack_heads`."""
         from services.rollout.vllm.load import pack_heads
 
+        self._writes = None  # where another worker could not prepare them
         pack_heads(self.model_runner.get_model())
 
     def abandon_update(self) -> None:

@@ -53,29 +53,40 @@ class VllmWorkers:
         async with within(timeout, "vllm's workers, asked for the fast sampler"):
             return all(await self._call("install_fast_sampler"))
 
+    async def prepare_changes(self, description: dict[str, Any]) -> bool:
+        """Whether every worker can write what changed, and is ready to. Nothing of the model is touched:
+        the engine goes on generating, between slices. Hold `turn`."""
+        if not description.get("changes"):
+            return False
+        reasons = await self._call("begin_changes", description)
+        is_ready = False
+        while not is_ready and not any(reasons):
+            answers = await self._call("prepare_changes", SLICE_SECONDS)
+            reasons = [why for why, _ in answers]
+            is_ready = all(ready for _, ready in answers)
+        if any(reasons) and not self._is_told:
+            self._is_told = True
+            why = next(filter(None, reasons))
+            logger.info("every version is loaded whole, also after a delta: %s", why)
+        return is_ready
+
+    async def write_changes(self) -> None:
+        """Those that were prepared last. Hold `turn`, with the core paused."""
+        await self._call("write_changes")
+
     async def load(self, path: str, description: dict[str, Any]) -> None:
-        """Changes alone, where there are any and every worker can write them; else everything, by
-        vLLM's own calls where it has them. Hold `turn`.
+        """Everything, by vLLM's own calls where it has them. Hold `turn`.
 
         A load that failed, or whose caller stopped waiting for it, may have left its update open
         in some workers, which would refuse the next one: so the next load abandons it first. A
         worker that stood still meanwhile has the calls in their order.
         """
-        if description.get("changes") and await self._write_changes(description):
-            return
         if self._transfer is None:
             await self._call("load_shadow", path, description)
         else:
             await self._update(path, description)
         # A call of its own: in vLLM 0.23 the worker's finish ends the reload, not our engine.
         await self._call("pack_heads")
-
-    async def _write_changes(self, description: dict[str, Any]) -> bool:
-        reasons = [why for why in await self._call("write_changes", description) if why]
-        if reasons and not self._is_told:
-            self._is_told = True
-            logger.info("every version is loaded whole, also after a delta: %s", reasons[0])
-        return not reasons
 
     async def _update(self, path: str, description: dict[str, Any]) -> None:
         if self._is_update_open:

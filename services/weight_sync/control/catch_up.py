@@ -137,7 +137,8 @@ class CatchUps:
         """For everyone that is behind.
 
         What is under way goes on, unless it is a former incarnation's or leads to a version that
-        has been replaced: those who had that one have begun to write over it.
+        has been replaced: those who had that one have begun to write over it. Where that happens
+        again and again, the replica takes part in a publication instead.
         """
         live = self._ledger.live
         if live is None or self._rests:
@@ -150,6 +151,8 @@ class CatchUps:
                 if former.key == member.key and self._targets.get(member.name) == live:
                     continue
                 task.cancel()
+                if former.key == member.key and not self._seconds_left(member):
+                    self._pool.members.tell(member, Member.overtake)
             if member.name not in self._held_off:
                 self._targets[member.name] = live
                 task = asyncio.create_task(self._run(member), name=f"catch-up of {member.name}")

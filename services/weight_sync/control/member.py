@@ -53,6 +53,8 @@ class Member:
     """Its last fault; empty once it is proven again."""
     failures: int = 0
     """Faults in a row; 0 also after a restart of weight sync, for which it has had none."""
+    overtaken: int = 0
+    """Since then: versions that became live before it was brought up to the one before them."""
     must_load: bool = False
     """A block of what it has loaded is wrong, or it has slept since: what it says it holds does not count."""
     num_wrong: int = 0
@@ -82,6 +84,13 @@ class Member:
     @property
     def key(self) -> tuple[str, int]:
         return self.name, self.incarnation
+
+    @property
+    def takes_part(self) -> bool:
+        """In the next publication. With a fault it is brought up alone; where versions come faster than
+        that, it joins one after 1, 2, 4 … of them, so that one that hangs holds few of them up."""
+        is_late = self.overtaken >= 2 ** max(self.failures - 1, 0)
+        return self.state is not State.FAILED or is_late
 
     def holds(self, version: PolicyVersion | None) -> bool:
         if self.held is None or version is None:
@@ -143,11 +152,16 @@ class Member:
             return replace(self, seen=now)  # who answers a read-back is not silent
         if not self.holds(live) or count(self.right) < num_blocks:
             return self
-        return replace(self, state=State.PROVEN, right=(), reason="", failures=0, seen=now)
+        proven = replace(self, state=State.PROVEN, right=(), seen=now)
+        return replace(proven, reason="", failures=0, overtaken=0)
 
     def fail(self, reason: str, now: float) -> Member:
         failed = replace(self, state=State.FAILED, right=(), reason=reason, failed_at=now)
-        return replace(failed, failures=self.failures + 1)
+        return replace(failed, failures=self.failures + 1, overtaken=0)
+
+    def overtake(self) -> Member:
+        """A version became live while it was brought up to the one before."""
+        return replace(self, overtaken=self.overtaken + 1) if self.state is State.FAILED else self
 
     def condemn(self, reason: str, maker: str, now: float) -> Member:
         """A block that it has loaded as `maker` is wrong: only a load can mend it, and its tokens bear

@@ -71,20 +71,18 @@ class Members:
         self._members = {name: replace(m, seen=now) for name, m in self._members.items()}
 
     def silent(self, now: float, timeout: float) -> tuple[Member, ...]:
-        """Without a fault yet, and without a sign of life for `timeout` seconds."""
-        return tuple(m for m in self._without_fault() if now - m.seen > timeout)
+        """Would take part in a publication, and gave no sign of life for `timeout` seconds."""
+        return tuple(m for m in self if m.takes_part and now - m.seen > timeout)
 
     def taking_part(self) -> tuple[Member, ...]:
-        """In a publication: those without a fault; all when every one has a fault."""
-        return self._without_fault() or tuple(self)
+        """In a publication: those without a fault, or that could not be brought up without it; all when
+        every one has a fault."""
+        return tuple(member for member in self if member.takes_part) or tuple(self)
 
     @property
     def drained(self) -> frozenset[str]:
         """Names of those that have deregistered, until they register again."""
         return frozenset(name for name, member in self._members.items() if member.drained)
-
-    def _without_fault(self) -> tuple[Member, ...]:
-        return tuple(member for member in self if member.state is not State.FAILED)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [

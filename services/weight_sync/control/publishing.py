@@ -70,7 +70,7 @@ class Publisher:
     async def _stage(
         self, caller: Caller, target: Target, held: AsyncExitStack
     ) -> tuple[Attempt, Outcome]:
-        """On the members without a fault; on all when every one has a fault.
+        """On the members that take part; see `Members.taking_part`.
 
         `held` keeps their catch-ups off until they have committed.
         """

@@ -1,0 +1,54 @@
+"""A replica with a fault comes back, also where a version comes before its catch-up with the last one ends."""
+
+import asyncio
+
+from tests.weight_sync.fakes import World
+from tests.weight_sync.test_coordinator import join, names, publish, publish_all, running, until
+from trimaran.types import VersionId
+
+
+def catch_up_slowly(world: World) -> list[int]:
+    """Alone, "b" gets no version before the next one comes. Returns the steps for which it was tried."""
+    tried: list[int] = []
+
+    async def stage(name: str, version: VersionId) -> None:
+        if name == "b" and f"record {version}" in world.events:
+            tried.append(version.step)
+            await asyncio.sleep(3600)
+
+    world.hooks["stage"] = stage
+    return tried
+
+
+def test_who_is_overtaken_by_a_version_takes_part_in_the_next_one(tmp_path):
+    async def scenario():
+        async with running(world := World(), tmp_path) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world)
+            tried = catch_up_slowly(world)
+            world.replicas["b"].commit = "gone"
+            await publish(coordinator, world, 2)
+            world.replicas["b"].commit = "ok"
+            await until(lambda: tried == [2])
+            await publish(coordinator, world, 3)
+            assert "b stages 0.3" not in " ".join(world.events)
+            await until(lambda: tried == [2, 3])
+            await publish(coordinator, world, 4)
+            await until(lambda: names(coordinator) == ["a", "b"])
+            assert tried == [2, 3]
+
+    asyncio.run(scenario())
+
+
+def test_who_is_overtaken_in_the_pause_after_its_fault_does_not_take_part(tmp_path):
+    async def scenario():
+        async with running(world := World(), tmp_path, first_retry=3600) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world)
+            await coordinator.report("b", "a fault")
+            for step in (2, 3, 4):
+                await publish(coordinator, world, step)
+            assert names(coordinator) == ["a"]
+            assert "b stages 0.2" not in " ".join(world.events)
+
+    asyncio.run(scenario())
