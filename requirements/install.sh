@@ -2,8 +2,8 @@
 # Installs a lock into a virtual environment:  sh requirements/install.sh ENV LOCK
 #
 #   ENV     the environment's folder, made if it is not there
-#   LOCK    cpu (this project), trl (what the benchmarks compare it with) or vllm-0.23 (what
-#           `make contract-run` tests)
+#   LOCK    cpu (this project), trl (what the benchmarks compare it with), vllm-0.23 (what
+#           `make contract-run` tests) or sinks (what `make test-sinks` runs in; no torch)
 #   PYTHON  which interpreter to take, 3.11 or 3.12; python3 if not set
 #
 # torch's CPU build is in no general index. It comes from the first of these that has it:
@@ -15,7 +15,7 @@
 #
 # What cannot work ends with one line that names the remedy, and status 2.
 set -eu
-[ $# = 2 ] || { echo "usage: sh requirements/install.sh ENV cpu|trl|vllm-0.23" >&2; exit 2; }
+[ $# = 2 ] || { echo "usage: sh requirements/install.sh ENV cpu|trl|vllm-0.23|sinks" >&2; exit 2; }
 env=$1 lock=$2
 folder=$(dirname "$0")
 pins=$folder/$lock.txt
@@ -47,15 +47,17 @@ choose_torch() {
 
 case $lock in
   cpu | vllm-0.23) gigabytes=4 cuda_gigabytes=8 ;;
+  sinks) gigabytes=2 ;;
   *) gigabytes=2 cuda_gigabytes=6 ;;
 esac
 mkdir -p "$(dirname "$env")"
 check_machine
 echo "Installing $pins into $env (Python $version)"
 make_environment
-choose_torch
+wheels="" torch=""
+[ "$lock" = sinks ] || choose_torch
 export UV_HTTP_TIMEOUT=300
 # Compiled once here: a start would compile 6,000 files anew where Python may not write.
 quietly uv_pip_install --no-deps --require-hashes --compile-bytecode -r "$pins"
 # And what this build of torch needs beside the lock: nothing for a CPU build.
-quietly uv_pip_install $backend --compile-bytecode --constraint "$pins" "$torch"
+[ -z "$torch" ] || quietly uv_pip_install $backend --compile-bytecode --constraint "$pins" "$torch"

@@ -134,11 +134,37 @@ def test_another_systems_file_is_recognized(
 def test_a_run_of_theirs_is_told_from_one_of_ours(
     command: str, theirs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """With what an import of it says."""
+    output = theirs.with_name("imported.yaml")
+    main(["import", "easyr1", str(theirs), "-o", str(output)])
+    imported = capsys.readouterr().out.splitlines()[:-1]  # without what was written
+    assert imported[-1].endswith("are EasyR1's defaults")
     assert main([command, str(theirs)]) == 2
-    assert capsys.readouterr().err == (
+    said = capsys.readouterr()
+    assert said.out.splitlines() == imported
+    assert said.err == (
         f"error: {theirs}: is a file of EasyR1; go on with: trimaran import easyr1 {theirs} -o run.yaml\n"
     )
     script = Path("run.sh")
+    script.write_text("python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.n=5 a.b=1\n")
+    assert main([command, "run.sh"]) == 2
+    said = capsys.readouterr()
+    assert "\nunknown  a.b\n" in said.out
+    assert (
+        said.err
+        == "error: run.sh: is a script of verl; go on with: trimaran import verl run.sh -o run.yaml\n"
+    )
     script.write_text("python3 -m verl.trainer.main_ppo a=1\n")
     assert main([command, "run.sh"]) == 2
     assert "is a script; go on with: trimaran import verl|easyr1 run.sh" in capsys.readouterr().err
+
+
+def test_a_file_of_theirs_that_is_not_whole_is_told_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "theirs.yaml"
+    path.write_text("actor_rollout_ref: {rollout: {n: '${nowhere}'}}\n")
+    assert main(["train", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {path}: is a file of verl; go on with: trimaran import verl {path} -o run.yaml\n"
+    )

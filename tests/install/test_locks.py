@@ -8,11 +8,12 @@ from packaging.markers import Marker
 from packaging.specifiers import SpecifierSet
 
 from tests.install.machine import ROOT
+from trimaran.sinks import SINKS
 
 REQUIREMENTS = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-LOCKS = ("cpu", "cuda", "npu", "npu-vllm", "npu-a2", "trl", "vllm-0.23")
+LOCKS = ("cpu", "cuda", "npu", "npu-vllm", "npu-a2", "trl", "vllm-0.23", "sinks")
 PLACES = [(machine, python) for machine in ("x86_64", "aarch64") for python in ("3.11", "3.12")]
 # Installed before or beside the lock, as docs/install.md says.
 ELSEWHERE = {"cpu": {"torch"}, "cuda": set(), "npu": {"torch", "vllm-ascend"}, "trl": {"torch"}}
@@ -150,6 +151,15 @@ def test_the_ascend_lock_has_what_the_sources_are_built_and_run_with(
     assert {"setuptools", "setuptools-scm", "setuptools-rust", "wheel", "jinja2"} <= locked
     assert {"cmake", "ninja", "packaging", "hatchling", "scipy"} <= locked
     assert not locked & {"vllm", "vllm-ascend", "triton-ascend", "mindspeed"}
+
+
+@pytest.mark.parametrize(("machine", "python"), PLACES)
+def test_the_lock_of_the_sinks_has_each_client_and_the_base_install(
+    machine: str, python: str
+) -> None:
+    locked = set(pins("sinks", machine, python))
+    assert names(PROJECT["dependencies"]) | set(SINKS) <= locked
+    assert not locked & {"torch", "vllm"}
 
 
 def test_vllm_0_23_has_the_torch_that_it_was_resolved_with_and_what_an_npu_has_beside_it() -> None:

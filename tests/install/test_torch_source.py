@@ -270,10 +270,16 @@ def local_torch() -> Path:
 
 
 @pytest.mark.parametrize(
-    ("target", "what"), [("install", "{env} cpu"), ("bench", "{env} cpu"), ("bench", "{trl} trl")]
+    ("target", "what"),
+    [
+        ("install", "{env} cpu"),
+        ("bench", "{env} cpu"),
+        ("bench", "{trl} trl"),
+        ("test-sinks", "{sinks} sinks"),
+    ],
 )
 def test_make_installs_with_the_script(tmp_path: Path, target: str, what: str) -> None:
-    env, trl = tmp_path / "env", tmp_path / "trl"
-    command = ["make", "--dry-run", target, f"VENV={env}", f"TRL_VENV={trl}"]
+    env, trl, sinks = (tmp_path / name for name in ("env", "trl", "sinks"))
+    command = ["make", "--dry-run", target, f"VENV={env}", f"TRL_VENV={trl}", f"SINKS_VENV={sinks}"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert f"sh requirements/install.sh {what.format(env=env, trl=trl)}\n" in said
+    assert f"sh requirements/install.sh {what.format(env=env, trl=trl, sinks=sinks)}\n" in said

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,20 +61,26 @@ def _in_turns(words: Sequence[str]) -> bool:
 
 
 def refuse_theirs(path: str) -> None:
-    """Raises InputError for a run's file that is one of another system, and says how to go on."""
+    """Prints what an import makes of a file that is one of another system, and raises InputError, which
+    says how to go on."""
     file = Path(path)
-    if file.suffix in SCRIPTS and file.is_file():
-        raise InputError(
-            f"{path}: is a script; go on with: trimaran import verl|easyr1 {path} -o run.yaml"
-        )
+    is_script = file.suffix in SCRIPTS and file.is_file()
     try:
-        tree = read_tree(file)
+        system = None if is_script else recognize(read_tree(file) or ())
     except InputError:
         return  # who reads it says what is wrong
-    if tree and (system := recognize(tree)):
-        raise InputError(
-            f"{path}: is a file of {system.title}; go on with: trimaran import {system.name} {path} -o run.yaml"
-        )
+    if not is_script and system is None:
+        return
+    with suppress(InputError):  # the import says what is wrong
+        given = read_given(file, [])
+        if system := recognize(given.values):
+            for line in _summary(system, convert(system, given.values), given.assumed):
+                print(line)
+    kind = "is a script" if is_script else "is a file"
+    title, name = (f" of {system.title}", system.name) if system else ("", "verl|easyr1")
+    raise InputError(
+        f"{path}: {kind}{title}; go on with: trimaran import {name} {path} -o run.yaml"
+    )
 
 
 def _refuse_other(file: str, system: System, keys: Sequence[str]) -> None:

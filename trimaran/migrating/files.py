@@ -66,8 +66,9 @@ def read_given(path: Path, overrides: Sequence[str]) -> Given:
     words = list(overrides)
     values: dict[str, Any] = {}
     if path.suffix in SCRIPTS:
+        text = _text(path)
         try:
-            found, assumed = find_command(_text(path), MODULE, os.environ)
+            found, assumed = find_command(text, MODULE, os.environ)
         except InputError as error:
             raise InputError(
                 "\n".join(f"{path}: {line}" for line in str(error).splitlines())

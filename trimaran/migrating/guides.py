@@ -35,7 +35,7 @@ LAUNCHING: tuple[Replaced, ...] = (
         "`network.subnet`, and a launcher for several hosts: `--launcher ray`, Compose or Kubernetes ([deploy.md](deploy.md))",
     ),
     Replaced(
-        "`NPUS_PER_NODE`, `trainer.n_gpus_per_node`",
+        "`NPUS_PER_NODE`, `n_npus_per_node`, `trainer.n_gpus_per_node`",
         "nothing: devices in sight are counted. `rollout.replicas`, `rollout.tensor_parallel` and the trainer's layout say how many a run takes",
     ),
     Replaced(

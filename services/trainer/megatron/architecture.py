@@ -56,12 +56,15 @@ def read_architecture(folder: Path, is_whole: bool = True) -> Architecture:
     return Architecture(facts, family, family.keywords(config), config["rms_norm_eps"], rope)
 
 
-def image_cost(facts: ModelFacts) -> float:
-    """Of seeing what one image token stands for, in passes of a token through all layers: matrices alone."""
+def image_cost(facts: ModelFacts, split: int) -> float:
+    """Of seeing what one image token stands for, in passes of a token through all layers: matrices alone.
+
+    `split`: tensor- and context-parallel ranks. They share such a pass, and each has all of the tower.
+    """
     if facts.vision is None:
         return 0.0
     layers = facts.num_layers * facts.used_layer_parameters
-    return facts.vision.merged * facts.vision.depth * facts.vision.block_parameters / layers
+    return split * facts.vision.merged * facts.vision.depth * facts.vision.block_parameters / layers
 
 
 def attention_cost(facts: ModelFacts) -> float:

@@ -124,7 +124,9 @@ class MegatronPolicy:
         if (tower := self._architecture.facts.vision) is None:
             return 0.0
         tokens = group.prompt_token_ids.count(tower.image_token_id)
-        return tokens * image_cost(self._architecture.facts)
+        layout = self._config.trainer
+        split = layout.tensor_parallel * layout.context_parallel
+        return tokens * image_cost(self._architecture.facts, split)
 
     def _make_stages(self) -> list[PackedGPT]:
         config = transformer_config(self._architecture, self._config, self._dtype)

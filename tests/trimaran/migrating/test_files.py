@@ -108,8 +108,9 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, reaso
     path.write_text(text)
     with pytest.raises(InputError, match=reason):
         read_given(path, [])
-    with pytest.raises(InputError, match="cannot be read"):
-        read_given(tmp_path / "nowhere.yaml", [])
+    for name in ("nowhere.yaml", "nowhere.sh"):
+        with pytest.raises(InputError, match=f"^{tmp_path / name}: cannot be read"):
+            read_given(tmp_path / name, [])
     with pytest.raises(InputError, match="reads key=value"):
         given(tmp_path, "rollout.n")
 
