@@ -6,10 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 from trimaran.errors import InputError
-from trimaran.tensor_names import read_names
 
 KEY = "trainer.freeze"
 """Where the patterns stand in the configuration."""
@@ -23,12 +21,6 @@ def is_frozen(name: str, patterns: Sequence[str]) -> bool:
     Example: is_frozen("model.layers.3.mlp.gate.weight", ["*.mlp.gate.weight"])
     """
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def check_folder(patterns: Sequence[str], folder: Path) -> None:
-    """`check_patterns` with the names in a Hugging Face folder, which is read only where it must be."""
-    if patterns:
-        check_patterns(patterns, read_names(folder))
 
 
 def check_patterns(patterns: Sequence[str], names: Iterable[str]) -> None:

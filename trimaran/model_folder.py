@@ -20,6 +20,8 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 LANGUAGE, VISION = "model.language_model.", "model.visual."
 """Before the names of tensors of the language model, and of the tower."""
+EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
+"""The first behind the prefix of the language model."""
 NESTED = ("qwen3_vl", "qwen3_vl_moe")
 """Families whose folders have these prefixes. Those of Qwen2.5-VL as its makers publish them have "model."
 and "visual."; folders that were saved with the names of transformers' modules have these."""

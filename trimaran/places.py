@@ -13,7 +13,6 @@ Where a bucket answers, and for whom, stands in the variables that the vendors' 
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import secrets
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trimaran.errors import DeadlineError, InputError, NotFoundError, UnavailableError
+from trimaran.file_lock import try_lock
 
 logger = logging.getLogger(__name__)
 
@@ -288,19 +288,15 @@ class BucketPlace:
 @contextmanager
 def host_lock(path: Path, timeout: float, what: str) -> Generator[None]:
     """One process of this host at a time. The system frees the lock of one that dies. `timeout`:
-    seconds. Raises DeadlineError, which says `what` another process does."""
+    seconds. Raises DeadlineError, which says `what` another process does, and as `try_lock`."""
     deadline = time.monotonic() + timeout
     with path.open("a") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise DeadlineError(
-                        f"{what}: another process of this host has been at it for {timeout:g} s"
-                    ) from None
-                time.sleep(POLL_SECONDS)
+        while not try_lock(lock.fileno(), path):
+            if time.monotonic() > deadline:
+                raise DeadlineError(
+                    f"{what}: another process of this host has been at it for {timeout:g} s"
+                )
+            time.sleep(POLL_SECONDS)
         yield
 
 

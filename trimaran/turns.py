@@ -23,6 +23,7 @@ from pathlib import Path
 
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError
+from trimaran.file_lock import try_lock
 from trimaran.run_context import RunContext
 
 FOLDER = "turns"
@@ -57,12 +58,10 @@ class Turn:
 
     def _try(self) -> Path | None:
         """The first of the devices that somebody else has; with all of them ours, None."""
-        for number, file in enumerate(self._files):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        for number, (file, path) in enumerate(zip(self._files, self._paths, strict=True)):
+            if not try_lock(file, path):
                 self._unlock(self._files[:number])
-                return self._paths[number]
+                return path
         for file in self._files:
             os.truncate(file, 0)
             os.pwrite(file, self._holder.encode(), 0)
@@ -121,9 +120,6 @@ def _holder(path: Path) -> str:
     except FileNotFoundError:
         return ""
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return path.read_text().strip()
+        return "" if try_lock(file, path, fcntl.LOCK_SH) else path.read_text().strip()
     finally:
         os.close(file)
-    return ""

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.results_file import Row
-from benchmarks.training.work import make_batch, make_config
+from benchmarks.training.work import (
+    MODEL,
+    count_tokens,
+    interleave,
+    make_batch,
+    make_config,
+    our_step,
+)
 from trimaran.config import RunConfig
 from trimaran.packed import Logprobs, TokenIds
 from trimaran.types import Completion, ScoredGroup
@@ -25,6 +32,9 @@ GROUPS, GROUP_SIZE, PROMPT = 64, 16, 512
 SHORTEST, LONGEST, QUICK_LONGEST = 500, 8192, 1000
 ROUNDS = 5
 RANKS = 8
+STEP_PROMPT, STEP_LENGTHS = 512, [[256] * 4] * 2
+"""Of a step that fits everywhere: 3,072 packed tokens. Longer answers take more for each token."""
+SHARE_GOAL = 0.02
 
 
 def measure_prepare(work: Path, quick: bool) -> tuple[list[Row], str]:
@@ -49,14 +59,19 @@ def measure_prepare(work: Path, quick: bool) -> tuple[list[Row], str]:
         start = time.perf_counter()
         _prepare(groups, config)
         seconds.append(time.perf_counter() - start)
+    packed = sum(len(batch.token_ids_N) for batch in update.pack(torch.device("cpu")))
+    share = median(seconds) / (packed * _seconds_a_token())
     rows = [
         Row("seconds", median(seconds), "s", None, False),
+        Row("share_of_step", share, "share", SHARE_GOAL, False),
         Row("trained_tokens", update.step.num_tokens, "tokens", None, True),
         Row("micro_batches_of_a_rank", len(update.micro_batches), "micro-batches", None, False),
     ]
     return rows, (
         f"{GROUPS} x {GROUP_SIZE} answers of {SHORTEST} to {longest} tokens behind prompts of {PROMPT},"
-        f" {RANKS} data-parallel ranks, one thread; median of {ROUNDS}"
+        f" {RANKS} data-parallel ranks, one thread; median of {ROUNDS}. Share: of a rank's {packed:,} packed"
+        f" tokens in a step of {MODEL.name}, at the seconds a token of a step of {STEP_PROMPT} +"
+        f" {STEP_LENGTHS[0][0]} tokens on one thread, bf16"
     )
 
 
@@ -78,6 +93,13 @@ def _prepare(groups: Sequence[ScoredGroup], config: RunConfig) -> Update:
     token_weights(update, config.algorithm, torch.device("cpu"))
     update.pack(torch.device("cpu"))
     return update
+
+
+def _seconds_a_token() -> float:
+    """Of one data-parallel rank's step, for each packed token."""
+    batch = make_batch(STEP_PROMPT, STEP_LENGTHS)
+    step = our_step(make_config(len(STEP_LENGTHS), threads=1), batch)
+    return interleave({"step": step}, 3)["step"] / count_tokens(batch)[1]
 
 
 def _as_bytes(completion: Completion) -> Completion:

@@ -116,17 +116,22 @@ class Loop:
 
     async def run(self) -> None:
         """From the ledger's last committed step to the last step, or until it shall end. Checkpoints
-        that were begun are written then."""
+        that were begun are written then, also where it fails."""
         await self._open_buffer()
         num_workers = (self.config.run.max_lag + 1) * self.config.run.groups_per_step
         try:
             async with asyncio.TaskGroup() as tasks:
+                self.saver.take_up(tasks)
                 helpers = [tasks.create_task(self._roll_out()) for _ in range(num_workers)]
                 await self._train(tasks)
                 for helper in helpers:
                     helper.cancel()
         except ExceptionGroup as errors:
-            raise first_error(errors) from None
+            error = first_error(errors)
+            await self.saver.ended_after(error)
+            raise error from None
+        finally:
+            await self.saver.close()
 
     async def _open_buffer(self) -> None:
         """With the groups that the run's last controller left open."""

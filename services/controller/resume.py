@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from services.controller.ledger import RunLedger
 from services.controller.ledger_state import OPEN, Stage
@@ -46,15 +47,24 @@ class OpenGroups:
     """Numbers that the last controller had given out and not yet issued."""
 
 
+class Resumed(NamedTuple):
+    """Where a run goes on."""
+
+    policy: PolicyVersion
+    """At the last committed step."""
+    pending: TrainingBatch | None
+    """Consumed and not committed."""
+    came_at: int
+    """The step of the version that the trainer held before."""
+
+
 async def replay(
     ledger: RunLedger,
     trainer: TrainerClient,
     config: RunConfig,
     on_step: OnStep = lambda batch, answer: None,
-) -> tuple[PolicyVersion, TrainingBatch | None]:
-    """The version at the last committed step, and the batch that is consumed but not committed.
-
-    `on_step` is called for each step that is trained again, and for one whose controller died before
+) -> Resumed:
+    """`on_step` is called for each step that is trained again, and for one whose controller died before
     it told of it.
 
     Raises OutOfOrderError when trainer and ledger do not belong together, DivergedError when a
@@ -75,7 +85,7 @@ async def replay(
     if state.has_pending_batch:
         pending = await load_batch(ledger.load, state.step + 1, state.steps[state.step + 1])
     if start > state.step:
-        return policy, pending
+        return Resumed(policy, pending, start)
     if policy.root != state.root_at(start):
         raise DivergedError(
             _difference("the trainer's checkpoint is not of this run", ledger, policy)
@@ -88,7 +98,7 @@ async def replay(
         on_step(batch, answer)
         policy = answer.version
     await ledger.flush()
-    return policy, pending
+    return Resumed(policy, pending, start)
 
 
 async def _tell_again(

@@ -205,7 +205,7 @@ async def _conduct(
             reporter.step(batch, answer, describe_proofs(batch, proofs))
 
     await loop.leave_devices()  # a controller before this one may have woken the replicas
-    version, pending = await replay(loop.ledger, loop.trainer, config, on_step)
+    version, pending, loop.saver.came_at = await replay(loop.ledger, loop.trainer, config, on_step)
     reporter.running(state.step, goals.state(RunState.RUNNING))
     if pending:
         reporter.start_clock()

@@ -5,13 +5,17 @@
     end      the ledger records the checkpoint, people are told, and what no resume needs any more goes
 
 A save that fails or hangs is told when that is known, and the run goes on: it can be resumed from the
-checkpoint before.
+checkpoint before. A run that fails meanwhile ends once the checkpoint is written: a resume begins there.
+A controller that dies meanwhile leaves it to the next one, which takes it up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from typing import Any
 
 from services.controller.best import score_of
 from services.controller.ledger import RunLedger
@@ -19,7 +23,9 @@ from services.controller.records import Checkpointed
 from services.controller.report import Reporter
 from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig
-from trimaran.errors import StaleEpochError, TrimaranError
+from trimaran.errors import OutOfOrderError, StaleEpochError, TrimaranError
+
+logger = logging.getLogger(__name__)
 
 MARGIN_SECONDS = 30.0
 
@@ -38,13 +44,22 @@ class CheckpointSaver:
     ledger: RunLedger
     trainer: TrainerClient
     reporter: Reporter
+    came_at: int = 0
+    """The step at which the trainer stood as this controller came."""
     _ending: asyncio.Task[None] | None = field(default=None, init=False)
+    _failed_step: int | None = field(default=None, init=False)
+    """Of the last save that failed."""
 
     async def begin(self, tasks: asyncio.TaskGroup) -> None:
         """Returns once the trainer may go on; `tasks` end with the save. Waits for the save before."""
         await self.ended()
         if (step := await self._begin()) is not None:
-            self._ending = tasks.create_task(self._end(step))
+            self._end_within(tasks, self._end(step))
+
+    def take_up(self, tasks: asyncio.TaskGroup) -> None:
+        """The save that the controller before this one may have begun; `tasks` end with it."""
+        if self.came_at > max(self.ledger.state.checkpoints, default=0):
+            self._end_within(tasks, self._end(self.came_at, has_begun=False))
 
     async def save(self) -> None:
         """Returns once it is written and what it makes needless is gone, or it has failed."""
@@ -56,13 +71,30 @@ class CheckpointSaver:
         """For payloads: the save under way may be enough, else there is another. Neither can be written
         beside the next step, which has no room."""
         await self.ended()
-        if self.ledger.is_nearly_full:
+        if self.ledger.is_nearly_full and self._failed_step != self.ledger.state.step:
             await self.save()
 
     async def ended(self) -> None:
         """Returns when no save is under way."""
         if self._ending:
             await asyncio.wait([self._ending])
+
+    async def ended_after(self, error: BaseException) -> None:
+        """The run has failed with `error`: the save under way has as long as any other. A controller that was
+        replaced leaves it to the trainer."""
+        if self._ending is None or self._ending.done() or isinstance(error, StaleEpochError):
+            return
+        seconds = self._write_seconds
+        logger.warning("the run has failed; its checkpoint is written first, within %g s", seconds)
+        done, _ = await asyncio.wait([self._ending], timeout=seconds)
+        if done and (failure := self._ending.exception()):
+            logger.warning("the checkpoint is not in the run's record: %s", failure)
+
+    async def close(self) -> None:
+        """Leaves no task behind."""
+        if self._ending:
+            self._ending.cancel()
+            await asyncio.gather(self._ending, return_exceptions=True)
 
     async def _begin(self) -> int | None:
         """The step; None where there is nothing to wait for."""
@@ -81,15 +113,20 @@ class CheckpointSaver:
             return None
         return step
 
-    async def _end(self, step: int) -> None:
-        # The parts of all ranks, then the whole.
-        timeout = 2 * self.config.trainer.save_timeout + MARGIN_SECONDS
+    def _end_within(self, tasks: asyncio.TaskGroup, end: Coroutine[Any, Any, None]) -> None:
+        """Not as one of `tasks`, which would cancel it where another fails."""
+        self._ending = asyncio.create_task(end)
+        tasks.create_task(_watch(self._ending))
+
+    async def _end(self, step: int, has_begun: bool = True) -> None:
+        """`has_begun`: False where the trainer may know of no such save."""
         try:
-            path = await self.trainer.wait_checkpoint(step, timeout)
+            path = await self.trainer.wait_checkpoint(step, self._write_seconds)
         except StaleEpochError:
             raise
         except TrimaranError as error:
-            self._failed(step, error)
+            if has_begun or not isinstance(error, OutOfOrderError):
+                self._failed(step, error)
             return
         state = self.ledger.state
         kept = [*state.checkpoints, step][-self.config.run.keep_checkpoints :]
@@ -97,6 +134,17 @@ class CheckpointSaver:
         self.reporter.checkpoint(step, path, state.root_at(step))
         await self.ledger.collect()
 
+    @property
+    def _write_seconds(self) -> float:
+        """The parts of all ranks, then the whole."""
+        return 2 * self.config.trainer.save_timeout + MARGIN_SECONDS
+
     def _failed(self, step: int, error: TrimaranError) -> None:
+        self._failed_step = step
         newest = max(self.ledger.state.checkpoints, default=None)
         self.reporter.checkpoint_failed(step, str(error), newest)
+
+
+async def _watch(ending: asyncio.Task[None]) -> None:
+    """Raises what it raises. Whoever gives this up leaves the save going."""
+    await asyncio.shield(ending)

@@ -21,10 +21,10 @@ from services.trainer import checkpoint
 from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
 from services.trainer.checkpoint_folder import newest
 from services.trainer.megatron.architecture import read_architecture
+from services.trainer.megatron.family_rules import family_rules
 from services.trainer.megatron.mapping import (
     check_names,
     cut_shard,
-    family_rules,
     family_shapes,
     num_sources,
 )

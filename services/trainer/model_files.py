@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from services.trainer.tensor_file import Spec, TensorFile
 from trimaran.errors import InputError, InternalError
+from trimaran.model_folder import EMBEDDING, HEAD
 from trimaran.model_manifest import MANIFEST
 from trimaran.places import put_in_place, sync
 
@@ -22,8 +23,6 @@ WEIGHTS = "model.safetensors"
 SHARD_BYTES = 5 * 10**9
 NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 """Weights of the model we started from, in any format."""
-EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
-"""The first behind the prefix of the language model."""
 
 
 def load_tensors(folder: Path, tied: bool) -> dict[str, torch.Tensor]:

@@ -143,8 +143,10 @@ class TrainerRank:
         self._metrics: dict[str, float] = {}
         self._nonfinite = ""
         self._training: tuple[int, asyncio.Task[TrainAnswer]] | None = None
+        self.saved: tuple[int, str] | None = None
+        """Of the newest checkpoint its step and where it lies."""
         self.ledger: LedgerEnd | None = None
-        """As the newest checkpoint holds it."""
+        """As that one holds it."""
         self._write: PartWrite | None = None
         """The last one."""
         # A save copies the weights that a step would change.
@@ -320,7 +322,7 @@ class TrainerRank:
         keep = Keep(run.keep_checkpoints, run.keep_best)
         what = _save_name(state.step)
         place = await self._saver.run(what, lambda: self._checkpoints.publish(state, keep))
-        self.ledger = ledger
+        self.saved, self.ledger = (state.step, place), ledger
         return place
 
     async def discard_checkpoint(self) -> None:
@@ -520,7 +522,7 @@ class TrainerRank:
             self._policy.load_state(loaded.shard, state.num_updates)
             self._step, self._lineage = state.step, state.lineage
             self._metrics, self._nonfinite = dict(state.metrics), state.nonfinite
-            self.ledger = state.ledger
+            self.saved, self.ledger = (state.step, loaded.place), state.ledger
             logger.info("continuing from %s", loaded.place)
         other = None
         if not loaded and self._config.trainer.load is not None:

@@ -174,10 +174,13 @@ class Saves:
             self._last = step, ending
 
     async def wait(self, step: int) -> str:
-        """Where the checkpoint lies. Raises what went wrong, and OutOfOrderError unless it is the last."""
-        if self._last is None or self._last[0] != step:
-            raise OutOfOrderError(f"checkpoint of step {step}: no save of it has begun")
-        return await asyncio.shield(self._last[1])
+        """Where the checkpoint lies, also one that was loaded. Raises what went wrong, and OutOfOrderError
+        unless it is the last."""
+        if self._last and self._last[0] == step:
+            return await asyncio.shield(self._last[1])
+        if self._rank.saved and self._rank.saved[0] == step:
+            return self._rank.saved[1]
+        raise OutOfOrderError(f"checkpoint of step {step}: no save of it has begun")
 
     async def _own_copy(self, step: int) -> None:
         try:

@@ -116,10 +116,35 @@ def test_a_model_that_cannot_be_trained_is_told_before_anything_starts(
         check_model(load_config(run_file), path.parent)
 
 
+@pytest.mark.parametrize("has_weights", [True, False])
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("*.k_proj.*", "q_proj.weight"),
+        ("*.mlp.gate.weight", "'*.mlp.gate.weight' matches no tensor of the model; near it are"),
+        ("*", "matches every tensor of the model"),
+    ],
+)
+def test_parameters_that_cannot_be_frozen_are_told_before_anything_starts(
+    pattern: str, words: str, has_weights: bool, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = run_file.parent / "model"
+    if not has_weights:
+        (model / "model.safetensors").unlink()
+    keys = [f"trainer.freeze=['{pattern}']"]
+    assert main(["plan", str(run_file), *keys]) == 2
+    message = capsys.readouterr().err
+    assert "trainer.freeze: " in message and words in message
+    if has_weights:
+        with pytest.raises(InputError, match=re.escape(words)):
+            check_model(load_config(run_file, keys), model)
+
+
 def test_a_plan_needs_no_torch(run_file: Path) -> None:
+    words = ["plan", str(run_file), "trainer.freeze=[model.embed_tokens.*]"]
     code = (
         "import sys; from trimaran.cli.main import main\n"
-        f"main(['plan', {str(run_file)!r}]); sys.exit('torch' in sys.modules)"
+        f"code = main({words!r}); sys.exit(code or 'torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True)
 

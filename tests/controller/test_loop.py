@@ -1,11 +1,13 @@
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.controller import saving
 from services.controller.faulted import PausedTooLongError
 from services.controller.records import Checkpointed, Issued, Opened
 from services.controller.validation import Validation
@@ -530,6 +532,71 @@ def test_steps_train_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     assert [(one.step, one.oldest) for one in records] == [(2, 2), (4, 4), (6, 6)]
 
 
+def failing_world(tmp_path: Path, write: Callable[[], Awaitable[Any]], **trainer: Any) -> World:
+    """Its step 7 ends it, while the checkpoint of step 6 is written."""
+    run_section = {"steps": 9, "checkpoint_every": 6}
+    world = World(tmp_path, make_config(run=run_section, trainer=trainer))
+    failed = asyncio.Event()
+
+    async def pace() -> None:
+        if world.trainer.step == 6:
+            failed.set()
+            raise InternalError("step 7 failed")
+
+    async def write_pace(step: int) -> None:
+        await failed.wait()
+        await write()
+
+    world.trainer.pace, world.trainer.write_pace = pace, write_pace
+    return world
+
+
+def test_a_run_that_fails_ends_once_its_checkpoint_is_written(tmp_path: Path) -> None:
+    world = failing_world(tmp_path, lambda: asyncio.sleep(0.05))
+    with pytest.raises(InternalError, match="step 7 failed"):
+        run(world)
+    assert world.ledger.state.checkpoints == [6]
+    saved = {event[1]: event[2] for event in world.events if event[0] == "saved"}
+    assert saved == {6: world.checkpoints[6]}
+
+
+@pytest.mark.parametrize("fault", [InternalError("No space left"), StaleEpochError("replaced")])
+def test_what_becomes_of_that_checkpoint_hides_no_failure(tmp_path: Path, fault: Exception) -> None:
+    async def write() -> None:
+        await asyncio.sleep(0.05)
+        raise fault
+
+    world = failing_world(tmp_path, write)
+    with pytest.raises(InternalError, match="step 7 failed"):
+        run(world)
+    told = [event for event in world.events if event[0] == "checkpoint failed"]
+    assert told == ([("checkpoint failed", 6, "No space left")] if "space" in str(fault) else [])
+
+
+def test_a_write_that_hangs_keeps_a_failed_run_for_its_deadline_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "MARGIN_SECONDS", 0.1)
+    world = failing_world(tmp_path, asyncio.Event().wait, save_timeout=0.1)
+    with pytest.raises(InternalError, match="step 7 failed"):
+        run(world)
+    assert not world.ledger.state.checkpoints
+
+
+def test_a_replaced_controller_waits_for_no_write(tmp_path: Path) -> None:
+    world = failing_world(tmp_path, asyncio.Event().wait)
+    fail = world.trainer.pace
+
+    async def pace() -> None:
+        with contextlib.suppress(InternalError):
+            return await fail()
+        raise StaleEpochError("run run-1: epoch 1 was replaced by 2")
+
+    world.trainer.pace = pace
+    with pytest.raises(StaleEpochError):
+        run(world)
+
+
 def test_a_run_resumes_from_a_checkpoint_that_was_recorded_behind_later_steps(
     tmp_path: Path,
 ) -> None:
@@ -607,6 +674,21 @@ def test_a_checkpoint_comes_early_where_its_collection_keeps_the_quota_from_fill
     assert steps and num_left < num_bytes / 2
     assert saved("twice", payload_quota_gib=4 * half)[0] == [], "there was room"
     assert saved("kept", payload_quota_gib=2.2 * half, **everything)[0] == [], "it frees nothing"
+
+
+@pytest.mark.parametrize("when", ["copy_fault", "save_fault"])
+def test_a_save_that_fails_is_told_once_where_the_quota_is_nearly_full(
+    tmp_path: Path, when: str
+) -> None:
+    config = make_config(run={"checkpoint_every": 6, "payload_quota_gib": 1.0})
+    world = World(tmp_path, config)
+    world.ledger._num_bytes = 1 << 30  # in steps before
+    ledger: Any = world.ledger
+    ledger._check_quota = lambda quota, size: asyncio.sleep(0)
+    setattr(world.trainer, when, InternalError("No space left on device"))
+    run(world)
+    failed = [event[1] for event in world.events if event[0] == "checkpoint failed"]
+    assert failed == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("when", ["copy_fault", "save_fault"])

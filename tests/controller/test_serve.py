@@ -168,6 +168,8 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
         return trainer_pb2.SaveCheckpointResponse()
 
     async def WaitCheckpoint(self, request: Any, context: Any) -> Any:
+        if request.step not in (*self.pool.saved, self.pool.full_disk_step):
+            raise OutOfOrderError(f"checkpoint of step {request.step}: no save of it has begun")
         if request.step == self.pool.full_disk_step:
             while request.step and self.policy.version.step == request.step:
                 await asyncio.sleep(0.01)

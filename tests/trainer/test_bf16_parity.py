@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM
 
 from services.trainer import checkpoint
 from services.trainer.checkpoint_folder import newest
-from services.trainer.megatron.mapping import family_rules
+from services.trainer.megatron.family_rules import family_rules
 from services.trainer.resharding import Resharded
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import TIED

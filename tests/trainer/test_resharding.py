@@ -13,7 +13,7 @@ import torch
 
 from services.trainer.checkpoint import RankLayout
 from services.trainer.megatron.adapter_rules import is_adapter, trained_rules
-from services.trainer.megatron.mapping import family_rules
+from services.trainer.megatron.family_rules import family_rules
 from services.trainer.megatron.rules import Rules
 from services.trainer.megatron.shards import find_runs, held_names, original, row_numbers
 from services.trainer.resharding import Resharded

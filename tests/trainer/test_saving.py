@@ -253,6 +253,26 @@ def test_a_save_that_is_asked_for_twice_is_made_once(
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("single_rank")
+def test_a_rank_that_was_started_again_knows_where_its_checkpoint_lies(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """For a controller that was started again before it heard of it."""
+
+    async def scenario() -> None:
+        async with started(make_config(), tmp_path) as rank:
+            await rank.train(random_batch(1))
+            saved = await Service(rank, make_config()).save(1)
+        async with started(make_config(), tmp_path) as rank:
+            service = Service(rank, make_config())
+            await rank.train(random_batch(2))
+            assert await service.wait(1) == saved
+            with pytest.raises(OutOfOrderError, match="checkpoint of step 2: no save of it"):
+                await service.wait(2)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.e2e
 def test_a_disk_of_another_rank_that_fails_costs_a_checkpoint(
     make_config: MakeConfig, tmp_path: Path

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from services.trainer.megatron.architecture import read_architecture
+from services.trainer.megatron.family_rules import family_rules
+from services.trainer.megatron.frozen import frozen_parameters
 from trimaran.cli.import_ import refuse_theirs
 from trimaran.config import RunConfig, load_config
 from trimaran.device import resolve
 from trimaran.doctor.memory import read_memory
 from trimaran.doctor.system import System
 from trimaran.errors import InputError
-from trimaran.freezing import check_folder
 from trimaran.machine import Machine, read_gpu_memory, read_machine
 from trimaran.memory.model import Model
 from trimaran.memory.plan import GIB, Plan, Room, find_faults, make_plan, refuse_impossible
@@ -65,13 +66,13 @@ def plan_here(config: RunConfig, machine: Machine, is_whole: bool = True) -> Pla
 
 def check_fit(config: RunConfig, folder: Path, is_whole: bool = True) -> ModelFacts:
     """Of the model in `folder`. Raises InputError where it cannot be trained, or not in the layout and with
-    the lengths of the configuration; reads no weights. `is_whole`: False where its config.json is enough;
-    patterns over names are then looked at where the weights are here."""
+    the lengths of the configuration; reads no weights. `is_whole`: False where its config.json is enough.
+    How Qwen2.5-VL's tensors are named, no config.json says: patterns over names then wait for its weights."""
     facts = read_architecture(folder, is_whole).facts
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
     check_trainer_layout(facts, config.trainer)
-    if is_whole or has_weights(folder):
-        check_folder(config.trainer.freeze, folder)
+    if config.trainer.freeze and (facts.vision is None or is_whole or has_weights(folder)):
+        frozen_parameters(family_rules(facts), config.trainer.freeze)
     check_lengths(config, facts)
     return facts
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import os
 import time
@@ -13,6 +12,7 @@ from typing import Any
 
 from trimaran.config import RunConfig, dump_config, load_config, load_tree, parse_config
 from trimaran.errors import InputError
+from trimaran.file_lock import try_lock
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState, config_key
 from trimaran.store import find_store, store_name
@@ -114,13 +114,11 @@ def write_config(folder: Path, config: RunConfig) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Generator[None]:
-    """One launcher a run folder. Raises InputError while another one has it."""
+    """One launcher a run folder. Raises InputError while another one has it, and where it cannot be locked."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{folder}: this run is still going on; end it first") from None
+        if not try_lock(descriptor, folder):
+            raise InputError(f"{folder}: this run is still going on; end it first")
         yield
     finally:
         os.close(descriptor)

@@ -5,7 +5,7 @@ Without megatron-core, so that checkpoints are read where it is not loaded, or n
 
 from __future__ import annotations
 
-from services.trainer.megatron.mapping import family_rules
+from services.trainer.megatron.family_rules import family_rules
 from services.trainer.megatron.rules import MappingRule, Rules, Shape, columns, rows, whole
 from trimaran.config import LoraSection
 from trimaran.model_folder import ModelFacts

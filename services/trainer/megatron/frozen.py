@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from services.trainer.megatron.mapping import TOWER
+from services.trainer.megatron.family_rules import TOWER
 from services.trainer.megatron.rules import Rules
 from trimaran.errors import InputError
 from trimaran.freezing import KEY, check_patterns, is_frozen

@@ -8,25 +8,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 
 import torch
 
 from services.trainer.megatron.architecture import Architecture
-from services.trainer.megatron.families.family import Family
+from services.trainer.megatron.family_rules import family_rules
 from services.trainer.megatron.main_weights import fill_main
-from services.trainer.megatron.rules import MappingRule, Rules, Shape, rows, whole
-from services.trainer.model_files import EMBEDDING, HEAD
+from services.trainer.megatron.rules import MappingRule, Rules, Shape
 from services.weight_sync.data.snapshot import Part
-from trimaran.choices import FAMILIES
 from trimaran.errors import InputError, InternalError
-from trimaran.model_folder import ModelFacts
+from trimaran.model_folder import HEAD, ModelFacts
 from trimaran.parallel import RankPlace
-from trimaran.vision_tower import tower_tensors
 
 LAYER = re.compile(r"((?:module\.)*)decoder\.layers\.(\d+)\.")
-TOWER = "visual."
-"""Before the names of the vision tower's parameters."""
 EXPERT = re.compile(r"local_experts\.(\d+)\.")
 NOT_WEIGHTS = re.compile(r".*\.rotary_emb\.inv_freq")
 """Computed from config.json; older folders hold them all the same."""
@@ -36,34 +30,6 @@ def model_rules(architecture: Architecture) -> Rules:
     """Of all parameters of the whole model: the embedding, layer by layer, the last norm, the output
     layer, and the vision tower where there is one."""
     return family_rules(architecture.facts)
-
-
-def family_rules(facts: ModelFacts) -> Rules:
-    """The same where only the facts are known, as a checkpoint holds them."""
-    family: Family = FAMILIES.load(facts.family)
-    table, prefix = (facts.vocab_size, facts.hidden_size), facts.language_prefix
-    embedding = rows(f"{prefix}{EMBEDDING}", table)
-    rules = {"embedding.word_embeddings.weight": embedding}
-    layer_rules = family.layer(facts)
-    for layer in range(facts.num_layers):
-        for name, rule in layer_rules.items():
-            rules[f"decoder.layers.{layer}.{name}"] = rule.inside(f"{prefix}layers.{layer}.")
-    rules["decoder.final_layernorm.weight"] = whole(f"{prefix}norm.weight", (facts.hidden_size,))
-    # A tied model has an output layer of its own where it is on another stage than the embedding.
-    head = embedding if facts.tied else rows(HEAD, table)
-    rules["output_layer.weight"] = replace(head, is_copy=facts.tied)
-    return {**rules, **tower_rules(facts)}
-
-
-def tower_rules(facts: ModelFacts) -> Rules:
-    """Of the vision tower, which is transformers' own: its tensors as they are, on every tensor-parallel
-    rank of the first stage."""
-    if facts.vision is None:
-        return {}
-    return {
-        f"{TOWER}{name}": whole(f"{facts.vision_prefix}{name}", shape)
-        for name, shape in tower_tensors(facts.vision, facts.hidden_size).items()
-    }
 
 
 def rule_for(name: str, rules: Rules) -> MappingRule:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import torch
 
-from services.trainer.megatron.mapping import EXPERT, LAYER, TOWER
+from services.trainer.megatron.family_rules import TOWER
+from services.trainer.megatron.mapping import EXPERT, LAYER
 from services.trainer.megatron.rules import MappingRule, Rules, Shape
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import RankPlace
