@@ -11,7 +11,7 @@ from trimaran.errors import InputError
 def try_lock(file: int, path: Path, kind: int = fcntl.LOCK_EX) -> bool:
     """Locks what is open as `file` at `path`; False where another process has it.
 
-    Raises InputError on a file system that cannot: NFS locks no folder, others lock nothing.
+    Raises InputError on a file system that has no locks.
     """
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)

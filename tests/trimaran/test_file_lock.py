@@ -38,8 +38,6 @@ def take_turn(folder: Path) -> None:
 def test_a_file_system_without_locks_is_told_with_what_helps(
     lock: Callable[[Path], None], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """NFS says EBADF of a folder: only what is open for writing can be locked there."""
-
     def flock(file: int, kind: int) -> None:
         raise OSError(code, os.strerror(code))
 
