@@ -558,6 +558,9 @@ def test_a_run_that_fails_ends_once_its_checkpoint_is_written(tmp_path: Path) ->
     assert world.ledger.state.checkpoints == [6]
     saved = {event[1]: event[2] for event in world.events if event[0] == "saved"}
     assert saved == {6: world.checkpoints[6]}
+    told = [event[0] for event in world.events if event[0] in ("failing", "saved")]
+    assert told == ["failing", "saved"], "people hear why before they wait for it"
+    assert ("failing", "step 7 failed") in world.events
 
 
 @pytest.mark.parametrize("fault", [InternalError("No space left"), StaleEpochError("replaced")])
@@ -581,6 +584,28 @@ def test_a_write_that_hangs_keeps_a_failed_run_for_its_deadline_alone(
     with pytest.raises(InternalError, match="step 7 failed"):
         run(world)
     assert not world.ledger.state.checkpoints
+
+
+def test_a_failed_run_that_is_stopped_waits_no_longer_and_leaves_no_task(tmp_path: Path) -> None:
+    writes = asyncio.Event()
+
+    async def hang() -> None:
+        writes.set()
+        await asyncio.Event().wait()
+
+    world = failing_world(tmp_path, hang)
+
+    async def scenario() -> None:
+        running = asyncio.create_task(world.run())
+        await asyncio.wait_for(writes.wait(), 30)
+        while ("failing", "step 7 failed") not in world.events:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        done, _ = await asyncio.wait([running], timeout=5)
+        assert done and running.cancelled()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
 
 
 def test_a_replaced_controller_waits_for_no_write(tmp_path: Path) -> None:
