@@ -86,8 +86,10 @@ class CheckpointSaver:
 
     async def ended_after(self, error: BaseException) -> None:
         """The run has failed with `error`: the save under way has as long as any other. A controller that was
-        replaced leaves it to the trainer."""
+        replaced leaves it to the trainer, and so does one that was told to stop as its tasks ended."""
         if self._ending is None or self._ending.done() or isinstance(error, StaleEpochError):
+            return
+        if (task := asyncio.current_task()) and task.cancelling():
             return
         seconds = self._write_seconds
         self.reporter.failing(str(error) or type(error).__name__, seconds)
