@@ -226,6 +226,13 @@ class Reporter:
         logger.warning("checkpoint of step %d failed: %s", step, text)
         self._log.emit(EventKind.CHECKPOINT_FAILED, text=text, step=step)
 
+    def failing(self, reason: str, seconds: float) -> None:
+        """The run ends because of `reason`, once the checkpoint under way is written, which may take
+        `seconds`."""
+        text = f"the controller cannot go on: {reason}; the checkpoint under way is written first, within {seconds:g} s"
+        logger.warning("%s", text)
+        self._log.emit(EventKind.PROCESS, text=text)
+
     def _on_timeline(
         self, activity: Activity, *processes: str, whole: BusyTime | None = None
     ) -> BusyTime:

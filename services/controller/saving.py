@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,9 +57,14 @@ class CheckpointSaver:
             self._end_within(tasks, self._end(step))
 
     def take_up(self, tasks: asyncio.TaskGroup) -> None:
-        """The save that the controller before this one may have begun; `tasks` end with it."""
-        if self.came_at > max(self.ledger.state.checkpoints, default=0):
-            self._end_within(tasks, self._end(self.came_at, has_begun=False))
+        """The save that the controller before this one may have begun; `tasks` end with it. Steps may have
+        followed it, also the next one that is to be saved: that save waits for this one."""
+        every = self.config.run.checkpoint_every
+        newest = max(self.ledger.state.checkpoints, default=0)
+        last = self.came_at - self.came_at % every
+        steps = sorted(step for step in {last - every, last, self.came_at} if step > newest)
+        if steps:
+            self._end_within(tasks, self._end_unheard(steps))
 
     async def save(self) -> None:
         """Returns once it is written and what it makes needless is gone, or it has failed."""
@@ -81,11 +86,13 @@ class CheckpointSaver:
 
     async def ended_after(self, error: BaseException) -> None:
         """The run has failed with `error`: the save under way has as long as any other. A controller that was
-        replaced leaves it to the trainer."""
+        replaced leaves it to the trainer, and so does one that was told to stop as its tasks ended."""
         if self._ending is None or self._ending.done() or isinstance(error, StaleEpochError):
             return
+        if (task := asyncio.current_task()) and task.cancelling():
+            return
         seconds = self._write_seconds
-        logger.warning("the run has failed; its checkpoint is written first, within %g s", seconds)
+        self.reporter.failing(str(error) or type(error).__name__, seconds)
         done, _ = await asyncio.wait([self._ending], timeout=seconds)
         if done and (failure := self._ending.exception()):
             logger.warning("the checkpoint is not in the run's record: %s", failure)
@@ -117,6 +124,11 @@ class CheckpointSaver:
         """Not as one of `tasks`, which would cancel it where another fails."""
         self._ending = asyncio.create_task(end)
         tasks.create_task(_watch(self._ending))
+
+    async def _end_unheard(self, steps: Sequence[int]) -> None:
+        """The trainer knows of one of them at most, or of none."""
+        for step in steps:
+            await self._end(step, has_begun=False)
 
     async def _end(self, step: int, has_begun: bool = True) -> None:
         """`has_begun`: False where the trainer may know of no such save."""

@@ -176,8 +176,14 @@ class Saves:
     async def wait(self, step: int) -> str:
         """Where the checkpoint lies, also one that was loaded. Raises what went wrong, and OutOfOrderError
         unless it is the last."""
-        if self._last and self._last[0] == step:
-            return await asyncio.shield(self._last[1])
+        last = self._last
+        if last is None or last[0] != step:
+            async with (
+                self._beginning
+            ):  # its copy may still be made, for a caller that has gone away
+                last = self._last
+        if last and last[0] == step:
+            return await asyncio.shield(last[1])
         if self._rank.saved and self._rank.saved[0] == step:
             return self._rank.saved[1]
         raise OutOfOrderError(f"checkpoint of step {step}: no save of it has begun")

@@ -168,3 +168,23 @@ def test_a_file_of_theirs_that_is_not_whole_is_told_all_the_same(
     assert capsys.readouterr().err == (
         f"error: {path}: is a file of verl; go on with: trimaran import verl {path} -o run.yaml\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("1: 2\n", "1: unknown key"),
+        ("1: 2\nactor_rollout_ref: {rollout: {n: 4}}\n", "is a file of verl; go on with"),
+        ("worker: {rollout: {tensor_parallel_size: 0}}\n", "is a file of EasyR1; go on with"),
+        ("actor_rollout_ref: {rollout: {n: .inf}}\n", "is a file of verl; go on with"),
+        ("actor_rollout_ref: {model: {path: %s}}\n" % ("x" * 300), "is a file of verl; go on"),
+        ("actor_rollout_ref: &all {rollout: *all}\n", "is a file of verl; go on with"),
+    ],
+)
+def test_a_file_with_odd_content_is_told_in_one_line(
+    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text(text)
+    assert main(["plan", str(path)]) == 2
+    assert told in capsys.readouterr().err

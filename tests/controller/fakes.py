@@ -352,6 +352,9 @@ class FakeReporter:
     def checkpoint_failed(self, step: int, reason: str, newest: int | None) -> None:
         self.events.append(("checkpoint failed", step, reason))
 
+    def failing(self, reason: str, seconds: float) -> None:
+        self.events.append(("failing", reason))
+
 
 def short_wait(num_failures: int) -> float:
     return 0.002

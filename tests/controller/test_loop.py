@@ -532,9 +532,11 @@ def test_steps_train_while_a_checkpoint_is_written(tmp_path: Path) -> None:
     assert [(one.step, one.oldest) for one in records] == [(2, 2), (4, 4), (6, 6)]
 
 
-def failing_world(tmp_path: Path, write: Callable[[], Awaitable[Any]], **trainer: Any) -> World:
+def failing_world(
+    tmp_path: Path, write: Callable[[], Awaitable[Any]], max_lag: int = 0, **trainer: Any
+) -> World:
     """Its step 7 ends it, while the checkpoint of step 6 is written."""
-    run_section = {"steps": 9, "checkpoint_every": 6}
+    run_section = {"steps": 9, "checkpoint_every": 6, "max_lag": max_lag}
     world = World(tmp_path, make_config(run=run_section, trainer=trainer))
     failed = asyncio.Event()
 
@@ -558,6 +560,9 @@ def test_a_run_that_fails_ends_once_its_checkpoint_is_written(tmp_path: Path) ->
     assert world.ledger.state.checkpoints == [6]
     saved = {event[1]: event[2] for event in world.events if event[0] == "saved"}
     assert saved == {6: world.checkpoints[6]}
+    told = [event[0] for event in world.events if event[0] in ("failing", "saved")]
+    assert told == ["failing", "saved"], "people hear why before they wait for it"
+    assert ("failing", "step 7 failed") in world.events
 
 
 @pytest.mark.parametrize("fault", [InternalError("No space left"), StaleEpochError("replaced")])
@@ -581,6 +586,62 @@ def test_a_write_that_hangs_keeps_a_failed_run_for_its_deadline_alone(
     with pytest.raises(InternalError, match="step 7 failed"):
         run(world)
     assert not world.ledger.state.checkpoints
+
+
+def test_a_failed_run_that_is_stopped_waits_no_longer_and_leaves_no_task(tmp_path: Path) -> None:
+    writes = asyncio.Event()
+
+    async def hang() -> None:
+        writes.set()
+        await asyncio.Event().wait()
+
+    world = failing_world(tmp_path, hang)
+
+    async def scenario() -> None:
+        running = asyncio.create_task(world.run())
+        await asyncio.wait_for(writes.wait(), 30)
+        while ("failing", "step 7 failed") not in world.events:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        done, _ = await asyncio.wait([running], timeout=5)
+        assert done and running.cancelled()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(scenario())
+
+
+def test_who_is_stopped_while_a_failed_run_ends_its_tasks_waits_for_no_write(
+    tmp_path: Path,
+) -> None:
+    """A task group forgets that it was cancelled where one of its tasks has failed before."""
+    world = failing_world(tmp_path, asyncio.Event().wait, max_lag=1)
+    fail, generating, ending = world.trainer.pace, asyncio.Event(), asyncio.Event()
+
+    async def pace() -> None:
+        if world.trainer.step == 6:
+            await generating.wait()
+        await fail()
+
+    async def delay(number: int) -> None:
+        if number == 28:  # of step 8
+            generating.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ending.set()
+                await asyncio.sleep(0.2)
+                raise
+
+    world.trainer.pace, world.delay = pace, delay
+
+    async def scenario() -> None:
+        running = asyncio.create_task(world.run())
+        await asyncio.wait_for(ending.wait(), 30)
+        running.cancel()
+        done, _ = await asyncio.wait([running], timeout=5)
+        assert done and isinstance(running.exception(), InternalError)
+
+    asyncio.run(scenario())
 
 
 def test_a_replaced_controller_waits_for_no_write(tmp_path: Path) -> None:

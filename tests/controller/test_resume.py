@@ -214,6 +214,25 @@ def test_a_checkpoint_whose_controller_died_before_it_heard_of_it_is_recorded(
     assert told == ([("saved", 2, roots[2])] if was_saved else [])
 
 
+@pytest.mark.parametrize(("every", "saved"), [(2, 2), (1, 2), (3, 3), (100, None)])
+def test_a_checkpoint_whose_controller_died_is_recorded_also_where_steps_have_followed_it(
+    finished: Path, tmp_path: Path, every: int, saved: int | None
+) -> None:
+    """By a trainer that lives on. It knows of the last save alone."""
+    config = make_config(run={"steps": 3, "checkpoint_every": every})
+    crash_after_step(finished, config, 3, tmp_path / "crash")
+    roots = {r.version.step: r.root for r in records(finished) if isinstance(r, Committed)}
+    world = World(tmp_path / "crash", config, {0: "root-0", 3: roots[3]})
+    world.trainer.loaded = saved or 2
+    try:
+        loop = asyncio.run(asyncio.wait_for(world.run(), 30))
+    finally:
+        world.close()
+    assert loop.ledger.state.checkpoints == ([saved] if saved else [])
+    told = [event for event in world.events if event[0] in ("saved", "checkpoint failed")]
+    assert told == ([("saved", saved, roots[saved])] if saved else [])
+
+
 def test_a_trainer_ahead_of_the_ledger_is_refused(finished: Path, tmp_path: Path) -> None:
     config = make_config(run={"steps": 3, "checkpoint_every": 100})
     crash_after_step(finished, config, 1, tmp_path / "crash")

@@ -273,6 +273,35 @@ def test_a_rank_that_was_started_again_knows_where_its_checkpoint_lies(
     asyncio.run(scenario())
 
 
+@pytest.mark.usefixtures("single_rank")
+def test_who_asks_for_a_save_whose_copy_is_being_made_waits_for_it(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that was started again while the one before it waited for the copy."""
+
+    async def scenario() -> None:
+        async with started(make_config(), tmp_path) as rank:
+            service, begin = Service(rank, make_config()), rank.begin_save
+            await rank.train(random_batch(1))
+            copying, goes_on = asyncio.Event(), asyncio.Event()
+
+            async def slow(step: int) -> None:
+                copying.set()
+                await goes_on.wait()
+                await begin(step)
+
+            monkeypatch.setattr(rank, "begin_save", slow)
+            beginning = asyncio.create_task(service.begin(1))
+            await copying.wait()
+            waiting = asyncio.create_task(service.wait(1))
+            await asyncio.sleep(0.05)
+            goes_on.set()
+            await beginning
+            assert await waiting == newest(tmp_path)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.e2e
 def test_a_disk_of_another_rank_that_fails_costs_a_checkpoint(
     make_config: MakeConfig, tmp_path: Path

@@ -99,7 +99,7 @@ def _outcome(row: Row, key: str, theirs: Theirs) -> Outcome:
         return row.convert(value, theirs)
     except InputError as error:
         return Outcome("refused", str(error))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError, OSError) as error:
         return Outcome("refused", f"{value!r} is no value for it ({error})")
 
 

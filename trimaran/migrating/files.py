@@ -159,6 +159,10 @@ def _remove(values: dict[str, Any], key: str) -> None:
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Dotted keys. Hydra's `defaults:` and `_target_:` are dropped: they say what our tables know."""
     flat: dict[str, Any] = {}
+    if prefix.count(".") > DEPTH:  # YAML's aliases can do that
+        raise InputError(
+            f"{prefix[:80]}…: holds itself, or more than {DEPTH} sections in each other"
+        )
     for name, value in tree.items():
         key = f"{prefix}{name}"
         if name == "_target_" or key.partition(".")[0] in HYDRAS:

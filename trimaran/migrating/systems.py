@@ -17,5 +17,5 @@ def recognize(keys: Iterable[str]) -> System | None:
 
     Example: recognize(["actor_rollout_ref.rollout.n"]) is SYSTEMS["verl"]
     """
-    found = list(keys)
+    found = list(map(str, keys))  # YAML has keys of other types
     return next((system for system in SYSTEMS.values() if system.is_mine(found)), None)
