@@ -63,6 +63,10 @@ def test_checkouts_that_differ_in_one_file_are_told(tmp_path: Path) -> None:
         (tmp_path / name / "trimaran" / "doctor" / "wire.py").write_text(text)
         told.append(digest_of(tmp_path / name / "trimaran"))
     assert told[0] == told[1] != told[2]
+    (tmp_path / "a" / "trimaran" / ".#wire.py").symlink_to(
+        "an editor's lock, of nothing that is there"
+    )
+    assert digest_of(tmp_path / "a" / "trimaran") == told[0]
     (tmp_path / "b" / "trimaran" / "doctor" / "wire.py").rename(
         tmp_path / "b" / "trimaran" / "wire.py"
     )
@@ -215,6 +219,29 @@ def test_a_probe_uses_the_interface_of_its_address_unless_the_shell_says_another
     assert (shown["NCCL_SOCKET_IFNAME"], shown["HCCL_IF_IP"]) == ("=eth1", "10.0.0.2")
     assert shown["HCCL_SOCKET_IFNAME"] == "eth0"
     assert shown["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
+
+
+@pytest.mark.parametrize("error", [PermissionError("no netlink"), InputError("not listed")])
+def test_a_probe_does_without_interfaces_where_the_kernel_does_not_tell_them(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise error
+
+    monkeypatch.setattr(listening_doctor, "read_interfaces", refuse)
+    shown = listening_doctor.probe_environment("127.0.0.1")
+    assert shown == {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+
+@pytest.mark.e2e
+def test_what_a_library_prints_is_not_taken_for_what_a_probe_tells() -> None:
+    """As NCCL does by NCCL_DEBUG."""
+    code = (
+        "from services.weight_sync.transports.link_probe import take_stdout; import os;"
+        "told = take_stdout(); os.write(1, b'NCCL INFO'); print('{}', file=told, flush=True)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (ran.stdout, ran.stderr) == ("{}\n", "NCCL INFO")
 
 
 @pytest.mark.parametrize(

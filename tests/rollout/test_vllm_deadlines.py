@@ -13,6 +13,7 @@ import pytest
 
 from services.rollout.engine import GenerationRequest
 from services.rollout.vllm import engine as vllm_engine
+from services.rollout.vllm import workers as vllm_workers
 from services.rollout.vllm.engine import VllmEngine
 from services.rollout.vllm.plugin import BACKEND
 from services.rollout.vllm.stream import VllmStream
@@ -132,6 +133,25 @@ def writes(llm):
 def test_changes_alone_are_prepared_before_the_pause_and_written_in_it(engine, llm, writes):
     asyncio.run(engine.load_weights(PATCHED, NEW))
     assert llm.events == CHANGES
+
+
+def test_long_steps_do_not_make_the_preparation_long(monkeypatch):
+    """The core takes one call a step: with steps of 1 s, 2 s of work by 20 ms would take 100 s of a commit."""
+    now, left = [0.0], [2.0]
+
+    class BusyWorkers(VllmWorkers):
+        async def _call(self, method, *args):
+            if method == "begin_changes":
+                return [""]
+            (seconds,) = args
+            now[0] += 1.0 + seconds
+            left[0] -= seconds
+            return [("", left[0] <= 0)]
+
+    monkeypatch.setattr(vllm_workers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    workers = BusyWorkers(None, BACKEND)
+    assert asyncio.run(workers.prepare_changes({"changes": {"path": "/here"}}))
+    assert now[0] < 6
 
 
 @pytest.mark.parametrize(

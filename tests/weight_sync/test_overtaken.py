@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.weight_sync.fakes import World
+from tests.weight_sync.fakes import CALLER, World
 from tests.weight_sync.test_coordinator import join, names, publish, publish_all, running, until
 from trimaran.types import VersionId
 
@@ -50,5 +50,23 @@ def test_who_is_overtaken_in_the_pause_after_its_fault_does_not_take_part(tmp_pa
                 await publish(coordinator, world, step)
             assert names(coordinator) == ["a"]
             assert "b stages 0.2" not in " ".join(world.events)
+
+    asyncio.run(scenario())
+
+
+def test_who_is_cut_off_by_the_turn_of_a_trainer_on_its_devices_takes_part_afterwards(tmp_path):
+    async def scenario():
+        async with running(world := World(), tmp_path) as coordinator:
+            await join(coordinator, world, "a", "b")
+            await publish_all(coordinator, world)
+            tried = catch_up_slowly(world)
+            world.replicas["b"].commit = "gone"
+            await publish(coordinator, world, 2)
+            world.replicas["b"].commit = "ok"
+            await until(lambda: tried == [2])
+            await coordinator.sleep(CALLER)
+            await publish(coordinator, world, 3)
+            await until(lambda: names(coordinator) == ["a", "b"])
+            assert tried == [2]
 
     asyncio.run(scenario())

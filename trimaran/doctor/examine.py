@@ -119,6 +119,8 @@ def digest_of(*folders: Path) -> str:
     digest = hashlib.sha256()
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):
+            if not path.is_file():  # an editor's lock is a link to nowhere
+                continue
             name = path.relative_to(folder.parent).as_posix()
             digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return digest.hexdigest()[:12]

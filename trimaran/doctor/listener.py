@@ -12,17 +12,18 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import IO, Any
 
 from trimaran.device import AUTOLOAD
 from trimaran.doctor.examine import examine, facts_for_others
 from trimaran.doctor.system import System
 from trimaran.doctor.wire import CALL_SECONDS, CHUNK, CONNECT_SECONDS, Line, dial, greet
-from trimaran.errors import TrimaranError, UnavailableError
+from trimaran.errors import InputError, TrimaranError, UnavailableError
 from trimaran.launch.environment import network_environment
 from trimaran.network import Host, family_of, read_interfaces, split
 from trimaran.tls import socket_tls
@@ -135,38 +136,50 @@ class Listener:
             )
         meet = ("--meet", str(asked["meet"])) if asked.get("meet") else ()
         options = ("--device", str(asked["device"]), "--address", self.host, *meet)
+        with tempfile.TemporaryFile("w+", errors="replace") as said:
+            first, failed = self._run_probe(line, options, said, is_host=not meet)
+            if failed:
+                said.seek(0)
+                lines = [text for text in said if text.strip()]
+                raise UnavailableError(
+                    lines[-1].strip() if lines else "the other end did not come in time"
+                )
+        return json.loads(first)
+
+    def _run_probe(
+        self, line: Line, options: Sequence[str], said: IO[str], is_host: bool
+    ) -> tuple[str, bool]:
+        """Its first line, and whether it failed. `said`: takes its stderr, however much libraries print."""
         probe = subprocess.Popen(
             [sys.executable, "-m", PROBE, *options],
             env=probe_environment(self.host),
             stdin=subprocess.PIPE,  # nobody writes; it ends where this is closed, as with us
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=said,
             text=True,
         )
         line.socket.settimeout(PROBE_SECONDS + CALL_SECONDS)
         timer = threading.Timer(PROBE_SECONDS, probe.kill)
         timer.start()
         try:
-            assert probe.stdout and probe.stderr
+            assert probe.stdout
             first = probe.stdout.readline()
-            if not meet and first:
+            if is_host and first:
                 line.send(json.loads(first))
-            errors = probe.stderr.read()
-            probe.wait()
+            return first, probe.wait() != 0
         finally:
             timer.cancel()
             with suppress(OSError):
                 probe.kill()
             probe.wait()
-        if probe.returncode:
-            lines = [text for text in errors.splitlines() if text.strip()]
-            raise UnavailableError(lines[-1] if lines else "the other end did not come in time")
-        return json.loads(first)
 
 
 def probe_environment(address: str) -> dict[str, str]:
     """As `trimaran serve` has it: libraries use the interface of this address, unless the shell says
     another one, and torch loads no plugin by itself."""
-    own = [one for one in read_interfaces() if one.address == address]
+    try:
+        own = [one for one in read_interfaces() if one.address == address]
+    except (OSError, InputError):  # a sandbox without netlink
+        own = []
     shown = network_environment(Host(address, own[0].name), {}) if own else {}
     return {**shown, **os.environ, AUTOLOAD: "0"}

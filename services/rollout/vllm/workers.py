@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -59,9 +60,12 @@ class VllmWorkers:
         if not description.get("changes"):
             return False
         reasons = await self._call("begin_changes", description)
-        is_ready = False
+        is_ready, seconds = False, SLICE_SECONDS
         while not is_ready and not any(reasons):
-            answers = await self._call("prepare_changes", SLICE_SECONDS)
+            began = time.monotonic()
+            answers = await self._call("prepare_changes", seconds)
+            # As long as the step before it: at long prompts a commit would end in many short ones.
+            seconds = max(SLICE_SECONDS, time.monotonic() - began - seconds)
             reasons = [why for why, _ in answers]
             is_ready = all(ready for _, ready in answers)
         if any(reasons) and not self._is_told:

@@ -151,8 +151,7 @@ class CatchUps:
                 if former.key == member.key and self._targets.get(member.name) == live:
                     continue
                 task.cancel()
-                if former.key == member.key and not self._seconds_left(member):
-                    self._pool.members.tell(member, Member.overtake)
+                self._overtake(former)
             if member.name not in self._held_off:
                 self._targets[member.name] = live
                 task = asyncio.create_task(self._run(member), name=f"catch-up of {member.name}")
@@ -164,8 +163,11 @@ class CatchUps:
         self._rests = True
 
     async def rest(self) -> None:
-        """The same, and those that are under way end."""
+        """The same, and those that are under way end: the next version comes before any goes on."""
         self.begin_rest()
+        for member, task in self._tasks.values():
+            if not task.done():
+                self._overtake(member)
         await self._stop(list(self._tasks))
 
     def go_on(self) -> None:
@@ -205,6 +207,11 @@ class CatchUps:
                 logger.warning("%s could not be brought up: %s", member.name, error)
             if members.newest(member) == before:
                 await asyncio.sleep(self._pauses.first_retry)  # nobody can give it yet
+
+    def _overtake(self, member: Member) -> None:
+        """Its catch-up is cut off. In the pause after a fault there was none."""
+        if not self._seconds_left(self._pool.members.newest(member)):
+            self._pool.members.tell(member, Member.overtake)
 
     def _seconds_left(self, member: Member) -> float:
         """Of the pause after its last fault, which goes on however closely publications follow each other."""

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch._C._distributed_c10d import Store, TCPStore
@@ -42,13 +42,14 @@ def main() -> None:
     parser.add_argument("--meet", default="")
     options = parser.parse_args()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    told = take_stdout()
     device, rank = pick(options.device), 1 if options.meet else 0
     device.activate()
     if options.meet:
         store: Store = TCPStore(*split(options.meet), 2, False, TIMEOUT, False)
     else:
         listener = Host(options.address).listen()
-        print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
+        print(json.dumps({"port": listener.getsockname()[1]}), file=told, flush=True)
         store = host_tcp_store(listener, TIMEOUT.total_seconds())
     group = TransferGroup(group_id=1, nonce="", world_size=2, rendezvous="")
     make = MAKE_PROCESS_GROUP[device.backend]
@@ -56,11 +57,19 @@ def main() -> None:
     seconds = _time(process_group, device, 1, 2 * NUM_ROUNDS)
     each = _time(process_group, device, SIZE, NUM_SENT)
     if rank == 1:
-        print(json.dumps({"seconds": seconds * 2, "bytes_per_second": SIZE / each}), flush=True)
+        result = {"seconds": seconds * 2, "bytes_per_second": SIZE / each}
+        print(json.dumps(result), file=told, flush=True)
     store.set(f"done-{rank}", "")
     store.wait(["done-0", "done-1"], TIMEOUT)  # rank 0 holds the store
     if not device.on_host:
         end_process_group(device.backend, process_group, abort=False)
+
+
+def take_stdout() -> IO[str]:
+    """For our lines alone. What libraries print there, as NCCL does by NCCL_DEBUG, goes to stderr."""
+    own = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return own
 
 
 def _end_with_parent() -> None:
