@@ -105,6 +105,10 @@ class Policy(Protocol):
         must call."""
         ...
 
+    def end_step(self) -> None:
+        """Forgets what its passes had in common, such as features of images."""
+        ...
+
     def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
         """bool, like `flags`: which are set on any rank. All ranks must call."""
         ...
@@ -171,6 +175,7 @@ def train_step(
         **token_metrics(policy, algorithm, totals, norms, values.kl_coefficient, made),
         **policy.take_metrics(),
     }
+    policy.end_step()
     seconds = time.perf_counter() - begin
     metrics["trainer/seconds"] = seconds
     metrics["trainer/tokens_per_second"] = metrics["trainer/packed_tokens"] / seconds

@@ -104,6 +104,9 @@ class PlainPolicy:
     def take_metrics(self) -> dict[str, float]:
         return {}
 
+    def end_step(self) -> None:
+        """Nothing is kept."""
+
     def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
         return flags
 

@@ -66,7 +66,8 @@ class Plan:
 
     def peak_on_host(self) -> int:
         passing = (rank.passing(self.tokens) for rank in self.ranks)
-        return self.sure_on_host() + (sum(passing) if self.trains_on_host else 0)
+        features = sum(rank.features for rank in self.ranks)
+        return self.sure_on_host() + features + (sum(passing) if self.trains_on_host else 0)
 
     def rank_room(self, room: Room) -> int | None:
         """For one rank's share of the model and of a micro-batch; on a CPU an equal part of what the
@@ -163,6 +164,7 @@ def choices_of(config: RunConfig, on_host: bool) -> Choices:
         recompute=config.trainer.recompute,
         replayed_groups=config.run.groups_per_step if config.trainer.router.replay else 0,
         replayed_epochs=config.algorithm.epochs if config.algorithm.shuffle else 1,
+        seen_groups=config.run.groups_per_step,
         takes_turns=config.is_colocated,
     )
 

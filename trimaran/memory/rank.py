@@ -17,7 +17,7 @@ from trimaran.memory.model import (
     vocabulary,
     whole_parameters,
 )
-from trimaran.memory.tower import tower_bytes
+from trimaran.memory.tower import feature_bytes, tower_bytes
 from trimaran.memory.trained import (
     Trained,
     adapter_parameters,
@@ -60,6 +60,8 @@ class Choices:
     """Of a step, whose choices of experts are replayed."""
     replayed_epochs: int = 1
     """In each of which another data-parallel rank may have a group."""
+    seen_groups: int = 0
+    """Of a step, whose prompts may be images."""
     takes_turns: bool = False
     """`run.pools: colocated`: the device is the rollout's between two steps."""
 
@@ -104,6 +106,8 @@ class RankMemory:
     offload: tuple[str, ...] = ()
     replayed: int = 0
     """On the host: the engine's choices of experts for a step, with `trainer.router.replay`."""
+    features: int = 0
+    """On the host: those of a step's images from end to end of each prompt, where the vision tower is frozen."""
     takes_turns: bool = False
     communicators: int = 0
     """Buffers of collectives, on accelerators."""
@@ -219,6 +223,7 @@ def rank_memory(
         snapshot=size * _sent(model, place),
         offload=choices.offload,
         replayed=_replayed(model, place, work, choices),
+        features=_features(model, place, work, choices),
         takes_turns=choices.takes_turns,
         communicators=0 if choices.on_host else BUFFERS * _num_communicators(model, place, choices),
     )
@@ -257,6 +262,16 @@ def _replayed(model: Model, place: RankPlace, work: Work, choices: Choices) -> i
     own = tokens * min(choices.replayed_epochs, data) // data + min(work.batch_tokens, tokens)
     whole = tokens * model.facts.num_layers if place.rank == 0 else 0
     return model.facts.choice_bytes * (num_layers(model, place) * own + whole)
+
+
+def _features(model: Model, place: RankPlace, work: Work, choices: Choices) -> int:
+    """Of the groups that it computes (services/trainer/megatron/kept_features.py)."""
+    trains = not choices.lora_rank and trained_tower(model, choices.freeze)
+    if place.pipeline or trains:
+        return 0
+    data = place.layout.data
+    groups = -(-choices.seen_groups * min(choices.replayed_epochs, data) // data)
+    return groups * work.prompt * feature_bytes(model)
 
 
 def _updated(trained: Trained, place: RankPlace) -> int:

@@ -40,9 +40,14 @@ def stage_costs(
     costs = [num_layers(model, one) * facts.used_layer_parameters / ranks for one in places]
     costs[-1] += trained * facts.vocab_size * facts.hidden_size / ranks
     if tower := facts.vision:
-        passes = 1 if trained_tower(model, freeze) else FORWARD
+        passes = tower_passes(model, freeze)
         costs[0] += passes * images * tower.merged * tower.depth * tower.block_parameters
     return tuple(costs)
+
+
+def tower_passes(model: Model, freeze: tuple[str, ...]) -> float:
+    """Of the vision tower in an update, 1 being a forward and a backward pass."""
+    return 1 if trained_tower(model, freeze) else FORWARD
 
 
 def update_time(costs: Sequence[float], micro_batches: int, virtual_stages: int = 1) -> float:

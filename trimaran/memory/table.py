@@ -8,6 +8,7 @@ from trimaran.memory.model import num_layers
 from trimaran.memory.plan import GIB, Plan, Room, describe_model, key_value_room
 from trimaran.memory.rank import RankMemory
 from trimaran.memory.stages import stage_costs, waits
+from trimaran.memory.trained import patterns
 
 KIB = 1 << 10
 Row = tuple[str, ...]
@@ -92,6 +93,9 @@ def _trainer(plan: Plan, room: Room) -> list[Row]:
         rows.append(row("on the device all the time", [rank.resident for rank in ranks]))
     if plan.config.trainer.router.replay:
         rows.append(row("choices of experts on the host", [rank.replayed for rank in ranks]))
+    if any(rank.features for rank in ranks):
+        kept = [rank.features for rank in ranks]
+        rows.append(row("features of images on the host, at most", kept))
     if plan.config.is_colocated and not plan.trains_on_host:
         rows.append(row("on the host in the rollout's turn", [rank.away for rank in ranks]))
     known = "?" if largest is None else f"{largest:,}"
@@ -106,7 +110,7 @@ def _stages(plan: Plan) -> list[Row]:
     section, work = plan.config.trainer, plan.work
     layout, virtual = section.layout, section.virtual_stages
     images = work.prompt / work.group_tokens
-    costs = stage_costs(plan.model, layout, images, work.trained, section.freeze)
+    costs = stage_costs(plan.model, layout, images, work.trained, patterns(section))
     share = waits(costs, -(-work.batch_tokens // plan.tokens), virtual)
     places = map(layout.place, range(0, layout.num_ranks, layout.num_ranks // layout.pipeline))
     return [

@@ -7,7 +7,8 @@ each patch:
     e (B (11 C + 2 F) + 3 M C + D)                    Qwen3-VL: layer norms, an MLP of two matrices
     e (B (11 C + 4 F) + 3 C + D) + 4 (2 B + 1) C      Qwen2.5-VL: a gated MLP, RMS norms in float32
 
-Of a tower that is frozen nothing is kept. How many of a prompt's tokens are images nobody knows before a run:
+Of a tower that is frozen nothing is kept for that, but its features for all passes of a step, on the host: with H
+channels of the language model and S layers of deepstack e H (1 + S) bytes for each image token. How many of a prompt's tokens are images nobody knows before a run:
 all of them, as the most that there can be.
 """
 
@@ -29,6 +30,14 @@ def tower_bytes(model: Model, work: Work) -> float:
         return 0.0
     image_token = facts.merged * patch_bytes(facts, model.number_bytes)
     return image_token * work.prompt / work.group_tokens
+
+
+def feature_bytes(model: Model) -> int:
+    """Of one image token; 0 without a tower."""
+    facts = model.facts
+    if facts.vision is None:
+        return 0
+    return model.number_bytes * facts.hidden_size * (1 + facts.vision.num_deepstack)
 
 
 def patch_bytes(facts: VisionFacts, size: int) -> int:

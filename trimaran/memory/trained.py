@@ -7,6 +7,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from trimaran.config import TrainerSection
 from trimaran.freezing import is_frozen
 from trimaran.memory.model import Model, num_layers, vocabulary
 from trimaran.parallel import RankPlace
@@ -89,6 +90,11 @@ def trained_parameters(
     if place.pipeline == 0:
         trained += trained_tower(model, freeze)
     return Trained(split // layout.tensor + whole + trained, experts // layout.expert)
+
+
+def patterns(section: TrainerSection) -> tuple[str, ...]:
+    """Over the names of what does not train: with adapters all of the model."""
+    return ("*",) if section.lora else section.freeze
 
 
 @lru_cache(maxsize=64)

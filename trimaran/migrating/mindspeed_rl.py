@@ -31,6 +31,7 @@ from trimaran.migrating.shared import (
     MEMORY,
     NO_CRITIC,
     NO_KL,
+    ONCE,
     PADDING,
     TURNS,
     WHOLE,
@@ -781,7 +782,7 @@ ROWS: tuple[Row, ...] = (
         " the rule geo3k, whatever verifier_function says",
         _images,
     ),
-    ignored(f"{RL}.reuse_image_embeds", IN_TRAINER, False),
+    ignored(f"{RL}.reuse_image_embeds", ONCE, False),
     ignored(
         f"{RL}.colocate_actor_and_vit",
         f"{IN_TRAINER}; trainer.pipeline_layers [0, N] gives it ranks of its own",

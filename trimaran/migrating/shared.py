@@ -338,6 +338,11 @@ MEMORY = (
     " while it is awake, and may have more (the default is 0.85)"
 )
 IN_TRAINER = "the vision tower is a part of the trainer's model"
+ONCE = (
+    "always so: the completions of a micro-batch share the features of their images, and where trainer.freeze"
+    " matches all of the tower each prompt's are computed once a step, for all passes. A tower that trains"
+    " runs in each pass, as gradients go through it"
+)
 WHOLE = "answers are drawn from the whole distribution, which the loss takes as given"
 BEFORE = "held-out prompts are answered before the first step and at the end"
 NO_CRITIC = "there is no critic here"

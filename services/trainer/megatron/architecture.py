@@ -12,6 +12,8 @@ from services.trainer.megatron.families.family import Family
 from services.trainer.megatron.rope import Rope, parse_rope
 from trimaran.choices import FAMILIES
 from trimaran.errors import InputError
+from trimaran.memory.model import Model
+from trimaran.memory.stages import tower_passes
 from trimaran.model_folder import ModelFacts, language_config, read_model_folder
 
 
@@ -56,15 +58,17 @@ def read_architecture(folder: Path, is_whole: bool = True) -> Architecture:
     return Architecture(facts, family, family.keywords(config), config["rms_norm_eps"], rope)
 
 
-def image_cost(facts: ModelFacts, split: int) -> float:
+def image_cost(facts: ModelFacts, split: int, freeze: tuple[str, ...] = ()) -> float:
     """Of seeing what one image token stands for, in passes of a token through all layers: matrices alone.
 
     `split`: tensor- and context-parallel ranks. They share such a pass, and each has all of the tower.
+    `freeze`: patterns over the names of what does not train.
     """
     if facts.vision is None:
         return 0.0
     layers = facts.num_layers * facts.used_layer_parameters
-    return split * facts.vision.merged * facts.vision.depth * facts.vision.block_parameters / layers
+    tower = facts.vision.merged * facts.vision.depth * facts.vision.block_parameters
+    return tower_passes(Model(facts), freeze) * split * tower / layers
 
 
 def attention_cost(facts: ModelFacts) -> float:

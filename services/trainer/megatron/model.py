@@ -201,7 +201,8 @@ class PackedGPT(GPTModel):
         count = len(hidden)
         first = self._tensor_rank * count if self.config.sequence_parallel else 0
         owned = own_places(images.places_F, self._context, first, count)
-        return look(self.visual, images, hidden, owned)
+        kept = self._images.kept if self._images else None
+        return look(self.visual, images, hidden, owned, kept)
 
     def _chosen_experts(self, packed: Tokens, count: int) -> torch.Tensor | None:
         """Those of this rank's share of so many tokens, padding included; None unless they are replayed."""

@@ -27,9 +27,11 @@ from services.trainer.megatron.bf16_adamw import STATE as BF16_STATE
 from services.trainer.megatron.bf16_adamw import with_bf16_adamw
 from services.trainer.megatron.frozen import frozen_parameters
 from services.trainer.megatron.groups import from_last, gather_rows, sender_group, stage_group
+from services.trainer.megatron.kept_features import KeptFeatures
 from services.trainer.megatron.lora import initial_adapters, switched_off
 from services.trainer.megatron.main_weights import MainWeight, main_weights, mark_parts
 from services.trainer.megatron.mapping import (
+    TOWER,
     check_names,
     list_parts,
     load_weights,
@@ -53,6 +55,8 @@ from services.weight_sync.data.memory import DTYPE_NAMES
 from services.weight_sync.data.snapshot import Part
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError
+from trimaran.memory.model import Model
+from trimaran.memory.trained import patterns, trained_tower
 from trimaran.types import Group, TensorInfo
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -75,6 +79,8 @@ class MegatronPolicy:
         self._all_rules = {**self._rules, **self._adapter_rules}
         tower = architecture.facts.vision
         self._images = ImageReader(config.model.path, tower) if tower else None
+        if self._images and not trained_tower(Model(architecture.facts), patterns(config.trainer)):
+            self._images.kept = KeptFeatures()
         self._senders = sender_group(self._place.layout, config.trainer.step_timeout)
         self._stages = self._make_stages()
         """Of the pipeline, on this rank."""
@@ -126,7 +132,7 @@ class MegatronPolicy:
         tokens = group.prompt_token_ids.count(tower.image_token_id)
         layout = self._config.trainer
         split = layout.tensor_parallel * layout.context_parallel
-        return tokens * image_cost(self._architecture.facts, split)
+        return tokens * image_cost(self._architecture.facts, split, patterns(layout))
 
     def _make_stages(self) -> list[PackedGPT]:
         config = transformer_config(self._architecture, self._config, self._dtype)
@@ -219,6 +225,10 @@ class MegatronPolicy:
     def take_metrics(self) -> dict[str, float]:
         loads = load_metrics(self._loads.take()) if self._loads else {}
         return loads | (self._replays.take_metrics() if self._replays else {})
+
+    def end_step(self) -> None:
+        if self._images and self._images.kept:
+            self._images.kept.clear()
 
     def zero_gradients(self) -> None:
         for one in self._data_parallel:
@@ -409,6 +419,10 @@ class MegatronPolicy:
                 if not weight.requires_grad and f"main.{name}" in state:
                     with torch.no_grad():
                         weight.copy_(state[f"main.{name}"])
+                    if self._images and self._reference and name.startswith(TOWER):
+                        self._images.kept = (
+                            None  # the reference has the folder's tower, another one
+                        )
 
     def _check_state(self, state: Mapping[str, torch.Tensor], num_updates: int) -> None:
         specs = specs_of(state)

@@ -3,7 +3,8 @@
     PNG ─▶ processor ─▶ patches ─▶ tower ─▶ features ─▶ the embeddings at the image's places
                                        └──▶ features of inner blocks ─▶ added to what the first layers give
 
-The tower runs once a micro-batch, for all prompts in it; the completions of a prompt read what that gave.
+The tower runs once a micro-batch, for all prompts in it; the completions of a prompt read what that gave. Where
+nothing of it trains, it runs once a step for each prompt, and other micro-batches and passes read what is kept.
 Its weights stand on every tensor-parallel rank of the first stage. Each of them computes all features, and
 takes those at the places of its own tokens.
 
@@ -24,6 +25,7 @@ import torch
 from megatron.core.transformer import TransformerConfig
 
 from services.trainer.megatron.context import ContextSplit
+from services.trainer.megatron.kept_features import KeptFeatures, SeenPrompt, see
 from services.trainer.megatron.positions import Grid, Places, prompt_positions
 from services.trainer.prompt_images import PromptImages
 from trimaran.errors import InputError
@@ -49,10 +51,7 @@ Prompts = tuple[PromptImages, ...]
 class SeenImages:
     """Of a micro-batch, on the host. `ImageReader.read` makes it."""
 
-    patches: torch.Tensor
-    """float32 [patches, numbers of one], of all images."""
-    grids: torch.Tensor
-    """int64 [images, 3]: patches in time, height and width."""
+    prompts: tuple[SeenPrompt, ...]
     places_F: torch.Tensor
     """Among N, in the order of the tower's features."""
     positions: dict[int, Places]
@@ -63,8 +62,11 @@ class ImageReader:
     """Decoding takes a core longer than a device needs for the image, so a thread reads those of the next
     micro-batch while one is computed.
 
-    Example: ImageReader(folder, facts.vision).read(packed.images).patches
+    Example: ImageReader(folder, facts.vision).read(packed.images).prompts
     """
+
+    kept: KeptFeatures | None = None
+    """Of a step. None where the tower trains, and so has to run in each pass."""
 
     def __init__(self, folder: Path, facts: VisionFacts) -> None:
         """`folder`: of a vision-language model. Raises InputError where its processor cannot be read."""
@@ -95,20 +97,29 @@ class ImageReader:
         return seen
 
     def _read(self, prompts: Prompts) -> SeenImages:
-        processed = [self._process(one) for one in prompts]
+        seen: list[SeenPrompt] = []
         places: list[torch.Tensor] = []
         positions: dict[int, Places] = {}
-        for prompt, images in zip(prompts, processed, strict=True):
+        for prompt in prompts:
+            images = self._see(prompt)
             is_image = torch.tensor(prompt.token_ids) == self._processor.image_token_id
             self._check(prompt, images, is_image)
+            seen.append(images)
             places.append(is_image.nonzero()[:, 0] + prompt.start)
             grids = [self._merged(*grid) for grid in images.grids.tolist()]
             positions[prompt.group] = prompt_positions(is_image, grids)
-        return SeenImages(
-            patches=torch.cat([torch.from_numpy(one.patches) for one in processed]),
-            grids=torch.cat([torch.from_numpy(one.grids) for one in processed]),
-            places_F=torch.cat(places),
-            positions=positions,
+        return SeenImages(tuple(seen), places_F=torch.cat(places), positions=positions)
+
+    def _see(self, prompt: PromptImages) -> SeenPrompt:
+        if self.kept and (known := self.kept.find(prompt.images)):
+            return known
+        processed = self._process(prompt)
+        return SeenPrompt(
+            images=prompt.images,
+            digest=processed.digest,
+            grids=torch.from_numpy(processed.grids),
+            num_places=sum(map(self._processor.num_tokens, processed.grids)),
+            patches=torch.from_numpy(processed.patches),
         )
 
     def _process(self, prompt: PromptImages) -> ProcessedImages:
@@ -117,18 +128,17 @@ class ImageReader:
         except InputError as error:
             raise InputError(f"{prompt.prompt_id}: {error}") from None
 
-    def _check(self, prompt: PromptImages, images: ProcessedImages, is_image: torch.Tensor) -> None:
+    def _check(self, prompt: PromptImages, images: SeenPrompt, is_image: torch.Tensor) -> None:
         if images.digest != prompt.digest:
             raise InputError(
                 f"{prompt.prompt_id}: its images give other patches here ({images.digest}) than in the"
                 f" rollout ({prompt.digest or 'none'}); use the same model folder, transformers and"
                 " Pillow on both sides"
             )
-        wanted = sum(self._processor.num_tokens(grid) for grid in images.grids)
-        if wanted != (found := int(is_image.sum())):
+        if images.num_places != (found := int(is_image.sum())):
             raise InputError(
-                f"{prompt.prompt_id}: its images take {wanted} tokens, and its prompt has {found} places"
-                " for them; the rollout made the prompt, so this is a fault of its engine"
+                f"{prompt.prompt_id}: its images take {images.num_places} tokens, and its prompt has {found}"
+                " places for them; the rollout made the prompt, so this is a fault of its engine"
             )
 
     def _merged(self, frames: int, height: int, width: int) -> Grid:
@@ -169,19 +179,20 @@ class Deepstack:
 
 
 def look(
-    tower: Any, images: SeenImages, hidden_n1C: torch.Tensor, owned: tuple[Any, torch.Tensor]
+    tower: Any,
+    images: SeenImages,
+    hidden_n1C: torch.Tensor,
+    owned: tuple[Any, torch.Tensor],
+    kept: KeptFeatures | None = None,
 ) -> tuple[torch.Tensor, Deepstack]:
     """The embeddings with features at the images' places, and what later layers add.
 
-    `owned`: of `own_places`.
+    `owned`: of `own_places`. `kept`: features that other passes have computed, or will read.
     """
     dtype, device = hidden_n1C.dtype, hidden_n1C.device
-    out = tower(
-        images.patches.to(device, dtype), grid_thw=images.grids.to(device), return_dict=True
-    )
+    features = (kept.see if kept else see)(tower, images.prompts, dtype, device)
     own, rows = owned[0], owned[1].to(device)
-    features = [out.pooler_output, *(getattr(out, "deepstack_features", None) or ())]
-    first, *deeper = (one[own].to(dtype) for one in features)
+    first, *deeper = (one[own] for one in features)
     hidden = hidden_n1C.index_copy(0, rows, first[:, None])
     leaves = [one.detach().requires_grad_(one.requires_grad) for one in deeper]
     if deeper:

@@ -104,5 +104,12 @@ def test_a_frozen_tower_does_not_train_and_keeps_nothing() -> None:
     # Of 12 packed tokens 6 may be of images, four patches each.
     patch = 2 * (2 * (11 * 4 + 4 * 6) + 3 * 4 + 3 * 1 * 2 * 2) + 4 * 5 * 4
     assert trained.layers_token - frozen.layers_token == 4 * patch * 6 / 12
+    kept = Choices(freeze=("visual.*",), seen_groups=5)
+    two = Layout(data=2).place(0)
+    assert rank_memory(model, two, work, kept).features == 3 * work.prompt * 2 * FACTS.hidden_size
+    deep = replace(model.facts, vision=replace(TOWER, num_deepstack=3))
+    foreseen = rank_memory(Model(deep), two, work, kept).features
+    assert foreseen == 4 * 3 * work.prompt * 2 * FACTS.hidden_size
+    assert rank_memory(model, place, work, Choices(seen_groups=5)).features == 0
     blocks = rank_memory(model, place, work, Choices(freeze=("visual.blocks.*",)))
     assert blocks.trained - frozen.trained == 2 * (PATCHES + MERGER)
