@@ -167,8 +167,8 @@ MUTATIONS = (
     Mutation(
         "a replica whose catch-up is overtaken by each version takes part in a publication",
         "services/weight_sync/control/catch_up.py",
-        "                    self._pool.members.tell(member, Member.overtake)\n",
-        "                    pass\n",
+        "            self._pool.members.tell(member, Member.overtake)\n",
+        "            pass\n",
         (
             "tests/weight_sync/test_overtaken.py"
             "::test_who_is_overtaken_by_a_version_takes_part_in_the_next_one",
