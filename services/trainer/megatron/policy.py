@@ -25,13 +25,13 @@ from services.trainer.megatron.adapter_rules import adapter_rules
 from services.trainer.megatron.architecture import Architecture, attention_cost, image_cost
 from services.trainer.megatron.bf16_adamw import STATE as BF16_STATE
 from services.trainer.megatron.bf16_adamw import with_bf16_adamw
+from services.trainer.megatron.family_rules import TOWER
 from services.trainer.megatron.frozen import frozen_parameters
 from services.trainer.megatron.groups import from_last, gather_rows, sender_group, stage_group
 from services.trainer.megatron.kept_features import KeptFeatures
 from services.trainer.megatron.lora import initial_adapters, switched_off
 from services.trainer.megatron.main_weights import MainWeight, main_weights, mark_parts
 from services.trainer.megatron.mapping import (
-    TOWER,
     check_names,
     list_parts,
     load_weights,
