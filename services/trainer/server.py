@@ -178,9 +178,8 @@ class Saves:
         unless it is the last."""
         last = self._last
         if last is None or last[0] != step:
-            async with (
-                self._beginning
-            ):  # its copy may still be made, for a caller that has gone away
+            # Its copy may still be made, for a caller that has gone away.
+            async with self._beginning:
                 last = self._last
         if last and last[0] == step:
             return await asyncio.shield(last[1])

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from services.weight_sync.control.coordinator import Coordinator
 from tests.weight_sync.fakes import CALLER, World
 from tests.weight_sync.test_coordinator import join, names, publish, publish_all, running, until
 from trimaran.types import VersionId
@@ -20,16 +21,22 @@ def catch_up_slowly(world: World) -> list[int]:
     return tried
 
 
+async def catch_up_after_a_fault(coordinator: Coordinator, world: World) -> list[int]:
+    """Version 2 finds "b" away, and "b" is then being brought up to it. Returns as `catch_up_slowly`."""
+    await join(coordinator, world, "a", "b")
+    await publish_all(coordinator, world)
+    tried = catch_up_slowly(world)
+    world.replicas["b"].commit = "gone"
+    await publish(coordinator, world, 2)
+    world.replicas["b"].commit = "ok"
+    await until(lambda: tried == [2])
+    return tried
+
+
 def test_who_is_overtaken_by_a_version_takes_part_in_the_next_one(tmp_path):
     async def scenario():
         async with running(world := World(), tmp_path) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world)
-            tried = catch_up_slowly(world)
-            world.replicas["b"].commit = "gone"
-            await publish(coordinator, world, 2)
-            world.replicas["b"].commit = "ok"
-            await until(lambda: tried == [2])
+            tried = await catch_up_after_a_fault(coordinator, world)
             await publish(coordinator, world, 3)
             assert "b stages 0.3" not in " ".join(world.events)
             await until(lambda: tried == [2, 3])
@@ -57,13 +64,7 @@ def test_who_is_overtaken_in_the_pause_after_its_fault_does_not_take_part(tmp_pa
 def test_who_is_cut_off_by_the_turn_of_a_trainer_on_its_devices_takes_part_afterwards(tmp_path):
     async def scenario():
         async with running(world := World(), tmp_path) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world)
-            tried = catch_up_slowly(world)
-            world.replicas["b"].commit = "gone"
-            await publish(coordinator, world, 2)
-            world.replicas["b"].commit = "ok"
-            await until(lambda: tried == [2])
+            tried = await catch_up_after_a_fault(coordinator, world)
             await coordinator.sleep(CALLER)
             await publish(coordinator, world, 3)
             await until(lambda: names(coordinator) == ["a", "b"])

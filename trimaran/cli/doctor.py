@@ -140,9 +140,9 @@ def _measure(
 
 def has_collectives(config: RunConfig | None, num_hosts: int) -> bool:
     """Between hosts: weights, gradients, or the activations of a large replica."""
-    if config is None or num_hosts == 1:
-        return num_hosts > 1 or (
-            config is not None and config.weight_sync.transport == "collective"
-        )
+    if config is None:
+        return num_hosts > 1
+    if num_hosts == 1:
+        return config.weight_sync.transport == "collective"
     by_relay = config.weight_sync.transport == "relay"
     return not by_relay or config.num_trainer_ranks > 1 or config.rollout.hosts > 1

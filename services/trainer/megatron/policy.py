@@ -419,10 +419,9 @@ class MegatronPolicy:
                 if not weight.requires_grad and f"main.{name}" in state:
                     with torch.no_grad():
                         weight.copy_(state[f"main.{name}"])
+                    # The reference has the folder's tower, which is then another one.
                     if self._images and self._reference and name.startswith(TOWER):
-                        self._images.kept = (
-                            None  # the reference has the folder's tower, another one
-                        )
+                        self._images.kept = None
 
     def _check_state(self, state: Mapping[str, torch.Tensor], num_updates: int) -> None:
         specs = specs_of(state)
