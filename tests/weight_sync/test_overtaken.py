@@ -5,6 +5,7 @@ import asyncio
 from services.weight_sync.control.coordinator import Coordinator
 from tests.weight_sync.fakes import CALLER, World
 from tests.weight_sync.test_coordinator import join, names, publish, publish_all, running, until
+from trimaran.config import WeightSyncSection
 from trimaran.types import VersionId
 
 
@@ -43,6 +44,29 @@ def test_who_is_overtaken_by_a_version_takes_part_in_the_next_one(tmp_path):
             await publish(coordinator, world, 4)
             await until(lambda: names(coordinator) == ["a", "b"])
             assert tried == [2, 3]
+
+    asyncio.run(scenario())
+
+
+def test_who_takes_part_and_hangs_in_its_read_back_holds_up_one_publication(tmp_path):
+    """Until its read-back has its deadline; then it takes part after twice as many versions."""
+    config = WeightSyncSection(prove_timeout=0.3)
+
+    async def scenario():
+        async with running(world := World(), tmp_path, config) as coordinator:
+            tried = await catch_up_after_a_fault(coordinator, world)
+            await publish(coordinator, world, 3)
+            await until(lambda: tried == [2, 3])
+            world.replicas["b"].proof = "silent"
+            await publish(coordinator, world, 4)
+            await until(lambda: "b reads back nothing and hangs" in world.events)
+            await publish(coordinator, world, 5)
+            assert "read-back of 0.4" in coordinator.routing().unroutable["b"]
+            for step in (6, 7, 8):
+                await until(lambda: tried[-1] == step - 1)  # noqa: B023
+                await publish(coordinator, world, step)
+        stages = [event.split()[2] for event in world.events if event.startswith("b stages")]
+        assert stages == ["0.1", "0.2", "0.4", "0.8"]
 
     asyncio.run(scenario())
 
