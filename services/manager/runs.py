@@ -392,6 +392,7 @@ class Runs:
         if process not in addresses:
             known = ", ".join(sorted(addresses)) or "none at the moment"
             raise NotFoundError(f"process: {run_id} has no {process!r}; there are: {known}")
+        await self._manager.prepared(run_id)  # a run of another manager's has no token here before
         folder = Path(self._of(client, run_id).folder)
         trust = (await asyncio.to_thread(RunContext.in_folder, folder)).trust
         try:

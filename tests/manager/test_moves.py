@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from services.manager.folders import Deployment, prepare
+from services.manager.records import Managed
 from tests.manager.fakes import FakeLauncher, managing
 from tests.manager.test_external import ELSEWHERE
 from tests.manager.test_runs import ANN, asynchronous, create, started
@@ -55,8 +59,13 @@ async def test_a_process_without_an_address_is_not_asked(tmp_path: Path) -> None
 
 @asynchronous
 async def test_a_manager_on_another_host_goes_on_with_runs_where_it_has_the_secret(
-    tmp_path: Path, shared_redis: RedisServer
+    tmp_path: Path, shared_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def prepare_slowly(run: Managed, deployment: Deployment) -> None:
+        time.sleep(0.3)  # a question that comes meanwhile waits for the token
+        prepare(run, deployment)
+
+    monkeypatch.setattr("services.manager.manager.prepare", prepare_slowly)
     secret, other_secret = tmp_path / "secret", tmp_path / "other"
     secret.write_text("the operators secret".replace(" ", "-") + "\n")
     other_secret.write_text("a" * 32)
@@ -75,21 +84,23 @@ async def test_a_manager_on_another_host_goes_on_with_runs_where_it_has_the_secr
     assert trust.token and trust.token != secret.read_text().strip()
     assert trust.token not in json.dumps(records)
     (tmp_path / "1").rename(tmp_path / "gone")
-    server = rpc.Server("127.0.0.1:0", [], trust=trust)
-    server.metrics.show(CONTROLLER_STEP, lambda: 3)
-    await server.start()
-    await processes.store.put(endpoints_key(run_id), {"controller": server.address})
 
     async def asked_by(folder: Path, file: Path) -> str:
         async with managing(folder, FakeLauncher(), store=url, service_token=file) as served:
             return await served.runs.process_metrics(ANN, run_id, "controller")
 
-    with pytest.raises(StateError, match="has another token than this manager"):
-        await asked_by(tmp_path / "2", other_secret)
-    (tmp_path / "2").rename(tmp_path / "gone-2")
-    assert f"{CONTROLLER_STEP.name} 3" in await asked_by(tmp_path / "3", secret)
-    await server.stop()
-    await processes.store.close()
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(processes.store.close)
+        server = rpc.Server("127.0.0.1:0", [], trust=trust)
+        server.metrics.show(CONTROLLER_STEP, lambda: 3)
+        await server.start()
+        # gRPC's thread outlives a loop that leaves a server behind, and hangs or ends the process.
+        stack.push_async_callback(server.stop)
+        await processes.store.put(endpoints_key(run_id), {"controller": server.address})
+        with pytest.raises(StateError, match="has another token than this manager"):
+            await asked_by(tmp_path / "2", other_secret)
+        (tmp_path / "2").rename(tmp_path / "gone-2")
+        assert f"{CONTROLLER_STEP.name} 3" in await asked_by(tmp_path / "3", secret)
 
 
 @asynchronous

@@ -172,12 +172,12 @@ async def test_a_thousand_watchers_and_a_slow_one(tmp_path: Path) -> None:
         for i in range(1000)
     ]
     processes = FakeProcesses(store, run)
-    for step in range(60):
-        await processes.emit(EventKind.STEP, Run("demo", RunState.RUNNING, step, 60), loss=1.0)
+    for step in range(24):
+        await processes.emit(EventKind.STEP, Run("demo", RunState.RUNNING, step, 24), loss=1.0)
     await until(lambda: tails.num_watchers == 1000)
     over.set()
     seen = await asyncio.gather(*tasks)
-    assert all(each == list(range(1, 61)) for each in seen)
+    assert all(each == list(range(1, 25)) for each in seen)
     assert tails.num_watchers == 0
     await stores.close()
     await store.close()
