@@ -1,7 +1,8 @@
 """What the allocator's and OpenMP's settings of the services are worth in a live run.
 
 Sides are runs of `trimaran train` that differ in environment variables only: those of
-`trimaran.launch.environment.COMPUTE`, or what it had before. A group whose answers all score the
+`trimaran.launch.environment`, or what stood there before. One side is the same as `now` in each mode, and
+shows the noise. A group whose answers all score the
 same trains nothing, so the figure of a run is seconds a packed token, not seconds a step. The first
 steps are left out: they touch their memory for the first time.
 """
@@ -21,7 +22,8 @@ BEFORE = {"MALLOC_ARENA_MAX": "8", "GOMP_SPINCOUNT": "0"}
 SIDES: dict[str, Mapping[str, str]] = {
     "now": {},
     "before": BEFORE,
-    "without_spinning": {"GOMP_SPINCOUNT": "0"},
+    "without_spinning": {"GOMP_SPINCOUNT": "0"},  # now, where the run is asynchronous
+    "spinning": {"GOMP_SPINCOUNT": "2000"},  # now, where it is synchronous
     "spinning_longer": {"GOMP_SPINCOUNT": "20000"},
 }
 MODES = {"synchronous": (), "asynchronous": ("run.max_lag=1",)}

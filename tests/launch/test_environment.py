@@ -61,6 +61,17 @@ def test_the_shells_own_settings_win_but_for_the_threads(config: RunConfig) -> N
     assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
 
 
+@pytest.mark.parametrize(("max_lag", "spins"), [(0, "2000"), (1, "0")])
+def test_threads_spin_where_one_engine_computes_at_a_time(
+    config: RunConfig, max_lag: int, spins: str
+) -> None:
+    tree = config_to_tree(config)
+    run = parse_config(tree | {"run": tree["run"] | {"max_lag": max_lag}})
+    for kind in ("rollout", "trainer"):
+        assert service_environment(run, kind, {})["GOMP_SPINCOUNT"] == spins
+    assert "GOMP_SPINCOUNT" not in service_environment(run, "reward", {})
+
+
 HOST = Host("10.0.0.7", "eth1", range(30000, 30100))
 
 

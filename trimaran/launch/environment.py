@@ -27,8 +27,8 @@ COMMON = {
 }
 
 COMPUTE = {
-    # The services share the machine's cores: a thread that waits spins for some microseconds, as
-    # long as the pause between two operations, and then sleeps.
+    # A thread that waits spins for some microseconds, as long as the pause between two operations,
+    # and then sleeps.
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "2000",
     # Keep freed memory and use huge pages: 9 % less time in training, more in generation. With one
@@ -39,6 +39,10 @@ COMPUTE = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
 }
+
+BOTH_BUSY = {"GOMP_SPINCOUNT": "0"}
+"""Of runs that generate while they train: on shared cores a thread that spins holds up the other engine.
+`python -m benchmarks.run waiting` measures that, too."""
 
 NUMBERED = ("rollout", "follower", "trainer")
 """Kinds of which a run may have several."""
@@ -77,6 +81,8 @@ def service_environment(
     if config.is_colocated and kind == "rollout":
         inherited |= _without_segments(inherited)
     defaults = COMMON | (COMPUTE if kind in NUMBERED else {})
+    if config.run.max_lag and kind in NUMBERED:
+        defaults |= BOTH_BUSY
     if config.network.subnet is None:
         defaults |= network_environment(LOOPBACK, {})
     own = {"rollout": config.rollout, "follower": config.rollout, "trainer": config.trainer}
