@@ -45,13 +45,13 @@ generate either way. Turns need one host and `run.max_lag: 0`, and the launcher 
 Each key is one of these:
 
 - **mapped**: it became a key of ours with the same meaning;
-- **noted**: it became one, and something differs that you should know. The command prints it;
+- **mapped with a note**: it became one, and something differs that you should know. The command prints it;
 - **ignored**: it has no meaning here, and nothing is lost. The new file names each in a comment, with the reason;
 - **refused**: to leave it out would change what is trained. Nothing is written before you give another value or `~key`;
 - **unknown**: it stands in no table. It counts as refused, and the nearest known key is printed.
 
-A key that a file does not have counts with the project's own default, not with ours. The new file has passed the check that
-each run's file has to pass.
+The last line that the command prints counts the keys of each kind. A key that a file does not have counts with the project's
+own default, not with ours. The new file has passed the check that each run's file has to pass.
 
 The examples of GSM8K and Geometry3k of verl, EasyR1, MindSpeed-RL and MindSpeed-MM are imported by our tests, with the values that
 their projects published, and run for three steps with tiny models.
