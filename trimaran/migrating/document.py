@@ -86,10 +86,11 @@ FIGURES = """\
 `metrics: {also: [verl, mindspeed-rl]}` writes a step's numbers by these names too, in the same rows of `metrics.jsonl`, in
 TensorBoard and at the sinks. A name is left out where a step lacks what it is made of.
 
-**What adds up.** With `run.max_lag: 0` phases follow one another, so `timing/all` is at least `timing/rollout` + `timing/update` +
-`timing/resharding_to_infer` + `timing/resharding_to_train` + `timing/non_overlap_rule_reward`. With more, generation goes on while the
-trainer trains, and the sum may be more than the whole: that is what it is for. In any run `timing/all` is at least
-`timing/update` + `timing/resharding_to_infer`.
+**What adds up.** With `run.max_lag: 0` phases follow one another, so `timing/all` is at least `timing/rollout` + `timing/old_log_p` +
+`timing/reference_model` + `timing/update` + `timing/resharding_to_infer` + `timing/resharding_to_train` +
+`timing/non_overlap_rule_reward`. With more, generation goes on while the trainer trains, and the sum may be more than the whole:
+that is what it is for. In any run `timing/all` is at least `timing/old_log_p` + `timing/reference_model` + `timing/update` +
+`timing/resharding_to_infer`.
 
 **Tokens a second.** All formulas count prompt and completion tokens of every completion that came back, and divide by
 the dies of the trainer **and** of all replicas. A card of Atlas A3 is two dies, so its figure is twice that of a die. MindSpeed-RL divides by the dies that do both in
