@@ -74,6 +74,9 @@ TOKENS_PER_SECOND = "controller/step/tokens_per_second"
 PHASE_SECONDS = "controller/phase/{}/seconds"
 """By activity."""
 EXPOSED_SCORING = "controller/scoring/exposed_seconds"
+PART_SECONDS = "trainer/part/{}/seconds"
+"""By part of the trainer's step."""
+VALIDATION_SECONDS = "validation/seconds"
 GREEDY_REWARD = "validation/greedy_reward/mean"
 SAMPLED_REWARD = "validation/sampled_reward/mean"
 GREEDY_CORRECT = "validation/greedy_correct/share"
@@ -86,6 +89,10 @@ IN_TASK = "validation/task/{}/{}"
 AXES = {
     "term": "a rule's name under `reward.rules`; `name.part` for what the rule reports beside its value",
     "activity": "`generating`, `scoring`, `training`, `syncing`, or `waiting`: no batch was ready to train",
+    "part": "`planning`: groups cut and shared out over ranks and micro-batches; `advantages`; `old_logprobs`: the"
+    " policy's own before the first update, where a batch has several updates or the KL term is in the reward;"
+    " `reference_logprobs`, with `reference_onload` and `reference_offload` inside, where the reference waits on the"
+    " host; `gradient`: forward and backward passes of all updates, which also give entropies; `optimizer`",
     "measure": "what `algorithm.loss` or `algorithm.correction` reports of each token, such as"
     " `clipped/share`; docs/algorithms.md has them",
     "transport": "`collective`, `memory` or `relay`",
@@ -252,6 +259,12 @@ METRICS = (
         "trainer/tokens_per_second", "tokens/s", "`trainer/packed_tokens` over `trainer/seconds`"
     ),
     Metric(
+        PART_SECONDS.format("<part>"),
+        "s",
+        "part of `trainer/seconds`; on an accelerator from when the device comes to its beginning until it"
+        " comes to its end",
+    ),
+    Metric(
         "weight_sync/stage/seconds",
         "s",
         "copying the new version into the replicas' host memory while they go on generating",
@@ -357,6 +370,11 @@ METRICS = (
     Metric(IN_TASK.format("<task>", "greedy_correct/share"), "share", "likewise"),
     Metric(IN_TASK.format("<task>", "pass_at/<k>"), "share", "likewise"),
     Metric(IN_TASK.format("<task>", "majority_at/<k>"), "share", "likewise"),
+    Metric(
+        VALIDATION_SECONDS,
+        "s",
+        "time that the validation took, which is in no step's seconds",
+    ),
     Metric(
         "validation/skipped_prompts",
         "prompts",

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from trimaran.config import RunConfig, SchemeName
 from trimaran.metrics import (
     EXPOSED_SCORING,
+    PART_SECONDS,
     PHASE_SECONDS,
     STEP_SECONDS,
     TOKENS_PER_SECOND,
@@ -23,8 +24,13 @@ from trimaran.metrics import (
 )
 from trimaran.validation_names import verl_validation
 
-GENERATING, SCORING, TRAINING, SYNCING = map(
-    PHASE_SECONDS.format, ("generating", "scoring", "training", "syncing")
+GENERATING, SCORING, SYNCING = map(PHASE_SECONDS.format, ("generating", "scoring", "syncing"))
+OLD, REFERENCE, ONLOAD, OFFLOAD, ADVANTAGES, GRADIENT, OPTIMIZER = map(
+    PART_SECONDS.format,
+    (
+        *("old_logprobs", "reference_logprobs", "reference_onload", "reference_offload"),
+        *("advantages", "gradient", "optimizer"),
+    ),
 )
 TERM_MEAN = "reward/term/<term>/mean"
 ENTROPY, EXACT_ENTROPY = "trainer/computed/entropy", "trainer/computed/exact_entropy"
@@ -107,6 +113,11 @@ def _zero(schemes: tuple[SchemeName, ...], name: str, text: str) -> Name:
     return Name(schemes, name, (), text, lambda step: 0.0)
 
 
+def _update(step: Step) -> float:
+    """Without an optimizer where a number was not finite in each update."""
+    return step[GRADIENT] + step.values.get(OPTIMIZER, 0.0)
+
+
 def _entropy(step: Step) -> float:
     return step.values.get(EXACT_ENTROPY, step[ENTROPY])
 
@@ -154,9 +165,8 @@ def _statistics() -> tuple[Name, ...]:
 
 NO_VALIDATION = "without validations, which verl counts in"
 PER_DIE = "prompt and completion tokens / (dies of trainer and replicas x {})"
-IN_UPDATE = (
-    "not timed apart: passes for log-probabilities and advantages are part of the training phase"
-)
+UPDATE = "forward and backward passes and the optimizer, of all updates"
+OLD_PASS = "absent where no pass is needed, as with one update of a batch"
 
 NAMES: tuple[Name, ...] = (
     # Time.
@@ -165,7 +175,10 @@ NAMES: tuple[Name, ...] = (
     _same(VERL, "timing_s/generate_sequences", GENERATING),
     _same(VERL, "timing_s/generate_sequence", GENERATING, "as MindSpeed-MM's guide calls it"),
     _same(VERL, "timing_s/reward", SCORING),
-    _same(VERL, "timing_s/update_actor", TRAINING, IN_UPDATE),
+    _same(VERL, "timing_s/old_log_prob", OLD, OLD_PASS),
+    _same(VERL, "timing_s/ref", REFERENCE),
+    _same(VERL, "timing_s/adv", ADVANTAGES),
+    Name(VERL, "timing_s/update_actor", (GRADIENT, OPTIMIZER), UPDATE, _update),
     _same(VERL, "timing_s/update_weights", SYNCING),
     _same(VERL, "timing_s/reshard", SYNCING, "as MindSpeed-MM's guide calls it"),
     _same(MINDSPEED, "timing/all", STEP_SECONDS),
@@ -177,7 +190,12 @@ NAMES: tuple[Name, ...] = (
         EXPOSED_SCORING,
         "answers were scored and none was generated",
     ),
-    _same(MINDSPEED, "timing/update", TRAINING, IN_UPDATE),
+    _same(MINDSPEED, "timing/old_log_p", OLD, OLD_PASS),
+    _same(MINDSPEED, "timing/reference_model", REFERENCE),
+    _same(MINDSPEED, "timing/ref_onload", ONLOAD, "a part of the same"),
+    _same(MINDSPEED, "timing/ref_offload", OFFLOAD, "a part of the same"),
+    _same(MINDSPEED, "timing/adv", ADVANTAGES),
+    Name(MINDSPEED, "timing/update", (GRADIENT, OPTIMIZER), UPDATE, _update),
     _same(MINDSPEED, "timing/resharding_to_infer", SYNCING),
     _same(MINDSPEED, "timing/reshard_to_infer", SYNCING, "another name of the same in the guides"),
     _zero(MINDSPEED, "timing/resharding_to_train", "0: the trainer's weights stay where they are"),
@@ -208,9 +226,9 @@ NAMES: tuple[Name, ...] = (
     Name(
         MINDSPEED,
         "update_tps",
-        (TOKENS_PER_SECOND, STEP_SECONDS, TRAINING),
+        (TOKENS_PER_SECOND, STEP_SECONDS, GRADIENT, OPTIMIZER),
         PER_DIE.format("`timing/update`"),
-        lambda step: step.per_device(step[TRAINING]),
+        lambda step: step.per_device(_update(step)),
     ),
     Name(
         MINDSPEED,
@@ -268,10 +286,9 @@ NAMES: tuple[Name, ...] = (
 )
 
 LEFT_OUT: Mapping[str, str] = {
-    "`timing_s/old_log_prob`, `timing_s/ref`, `timing_s/adv`; `timing/old_log_p`, `timing/reference_model`,"
-    " `timing/adv`, `timing/non_overlap_reference_model`, `timing/non_overlap_adv`": IN_UPDATE,
-    "`timing/ref_onload`, `timing/ref_offload`": "not timed apart",
-    "`timing_s/testing`, `timing_s/save_checkpoint`": "outside of a step here; timeline.jsonl has validations",
+    "`timing/non_overlap_reference_model`, `timing/non_overlap_adv`": "nothing runs beside these parts: each would be"
+    " the whole of it, and MindSpeed-RL's sum would have the reference twice",
+    "`timing_s/save_checkpoint`": "outside of a step here",
     "`critic/advantages/*`, `critic/returns/*`": "they stay in the trainer",
     "`critic/values/*`, `critic/vf_*`, `timing*/update_critic`": "there is no critic",
     "`grpo/rewards/*` of a reward model, `timing/reward_model`": "there is no reward model",

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from trimaran.metrics import VALIDATION_SECONDS
+
 CORRECT, REWARD, LARGEST, SMALLER = "acc", "reward", "val-core", "val-aux"
 """verl files what is of all samples of a prompt under val-core, and what is of fewer under val-aux."""
+TESTING = "timing_s/testing"
 VALIDATION_NAMES: Mapping[str, tuple[str, str]] = {
     "val-core/<task>/acc/mean@<n>": (
         "validation/task/<task>/pass_at/1",
@@ -29,6 +32,7 @@ VALIDATION_NAMES: Mapping[str, tuple[str, str]] = {
         "validation/task/<task>/sampled_reward/mean",
         "without samples `greedy_reward/mean`",
     ),
+    TESTING: (VALIDATION_SECONDS, "in the row of the validation; theirs stands in the step's"),
 }
 """Theirs -> ours, and what differs."""
 AT_SIZE = re.compile(r"validation/task/(.+)/(pass_at|majority_at)/(\d+)")
@@ -44,6 +48,8 @@ def verl_validation(values: Mapping[str, float]) -> dict[str, float]:
     sizes = [(found, value) for key, value in values.items() if (found := AT_SIZE.fullmatch(key))]
     most = max((int(found[3]) for found, _ in sizes), default=0)
     made: dict[str, float] = {}
+    if VALIDATION_SECONDS in values:
+        made[TESTING] = values[VALIDATION_SECONDS]
     for found, value in sizes:
         task, kind, k = found[1], found[2], int(found[3])
         if k == 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from services.controller.samples_file import SamplesFile, remove_old
 from services.controller.scoring import Scorer
 from trimaran.config import RunConfig
 from trimaran.data.prompts import UnusableImageError, without_images
-from trimaran.metrics import GREEDY_REWARD, IN_TASK, SAMPLED_REWARD
+from trimaran.metrics import GREEDY_REWARD, IN_TASK, SAMPLED_REWARD, VALIDATION_SECONDS
 from trimaran.places import Place
 from trimaran.sinks import AnswerRow
 from trimaran.types import Faulted, Prompt, Sampling, Score, ScoredGroup
@@ -48,6 +49,7 @@ class Validation:
     """Mean reward over all scored completions; None when there are none."""
     sampled: float | None
     num_skipped: int
+    seconds: float
     others: Mapping[str, float] = field(default_factory=dict[str, float])
     """Correct shares, and the numbers of each task, by the keys of metrics."""
     answers: tuple[AnswerRow, ...] = ()
@@ -56,7 +58,8 @@ class Validation:
     def values(self) -> dict[str, float]:
         rewards = {GREEDY_REWARD: self.greedy, SAMPLED_REWARD: self.sampled}
         known = {key: value for key, value in rewards.items() if value is not None}
-        return {**known, **self.others, "validation/skipped_prompts": self.num_skipped}
+        counted = {VALIDATION_SECONDS: self.seconds, "validation/skipped_prompts": self.num_skipped}
+        return {**known, **self.others, **counted}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class Validator:
 
     async def validate(self, step: int, num_samples: int) -> Validation:
         """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards, terms, faults."""
-        indices = iter(range(len(self._prompts)))
+        began, indices = time.monotonic(), iter(range(len(self._prompts)))
         found = _Found(self._config, num_samples)
         file = await self._room.until_written(
             lambda: asyncio.to_thread(SamplesFile, self._samples, step)
@@ -121,7 +124,7 @@ class Validator:
             await self._written(lambda: place.upload(file.path, f"samples/{file.path.name}"))
         await asyncio.to_thread(remove_old, self._samples)
         found.warn_of_unknown_terms()
-        return found.validation()
+        return found.validation(time.monotonic() - began)
 
     async def _written(self, write: Callable[[], None]) -> None:
         await self._room.until_written(lambda: asyncio.to_thread(write))
@@ -237,7 +240,7 @@ class _Found:
                 *(", ".join(self._correct_by), ", ".join(sorted(self._terms))),
             )
 
-    def validation(self) -> Validation:
+    def validation(self, seconds: float) -> Validation:
         values = self._all.values()
         greedy, sampled = values.pop(GREEDY_REWARD, None), values.pop(SAMPLED_REWARD, None)
         for task, tally in sorted(self._by_task.items()):
@@ -246,7 +249,7 @@ class _Found:
                 for key, value in tally.values().items()
             }
         answers = tuple(self._answers[index] for index in sorted(self._answers))
-        return Validation(greedy, sampled, self._num_skipped, values, answers)
+        return Validation(greedy, sampled, self._num_skipped, seconds, values, answers)
 
     def _judged(self, scored: ScoredGroup | None) -> list[Judged]:
         verdicts_G = scored.verdicts_G if scored else ()

@@ -56,18 +56,23 @@ class PromptImages:
             return tuple(token_ids), None
         if len(images) > self._limit:
             raise InputError(f"it has {len(images)} images; rollout.limit_images is {self._limit}")
-        found = list(token_ids).count(processor.image_token_id)
-        if found != len(images):
-            raise InputError(
-                f"the chat template makes {found} image tokens of {len(images)} images; a text must"
-                " not hold an image token itself, and the template must take images"
-            )
+        check_image_tokens(token_ids, processor.image_token_id, len(images))
         if not images:
             return tuple(token_ids), None
         processed = processor.process(images)
         counts = [processor.num_tokens(grid) for grid in processed.grids]
         expanded, ranges = expand(token_ids, processor.image_token_id, counts)
         return expanded, PlacedImages(processed, ranges)
+
+
+def check_image_tokens(token_ids: Sequence[int], image_token_id: int, num_images: int) -> None:
+    """Of a prompt as the chat template made it. Raises InputError unless it has one token an image."""
+    found = list(token_ids).count(image_token_id)
+    if found != num_images:
+        raise InputError(
+            f"the chat template makes {found} image tokens of {num_images} images; a text must not hold the"
+            " model's image token itself, such as <|image_pad|>, and the template must take images"
+        )
 
 
 def expand(

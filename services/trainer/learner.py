@@ -24,6 +24,7 @@ from services.trainer.finite import describe, find_input_faults
 from services.trainer.learning_rate import learning_rate
 from services.trainer.objective import Objective, sum_names, token_weights
 from services.trainer.outputs import TokenLoss, TokenOutputs
+from services.trainer.part_times import PartTimes
 from services.trainer.step_metrics import token_metrics
 from services.trainer.sums import TokenSums
 from services.trainer.updates import Update, plan_updates
@@ -131,26 +132,28 @@ def train_step(
     `previous`: the metrics of the step before, where there was one.
     Example: train_step(policy, batch, config).metrics["trainer/loss"]
     """
-    begin = time.perf_counter()
+    begin, times = time.perf_counter(), PartTimes(policy.device)
     algorithm = config.algorithm
     step = StepBatch.of(batch.groups, algorithm.truncated == "mask")
     rollout_M = step.rollout_logprobs()
-    advantages_M = early_advantages(step, config)
-    computed = _computed(step, advantages_M, algorithm)
-    updates = plan_updates(
-        step,
-        computed,
-        find_input_faults(step, computed, rollout_M, advantages_M),
-        config,
-        batch.step,
-        policy.data_rank,
-        policy.attention_cost,
-        policy.image_cost,
-    )
-    if config.trainer.router.replay:
-        updates = policy.share_experts(updates)
+    with times.of("advantages"):
+        advantages_M = early_advantages(step, config)
+    with times.of("planning"):
+        computed = _computed(step, advantages_M, algorithm)
+        updates = plan_updates(
+            step,
+            computed,
+            find_input_faults(step, computed, rollout_M, advantages_M),
+            config,
+            batch.step,
+            policy.data_rank,
+            policy.attention_cost,
+            policy.image_cost,
+        )
+        if config.trainer.router.replay:
+            updates = policy.share_experts(updates)
     first_epoch = updates[: algorithm.updates_per_batch]
-    values = look_up(policy, step, rollout_M, advantages_M, first_epoch, config, previous)
+    values = look_up(policy, step, rollout_M, advantages_M, first_epoch, config, previous, times)
     rate = learning_rate(config.trainer, batch.step, config.run.steps)
     names = sum_names(algorithm)
     totals = TokenSums(names, policy.device)
@@ -160,11 +163,13 @@ def train_step(
     for number, update in enumerate(updates):
         sums = TokenSums(names, policy.device)
         seed = random.Random(f"{config.run.seed}/{batch.step}/{number}").getrandbits(62)
-        found, norm = _compute_gradient(policy, update, values, algorithm, seed, sums)
+        with times.of("gradient"):
+            found, norm = _compute_gradient(policy, update, values, algorithm, seed, sums)
         if found:
             faults += found
             continue
-        policy.update(rate)
+        with times.of("optimizer"):
+            policy.update(rate)
         totals.merge(sums)
         norms.append(norm)
         made.append(update)
@@ -174,6 +179,7 @@ def train_step(
         "trainer/imbalance": fmean(update.imbalance for update in updates),
         **token_metrics(policy, algorithm, totals, norms, values.kl_coefficient, made),
         **policy.take_metrics(),
+        **times.take(),
     }
     policy.end_step()
     seconds = time.perf_counter() - begin

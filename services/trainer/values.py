@@ -14,6 +14,7 @@ from services.trainer.grpo.kinds import Advantage
 from services.trainer.grpo.kl import adapt_coefficient, kl_estimate
 from services.trainer.outputs import TokenOutputs
 from services.trainer.packing import join
+from services.trainer.part_times import PartTimes
 from services.trainer.updates import Update
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
@@ -103,6 +104,7 @@ def look_up(
     updates: Sequence[Update],
     config: RunConfig,
     previous: Mapping[str, float],
+    times: PartTimes,
 ) -> StepValues:
     """The passes before the first update, and what follows from them.
 
@@ -116,17 +118,21 @@ def look_up(
     is_compared = algorithm.correction.old == "trainer" and algorithm.num_updates > 1
     if is_compared or in_reward:
         # Packed as in the update: other shapes round otherwise, and a ratio would not be 1.
-        own_M = _gather(policy, step, updates, lambda _, packed: _own(policy, packed))
+        with times.of("old_logprobs"):
+            own_M = _gather(policy, step, updates, lambda _, packed: _own(policy, packed))
     if kl.coefficient:
         limit = WITHOUT_GRADIENT * config.trainer.micro_batch_tokens
-        reference_M = _gather(
-            policy, step, updates, lambda update, packed: _reference(policy, update, packed, limit)
-        )
+        with times.of("reference_logprobs"):
+            reference_M = _gather(
+                *(policy, step, updates),
+                lambda update, packed: _reference(policy, update, packed, limit),
+            )
     coefficient = _coefficient(config, previous)
     if advantages_M is None:
         assert own_M is not None and reference_M is not None
-        kl_M = kl_estimate(own_M, reference_M, kl.estimator, limit=kl.limit)
-        advantages_M = _finite_advantages(step, config, coefficient * kl_M.cpu().double())
+        with times.of("advantages"):
+            kl_M = kl_estimate(own_M, reference_M, kl.estimator, limit=kl.limit)
+            advantages_M = _finite_advantages(step, config, coefficient * kl_M.cpu().double())
     return StepValues(
         rollout_logprobs_M=rollout_logprobs_M.to(policy.device),
         advantages_M=advantages_M.float().to(policy.device),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,11 @@ import yaml
 from tests.data.pictures import png
 from tests.reward.rules.calling import DATA, needs_data
 from tests.tiny_model import tiny_tokenizer
+from tests.tiny_vision import IMAGE, tiny_vision_tokenizer
 from trimaran.cli.main import main
+from trimaran.cli.preflight import check_datasets
+from trimaran.config import load_config
+from trimaran.errors import InputError
 
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' }}"
@@ -20,6 +25,12 @@ TEMPLATE = (
     "{% for part in message['content'] %}{{ part['text'] if part['type'] == 'text' else '?' }}"
     "{% endfor %}{% endif %}{{ '\n' }}{% endfor %}assistant: "
 )
+
+CONFIG = {
+    "model_type": "qwen2_5_vl",
+    "vision_config": {"patch_size": 14, "spatial_merge_size": 2},
+    "image_token_id": IMAGE,
+}
 
 
 @pytest.fixture
@@ -215,6 +226,21 @@ def test_check_names_every_bad_row(
     assert main(["data", "check", config]) == 0
 
 
+def test_check_and_show_name_the_key_of_images_that_nobody_named(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": "<image>wide?", "answer": "56", "pictures": ["a.png"]}]
+    path = write(tmp_path / "train.jsonl", rows)
+    config = run_file(tmp_path, model, train=str(path))
+    told = f"{path}:1: <image> stands in its text, and no key names the images in 'pictures'; set"
+    assert main(["data", "check", config]) == 1
+    assert capsys.readouterr().out.startswith(f"{told} data.image_key=pictures, or")
+    assert main(["data", "show", config]) == 2
+    assert told in capsys.readouterr().err
+    with pytest.raises(InputError, match=re.escape(told)):
+        check_datasets(load_config(config))
+
+
 def test_check_counts_the_tokens_of_whole_prompts(
     tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -229,12 +255,40 @@ def test_check_counts_the_tokens_of_whole_prompts(
     tokens = int(shown.partition(" tokens")[0].split()[-1])
     assert main(["data", "check", config, f"rollout.max_prompt_tokens={tokens}"]) == 1
     named, last = capsys.readouterr().out.splitlines()
-    assert named == f"{path}:2: {tokens + 1} tokens; rollout.max_prompt_tokens is {tokens}"
+    too_long = f"{tokens + 1} tokens; rollout.max_prompt_tokens is {tokens}"
+    assert named == f"{path}:2: {too_long}"
     assert last == f"{path}: 2 rows, 1 of them bad"
+    words = ["data.shuffle=false", "--count", "2", f"rollout.max_prompt_tokens={tokens}"]
+    assert main(["data", "show", config, *words]) == 0
+    assert capsys.readouterr().out.count(f"... skipped: {too_long}") == 1
     assert main(["data", "check", config, f"rollout.max_prompt_tokens={tokens + 1}"]) == 0
     assert main(["data", "check", config, "rollout.max_prompt_tokens=3"]) == 1
     out = capsys.readouterr().out
     assert f"{path}:1: its 1 images take 4 tokens, and rollout.max_prompt_tokens is 3;" in out
+
+
+def test_a_text_with_the_models_own_image_token_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run skips it; docs/vision.md."""
+    model = tmp_path / "model"
+    tokenizer = tiny_vision_tokenizer()
+    tokenizer.save_pretrained(model)
+    (model / "config.json").write_text(json.dumps(CONFIG))
+    rows = [{"prompt": text, "answer": "1"} for text in ("wide?", "<|image_pad|>?")]
+    path = write(tmp_path / "train.jsonl", rows)
+    config = run_file(tmp_path, model, train=str(path))
+    told = "1 image tokens of 0 images; a text must not hold the model's image token itself"
+    assert main(["data", "check", config]) == 1
+    named, last = capsys.readouterr().out.splitlines()
+    assert named.startswith(f"{path}:2: the chat template makes {told}")
+    assert last == f"{path}: 2 rows, 1 of them bad"
+    assert main(["data", "show", config, "data.shuffle=false", "--count", "2"]) == 0
+    first, second = capsys.readouterr().out.split("--- 1: ")
+    assert "skipped" not in first
+    assert f"... skipped: the chat template makes {told}" in second
+    (model / "config.json").write_text(json.dumps({**CONFIG, "model_type": "qwen2"}))
+    assert main(["data", "check", config]) == 0
 
 
 def test_show_paints_images_in_a_terminal_and_names_what_a_run_skips(

@@ -40,7 +40,8 @@ def test_a_run_is_written_that_our_own_commands_read(
     assert main(["import", "easyr1", str(theirs), "worker.rollout.n=5", "-o", "ours/run.yaml"]) == 0
     out = capsys.readouterr().out
     assert "note     worker.rollout.gpu_memory_utilization: there the trainer takes" in out
-    assert "18 keys: 13 mapped, 3 noted, 2 ignored, 0 refused, 0 unknown; " in out
+    counts = "18 keys: 13 mapped, 3 mapped with a note, 2 ignored, 0 refused, 0 unknown; "
+    assert out.splitlines()[-1].startswith(counts)
     config = load_config("ours/run.yaml")
     assert (config.run.name, config.run.steps, config.rollout.group_size) == ("math-run", 3, 5)
     assert config.model.path == theirs.parent / "model"
@@ -96,6 +97,8 @@ def test_a_refused_or_unknown_key_writes_nothing(
     out, err = capsys.readouterr()
     assert "refused  worker.rollout.top_p: answers are drawn from the whole" in out
     assert "unknown  worker.rollout.temprature: did you mean worker.rollout.temperature?" in out
+    counts = "20 keys: 13 mapped, 3 mapped with a note, 2 ignored, 1 refused, 1 unknown; "
+    assert out.splitlines()[-1].startswith(counts)
     assert "nothing is written" in err
     assert not Path("run.yaml").exists()
     assert (
@@ -115,9 +118,22 @@ def test_a_refused_or_unknown_key_writes_nothing(
     assert "is there already" in capsys.readouterr().err
 
 
+def test_keys_that_a_file_must_have_are_counted(
+    theirs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs.write_text("worker: {rollout: {n: 5}}\n")
+    assert main(["import", "easyr1", str(theirs)]) == 2
+    out = capsys.readouterr().out
+    refused = [line for line in out.splitlines() if line.startswith("refused ")]
+    assert all(" (their default): " in line for line in refused)
+    assert out.splitlines()[-1].endswith(f"defaults; {len(refused)} keys that it lacks are refused")
+
+
 def test_what_our_own_check_finds_is_said(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "easyr1", str(theirs), "worker.rollout.n=1"]) == 2
-    assert "rollout.group_size is 1" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert "rollout.group_size is 1" in err
+    assert out.splitlines()[-1].startswith("18 keys: ")
     assert not Path("run.yaml").exists()
 
 
@@ -137,7 +153,8 @@ def test_a_run_of_theirs_is_told_from_one_of_ours(
     """With what an import of it says."""
     output = theirs.with_name("imported.yaml")
     main(["import", "easyr1", str(theirs), "-o", str(output)])
-    imported = capsys.readouterr().out.splitlines()[:-1]  # without what was written
+    imported = capsys.readouterr().out.splitlines()
+    assert imported.pop(-2).startswith(f"written: {output}")
     assert imported[-1].endswith("are EasyR1's defaults")
     assert main([command, str(theirs)]) == 2
     said = capsys.readouterr()

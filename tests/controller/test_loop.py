@@ -690,9 +690,9 @@ def test_a_checkpoint_knows_the_score_of_its_step(tmp_path: Path) -> None:
     """Not that of an earlier step, whose weights were others."""
     world = World(tmp_path, make_config(run={"checkpoint_every": 2}))
     world.validations |= {
-        1: Validation(greedy=0.9, sampled=0.8, num_skipped=0),
-        2: Validation(greedy=0.5, sampled=0.7, num_skipped=0),
-        6: Validation(greedy=None, sampled=None, num_skipped=3),
+        1: Validation(greedy=0.9, sampled=0.8, num_skipped=0, seconds=2.0),
+        2: Validation(greedy=0.5, sampled=0.7, num_skipped=0, seconds=2.0),
+        6: Validation(greedy=None, sampled=None, num_skipped=3, seconds=2.0),
     }
     run(world)
     assert world.trainer.scores == {2: 0.5, 4: None, 6: None}

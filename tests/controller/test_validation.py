@@ -139,6 +139,7 @@ def test_without_samples_only_the_greedy_reward_is_known(tmp_path: Path) -> None
     assert set(validation.values()) == {
         *(f"validation/{name}" for name in names),
         *(f"validation/task/add/{name}" for name in names),
+        "validation/seconds",
         "validation/skipped_prompts",
     }
 

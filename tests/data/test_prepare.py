@@ -15,7 +15,7 @@ from trimaran.data.files import MAX_FILE_BYTES
 from trimaran.data.make_row import CountTokens, Plan, make_row
 from trimaran.data.prepare import CardTree, card_path, is_current, prepare
 from trimaran.data.prompts import Dataset, ImageSizes
-from trimaran.data.recipes import RECIPES
+from trimaran.data.recipes import RECIPES, mapped
 from trimaran.data.sources import SourceRow, find_sources
 from trimaran.data.templates import TEMPLATES
 from trimaran.errors import InputError
@@ -159,7 +159,7 @@ def test_images_are_brought_into_the_file_and_bad_ones_dropped(tmp_path: Path) -
     rows.append({"question": "Without?", "answer": "1", "image": None})
     card = prepared(tmp_path, rows, plan("geo3k", model=tmp_path))
     reasons = [dropped["reason"] for dropped in card["dropped"]]
-    assert sorted(reasons)[0] == "<image> without an image"
+    assert sorted(reasons)[0] == "<image> without an image (--map images= where it is text)"
     assert sorted(reasons)[1].startswith("an image: 500 bytes are no whole image")
     assert sorted(reasons)[2].startswith("an image: there is no file of this name")
     assert sorted(reasons)[3] == "other than one <image> an image"
@@ -169,6 +169,26 @@ def test_images_are_brought_into_the_file_and_bad_ones_dropped(tmp_path: Path) -
     dataset = Dataset(section, ImageSizes(1, 10**6, 28))
     assert [len(dataset[n].messages[0].images) for n in range(2)] == [1, 0]
     assert dataset[0].messages[0].text.startswith("How wide? <image> You FIRST think")
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "geo3k"])
+@pytest.mark.parametrize("mark", ["<image>", "<image1>"])
+def test_marked_images_that_no_field_reads_end_the_preparation(name: str, mark: str) -> None:
+    """Whether the recipe has no field of images, or one of other columns."""
+    values = {"question": f"{mark}How wide?", "answer": "#### 1", "picture": "a/1.JPG", "n": 1}
+    row = SourceRow("a.jsonl:7", values, None)
+    made = plan(name)
+    with pytest.raises(InputError) as caught:
+        make_row(row, made, None)
+    assert str(caught.value) == (
+        "a.jsonl:7: its text marks an image, and no field reads the images in 'picture'; give --map"
+        " images=picture, or --map images= where the mark is meant as text"
+    )
+    as_text = replace(made, recipe=replace(made.recipe, keys=mapped(made.recipe, ["images="])))
+    assert make_row(row, as_text, None).columns is not None
+    others = SourceRow("a.jsonl:8", {**values, "picture": "none"}, None)
+    dropped = name == "geo3k" and mark == "<image>"
+    assert (make_row(others, made, None).columns is None) == dropped
 
 
 def test_no_row_brings_a_file_from_outside_of_the_sources_folder(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import csv
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pyarrow import parquet
 from tests.data.pictures import encode, picture, png, size_of
 from tests.extending.packages import install
 from tests.images.test_prepare import header_of
-from trimaran.config import DatasetSection
+from trimaran.config import DataSection, DatasetSection
 from trimaran.data.prompts import (
     Dataset,
     ImageSizes,
@@ -176,6 +177,59 @@ def test_rows_whose_images_do_not_fit_are_named_before_a_run(
         list(dataset(path, image_key="image").texts())
     assert str(caught.value).startswith(f"{path}:1: ")
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a/1.PNG",
+        ["a/1.jpg"],
+        b"\x89PNG",
+        {"bytes": None, "path": "1.webp"},
+        [{"bytes": b"\x89PNG", "path": None}],
+    ],
+)
+@pytest.mark.parametrize("sizes", [SIZES, None])
+def test_a_mark_beside_images_that_no_key_names_is_refused_whatever_the_model(
+    tmp_path: Path, value: Any, sizes: ImageSizes | None
+) -> None:
+    messages = [{"role": "user", "content": "<image>How wide?"}]
+    table = pyarrow.table({"prompt": [messages] * 2, "answer": ["1"] * 2, "seen": [None, value]})
+    parquet.write_table(table, path := tmp_path / "a.parquet")
+    rows = dataset(path, sizes)
+    for read in (lambda: rows[1], lambda: list(replace(rows, sizes=None).texts())):
+        with pytest.raises(InputError) as caught:
+            read()
+        assert str(caught.value) == (
+            f"{path}:2: <image> stands in its text, and no key names the images in 'seen'; set"
+            " data.image_key=seen, or leave the column out of the file where <image> is meant as text"
+        )
+
+
+def test_a_mark_without_images_is_text_for_a_model_that_takes_none(tmp_path: Path) -> None:
+    row = {"prompt": "What does <image> do in HTML?", "answer": "1", "about": "a.png is\na.png"}
+    path = write_jsonl(tmp_path / "a.jsonl", [{**row, "images": []}])
+    assert dataset(path)[0].messages == (Message("user", row["prompt"]),)
+    with pytest.raises(InputError) as caught:
+        dataset(path, SIZES)[0]
+    assert str(caught.value) == (
+        f"{path}:1: <image> stands in its text, and no key names a column of images, which the model takes;"
+        " set data.image_key (the row also has 'about', 'images'), or write it otherwise where it is meant as"
+        " text"
+    )
+    write_jsonl(path, [{"prompt": "<image >", "answer": "1"}])
+    assert dataset(path, SIZES)[0].messages[0].text == "<image >"
+
+
+def test_sizes_are_there_where_the_model_or_a_dataset_has_images(tmp_path: Path) -> None:
+    data = DataSection.model_validate({"train": "a.jsonl"})
+    assert ImageSizes.of(data, tmp_path) is None
+    config = {"vision_config": {"patch_size": 14, "spatial_merge_size": 2}}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", **config}))
+    assert ImageSizes.of(data, tmp_path) is None
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_vl", **config}))
+    found = ImageSizes.of(data, tmp_path)
+    assert found is not None and found.multiple == 28
 
 
 def unusable() -> dict[str, bytes]:

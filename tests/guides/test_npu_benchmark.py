@@ -119,7 +119,7 @@ def step_of(
         "controller/step/tokens_per_second": tokens,
         "controller/step/tokens_per_second_per_device": tokens / dies,
         "controller/phase/generating/seconds": seconds / 2,
-        "controller/phase/training/seconds": seconds / 4,
+        "trainer/part/gradient/seconds": seconds / 4,
         "rollout/completion/length/mean": response,
         "rollout/prompt/length/mean": prompt,
         "rollout/completion/length/max": 2 * response,

@@ -163,6 +163,8 @@ def test_the_reference_stays_where_the_policy_began(
     policy.update(1e-2)
     assert torch.equal(policy.forward_reference([packed])[0], before)
     assert (logprobs_of(policy, packed) - before).abs().max() > 1e-3
+    moves = {f"trainer/part/reference_{move}/seconds" for move in ("onload", "offload")}
+    assert policy.take_metrics().keys() == (moves if offload else set())
 
 
 def test_an_fp32_head_changes_what_a_bfloat16_model_answers(

@@ -21,6 +21,12 @@ LEAST = {
     "data": {"train": "t"},
     "reward": {"rules": {"gsm8k": 1}},
 }
+ALWAYS = ("planning", "advantages", "gradient", "optimizer")
+THEIRS = {
+    "old_logprobs": ("timing/old_log_p", "timing_s/old_log_prob"),
+    "reference_logprobs": ("timing/reference_model", "timing_s/ref"),
+}
+"""Of parts that not each step has."""
 seconds = st.floats(0.001, 1000)
 
 
@@ -32,16 +38,19 @@ def row(
     generating: float,
     scoring: float,
     exposed: float,
-    training: float,
+    parts: Mapping[str, float],
+    rest: float,
     syncing: float,
     step: float,
     tokens: float = 1e6,
 ) -> dict[str, float]:
+    """`parts`: of the trainer's step, which has a `rest` besides."""
     return {
+        **{f"trainer/part/{part}/seconds": value for part, value in parts.items()},
         "controller/phase/generating/seconds": generating,
         "controller/phase/scoring/seconds": scoring,
         "controller/scoring/exposed_seconds": exposed,
-        "controller/phase/training/seconds": training,
+        "controller/phase/training/seconds": sum(parts.values()) + rest,
         "controller/phase/syncing/seconds": syncing,
         "controller/step/seconds": step,
         "controller/step/tokens_per_second": tokens / step,
@@ -64,31 +73,35 @@ def steps_in_turns(draw: st.DrawFn) -> dict[str, float]:
     for start, length, judged in draw(st.lists(spans, min_size=1, max_size=8)):
         made.append((start, start + length))
         scored.append((start + length, start + length + judged))
-    training, syncing, rest = draw(seconds), draw(seconds), draw(st.floats(0, 10))
+    parts = {part: draw(seconds) for part in ALWAYS}
+    parts |= {part: draw(seconds) for part in draw(st.sets(st.sampled_from([*THEIRS])))}
+    syncing, unnamed, rest = draw(seconds), draw(st.floats(0, 10)), draw(st.floats(0, 10))
     produced = union([*made, *scored])
     return row(
         union(made),
         union(scored),
         produced - union(made),
-        training,
+        parts,
+        unnamed,
         syncing,
-        max(stop for _, stop in scored) + training + syncing + rest,
+        max(stop for _, stop in scored) + sum(parts.values()) + unnamed + syncing + rest,
     )
 
 
 @given(values=steps_in_turns())
 def test_mindspeeds_law_of_a_steps_time(values: dict[str, float]) -> None:
-    """What MindSpeed-RL's guide says of `timing/all`; parts that we do not time are inside others."""
+    """What MindSpeed-RL's guide says of `timing/all`."""
     named = names_of(values)
-    parts = (
-        "timing/rollout",
-        "timing/update",
-        "timing/resharding_to_train",
-        "timing/resharding_to_infer",
-        "timing/non_overlap_rule_reward",
-    )
-    total = sum(named[part] for part in parts)
+    parts = ("rollout", "old_log_p", "update", "reference_model", "adv")
+    moves = ("resharding_to_train", "resharding_to_infer")
+    exposed = ("non_overlap_rule_reward", "non_overlap_reference_model")
+    total = sum(named.get(f"timing/{part}", 0.0) for part in (*parts, *moves))
+    total += max(named.get(f"timing/{part}", 0.0) for part in exposed)
     assert named["timing/all"] >= total * (1 - 1e-9)
+    assert named["timing/update"] >= 0.002  # of a gradient and an optimizer
+    for part, (mindspeed, verl) in THEIRS.items():
+        has_part = f"trainer/part/{part}/seconds" in values
+        assert (mindspeed in named, verl in named) == (has_part, has_part)
     assert named["timing/non_overlap_rule_reward"] <= named["timing/rule_reward"] * (1 + 1e-9)
 
 
@@ -140,6 +153,13 @@ def test_a_name_is_left_out_where_its_ingredients_are_missing() -> None:
     assert mixed["critic/score/mean"] == 0.5
     assert "critic/rewards/mean" not in mixed
     assert "actor/ppo_kl" not in names_of(values, Facts(8, has_one_update=False))
+
+
+def test_an_update_without_an_optimizer_is_its_gradient() -> None:
+    """As where a number was not finite."""
+    named = names_of({"trainer/part/gradient/seconds": 2.0})
+    assert (named["timing/update"], named["timing_s/update_actor"]) == (2.0, 2.0)
+    assert "timing/update" not in names_of({"controller/phase/training/seconds": 2.0})
 
 
 def test_each_verifier_has_its_own_mean() -> None:

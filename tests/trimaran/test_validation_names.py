@@ -38,7 +38,9 @@ def test_the_largest_k_is_core_and_the_others_are_auxiliary() -> None:
 
 def test_without_samples_the_greedy_answer_is_the_one_of_n() -> None:
     values = {f"{TASK}/greedy_reward/mean": 0.1, f"{TASK}/greedy_correct/share": 0.2}
+    values["validation/seconds"] = 12.5
     assert verl_validation(values) == {
+        "timing_s/testing": 12.5,
         "val-aux/openai/gsm8k/reward/mean@1": 0.1,
         "val-core/openai/gsm8k/acc/mean@1": 0.2,
     }

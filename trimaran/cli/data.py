@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.controller.datasets import HeldOutPrompts, TrainingPrompts
 from services.reward.terms import check_row
 from services.rollout.chat import ChatTokenizer
+from services.rollout.images import check_image_tokens
 from trimaran.cli.pictures import picture, shows_pictures
 from trimaran.config import RunConfig, load_config, parse_config, resolve_tree
 from trimaran.data.make_row import CountTokens, Plan
@@ -27,6 +28,7 @@ from trimaran.data.sources import Source, find_sources
 from trimaran.data.templates import TEMPLATES
 from trimaran.errors import InputError
 from trimaran.images.prepare import image_multiple, num_tokens, open_image
+from trimaran.images.processor import image_token
 from trimaran.types import Message, Prompt
 
 NO_MODEL = "none"
@@ -139,11 +141,10 @@ def show(config: RunConfig, options: argparse.Namespace) -> int:
     prompts = (HeldOutPrompts if options.validation else TrainingPrompts).open(config)
     if options.validation and not len(prompts):
         raise InputError("--validation: the run has no data.validation")
-    model = config.model.path
-    tokenizer = _tokenizer(config)
-    if tokenizer is None:
-        print(f"{model}: no such model; texts are shown without its chat template")
-    elif told := tokenizer.describe_options():
+    tokens = PromptTokens.of(config)
+    if tokens is None:
+        print(f"{config.model.path}: no such model; texts are shown without its chat template")
+    elif told := tokens.tokenizer.describe_options():
         print(f"data.chat_template_kwargs: {told}")
     last = options.first + options.count
     for number in range(options.first, min(last, len(prompts)) if options.validation else last):
@@ -152,40 +153,63 @@ def show(config: RunConfig, options: argparse.Namespace) -> int:
         except UnusableImageError as error:
             print(f"--- {number}: {error.prompt.prompt_id}, skipped: {error}")
             continue
-        print("\n".join(_shown(number, prompt, model, tokenizer)))
+        print("\n".join(_shown(number, prompt, tokens)))
         if options.images:
             _write_images(number, prompt, Path(options.images))
     return 0
 
 
-def _tokenizer(config: RunConfig) -> ChatTokenizer | None:
-    """As a replica of the run has it; None where the model is not here."""
-    here = config.model.path.is_dir()
-    return ChatTokenizer.of(config, takes_images=True) if here else None
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """What a replica of the run makes of prompts."""
+
+    tokenizer: ChatTokenizer
+    image_token: int | None
+    """None of a model that takes no images."""
+    multiple: int
+    """Pixels along the side of a square that is one token."""
+    most: int
+    """Tokens of a prompt."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> PromptTokens | None:
+        """None where the model is not here."""
+        model = config.model.path
+        if not model.is_dir():
+            return None
+        tokenizer = ChatTokenizer.of(config, takes_images=True)
+        multiple = image_multiple(model) if config.data.has_images else 1
+        return cls(tokenizer, image_token(model), multiple, config.rollout.max_prompt_tokens)
+
+    def count(self, token_ids: Sequence[int], images: Sequence[bytes]) -> int:
+        """With all places of images, of each of which the chat template writes one."""
+        return len(token_ids) + sum(num_tokens(image, self.multiple) - 1 for image in images)
+
+    def check(self, token_ids: Sequence[int], images: Sequence[bytes]) -> None:
+        """Raises InputError for a prompt that a run would skip."""
+        if self.image_token is not None:
+            check_image_tokens(token_ids, self.image_token, len(images))
+        if (tokens := self.count(token_ids, images)) > self.most:
+            raise InputError(f"{tokens} tokens; rollout.max_prompt_tokens is {self.most}")
 
 
-def _shown(
-    number: int, prompt: Prompt, model: Path, tokenizer: ChatTokenizer | None
-) -> Iterator[str]:
+def _shown(number: int, prompt: Prompt, tokens: PromptTokens | None) -> Iterator[str]:
     yield f"--- {number}: {prompt.prompt_id}, task {prompt.task}"
-    if tokenizer is None:
+    images = _images(prompt.messages)
+    if tokens is None:
         yield from (f"[{message.role}] {message.text}" for message in prompt.messages)
     else:
-        token_ids = tokenizer.tokenize(prompt.messages)
-        yield tokenizer.show(token_ids)
-        tokens = len(token_ids) + _image_places(prompt.messages, model)
-        yield f"... {tokens} tokens"
+        token_ids = tokens.tokenizer.tokenize(prompt.messages)
+        yield tokens.tokenizer.show(token_ids)
+        yield f"... {tokens.count(token_ids, images)} tokens"
+        try:
+            tokens.check(token_ids, images)
+        except InputError as error:
+            yield f"... skipped: {error}"
     if shows_pictures():
-        for image in _images(prompt.messages):
+        for image in images:
             yield from picture(image)
     yield from (f"... {name}: {text[:200]}" for name, text in _beside(prompt))
-
-
-def _image_places(messages: Sequence[Message], model: Path) -> int:
-    """Among the model's tokens, but for the one of each image that its chat template writes."""
-    images = _images(messages)
-    multiple = image_multiple(model) if images else 1
-    return sum(num_tokens(image, multiple) - 1 for image in images)
 
 
 def _beside(prompt: Prompt) -> Iterator[tuple[str, str]]:
@@ -213,17 +237,17 @@ def check(config: RunConfig, limit: int) -> int:
     sections = (*config.data.train, *config.data.validation)
     model = config.model.path
     sizes = ImageSizes.of(config.data, model)
-    tokenizer = _tokenizer(config)
-    if tokenizer is None:
+    tokens = PromptTokens.of(config)
+    if tokens is None:
         print(f"{model}: no such model; the tokens of prompts are not counted")
     num_bad = 0
     for dataset in open_datasets(sections, sizes, ImageLimits.of(config.rollout)):
-        num_bad += _check_dataset(config, dataset, limit - num_bad, tokenizer)
+        num_bad += _check_dataset(config, dataset, limit - num_bad, tokens)
     return int(num_bad > 0)
 
 
 def _check_dataset(
-    config: RunConfig, dataset: Dataset, limit: int, tokenizer: ChatTokenizer | None
+    config: RunConfig, dataset: Dataset, limit: int, tokens: PromptTokens | None
 ) -> int:
     num_rows = num_bad = 0
     for entry in dataset.entries():
@@ -233,8 +257,8 @@ def _check_dataset(
                 raise entry
             place = str(dataset.section.path.parent / entry.prompt_id)
             check_row(config, entry, place)
-            if tokenizer:
-                _check_length(config, entry, place, tokenizer)
+            if tokens:
+                _check_tokens(tokens, entry, place)
         except InputError as error:
             num_bad += 1
             if num_bad <= limit:
@@ -243,12 +267,8 @@ def _check_dataset(
     return num_bad
 
 
-def _check_length(config: RunConfig, prompt: Prompt, place: str, tokenizer: ChatTokenizer) -> None:
-    """Raises InputError for a prompt that a run would skip."""
+def _check_tokens(tokens: PromptTokens, prompt: Prompt, place: str) -> None:
     try:
-        texts = len(tokenizer.tokenize(prompt.messages))
+        tokens.check(tokens.tokenizer.tokenize(prompt.messages), _images(prompt.messages))
     except InputError as error:
         raise InputError(f"{place}: {error}") from None
-    tokens = texts + _image_places(prompt.messages, config.model.path)
-    if tokens > (most := config.rollout.max_prompt_tokens):
-        raise InputError(f"{place}: {tokens} tokens; rollout.max_prompt_tokens is {most}")

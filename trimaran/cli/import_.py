@@ -23,7 +23,7 @@ POOLS = "run.pools"
 
 def import_run(name: str, file: str, overrides: Sequence[str], output: str) -> int:
     """Returns 2, and writes nothing, where a key is refused or unknown. Of our keys `overrides` may give
-    run.pools: how many devices each pool has follows from it."""
+    run.pools: how many devices each pool has follows from it. The last line that it prints counts the keys."""
     system, target = SYSTEMS[name], Path(output)
     if target.exists():
         raise InputError(f"{target}: is there already; name another file with -o")
@@ -32,10 +32,16 @@ def import_run(name: str, file: str, overrides: Sequence[str], output: str) -> i
     if not system.is_mine(list(given.values)):
         _refuse_other(file, system, list(given.values))
     made = convert(system, given.values, _in_turns(ours))
-    for line in _summary(system, made, given.assumed):
+    for line in _summary(made, given.assumed):
         print(line)
-    faults = _faults(made)
-    if faults:
+    try:
+        return _write(target, made, _header(system, file, overrides, made))
+    finally:
+        print(_counts(system, made))
+
+
+def _write(target: Path, made: Conversion, header: Iterator[str]) -> int:
+    if _faults(made):
         print(
             f"error: nothing is written; give other values as key=value, or ~KEY to leave one out ({DOCUMENT})",
             file=sys.stderr,
@@ -45,10 +51,7 @@ def import_run(name: str, file: str, overrides: Sequence[str], output: str) -> i
     parse_config(tree, source=str(target))
     text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(
-        "".join(f"{line}\n" for line in _header(system, file, overrides, made)) + text,
-        encoding="utf-8",
-    )
+    target.write_text("".join(f"{line}\n" for line in header) + text, encoding="utf-8")
     print(f"written: {target}; go on with: trimaran plan {target}, then trimaran train {target}")
     return 0
 
@@ -74,7 +77,8 @@ def refuse_theirs(path: str) -> None:
     with suppress(InputError):  # the import says what is wrong
         given = read_given(file, [])
         if system := recognize(given.values):
-            for line in _summary(system, convert(system, given.values), given.assumed):
+            made = convert(system, given.values)
+            for line in (*_summary(made, given.assumed), _counts(system, made)):
                 print(line)
     kind = "is a script" if is_script else "is a file"
     title, name = (f" of {system.title}", system.name) if system else ("", "verl|easyr1")
@@ -99,7 +103,7 @@ def _faults(made: Conversion) -> bool:
     return bool(made.unknown or made.having("refused"))
 
 
-def _summary(system: System, made: Conversion, assumed: Sequence[str]) -> Iterator[str]:
+def _summary(made: Conversion, assumed: Sequence[str]) -> Iterator[str]:
     for text in assumed:
         yield f"assumed  {text}"
     words: dict[Fate, str] = {"noted": "note", "refused": "refused"}
@@ -109,10 +113,17 @@ def _summary(system: System, made: Conversion, assumed: Sequence[str]) -> Iterat
             yield f"{word:<8} {key}{origin}: {text}"
     for key, near in made.unknown.items():
         yield f"unknown  {key}" + (f": did you mean {near}?" if near else "")
-    counts = ", ".join(f"{made.counts[fate]} {fate}" for fate in FATES)
-    yield (
+
+
+def _counts(system: System, made: Conversion) -> str:
+    """One line."""
+    words = {"noted": "mapped with a note"}
+    counts = ", ".join(f"{made.counts[fate]} {words.get(fate, fate)}" for fate in FATES)
+    refused = len(made.having("refused").keys() - made.given)
+    more = f"; {refused} keys that it lacks are refused" if refused else ""
+    return (
         f"{len(made.given)} keys: {counts}, {len(made.unknown)} unknown;"
-        f" {made.num_defaults} settings more are {system.title}'s defaults"
+        f" {made.num_defaults} settings more are {system.title}'s defaults{more}"
     )
 
 

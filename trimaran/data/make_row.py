@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from trimaran.data.files import read_named, shown
-from trimaran.data.recipes import Draft, DroppedError, Recipe, find, read_row
+from trimaran.data.image_columns import image_columns
+from trimaran.data.recipes import NUMBERED_PLACE, Draft, DroppedError, Recipe, find, read_row
 from trimaran.data.sources import SourceRow
 from trimaran.data.templates import Template
 from trimaran.errors import InputError
@@ -62,9 +63,11 @@ class Made:
 
 
 def make_row(row: SourceRow, plan: Plan, count: CountTokens | None) -> Made:
-    """Pure but for images that lie in files of their own."""
+    """Pure but for images that lie in files of their own. Raises InputError for a row whose text marks images
+    that no field of the recipe reads: so it is with all rows like it."""
     try:
         draft = read_row(row.values, plan.recipe)
+        _check_read(row, draft, plan.recipe)
         images = [_embed(image, row.folder) for image in draft.images]
         columns = _columns(draft, images, plan)
         messages = [Message(one["role"], one["content"]) for one in columns["prompt"]]
@@ -75,6 +78,23 @@ def make_row(row: SourceRow, plan: Plan, count: CountTokens | None) -> Made:
         return Made(row.place, None, str(dropped))
     kept = {name: _as_text(find(row.values, name)) for name in plan.keep}
     return Made(row.place, {**columns, **kept}, tokens=tokens)
+
+
+def _check_read(row: SourceRow, draft: Draft, recipe: Recipe) -> None:
+    is_text = "images" in recipe.keys and not recipe.keys["images"]  # by --map images=
+    if draft.images or is_text or not any(_is_marked(text) for _, text in draft.messages):
+        return
+    read = [path for paths in recipe.keys.values() for path in paths]
+    if found := image_columns(row.values, {*read, *(path.partition(".")[0] for path in read)}):
+        raise InputError(
+            f"{row.place}: its text marks an image, and no field reads the images in"
+            f" {' and '.join(map(repr, found))}; give --map images={found[0]}, or --map images= where the mark"
+            " is meant as text"
+        )
+
+
+def _is_marked(text: str) -> bool:
+    return IMAGE_PLACE in text or NUMBERED_PLACE.search(text) is not None
 
 
 def _columns(draft: Draft, images: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
@@ -89,7 +109,7 @@ def _columns(draft: Draft, images: list[dict[str, Any]], plan: Plan) -> dict[str
     if images and num_places not in (0, len(images)):
         raise DroppedError(f"other than one {IMAGE_PLACE} an image")
     if not images and num_places and plan.recipe.keys.get("images"):
-        raise DroppedError(f"{IMAGE_PLACE} without an image")
+        raise DroppedError(f"{IMAGE_PLACE} without an image (--map images= where it is text)")
     columns: dict[str, Any] = {
         "prompt": [{"role": role, "content": text} for role, text in messages],
         "answer": draft.answer,

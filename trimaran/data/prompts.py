@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from trimaran.config import DataSection, DatasetSection, RolloutSection
 from trimaran.data.files import check_name, read_named, shown
+from trimaran.data.image_columns import check_text_alone
 from trimaran.data.rows import Rows, open_rows
 from trimaran.errors import InputError
 from trimaran.types import IMAGE_PLACE, Message, Prompt
@@ -35,8 +36,11 @@ class ImageSizes:
 
     @classmethod
     def of(cls, data: DataSection, model_folder: Path) -> ImageSizes | None:
-        """None where no dataset has images. Raises InputError where the model takes none."""
-        if not data.has_images:
+        """None where neither a dataset has images nor the model takes any, by a config.json that is here.
+        Raises InputError where the datasets have images and the model takes none."""
+        from trimaran.images.processor import takes_images
+
+        if not data.has_images and not takes_images(model_folder):
             return None
         from trimaran.images.prepare import image_multiple
 
@@ -102,7 +106,7 @@ class Dataset:
 
     section: DatasetSection
     sizes: ImageSizes | None = None
-    """None: without `section.image_key`, or where images are not looked at."""
+    """None: of a model that takes no images, or where they are not looked at."""
     name: str = ""
     """In prompt ids; the file's own where it is empty."""
     limits: ImageLimits | None = None
@@ -152,6 +156,8 @@ class Dataset:
         messages = _messages(place, row[section.prompt_key], section)
         if section.image_key is not None:
             messages = _with_places(place, messages, len(images))
+        elif any(IMAGE_PLACE in message.text for message in messages):
+            check_text_alone(place, row, used, takes_images=self.sizes is not None)
         prompt = Prompt(
             prompt_id=f"{self.name or section.path.name}:{line}",
             messages=messages,

@@ -55,6 +55,13 @@ def takes_images(model_folder: Path) -> bool:
     return _read_config(model_folder).get("model_type") in VISION_FAMILIES
 
 
+def image_token(model_folder: Path) -> int | None:
+    """Its number, None of a model that takes no images. Raises InputError where config.json does not say."""
+    if not takes_images(model_folder):
+        return None
+    return _image_token(_read_config(model_folder), model_folder)
+
+
 class ImageProcessor:
     """Example: ImageProcessor(Path("models/qwen2.5-vl")).process([png_bytes]).patches"""
 
@@ -71,7 +78,7 @@ class ImageProcessor:
                 f"model.path: {model_folder} is a {config.get('model_type')!r}, which takes no images;"
                 f" use a model of {', '.join(VISION_FAMILIES)}, or a dataset without images"
             )
-        self.image_token_id = int(config["image_token_id"])
+        self.image_token_id = _image_token(config, model_folder)
         self._processor = _load_processor(model_folder)
         self._merge = int(self._processor.merge_size)
         self.multiple = int(self._processor.patch_size) * self._merge
@@ -153,6 +160,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"model.path: {folder}/config.json cannot be read: {error}") from None
+
+
+def _image_token(config: dict[str, Any], folder: Path) -> int:
+    if not isinstance(found := config.get("image_token_id"), int):
+        raise InputError(f"model.path: {folder}/config.json lacks image_token_id")
+    return found
 
 
 def _hash(*parts: bytes | memoryview) -> str:

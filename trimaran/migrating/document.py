@@ -45,13 +45,13 @@ generate either way. Turns need one host and `run.max_lag: 0`, and the launcher 
 Each key is one of these:
 
 - **mapped**: it became a key of ours with the same meaning;
-- **noted**: it became one, and something differs that you should know. The command prints it;
+- **mapped with a note**: it became one, and something differs that you should know. The command prints it;
 - **ignored**: it has no meaning here, and nothing is lost. The new file names each in a comment, with the reason;
 - **refused**: to leave it out would change what is trained. Nothing is written before you give another value or `~key`;
 - **unknown**: it stands in no table. It counts as refused, and the nearest known key is printed.
 
-A key that a file does not have counts with the project's own default, not with ours. The new file has passed the check that
-each run's file has to pass.
+The last line that the command prints counts the keys of each kind. A key that a file does not have counts with the project's
+own default, not with ours. The new file has passed the check that each run's file has to pass.
 
 The examples of GSM8K and Geometry3k of verl, EasyR1, MindSpeed-RL and MindSpeed-MM are imported by our tests, with the values that
 their projects published, and run for three steps with tiny models.
@@ -86,10 +86,11 @@ FIGURES = """\
 `metrics: {also: [verl, mindspeed-rl]}` writes a step's numbers by these names too, in the same rows of `metrics.jsonl`, in
 TensorBoard and at the sinks. A name is left out where a step lacks what it is made of.
 
-**What adds up.** With `run.max_lag: 0` phases follow one another, so `timing/all` is at least `timing/rollout` + `timing/update` +
-`timing/resharding_to_infer` + `timing/resharding_to_train` + `timing/non_overlap_rule_reward`. With more, generation goes on while the
-trainer trains, and the sum may be more than the whole: that is what it is for. In any run `timing/all` is at least
-`timing/update` + `timing/resharding_to_infer`.
+**What adds up.** With `run.max_lag: 0` phases follow one another, so `timing/all` is at least `timing/rollout` + `timing/old_log_p` +
+`timing/reference_model` + `timing/update` + `timing/resharding_to_infer` + `timing/resharding_to_train` +
+`timing/non_overlap_rule_reward`. With more, generation goes on while the trainer trains, and the sum may be more than the whole:
+that is what it is for. In any run `timing/all` is at least `timing/old_log_p` + `timing/reference_model` + `timing/update` +
+`timing/resharding_to_infer`.
 
 **Tokens a second.** All formulas count prompt and completion tokens of every completion that came back, and divide by
 the dies of the trainer **and** of all replicas. A card of Atlas A3 is two dies, so its figure is twice that of a die. MindSpeed-RL divides by the dies that do both in

@@ -48,6 +48,7 @@ from services.trainer.megatron.shared_experts import SharedExperts
 from services.trainer.megatron.vision import ImageReader
 from services.trainer.model_files import load_tensors
 from services.trainer.outputs import TokenLoss, TokenOutputs
+from services.trainer.part_times import PartTimes
 from services.trainer.saved import specs_of
 from services.trainer.updates import Update
 from services.weight_sync.data.grid import cut_tensors
@@ -120,11 +121,13 @@ class MegatronPolicy:
         self._put_away()
         self._gradient_norm = 0.0
         self.num_updates = 0
+        self._times = PartTimes(device)
         self._reference: list[PackedGPT] = []
         if config.algorithm.kl.coefficient and not config.trainer.lora:
             self._reference = [stage.requires_grad_(False) for stage in self._make_stages()]
             self._load(self._reference, tensors)
-            self._put_reference_away()
+            if self._reference_waits_on_host:
+                self._move_reference(torch.device("cpu"))
 
     def image_cost(self, group: Group) -> float:
         if (tower := self._architecture.facts.vision) is None:
@@ -198,17 +201,24 @@ class MegatronPolicy:
             with switched_off(chain(*(stage.adapters.values() for stage in self._stages))):
                 return [one.logprobs_M for one in self.forward(micro_batches)]
         assert self._reference, "a reference exists only with a KL coefficient"
-        for stage in self._reference:  # wherever it is
-            stage.to(self.device)
+        if is_away := self._reference_waits_on_host:
+            with self._times.of("reference_onload"):
+                self._move_reference(self.device)
         self._expect_images(micro_batches)
         outputs = schedule.infer(self._reference, micro_batches, entropy=False)
-        self._put_reference_away()
+        if is_away:
+            with self._times.of("reference_offload"):
+                self._move_reference(torch.device("cpu"))
         return [one.logprobs_M for one in outputs]
 
-    def _put_reference_away(self) -> None:
-        if self._config.algorithm.kl.offload or self._config.is_colocated:
-            for stage in self._reference:
-                stage.to("cpu")
+    @property
+    def _reference_waits_on_host(self) -> bool:
+        """While nothing passes it."""
+        return self._config.algorithm.kl.offload or self._config.is_colocated
+
+    def _move_reference(self, device: torch.device) -> None:
+        for stage in self._reference:
+            stage.to(device)
 
     def forward_backward(
         self, micro_batches: Sequence[PackedBatch], loss: TokenLoss, entropy: bool = False
@@ -224,7 +234,8 @@ class MegatronPolicy:
 
     def take_metrics(self) -> dict[str, float]:
         loads = load_metrics(self._loads.take()) if self._loads else {}
-        return loads | (self._replays.take_metrics() if self._replays else {})
+        replays = self._replays.take_metrics() if self._replays else {}
+        return loads | replays | self._times.take()
 
     def end_step(self) -> None:
         if self._images and self._images.kept:

@@ -1,0 +1,50 @@
+"""Columns of a row that hold images, whether or not a key names them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+from trimaran.errors import InputError
+from trimaran.types import IMAGE_PLACE
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+
+
+def image_columns(row: Mapping[str, Any], named: Collection[str | None]) -> list[str]:
+    """Those beside the `named` ones with an image, or a list of images: bytes, {"bytes", "path"}, or the path
+    of a file that is called like one.
+
+    Example: image_columns({"prompt": "a", "picture": "1.png"}, ["prompt"]) == ["picture"]
+    """
+    return [name for name, value in row.items() if name not in named and _has_image(value)]
+
+
+def check_text_alone(
+    place: str, row: Mapping[str, Any], named: Collection[str | None], takes_images: bool
+) -> None:
+    """Of a row whose text has IMAGE_PLACE, where no key names images. It is text where neither the row has an
+    image nor the model takes any (`takes_images`). Raises InputError where it must be a mark."""
+    stands = f"{place}: {IMAGE_PLACE} stands in its text, and no key names"
+    if found := image_columns(row, named):
+        raise InputError(
+            f"{stands} the images in {' and '.join(map(repr, found))}; set data.image_key={found[0]}, or leave"
+            f" the column out of the file where {IMAGE_PLACE} is meant as text"
+        )
+    if takes_images:
+        others = [repr(name) for name in row if name not in named]
+        raise InputError(
+            f"{stands} a column of images, which the model takes; set data.image_key (the row also has"
+            f" {', '.join(others) or 'no further column'}), or write it otherwise where it is meant as text"
+        )
+
+
+def _has_image(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_image, cast(list[Any], value)))
+    if isinstance(value, dict):
+        parts = cast(dict[str, Any], value)
+        return any(_has_image(parts.get(key)) for key in ("bytes", "path"))
+    if isinstance(value, str):
+        return value.lower().endswith(SUFFIXES) and len(value.splitlines()) == 1
+    return isinstance(value, bytes)
