@@ -98,24 +98,24 @@ def test_an_accelerators_parts_are_marked_in_its_queue_and_read_at_the_end(
 @pytest.mark.parametrize(
     ("algorithm", "more"),
     [
-        ({}, set[str]()),
-        ({"updates_per_batch": 2}, {"old_logprobs"}),
-        ({"kl": {"coefficient": 0.1}}, {"reference_logprobs"}),
+        ({}, ()),
+        ({"updates_per_batch": 2}, ("old_logprobs",)),
+        ({"kl": {"coefficient": 0.1}}, ("reference_logprobs",)),
         (
             {"kl": {"coefficient": 0.1, "place": "reward"}},
-            {"old_logprobs", "reference_logprobs"},
+            ("old_logprobs", "reference_logprobs"),
         ),
-        ({"entropy": {"exact": True}}, set[str]()),
+        ({"entropy": {"exact": True}}, ()),
     ],
     ids=str,
 )
 def test_a_steps_parts_follow_each_other_inside_it(
-    make_config: Callable[..., RunConfig], algorithm: dict[str, Any], more: set[str]
+    make_config: Callable[..., RunConfig], algorithm: dict[str, Any], more: tuple[str, ...]
 ) -> None:
     policy = PlainPolicy(make_model("llama"))
     metrics = train_step(policy, random_batch(1), make_config(algorithm=algorithm)).metrics
     parts = parts_of(metrics)
-    assert parts.keys() == ALWAYS | more
+    assert parts.keys() == {*ALWAYS, *more}
     assert all(seconds > 0 for seconds in parts.values())
     assert sum(parts.values()) <= metrics["trainer/seconds"]
 
