@@ -199,3 +199,8 @@ def test_the_real_library_gives_rows_with_their_images_as_they_are(
         InputError, match="--from: nobody/nothing: the hub's dataset cannot be read"
     ):
         find_sources("nobody/nothing")
+
+
+def test_a_file_that_is_missing_is_no_hubs_dataset() -> None:
+    with pytest.raises(InputError, match=r"raw/typo\.json: no such file or folder"):
+        find_sources("raw/typo.json")

@@ -79,7 +79,7 @@ def find_sources(given: str, split: str | None = None, cache: Path | None = None
     path = Path(given)
     if path.exists():
         sources = _local(path)
-    elif HUB_ID.fullmatch(given):
+    elif HUB_ID.fullmatch(given) and path.suffix not in READERS:
         sources = _hub(given, split, cache)
     else:
         raise InputError(f"--from: {given}: no such file or folder, and no hub id (owner/name)")
