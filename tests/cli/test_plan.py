@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.tiny_model import write_tiny_model
+from tests.tiny_vision import nest_names, write_tiny_vision
 from trimaran.cli import plan as plan_command
 from trimaran.cli.main import main
 from trimaran.cli.plan import check_memory
@@ -138,6 +139,34 @@ def test_parameters_that_cannot_be_frozen_are_told_before_anything_starts(
     if has_weights:
         with pytest.raises(InputError, match=re.escape(words)):
             check_model(load_config(run_file, keys), model)
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_patterns_over_a_vision_models_names_are_checked_by_its_config_alone(
+    is_nested: bool, run_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of Qwen2.5-VL may be either kind. With weights one of the two is refused."""
+    model = write_tiny_vision(run_file.parent / "vision")
+    weights = (model / "model.safetensors").rename(run_file.parent / "weights")
+    words = ["plan", str(run_file), f"model.path={model}"]
+    kinds = [("visual.", "model.layers.1."), ("model.visual.", "model.language_model.layers.1.")]
+    (mine, _), (_, other) = kinds[is_nested], kinds[not is_nested]
+    assert main([*words, f"trainer.freeze=[{mine}*]"]) == 0
+    frozen = capsys.readouterr().out.splitlines()[2:]
+    assert main([*words, "trainer.freeze=['*visual.*']"]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == frozen
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[2:] != frozen
+    assert main([*words, "trainer.freeze=[visual.blok.*]"]) == 2
+    near = "'visual.blok.*' matches no tensor of the model; near it are visual.blocks.*.norm"
+    assert near in capsys.readouterr().err
+    assert main([*words, f"trainer.freeze=[{mine}*, {other}*]"]) == 2
+    assert "matches no tensor of the model" in capsys.readouterr().err
+    weights.rename(model / "model.safetensors")
+    if is_nested:
+        nest_names(model)
+    assert main([*words, f"trainer.freeze=[{mine}*]"]) == 0
+    assert main([*words, f"trainer.freeze=[{other}*]"]) == 2
 
 
 def test_a_plan_needs_no_torch(run_file: Path) -> None:

@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import tracemalloc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -169,6 +170,39 @@ def test_images_are_brought_into_the_file_and_bad_ones_dropped(tmp_path: Path) -
     dataset = Dataset(section, ImageSizes(1, 10**6, 28))
     assert [len(dataset[n].messages[0].images) for n in range(2)] == [1, 0]
     assert dataset[0].messages[0].text.startswith("How wide? <image> You FIRST think")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json"])
+def test_rows_are_held_out_of_a_source_that_is_larger_than_memory(
+    tmp_path: Path, suffix: str
+) -> None:
+    rows = ({"instruction": f"{n} " * 2000, "output": "1"} for n in range(1000, 7000))
+    texts, (first, between, last) = (
+        map(json.dumps, rows),
+        {
+            "jsonl": ("", "\n", ""),
+            "json": ("[", ",", "]"),
+        }[suffix],
+    )
+    with (tmp_path / f"train.{suffix}").open("w") as file:
+        file.write(first + next(texts))
+        file.writelines(between + text for text in texts)
+        file.write(last)
+    (source,) = find_sources(str(tmp_path / f"train.{suffix}"))
+    size = source.files[0].stat().st_size
+    tracemalloc.start()
+    try:
+        prepare(source, plan("alpaca", hold_out=500), tmp_path / "out" / "train.parquet", words)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size > 60_000_000
+    assert peak < size / 2
+    assert {one.name for one in (tmp_path / "out").iterdir()} == {
+        "train.parquet",
+        "train.card.json",
+        "train-held-out.parquet",
+    }
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "geo3k"])

@@ -61,7 +61,7 @@ def test_every_format_gives_the_same_rows(
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.json", "[1", "a.json: not JSON"),
+        ("a.json", "[1", "a.json:1: not JSON"),
         ("a.json", "[1]", "a.json:1: a row must be an object"),
         ("a.json", '{"a": 1}\n{', "a.json:2: not JSON"),
         ("a.csv", "q,a\n1\n", "a.csv:2: more or fewer fields"),
@@ -199,3 +199,8 @@ def test_the_real_library_gives_rows_with_their_images_as_they_are(
         InputError, match="--from: nobody/nothing: the hub's dataset cannot be read"
     ):
         find_sources("nobody/nothing")
+
+
+def test_a_file_that_is_missing_is_no_hubs_dataset() -> None:
+    with pytest.raises(InputError, match=r"raw/typo\.json: no such file or folder"):
+        find_sources("raw/typo.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from services.trainer.megatron.architecture import read_architecture
@@ -66,15 +67,35 @@ def plan_here(config: RunConfig, machine: Machine, is_whole: bool = True) -> Pla
 
 def check_fit(config: RunConfig, folder: Path, is_whole: bool = True) -> ModelFacts:
     """Of the model in `folder`. Raises InputError where it cannot be trained, or not in the layout and with
-    the lengths of the configuration; reads no weights. `is_whole`: False where its config.json is enough.
-    How Qwen2.5-VL's tensors are named, no config.json says: patterns over names then wait for its weights."""
+    the lengths of the configuration; reads no weights. `is_whole`: False where its config.json is enough."""
     facts = read_architecture(folder, is_whole).facts
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
     check_trainer_layout(facts, config.trainer)
-    if config.trainer.freeze and (facts.vision is None or is_whole or has_weights(folder)):
-        frozen_parameters(family_rules(facts), config.trainer.freeze)
+    facts = _check_frozen(facts, config.trainer.freeze, knows_names=is_whole or has_weights(folder))
     check_lengths(config, facts)
     return facts
+
+
+def _check_frozen(facts: ModelFacts, patterns: Sequence[str], knows_names: bool) -> ModelFacts:
+    """Raises InputError where the patterns cannot be frozen. `knows_names`: False of a config.json alone,
+    which does not say which of two kinds of names a folder of Qwen2.5-VL has. Patterns may then fit either:
+    the facts come back with those that they fit."""
+    try:
+        frozen_parameters(family_rules(facts), patterns)
+    except InputError:
+        nested = replace(facts, nested_names=True)
+        if knows_names or facts.vision is None or not _can_freeze(nested, patterns):
+            raise
+        return nested
+    return facts
+
+
+def _can_freeze(facts: ModelFacts, patterns: Sequence[str]) -> bool:
+    try:
+        frozen_parameters(family_rules(facts), patterns)
+    except InputError:
+        return False
+    return True
 
 
 def check_lengths(config: RunConfig, facts: ModelFacts) -> None:

@@ -47,7 +47,7 @@ class Plan:
     limit: int | None = None
     """Rows that are read, from the first one on."""
     hold_out: int = 0
-    """Rows that are drawn for a second file. All rows are in memory then."""
+    """Rows that are drawn for a second file."""
     seed: int = 1
     """Which ones."""
 

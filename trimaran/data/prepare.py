@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from trimaran.data.arrow import parquet, pyarrow
 from trimaran.data.make_row import CountTokens, Made, Plan, make_row
+from trimaran.data.rows import ParquetRows
 from trimaran.data.sources import CARD, Source, SourceRow, digest_of, told
 from trimaran.errors import InputError
 
@@ -70,14 +71,10 @@ def prepare(
     rows = cast(Iterator[Mapping[str, Any]], kept)
     with told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not plan.hold_out:
-            counts.written = _write(path, rows)
+        if plan.hold_out:
+            counts.written = _write_both(path, rows, plan, source.name)
         else:
-            everything = list(rows)
-            chosen = _draw(len(everything), plan, source.name)
-            _write(files[1], (everything[n] for n in sorted(chosen)))
-            others = (one for n, one in enumerate(everything) if n not in chosen)
-            counts.written = _write(path, others)
+            counts.written = _write(path, rows)
     if not counts.written:
         path.unlink(missing_ok=True)
         reasons = "; ".join(f"{number} {text}" for text, number in counts.dropped.most_common(3))
@@ -191,6 +188,22 @@ def _draw(length: int, plan: Plan, name: str) -> set[int]:
         raise InputError(f"--hold-out {plan.hold_out}: {name} has {length} rows; hold out fewer")
     rng = random.Random(f"hold-out:{plan.seed}:{name}")
     return set(rng.sample(range(length), plan.hold_out))
+
+
+def _write_both(path: Path, rows: Iterable[Mapping[str, Any]], plan: Plan, name: str) -> int:
+    """Into a file of all rows first: which are drawn depends on how many they are. Returns how many are
+    not held out."""
+    whole = path.with_name(f"{path.name}.whole.partial")
+    try:
+        chosen = _draw(_write(whole, rows), plan, name)
+        _write(held_out_path(path), (row for n, row in _read(whole) if n in chosen))
+        return _write(path, (row for n, row in _read(whole) if n not in chosen))
+    finally:
+        whole.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    return ((number - 1, row) for number, row in ParquetRows(path))
 
 
 def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 CACHE_BYTES = 256 << 20
 """Of the row groups of one Parquet file that are kept; the one that was read last is, whatever its size."""
 STREAMED_ROWS = 256
-"""Of a Parquet file that are in memory at a time when all of them are read in order."""
+"""Of a Parquet or Arrow file that are in memory at a time when all of them are read in order."""
 
 
 @runtime_checkable

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from trimaran.data.arrow import ipc, pyarrow
-from trimaran.data.rows import JsonlRows, ParquetRows
+from trimaran.data.json_array import read_array
+from trimaran.data.rows import STREAMED_ROWS, JsonlRows, ParquetRows
 from trimaran.errors import InputError
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?(@[\w.-]+)?")
@@ -79,7 +79,7 @@ def find_sources(given: str, split: str | None = None, cache: Path | None = None
     path = Path(given)
     if path.exists():
         sources = _local(path)
-    elif HUB_ID.fullmatch(given):
+    elif HUB_ID.fullmatch(given) and path.suffix not in READERS:
         sources = _hub(given, split, cache)
     else:
         raise InputError(f"--from: {given}: no such file or folder, and no hub id (owner/name)")
@@ -197,10 +197,7 @@ def _read_json(path: Path) -> Iterable[tuple[int, Any]]:
         first = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     if first != b"[":
         return JsonlRows(path)
-    try:
-        return enumerate(cast(list[Any], json.loads(path.read_bytes())), 1)
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error})") from None
+    return read_array(path)
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, Any]]:
@@ -227,7 +224,13 @@ def _read_arrow(path: Path) -> Iterator[tuple[int, Any]]:
             except pyarrow().ArrowInvalid:
                 file.seek(0)
                 batches = iter(ipc().open_stream(file))
-            rows = (row for batch in batches for row in batch.to_pylist())
+            # A batch may be the whole file.
+            rows = (
+                row
+                for batch in batches
+                for start in range(0, len(batch), STREAMED_ROWS)
+                for row in batch.slice(start, STREAMED_ROWS).to_pylist()
+            )
             yield from enumerate(rows, 1)
     except pyarrow().ArrowException as error:
         raise InputError(f"{path}: not Arrow ({error})") from None
