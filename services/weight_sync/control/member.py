@@ -59,6 +59,9 @@ class Member:
     """A block of what it has loaded is wrong, or it has slept since: what it says it holds does not count."""
     num_wrong: int = 0
     """How often that was so, over all incarnations."""
+    shadow: str | None = None
+    """Where other members of its host can read the version that it loaded last; empty where it has no
+    copy but read another's; None where that is not known."""
     drained: bool = False
     """It leaves by its own wish: it gets no prompts, and ends as GONE."""
     right: Ranges = field(default=(), compare=False)
@@ -92,6 +95,11 @@ class Member:
         is_late = self.overtaken >= 2 ** max(self.failures - 1, 0)
         return self.state is not State.FAILED or is_late
 
+    @property
+    def has_copy(self) -> bool:
+        """As far as is known: who has read another's cannot give the version to others."""
+        return self.shadow != ""
+
     def holds(self, version: PolicyVersion | None) -> bool:
         if self.held is None or version is None:
             return False
@@ -121,16 +129,18 @@ class Member:
             return heard
         if self.claim != (held, self.held):
             return replace(heard, claim=(held, self.held))
-        heard = replace(heard, held=held)
+        heard = replace(heard, held=held, shadow=None)
         if self.held is None:
             return heard
         text = f"holds {held.version if held else 'nothing'} instead of {self.held.version}"
         return heard.fail(text, now)
 
-    def load(self, version: PolicyVersion, maker: str) -> Member:
+    def load(self, version: PolicyVersion, maker: str, shadow: str | None = None) -> Member:
         """It has answered a COMMIT for `maker`: one that bore its former name loaded before a block was
         found wrong, and does not mend it."""
-        return replace(self, held=version, must_load=False) if maker == self.maker else self
+        if maker != self.maker:
+            return self
+        return replace(self, held=version, shadow=shadow, must_load=False)
 
     def doubt(self) -> Member:
         """What it holds is not known any more."""

@@ -96,6 +96,7 @@ class Members:
                 else None,
                 "proven": m.state is State.PROVEN,
                 "reason": m.reason,
+                "shadow": m.shadow,
                 "must_load": m.must_load,
                 "num_wrong": m.num_wrong,
                 "forgotten": m.state is State.GONE,
@@ -116,6 +117,7 @@ class Members:
             members._members[row["name"]] = Member(
                 *(Replica(row["name"], row["address"]), Peer(*row["peer"]), row["incarnation"]),
                 *(held, State.GONE if row.get("forgotten") else state, row["reason"]),
+                shadow=row.get("shadow"),
                 must_load=row["must_load"],
                 num_wrong=row["num_wrong"],
                 seen=now,
