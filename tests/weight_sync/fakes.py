@@ -91,6 +91,11 @@ class FakeReplica:
     def replica(self) -> Replica:
         return Replica(self.name, f"127.0.0.1:{self.name}")
 
+    @property
+    def path(self) -> str:
+        """Of its shadow."""
+        return f"/shadow/{self.name}"
+
     def holds(self, version: PolicyVersion) -> bool:
         held = (self.staged, self.loaded)
         return any(v and (v.version, v.root) == (version.version, version.root) for v in held)
@@ -178,6 +183,11 @@ class World:
                 return name
         raise TransferError("no peer has it")
 
+    def find_owner(self, version: PolicyVersion, path: str) -> FakeReplica | None:
+        """Where its memory can be read: its process lives."""
+        found = [process for process in self.replicas.values() if process.path == path]
+        return next((one for one in found if one.stage != "gone" and one.holds(version)), None)
+
     def holds(self, version: PolicyVersion) -> bool:
         held = version_of(self.step)
         return self.trainer == "ok" and (held.version, held.root) == (version.version, version.root)
@@ -262,6 +272,7 @@ class FakeRollout:
                     self.world.groups[source.group.group_id].append(process)
             await asyncio.sleep(3600)
         ways = [await self._take(version, source, limits.timeout) for source in sources]
+        is_shared = any(way.startswith("in the memory of") for way in ways)
         self.world.events.append(
             f"{process.name} stages {version.version} {' and '.join(dict.fromkeys(ways))}"
         )
@@ -269,7 +280,9 @@ class FakeRollout:
         await self.world.hook("staged", process, version.version)
         await self.world.point()
         root = "another root" if process.stage == "wrong" else version.root
-        return Staged(root, manifest.num_blocks, _bytes_of(sources))
+        if is_shared:
+            return Staged(root, manifest.num_blocks, {})
+        return Staged(root, manifest.num_blocks, _bytes_of(sources), process.path)
 
     async def _take(self, version: PolicyVersion, source: Source, timeout: float) -> str:
         process, delta = self.process, delta_of(source)
@@ -289,6 +302,9 @@ class FakeRollout:
         if isinstance(source, MemorySource):
             assert self.world.host == process.host and self.world.holds(version)
             return f"from {source.path}"
+        if source.shared and (owner := self.world.find_owner(version, source.shared)):
+            assert owner.host == process.host
+            return f"in the memory of {owner.name}"
         return f"{patched}from {self.world.relay(version, source.peers)}"
 
     async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:

@@ -11,7 +11,7 @@ from trimaran.types import PolicyVersion, VersionId
 
 def weights_of(step: int, root: str = "") -> StagedWeights:
     version = PolicyVersion("run", VersionId(0, step), root or f"root-{step}")
-    shadow: Any = SimpleNamespace(step=step)
+    shadow: Any = SimpleNamespace(step=step, is_borrowed=False)
     return StagedWeights(version, shadow, "a", {(version.root, ""): Holding({})})
 
 

@@ -10,12 +10,13 @@ have no room for more.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from services.weight_sync.control.member import Member
 from services.weight_sync.control.plan import OTHER_HOLDERS, Plan
-from trimaran.types import Manifest, Offer, Peer, RelaySource, Staged
+from trimaran.config import TransportName
+from trimaran.types import Manifest, Offer, Peer, RelaySource
 
 Lenders = Mapping[str, "Lender"]
 """By host (`Peer.host`)."""
@@ -29,34 +30,38 @@ class Lender:
     path: str
 
 
-def find_lenders(staged: Mapping[Member, Staged]) -> dict[str, Lender]:
-    """Those with a copy of their own."""
+def host_of(member: Member, transport: TransportName) -> str:
+    """Those of one host share a copy. Empty where a member has one to itself."""
+    return member.peer.host if transport == "auto" else ""
+
+
+def find_lenders(copies: Mapping[Member, str], transport: TransportName) -> dict[str, Lender]:
+    """`copies`: where the version lies on each that has it; empty where that is another's."""
     return {
-        member.peer.host: Lender(member.peer, found.path)
-        for member, found in staged.items()
-        if found.path and member.peer.host
+        host: Lender(member.peer, path)
+        for member, path in copies.items()
+        if path and (host := host_of(member, transport))
     }
 
 
 def prefer_owners(members: Sequence[Member]) -> list[Member]:
-    """Those first that have the memory for a version already, and those last that have a fault."""
-    return sorted(members, key=lambda m: (not m.shadow, m.failures > 0, m.name))
+    """Those last that have a fault; of the others those first that have memory for a version already."""
+    return sorted(members, key=lambda m: (m.failures > 0, not m.shadow, m.name))
 
 
 def take_turns(
-    members: Sequence[Member], hosts: Collection[str]
+    members: Sequence[Member], lenders: Lenders, transport: TransportName
 ) -> tuple[list[Member], list[Member]]:
-    """(who takes the version now, who waits). `hosts`: those that have it; of any other the first
-    member takes it.
+    """(who takes the version now, who waits): of a host without a lender the first member takes it.
 
-    Example: take_turns([a1, a2, b1, b2], {"b"}) is ([a1, b1, b2], [a2])
+    Example: take_turns([a1, a2, b1, b2], {"b": lender}, "auto") is ([a1, b1, b2], [a2])
     """
     now: list[Member] = []
     later: list[Member] = []
     met: set[str] = set()
     for member in members:
-        host = member.peer.host
-        waits = host in met and host not in hosts
+        host = host_of(member, transport)
+        waits = host in met and host not in lenders
         (later if waits else now).append(member)
         met |= {host} - {""}
     return now, later

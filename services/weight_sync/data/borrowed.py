@@ -5,8 +5,6 @@ from __future__ import annotations
 import mmap
 import os
 
-import torch
-
 from services.weight_sync.data.lease import lease, release
 from services.weight_sync.data.memory import bytes_of, check_memory, opened
 from trimaran.errors import TransferError

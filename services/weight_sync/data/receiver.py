@@ -364,9 +364,7 @@ class WeightReceiver:
         return True
 
 
-def _to_write(
-    base: StagedWeights, check: Callable[[], None] = lambda: None
-) -> StagedWeights:
+def _to_write(base: StagedWeights, check: Callable[[], None] = lambda: None) -> StagedWeights:
     """Claimed: in a copy while its own memory is borrowed. Raises TransferError when memory is short,
     and what `check` raises."""
     former = base.shadow
