@@ -119,6 +119,8 @@ class World:
     shares: tuple[Ranges, ...] = (((0, NUM_BLOCKS),),)
     """What each sender offers."""
     host: str = ""
+    backend: str = "gloo"
+    """Of all processes."""
     delta: bool = False
     """Each offer has one, against the step before."""
     events: list[str] = field(default_factory=list)
@@ -138,7 +140,7 @@ class World:
 
     def add(self, name: str, **behavior: Any) -> tuple[Replica, Peer]:
         process = self.replicas[name] = FakeReplica(name, **behavior)
-        return process.replica, peer_of(name, process.host)
+        return process.replica, peer_of(name, process.host, self.backend)
 
     def connect_senders(self, caller: Caller) -> "list[FakeTrainer]":
         self.epochs.add(caller.epoch)
@@ -207,7 +209,7 @@ class FakeTrainer:
         world, blocks = self.world, self.world.shares[self.rank]
         sizes = (1,) * sum(end - first for first, end in blocks)
         delta = Delta(version_of(world.step - 1).root, sizes) if world.delta else None
-        peer = peer_of(f"trainer{self.rank}", world.host)
+        peer = peer_of(f"trainer{self.rank}", world.host, world.backend)
         return version_of(world.step), Offer(peer, blocks, f"/memory/{self.rank}", delta)
 
     async def _ask(self) -> None:
@@ -273,6 +275,7 @@ class FakeRollout:
             await asyncio.sleep(3600)
         ways = [await self._take(version, source, limits.timeout) for source in sources]
         is_shared = any(way.startswith("in the memory of") for way in ways)
+        is_own = ways == [f"in the memory of {process.name}"]
         self.world.events.append(
             f"{process.name} stages {version.version} {' and '.join(dict.fromkeys(ways))}"
         )
@@ -281,7 +284,7 @@ class FakeRollout:
         await self.world.point()
         root = "another root" if process.stage == "wrong" else version.root
         if is_shared:
-            return Staged(root, manifest.num_blocks, {})
+            return Staged(root, manifest.num_blocks, {}, process.path if is_own else "")
         return Staged(root, manifest.num_blocks, _bytes_of(sources), process.path)
 
     async def _take(self, version: PolicyVersion, source: Source, timeout: float) -> str:

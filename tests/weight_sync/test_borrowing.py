@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from services.weight_sync.data.borrowed import BorrowedMemory
-from services.weight_sync.data.memory import HostMemory
+from services.weight_sync.data.memory import HostMemory, MemoryReader
 from tests.weight_sync.ends import (
     blocks_of,
     by_relay,
@@ -25,7 +25,7 @@ from tests.weight_sync.ends import (
     take_from_memory,
 )
 from trimaran.errors import TransferError
-from trimaran.types import RelaySource, VersionId
+from trimaran.types import Delta, RelaySource, VersionId
 
 NEXT = VersionId(0, 2)
 
@@ -39,6 +39,10 @@ def ends():
 def shared(snapshot, owner, *others, path="") -> RelaySource:
     path = path or (owner.staged or owner.held).shadow.path
     return RelaySource(blocks_of(snapshot), (owner.peer, *(one.peer for one in others)), None, path)
+
+
+def delta_of(snapshot) -> Delta:
+    return snapshot.delta.describe(blocks_of(snapshot))
 
 
 def number_of(shadow) -> int:
@@ -67,19 +71,24 @@ def test_a_neighbour_reads_the_owners_memory_and_takes_nothing(ends):
     assert number_of(neighbour.staged.shadow) == number_of(owner.staged.shadow)
 
 
-def test_the_owner_writes_over_it_once_nobody_reads_it(ends):
+@pytest.mark.parametrize("keeps", [False, True])
+def test_the_owner_writes_over_it_once_nobody_reads_it(ends, keeps):
+    """A keeper has two shadows. All are mapped once, here and by the workers of both engines."""
     _, owner, neighbour = ends
-    places = set()
-    for step in (1, 2, 3):
+    places, mapped, reader = set(), set(), MemoryReader()
+    for step in range(1, 6):
         snapshot = make_snapshot(step)
-        stage(owner, snapshot, from_memory(snapshot), step=step)
+        stage(owner, snapshot, from_memory(snapshot), step=step, keep_held=keeps)
         borrow(neighbour, snapshot, owner, step)
         assert holds(neighbour, snapshot)
         places |= {one.staged.shadow.buffer.data_ptr() for one in (owner, neighbour)}
+        shadow = neighbour.staged.shadow
+        reader.forget_gone()
+        mapped.add(reader.map(shadow.path, shadow.memory.size).data_ptr())
         neighbour.keep(VersionId(0, step))
         owner.keep(VersionId(0, step))
         assert neighbour.held is None
-    assert len(places) == 2, "each has mapped it once"
+    assert len(places) == 2 * len(mapped) == 2 * (1 + keeps)
 
 
 @pytest.mark.parametrize("way", ["blocks", "delta", "kept beside"])
@@ -93,7 +102,7 @@ def test_while_a_neighbour_is_late_the_owner_writes_elsewhere(ends, way):
     changed["norm"][2] = 7.0
     following = snapshot_of(changed, reuse=live, keep_delta=True)
     sender.hold(following)
-    delta = following.delta.describe(blocks_of(following)) if way == "delta" else None
+    delta = delta_of(following) if way == "delta" else None
     source = by_relay(following, sender.peer, delta=delta)
     stage(owner, following, source, step=2, keep_held=way == "kept beside")
     assert holds(owner, following)
@@ -108,7 +117,7 @@ def test_a_delta_is_undone_beside_what_a_neighbour_reads(ends):
     take_from_memory(owner, live)
     following = snapshot_of(make_values(2), reuse=live, keep_delta=True)
     sender.hold(following)
-    delta = following.delta.describe(blocks_of(following))
+    delta = delta_of(following)
     stage(owner, following, by_relay(following, sender.peer, delta=delta), step=2, attempt="x")
     borrow(neighbour, following, owner, step=2)
     owner.discard(NEXT, "x")
@@ -183,6 +192,7 @@ def process(code: str, *arguments: str):
     lines = f"import sys, time\n{code}\ntime.sleep(600)"
     command = [sys.executable, "-c", lines, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout
         try:
             yield running, running.stdout.readline().strip()
         finally:
@@ -195,7 +205,7 @@ memory = BorrowedMemory(sys.argv[1], 4096)
 print(int(memory.buffer[7]), flush=True)
 """
 OWN = """
-from services.weight_sync.data.memory import HostMemory
+from services.weight_sync.data.memory import HostMemory, MemoryReader
 memory = HostMemory(4096)
 memory.claim()
 memory.buffer[7] = 42

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from services.weight_sync.control.member import Copy
 from services.weight_sync.control.sharing import (
     Lender,
     find_lenders,
@@ -63,7 +64,10 @@ def test_what_cannot_be_read_there_is_pulled():
 
 
 def test_who_has_memory_takes_the_next_version_too():
-    owner, faulty = replace(B, shadow="/shadow/b"), replace(C, shadow="/shadow/c", failures=1)
+    owner, faulty = (
+        replace(B, copy=Copy("root", "/b")),
+        replace(C, copy=Copy("root", "/c"), failures=1),
+    )
     assert prefer_owners([A, owner, faulty, ALONE]) == [owner, A, ALONE, faulty]
 
 
@@ -103,7 +107,7 @@ def test_when_the_first_one_fails_another_takes_it_for_the_host(world, tmp_path,
             assert metrics["weight_sync/shared"] == 1
 
     asyncio.run(scenario())
-    assert stages(world)[-2:] == ["b from trainer0", "c in the memory of b"]
+    assert {"b from trainer0", "c in the memory of b"} <= set(stages(world))
 
 
 def test_one_that_dies_with_the_version_leaves_its_neighbours_to_pull(world, tmp_path):

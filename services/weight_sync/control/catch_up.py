@@ -123,12 +123,9 @@ class CatchUp:
         return outcome.copies
 
     def _find_lenders(self, member: Member, live: PolicyVersion) -> dict[str, Lender]:
-        """On its host."""
-        copies = {
-            m: m.shadow or ""
-            for m in self._pool.members
-            if m.holds(live) and m.peer.host == member.peer.host
-        }
+        """On its host; one without a fault comes before the others."""
+        here = [m for m in self._pool.members if m.peer.host == member.peer.host]
+        copies = {m: m.lends(live) for m in sorted(here, key=lambda m: -m.failures)}
         return find_lenders(copies, self._config.transport)
 
     async def _with_offers(self, stack: AsyncExitStack, target: Target) -> Target:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from services.weight_sync.control.ledger import VersionLedger
-from services.weight_sync.control.member import Member
+from services.weight_sync.control.member import Copy, Member
 from services.weight_sync.control.members import Happened
 from services.weight_sync.control.tasks import cancel
 from trimaran.errors import TrimaranError
@@ -159,7 +159,7 @@ class ReplicaPool:
         self, live: PolicyVersion, copies: Mapping[Member, str], timeout: float
     ) -> list[float]:
         """Takes the staged version live on each; returns the pauses, in seconds, of those that followed.
-        `copies`: where it lies there (`Member.shadow`)."""
+        `copies`: where it lies there (`Copy.path`)."""
         async with self.connected(list(copies)) as rollouts:
             # In the newest epoch: the commit record decided, whoever conducts the run by now.
             answers = await asyncio.gather(
@@ -179,7 +179,7 @@ class ReplicaPool:
             self.members.tell(member, Member.doubt)
             await self.exclude({member: f"commit {live.version}: {error}"})
             return None
-        self.members.tell(member, lambda m: m.load(live, member.maker, path))
+        self.members.tell(member, lambda m: m.load(live, member.maker, Copy(live.root, path)))
         self._changed.set()
         return pause
 

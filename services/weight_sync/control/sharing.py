@@ -46,7 +46,7 @@ def find_lenders(copies: Mapping[Member, str], transport: TransportName) -> dict
 
 def prefer_owners(members: Sequence[Member]) -> list[Member]:
     """Those last that have a fault; of the others those first that have memory for a version already."""
-    return sorted(members, key=lambda m: (m.failures > 0, not m.shadow, m.name))
+    return sorted(members, key=lambda m: (m.failures > 0, not (m.copy and m.copy.path), m.name))
 
 
 def take_turns(
@@ -80,6 +80,7 @@ def plan_shared(
     sources = {}
     for member in members:
         if lender := lenders.get(member.peer.host):
-            peers = tuple(dict.fromkeys((lender.peer, *others)))
-            sources[member.name] = (RelaySource(blocks, peers, shared=lender.path),)
+            # Its own copy may be the one.
+            peers = dict.fromkeys(p for p in (lender.peer, *others) if p != member.peer)
+            sources[member.name] = (RelaySource(blocks, tuple(peers), shared=lender.path),)
     return Plan(sources)

@@ -6,7 +6,7 @@ import mmap
 import os
 
 from services.weight_sync.data.lease import lease, release
-from services.weight_sync.data.memory import bytes_of, check_memory, opened
+from services.weight_sync.data.memory import bytes_of, check_memory, number_of, opened
 from trimaran.errors import TransferError
 
 
@@ -32,6 +32,7 @@ class BorrowedMemory:
             self.buffer = bytes_of(mapping)
             """uint8, one dimension. Writing to it is a SIGSEGV."""
             self._descriptor = os.dup(descriptor)
+            self.is_leased = True
 
     @property
     def path(self) -> str:
@@ -39,17 +40,18 @@ class BorrowedMemory:
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def is_at(self, path: str) -> bool:
-        """Whether `path` leads to the same memory. Raises TransferError when it leads nowhere."""
-        with opened(path) as descriptor:
-            return os.path.sameopenfile(descriptor, self._descriptor)
+        """Whether the same memory is still to be had there."""
+        return number_of(path) == number_of(self.path)
 
     def lease(self) -> None:
         """Again, after `release`. Raises TransferError while the owner writes to it."""
         _lease(self.path, self._descriptor)
+        self.is_leased = True
 
     def release(self) -> None:
         """The owner may write to it from now on."""
         release(self._descriptor)
+        self.is_leased = False
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
@@ -59,3 +61,34 @@ class BorrowedMemory:
 def _lease(path: str, descriptor: int) -> None:
     if not lease(descriptor):
         raise TransferError(f"{path}: its owner writes to it; take the version from another peer")
+
+
+class Borrower:
+    """Keeps mapped what it has borrowed and given back, as long as its owner has it: the owner's next
+    versions lie there again, and a new mapping takes as long as a copy.
+
+    Example:
+
+        memory = borrower.borrow(path, 1 << 20)
+        memory.release()
+        borrower.borrow(path, 1 << 20) is memory
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, BorrowedMemory] = {}
+
+    def borrow(self, path: str, size: int) -> BorrowedMemory:
+        """Leased. Raises as BorrowedMemory does."""
+        self.forget_gone()
+        known = self._known.get(path)
+        if known is None or known.size != size:
+            known = self._known[path] = BorrowedMemory(path, size)
+        else:
+            known.lease()
+        return known
+
+    def forget_gone(self) -> None:
+        """Let go of what its owner has let go of, and of what was never given back: an engine may still
+        read it."""
+        known = self._known.items()
+        self._known = {p: memory for p, memory in known if memory.is_at(p) and not memory.is_leased}

@@ -5,8 +5,8 @@
     held ──────▶ staged, laid over its base ──▶ held                   by a delta
     anything ──▶ staged, borrowed ──▶ nothing                          in a neighbour's memory
 
-Every stage begins with `make_way` or with a base, and ends with `arrive` or `borrow`; then comes
-`keep` or `discard`. A stage that fails leaves what there was before it came, without what it wrote over.
+Every other stage begins with `make_way` or with a base, and ends with `arrive`; then comes `keep` or
+`discard`. A stage that fails leaves what there was before it came, without what it wrote over.
 """
 
 from __future__ import annotations
@@ -70,14 +70,10 @@ class Contents:
     def arrive(self) -> Contents:
         return replace(self, coming=None, staged=self.coming)
 
-    def borrow(self, staged: StagedWeights) -> Contents:
-        """It lies in a neighbour's memory: this host needs no other copy."""
-        return Contents(staged=staged)
-
     def keep(self) -> Contents:
         """The engine has loaded what is staged. What was borrowed goes back to its owner."""
-        if self.staged and self.staged.shadow.is_borrowed:
-            return Contents(spare=self.staged.shadow)
+        if self.staged and not self.staged.shadow.own:
+            return Contents()
         return Contents(held=self.staged, spare=self.held.shadow if self.held else self.spare)
 
     def discard(self) -> Contents:

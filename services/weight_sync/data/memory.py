@@ -171,10 +171,10 @@ class MemoryReader:
     def forget_gone(self) -> None:
         """Let go of what its owner has let go of."""
         with self._lock:
-            self._mapped = {p: m for p, m in self._mapped.items() if _number_of(p) == m[0]}
+            self._mapped = {p: m for p, m in self._mapped.items() if number_of(p) == m[0]}
 
 
-def _number_of(path: str) -> int | None:
+def number_of(path: str) -> int | None:
     """The file's; None when it is gone."""
     try:
         return os.stat(path).st_ino

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from services.weight_sync.data.arrival import Intake, Verifier, check_sources
-from services.weight_sync.data.borrowed import BorrowedMemory
+from services.weight_sync.data.borrowed import Borrower
 from services.weight_sync.data.contents import Contents, Overlaid, StagedWeights, give_all
 from services.weight_sync.data.delta import undo
 from services.weight_sync.data.delta_stage import (
@@ -22,6 +22,7 @@ from services.weight_sync.data.delta_stage import (
 )
 from services.weight_sync.data.layout import Layout, count, make_layout
 from services.weight_sync.data.manifest import check_manifest
+from services.weight_sync.data.memory import HostMemory
 from services.weight_sync.data.room import find_room
 from services.weight_sync.data.shadow import Shadow
 from services.weight_sync.data.sources import delta_of, shared_path
@@ -98,6 +99,7 @@ class WeightReceiver:
         self._under_way: tuple[str | None, Stop] = None, Stop()
         """Which attempt, and what ends it."""
         self._contents = Contents()
+        self._borrower = Borrower()
         self._carriers = carriers or make_carriers(device, index, host.address, tls)
         self._stock = Stock()
         self._key = secrets.token_hex(32)
@@ -158,8 +160,9 @@ class WeightReceiver:
                     *(version, manifest, wanted, parts, self._carriers),
                     *(limits.bucket_bytes, deadline, stop),
                 )
-                if self._borrow(intake, attempt):
-                    return Staged(manifest.root, count(wanted), {})
+                if shadow := self._share(intake, attempt):
+                    path = shadow.path if shadow.own else ""
+                    return Staged(manifest.root, count(wanted), {}, path)
                 if any(delta_of(source) for source in sources):
                     layout, path = self._stage_delta(intake, attempt)
                 else:
@@ -259,11 +262,13 @@ class WeightReceiver:
         base.shadow.memory.release()
         self._become(Contents(held=replace(base, given=give_all(base.shadow))))
 
-    def _borrow(self, intake: Intake, attempt: str) -> bool:
-        """Whether a source says where the version lies on this host, and it can be read there."""
+    def _share(self, intake: Intake, attempt: str) -> Shadow | None:
+        """Where a source says that the version lies on this host already. None without such a source,
+        and where it cannot be read there."""
         path = next((path for source, _ in intake.parts if (path := shared_path(source))), "")
         if not path:
-            return False
+            self._borrower.forget_gone()
+            return None
         try:
             shadow = self._map_verified(path, intake)
         except TransferError as error:
@@ -272,17 +277,17 @@ class WeightReceiver:
                 "version %s is not shared with its host's other replicas: %s",
                 *(intake.version.version, error),
             )
-            return False
+            return None
         staged = StagedWeights(intake.version, shadow, attempt, give_all(shadow))
-        self._become(self._contents.borrow(staged))
-        return True
+        self._become(Contents(staged=staged))  # this host needs no other copy
+        return shadow
 
     def _map_verified(self, path: str, intake: Intake) -> Shadow:
-        """Another's shadow, leased before its blocks are digested: so they stay what they were found to
-        be. Raises TransferError."""
+        """Another's is leased before its blocks are digested: so they stay what they were found to be.
+        Raises TransferError."""
         size = make_layout(intake.manifest.tensors, intake.wanted).num_bytes
-        memory = self._lease(path, size)
-        shadow = Shadow(intake.manifest, intake.wanted, borrowed=memory)
+        memory = self._find_own(path, size) or self._borrower.borrow(path, size)
+        shadow = Shadow(intake.manifest, intake.wanted, memory=memory)
         try:
             Verifier(intake.manifest, shadow.buffer, shadow.layout).check_all(intake.check)
         except BaseException:
@@ -290,14 +295,12 @@ class WeightReceiver:
             raise
         return shadow
 
-    def _lease(self, path: str, size: int) -> BorrowedMemory:
-        """Its owner uses it again for the next version, and a new mapping takes as long as a copy."""
-        spare = self._contents.spare
-        memory = spare.memory if spare else None
-        if isinstance(memory, BorrowedMemory) and memory.size == size and memory.is_at(path):
-            memory.lease()
-            return memory
-        return BorrowedMemory(path, size)
+    def _find_own(self, path: str, size: int) -> HostMemory | None:
+        """Where it is this receiver's own memory, whose engine is to load it again."""
+        held, spare = self.held, self._contents.spare
+        shadows = [shadow for shadow in (held and held.shadow, spare) if shadow]
+        memories = [shadow.own for shadow in shadows if shadow.own and shadow.own.size == size]
+        return next((memory for memory in memories if memory.path == path), None)
 
     def _stage_full(self, intake: Intake, attempt: str, keep_held: bool) -> tuple[Layout, str]:
         contents = self._contents.make_way(beside=keep_held and self._can_keep())
@@ -316,7 +319,7 @@ class WeightReceiver:
             holding.land(number)
 
         try:
-            intake.fill(shadow.buffer, shadow.layout, landed, shadow.memory)
+            intake.fill(shadow.buffer, shadow.layout, landed, shadow.own)
         except BaseException:
             self._become(replace(contents, spare=shadow if intake.settled else None))
             raise

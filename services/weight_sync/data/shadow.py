@@ -35,7 +35,7 @@ class Shadow:
         ranges: Ranges | None = None,
         reuse: Shadow | None = None,
         check: Callable[[], None] = lambda: None,
-        borrowed: BorrowedMemory | None = None,
+        memory: HostMemory | BorrowedMemory | None = None,
     ) -> None:
         """`ranges`: the blocks to hold; None means all.
 
@@ -43,9 +43,8 @@ class Shadow:
         be read any more; what lay in it stays, so that a delta which was
         applied to the old version is the content of the next. `check` is called
         again and again while memory is allocated; what it raises ends that.
-        `borrowed`: where the version lies already, as another process's shadow.
-
-        Its own memory is claimed: nobody can borrow it until it is released.
+        `memory`: where the version lies already. Other memory is claimed: nobody can borrow it until
+        it is released.
 
         Raises TransferError when memory is short.
         """
@@ -57,8 +56,8 @@ class Shadow:
         self.layout = make_layout(manifest.tensors, ranges)
         self.memory: HostMemory | BorrowedMemory
         size = self.layout.num_bytes
-        if borrowed is not None:
-            self.memory = borrowed
+        if memory is not None:
+            self.memory = memory
         elif reuse is not None and reuse.memory.size == size and reuse.claim():
             self.memory = reuse.memory
         else:
@@ -66,12 +65,13 @@ class Shadow:
             self.claim()
 
     @property
-    def is_borrowed(self) -> bool:
-        return isinstance(self.memory, BorrowedMemory)
+    def own(self) -> HostMemory | None:
+        """None where the memory is another process's."""
+        return self.memory if isinstance(self.memory, HostMemory) else None
 
     def claim(self) -> bool:
         """Whether it may be written to: it is its own, and nobody borrows it."""
-        return isinstance(self.memory, HostMemory) and self.memory.claim()
+        return self.own is not None and self.own.claim()
 
     @property
     def buffer(self) -> torch.Tensor:
