@@ -89,11 +89,9 @@ MUTATIONS = (
         except (UnavailableError, StaleEpochError):
             self._pool.abort(tuple(outcome.staged), live.version, attempt)
             raise
-        members, timeout = tuple(outcome.staged), self._config.commit_timeout
-        pauses = await self._pool.commit(live, members, timeout)
+        pauses = await self._pool.commit(live, outcome.copies, self._config.commit_timeout)
 """,
-        """            members, timeout = tuple(outcome.staged), self._config.commit_timeout
-            pauses = await self._pool.commit(live, members, timeout)
+        """            pauses = await self._pool.commit(live, outcome.copies, self._config.commit_timeout)
             await self._ledger.commit(attempt.caller, live, target.manifest, proofs)
         except (UnavailableError, StaleEpochError):
             self._pool.abort(tuple(outcome.staged), live.version, attempt)
@@ -364,7 +362,7 @@ MUTATIONS = (
     Mutation(
         "an abort undoes a delta",
         RECEIVER,
-        "                undo(overlaid.base.shadow, overlaid.undo)\n",
+        "                undo(base.shadow, overlaid.undo)\n",
         "",
         ("tests/weight_sync/test_receiver.py::test_a_discarded_delta_gives_the_base_back",),
     ),
