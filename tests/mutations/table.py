@@ -473,9 +473,7 @@ MUTATIONS = (
         " and reuse.memory.size == size and reuse.own:\n",
         (
             "tests/weight_sync/test_borrowing.py"
-            "::test_while_a_neighbour_is_late_the_owner_writes_elsewhere[blocks]",
-            "tests/weight_sync/test_borrowing.py"
-            "::test_while_a_neighbour_is_late_the_owner_writes_elsewhere[delta]",
+            "::test_while_a_neighbour_is_late_the_owner_writes_elsewhere",
         ),
     ),
     Mutation(
@@ -485,7 +483,7 @@ MUTATIONS = (
         "shadow.layout)\n",
         (
             "tests/weight_sync/test_borrowing.py"
-            "::test_a_neighbour_that_cannot_read_it_takes_a_copy_of_its_own[wrong-arrived with]",
+            "::test_a_neighbour_that_cannot_read_it_takes_a_copy_of_its_own",
         ),
     ),
     Mutation(

@@ -173,6 +173,22 @@ def test_a_neighbour_gives_its_own_memory_up(ends):
     assert number not in open_here()
 
 
+def test_an_owner_loads_its_own_copy_again(ends):
+    """Whose engine has a wrong block, or has not loaded what was staged. Nobody needs to have another."""
+    _, owner, neighbour = ends
+    snapshot = make_snapshot()
+    stage(owner, snapshot, from_memory(snapshot))
+    for _ in range(2):
+        place = owner.staged.shadow.buffer.data_ptr()
+        found = stage(owner, snapshot, shared(snapshot, neighbour, path=owner.staged.shadow.path))
+        assert found.path == owner.staged.shadow.path and not found.num_bytes
+        assert owner.staged.shadow.buffer.data_ptr() == place
+        owner.keep(VersionId(0, 1))
+        stage(owner, snapshot, shared(snapshot, neighbour, path=owner.held.shadow.path))
+    borrow(neighbour, snapshot, owner)
+    assert holds(neighbour, snapshot)
+
+
 def test_a_follower_pulls_what_is_borrowed_until_it_is_kept(ends):
     _, owner, neighbour = ends
     snapshot = make_snapshot()

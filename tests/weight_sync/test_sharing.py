@@ -199,3 +199,21 @@ def test_the_copy_of_one_with_a_wrong_block_is_as_good(world, tmp_path):
                 await until(lambda: names(coordinator) == ["a", "b"])
 
     asyncio.run(scenario())
+
+
+def test_the_copy_of_one_that_failed_to_load_it_is_as_good(world, tmp_path):
+    async def fail_once(name, version):
+        if name == "a":
+            world.replicas["a"].commit = "gone"
+
+    async def scenario():
+        async with running(world, tmp_path, first_retry=0.2) as coordinator:
+            await join(coordinator, world, "a", "b", host="here")
+            world.hooks["staged"] = fail_once
+            await publish(coordinator, world)
+            world.hooks.clear()
+            world.trainer, world.replicas["a"].commit = "gone", "ok"
+            await until(lambda: names(coordinator) == ["a", "b"])
+
+    asyncio.run(scenario())
+    assert stages(world)[-1] == "a in the memory of a"

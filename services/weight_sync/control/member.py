@@ -69,7 +69,7 @@ class Member:
     num_wrong: int = 0
     """How often that was so, over all incarnations."""
     copy: Copy | None = None
-    """Of the version that it loaded last; None where that is not known."""
+    """Of the version that it loaded last, or was last asked to; None where that is not known."""
     drained: bool = False
     """It leaves by its own wish: it gets no prompts, and ends as GONE."""
     right: Ranges = field(default=(), compare=False)
@@ -155,9 +155,9 @@ class Member:
             return self
         return replace(self, held=version, copy=copy, must_load=False)
 
-    def doubt(self) -> Member:
-        """What it holds is not known any more."""
-        return replace(self, held=None)
+    def doubt(self, copy: Copy | None = None) -> Member:
+        """What it holds is not known any more. `copy`: what it did not load."""
+        return replace(self, held=None, copy=copy or self.copy)
 
     def wake(self) -> Member:
         """It sleeps, and is to load what it had. Until then it says that it holds it."""

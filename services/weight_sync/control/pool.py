@@ -172,14 +172,14 @@ class ReplicaPool:
         self, live: PolicyVersion, member: Member, path: str, rollout: Rollout, timeout: float
     ) -> float | None:
         """A proven member is routable from its own answer on, whatever the others do."""
-        member = self.members.newest(member)
+        member, copy = self.members.newest(member), Copy(live.root, path)
         try:
             pause = await rollout.commit_weights(live, member.maker, timeout)
         except TrimaranError as error:
-            self.members.tell(member, Member.doubt)
+            self.members.tell(member, lambda m: m.doubt(copy))
             await self.exclude({member: f"commit {live.version}: {error}"})
             return None
-        self.members.tell(member, lambda m: m.load(live, member.maker, Copy(live.root, path)))
+        self.members.tell(member, lambda m: m.load(live, member.maker, copy))
         self._changed.set()
         return pause
 

@@ -297,10 +297,10 @@ class WeightReceiver:
 
     def _find_own(self, path: str, size: int) -> HostMemory | None:
         """Where it is this receiver's own memory, whose engine is to load it again."""
-        held, spare = self.held, self._contents.spare
-        shadows = [shadow for shadow in (held and held.shadow, spare) if shadow]
-        memories = [shadow.own for shadow in shadows if shadow.own and shadow.own.size == size]
-        return next((memory for memory in memories if memory.path == path), None)
+        weights = (self.staged, self.held)
+        shadows = (*(one.shadow for one in weights if one), self._contents.spare)
+        memories = [shadow.own for shadow in shadows if shadow]
+        return next((one for one in memories if one and (one.path, one.size) == (path, size)), None)
 
     def _stage_full(self, intake: Intake, attempt: str, keep_held: bool) -> tuple[Layout, str]:
         contents = self._contents.make_way(beside=keep_held and self._can_keep())
