@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
 
+from services.weight_sync.data import delta_changes
 from services.weight_sync.data.borrowed import BorrowedMemory
 from services.weight_sync.data.memory import HostMemory, MemoryReader
 from tests.weight_sync.ends import (
@@ -125,6 +127,45 @@ def test_a_delta_is_undone_beside_what_a_neighbour_reads(ends):
     assert holds(neighbour, following)
 
 
+@pytest.mark.parametrize("num_changed", [1, 37 * 11], ids=["an element", "plain blocks"])
+def test_a_neighbour_knows_what_a_delta_has_changed(ends, num_changed, monkeypatch):
+    """Without the base: positions are in the delta, and values in the owner's shadow."""
+    monkeypatch.setattr(delta_changes, "MAX_SHARE", 10)  # of so few elements
+    sender, owner, neighbour = ends
+    live = snapshot_of(make_values(1))
+    take_from_memory(owner, live)
+    changed = {name: value.clone() for name, value in make_values(1).items()}
+    changed["embed"].view(-1)[:num_changed] += 1
+    changed["proj"][1, 3] = 9.0
+    following = snapshot_of(changed, reuse=live, keep_delta=True)
+    sender.hold(following)
+    stage(owner, following, by_relay(following, sender.peer, delta=delta_of(following)), step=2)
+    told = replace(shared(following, owner), delta=delta_of(following))
+    assert stage(neighbour, following, told, step=2).path == ""
+    own, found = (
+        list(one.staged.shadow.changes.tensors(following.manifest.tensors))
+        for one in (owner, neighbour)
+    )
+    assert [one.info.name for one in found] == ["embed", "proj"]
+    for one, other in zip(own, found, strict=True):
+        flat = changed[other.info.name].view(-1)
+        assert torch.equal(flat[other.positions], other.values)
+        assert set(one.positions.tolist()) <= set(other.positions.tolist())
+    assert neighbour.staged.shadow.changes.base_root == owner.staged.shadow.changes.base_root
+
+
+def test_without_the_pieces_a_neighbour_loads_everything(ends, caplog):
+    _, owner, neighbour = ends
+    live = snapshot_of(make_values(1))
+    take_from_memory(owner, live)
+    following = snapshot_of(make_values(2), reuse=live, keep_delta=True)
+    stage(owner, following, from_memory(following), step=2)
+    told = replace(shared(following, owner), delta=delta_of(following))
+    stage(neighbour, following, told, step=2)
+    assert holds(neighbour, following) and neighbour.staged.shadow.changes is None
+    assert "is loaded whole: relay: no peer is left" in caplog.text
+
+
 def test_what_a_neighbour_discards_or_takes_another_way_goes_back(ends):
     _, owner, neighbour = ends
     snapshot, following = make_snapshot(1), make_snapshot(2)
@@ -216,6 +257,7 @@ def process(code: str, *arguments: str):
 
 
 BORROW = """
+from services.weight_sync.data import delta_changes
 from services.weight_sync.data.borrowed import BorrowedMemory
 memory = BorrowedMemory(sys.argv[1], 4096)
 print(int(memory.buffer[7]), flush=True)

@@ -13,6 +13,7 @@ from services.weight_sync.control.sharing import (
     prefer_owners,
     take_turns,
 )
+from tests.weight_sync.fakes import version_of
 from tests.weight_sync.test_coordinator import (
     join,
     names,
@@ -60,6 +61,22 @@ def test_what_cannot_be_read_there_is_pulled():
     offers = [offer(((0, 3),)), offer(((3, 5),), rank=1)]
     plan = plan_shared(MANIFEST, offers, [B, C], {"here": LENDER}, [A, C])
     peers = (A.peer, C.peer, offers[0].peer, offers[1].peer)
+    assert plan.sources == {"b": (RelaySource(ALL, peers, None, "/shadow/a"),)}
+
+
+def test_whose_engine_has_the_base_learns_what_the_delta_changed():
+    offers = [offer(((0, 3),), delta_bytes=9), offer(((3, 5),), delta_bytes=9, rank=1)]
+    with_base, without = replace(B, held=version_of(1)), replace(C, held=version_of(7))
+    patched = find_lenders({A: "/shadow/a", ALONE: ""}, "auto", {"a"})
+    lenders = patched | {"there": replace(patched["here"], path="/shadow/x")}
+    plan = plan_shared(MANIFEST, offers, [with_base, without], lenders, [])
+    peers = (A.peer, offers[0].peer, offers[1].peer)
+    assert plan.sources == {
+        "b": tuple(RelaySource(o.blocks, peers, o.delta, "/shadow/a") for o in offers),
+        "c": (RelaySource(ALL, peers, None, "/shadow/x"),),
+    }
+    whole = {"here": replace(patched["here"], patched=False)}
+    plan = plan_shared(MANIFEST, offers, [with_base], whole, [])
     assert plan.sources == {"b": (RelaySource(ALL, peers, None, "/shadow/a"),)}
 
 

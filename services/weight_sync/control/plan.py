@@ -62,6 +62,12 @@ class Plan:
     """By member name; what it gets without a group."""
     groups: tuple[GroupPlan, ...] = ()
 
+    @property
+    def patched(self) -> set[str]:
+        """Names of those that get a delta."""
+        seated = {seat.name for group in self.groups if group.delta for seat in group.seats}
+        return seated | {name for name, found in self.sources.items() if any(map(delta_of, found))}
+
 
 def plan_stage(
     manifest: Manifest,

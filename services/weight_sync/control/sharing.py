@@ -10,7 +10,7 @@ have no room for more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.weight_sync.control.member import Member
@@ -28,6 +28,8 @@ class Lender:
 
     peer: Peer
     path: str
+    patched: bool = False
+    """A delta was applied to it, which its relay has too."""
 
 
 def host_of(member: Member, transport: TransportName) -> str:
@@ -35,10 +37,13 @@ def host_of(member: Member, transport: TransportName) -> str:
     return member.peer.host if transport == "auto" else ""
 
 
-def find_lenders(copies: Mapping[Member, str], transport: TransportName) -> dict[str, Lender]:
-    """`copies`: where the version lies on each that has it; empty where that is another's."""
+def find_lenders(
+    copies: Mapping[Member, str], transport: TransportName, patched: Collection[str] = ()
+) -> dict[str, Lender]:
+    """`copies`: where the version lies on each that has it; empty where that is another's. `patched`:
+    names of those that have it by a delta."""
     return {
-        host: Lender(member.peer, path)
+        host: Lender(member.peer, path, member.name in patched)
         for member, path in copies.items()
         if path and (host := host_of(member, transport))
     }
@@ -74,13 +79,23 @@ def plan_shared(
     lenders: Lenders,
     holders: Sequence[Member],
 ) -> Plan:
-    """For those whose host has the version. Where it cannot be read there, it is pulled."""
+    """For those whose host has the version. Where it cannot be read there, it is pulled. Whose engine has
+    the base of the delta gets that too, to load what changed alone."""
     others = [*(m.peer for m in holders[:OTHER_HOLDERS]), *(offer.peer for offer in offers)]
-    blocks = ((0, manifest.num_blocks),)
+    whole = ((0, manifest.num_blocks),)
     sources = {}
     for member in members:
         if lender := lenders.get(member.peer.host):
             # Its own copy may be the one.
             peers = dict.fromkeys(p for p in (lender.peer, *others) if p != member.peer)
-            sources[member.name] = (RelaySource(blocks, tuple(peers), shared=lender.path),)
+            sources[member.name] = tuple(
+                RelaySource(offer.blocks, tuple(peers), offer.delta, lender.path)
+                for offer in offers
+                if lender.patched and _has_base(member, offer)
+            ) or (RelaySource(whole, tuple(peers), shared=lender.path),)
     return Plan(sources)
+
+
+def _has_base(member: Member, offer: Offer) -> bool:
+    held, delta = member.held, offer.delta
+    return held is not None and delta is not None and held.root == delta.base_root

@@ -127,8 +127,9 @@ class Stager:
         if first.suspects:
             _log_relay(target, first)
         waiting += first.suspects
+        patched = plan.patched & {member.name for member in first.staged}
         while waiting and (left := deadline - loop.time()) > 0:
-            lenders = find_lenders(outcome.copies, transport)
+            lenders = find_lenders(outcome.copies, transport, patched)
             takers, waiting = take_turns(waiting, lenders, transport)
             plan = self._plan_rest(target, takers, lenders, outcome.copies)
             asked = {member: rollouts[member] for member in takers}

@@ -12,8 +12,10 @@ from typing import Any
 
 from services.weight_sync.data.arrival import Intake, Verifier, check_sources
 from services.weight_sync.data.borrowed import Borrower
+from services.weight_sync.data.changes import Changes
 from services.weight_sync.data.contents import Contents, Overlaid, StagedWeights, give_all
 from services.weight_sync.data.delta import undo
+from services.weight_sync.data.delta_changes import changes_of
 from services.weight_sync.data.delta_stage import (
     apply_verified,
     check_base,
@@ -278,9 +280,22 @@ class WeightReceiver:
                 *(intake.version.version, error),
             )
             return None
+        if any(delta_of(source) for source, _ in intake.parts):
+            shadow.changes = self._fetch_changes(shadow, intake)
         staged = StagedWeights(intake.version, shadow, attempt, give_all(shadow))
         self._become(Contents(staged=staged))  # this host needs no other copy
         return shadow
+
+    def _fetch_changes(self, shadow: Shadow, intake: Intake) -> Changes | None:
+        """Of a delta that the shadow's owner has applied."""
+        stop = Stop()  # a failure ends no more than this
+        try:
+            with intake.stop.interrupting(lambda: stop.set("given up by its caller")):
+                return changes_of(shadow, fetch_pieces(replace(intake, stop=stop))[1])
+        except TransferError as error:
+            intake.check()
+            logger.warning("version %s is loaded whole: %s", intake.version.version, error)
+            return None
 
     def _map_verified(self, path: str, intake: Intake) -> Shadow:
         """Another's is leased before its blocks are digested: so they stay what they were found to be.
