@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from services.weight_sync.data import delta_changes
+from services.weight_sync.data import receiver as receiver_module
 from services.weight_sync.data.borrowed import BorrowedMemory
 from services.weight_sync.data.memory import HostMemory, MemoryReader
 from tests.weight_sync.ends import (
@@ -166,6 +167,24 @@ def test_without_the_pieces_a_neighbour_loads_everything(ends, caplog):
     assert "is loaded whole: relay: no peer is left" in caplog.text
 
 
+def test_a_stage_that_is_cut_off_gives_back_what_it_has_borrowed(ends, monkeypatch):
+    sender, owner, neighbour = ends
+    live = snapshot_of(make_values(1))
+    take_from_memory(owner, live)
+    following = snapshot_of(make_values(2), reuse=live, keep_delta=True)
+    sender.hold(following)
+    stage(owner, following, by_relay(following, sender.peer, delta=delta_of(following)), step=2)
+
+    def cut_off(intake):
+        raise RuntimeError("the end")
+
+    monkeypatch.setattr(receiver_module, "fetch_pieces", cut_off)
+    told = replace(shared(following, owner), delta=delta_of(following))
+    with pytest.raises(RuntimeError, match="the end"):
+        stage(neighbour, following, told, step=2)
+    assert owner.staged.shadow.claim()
+
+
 def test_what_a_neighbour_discards_or_takes_another_way_goes_back(ends):
     _, owner, neighbour = ends
     snapshot, following = make_snapshot(1), make_snapshot(2)
@@ -258,6 +277,7 @@ def process(code: str, *arguments: str):
 
 BORROW = """
 from services.weight_sync.data import delta_changes
+from services.weight_sync.data import receiver as receiver_module
 from services.weight_sync.data.borrowed import BorrowedMemory
 memory = BorrowedMemory(sys.argv[1], 4096)
 print(int(memory.buffer[7]), flush=True)

@@ -280,8 +280,6 @@ class WeightReceiver:
                 *(intake.version.version, error),
             )
             return None
-        if any(delta_of(source) for source, _ in intake.parts):
-            shadow.changes = self._fetch_changes(shadow, intake)
         staged = StagedWeights(intake.version, shadow, attempt, give_all(shadow))
         self._become(Contents(staged=staged))  # this host needs no other copy
         return shadow
@@ -305,6 +303,8 @@ class WeightReceiver:
         shadow = Shadow(intake.manifest, intake.wanted, memory=memory)
         try:
             Verifier(intake.manifest, shadow.buffer, shadow.layout).check_all(intake.check)
+            if any(delta_of(source) for source, _ in intake.parts):
+                shadow.changes = self._fetch_changes(shadow, intake)
         except BaseException:
             memory.release()
             raise
@@ -322,6 +322,7 @@ class WeightReceiver:
         memory, contents = contents.spare, replace(contents, spare=None)
         self._become(contents)
         shadow = Shadow(intake.manifest, intake.wanted, memory, intake.check)
+        del memory  # what a neighbour still reads goes with it
         given = give_all(shadow, filling=True)
         self._become(
             replace(contents, coming=StagedWeights(intake.version, shadow, attempt, given))

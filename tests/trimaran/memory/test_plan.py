@@ -123,8 +123,8 @@ def test_replicas_of_one_host_have_one_shadow() -> None:
         ("auto", 2, 2, 3),
     ):
         weight_sync = {"transport": transport}
-        sections = {"rollout": {"replicas": replicas, "hosts": hosts, "tensor_parallel": hosts}}
-        assert plan_of(**sections, weight_sync=weight_sync).num_shadows == expected
+        rollout = {"replicas": replicas, "hosts": hosts, "tensor_parallel": hosts}
+        assert plan_of(rollout=rollout, weight_sync=weight_sync).num_shadows == expected
 
 
 def test_colocated_pools_have_the_trainers_state_on_the_host() -> None:
