@@ -353,6 +353,26 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "requests are taken while changes are prepared",
+        "services/rollout/vllm/engine.py",
+        "self._workers.prepared_changes(description) as changes_alone, self._lock:\n",
+        "self._lock, self._workers.prepared_changes(description) as changes_alone:\n",
+        (
+            "tests/rollout/test_vllm_deadlines.py"
+            "::test_requests_are_taken_while_changes_are_prepared",
+        ),
+    ),
+    Mutation(
+        "changes of a load that is given up are dropped",
+        "services/rollout/vllm/workers.py",
+        "            if self._are_changes_held:\n",
+        "            if False:\n",
+        (
+            "tests/rollout/test_vllm_deadlines.py"
+            "::test_changes_of_a_load_that_is_given_up_are_dropped_at_once",
+        ),
+    ),
+    Mutation(
         "a delta is taken against its own base only",
         "services/weight_sync/data/delta_stage.py",
         "        if held is None or delta.base_root != held_root:\n",
