@@ -129,12 +129,13 @@ ROWS: tuple[Row, ...] = (
         "data.filter_overlong_prompts", "a longer prompt is skipped, counted and reported", False
     ),
     ignored("data.filter_overlong_prompts_workers", "prompts are counted as they are issued", 1),
-    only(
+    own(
         "data.truncation",
+        "",
         "error",
-        ("error",),
-        "a longer prompt is skipped, not cut",
-        "a longer prompt is skipped, not cut; give error",
+        "error: a longer prompt is skipped, not cut. Another value is refused, but with filter_overlong_prompts,"
+        " which leaves none to cut",
+        to.truncation,
     ),
     own(
         "data.image_key",
