@@ -283,6 +283,11 @@ METRICS = (
         "replicas",
         "replicas that pulled it, or a part of it, by relay: from other replicas or from the trainer",
     ),
+    Metric(
+        "weight_sync/shared",
+        "replicas",
+        "replicas that loaded it from the memory of another one on their host",
+    ),
     Metric("weight_sync/bytes", "bytes", "bytes that the replicas received"),
     Metric(
         "weight_sync/bytes/<transport>", "bytes", "the part of these that came by this transport"

@@ -143,7 +143,7 @@ class Peer:
     key: str
     """Secret with which a puller authenticates itself there; new with each process."""
     host: str
-    """Equal on processes that can share memory; empty where weights lie on an accelerator."""
+    """Equal on processes that can map each other's memory."""
     backend: str = ""
     """Of the collectives in which it can take part: hccl, nccl or gloo."""
 
@@ -235,6 +235,9 @@ class RelaySource:
     """Asked in this order, the next one when a peer fails or lacks a block."""
     delta: Delta | None = None
     """Set: its pieces travel instead of the blocks."""
+    shared: str = ""
+    """Set: path of the first peer's shadow on this host, which has the whole version. It is read there,
+    and nothing is pulled, where that can be done."""
 
 
 Source = CollectiveSource | MemorySource | RelaySource
@@ -266,6 +269,9 @@ class Staged:
     bytes_by_transport: Mapping[Transport, int]
     """Taken from others, with one entry for each transport that was used. For a delta this is
     less than the version's size."""
+    path: str = ""
+    """Under which a process with the same `peer.host` can read the shadow; empty where it is itself
+    another's."""
 
     @property
     def num_bytes(self) -> int:

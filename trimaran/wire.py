@@ -250,12 +250,13 @@ def encode_source(source: types.Source) -> types_pb2.Source:
             return types_pb2.Source(
                 memory=types_pb2.MemorySource(blocks=encode_ranges(blocks), path=path)
             )
-        case types.RelaySource(blocks, peers, delta):
+        case types.RelaySource(blocks, peers, delta, shared):
             return types_pb2.Source(
                 relay=types_pb2.RelaySource(
                     blocks=encode_ranges(blocks),
                     peers=[encode_peer(peer) for peer in peers],
                     delta=encode_delta(delta),
+                    shared=shared,
                 )
             )
 
@@ -273,7 +274,8 @@ def decode_source(message: types_pb2.Source) -> types.Source:
         case "relay":
             told = message.relay
             peers = tuple(decode_peer(peer) for peer in told.peers)
-            return types.RelaySource(decode_ranges(told.blocks), peers, decode_delta(told.delta))
+            blocks, delta = decode_ranges(told.blocks), decode_delta(told.delta)
+            return types.RelaySource(blocks, peers, delta, told.shared)
         case _:
             raise InputError("a source names no transport; set collective, memory or relay")
 
@@ -283,6 +285,7 @@ def encode_staged(staged: types.Staged) -> types_pb2.Staged:
         root=staged.root,
         num_blocks=staged.num_blocks,
         bytes_by_transport={str(way): n for way, n in staged.bytes_by_transport.items()},
+        path=staged.path,
     )
 
 
@@ -291,7 +294,7 @@ def decode_staged(message: types_pb2.Staged) -> types.Staged:
         by_transport = {types.Transport(n): size for n, size in message.bytes_by_transport.items()}
     except ValueError as error:
         raise InputError(f"staged bytes: {error}; run one version of Trimaran everywhere") from None
-    return types.Staged(message.root, message.num_blocks, by_transport)
+    return types.Staged(message.root, message.num_blocks, by_transport, message.path)
 
 
 def encode_proof(proof: types.Proof) -> types_pb2.Proof:

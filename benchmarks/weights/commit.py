@@ -113,7 +113,8 @@ async def _measure_after_delta(model: Path) -> tuple[list[Row], str]:
         whole, patched = shadow_of(model), patched_shadow_of(model)
         await call_worker(engine, "hold_local", str(model))
         await engine.load_weights(whole, VersionId(0, 0))
-        assert await engine._workers.prepare_changes(patched.description())
+        async with engine._workers.prepared_changes(patched.description()) as are_prepared:
+            assert are_prepared
         await engine.load_weights(patched, VersionId(0, 1))
         await _read_back(engine, patched, ((0, patched.manifest.num_blocks),))
 

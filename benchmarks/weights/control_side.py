@@ -208,7 +208,7 @@ class StandInRollout:
         attempt: str,
         keep_live: bool,
     ) -> Staged:
-        return Staged(manifest.root, manifest.num_blocks, {})
+        return Staged(manifest.root, manifest.num_blocks, {}, "/shadow")
 
     async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:
         return 0.0

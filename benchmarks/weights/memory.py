@@ -2,7 +2,8 @@
 
 The sender's process holds the model before; the receiver's holds nothing, because its engine's
 copy of the model is the engine's. Peaks of both together are sampled while versions are staged:
-a snapshot on one end and a shadow on the other are one copy for each.
+a snapshot on one end and a shadow on the other are one copy for each. Then two receivers, replicas of
+one host, with one shadow for both and with one for each.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks.results_file import Row
-from benchmarks.weights.transfer import Pair, running_pair
+from benchmarks.weights.sides import ReceiverSide
+from benchmarks.weights.transfer import RECEIVER_CORES, Pair, running_pair
+from benchmarks.weights.workers import Worker
 from services.weight_sync.transports.pump import NUM_BUCKETS
 from trimaran.config import WeightSyncSection
 
@@ -29,11 +32,13 @@ def measure_memory(model: Path, work: Path) -> tuple[list[Row], str]:
     for name in ("collective", "memory"):
         with running_pair(model) as pair:
             rows.append(_measure(pair, name))
+    rows += [_measure_two(model, shares) for shares in (True, False)]
     buckets = NUM_BUCKETS * WeightSyncSection().bucket_mib
     rows.append(Row("device_memory_of_buckets", buckets, "MiB", None, False))
     return rows, (
         f"peak growth of PSS over {STAGES} stages, in copies of the model, mean of sender and"
-        " receiver; the device's buckets are what the configuration says, as no accelerator is here"
+        " receiver; the greatest growth of two receivers together after a stage, because pages that"
+        " several map change sides while one process after another is sampled; the device's buckets are what the configuration says, as no accelerator is here"
     )
 
 
@@ -45,6 +50,28 @@ def _measure(pair: Pair, name: str) -> Row:
     peak = _peak(processes, lambda: [stage() for _ in range(STAGES)])
     copies = (peak - before) / pair.num_bytes / len(processes)
     return Row(f"host_memory_an_end_{name}", copies, "copies", ALLOWANCE, False)
+
+
+def _measure_two(model: Path, shares: bool) -> Row:
+    with (
+        running_pair(model) as pair,
+        Worker(ReceiverSide, cores=RECEIVER_CORES) as neighbour,
+    ):
+        neighbour.call("ready")
+        pair.take_snapshots(1)
+        workers = (pair.sender, pair.receiver, neighbour)
+        processes = [psutil.Process(worker.process_id) for worker in workers]
+        before = _pss(processes)
+
+        after = []
+        for _ in range(STAGES):
+            pair.stage_memory()
+            pair.stage_neighbour(neighbour, shares)
+            after.append(_pss(processes))
+        copies = (max(after) - before) / pair.num_bytes
+    name = "one_shadow" if shares else "a_shadow_each"
+    goal = ALLOWANCE if shares else None
+    return Row(f"host_memory_two_replicas_{name}", copies, "copies", goal, False)
 
 
 def _peak(processes: list[psutil.Process], work: Callable[[], object]) -> int:

@@ -265,7 +265,7 @@ class _StandIn:
         # The root stands in the version, in front of the manifest.
         root = next(root for root in self._versions if root.encode() in request[:4096])
         self._live = self._versions[root]
-        staged = wire.encode_staged(Staged(root, self._live.num_blocks, {}))
+        staged = wire.encode_staged(Staged(root, self._live.num_blocks, {}, "/shadow"))
         return rollout_pb2.StageWeightsResponse(staged=staged).SerializeToString()
 
     async def _commit(self, request: bytes, context: Any) -> bytes:

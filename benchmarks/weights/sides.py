@@ -130,6 +130,11 @@ class ReceiverSide(RawSide):
         self._receiver.keep(policy.version)
         return begin, end
 
+    def lend(self) -> tuple[Peer, str]:
+        """What a neighbour is told, to read the version that was kept."""
+        assert self._receiver.held, "nothing was kept"
+        return self._receiver.peer, self._receiver.held.shadow.path
+
     def close(self) -> None:
         self._receiver.close()
 

@@ -23,7 +23,7 @@ from benchmarks.weights.sides import (
 from benchmarks.weights.versions import BUCKET_BYTES
 from benchmarks.weights.workers import Worker
 from services.weight_sync.data.manifest import num_bytes
-from trimaran.types import CollectiveSource, Manifest, MemorySource, TransferGroup
+from trimaran.types import CollectiveSource, Manifest, MemorySource, RelaySource, TransferGroup
 
 ROUNDS = 15
 RAW_BUCKETS = {"in our buckets": BUCKET_BYTES, "in one piece": 1 << 40}
@@ -70,7 +70,16 @@ class Pair:
         self._num_staged += 1
         policy, manifest, path = self.sender.call("take_again", self._num_staged)
         source = MemorySource(self._blocks(), path)
+        self._newest = policy, manifest, source
         return longest(self.receiver.call("stage", policy, manifest, [source]))
+
+    def stage_neighbour(self, neighbour: Worker, shares: bool) -> float:
+        """What `stage_memory` has brought, on another replica of the host."""
+        policy, manifest, source = self._newest
+        if shares:
+            peer, path = self.receiver.call("lend")
+            source = RelaySource(self._blocks(), (peer,), shared=path)
+        return longest(neighbour.call("stage", policy, manifest, [source]))
 
     def _next(self) -> int:
         self._num_staged += 1

@@ -205,7 +205,8 @@ async def leave(stand: Stand, case: Case, dice: random.Random) -> bool:
 
 
 async def fill_memory(stand: Stand, case: Case, dice: random.Random) -> bool:
-    """A replica that comes back finds no room for a shadow, until there is some again."""
+    """A replica that comes back finds no room for a shadow, until there is some again. Where it may
+    read a neighbour's it needs none."""
     name = dice.choice(stand.house.replicas[:-1])
     stand.house.children[name].kill()
     orders.give(stand.house.run_folder, name, "stage")
@@ -421,7 +422,7 @@ CASES = [
     *_cases("freeze weight sync", freeze_weight_sync, "idle landed record recorded"),
     *_cases("a replica joins or comes back", join, "idle stage landed staged"),
     *_cases("a replica leaves", leave, "idle stage landed"),
-    *_cases("no memory for a shadow", fill_memory, "stage"),
+    *_cases("no memory for a shadow", fill_memory, "stage", _wired),
     *_cases("disk of weight sync full", fill_disk, "landed record"),
     *_cases("flipped bit in the engine", corrupt_engine, "loaded", _stand_in),
     *_cases("flipped bit in a sender's memory", flip_in_memory, "snapshot"),

@@ -37,6 +37,7 @@ MEMBER = "services/weight_sync/control/member.py"
 PROCESS_GROUPS = "services/weight_sync/transports/process_groups.py"
 PUBLISHING = "services/weight_sync/control/publishing.py"
 RECEIVER = "services/weight_sync/data/receiver.py"
+SHADOW = "services/weight_sync/data/shadow.py"
 IN_ORDER = "test_a_version_is_staged_recorded_committed_and_proven_in_this_order"
 
 MUTATIONS = (
@@ -88,11 +89,9 @@ MUTATIONS = (
         except (UnavailableError, StaleEpochError):
             self._pool.abort(tuple(outcome.staged), live.version, attempt)
             raise
-        members, timeout = tuple(outcome.staged), self._config.commit_timeout
-        pauses = await self._pool.commit(live, members, timeout)
+        pauses = await self._pool.commit(live, outcome.copies, self._config.commit_timeout)
 """,
-        """            members, timeout = tuple(outcome.staged), self._config.commit_timeout
-            pauses = await self._pool.commit(live, members, timeout)
+        """            pauses = await self._pool.commit(live, outcome.copies, self._config.commit_timeout)
             await self._ledger.commit(attempt.caller, live, target.manifest, proofs)
         except (UnavailableError, StaleEpochError):
             self._pool.abort(tuple(outcome.staged), live.version, attempt)
@@ -354,6 +353,26 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "requests are taken while changes are prepared",
+        "services/rollout/vllm/engine.py",
+        "self._workers.prepared_changes(description) as changes_alone, self._lock:\n",
+        "self._lock, self._workers.prepared_changes(description) as changes_alone:\n",
+        (
+            "tests/rollout/test_vllm_deadlines.py"
+            "::test_requests_are_taken_while_changes_are_prepared",
+        ),
+    ),
+    Mutation(
+        "changes of a load that is given up are dropped",
+        "services/rollout/vllm/workers.py",
+        "            if self._are_changes_held:\n",
+        "            if False:\n",
+        (
+            "tests/rollout/test_vllm_deadlines.py"
+            "::test_changes_of_a_load_that_is_given_up_are_dropped_at_once",
+        ),
+    ),
+    Mutation(
         "a delta is taken against its own base only",
         "services/weight_sync/data/delta_stage.py",
         "        if held is None or delta.base_root != held_root:\n",
@@ -363,7 +382,7 @@ MUTATIONS = (
     Mutation(
         "an abort undoes a delta",
         RECEIVER,
-        "                undo(overlaid.base.shadow, overlaid.undo)\n",
+        "                undo(base.shadow, overlaid.undo)\n",
         "",
         ("tests/weight_sync/test_receiver.py::test_a_discarded_delta_gives_the_base_back",),
     ),
@@ -466,5 +485,39 @@ MUTATIONS = (
             "tests/rollout/test_pass_outputs.py"
             "::test_every_token_made_before_the_pause_bears_the_old_versions_name",
         ),
+    ),
+    Mutation(
+        "an owner writes over no memory that a neighbour reads",
+        SHADOW,
+        " and reuse.memory.size == size and reuse.claim():\n",
+        " and reuse.memory.size == size and reuse.own:\n",
+        (
+            "tests/weight_sync/test_borrowing.py"
+            "::test_while_a_neighbour_is_late_the_owner_writes_elsewhere",
+        ),
+    ),
+    Mutation(
+        "a neighbour digests every block that it reads",
+        RECEIVER,
+        "shadow.layout).check_all(intake.check)\n",
+        "shadow.layout)\n",
+        (
+            "tests/weight_sync/test_borrowing.py"
+            "::test_a_neighbour_that_cannot_read_it_takes_a_copy_of_its_own",
+        ),
+    ),
+    Mutation(
+        "a neighbour reads only what nobody writes to",
+        "services/weight_sync/data/borrowed.py",
+        "    if not lease(descriptor):\n",
+        "    if lease(descriptor) is None:\n",
+        ("tests/weight_sync/test_borrowing.py::test_one_writes_or_others_read",),
+    ),
+    Mutation(
+        "of the replicas of a host one takes the version",
+        "services/weight_sync/control/sharing.py",
+        "        waits = host in met and host not in lenders\n",
+        "        waits = False\n",
+        ("tests/weight_sync/test_sharing.py::test_of_each_host_one_takes_the_version",),
     ),
 )

@@ -72,7 +72,8 @@ def worker_of(model: Module) -> Any:
     return worker
 
 
-def test_a_list_of_changes_stays_mapped_no_longer_than_it_is_written() -> None:
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_list_of_changes_stays_mapped_until_it_is_written_or_dropped(is_written: bool) -> None:
     """Its owner lets go of it after the load, and the next one lies in memory of its own: 17 GB of 141."""
     changes, description = changes_of(NORM)
     inode = str(os.stat(changes.memory.path).st_ino)
@@ -81,8 +82,8 @@ def test_a_list_of_changes_stays_mapped_no_longer_than_it_is_written() -> None:
     assert worker.begin_changes(description) == ""
     assert worker.prepare_changes(1.0) == ("", True)
     assert not model.get_parameter("norm.weight").any()
-    worker.write_changes()
-    assert model.get_parameter("norm.weight").sum() == 24
+    getattr(worker, "write_changes" if is_written else "drop_changes")()
+    assert model.get_parameter("norm.weight").sum() == 24 * is_written
     del changes
     maps = Path("/proc/self/maps").read_text().splitlines()
     assert not [line for line in maps if line.split()[4] == inode]

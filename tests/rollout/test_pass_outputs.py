@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,8 +59,9 @@ class FakeWorkers:
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
 
-    async def prepare_changes(self, description: dict[str, Any]) -> bool:
-        return False
+    @asynccontextmanager
+    async def prepared_changes(self, description: dict[str, Any]) -> AsyncIterator[bool]:
+        yield False
 
     async def load(self, path: str, description: dict[str, Any]) -> None: ...
 

@@ -135,6 +135,111 @@ def test_changes_alone_are_prepared_before_the_pause_and_written_in_it(engine, l
     assert llm.events == CHANGES
 
 
+def during(llm, monkeypatch, call, happens):
+    """`happens()` is awaited inside that call."""
+    plain = llm.call
+
+    async def with_more(name):
+        await plain(name)
+        if name == call:
+            await happens()
+
+    monkeypatch.setattr(llm, "call", with_more)
+
+
+@pytest.mark.parametrize("call", PREPARE)
+def test_requests_are_taken_while_changes_are_prepared(engine, llm, writes, monkeypatch, call):
+    submitted: list[VllmStream] = []
+
+    async def submit():
+        submitted.extend(await engine._submit(REQUEST, [{0: ()}]))
+
+    during(llm, monkeypatch, call, submit)
+    asyncio.run(engine.load_weights(PATCHED, NEW))
+    place = CHANGES.index(call) + 1
+    assert llm.events == [*CHANGES[:place], "add", *CHANGES[place:]]
+    assert [version for _, version in submitted[0].marks] == [OLD, NEW]
+
+
+@pytest.mark.parametrize("call", CHANGES[len(PREPARE) :])
+def test_no_request_is_taken_in_the_pause(engine, llm, writes, monkeypatch, call):
+    async def submit():
+        with pytest.raises(DeadlineError, match="a load of weights"):
+            await engine._submit(REQUEST, [{0: ()}])
+
+    during(llm, monkeypatch, call, submit)
+    asyncio.run(engine.load_weights(PATCHED, NEW))
+    assert llm.events == CHANGES
+
+
+def test_a_request_that_vllm_takes_while_a_preparation_fails_is_ended(
+    engine, llm, writes, monkeypatch
+):
+    async def main():
+        llm.hangs = {"prepare_changes"}
+        add = llm.add_request
+
+        async def add_late(*given):
+            await given_up(engine.load_weights(PATCHED, NEW))
+            return await add(*given)
+
+        monkeypatch.setattr(llm, "add_request", add_late)
+        monkeypatch.setattr(engine, "_submit_timeout", 30.0)
+        with pytest.raises(BehindError, match="no version"):
+            await engine._submit(REQUEST, [{0: ()}])
+
+    asyncio.run(main())
+    assert llm.events[-2:] == ["add", "abort"]
+
+
+def test_a_sleep_does_not_hold_up_the_load_that_it_waits_for(engine, llm, writes, monkeypatch):
+    async def main():
+        sleeps: list[asyncio.Task[None]] = []
+
+        async def ask_for_sleep():
+            sleeps.append(asyncio.create_task(engine.sleep()))
+            await asyncio.sleep(0.01)
+
+        during(llm, monkeypatch, "prepare_changes", ask_for_sleep)
+        async with asyncio.timeout(30):
+            await engine.load_weights(PATCHED, NEW)
+            await sleeps[0]
+
+    asyncio.run(main())
+    assert llm.events == [*CHANGES, BehindError, "pause", "drop_cache"]
+
+
+@pytest.mark.parametrize("fault", ["hangs", "fails"])
+@pytest.mark.parametrize("call", [*PREPARE, "pause"])
+def test_changes_of_a_load_that_is_given_up_are_dropped_at_once(engine, llm, writes, call, fault):
+    async def main():
+        setattr(llm, fault, {call})
+        if fault == "hangs":
+            await given_up(engine.load_weights(PATCHED, NEW))
+        else:
+            with pytest.raises(TransferError, match=f"{call} failed"):
+                await engine.load_weights(PATCHED, NEW)
+
+    asyncio.run(main())
+    assert llm.events == [*CHANGES[: CHANGES.index(call) + 1], "drop_changes", BehindError]
+
+
+def test_workers_that_do_not_drop_changes_are_asked_again_after_the_next_load(
+    engine, llm, writes, monkeypatch
+):
+    monkeypatch.setattr(vllm_workers, "GIVE_UP_SECONDS", 0.05)
+
+    async def main():
+        llm.hangs = {"prepare_changes", "drop_changes"}
+        async with asyncio.timeout(30):
+            await given_up(engine.load_weights(PATCHED, NEW))
+        llm.hangs, llm.events = set(), []
+        await engine.load_weights(SHADOW, NEW)
+
+    asyncio.run(main())
+    assert llm.events == [*LOAD, "drop_changes"]
+
+
 def test_long_steps_do_not_make_the_preparation_long(monkeypatch):
     """The core takes one call a step: with steps of 1 s, 2 s of work by 20 ms would take 100 s of a commit."""
     now, left = [0.0], [2.0]
@@ -143,15 +248,20 @@ def test_long_steps_do_not_make_the_preparation_long(monkeypatch):
         async def _call(self, method, *args):
             if method == "begin_changes":
                 return [""]
-            (seconds,) = args
+            (seconds,) = args or (0.0,)
             now[0] += 1.0 + seconds
             left[0] -= seconds
             return [("", left[0] <= 0)]
 
     monkeypatch.setattr(vllm_workers, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    workers = BusyWorkers(None, BACKEND)
-    assert asyncio.run(workers.prepare_changes({"changes": {"path": "/here"}}))
-    assert now[0] < 6
+
+    async def main():
+        workers = BusyWorkers(None, BACKEND)
+        async with workers.prepared_changes({"changes": {"path": "/here"}}) as are_prepared:
+            assert are_prepared
+            assert now[0] < 6
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
@@ -163,7 +273,7 @@ def test_everything_is_loaded_where_the_workers_cannot_write_changes(
 ):
     llm.answers[method] = answer
     asyncio.run(engine.load_weights(PATCHED, NEW))
-    assert llm.events == [*PREPARE[: PREPARE.index(method) + 1], *LOAD]
+    assert llm.events == [*PREPARE[: PREPARE.index(method) + 1], "drop_changes", *LOAD]
 
 
 @pytest.mark.parametrize("fault", ["hangs", "fails"])

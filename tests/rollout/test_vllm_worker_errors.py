@@ -60,6 +60,9 @@ class Worker(WorkerExtension):
     def prepare_changes(self, seconds: float) -> tuple[str, bool]:
         return self.slices.pop(0) if len(self.slices) > 1 else self.slices[0]
 
+    def drop_changes(self) -> None:
+        self.calls.append("drop")
+
     def reset_mm_cache(self) -> str:
         """vLLM calls it at every pause; its own returns nothing."""
         return self.name
@@ -171,7 +174,16 @@ def test_changes_are_written_once_every_worker_has_prepared_them(
     for worker, answers in zip(workers, slices, strict=True):
         worker.slices = answers
     calls = VllmWorkers(Llm(multiproc_executor(workers)), BACKEND)
-    assert asyncio.run(calls.prepare_changes({"changes": {"path": "/here"}})) is are_ready
+
+    async def main() -> None:
+        async with calls.prepared_changes({"changes": {"path": "/here"}}) as are_prepared:
+            assert are_prepared is are_ready
+            # Where one cannot, the others make room before everything is loaded.
+            assert [worker.calls for worker in workers] == [[] if are_ready else ["drop"]] * 2
+        assert [worker.calls for worker in workers] == [["drop"]] * 2
+        async with calls.prepared_changes({"changes": None}) as are_prepared:
+            assert not are_prepared
+
+    asyncio.run(main())
     if are_ready:
         assert [len(worker.slices) for worker in workers] == [1, 1]
-    assert not asyncio.run(calls.prepare_changes({"changes": None}))

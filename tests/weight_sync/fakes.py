@@ -91,6 +91,11 @@ class FakeReplica:
     def replica(self) -> Replica:
         return Replica(self.name, f"127.0.0.1:{self.name}")
 
+    @property
+    def path(self) -> str:
+        """Of its shadow."""
+        return f"/shadow/{self.name}"
+
     def holds(self, version: PolicyVersion) -> bool:
         held = (self.staged, self.loaded)
         return any(v and (v.version, v.root) == (version.version, version.root) for v in held)
@@ -114,6 +119,8 @@ class World:
     shares: tuple[Ranges, ...] = (((0, NUM_BLOCKS),),)
     """What each sender offers."""
     host: str = ""
+    backend: str = "gloo"
+    """Of all processes."""
     delta: bool = False
     """Each offer has one, against the step before."""
     events: list[str] = field(default_factory=list)
@@ -133,7 +140,7 @@ class World:
 
     def add(self, name: str, **behavior: Any) -> tuple[Replica, Peer]:
         process = self.replicas[name] = FakeReplica(name, **behavior)
-        return process.replica, peer_of(name, process.host)
+        return process.replica, peer_of(name, process.host, self.backend)
 
     def connect_senders(self, caller: Caller) -> "list[FakeTrainer]":
         self.epochs.add(caller.epoch)
@@ -178,6 +185,11 @@ class World:
                 return name
         raise TransferError("no peer has it")
 
+    def find_owner(self, version: PolicyVersion, path: str) -> FakeReplica | None:
+        """Where its memory can be read: its process lives."""
+        found = [process for process in self.replicas.values() if process.path == path]
+        return next((one for one in found if one.stage != "gone" and one.holds(version)), None)
+
     def holds(self, version: PolicyVersion) -> bool:
         held = version_of(self.step)
         return self.trainer == "ok" and (held.version, held.root) == (version.version, version.root)
@@ -197,7 +209,7 @@ class FakeTrainer:
         world, blocks = self.world, self.world.shares[self.rank]
         sizes = (1,) * sum(end - first for first, end in blocks)
         delta = Delta(version_of(world.step - 1).root, sizes) if world.delta else None
-        peer = peer_of(f"trainer{self.rank}", world.host)
+        peer = peer_of(f"trainer{self.rank}", world.host, world.backend)
         return version_of(world.step), Offer(peer, blocks, f"/memory/{self.rank}", delta)
 
     async def _ask(self) -> None:
@@ -262,6 +274,8 @@ class FakeRollout:
                     self.world.groups[source.group.group_id].append(process)
             await asyncio.sleep(3600)
         ways = [await self._take(version, source, limits.timeout) for source in sources]
+        is_shared = any(way.startswith("in the memory of") for way in ways)
+        is_own = ways == [f"in the memory of {process.name}"]
         self.world.events.append(
             f"{process.name} stages {version.version} {' and '.join(dict.fromkeys(ways))}"
         )
@@ -269,7 +283,9 @@ class FakeRollout:
         await self.world.hook("staged", process, version.version)
         await self.world.point()
         root = "another root" if process.stage == "wrong" else version.root
-        return Staged(root, manifest.num_blocks, _bytes_of(sources))
+        if is_shared:
+            return Staged(root, manifest.num_blocks, {}, process.path if is_own else "")
+        return Staged(root, manifest.num_blocks, _bytes_of(sources), process.path)
 
     async def _take(self, version: PolicyVersion, source: Source, timeout: float) -> str:
         process, delta = self.process, delta_of(source)
@@ -289,6 +305,9 @@ class FakeRollout:
         if isinstance(source, MemorySource):
             assert self.world.host == process.host and self.world.holds(version)
             return f"from {source.path}"
+        if source.shared and (owner := self.world.find_owner(version, source.shared)):
+            assert owner.host == process.host
+            return f"in the memory of {owner.name}"
         return f"{patched}from {self.world.relay(version, source.peers)}"
 
     async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float:

@@ -9,9 +9,9 @@ from services.weight_sync.transports.stock import Holding
 from trimaran.types import PolicyVersion, VersionId
 
 
-def weights_of(step: int, root: str = "") -> StagedWeights:
+def weights_of(step: int, root: str = "", own: bool = True) -> StagedWeights:
     version = PolicyVersion("run", VersionId(0, step), root or f"root-{step}")
-    shadow: Any = SimpleNamespace(step=step)
+    shadow: Any = SimpleNamespace(step=step, own=own)
     return StagedWeights(version, shadow, "a", {(version.root, ""): Holding({})})
 
 
@@ -37,6 +37,11 @@ def test_two_shadows_take_turns():
     assert contents == Contents(held=ONE, staged=TWO)
     assert contents.keep() == Contents(held=TWO, spare=ONE.shadow)
     assert contents.discard() == Contents(held=ONE, spare=TWO.shadow)
+
+
+def test_what_is_borrowed_is_not_held():
+    borrowed = weights_of(2, own=False)
+    assert Contents(staged=borrowed).keep() == Contents()
 
 
 def test_what_a_delta_was_applied_to_is_held_no_more():

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from services.weight_sync.data import delta_changes
 from services.weight_sync.data.digest import digest_value
 from services.weight_sync.data.layout import numbers_of
 from services.weight_sync.data.manifest import list_blocks, list_digests
@@ -100,6 +101,7 @@ class RealReplica:
         self.receiver.start()
         self.dies_when_asked = False
         self.loaded: dict[str, torch.Tensor] = {}
+        self.knows_changes = False
         self.live: PolicyVersion | None = None
 
     async def stage_weights(self, *arguments):
@@ -111,6 +113,7 @@ class RealReplica:
         staged = self.receiver.staged
         if staged is None or staged.version.root != version.root:
             raise OutOfOrderError(f"{version.version} is not staged")
+        self.knows_changes = staged.shadow.changes is not None
         self.loaded = {name: value.clone() for name, value in staged.shadow.tensors()}
         self.manifest, self.live = staged.shadow.manifest, version
         await asyncio.to_thread(self.receiver.keep, version.version)
@@ -198,13 +201,15 @@ def test_every_transport_brings_every_block(make, tmp_path, transport, shares):
                 together.check()
             way = "memory" if transport == "auto" else transport
             assert metrics[f"weight_sync/bytes/{way}"] == metrics["weight_sync/bytes"] > 0
+            assert metrics["weight_sync/shared"] == 2 * (transport == "auto")
 
     asyncio.run(scenario())
     assert all(rank.num_sends == 2 * (transport == "collective") for rank in together.ranks)
 
 
 def test_the_bytes_of_each_transport_are_booked_under_itself(make, tmp_path):
-    """One sender shares memory with the replicas, the other is elsewhere: one stage, two ways."""
+    """One sender shares memory with the replicas, the other is elsewhere: one stage, two ways. One
+    replica takes it, and the others read it there."""
     config = config_of("auto")
     together = make(config, HALVES)
     near, far = together.ranks
@@ -220,7 +225,7 @@ def test_the_bytes_of_each_transport_are_booked_under_itself(make, tmp_path):
     asyncio.run(scenario())
     for way, rank in (("memory", near), ("collective", far)):
         pieces = rank.snapshot.layout.pieces
-        expected = 3 * sum(piece.block.num_bytes for piece in pieces)
+        expected = sum(piece.block.num_bytes for piece in pieces)
         assert metrics[f"weight_sync/bytes/{way}"] == expected > 0
     assert metrics["weight_sync/relayed"] == 0
 
@@ -303,5 +308,28 @@ def test_a_delta_is_bitwise_exact(make, tmp_path, transport):
                 together.check()
                 assert metrics["weight_sync/delta/share"] < 0.5
                 assert metrics["weight_sync/bytes"] < full / 2
+
+    asyncio.run(scenario())
+
+
+def test_one_of_a_host_takes_a_delta_and_all_know_what_it_changed(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(delta_changes, "MAX_SHARE", 10)  # of so few elements
+    config = config_of("auto", delta=True)
+    together = make(config, HALVES, keep_delta=True)
+    for rank in together.ranks:
+        rank.is_elsewhere = True
+
+    async def scenario():
+        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
+            for name in "abc":
+                await together.register(coordinator, name)
+            await together.publish(coordinator)
+            await until(lambda: names(coordinator) == ["a", "b", "c"])
+            for _ in range(3):
+                _, metrics = await together.publish(coordinator)
+                together.check()
+                assert metrics["weight_sync/delta/share"] < 0.5
+                assert metrics["weight_sync/shared"] == 2
+                assert all(one.knows_changes for one in together.replicas.values())
 
     asyncio.run(scenario())

@@ -97,14 +97,24 @@ class Plan:
         return COPIES * tokens * facts.num_layers * facts.choice_bytes
 
     @property
+    def num_shadows(self) -> int:
+        """With everything on one host. Replicas share one there; processes of their further hosts have
+        their own."""
+        section = self.config.rollout
+        shares = self.config.weight_sync.transport == "auto"
+        first = 1 if shares else section.replicas
+        return first + section.replicas * (section.hosts - 1)
+
+    @property
     def _replicas(self) -> int:
-        one = self.replica.shadow * self.config.rollout.hosts
+        shadows = self.num_shadows * self.replica.shadow
+        one = 0
         if self.rolls_on_host:
             devices = self.config.rollout.tensor_parallel
             # Other engines take what they need as they go.
             room = (self.replica_room or 0) if self.config.rollout.engine == "vllm" else 0
             one += devices * (self.replica.weights + room)
-        return self.config.rollout.replicas * one
+        return shadows + self.config.rollout.replicas * one
 
     def _own(self, rank: RankMemory) -> int:
         kept = self.runtime + rank.snapshot + rank.replayed + rank.copied

@@ -148,12 +148,11 @@ def _rollout(plan: Plan, room: Room) -> list[Row]:
 
 def _host(plan: Plan, room: Room) -> list[Row]:
     """Of the run's processes together."""
-    count = plan.config.rollout.replicas * plan.config.rollout.hosts
     return [
         ("all on one host, GiB", ""),
         ("snapshots", number(sum(rank.snapshot for rank in plan.ranks))),
         ("copies of a checkpoint", _sum(rank.copied for rank in plan.ranks)),
-        (f"shadows of {count} replicas", number(count * plan.replica.shadow)),
+        (f"shadows: {plan.num_shadows}", number(plan.num_shadows * plan.replica.shadow)),
         *_waiting(plan),
         *(
             [

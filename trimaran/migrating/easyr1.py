@@ -23,7 +23,7 @@ from trimaran.migrating.rows import (
     same,
     switch,
 )
-from trimaran.migrating.rows_file import column_names, has_template
+from trimaran.migrating.rows_file import column_names, has_template, has_words_around
 from trimaran.migrating.shared import (
     ALL_PROMPTS,
     BEFORE,
@@ -118,6 +118,19 @@ def _format_prompt(value: Any, theirs: Theirs) -> Outcome:
         "a template of the prompt is applied when the data are prepared: give data.train_files=FILE of"
         f" `trimaran data prepare …{wanted}`, or leave it out with ~data.format_prompt",
     )
+
+
+def _system_prompt(value: Any, theirs: Theirs) -> Outcome:
+    if value is None:
+        return Outcome("ignored", "not set")
+    settings = {"data.system": value}
+    if any(has_words_around(file) for file in paths_of(theirs["data.train_files"])):
+        text = (
+            "the rows have words around their questions already, and this comes on top; prepare them with"
+            " `--template chat`, or leave it out with ~data.system_prompt"
+        )
+        return Outcome("noted", text, settings)
+    return Outcome("mapped", "", settings)
 
 
 def _updates(value: Any, theirs: Theirs) -> Outcome:
@@ -335,7 +348,13 @@ ROWS: tuple[Row, ...] = (
         "not set",
         "write it into the chat_template of the model's folder",
     ),
-    same("data.system_prompt", "data.system", None, "of EasyR1 before May 2025"),
+    own(
+        "data.system_prompt",
+        "data.system",
+        None,
+        "of EasyR1 before May 2025. Rows that `trimaran data prepare` put words around have these besides",
+        _system_prompt,
+    ),
     same("data.shuffle", "data.shuffle", True),
     same("data.seed", "run.seed", 1, to=whole),
     same("data.min_pixels", "data.min_pixels", 262144, to=whole),

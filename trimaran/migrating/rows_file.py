@@ -43,11 +43,22 @@ def distinct(path: str, column: str) -> list[str] | None:
 def has_template(path: str, name: str) -> bool:
     """Whether the card beside the file says that `trimaran data prepare` put that template around its
     questions."""
+    return _template(path) == asdict(TEMPLATES[name])
+
+
+def has_words_around(path: str) -> bool:
+    """Whether the card says that it put any words around them."""
+    template = _template(path) or {}
+    return bool(template.get("before") or template.get("after"))
+
+
+def _template(path: str) -> dict[str, Any] | None:
+    """None without a card that has it."""
     try:
         card = json.loads(card_path(Path(path)).read_text(encoding="utf-8"))
-        return card["plan"]["template"] == asdict(TEMPLATES[name])
+        return dict(card["plan"]["template"])
     except (OSError, ValueError, KeyError, TypeError):
-        return False
+        return None
 
 
 def _parquet(file: Path) -> Any:

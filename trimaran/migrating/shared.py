@@ -222,10 +222,12 @@ def model_folder(value: Any, theirs: Theirs) -> Outcome:
     settings = {"model.path": str(path.absolute())}
     if path.is_dir():
         return Outcome("mapped", "", settings)
+    is_on_hub = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(value))
+    fetch = f" (`hf download {value} --local-dir {value}`)" if is_on_hub else ""
     return Outcome(
         "noted",
         f"{value} is no folder here: a run takes a folder in Hugging Face's form, so fetch it there"
-        f" (`hf download {value} --local-dir {value}`), or give model.source",
+        f"{fetch}, or give model.source",
         settings,
     )
 

@@ -129,12 +129,13 @@ ROWS: tuple[Row, ...] = (
         "data.filter_overlong_prompts", "a longer prompt is skipped, counted and reported", False
     ),
     ignored("data.filter_overlong_prompts_workers", "prompts are counted as they are issued", 1),
-    only(
+    own(
         "data.truncation",
+        "",
         "error",
-        ("error",),
-        "a longer prompt is skipped, not cut",
-        "a longer prompt is skipped, not cut; give error",
+        "error: a longer prompt is skipped, not cut. Another value is refused, but with filter_overlong_prompts,"
+        " which leaves none to cut",
+        to.truncation,
     ),
     own(
         "data.image_key",
@@ -194,6 +195,11 @@ ROWS: tuple[Row, ...] = (
         to.advantage,
     ),
     part("algorithm.norm_adv_by_std_in_grpo", "algorithm.adv_estimator", True),
+    refused(
+        "algorithm.gdpo_reward_keys",
+        "here the terms are the rules of reward.rules, and other numbers of a function's dict are metrics: leave"
+        " it out, and give each of these scores a rule of its own",
+    ),
     only(
         "algorithm.gamma",
         1.0,
@@ -309,6 +315,8 @@ ROWS: tuple[Row, ...] = (
     ),
     part(f"{ACTOR}.tau_pos", f"{ACTOR}.policy_loss.loss_mode", 1.0),
     part(f"{ACTOR}.tau_neg", f"{ACTOR}.policy_loss.loss_mode", 1.05),
+    told(f"{ACTOR}.policy_loss.tau_pos", f"their program does not read it: give {ACTOR}.tau_pos"),
+    told(f"{ACTOR}.policy_loss.tau_neg", f"their program does not read it: give {ACTOR}.tau_neg"),
     part(f"{ACTOR}.policy_loss.clip_cov_ratio", f"{ACTOR}.policy_loss.loss_mode", 2e-4),
     part(f"{ACTOR}.policy_loss.clip_cov_lb", f"{ACTOR}.policy_loss.loss_mode", 1.0),
     part(f"{ACTOR}.policy_loss.clip_cov_ub", f"{ACTOR}.policy_loss.loss_mode", 5.0),
@@ -534,8 +542,14 @@ ROWS: tuple[Row, ...] = (
         " deallocate_pipeline_outputs gradient_accumulation_fusion masked_softmax_fusion"
         " max_seqlen_per_dp_cp_rank moe_enable_deepep moe_grouped_gemm moe_permute_fusion moe_router_dtype"
         " moe_shared_expert_overlap moe_token_dispatcher_type persist_layer_norm recompute_method"
-        " recompute_modules recompute_num_layers sequence_packing_scheduler use_flash_attn",
+        " recompute_modules recompute_num_layers sequence_packing_scheduler use_flash_attn context_parallel_algo"
+        " normalization swiglu use_fused_rmsnorm use_fused_swiglu",
         "how layers are computed follows from the model's config.json and the device",
+    ),
+    *each(
+        TRANSFORMER,
+        "context_parallel_size sequence_parallel use_distributed_optimizer",
+        f"the key of the same name in {MCORE} counts",
     ),
     *each(
         TRANSFORMER,
@@ -1030,6 +1044,7 @@ ROWS: tuple[Row, ...] = (
     ignored("ray_init.*", "`--launcher ray` runs on a Ray cluster that is there"),
     ignored("skip.*", "nothing is skipped"),
     ignored("model_engine", MEGATRON),
+    ignored(f"{ACTOR}.model_engine", MEGATRON),
 )
 
 VERL = System(

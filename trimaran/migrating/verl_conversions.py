@@ -121,6 +121,13 @@ def most_validated(value: Any, theirs: Theirs) -> Outcome:
     return Outcome("mapped", "", {"validation.max_prompts": most})
 
 
+def truncation(value: Any, theirs: Theirs) -> Outcome:
+    text = "a longer prompt is skipped, not cut"
+    if value in ("error", None) or theirs.is_on("data.filter_overlong_prompts"):
+        return Outcome("ignored", text)
+    return Outcome("refused", f"{text}; give error")
+
+
 def advantage(value: Any, theirs: Theirs) -> Outcome:
     by_std = theirs.is_on("algorithm.norm_adv_by_std_in_grpo")
     grpo = {"type": "group", "normalize_std": by_std}

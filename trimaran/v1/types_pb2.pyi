@@ -269,14 +269,16 @@ class MemorySource(_message.Message):
     def __init__(self, blocks: _Optional[_Union[Ranges, _Mapping]] = ..., path: _Optional[str] = ...) -> None: ...
 
 class RelaySource(_message.Message):
-    __slots__ = ("blocks", "peers", "delta")
+    __slots__ = ("blocks", "peers", "delta", "shared")
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     blocks: Ranges
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
     delta: Delta
-    def __init__(self, blocks: _Optional[_Union[Ranges, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ...) -> None: ...
+    shared: str
+    def __init__(self, blocks: _Optional[_Union[Ranges, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., shared: _Optional[str] = ...) -> None: ...
 
 class Source(_message.Message):
     __slots__ = ("collective", "memory", "relay")
@@ -297,7 +299,7 @@ class TransferLimits(_message.Message):
     def __init__(self, bucket_bytes: _Optional[int] = ..., timeout_seconds: _Optional[float] = ...) -> None: ...
 
 class Staged(_message.Message):
-    __slots__ = ("root", "num_blocks", "bytes_by_transport")
+    __slots__ = ("root", "num_blocks", "bytes_by_transport", "path")
     class BytesByTransportEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -308,10 +310,12 @@ class Staged(_message.Message):
     ROOT_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     BYTES_BY_TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
     root: str
     num_blocks: int
     bytes_by_transport: _containers.ScalarMap[str, int]
-    def __init__(self, root: _Optional[str] = ..., num_blocks: _Optional[int] = ..., bytes_by_transport: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    path: str
+    def __init__(self, root: _Optional[str] = ..., num_blocks: _Optional[int] = ..., bytes_by_transport: _Optional[_Mapping[str, int]] = ..., path: _Optional[str] = ...) -> None: ...
 
 class Proof(_message.Message):
     __slots__ = ("version", "replica", "root", "num_blocks", "num_loaded", "fault")

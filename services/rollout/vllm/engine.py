@@ -91,7 +91,8 @@ class VllmEngine:
         self._numbers = itertools.count()
         self._live: VersionId | None = None
         self._is_asleep = False
-        # Submitting and updating exclude each other, so that an update knows every sample.
+        # Submitting and pausing exclude each other, so that an update knows every sample. Whoever needs
+        # the workers' turn too takes that first: requests come in until the engine is paused.
         self._lock = asyncio.Lock()
 
     @property
@@ -192,7 +193,7 @@ class VllmEngine:
         await probe_engine(self.llm, self._config, self._load_synthetic, remedy)
 
     async def _load_synthetic(self, version: SyntheticVersion) -> None:
-        async with self._lock, self._workers.turn:
+        async with self._workers.turn, self._lock:
             await self._pause()
             await self._workers.load(SYNTHETIC, version.description())
             await self.llm.resume_generation()
@@ -254,16 +255,22 @@ class VllmEngine:
         """A vLLM request for each of `parts`, and no other in between: the first takes the images along."""
         streams: list[VllmStream] = []
         async with hold(self._lock, self._config.rollout.idle_timeout, "a load of weights"):
-            if self._live is None:
-                raise BehindError("this replica holds no version; weight sync must bring one")
             try:
                 for starts in parts:
-                    stream = await self._add(request, starts, self._live, is_first=not streams)
+                    live = self._require_live()
+                    stream = await self._add(request, starts, live, is_first=not streams)
                     streams.append(stream)
+                # A load that has failed before its pause had not this lock, and did not know the last one.
+                self._require_live()
             except BaseException:
                 await self._end(streams)
                 raise
         return streams
+
+    def _require_live(self) -> VersionId:
+        if self._live is None:
+            raise BehindError("this replica holds no version; weight sync must bring one")
+        return self._live
 
     async def _add(
         self,
@@ -342,7 +349,7 @@ class VllmEngine:
 
     async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
         try:
-            async with self._lock, self._workers.turn:
+            async with self._workers.turn:
                 return await self._load(shadow, version)
         except BaseException as error:
             # Also when it is cut off: nobody knows how far the core has come with it.
@@ -355,13 +362,20 @@ class VllmEngine:
         description = shadow.description()
         if self._live is None:
             description["changes"] = None  # nobody knows what they would be written over
-        changes_alone = await self._workers.prepare_changes(description)
-        started = await self._pause()
+        async with self._workers.prepared_changes(description) as changes_alone, self._lock:
+            started = await self._pause()
+            await self._replace(shadow.path, description, version, changes_alone)
+            return time.monotonic() - started
+
+    async def _replace(
+        self, path: str, description: dict[str, Any], version: VersionId, changes_alone: bool
+    ) -> None:
+        """What the pause holds, and the end of it."""
         await self._wake("weights")
         if changes_alone:
             await self._workers.write_changes()
         else:
-            await self._workers.load(shadow.path, description)
+            await self._workers.load(path, description)
         # After the load, which needs room of its own for a moment.
         await self._wake("kv_cache")
         self._is_asleep = False
@@ -371,12 +385,11 @@ class VllmEngine:
             stream.mark(made[stream.request_id], version)
         self._live = version
         await self.llm.resume_generation()
-        return time.monotonic() - started
 
     async def sleep(self) -> None:
         """vLLM's sleep mode at level 2: weights, keys and values are dropped, for the next version lies in
         the shadow. On the host vLLM has no sleep mode, so keys and values alone give up their memory."""
-        async with self._lock, self._workers.turn:
+        async with self._workers.turn, self._lock:
             self._end_streams("this replica has gone to sleep")
             # After a load that failed half of it may be awake, and vLLM takes it for asleep.
             await self._wake("weights")

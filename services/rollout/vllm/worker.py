@@ -136,6 +136,10 @@ class WorkerExtension:
         assert writes is not None, "no changes are prepared"
         writes.make()
 
+    def drop_changes(self) -> None:
+        """Those that are prepared are not to be written."""
+        self._writes = None
+
     def drop_cache(self) -> None:
         """The tensors stay the same objects, and those that see them, too: their memory alone goes."""
         self._cache_sizes = {
@@ -170,7 +174,6 @@ class WorkerExtension:
         """After every whole load: see `load.pack_heads`."""
         from services.rollout.vllm.load import pack_heads
 
-        self._writes = None  # where another worker could not prepare them
         pack_heads(self.model_runner.get_model())
 
     def abandon_update(self) -> None:

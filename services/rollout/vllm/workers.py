@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from services.rollout.deadlines import within
@@ -19,6 +20,9 @@ from trimaran.errors import InputError, InternalError
 from trimaran.types import Manifest, Ranges
 
 logger = logging.getLogger(__name__)
+
+GIVE_UP_SECONDS = 1.0
+"""For workers to drop what they have prepared of a load that is given up."""
 
 
 class VllmWorkers:
@@ -31,6 +35,8 @@ class VllmWorkers:
         self._reading = asyncio.Lock()
         self._is_update_open = False
         """An update was started and is not known to have ended."""
+        self._are_changes_held = False
+        """By a worker: lists of changes, on its device."""
         self._is_told = False
         """Why changes are not loaded alone."""
 
@@ -54,11 +60,23 @@ class VllmWorkers:
         async with within(timeout, "vllm's workers, asked for the fast sampler"):
             return all(await self._call("install_fast_sampler"))
 
-    async def prepare_changes(self, description: dict[str, Any]) -> bool:
+    @asynccontextmanager
+    async def prepared_changes(self, description: dict[str, Any]) -> AsyncIterator[bool]:
         """Whether every worker can write what changed, and is ready to. Nothing of the model is touched:
-        the engine goes on generating, between slices. Hold `turn`."""
+        the engine goes on generating, between slices. Hold `turn`.
+
+        No worker keeps what it has prepared: where it is not written, it is dropped.
+        """
+        try:
+            yield await self._prepare_changes(description)
+        finally:
+            if self._are_changes_held:
+                await self._give_up_changes()
+
+    async def _prepare_changes(self, description: dict[str, Any]) -> bool:
         if not description.get("changes"):
             return False
+        self._are_changes_held = True
         reasons = await self._call("begin_changes", description)
         is_ready, seconds = False, SLICE_SECONDS
         while not is_ready and not any(reasons):
@@ -72,10 +90,26 @@ class VllmWorkers:
             self._is_told = True
             why = next(filter(None, reasons))
             logger.info("every version is loaded whole, also after a delta: %s", why)
+        if any(reasons):
+            # Before the load, which needs room of its own.
+            await self._drop_changes()
         return is_ready
 
+    async def _drop_changes(self) -> None:
+        await self._call("drop_changes")
+        self._are_changes_held = False
+
+    async def _give_up_changes(self) -> None:
+        """A core that does not answer has taken the call, and makes it before any later one."""
+        try:
+            async with asyncio.timeout(GIVE_UP_SECONDS):
+                await self._drop_changes()
+        except Exception as error:  # it must not stand in the place of what the load failed with
+            logger.warning("a worker of vllm may still hold changes that were prepared: %r", error)
+
     async def write_changes(self) -> None:
-        """Those that were prepared last. Hold `turn`, with the core paused."""
+        """Those that are prepared. Hold `turn`, with the core paused."""
+        self._are_changes_held = False  # a worker drops them as it begins to write
         await self._call("write_changes")
 
     async def load(self, path: str, description: dict[str, Any]) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from services.weight_sync.control.member import Member, State
@@ -22,6 +23,7 @@ from services.weight_sync.control.parts import Parts
 from services.weight_sync.control.pauses import Pauses
 from services.weight_sync.control.plan import plan_catch_up
 from services.weight_sync.control.pool import Attempt
+from services.weight_sync.control.sharing import Lender, find_lenders, host_of, plan_shared
 from services.weight_sync.control.tasks import cancel, log_failure
 from trimaran.errors import TrimaranError
 from trimaran.types import PolicyVersion
@@ -42,6 +44,8 @@ class CatchUp:
         self._stager = parts.stager
         self._prover = parts.prover
         self._connect_senders = parts.connect_senders
+        self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        """By host."""
 
     async def bring_up(self, member: Member) -> None:
         """Afterwards the member is routable, has a fault, or could not be served yet."""
@@ -63,14 +67,19 @@ class CatchUp:
         live = target.version
         if member.held is not None and await self._commit_staged(member, live):
             return True
-        attempt = self._pool.attempt(self._ledger.caller, ())
-        try:
-            staged = await self._stage(member, target, attempt)
-        except BaseException:
-            self._pool.abort([member], live.version, attempt)
-            raise
-        timeout = self._config.commit_timeout
-        return staged and bool(await self._pool.commit(live, [member], timeout))
+        async with AsyncExitStack() as stack:
+            # One of a host after another: the first takes a copy, which the others can then read.
+            host = host_of(member, self._config.transport) or member.name
+            await stack.enter_async_context(self._turns[host])
+            if self._find_lenders(member, live):
+                await stack.aclose()
+            attempt = self._pool.attempt(self._ledger.caller, ())
+            try:
+                copies = await self._stage(member, target, attempt)
+            except BaseException:
+                self._pool.abort([member], live.version, attempt)
+                raise
+            return bool(await self._pool.commit(live, copies, self._config.commit_timeout))
 
     async def _commit_staged(self, member: Member, live: PolicyVersion) -> bool:
         """A version may have become live while weight sync was away: roll forward."""
@@ -85,27 +94,39 @@ class CatchUp:
         self._pool.members.tell(member, lambda m: m.load(live, member.maker))
         return True
 
-    async def _stage(self, member: Member, target: Target, attempt: Attempt) -> bool:
+    async def _stage(
+        self, member: Member, target: Target, attempt: Attempt
+    ) -> Mapping[Member, str]:
+        """`Outcome.copies`."""
         live = target.version
-        holders = self._pool.routable()
+        holders = self._pool.holders()
         behind = [m for m in self._pool.members if not m.is_proven_at(live)]
         pullers = [m for m in behind if m.state is not State.FAILED or m.name == member.name]
         async with AsyncExitStack() as stack:
             target = await self._with_offers(stack, target)
-            if not holders and not target.offers:
+            lenders = self._find_lenders(member, live)
+            if not holders and not target.offers and not lenders:
                 logger.debug("%s waits: nobody can give %s", member.name, live.version)
-                return False
-            plan = plan_catch_up(
-                *(target.manifest, target.offers, member, pullers, holders),
-                *(self._config.transport, self._config.relay_fan_out),
-            )
+                return {}
+            transport, fan_out = self._config.transport, self._config.relay_fan_out
+            given = target.manifest, target.offers
+            if lenders:
+                plan = plan_shared(*given, [member], lenders, holders)
+            else:
+                plan = plan_catch_up(*given, member, pullers, holders, transport, fan_out)
             connected = self._pool.connected([member], attempt.caller)
             rollouts = await stack.enter_async_context(connected)
             rollout = rollouts[member]
             outcome = await self._stager.stage_alone(target, attempt, plan, member, rollout)
         self._pool.abort(list(outcome.failed), live.version, attempt)
         await self._pool.exclude(outcome.failed)
-        return bool(outcome.staged)
+        return outcome.copies
+
+    def _find_lenders(self, member: Member, live: PolicyVersion) -> dict[str, Lender]:
+        """On its host; one without a fault comes before the others."""
+        here = [m for m in self._pool.members if m.peer.host == member.peer.host]
+        copies = {m: m.lends(live) for m in sorted(here, key=lambda m: -m.failures)}
+        return find_lenders(copies, self._config.transport)
 
     async def _with_offers(self, stack: AsyncExitStack, target: Target) -> Target:
         timeout = min(ASK_SECONDS, self._config.join_timeout)

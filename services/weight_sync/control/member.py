@@ -30,6 +30,15 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """A version in the host memory of a replica. Example: Copy(version.root, "/proc/7/fd/9")"""
+
+    root: str
+    path: str
+    """Under which other processes of its host can read it; empty where it is itself another's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Member:
     """One incarnation of a replica. Each method is something that happens to it, and gives the member
     afterwards: the same one where it does not apply.
@@ -59,6 +68,8 @@ class Member:
     """A block of what it has loaded is wrong, or it has slept since: what it says it holds does not count."""
     num_wrong: int = 0
     """How often that was so, over all incarnations."""
+    copy: Copy | None = None
+    """Of the version that it loaded last, or was last asked to; None where that is not known."""
     drained: bool = False
     """It leaves by its own wish: it gets no prompts, and ends as GONE."""
     right: Ranges = field(default=(), compare=False)
@@ -92,6 +103,16 @@ class Member:
         is_late = self.overtaken >= 2 ** max(self.failures - 1, 0)
         return self.state is not State.FAILED or is_late
 
+    @property
+    def has_copy(self) -> bool:
+        """As far as is known: who has read another's cannot give the version to others."""
+        return self.copy is None or self.copy.path != ""
+
+    def lends(self, version: PolicyVersion) -> str:
+        """The path of its copy, also where its engine has a wrong block or has loaded nothing; empty where
+        it is known to have none."""
+        return self.copy.path if self.copy and self.copy.root == version.root else ""
+
     def holds(self, version: PolicyVersion | None) -> bool:
         if self.held is None or version is None:
             return False
@@ -121,20 +142,22 @@ class Member:
             return heard
         if self.claim != (held, self.held):
             return replace(heard, claim=(held, self.held))
-        heard = replace(heard, held=held)
+        heard = replace(heard, held=held, copy=None)
         if self.held is None:
             return heard
         text = f"holds {held.version if held else 'nothing'} instead of {self.held.version}"
         return heard.fail(text, now)
 
-    def load(self, version: PolicyVersion, maker: str) -> Member:
+    def load(self, version: PolicyVersion, maker: str, copy: Copy | None = None) -> Member:
         """It has answered a COMMIT for `maker`: one that bore its former name loaded before a block was
         found wrong, and does not mend it."""
-        return replace(self, held=version, must_load=False) if maker == self.maker else self
+        if maker != self.maker:
+            return self
+        return replace(self, held=version, copy=copy, must_load=False)
 
-    def doubt(self) -> Member:
-        """What it holds is not known any more."""
-        return replace(self, held=None)
+    def doubt(self, copy: Copy | None = None) -> Member:
+        """What it holds is not known any more. `copy`: what it did not load."""
+        return replace(self, held=None, copy=copy or self.copy)
 
     def wake(self) -> Member:
         """It sleeps, and is to load what it had. Until then it says that it holds it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from services.weight_sync.control.member import Member, State
+from services.weight_sync.control.member import Copy, Member, State
 from trimaran.errors import InputError
 from trimaran.types import Peer, PolicyVersion, Replica, VersionId
 
@@ -96,6 +96,7 @@ class Members:
                 else None,
                 "proven": m.state is State.PROVEN,
                 "reason": m.reason,
+                "copy": [m.copy.root, m.copy.path] if m.copy else None,
                 "must_load": m.must_load,
                 "num_wrong": m.num_wrong,
                 "forgotten": m.state is State.GONE,
@@ -116,6 +117,7 @@ class Members:
             members._members[row["name"]] = Member(
                 *(Replica(row["name"], row["address"]), Peer(*row["peer"]), row["incarnation"]),
                 *(held, State.GONE if row.get("forgotten") else state, row["reason"]),
+                copy=Copy(*row["copy"]) if row.get("copy") else None,
                 must_load=row["must_load"],
                 num_wrong=row["num_wrong"],
                 seen=now,

@@ -4,7 +4,7 @@
     members of the pool  ──┼─▶ for each member: Sources that together hold every block
     configured transport ──┘
 
-Same host: the sender's memory. Else one collective group a sender. Whoever
+Same host: the sender's memory; of several members there one alone (`sharing.py`). Else one collective group a sender. Whoever
 cannot take part in a group (it computes on another kind of device, it lacks the
 delta's base, its group broke, it joined late) pulls by relay, in a tree:
 
@@ -21,6 +21,7 @@ from services.weight_sync.control.member import Member
 from services.weight_sync.data.manifest import num_bytes
 from services.weight_sync.data.sources import delta_of
 from trimaran.config import TransportName
+from trimaran.device import BACKENDS
 from trimaran.types import (
     Delta,
     Manifest,
@@ -60,6 +61,12 @@ class Plan:
     sources: dict[str, tuple[Source, ...]]
     """By member name; what it gets without a group."""
     groups: tuple[GroupPlan, ...] = ()
+
+    @property
+    def patched(self) -> set[str]:
+        """Names of those that get a delta."""
+        seated = {seat.name for group in self.groups if group.delta for seat in group.seats}
+        return seated | {name for name, found in self.sources.items() if any(map(delta_of, found))}
 
 
 def plan_stage(
@@ -110,6 +117,7 @@ def _patched(
         for member in members
         if member.held
         and member.held.root in bases
+        and member.has_copy
         and not (transport == "auto" and any(is_near(offer, member) for offer in offers))
     }
 
@@ -120,8 +128,9 @@ def _can_join(member: Member, offer: Offer, transport: TransportName) -> bool:
 
 
 def is_near(offer: Offer, member: Member) -> bool:
-    """The member can map the sender's memory."""
-    return offer.peer.host == member.peer.host != ""
+    """The member copies out of the sender's memory: neither computes on an accelerator."""
+    backends = {offer.peer.backend, member.peer.backend}
+    return offer.peer.host == member.peer.host != "" and backends == {BACKENDS["cpu"]}
 
 
 def plan_relay(

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from services.weight_sync.control.ledger import VersionLedger
-from services.weight_sync.control.member import Member
+from services.weight_sync.control.member import Copy, Member
 from services.weight_sync.control.members import Happened
 from services.weight_sync.control.tasks import cancel
 from trimaran.errors import TrimaranError
@@ -89,6 +89,10 @@ class ReplicaPool:
         """Hold the live version, proven."""
         return tuple(member for member in self.members if self.is_routable(member))
 
+    def holders(self) -> tuple[Member, ...]:
+        """Those that can also give it to others."""
+        return tuple(member for member in self.routable() if member.has_copy)
+
     def is_routable(self, member: Member) -> bool:
         """Its tokens need a proof of their own: without one nobody would train on them."""
         proof = self._ledger.proofs.get(member.maker)
@@ -152,29 +156,30 @@ class ReplicaPool:
         await self.tell(member, lambda m: m.condemn(reason, maker, now))
 
     async def commit(
-        self, live: PolicyVersion, members: Sequence[Member], timeout: float
+        self, live: PolicyVersion, copies: Mapping[Member, str], timeout: float
     ) -> list[float]:
-        """Takes the staged version live on each; returns the pauses, in seconds, of those that followed."""
-        async with self.connected(members) as rollouts:
+        """Takes the staged version live on each; returns the pauses, in seconds, of those that followed.
+        `copies`: where it lies there (`Copy.path`)."""
+        async with self.connected(list(copies)) as rollouts:
             # In the newest epoch: the commit record decided, whoever conducts the run by now.
             answers = await asyncio.gather(
-                *(self._commit(live, m, rollouts[m], timeout) for m in members)
+                *(self._commit(live, m, path, rollouts[m], timeout) for m, path in copies.items())
             )
         await self._note_change()
         return [pause for pause in answers if pause is not None]
 
     async def _commit(
-        self, live: PolicyVersion, member: Member, rollout: Rollout, timeout: float
+        self, live: PolicyVersion, member: Member, path: str, rollout: Rollout, timeout: float
     ) -> float | None:
         """A proven member is routable from its own answer on, whatever the others do."""
-        member = self.members.newest(member)
+        member, copy = self.members.newest(member), Copy(live.root, path)
         try:
             pause = await rollout.commit_weights(live, member.maker, timeout)
         except TrimaranError as error:
-            self.members.tell(member, Member.doubt)
+            self.members.tell(member, lambda m: m.doubt(copy))
             await self.exclude({member: f"commit {live.version}: {error}"})
             return None
-        self.members.tell(member, lambda m: m.load(live, member.maker))
+        self.members.tell(member, lambda m: m.load(live, member.maker, copy))
         self._changed.set()
         return pause
 
@@ -210,9 +215,10 @@ class ReplicaPool:
             logger.info("%s could not be told to abort %s: %s", member.name, version, error)
 
     def attempt(self, caller: Caller, members: Sequence[Member]) -> Attempt:
-        """A new one, for all that hold the live version. Its keeper is the first by name, whom
-        `plan.ask_order` asks too."""
-        keeper = next((member for member in members if self.is_routable(member)), None)
+        """A new one, for all that hold the live version. Its keeper is the first by name that has a
+        copy, whom `plan.ask_order` asks too."""
+        holders = (m for m in members if m.has_copy and self.is_routable(m))
+        keeper = next(holders, None)
         return Attempt(caller, secrets.token_hex(8), keeper)
 
     @asynccontextmanager

@@ -122,8 +122,7 @@ class Publisher:
         except (UnavailableError, StaleEpochError):
             self._pool.abort(tuple(outcome.staged), live.version, attempt)
             raise
-        members, timeout = tuple(outcome.staged), self._config.commit_timeout
-        pauses = await self._pool.commit(live, members, timeout)
+        pauses = await self._pool.commit(live, outcome.copies, self._config.commit_timeout)
         # Only now: until the record they served the version before it, as they should.
         await self._pool.exclude(outcome.unstaged)
         self._prover.start_sample()

@@ -1,8 +1,9 @@
 """STAGE: bring one version into the host shadows of some replicas, whatever the others do.
 
-plan ─▶ open groups ─▶ send ∥ stage ─▶ judge        first round (`rounds.py`)
+plan ─▶ open groups ─▶ send ∥ stage ─▶ judge            first round (`rounds.py`), one of each host
                                          │
-             relay, each on its own ◀── suspects     second round
+  relay, each on its own ◀── suspects ◀──┤              next rounds
+    the owner's memory   ◀── neighbours ◀┘              (`sharing.py`)
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ from services.weight_sync.control.rounds import (
     send,
     sources_of,
     stage,
+)
+from services.weight_sync.control.sharing import (
+    Lenders,
+    find_lenders,
+    plan_shared,
+    prefer_owners,
+    take_turns,
 )
 from services.weight_sync.control.tasks import cancel
 from services.weight_sync.control.transfer_groups import TransferGroups
@@ -55,6 +63,11 @@ class Outcome:
     """Bytes of the delta over those of the version, where one was used."""
 
     @property
+    def copies(self) -> dict[Member, str]:
+        """Where the version lies on those that have staged it; empty where that is another's copy."""
+        return {member: staged.path for member, staged in self.staged.items()}
+
+    @property
     def num_bytes(self) -> int:
         """Taken by all members that have staged."""
         return sum(staged.num_bytes for staged in self.staged.values())
@@ -67,6 +80,7 @@ class Outcome:
                 found[key] = found.get(key, 0.0) + size
         pulled = (Transport.RELAY in s.bytes_by_transport for s in self.staged.values())
         found["weight_sync/relayed"] = float(sum(pulled))
+        found["weight_sync/shared"] = float(sum(not path for path in self.copies.values()))
         if self.delta_share is not None:
             found["weight_sync/delta/share"] = self.delta_share
         return found
@@ -104,19 +118,43 @@ class Stager:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.stage_timeout
         transport, fan_out = self._config.transport, self._config.relay_fan_out
-        plan = plan_stage(target.manifest, target.offers, list(rollouts), transport, fan_out)
+        takers, waiting = take_turns(prefer_owners(list(rollouts)), {}, transport)
+        plan = plan_stage(target.manifest, target.offers, takers, transport, fan_out)
         share = self._config.stage_timeout * (1 - RELAY_SHARE)
-        first = await self._run(target, attempt, plan, rollouts, share)
+        asked = {member: rollouts[member] for member in takers}
+        first = await self._run(target, attempt, plan, asked, share)
         outcome = Outcome(first.staged, first.lost, {}, delta_share(target.manifest, plan))
-        if again := {member: rollouts[member] for member in first.suspects}:
+        if first.suspects:
             _log_relay(target, first)
-            holders = list(first.staged)
-            plan = plan_relay(target.manifest, target.offers, list(again), holders, fan_out)
-            last = await self._run(target, attempt, plan, again, deadline - loop.time())
-            outcome.staged |= last.staged
-            outcome.failed |= last.lost
-            outcome.unstaged |= last.suspects
+        waiting += first.suspects
+        patched = plan.patched & {member.name for member in first.staged}
+        while waiting and (left := deadline - loop.time()) > 0:
+            lenders = find_lenders(outcome.copies, transport, patched)
+            takers, waiting = take_turns(waiting, lenders, transport)
+            plan = self._plan_rest(target, takers, lenders, outcome.copies)
+            asked = {member: rollouts[member] for member in takers}
+            share = left * (1 - RELAY_SHARE) if waiting else left
+            found = await self._run(target, attempt, plan, asked, share)
+            outcome.staged |= found.staged
+            outcome.failed |= found.lost
+            outcome.unstaged |= found.suspects
+        outcome.unstaged |= dict.fromkeys(waiting, "its host did not have the version in time")
         return outcome
+
+    def _plan_rest(
+        self,
+        target: Target,
+        members: Sequence[Member],
+        lenders: Lenders,
+        copies: Mapping[Member, str],
+    ) -> Plan:
+        """After the first round."""
+        manifest, offers, fan_out = target.manifest, target.offers, self._config.relay_fan_out
+        holders = [member for member, path in copies.items() if path]
+        shared = plan_shared(manifest, offers, members, lenders, holders)
+        pullers = [member for member in members if member.name not in shared.sources]
+        relay = plan_relay(manifest, offers, pullers, holders, fan_out)
+        return Plan(shared.sources | relay.sources)
 
     async def stage_alone(
         self, target: Target, attempt: Attempt, plan: Plan, member: Member, rollout: Rollout

@@ -20,6 +20,8 @@ from services.weight_sync.transports.carrier import Carrier, Job, WrongBlockErro
 from trimaran.errors import TransferError
 from trimaran.types import Manifest, PolicyVersion, Ranges, Source, Transport
 
+DIGEST_THREADS = 4
+"""For what lies there whole."""
 MAX_NAMED = 3
 """Blocks that an error names; it counts the others."""
 
@@ -67,6 +69,17 @@ class Verifier:
                 f"{describe(piece.block)} arrived with digest {found},"
                 f" the manifest says {self._digests[number]}"
             )
+
+    def check_all(self, check: Callable[[], None]) -> None:
+        """Every block. Raises WrongBlockError, and what `check` raises, which is asked before each."""
+
+        def check_one(number: int) -> None:
+            check()
+            self.check(number)
+
+        with ThreadPoolExecutor(DIGEST_THREADS, "digests") as threads:
+            for _ in threads.map(check_one, self._pieces):
+                pass
 
 
 @dataclass(frozen=True, slots=True)

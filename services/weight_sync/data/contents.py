@@ -3,8 +3,9 @@
     nothing ───▶ coming ───▶ staged ───▶ held                          over its memory, or its first
     held ──────▶ held, coming ──▶ held, staged ──▶ held, spare         beside it, on the keeper
     held ──────▶ staged, laid over its base ──▶ held                   by a delta
+    anything ──▶ staged, borrowed ──▶ nothing                          in a neighbour's memory
 
-Every stage begins with `make_way` or with a base, and ends with `arrive`; then comes `keep` or
+Every other stage begins with `make_way` or with a base, and ends with `arrive`; then comes `keep` or
 `discard`. A stage that fails leaves what there was before it came, without what it wrote over.
 """
 
@@ -55,7 +56,7 @@ class Contents:
     overlaid: Overlaid | None = None
     """What `staged` was made of; nothing is held then."""
     spare: Shadow | None = None
-    """Memory for the next version, which nobody reads."""
+    """Memory for the next version, which nobody here reads."""
 
     def make_way(self, beside: bool) -> Contents:
         """For a version that takes the spare memory: that of the held one, unless it comes beside it.
@@ -70,7 +71,9 @@ class Contents:
         return replace(self, coming=None, staged=self.coming)
 
     def keep(self) -> Contents:
-        """The engine has loaded what is staged."""
+        """The engine has loaded what is staged. What was borrowed goes back to its owner."""
+        if self.staged and not self.staged.shadow.own:
+            return Contents()
         return Contents(held=self.staged, spare=self.held.shadow if self.held else self.spare)
 
     def discard(self) -> Contents:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from services.weight_sync.data.changes import Changes, lay_out_changes
-from services.weight_sync.data.delta import Undo, as_bits
+from services.weight_sync.data.delta import DeltaPieces, Undo, as_bits, decode_piece
 from services.weight_sync.data.layout import Piece
 from services.weight_sync.data.manifest import ITEM_BYTES, Block
 from services.weight_sync.data.memory import HostMemory
@@ -28,7 +28,22 @@ MAX_ELEMENTS = 2**31 - 1
 def collect_changes(shadow: Shadow, overwritten: Undo, base_root: str) -> Changes | None:
     """Of what was applied to the shadow's memory last. None where they are too many, or the host has
     no room for more than the version."""
-    found = _positions_by_number(shadow, overwritten)
+    return _collect(shadow, _positions_by_number(shadow, overwritten), base_root)
+
+
+def changes_of(shadow: Shadow, delta: DeltaPieces) -> Changes | None:
+    """The same of a shadow to which another process has applied the delta. Raises TransferError, naming
+    the block, for a malformed piece."""
+    found: dict[int, np.ndarray] = {}
+    for piece in shadow.layout.pieces:
+        if data := delta.pieces.get(piece.block.number):
+            # The steps would need the base; the new values lie in the shadow.
+            positions = decode_piece(piece.block, data, _bits(shadow, piece)).positions
+            found[piece.block.number] = np.arange(_bits(shadow, piece).size)[positions]
+    return _collect(shadow, found, delta.base_root)
+
+
+def _collect(shadow: Shadow, found: Mapping[int, np.ndarray], base_root: str) -> Changes | None:
     tensors = shadow.manifest.tensors
     counts: dict[str, list[int]] = {}
     for block in (piece.block for piece in shadow.layout.pieces if piece.block.number in found):

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 
 import torch
 
+from services.weight_sync.data import lease
 from services.weight_sync.data.layout import Piece
 from services.weight_sync.data.room import require_room
 from trimaran.device import Device
@@ -71,7 +72,7 @@ class HostMemory:
             self._take_pages(check)
             fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
             self._mapping = _Mapping(self._descriptor, size) if size else None
-            self.buffer = _bytes_of(self._mapping)
+            self.buffer = bytes_of(self._mapping)
             """uint8, one dimension."""
         except OSError as error:
             os.close(self._descriptor)
@@ -98,6 +99,14 @@ class HostMemory:
     def path(self) -> str:
         """Opens in another process of the same user, while this one lives and holds the memory."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
+    def claim(self) -> bool:
+        """To write to it: nobody can borrow it until `release`. False while somebody does."""
+        return lease.claim(self._descriptor)
+
+    def release(self) -> None:
+        """Others may borrow it (`BorrowedMemory`)."""
+        lease.release(self._descriptor)
 
     def register(self, name: str, begin: Register) -> None:
         """`begin(address, num_bytes)` is called once for each `name`. What it returns is called
@@ -144,19 +153,14 @@ class MemoryReader:
         Raises TransferError when the owner is gone, or the memory is of another size or could
         shrink.
         """
-        with self._lock, _opened(path) as descriptor:
-            found = os.fstat(descriptor)
-            if found.st_size != size:
-                raise TransferError(
-                    f"{path}: holds {found.st_size} bytes; the manifest asks for {size};"
-                    " the owner's memory is gone or its blocks differ; stage the version anew"
-                )
+        with self._lock, opened(path) as descriptor:
+            check_memory(path, descriptor, size)
+            found = os.fstat(descriptor).st_ino
             number, buffer = self._mapped.get(path, (0, None))
-            if buffer is None or number != found.st_ino:
-                _check_sealed(path, descriptor)
+            if buffer is None or number != found:
                 mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) if size else None
-                buffer = _bytes_of(mapping)
-                self._mapped[path] = found.st_ino, buffer
+                buffer = bytes_of(mapping)
+                self._mapped[path] = found, buffer
             return buffer
 
     def keep(self, paths: Collection[str]) -> None:
@@ -167,10 +171,10 @@ class MemoryReader:
     def forget_gone(self) -> None:
         """Let go of what its owner has let go of."""
         with self._lock:
-            self._mapped = {p: m for p, m in self._mapped.items() if _number_of(p) == m[0]}
+            self._mapped = {p: m for p, m in self._mapped.items() if number_of(p) == m[0]}
 
 
-def _number_of(path: str) -> int | None:
+def number_of(path: str) -> int | None:
     """The file's; None when it is gone."""
     try:
         return os.stat(path).st_ino
@@ -179,7 +183,7 @@ def _number_of(path: str) -> int | None:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[int]:
+def opened(path: str) -> Iterator[int]:
     """Open for reading. Raises TransferError for anything but a file without a name of this user's.
 
     Looked at before it is opened: to open a pipe or a device can do something.
@@ -208,7 +212,13 @@ def _open(name: str, path: str, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _check_sealed(path: str, descriptor: int) -> None:
+def check_memory(path: str, descriptor: int, size: int) -> None:
+    """Raises TransferError unless it has `size` bytes for as long as it is open."""
+    if (found := os.fstat(descriptor).st_size) != size:
+        raise TransferError(
+            f"{path}: holds {found} bytes; the manifest asks for {size};"
+            " the owner's memory is gone or its blocks differ; stage the version anew"
+        )
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
     except OSError:
@@ -233,7 +243,7 @@ class _Mapping(mmap.mmap):
             end()
 
 
-def _bytes_of(mapping: mmap.mmap | None) -> torch.Tensor:
+def bytes_of(mapping: mmap.mmap | None) -> torch.Tensor:
     if mapping is None:
         return torch.empty(0, dtype=torch.uint8)
     with warnings.catch_warnings():

@@ -6,24 +6,28 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from services.weight_sync.data.arrival import Intake, Verifier, check_sources
+from services.weight_sync.data.borrowed import Borrower
+from services.weight_sync.data.changes import Changes
 from services.weight_sync.data.contents import Contents, Overlaid, StagedWeights, give_all
 from services.weight_sync.data.delta import undo
+from services.weight_sync.data.delta_changes import changes_of
 from services.weight_sync.data.delta_stage import (
     apply_verified,
     check_base,
     fetch_pieces,
     streams_of,
 )
-from services.weight_sync.data.layout import Layout, count
+from services.weight_sync.data.layout import Layout, count, make_layout
 from services.weight_sync.data.manifest import check_manifest
+from services.weight_sync.data.memory import HostMemory
 from services.weight_sync.data.room import find_room
 from services.weight_sync.data.shadow import Shadow
-from services.weight_sync.data.sources import delta_of
+from services.weight_sync.data.sources import delta_of, shared_path
 from services.weight_sync.transports import make_carriers
 from services.weight_sync.transports.calls import Stop, hold
 from services.weight_sync.transports.carrier import Carrier
@@ -97,6 +101,7 @@ class WeightReceiver:
         self._under_way: tuple[str | None, Stop] = None, Stop()
         """Which attempt, and what ends it."""
         self._contents = Contents()
+        self._borrower = Borrower()
         self._carriers = carriers or make_carriers(device, index, host.address, tls)
         self._stock = Stock()
         self._key = secrets.token_hex(32)
@@ -109,8 +114,7 @@ class WeightReceiver:
     @property
     def peer(self) -> Peer:
         """Known once started."""
-        device = self._device
-        return Peer(self._relay.address, self._key, host_name(device), device.backend)
+        return Peer(self._relay.address, self._key, host_name(), self._device.backend)
 
     @property
     def staged(self) -> StagedWeights | None:
@@ -158,13 +162,16 @@ class WeightReceiver:
                     *(version, manifest, wanted, parts, self._carriers),
                     *(limits.bucket_bytes, deadline, stop),
                 )
+                if shadow := self._share(intake, attempt):
+                    path = shadow.path if shadow.own else ""
+                    return Staged(manifest.root, count(wanted), {}, path)
                 if any(delta_of(source) for source in sources):
-                    layout = self._stage_delta(intake, attempt)
+                    layout, path = self._stage_delta(intake, attempt)
                 else:
-                    layout = self._stage_full(intake, attempt, keep_held)
+                    layout, path = self._stage_full(intake, attempt, keep_held)
         finally:
             self._end(stop)
-        return Staged(manifest.root, count(wanted), intake.count_bytes(layout))
+        return Staged(manifest.root, count(wanted), intake.count_bytes(layout), path)
 
     def keep(self, version: VersionId) -> None:
         """The engine has loaded the staged version: its shadow is the held copy from here on.
@@ -177,6 +184,7 @@ class WeightReceiver:
             if staged is not None and staged.version.version == version:
                 staged.shadow.changes = None
                 self._become(self._contents.keep())
+                staged.shadow.memory.release()
 
     def discard(self, version: VersionId, attempt: str = "") -> None:
         """Forget what the stage of this attempt brought; a delta is undone, and its base is held
@@ -196,10 +204,12 @@ class WeightReceiver:
                 return
             if overlaid is None:
                 self._become(self._contents.discard())
+                staged.shadow.memory.release()
             else:
                 self._become(Contents())
-                undo(overlaid.base.shadow, overlaid.undo)
-                self._hold_again(overlaid.base)
+                base = _to_write(overlaid.base)
+                undo(base.shadow, overlaid.undo)
+                self._hold_again(base)
 
     def close(self) -> None:
         """A stage under way raises at once."""
@@ -251,13 +261,68 @@ class WeightReceiver:
 
     def _hold_again(self, base: StagedWeights) -> None:
         """After its memory is as it was."""
+        base.shadow.memory.release()
         self._become(Contents(held=replace(base, given=give_all(base.shadow))))
 
-    def _stage_full(self, intake: Intake, attempt: str, keep_held: bool) -> Layout:
+    def _share(self, intake: Intake, attempt: str) -> Shadow | None:
+        """Where a source says that the version lies on this host already. None without such a source,
+        and where it cannot be read there."""
+        path = next((path for source, _ in intake.parts if (path := shared_path(source))), "")
+        if not path:
+            self._borrower.forget_gone()
+            return None
+        try:
+            shadow = self._map_verified(path, intake)
+        except TransferError as error:
+            intake.check()
+            logger.warning(
+                "version %s is not shared with its host's other replicas: %s",
+                *(intake.version.version, error),
+            )
+            return None
+        staged = StagedWeights(intake.version, shadow, attempt, give_all(shadow))
+        self._become(Contents(staged=staged))  # this host needs no other copy
+        return shadow
+
+    def _fetch_changes(self, shadow: Shadow, intake: Intake) -> Changes | None:
+        """Of a delta that the shadow's owner has applied."""
+        stop = Stop()  # a failure ends no more than this
+        try:
+            with intake.stop.interrupting(lambda: stop.set("given up by its caller")):
+                return changes_of(shadow, fetch_pieces(replace(intake, stop=stop))[1])
+        except TransferError as error:
+            intake.check()
+            logger.warning("version %s is loaded whole: %s", intake.version.version, error)
+            return None
+
+    def _map_verified(self, path: str, intake: Intake) -> Shadow:
+        """Another's is leased before its blocks are digested: so they stay what they were found to be.
+        Raises TransferError."""
+        size = make_layout(intake.manifest.tensors, intake.wanted).num_bytes
+        memory = self._find_own(path, size) or self._borrower.borrow(path, size)
+        shadow = Shadow(intake.manifest, intake.wanted, memory=memory)
+        try:
+            Verifier(intake.manifest, shadow.buffer, shadow.layout).check_all(intake.check)
+            if any(delta_of(source) for source, _ in intake.parts):
+                shadow.changes = self._fetch_changes(shadow, intake)
+        except BaseException:
+            memory.release()
+            raise
+        return shadow
+
+    def _find_own(self, path: str, size: int) -> HostMemory | None:
+        """Where it is this receiver's own memory, whose engine is to load it again."""
+        weights = (self.staged, self.held)
+        shadows = (*(one.shadow for one in weights if one), self._contents.spare)
+        memories = [shadow.own for shadow in shadows if shadow]
+        return next((one for one in memories if one and (one.path, one.size) == (path, size)), None)
+
+    def _stage_full(self, intake: Intake, attempt: str, keep_held: bool) -> tuple[Layout, str]:
         contents = self._contents.make_way(beside=keep_held and self._can_keep())
         memory, contents = contents.spare, replace(contents, spare=None)
         self._become(contents)
         shadow = Shadow(intake.manifest, intake.wanted, memory, intake.check)
+        del memory  # what a neighbour still reads goes with it
         given = give_all(shadow, filling=True)
         self._become(
             replace(contents, coming=StagedWeights(intake.version, shadow, attempt, given))
@@ -270,20 +335,22 @@ class WeightReceiver:
             holding.land(number)
 
         try:
-            intake.fill(shadow.buffer, shadow.layout, landed, shadow.memory)
+            intake.fill(shadow.buffer, shadow.layout, landed, shadow.own)
         except BaseException:
             self._become(replace(contents, spare=shadow if intake.settled else None))
             raise
         holding.complete()
+        shadow.memory.release()
         self._become(self._contents.arrive())
-        return shadow.layout
+        return shadow.layout, shadow.path
 
-    def _stage_delta(self, intake: Intake, attempt: str) -> Layout:
+    def _stage_delta(self, intake: Intake, attempt: str) -> tuple[Layout, str]:
         base = self.held
         check_base(intake, base.version.root if base else "", base and base.shadow.manifest)
         assert base is not None, "check_base refuses a delta against nothing"
         layout, pieces = fetch_pieces(intake)
-        # Until here the base was as it is. It needs no second memory beside it.
+        base = _to_write(base, intake.check)
+        # Until here the base was as it is. It needs no second memory beside it, unless it is borrowed.
         self._become(Contents())
         shadow = Shadow(intake.manifest, intake.wanted, reuse=base.shadow)
         try:
@@ -294,8 +361,9 @@ class WeightReceiver:
         views = {number: memoryview(piece) for number, piece in pieces.pieces.items()}
         delta = {(intake.version.root, pieces.base_root): Holding(views)}
         staged = StagedWeights(intake.version, shadow, attempt, give_all(shadow) | delta)
+        shadow.memory.release()
         self._become(Contents(staged=staged, overlaid=Overlaid(base, overwritten)))
-        return layout
+        return layout, shadow.path
 
     def _can_keep(self) -> bool:
         """Whether the host bears a second shadow and would still have room for a third."""
@@ -304,7 +372,8 @@ class WeightReceiver:
             return False
         size = held.shadow.layout.num_bytes
         room = find_room()
-        if self._contents.spare is None and room.num_bytes < 2 * size:
+        spare = self._contents.spare
+        if not (spare and spare.claim()) and room.num_bytes < 2 * size:
             logger.warning(
                 "version %s is written over while the next one is staged: a second copy of %.0f MiB"
                 " would leave too little in %s, where %.0f MiB are free",
@@ -312,3 +381,13 @@ class WeightReceiver:
             )
             return False
         return True
+
+
+def _to_write(base: StagedWeights, check: Callable[[], None] = lambda: None) -> StagedWeights:
+    """Claimed: in a copy while its own memory is borrowed. Raises TransferError when memory is short,
+    and what `check` raises."""
+    former = base.shadow
+    shadow = Shadow(former.manifest, former.layout.ranges, former, check)
+    if shadow.memory is not former.memory:
+        shadow.buffer.copy_(former.buffer)
+    return replace(base, shadow=shadow)

@@ -71,8 +71,7 @@ class WeightSender:
     @property
     def peer(self) -> Peer:
         """Known once started."""
-        device = self._device
-        return Peer(self._relay.address, self._key, host_name(device), device.backend)
+        return Peer(self._relay.address, self._key, host_name(), self._device.backend)
 
     def hold(self, snapshot: Snapshot | None) -> None:
         """What the relay gives out. Call with None before the snapshot's memory changes."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from services.weight_sync.data.borrowed import BorrowedMemory
 from services.weight_sync.data.changes import Changes
 from services.weight_sync.data.layout import Layout, Piece, make_layout
 from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json
@@ -34,13 +35,16 @@ class Shadow:
         ranges: Ranges | None = None,
         reuse: Shadow | None = None,
         check: Callable[[], None] = lambda: None,
+        memory: HostMemory | BorrowedMemory | None = None,
     ) -> None:
         """`ranges`: the blocks to hold; None means all.
 
-        `reuse` gives its memory up when it is of the right size, and must not
+        `reuse` gives its memory up when it is of the right size and nobody borrows it, and must not
         be read any more; what lay in it stays, so that a delta which was
         applied to the old version is the content of the next. `check` is called
         again and again while memory is allocated; what it raises ends that.
+        `memory`: where the version lies already. Other memory is claimed: nobody can borrow it until
+        it is released.
 
         Raises TransferError when memory is short.
         """
@@ -50,10 +54,24 @@ class Shadow:
         self.changes: Changes | None = None
         """What alone an engine may load that has loaded their base; None: it loads everything."""
         self.layout = make_layout(manifest.tensors, ranges)
-        if reuse is not None and reuse.memory.size == self.layout.num_bytes:
+        self.memory: HostMemory | BorrowedMemory
+        size = self.layout.num_bytes
+        if memory is not None:
+            self.memory = memory
+        elif reuse is not None and reuse.memory.size == size and reuse.claim():
             self.memory = reuse.memory
         else:
-            self.memory = HostMemory(self.layout.num_bytes, check)
+            self.memory = HostMemory(size, check)
+            self.claim()
+
+    @property
+    def own(self) -> HostMemory | None:
+        """None where the memory is another process's."""
+        return self.memory if isinstance(self.memory, HostMemory) else None
+
+    def claim(self) -> bool:
+        """Whether it may be written to: it is its own, and nobody borrows it."""
+        return self.own is not None and self.own.claim()
 
     @property
     def buffer(self) -> torch.Tensor:

@@ -18,20 +18,17 @@ import numpy as np
 
 from services.weight_sync.data.memory import MemoryReader
 from services.weight_sync.transports.carrier import Carrier, Job, WrongBlockError, describe
-from trimaran.device import Device
 from trimaran.errors import TransferError
 from trimaran.types import MemorySource
 
 CHUNK_BYTES = 16 * 2**20
 
 
-def host_name(device: Device) -> str:
-    """Equal on two processes that can read each other's memory; empty on an accelerator.
+def host_name() -> str:
+    """Equal on two processes that can read each other's memory.
 
     The kernel's boot, the space of process ids (a container has its own) and the user.
     """
-    if not device.on_host:
-        return ""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}/{os.getuid()}"
 

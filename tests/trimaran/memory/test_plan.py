@@ -104,7 +104,7 @@ def test_a_replica_that_cannot_hold_its_weights_or_one_sequence() -> None:
 def test_on_a_cpu_everything_shares_the_host() -> None:
     plan = plan_of(on_host=True, rollout={"replicas": 2, "kv_cache_gib": 3})
     weights = 2 * QWEN25_7B.matrices
-    fixed = RUNTIME + weights + 2 * (2 * weights + 3 * GIB)
+    fixed = RUNTIME + weights + weights + 2 * (weights + 3 * GIB)  # snapshot, shadow, replicas
     copy = 12 * QWEN25_7B.matrices  # of a checkpoint, while it is written
     assert plan.sure_on_host() == fixed + 18 * QWEN25_7B.matrices + copy
     assert plan.peak_on_host() == plan.sure_on_host() + plan.ranks[0].passing(plan.tokens)
@@ -114,6 +114,17 @@ def test_on_a_cpu_everything_shares_the_host() -> None:
     (fault,) = find_faults(plan, Room(host=plan.peak_on_host() - 1))
     assert "set trainer.micro_batch_tokens=" in fault
     assert find_faults(plan, Room(host=plan.peak_on_host())) == ()
+
+
+def test_replicas_of_one_host_have_one_shadow() -> None:
+    for transport, replicas, hosts, expected in (
+        ("auto", 4, 1, 1),
+        ("relay", 4, 1, 4),
+        ("auto", 2, 2, 3),
+    ):
+        weight_sync = {"transport": transport}
+        rollout = {"replicas": replicas, "hosts": hosts, "tensor_parallel": hosts}
+        assert plan_of(rollout=rollout, weight_sync=weight_sync).num_shadows == expected
 
 
 def test_colocated_pools_have_the_trainers_state_on_the_host() -> None:

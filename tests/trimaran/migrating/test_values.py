@@ -535,3 +535,34 @@ def test_mindspeed_rls_layers_that_do_nothing_must_fill_the_stages(ten_layers: s
     assert made.having("refused")["actor_config.noop_layers"] == (
         "10 layers and 1 that do nothing give no 4 equal stages"
     )
+
+
+def test_a_system_prompt_on_top_of_words_in_the_rows_is_told(tmp_path: Path) -> None:
+    rows, card = tmp_path / "train.jsonl", tmp_path / "train.card.json"
+    rows.write_text("{}\n")
+
+    def fate_of(words: str) -> str:
+        template = {"before": "", "after": words, "system": None}
+        card.write_text(json.dumps({"plan": {"template": template}}))
+        made = converted("easyr1", data__train_files=str(rows), data__system_prompt="Think.")
+        assert made.tree["data"]["system"] == "Think."
+        return made.outcomes["data.system_prompt"].fate
+
+    assert (fate_of(" Think first."), fate_of("")) == ("noted", "mapped")
+
+
+@pytest.mark.parametrize(
+    ("filtered", "fate"), [(True, "ignored"), (False, "refused"), ("false", "refused")]
+)
+def test_where_longer_prompts_are_filtered_none_is_cut(filtered: object, fate: str) -> None:
+    made = converted("verl", data__truncation="left", data__filter_overlong_prompts=filtered)
+    assert made.outcomes["data.truncation"].fate == fate
+
+
+@pytest.mark.parametrize(
+    ("model", "is_on_hub"), [("Qwen/Qwen2.5-7B", True), ("./Qwen2.5-7B", False), ("/m/q", False)]
+)
+def test_a_hub_is_named_for_what_it_may_have(model: str, is_on_hub: bool) -> None:
+    made = converted("easyr1", worker__actor__model__model_path=model)
+    text = made.outcomes["worker.actor.model.model_path"].text
+    assert ("hf download" in text) == is_on_hub
