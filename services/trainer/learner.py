@@ -55,7 +55,7 @@ class Policy(Protocol):
         ...
 
     def image_cost(self, group: Group) -> float:
-        """Of seeing the images of its prompt, in passes of a token through all layers; 0 without any."""
+        """Of seeing the images of its prompt, in passes of a token through a rank's layers; 0 without any."""
         ...
 
     def share_experts(self, updates: Sequence[Update]) -> list[Update]:

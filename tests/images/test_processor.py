@@ -7,11 +7,14 @@ import json
 
 import numpy as np
 import pytest
-from PIL import Image
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image, ImageFile
 
 from trimaran.errors import InputError
 from trimaran.images.processor import ImageProcessor, takes_images
 
+CUT = 5000
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]
 
 
@@ -98,6 +101,35 @@ def test_the_digest_is_of_pixels_grid_and_settings(tmp_path):
     assert ImageProcessor(settings).process([data]).digest != digest
 
 
+@pytest.fixture(scope="module")
+def processors(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    folders = folder_of(root / "14"), folder_of(root / "16", "qwen3_vl", patch_size=16)
+    return [ImageProcessor(folder) for folder in folders]
+
+
+sides = st.integers(1, 9)
+
+
+@given(of=st.sampled_from([0, 1]), sizes=st.lists(st.tuples(sides, sides), max_size=4))
+def test_headers_give_the_grids_that_pixels_give(processors, of, sizes):
+    processor = processors[of]
+    images = [png(*(side * processor.multiple for side in size))[0] for size in sizes]
+    grids, wanted = processor.grids(images), processor.process(images).grids
+    assert (grids.dtype, grids.shape) == (wanted.dtype, wanted.shape)
+    assert np.array_equal(grids, wanted)
+    assert [processor.num_tokens(grid) for grid in grids] == [high * wide for high, wide in sizes]
+
+
+def test_grids_are_read_without_decoding(processors, monkeypatch):
+    data, _ = png(56, 84)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: 1 / 0)
+    with pytest.raises(InputError, match="ZeroDivisionError"):
+        processors[0].process([data])
+    for whole_or_not in (data, data[:100]):
+        assert processors[0].grids([whole_or_not]).tolist() == [[1, 4, 6]]
+
+
 def test_no_image_is_no_digest(tmp_path):
     processed = ImageProcessor(folder_of(tmp_path / "model")).process([])
     assert (processed.digest, processed.patches.shape[0], processed.grids.shape) == ("", 0, (0, 3))
@@ -107,7 +139,7 @@ def test_no_image_is_no_digest(tmp_path):
     ("bad", "what"),
     [
         (b"", "0 bytes are no whole PNG file"),
-        (png(56, 84)[0][:5000], "no whole PNG file"),
+        (png(56, 84)[0][:CUT], "no whole PNG file"),
         (png(56, 80)[0], "80 x 56 pixels in mode RGB"),
         (png(56, 84, mode="RGBA")[0], "in mode RGBA"),
         (png(56, 84, mode="L")[0], "in mode L"),
@@ -117,6 +149,9 @@ def test_what_is_no_prepared_image_is_refused(tmp_path, bad, what):
     processor = ImageProcessor(folder_of(tmp_path / "model"))
     with pytest.raises(InputError, match=f"image 2: .*{what}"):
         processor.process([png(28, 28)[0], bad])
+    if len(bad) != CUT:  # its header is whole
+        with pytest.raises(InputError, match=f"image 2: .*{what}"):
+            processor.grids([png(28, 28)[0], bad])
 
 
 def test_a_jpeg_is_not_decoded_behind_our_back(tmp_path):

@@ -9,24 +9,44 @@ from trimaran.memory.models import QWEN3_30B, QWEN25_VL_7B
 from trimaran.memory.stages import stage_costs
 from trimaran.parallel import Layout
 
+FACTS = QWEN25_VL_7B.facts
 
-@pytest.mark.parametrize(("tensor", "context"), [(1, 1), (4, 1), (2, 2)])
-def test_an_image_token_costs_what_the_plan_of_stages_says(tensor: int, context: int) -> None:
-    layout = Layout(tensor, 1, 1, context)
-    [text], [image] = (stage_costs(QWEN25_VL_7B, layout, share, trained=0) for share in (0, 1))
-    assert image_cost(QWEN25_VL_7B.facts, tensor * context) == pytest.approx(image / text - 1)
-    freeze = ("visual.*",)
-    [image] = stage_costs(QWEN25_VL_7B, layout, 1, trained=0, freeze=freeze)
-    frozen = image_cost(QWEN25_VL_7B.facts, tensor * context, freeze)
-    assert frozen == pytest.approx(image / text - 1)
+
+@pytest.mark.parametrize("freeze", [(), ("visual.*",)], ids=["trained", "frozen"])
+@pytest.mark.parametrize(
+    ("layout", "virtual_stages"),
+    [
+        (Layout(), 1),
+        (Layout(tensor=4), 1),
+        (Layout(tensor=2, context=2, data=2), 1),
+        (Layout(pipeline=2), 1),
+        (Layout(tensor=2, pipeline=4, data=2), 1),
+        (Layout(pipeline=2), 2),
+        (Layout(tensor=4, pipeline=2, layers=(0, 28)), 1),
+        (Layout(pipeline=3, layers=(4, 13, 11)), 1),
+    ],
+    ids=str,
+)
+def test_an_image_token_costs_what_the_plan_of_stages_says(
+    layout: Layout, virtual_stages: int, freeze: tuple[str, ...]
+) -> None:
+    text, image = (
+        stage_costs(QWEN25_VL_7B, layout, share, trained=0, freeze=freeze) for share in (0, 1)
+    )
+    cost = image_cost(FACTS, layout, freeze, virtual_stages)
+    assert cost == pytest.approx((image[0] - text[0]) / max(text))
+    if not layout.layers:  # then the first stage is the slowest one
+        assert 1 + cost == pytest.approx(max(image) / max(text))
 
 
 def test_a_frozen_tower_costs_its_forward_pass_alone() -> None:
-    whole = image_cost(QWEN25_VL_7B.facts, 4)
-    assert image_cost(QWEN25_VL_7B.facts, 4, ("visual.*",)) == pytest.approx(whole / 3)
-    assert image_cost(QWEN25_VL_7B.facts, 4, ("visual.blocks.*",)) == whole
+    layout = Layout(tensor=4)
+    whole = image_cost(FACTS, layout)
+    assert image_cost(FACTS, layout, ("visual.*",)) == pytest.approx(whole / 3)
+    assert image_cost(FACTS, layout, ("visual.blocks.*",)) == whole
 
 
 def test_figures_of_the_document() -> None:
-    assert [round(image_cost(QWEN25_VL_7B.facts, split), 1) for split in (1, 4)] == [0.4, 1.5]
-    assert image_cost(QWEN3_30B.facts, 4) == 0.0
+    layouts = Layout(), Layout(tensor=4), Layout(tensor=4, pipeline=2)
+    assert [round(image_cost(FACTS, layout), 1) for layout in layouts] == [0.4, 1.5, 3.1]
+    assert image_cost(QWEN3_30B.facts, Layout(tensor=4)) == 0.0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from PIL import ImageFile
 
 from services.trainer import checkpoint
 from services.trainer.batch import PackedBatch, StepBatch, pack
@@ -255,6 +256,34 @@ def test_the_next_images_are_read_while_a_micro_batch_is_computed(folders: dict[
     with pytest.raises(InputError, match="row 3: its images give other patches"):
         policy.forward([*packed[:3], wrong])
     assert torch.equal(policy.forward(packed)[3].logprobs_M, ahead[3].logprobs_M)
+
+
+@pytest.mark.usefixtures("single_rank")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_later_stage_decodes_no_image_and_knows_the_same_positions(
+    family: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = make_policy(make_config(folders[family]))
+    stage, packed = policy._stages[0], packed_of(vision_batch(1, folders[family]))
+    first, wanted = stage._read(packed.images)
+    assert first and len(wanted) == 3  # of four prompts; one of them has two images
+    stage.pre_process = False
+
+    def decode(_: ImageFile.ImageFile) -> None:
+        raise AssertionError("an image was decoded")
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", decode)
+    seen, found = stage._read(packed.images)
+    assert seen is None and found.keys() == wanted.keys()
+    for place, (positions, behind) in found.items():
+        assert torch.equal(positions, wanted[place][0])
+        assert behind == wanted[place][1]
+    # What a header tells is looked at here as well.
+    prompt = packed.images[1]
+    with pytest.raises(InputError, match="row 1: its images take 11 tokens, and its prompt has 12"):
+        stage._read((replace(prompt, token_ids=(*prompt.token_ids, IMAGE)),))
+    with pytest.raises(InputError, match="row 1: image 1: 8 bytes are no whole PNG"):
+        stage._read((replace(prompt, images=(b"no image",)),))
 
 
 @pytest.mark.usefixtures("single_rank")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
 from tests.trainer.test_parity import check_offers, name_of, whole_root
 from tests.trainer.test_vision import make_config
 from trimaran.config import RunConfig
+from trimaran.errors import InputError
 
 pytestmark = pytest.mark.e2e
 
@@ -117,3 +119,21 @@ def test_four_optimizer_steps_equal_plain_transformers(
         # AdamW moves an element with a gradient near 0 by its rounding: a fifth of one update at most.
         assert difference.max().item() < 2e-4 < 2e-3 < moved, name
         assert difference.mean().item() < 1e-6, name
+
+
+def test_what_the_first_stage_alone_sees_in_an_image_ends_the_step_for_all(tmp_path: Path) -> None:
+    """The other stage would wait for it."""
+    folder = write_tiny_vision(tmp_path / "model", "qwen2_5_vl", num_layers=4)
+    config = config_for(folder, {"pipeline_parallel": 2})
+    batch = vision_batch(1, folder)
+    wrong = replace(batch.groups[1], group=replace(batch.groups[1].group, image_digest="0f"))
+    batch = replace(batch, groups=(batch.groups[0], wrong, *batch.groups[2:]))
+
+    async def train() -> None:
+        async with running_ranks(config, tmp_path / "run") as client:
+            start, _ = await client.get_policy_version(ANSWER_SECONDS)
+            proofs = proofs_for(batch, start.root)
+            with pytest.raises(InputError, match="row 1: its images give other patches"):
+                await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+
+    asyncio.run(train())

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -97,9 +98,10 @@ class ImageProcessor:
         grids: list[Any] = []
         digests: list[str] = []
         for place, data in enumerate(images, 1):
-            made = self._processor(
-                images=[self._open(data, place)], do_resize=False, return_tensors="np"
-            )
+            image = self._open(data, place)
+            with _whole(data, place):
+                image.load()
+            made = self._processor(images=[image], do_resize=False, return_tensors="np")
             patches.append(np.ascontiguousarray(made["pixel_values"], np.float32))
             grids.append(made["image_grid_thw"])
             digests.append(_hash(self._settings, grids[-1].tobytes(), patches[-1].data))
@@ -110,22 +112,29 @@ class ImageProcessor:
             tuple(digests),
         )
 
+    def grids(self, images: Sequence[bytes]) -> NDArray[np.int64]:
+        """[I, 3], those of `process`, by the files' headers: no pixel is decoded, nor checked.
+
+        Raises as `process`, but not for what comes behind a header.
+        """
+        import numpy as np
+
+        patch = int(self._processor.patch_size)
+        sizes = [self._open(data, place).size for place, data in enumerate(images, 1)]
+        grids = [(1, height // patch, width // patch) for width, height in sizes]
+        return np.array(grids, np.int64).reshape(-1, 3)
+
     def num_tokens(self, grid: Sequence[int] | NDArray[np.int64]) -> int:
         """Places among a prompt's tokens of an image with this grid (time, height, width)."""
         frames, height, width = (int(size) for size in grid)
         return frames * height * width // self._merge**2
 
     def _open(self, data: bytes, place: int) -> Any:
+        """Only its header is read."""
         from PIL import Image
 
-        try:
+        with _whole(data, place):
             image = Image.open(io.BytesIO(data), formats=("PNG",))
-            image.load()
-        except Exception as error:  # whatever a decoder makes of damaged bytes
-            raise InputError(
-                f"image {place}: {len(data)} bytes are no whole PNG file"
-                f" ({type(error).__name__}: {error}); images travel as they were prepared"
-            ) from None
         width, height = image.size
         if image.mode != "RGB" or height % self.multiple or width % self.multiple:
             raise InputError(
@@ -166,6 +175,18 @@ def _image_token(config: dict[str, Any], folder: Path) -> int:
     if not isinstance(found := config.get("image_token_id"), int):
         raise InputError(f"model.path: {folder}/config.json lacks image_token_id")
     return found
+
+
+@contextmanager
+def _whole(data: bytes, place: int) -> Generator[None]:
+    """Raises InputError where what is inside finds that an image is no whole PNG file."""
+    try:
+        yield
+    except Exception as error:  # whatever a decoder makes of damaged bytes
+        raise InputError(
+            f"image {place}: {len(data)} bytes are no whole PNG file"
+            f" ({type(error).__name__}: {error}); images travel as they were prepared"
+        ) from None
 
 
 def _hash(*parts: bytes | memoryview) -> str:

@@ -15,6 +15,7 @@ from trimaran.errors import InputError
 from trimaran.memory.model import Model
 from trimaran.memory.stages import tower_passes
 from trimaran.model_folder import ModelFacts, language_config, read_model_folder
+from trimaran.parallel import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +59,22 @@ def read_architecture(folder: Path, is_whole: bool = True) -> Architecture:
     return Architecture(facts, family, family.keywords(config), config["rms_norm_eps"], rope)
 
 
-def image_cost(facts: ModelFacts, split: int, freeze: tuple[str, ...] = ()) -> float:
-    """Of seeing what one image token stands for, in passes of a token through all layers: matrices alone.
+def image_cost(
+    facts: ModelFacts, layout: Layout, freeze: tuple[str, ...] = (), virtual_stages: int = 1
+) -> float:
+    """Of seeing what one image token stands for, in passes of a token through the layers of the stage that
+    has most: matrices alone.
 
-    `split`: tensor- and context-parallel ranks. They share such a pass, and each has all of the tower.
+    Stages compute side by side, so an update takes as long as the slowest. Tensor- and context-parallel
+    ranks share a pass through their layers; those of the first stage have all of the tower each.
     `freeze`: patterns over the names of what does not train.
     """
     if facts.vision is None:
         return 0.0
-    layers = facts.num_layers * facts.used_layer_parameters
+    most = max(len(one.layers(facts.num_layers, virtual_stages)) for one in layout.senders)
+    layers = most * facts.used_layer_parameters / (layout.tensor * layout.context)
     tower = facts.vision.merged * facts.vision.depth * facts.vision.block_parameters
-    return tower_passes(Model(facts), freeze) * split * tower / layers
+    return tower_passes(Model(facts), freeze) * tower / layers
 
 
 def attention_cost(facts: ModelFacts) -> float:

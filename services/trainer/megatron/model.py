@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from services.trainer.megatron.lean import SwiGLU, rms_norm
 from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_outputs
 from services.trainer.megatron.lora import attach
 from services.trainer.megatron.mapping import mark_shards, parameters
-from services.trainer.megatron.positions import axis_of_channels, packed_positions
+from services.trainer.megatron.positions import Places, axis_of_channels, packed_positions
 from services.trainer.megatron.replay import own_share
 from services.trainer.megatron.rope import inverse_frequencies
 from services.trainer.megatron.rules import Rules
@@ -148,7 +148,7 @@ class PackedGPT(GPTModel):
         With sequence or context parallelism N is this rank's share of the tokens.
         """
         token_ids, groups = _pad(packed, self._padding)
-        images = self._read(packed.images)
+        images, places = self._read(packed.images)
         layout = build_layout(
             groups,
             self._inverse_frequencies,
@@ -156,7 +156,7 @@ class PackedGPT(GPTModel):
             self._num_key_heads,
             self._rope.attention_factor,
             self._context,
-            self._positions(groups, images) if images else None,
+            self._positions(groups, places) if places else None,
         )
         layout.experts_nLK = self._chosen_experts(packed, len(token_ids))
         hidden = None  # what the stage before has sent is set by megatron-core's schedule
@@ -182,18 +182,28 @@ class PackedGPT(GPTModel):
         outputs = vocab_parallel_outputs(hidden, weight, targets, self._head, entropy)
         return self._context.join(outputs, own, len(packed.targets_M))
 
-    def _read(self, prompts: tuple[PromptImages, ...]) -> SeenImages | None:
-        if self._images is None and prompts:
+    def _read(
+        self, prompts: tuple[PromptImages, ...]
+    ) -> tuple[SeenImages | None, Mapping[int, Places]]:
+        """What the tower shall see, on its own stage, and the positions of prompts with images."""
+        if not prompts:
+            return None, {}
+        if self._images is None:
             raise InputError(
                 f"{prompts[0].prompt_id}: has images, and the model has no vision tower; use a model of"
                 " Qwen2.5-VL or Qwen3-VL, or a dataset without images"
             )
-        return self._images.read(prompts) if self._images else None
+        if not self.pre_process:
+            return None, self._images.positions(prompts)
+        images = self._images.read(prompts)
+        return images, images.positions
 
-    def _positions(self, groups: Sequence[GroupLengths], images: SeenImages) -> torch.Tensor:
+    def _positions(
+        self, groups: Sequence[GroupLengths], prompts: Mapping[int, Places]
+    ) -> torch.Tensor:
         """[N, D / 2]"""
         axes = axis_of_channels(self._rope.sections, self._rope.interleaved)
-        return packed_positions(groups, images.positions)[axes].t()
+        return packed_positions(groups, prompts)[axes].t()
 
     def _look(
         self, images: SeenImages, hidden: torch.Tensor

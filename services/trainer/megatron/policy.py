@@ -130,12 +130,12 @@ class MegatronPolicy:
                 self._move_reference(torch.device("cpu"))
 
     def image_cost(self, group: Group) -> float:
-        if (tower := self._architecture.facts.vision) is None:
+        facts, section = self._architecture.facts, self._config.trainer
+        if facts.vision is None:
             return 0.0
-        tokens = group.prompt_token_ids.count(tower.image_token_id)
-        layout = self._config.trainer
-        split = layout.tensor_parallel * layout.context_parallel
-        return tokens * image_cost(self._architecture.facts, split, patterns(layout))
+        tokens = group.prompt_token_ids.count(facts.vision.image_token_id)
+        freeze = patterns(section)
+        return tokens * image_cost(facts, section.layout, freeze, section.virtual_stages)
 
     def _make_stages(self) -> list[PackedGPT]:
         config = transformer_config(self._architecture, self._config, self._dtype)

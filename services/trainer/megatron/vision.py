@@ -6,23 +6,27 @@
 The tower runs once a micro-batch, for all prompts in it; the completions of a prompt read what that gave. Where
 nothing of it trains, it runs once a step for each prompt, and other micro-batches and passes read what is kept.
 Its weights stand on every tensor-parallel rank of the first stage. Each of them computes all features, and
-takes those at the places of its own tokens.
+takes those at the places of its own tokens. Later stages need an image's size alone, for the positions of its
+tokens: they decode none.
 
 Axes: N packed tokens, n of them on this rank, F places of images among N, f of them on this rank, C channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from megatron.core.transformer import TransformerConfig
+from numpy.typing import NDArray
 
 from services.trainer.megatron.context import ContextSplit
 from services.trainer.megatron.kept_features import KeptFeatures, SeenPrompt, see
@@ -83,18 +87,27 @@ class ImageReader:
         self._following = {id(one): following for one, following in pairwise(ordered)}
         self._ahead = None
 
-    def read(self, prompts: Prompts) -> SeenImages | None:
-        """None without images.
-
-        Raises InputError, which names the prompt, where the images are not those that the rollout saw.
-        """
-        if not prompts:
-            return None
+    def read(self, prompts: Prompts) -> SeenImages:
+        """Raises InputError, which names the prompt, where the images are not those that the rollout saw."""
         is_ahead = self._ahead is not None and self._ahead[0] is prompts
         seen = self._ahead[1].result() if self._ahead and is_ahead else self._read(prompts)
         if following := self._following.pop(id(prompts), None):
             self._ahead = following, self._thread.submit(self._read, following)
         return seen
+
+    def positions(self, prompts: Prompts) -> dict[int, Places]:
+        """Those of `read`, by the headers of the images: nothing is decoded.
+
+        Raises as `read`, but for what pixels alone tell: the first stage looks at these.
+        """
+        positions: dict[int, Places] = {}
+        for prompt in prompts:
+            with _naming(prompt):
+                grids = self._processor.grids(prompt.images)
+            is_image = self._find(prompt)
+            _check_places(prompt, self._count(grids), is_image)
+            positions[prompt.group] = self._place(is_image, grids)
+        return positions
 
     def _read(self, prompts: Prompts) -> SeenImages:
         seen: list[SeenPrompt] = []
@@ -102,12 +115,12 @@ class ImageReader:
         positions: dict[int, Places] = {}
         for prompt in prompts:
             images = self._see(prompt)
-            is_image = torch.tensor(prompt.token_ids) == self._processor.image_token_id
-            self._check(prompt, images, is_image)
+            is_image = self._find(prompt)
+            _check_digest(prompt, images.digest)
+            _check_places(prompt, images.num_places, is_image)
             seen.append(images)
             places.append(is_image.nonzero()[:, 0] + prompt.start)
-            grids = [self._merged(*grid) for grid in images.grids.tolist()]
-            positions[prompt.group] = prompt_positions(is_image, grids)
+            positions[prompt.group] = self._place(is_image, images.grids.numpy())
         return SeenImages(tuple(seen), places_F=torch.cat(places), positions=positions)
 
     def _see(self, prompt: PromptImages) -> SeenPrompt:
@@ -118,31 +131,54 @@ class ImageReader:
             images=prompt.images,
             digest=processed.digest,
             grids=torch.from_numpy(processed.grids),
-            num_places=sum(map(self._processor.num_tokens, processed.grids)),
+            num_places=self._count(processed.grids),
             patches=torch.from_numpy(processed.patches),
         )
 
     def _process(self, prompt: PromptImages) -> ProcessedImages:
-        try:
+        with _naming(prompt):
             return self._processor.process(prompt.images)
-        except InputError as error:
-            raise InputError(f"{prompt.prompt_id}: {error}") from None
 
-    def _check(self, prompt: PromptImages, images: SeenPrompt, is_image: torch.Tensor) -> None:
-        if images.digest != prompt.digest:
-            raise InputError(
-                f"{prompt.prompt_id}: its images give other patches here ({images.digest}) than in the"
-                f" rollout ({prompt.digest or 'none'}); use the same model folder, transformers and"
-                " Pillow on both sides"
-            )
-        if images.num_places != (found := int(is_image.sum())):
-            raise InputError(
-                f"{prompt.prompt_id}: its images take {images.num_places} tokens, and its prompt has {found}"
-                " places for them; the rollout made the prompt, so this is a fault of its engine"
-            )
+    def _find(self, prompt: PromptImages) -> torch.Tensor:
+        """bool: which tokens of a prompt stand for an image."""
+        return torch.tensor(prompt.token_ids) == self._processor.image_token_id
+
+    def _count(self, grids: NDArray[np.int64]) -> int:
+        return sum(map(self._processor.num_tokens, grids))
+
+    def _place(self, is_image: torch.Tensor, grids: NDArray[np.int64]) -> Places:
+        merged = [self._merged(*grid) for grid in grids.tolist()]
+        return prompt_positions(is_image, merged)
 
     def _merged(self, frames: int, height: int, width: int) -> Grid:
         return frames, height // self._merge, width // self._merge
+
+
+@contextmanager
+def _naming(prompt: PromptImages) -> Iterator[None]:
+    """In an error of what is inside."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{prompt.prompt_id}: {error}") from None
+
+
+def _check_digest(prompt: PromptImages, digest: str) -> None:
+    if digest != prompt.digest:
+        raise InputError(
+            f"{prompt.prompt_id}: its images give other patches here ({digest}) than in the"
+            f" rollout ({prompt.digest or 'none'}); use the same model folder, transformers and"
+            " Pillow on both sides"
+        )
+
+
+def _check_places(prompt: PromptImages, count: int, is_image: torch.Tensor) -> None:
+    """`count`: tokens that the images take."""
+    if count != (found := int(is_image.sum())):
+        raise InputError(
+            f"{prompt.prompt_id}: its images take {count} tokens, and its prompt has {found}"
+            " places for them; the rollout made the prompt, so this is a fault of its engine"
+        )
 
 
 def make_tower(folder: Path, config: TransformerConfig, device: torch.device) -> torch.nn.Module:
