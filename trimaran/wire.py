@@ -579,6 +579,14 @@ def decode_ledger_end(message: trainer_pb2.LedgerEnd) -> types.LedgerEnd:
     return types.LedgerEnd(message.records, message.hash)
 
 
+def encode_expert_loads(loads: types.ExpertLoads) -> trainer_pb2.ExpertLoads:
+    return trainer_pb2.ExpertLoads(layer=loads.layer, tokens=loads.tokens_E)
+
+
+def decode_expert_loads(message: trainer_pb2.ExpertLoads) -> types.ExpertLoads:
+    return types.ExpertLoads(message.layer, tuple(message.tokens))
+
+
 def serialize_scored_group(scored: types.ScoredGroup) -> bytes:
     """The same bytes for the same value, so that their digest can name a payload."""
     return serialize_group(scored.group) + serialize_verdicts(scored)

@@ -14,7 +14,14 @@ from trimaran.telemetry import MetricsWriter
 
 logger = logging.getLogger(__name__)
 
-KEPT = ("summary.json", "metrics.jsonl", "timeline.jsonl", "*.png", "tensorboard/*")
+KEPT = (
+    "summary.json",
+    "metrics.jsonl",
+    "expert-loads.jsonl",
+    "timeline.jsonl",
+    "*.png",
+    "tensorboard/*",
+)
 """Beside the samples, which are kept as they come."""
 ROWS: dict[EventKind, Literal["step", "validation"]] = {
     EventKind.STEP: "step",

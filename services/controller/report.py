@@ -23,6 +23,7 @@ from services.controller.step_metrics import (
 from services.controller.validation import Validation
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
+from trimaran.expert_loads import ExpertLoadsWriter
 from trimaran.metrics import EXPOSED_SCORING
 from trimaran.runs import EventKind, RunState
 from trimaran.telemetry import Activity, MetricsWriter, TimelineWriter
@@ -44,11 +45,13 @@ class Reporter:
         self,
         config: RunConfig,
         metrics: MetricsWriter,
+        expert_loads: ExpertLoadsWriter,
         timeline: TimelineWriter,
         log: RunLog,
         room: Room,
     ) -> None:
         self._config, self._metrics, self._timeline, self._log = config, metrics, timeline, log
+        self._expert_loads = expert_loads
         self._room = room
         trainers = [f"trainer-{rank}" for rank in range(config.num_trainer_ranks)]
         self._making = BusyTime()
@@ -123,6 +126,8 @@ class Reporter:
         self.num_tokens += count_tokens(batch)
         self.seconds += seconds
         self._values = batch.step, values
+        # Before the row: whoever goes on from here takes the step for told once it has one.
+        self._expert_loads.write(batch.step, answer.expert_loads)
         self._metrics.write("step", batch.step, values, nonfinite=answer.nonfinite)
         self._log.emit(EventKind.STEP, values, step=batch.step)
         if answer.nonfinite:
@@ -143,10 +148,11 @@ class Reporter:
             self._log.emit(EventKind.INDIGESTIBLE, {"share": share}, text)
 
     async def written(self) -> None:
-        """Waits while there is no room for the rows of metrics and timeline."""
+        """Waits while there is no room for the rows of metrics, loads of experts and timeline."""
 
         async def flush() -> None:
             with told_when_full(self._metrics.folder):
+                self._expert_loads.flush()
                 self._metrics.flush()
                 self._timeline.flush()
 

@@ -44,6 +44,7 @@ from trimaran.clients import (
 from trimaran.config import RunConfig
 from trimaran.directory import Directory, named_addresses
 from trimaran.errors import DeadlineError, InternalError, StaleEpochError
+from trimaran.expert_loads import ExpertLoadsWriter
 from trimaran.exposition import Exposition
 from trimaran.other_names import OtherNames, facts_of
 from trimaran.places import Place
@@ -307,10 +308,11 @@ def _open_reporter(
     sinks = open_sinks(section.sinks, About.of(config, run_folder))
     afterwards.push_async_callback(asyncio.to_thread, close_sinks, sinks)
     metrics = MetricsWriter(run_folder, others, sinks)
+    expert_loads = ExpertLoadsWriter(run_folder)
     timeline = TimelineWriter(run_folder)
-    stack.callback(metrics.close)
-    stack.callback(timeline.close)
-    return Reporter(config, metrics, timeline, log, room), metrics
+    for file in (metrics, expert_loads, timeline):
+        stack.callback(file.close)
+    return Reporter(config, metrics, expert_loads, timeline, log, room), metrics
 
 
 def _assemble(

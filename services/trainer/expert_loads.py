@@ -1,4 +1,4 @@
-"""How evenly tokens were spread over experts, in a few numbers whatever the number of experts.
+"""How tokens were spread over experts: each expert's load, and a few numbers whatever the number of experts.
 
 Axes: L layers, E experts of each.
 """
@@ -9,6 +9,15 @@ import math
 
 import torch
 
+from trimaran.types import ExpertLoads
+
+
+def loads_by_layer(loads_LE: torch.Tensor) -> tuple[ExpertLoads, ...]:
+    """Nothing where no token has passed."""
+    if not loads_LE.any():
+        return ()
+    return tuple(ExpertLoads(layer, tuple(row)) for layer, row in enumerate(loads_LE.tolist()))
+
 
 def load_metrics(loads_LE: torch.Tensor) -> dict[str, float]:
     """Of counts of tokens. Nothing where no token has passed.
@@ -17,7 +26,7 @@ def load_metrics(loads_LE: torch.Tensor) -> dict[str, float]:
     """
     loads_LE = loads_LE.double()
     totals_L = loads_LE.sum(dim=-1)
-    if not totals_L.all():
+    if not len(totals_L) or not totals_L.all():
         return {}
     num_experts = loads_LE.shape[-1]
     shares_LE = loads_LE / totals_L[:, None]

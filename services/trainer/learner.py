@@ -20,6 +20,7 @@ from typing import Protocol
 import torch
 
 from services.trainer.batch import PackedBatch, StepBatch
+from services.trainer.expert_loads import load_metrics, loads_by_layer
 from services.trainer.finite import describe, find_input_faults
 from services.trainer.learning_rate import learning_rate
 from services.trainer.objective import Objective, sum_names, token_weights
@@ -30,7 +31,7 @@ from services.trainer.sums import TokenSums
 from services.trainer.updates import Update, plan_updates
 from services.trainer.values import StepValues, early_advantages, look_up
 from trimaran.config import AlgorithmSection, RunConfig
-from trimaran.types import Group, TrainingBatch
+from trimaran.types import ExpertLoads, Group, TrainingBatch
 
 
 class Policy(Protocol):
@@ -102,8 +103,13 @@ class Policy(Protocol):
         ...
 
     def take_metrics(self) -> dict[str, float]:
-        """What the policy itself has counted since the last call, such as loads of experts. All ranks
-        must call."""
+        """What the policy itself has counted since the last call, such as replayed choices of experts. All
+        ranks must call."""
+        ...
+
+    def take_expert_loads(self) -> torch.Tensor:
+        """Tokens that each expert got since the last call, int64 [L, E] on the host: L layers, 0 for a model
+        without experts. All ranks must call."""
         ...
 
     def end_step(self) -> None:
@@ -122,6 +128,8 @@ class StepResult:
     metrics: dict[str, float]
     nonfinite: str = ""
     """Why updates were left out, with the groups; empty where all were made."""
+    expert_loads: tuple[ExpertLoads, ...] = ()
+    """By layer; empty for a model without experts, and where no token passed."""
 
 
 def train_step(
@@ -173,11 +181,13 @@ def train_step(
         totals.merge(sums)
         norms.append(norm)
         made.append(update)
+    loads_LE = policy.take_expert_loads()
     metrics = {
         "trainer/learning_rate": rate,
         "trainer/nonfinite_updates": float(len(updates) - len(made)),
         "trainer/imbalance": fmean(update.imbalance for update in updates),
         **token_metrics(policy, algorithm, totals, norms, values.kl_coefficient, made),
+        **load_metrics(loads_LE),
         **policy.take_metrics(),
         **times.take(),
     }
@@ -185,7 +195,7 @@ def train_step(
     seconds = time.perf_counter() - begin
     metrics["trainer/seconds"] = seconds
     metrics["trainer/tokens_per_second"] = metrics["trainer/packed_tokens"] / seconds
-    return StepResult(metrics, describe(faults))
+    return StepResult(metrics, describe(faults), loads_by_layer(loads_LE))
 
 
 def _computed(

@@ -41,6 +41,7 @@ from trimaran.run_context import RunContext
 from trimaran.run_place import bucket_of
 from trimaran.turns import trainer_turn
 from trimaran.types import (
+    ExpertLoads,
     LedgerEnd,
     Manifest,
     Offer,
@@ -142,6 +143,8 @@ class TrainerRank:
         self._lineage = 0
         self._metrics: dict[str, float] = {}
         self._nonfinite = ""
+        self._expert_loads: tuple[ExpertLoads, ...] = ()
+        """Not in checkpoints: a controller has written them before it saves a step."""
         self._training: tuple[int, asyncio.Task[TrainAnswer]] | None = None
         self.saved: tuple[int, str] | None = None
         """Of the newest checkpoint its step and where it lies."""
@@ -449,7 +452,7 @@ class TrainerRank:
             raise
         else:
             self._step, self._metrics = batch.step, result.metrics
-            self._nonfinite = result.nonfinite
+            self._nonfinite, self._expert_loads = result.nonfinite, result.expert_loads
             self._adopt(snapshot)
             self._lineage = max(self._lineage, lineage)
             return self._answer()
@@ -474,7 +477,7 @@ class TrainerRank:
         return result, self._take_snapshot()
 
     def _answer(self) -> TrainAnswer:
-        return TrainAnswer(self.version, dict(self._metrics), self._nonfinite)
+        return TrainAnswer(self.version, dict(self._metrics), self._nonfinite, self._expert_loads)
 
     def _take_snapshot(self) -> Snapshot | None:
         return self._held.take() if self._held else None

@@ -17,11 +17,13 @@ from services.manager.results import validation_steps
 from tests.controller.test_serve import STEPS, Pool, configure, free_address
 from tests.tiny_disk import disk, empty, fill
 from trimaran.clients import ControllerClient
+from trimaran.expert_loads import read_loads
 from trimaran.run_context import RunContext
 from trimaran.run_events import is_last, watch_events
 from trimaran.runs import Goal, RunEvent, RunState
 from trimaran.store import open_store
 from trimaran.telemetry import read_json_lines
+from trimaran.types import ExpertLoads
 
 __all__ = ["disk"]
 OnHold = Callable[[ControllerClient], Awaitable[None]]
@@ -49,6 +51,7 @@ def run(
 
     async def body() -> None:
         pool = Pool()
+        pool.expert_loads = [ExpertLoads(0, (5, 3))]
         endpoints = {**await pool.start(), "controller": await free_address()}
         looking = asyncio.create_task(look(endpoints["controller"]))
         more: dict[str, Any] = {"payloads": str(disk)} if disk else {}
@@ -96,7 +99,9 @@ def test_it_fails_after_its_time_and_says_why(tmp_path: Path, disk: Path) -> Non
     assert "make room there" in events[-1].run.error
 
 
-@pytest.mark.parametrize("victim", ["metrics.jsonl", "timeline.jsonl", "tensorboard", "samples"])
+@pytest.mark.parametrize(
+    "victim", ["metrics.jsonl", "timeline.jsonl", "expert-loads.jsonl", "tensorboard", "samples"]
+)
 def test_a_file_for_people_that_finds_no_room_holds_the_run_and_loses_nothing(
     tmp_path: Path, disk: Path, victim: str
 ) -> None:
@@ -122,6 +127,7 @@ def test_a_file_for_people_that_finds_no_room_holds_the_run_and_loses_nothing(
     rows = read_json_lines(folder / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "step"] == list(range(1, STEPS + 1))
     assert all(json.loads(line) for line in (folder / "timeline.jsonl").open())
+    assert [one.step for one in read_loads(folder, 0, None)] == list(range(1, STEPS + 1))
     told = [event.run.step for event in events if event.kind == "validation"]
     assert told == list(validation_steps(folder)) != []
     if victim == "tensorboard":

@@ -33,6 +33,7 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
+from trimaran.expert_loads import read_loads
 from trimaran.exposition import StoreSeconds
 from trimaran.launch.exits import exit_code
 from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, VALIDATION_SECONDS
@@ -54,6 +55,7 @@ from trimaran.store import Record, entries, open_store
 from trimaran.store.sqlite import SqliteStore
 from trimaran.telemetry import read_json_lines
 from trimaran.types import (
+    ExpertLoads,
     Faulted,
     PolicyVersion,
     Proof,
@@ -158,6 +160,7 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
             version=wire.encode_policy(self.policy),
             metrics={"trainer/loss": 0.1},
             nonfinite="group 3: reward nan" if self.step == self.pool.nonfinite_step else "",
+            expert_loads=[wire.encode_expert_loads(one) for one in self.pool.expert_loads],
         )
 
     async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
@@ -247,6 +250,8 @@ class Pool:
         """How often the model does not fit on the disk."""
         self.restarts_at = 0
         """The step that the trainer holds behind that; 0: it is not started again."""
+        self.expert_loads: list[ExpertLoads] = []
+        """Of each step that trains."""
         self.exported: list[str] = []
         self.hangs = False
         """Whether every answer hangs its checker."""
@@ -962,6 +967,7 @@ def test_cancel_ends_with_checkpoint_and_summary(tmp_path: Path) -> None:
 def test_a_stopped_run_resumes_from_its_ledger(tmp_path: Path) -> None:
     async def first_life() -> None:
         pool, arrived = Pool(), asyncio.Event()
+        pool.expert_loads = [ExpertLoads(0, (5, 3))]
 
         async def hang(step: int) -> None:
             if step == 3:
@@ -995,8 +1001,16 @@ def test_a_stopped_run_resumes_from_its_ledger(tmp_path: Path) -> None:
             assert pool.live is None, "published before the run stood where it had stood"
 
     pool.trainer.during_step = note
+    pool.expert_loads = [ExpertLoads(0, (6, 2))]
     events = asyncio.run(serve(tmp_path, pool))
     assert trained == [1, 2, 3, 4]  # 1 and 2 again from their payloads, 3 as it was consumed
+    loads = [one.layers[0].tokens_E for one in read_loads(tmp_path / "run", 0, None)]
+    assert loads == [
+        (5, 3),
+        (5, 3),
+        (6, 2),
+        (6, 2),
+    ]  # those of 1 and 2 stand there once, as they were
     assert [event.run.step for event in events if event.kind == "step"] == [2, 3, 4]
     rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "step"] == [1, 2, 3, 4]

@@ -104,6 +104,9 @@ class PlainPolicy:
     def take_metrics(self) -> dict[str, float]:
         return {}
 
+    def take_expert_loads(self) -> torch.Tensor:
+        return torch.zeros(0, 0, dtype=torch.int64)
+
     def end_step(self) -> None:
         """Nothing is kept."""
 

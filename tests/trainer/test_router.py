@@ -13,17 +13,19 @@ from transformers import AutoModelForCausalLM
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
 from services.trainer.batch import PackedBatch, StepBatch, pack
-from services.trainer.expert_loads import load_metrics
+from services.trainer.expert_loads import load_metrics, loads_by_layer
 from services.trainer.megatron.mapping import list_parts
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import unfused
 from tests.trainer.plain_policy import plain_logprobs
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.test_policy import CPU, WHOLE, add_up, make_policy
+from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.model_folder import read_model_folder
 from trimaran.trainer_layout import check_trainer_layout
+from trimaran.types import ExpertLoads
 
 MakeConfig = Callable[..., RunConfig]
 BALANCE, Z = 0.3, 0.2
@@ -92,11 +94,10 @@ def test_each_token_counts_once_with_each_of_its_experts(
     policy.forward([packed])  # does not count
     policy.zero_gradients()
     policy.forward_backward([packed, packed], add_up)
-    assert policy._loads is not None
-    loads_LE = policy._loads.take()
+    loads_LE = policy.take_expert_loads()
     assert loads_LE.shape == (2, 4)
     assert loads_LE.sum(-1).tolist() == [2 * 2 * len(packed.token_ids_N)] * 2
-    assert policy.take_metrics() == {}  # nothing since
+    assert not policy.take_expert_loads().any()  # nothing since
 
 
 def test_loads_by_hand() -> None:
@@ -108,6 +109,17 @@ def test_loads_by_hand() -> None:
         "trainer/experts/entropy/min": pytest.approx(0.5),
         "trainer/experts/idle/share": 0.25,
     }
+
+
+def test_layers_by_hand() -> None:
+    found = loads_by_layer(torch.tensor([[4, 0], [1, 3]]))
+    assert found == (ExpertLoads(0, (4, 0)), ExpertLoads(1, (1, 3)))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 4)])
+def test_without_experts_or_tokens_there_are_no_loads(shape: tuple[int, int]) -> None:
+    nothing = torch.zeros(shape, dtype=torch.int64)
+    assert (loads_by_layer(nothing), load_metrics(nothing)) == ((), {})
 
 
 def test_a_model_without_experts_has_no_router(make_config: MakeConfig) -> None:
@@ -123,7 +135,7 @@ def test_ranks_together_have_the_losses_and_loads_of_one(
     """One micro-batch: the loss of several depends on what is in each. z-loss alone does not."""
     sizes = {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
 
-    async def train(folder: Path, split: dict[str, Any]) -> dict[str, float]:
+    async def train(folder: Path, split: dict[str, Any]) -> TrainAnswer:
         trainer = {**split, **LOSSES, "micro_batch_tokens": 400}
         addresses = free_addresses(make_config("qwen3_moe", trainer=trainer).num_trainer_ranks)
         config = make_config("qwen3_moe", trainer=trainer, endpoints={"trainer": addresses})
@@ -132,12 +144,20 @@ def test_ranks_together_have_the_losses_and_loads_of_one(
             batch = random_batch(1)
             proofs = proofs_for(batch, start.root)
             answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-            return {**answer.metrics}
+            again = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+            assert again.expert_loads == answer.expert_loads
+            return answer
 
-    alone = asyncio.run(train(tmp_path / "alone", {}))
-    together = asyncio.run(train(tmp_path / "together", sizes))
+    one = asyncio.run(train(tmp_path / "alone", {}))
+    several = asyncio.run(train(tmp_path / "together", sizes))
+    alone, together = one.metrics, several.metrics
     # A padding token at most, for equal shares of the tokens.
     assert together["trainer/grad_norm"] == pytest.approx(alone["trainer/grad_norm"], rel=1e-2)
     for name in ("busiest/mean", "entropy/min"):
         key = f"trainer/experts/{name}"
         assert together[key] == pytest.approx(alone[key], rel=0.05)
+    assert [loads.layer for loads in several.expert_loads] == [0, 1]
+    for own, found in zip(one.expert_loads, several.expert_loads, strict=True):
+        assert found.tokens_E == pytest.approx(own.tokens_E, abs=2)
+    busiest = max(max(own.tokens_E) * 4 / sum(own.tokens_E) for own in one.expert_loads)
+    assert alone["trainer/experts/busiest/max"] == pytest.approx(busiest)

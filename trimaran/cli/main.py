@@ -121,6 +121,10 @@ def _dispatch(options: argparse.Namespace) -> int:
         from trimaran.cli.ledger import ledger
 
         return ledger(options)
+    if options.command == "experts":
+        from trimaran.cli.experts import experts
+
+        return experts(options)
     if options.command == "replay":
         from trimaran.cli.replay import replay
 

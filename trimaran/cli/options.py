@@ -134,6 +134,17 @@ examples:
 exit codes: 1 when verify finds something, 2 for bad input
 """
 
+EXPERTS_EXAMPLES = """\
+RUN is a run's folder or its id; without one, or as `latest`, it is the run in runs/ that was started
+last. Tokens are packed ones, prompts and padding included, each counted with each of its experts. "of mean"
+is over the mean of the layer's experts; "variation" is the standard deviation over experts, over their mean.
+examples:
+  trimaran experts                                        the newest step, a row a layer
+  trimaran experts runs/addition-20260101-120000 --steps 100:    all from step 100 on, added up
+  trimaran experts latest --steps 5:10 --layer 3          every expert of layer 3, in steps 5 to 10
+exit codes: 2 for bad input, such as a run of a model without experts
+"""
+
 REPLAY_EXAMPLES = """\
 RUN is a run's folder, its id, or `latest`: the run in runs/ that was started last. It must have kept
 its payloads: run.keep_payloads=all, or no checkpoint was collected yet. Only trainer ranks are
@@ -280,6 +291,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_import(commands)
     _add_weights(commands)
     _add_ledger(commands)
+    _add_experts(commands)
     _add_replay(commands)
     _add_reward(commands)
     return parser
@@ -506,6 +518,27 @@ def _add_ledger(commands: Any) -> None:
     for question in (show, verify):
         question.add_argument("--manager", metavar="HOST:PORT", help="ask it, not a folder here")
         question.add_argument("--json", action="store_true", help="for machines")
+
+
+def _add_experts(commands: Any) -> None:
+    command = commands.add_parser(
+        "experts",
+        help="how a run's steps have loaded the experts of its model",
+        epilog=EXPERTS_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("run", nargs="?", metavar="RUN")
+    command.add_argument(
+        "--layer",
+        type=int,
+        metavar="N",
+        help="every expert of this layer, from 0 (default: a row a layer)",
+    )
+    command.add_argument(
+        "--steps",
+        metavar="A:B",
+        help="from A to B, both among them; also A:, :B or A (default: the newest)",
+    )
 
 
 def _add_replay(commands: Any) -> None:

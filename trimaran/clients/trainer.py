@@ -12,6 +12,7 @@ from trimaran.directory import Place
 from trimaran.trust import NO_TRUST, Trust
 from trimaran.types import (
     Caller,
+    ExpertLoads,
     LedgerEnd,
     Manifest,
     Offer,
@@ -57,6 +58,9 @@ class TrainAnswer:
     metrics: dict[str, float]
     nonfinite: str = ""
     """Why updates of the step were left out, with the groups; empty where all were made."""
+    expert_loads: tuple[ExpertLoads, ...] = ()
+    """By layer. Empty for a model without experts, where no token passed, and of a trainer that was started
+    again since."""
 
 
 class TrainerClient(Client):
@@ -106,7 +110,8 @@ class TrainerClient(Client):
         )
         answer: pb.TrainBatchResponse = await rpc.call_again(method, request, timeout)
         version = wire.decode_policy(answer.version)
-        return TrainAnswer(version, dict(answer.metrics), answer.nonfinite)
+        loads = tuple(map(wire.decode_expert_loads, answer.expert_loads))
+        return TrainAnswer(version, dict(answer.metrics), answer.nonfinite, loads)
 
     async def _hold_groups(self, batch: TrainingBatch, timeout: float) -> int:
         """Sends the groups ahead where they do not fit into the batch's message; how many."""

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from trimaran.v1 import types_pb2 as trimaran_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19trimaran/v1/trainer.proto\x12\x0btrimaran.v1\x1a\x17trimaran/v1/types.proto\"\xaa\x01\n\x11TrainBatchRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12)\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.TrainingBatch\x12\x0f\n\x07lineage\x18\x03 \x01(\r\x12\"\n\x06proofs\x18\x04 \x03(\x0b\x32\x12.trimaran.v1.Proof\x12\x10\n\x08num_held\x18\x05 \x01(\r\"A\n\x0c\x41greeRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04step\x18\x02 \x01(\r\"\x0f\n\rAgreeResponse\"e\n\x11HoldGroupsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04step\x18\x02 \x01(\r\x12\r\n\x05\x66irst\x18\x03 \x01(\r\x12\x0e\n\x06groups\x18\x04 \x03(\x0c\"\x14\n\x12HoldGroupsResponse\"\xc3\x01\n\x12TrainBatchResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12=\n\x07metrics\x18\x02 \x03(\x0b\x32,.trimaran.v1.TrainBatchResponse.MetricsEntry\x12\x11\n\tnonfinite\x18\x03 \x01(\t\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\">\n\x17GetPolicyVersionRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"\x98\x01\n\x18GetPolicyVersionResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\'\n\x08manifest\x18\x02 \x01(\x0b\x32\x15.trimaran.v1.Manifest\x12&\n\x06ledger\x18\x03 \x01(\x0b\x32\x16.trimaran.v1.LedgerEnd\"*\n\tLedgerEnd\x12\x0f\n\x07records\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\t\"6\n\x0fGetOfferRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"b\n\x10GetOfferResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12!\n\x05offer\x18\x02 \x01(\x0b\x32\x12.trimaran.v1.Offer\"~\n\x13OpenTransferRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12)\n\x05group\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.TransferGroup\x12\x17\n\x0ftimeout_seconds\x18\x03 \x01(\x01\"A\n\x14OpenTransferResponse\x12)\n\x05group\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.TransferGroup\"\xd9\x01\n\x12SendWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\'\n\x07version\x18\x02 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12\x10\n\x08group_id\x18\x03 \x01(\x04\x12#\n\x06\x62locks\x18\x04 \x01(\x0b\x32\x13.trimaran.v1.Ranges\x12\x11\n\tbase_root\x18\x05 \x01(\t\x12+\n\x06limits\x18\x06 \x01(\x0b\x32\x1b.trimaran.v1.TransferLimits\"(\n\x13SendWeightsResponse\x12\x11\n\tnum_bytes\x18\x01 \x01(\x04\"\x90\x01\n\x15SaveCheckpointRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04step\x18\x02 \x01(\r\x12&\n\x06ledger\x18\x03 \x01(\x0b\x32\x16.trimaran.v1.LedgerEnd\x12\x12\n\x05score\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_score\"\x18\n\x16SaveCheckpointResponse\"J\n\x15WaitCheckpointRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04step\x18\x02 \x01(\r\"6\n\x16WaitCheckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"G\n\x12\x45xportModelRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04path\x18\x02 \x01(\t\"#\n\x13\x45xportModelResponse\x12\x0c\n\x04path\x18\x01 \x01(\t2\xc7\x06\n\x0eTrainerService\x12M\n\nTrainBatch\x12\x1e.trimaran.v1.TrainBatchRequest\x1a\x1f.trimaran.v1.TrainBatchResponse\x12>\n\x05\x41gree\x12\x19.trimaran.v1.AgreeRequest\x1a\x1a.trimaran.v1.AgreeResponse\x12M\n\nHoldGroups\x12\x1e.trimaran.v1.HoldGroupsRequest\x1a\x1f.trimaran.v1.HoldGroupsResponse\x12_\n\x10GetPolicyVersion\x12$.trimaran.v1.GetPolicyVersionRequest\x1a%.trimaran.v1.GetPolicyVersionResponse\x12G\n\x08GetOffer\x12\x1c.trimaran.v1.GetOfferRequest\x1a\x1d.trimaran.v1.GetOfferResponse\x12S\n\x0cOpenTransfer\x12 .trimaran.v1.OpenTransferRequest\x1a!.trimaran.v1.OpenTransferResponse\x12P\n\x0bSendWeights\x12\x1f.trimaran.v1.SendWeightsRequest\x1a .trimaran.v1.SendWeightsResponse\x12Y\n\x0eSaveCheckpoint\x12\".trimaran.v1.SaveCheckpointRequest\x1a#.trimaran.v1.SaveCheckpointResponse\x12Y\n\x0eWaitCheckpoint\x12\".trimaran.v1.WaitCheckpointRequest\x1a#.trimaran.v1.WaitCheckpointResponse\x12P\n\x0b\x45xportModel\x12\x1f.trimaran.v1.ExportModelRequest\x1a .trimaran.v1.ExportModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19trimaran/v1/trainer.proto\x12\x0btrimaran.v1\x1a\x17trimaran/v1/types.proto\"\xaa\x01\n\x11TrainBatchRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12)\n\x05\x62\x61tch\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.TrainingBatch\x12\x0f\n\x07lineage\x18\x03 \x01(\r\x12\"\n\x06proofs\x18\x04 \x03(\x0b\x32\x12.trimaran.v1.Proof\x12\x10\n\x08num_held\x18\x05 \x01(\r\"A\n\x0c\x41greeRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04step\x18\x02 \x01(\r\"\x0f\n\rAgreeResponse\"e\n\x11HoldGroupsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04step\x18\x02 \x01(\r\x12\r\n\x05\x66irst\x18\x03 \x01(\r\x12\x0e\n\x06groups\x18\x04 \x03(\x0c\"\x14\n\x12HoldGroupsResponse\"\xf3\x01\n\x12TrainBatchResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12=\n\x07metrics\x18\x02 \x03(\x0b\x32,.trimaran.v1.TrainBatchResponse.MetricsEntry\x12\x11\n\tnonfinite\x18\x03 \x01(\t\x12.\n\x0c\x65xpert_loads\x18\x04 \x03(\x0b\x32\x18.trimaran.v1.ExpertLoads\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\",\n\x0b\x45xpertLoads\x12\r\n\x05layer\x18\x01 \x01(\r\x12\x0e\n\x06tokens\x18\x02 \x03(\x04\">\n\x17GetPolicyVersionRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"\x98\x01\n\x18GetPolicyVersionResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\'\n\x08manifest\x18\x02 \x01(\x0b\x32\x15.trimaran.v1.Manifest\x12&\n\x06ledger\x18\x03 \x01(\x0b\x32\x16.trimaran.v1.LedgerEnd\"*\n\tLedgerEnd\x12\x0f\n\x07records\x18\x01 \x01(\x04\x12\x0c\n\x04hash\x18\x02 \x01(\t\"6\n\x0fGetOfferRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"b\n\x10GetOfferResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12!\n\x05offer\x18\x02 \x01(\x0b\x32\x12.trimaran.v1.Offer\"~\n\x13OpenTransferRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12)\n\x05group\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.TransferGroup\x12\x17\n\x0ftimeout_seconds\x18\x03 \x01(\x01\"A\n\x14OpenTransferResponse\x12)\n\x05group\x18\x01 \x01(\x0b\x32\x1a.trimaran.v1.TransferGroup\"\xd9\x01\n\x12SendWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\'\n\x07version\x18\x02 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12\x10\n\x08group_id\x18\x03 \x01(\x04\x12#\n\x06\x62locks\x18\x04 \x01(\x0b\x32\x13.trimaran.v1.Ranges\x12\x11\n\tbase_root\x18\x05 \x01(\t\x12+\n\x06limits\x18\x06 \x01(\x0b\x32\x1b.trimaran.v1.TransferLimits\"(\n\x13SendWeightsResponse\x12\x11\n\tnum_bytes\x18\x01 \x01(\x04\"\x90\x01\n\x15SaveCheckpointRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04step\x18\x02 \x01(\r\x12&\n\x06ledger\x18\x03 \x01(\x0b\x32\x16.trimaran.v1.LedgerEnd\x12\x12\n\x05score\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x08\n\x06_score\"\x18\n\x16SaveCheckpointResponse\"J\n\x15WaitCheckpointRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04step\x18\x02 \x01(\r\"6\n\x16WaitCheckpointResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\"G\n\x12\x45xportModelRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0c\n\x04path\x18\x02 \x01(\t\"#\n\x13\x45xportModelResponse\x12\x0c\n\x04path\x18\x01 \x01(\t2\xc7\x06\n\x0eTrainerService\x12M\n\nTrainBatch\x12\x1e.trimaran.v1.TrainBatchRequest\x1a\x1f.trimaran.v1.TrainBatchResponse\x12>\n\x05\x41gree\x12\x19.trimaran.v1.AgreeRequest\x1a\x1a.trimaran.v1.AgreeResponse\x12M\n\nHoldGroups\x12\x1e.trimaran.v1.HoldGroupsRequest\x1a\x1f.trimaran.v1.HoldGroupsResponse\x12_\n\x10GetPolicyVersion\x12$.trimaran.v1.GetPolicyVersionRequest\x1a%.trimaran.v1.GetPolicyVersionResponse\x12G\n\x08GetOffer\x12\x1c.trimaran.v1.GetOfferRequest\x1a\x1d.trimaran.v1.GetOfferResponse\x12S\n\x0cOpenTransfer\x12 .trimaran.v1.OpenTransferRequest\x1a!.trimaran.v1.OpenTransferResponse\x12P\n\x0bSendWeights\x12\x1f.trimaran.v1.SendWeightsRequest\x1a .trimaran.v1.SendWeightsResponse\x12Y\n\x0eSaveCheckpoint\x12\".trimaran.v1.SaveCheckpointRequest\x1a#.trimaran.v1.SaveCheckpointResponse\x12Y\n\x0eWaitCheckpoint\x12\".trimaran.v1.WaitCheckpointRequest\x1a#.trimaran.v1.WaitCheckpointResponse\x12P\n\x0b\x45xportModel\x12\x1f.trimaran.v1.ExportModelRequest\x1a .trimaran.v1.ExportModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,39 +45,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HOLDGROUPSRESPONSE']._serialized_start=427
   _globals['_HOLDGROUPSRESPONSE']._serialized_end=447
   _globals['_TRAINBATCHRESPONSE']._serialized_start=450
-  _globals['_TRAINBATCHRESPONSE']._serialized_end=645
-  _globals['_TRAINBATCHRESPONSE_METRICSENTRY']._serialized_start=599
-  _globals['_TRAINBATCHRESPONSE_METRICSENTRY']._serialized_end=645
-  _globals['_GETPOLICYVERSIONREQUEST']._serialized_start=647
-  _globals['_GETPOLICYVERSIONREQUEST']._serialized_end=709
-  _globals['_GETPOLICYVERSIONRESPONSE']._serialized_start=712
-  _globals['_GETPOLICYVERSIONRESPONSE']._serialized_end=864
-  _globals['_LEDGEREND']._serialized_start=866
-  _globals['_LEDGEREND']._serialized_end=908
-  _globals['_GETOFFERREQUEST']._serialized_start=910
-  _globals['_GETOFFERREQUEST']._serialized_end=964
-  _globals['_GETOFFERRESPONSE']._serialized_start=966
-  _globals['_GETOFFERRESPONSE']._serialized_end=1064
-  _globals['_OPENTRANSFERREQUEST']._serialized_start=1066
-  _globals['_OPENTRANSFERREQUEST']._serialized_end=1192
-  _globals['_OPENTRANSFERRESPONSE']._serialized_start=1194
-  _globals['_OPENTRANSFERRESPONSE']._serialized_end=1259
-  _globals['_SENDWEIGHTSREQUEST']._serialized_start=1262
-  _globals['_SENDWEIGHTSREQUEST']._serialized_end=1479
-  _globals['_SENDWEIGHTSRESPONSE']._serialized_start=1481
-  _globals['_SENDWEIGHTSRESPONSE']._serialized_end=1521
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=1524
-  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=1668
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=1670
-  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=1694
-  _globals['_WAITCHECKPOINTREQUEST']._serialized_start=1696
-  _globals['_WAITCHECKPOINTREQUEST']._serialized_end=1770
-  _globals['_WAITCHECKPOINTRESPONSE']._serialized_start=1772
-  _globals['_WAITCHECKPOINTRESPONSE']._serialized_end=1826
-  _globals['_EXPORTMODELREQUEST']._serialized_start=1828
-  _globals['_EXPORTMODELREQUEST']._serialized_end=1899
-  _globals['_EXPORTMODELRESPONSE']._serialized_start=1901
-  _globals['_EXPORTMODELRESPONSE']._serialized_end=1936
-  _globals['_TRAINERSERVICE']._serialized_start=1939
-  _globals['_TRAINERSERVICE']._serialized_end=2778
+  _globals['_TRAINBATCHRESPONSE']._serialized_end=693
+  _globals['_TRAINBATCHRESPONSE_METRICSENTRY']._serialized_start=647
+  _globals['_TRAINBATCHRESPONSE_METRICSENTRY']._serialized_end=693
+  _globals['_EXPERTLOADS']._serialized_start=695
+  _globals['_EXPERTLOADS']._serialized_end=739
+  _globals['_GETPOLICYVERSIONREQUEST']._serialized_start=741
+  _globals['_GETPOLICYVERSIONREQUEST']._serialized_end=803
+  _globals['_GETPOLICYVERSIONRESPONSE']._serialized_start=806
+  _globals['_GETPOLICYVERSIONRESPONSE']._serialized_end=958
+  _globals['_LEDGEREND']._serialized_start=960
+  _globals['_LEDGEREND']._serialized_end=1002
+  _globals['_GETOFFERREQUEST']._serialized_start=1004
+  _globals['_GETOFFERREQUEST']._serialized_end=1058
+  _globals['_GETOFFERRESPONSE']._serialized_start=1060
+  _globals['_GETOFFERRESPONSE']._serialized_end=1158
+  _globals['_OPENTRANSFERREQUEST']._serialized_start=1160
+  _globals['_OPENTRANSFERREQUEST']._serialized_end=1286
+  _globals['_OPENTRANSFERRESPONSE']._serialized_start=1288
+  _globals['_OPENTRANSFERRESPONSE']._serialized_end=1353
+  _globals['_SENDWEIGHTSREQUEST']._serialized_start=1356
+  _globals['_SENDWEIGHTSREQUEST']._serialized_end=1573
+  _globals['_SENDWEIGHTSRESPONSE']._serialized_start=1575
+  _globals['_SENDWEIGHTSRESPONSE']._serialized_end=1615
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_start=1618
+  _globals['_SAVECHECKPOINTREQUEST']._serialized_end=1762
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_start=1764
+  _globals['_SAVECHECKPOINTRESPONSE']._serialized_end=1788
+  _globals['_WAITCHECKPOINTREQUEST']._serialized_start=1790
+  _globals['_WAITCHECKPOINTREQUEST']._serialized_end=1864
+  _globals['_WAITCHECKPOINTRESPONSE']._serialized_start=1866
+  _globals['_WAITCHECKPOINTRESPONSE']._serialized_end=1920
+  _globals['_EXPORTMODELREQUEST']._serialized_start=1922
+  _globals['_EXPORTMODELREQUEST']._serialized_end=1993
+  _globals['_EXPORTMODELRESPONSE']._serialized_start=1995
+  _globals['_EXPORTMODELRESPONSE']._serialized_end=2030
+  _globals['_TRAINERSERVICE']._serialized_start=2033
+  _globals['_TRAINERSERVICE']._serialized_end=2872
 # @@protoc_insertion_point(module_scope)

@@ -19,7 +19,6 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
 from services.trainer.batch import PackedBatch
-from services.trainer.expert_loads import load_metrics
 from services.trainer.megatron import schedule
 from services.trainer.megatron.adapter_rules import adapter_rules
 from services.trainer.megatron.architecture import Architecture, attention_cost, image_cost
@@ -233,9 +232,11 @@ class MegatronPolicy:
             self._images.expect([one.images for one in micro_batches])
 
     def take_metrics(self) -> dict[str, float]:
-        loads = load_metrics(self._loads.take()) if self._loads else {}
         replays = self._replays.take_metrics() if self._replays else {}
-        return loads | replays | self._times.take()
+        return replays | self._times.take()
+
+    def take_expert_loads(self) -> torch.Tensor:
+        return self._loads.take() if self._loads else torch.zeros(0, 0, dtype=torch.int64)
 
     def end_step(self) -> None:
         if self._images and self._images.kept:
