@@ -272,7 +272,8 @@ def test_vllm_passes(said):
 @pytest.mark.e2e
 def test_whatever_is_stale_in_vllm_is_found(said):
     broken = {name: text for name, text in said.items() if " since " in name}
-    assert len(broken) == 22
+    # Each since two times. An output layer that is not packed cannot be stale alone.
+    assert len(broken) == (22 if "head since the start" in said else 20)
     for name, text in broken.items():
         assert text.startswith("vllm does not compute with the weights"), name
         assert text.endswith("report it, and use another version of vllm"), name

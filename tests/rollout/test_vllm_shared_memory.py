@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from tests.rollout import replicas
-from tests.rollout.test_vllm_pulse import SERVE
+from tests.rollout.test_vllm_pulse import SERVE, SHARED
 from trimaran.shared_memory import FOLDER, remove_left, semaphore_prefix
 
 pytestmark = pytest.mark.e2e
@@ -16,9 +16,8 @@ pytestmark = pytest.mark.e2e
 def test_a_killed_replica_of_two_ranks_leaves_names_that_its_note_tells(model, tmp_path):
     replica = replicas.start_replica("vllm", model, tmp_path, SERVE, tensor_parallel=2)
     note = replica.note
-    kinds = ("psm_", "-cpushm")
     noted = {path.name for path in FOLDER.iterdir() if path.name in unescaped(note)}
-    assert all(any(kind in name for name in noted) for kind in kinds), noted
+    assert all(any(kind in name for name in noted) for kind in SHARED), noted
     [sockets] = FOLDER.glob(f"{semaphore_prefix(note.parent.parent)}-*")
     assert any(path.is_socket() for path in sockets.iterdir())
     try:
