@@ -111,10 +111,13 @@ class FakeRuns:
         self._find(run_id)
         while True:
             changed = self.changed
+            is_over = (
+                not follow or self.runs[run_id].state.has_ended
+            )  # it may end while events go out
             for event in self.told[run_id][after:]:
                 yield event
                 after = event.sequence
-            if not follow or self.runs[run_id].state.has_ended:
+            if is_over:
                 return
             await changed.wait()
 
