@@ -119,21 +119,25 @@ def test_a_request_is_refused_before_it_is_read():
 def test_health_is_open_and_reflection_is_not():
     trust = Trust(new_token())
 
-    async def names(address, shown):
+    async def ask():
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+
+    async def say_nothing():  # grpc calls a refusal INTERNAL where it comes amid a message to it
+        await asyncio.Event().wait()
+        yield
+
+    async def names(address, shown, requests):
         reflection: Any = reflection_pb2_grpc
         async with rpc.connect(address, shown) as channel:
-            request = reflection_pb2.ServerReflectionRequest(list_services="")
             stub = reflection.ServerReflectionStub(channel)
-            return [
-                answer async for answer in stub.ServerReflectionInfo(iter([request]), timeout=9)
-            ]
+            return [answer async for answer in stub.ServerReflectionInfo(requests, timeout=9)]
 
     async def run():
         async with serving(reward_service(Reward()), trust=trust) as address:
             await rpc.wait_until_serving(address, timeout=10)
-            assert await names(address, trust)
+            assert await names(address, trust, ask())
             with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await names(address, Trust())
+                await names(address, Trust(), say_nothing())
             assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
     asyncio.run(run())
