@@ -26,7 +26,6 @@ from trimaran.migrating.rows import (
 from trimaran.migrating.rows_file import column_names, has_template, has_words_around
 from trimaran.migrating.shared import (
     ALL_PROMPTS,
-    BEFORE,
     LOGGED_TEXT,
     MEGATRON,
     MEMORY,
@@ -62,7 +61,6 @@ from trimaran.migrating.shared import (
     top_k_of_validation,
     top_p_of_validation,
     updates_of,
-    validates_before,
     validates_only,
     whole,
 )
@@ -665,7 +663,7 @@ ROWS: tuple[Row, ...] = (
     part("trainer.max_try_make_batch", "algorithm.online_filtering", 20),
     ignored("trainer.critic_warmup", NO_CRITIC, 0),
     own("trainer.val_freq", "validation.every", -1, "-1: at the end alone", _validate_every),
-    own("trainer.val_before_train", "", True, BEFORE, validates_before),
+    same("trainer.val_before_train", "validation.before_train", True, to=is_on),
     own("trainer.val_only", "validation.only", False, VALIDATES_ONLY, validates_only),
     own("trainer.val_generations_to_log", "validation.logged", 0, LOGGED_TEXT, logged),
     own(

@@ -27,7 +27,6 @@ from trimaran.migrating.rows import (
     told,
 )
 from trimaran.migrating.shared import (
-    BEFORE,
     HERE,
     LOGGED_TEXT,
     MEGATRON,
@@ -51,7 +50,6 @@ from trimaran.migrating.shared import (
     run_name,
     top_k_of_validation,
     top_p_of_validation,
-    validates_before,
     validates_only,
     whole,
 )
@@ -931,7 +929,7 @@ ROWS: tuple[Row, ...] = (
         "-1: at the end alone",
         lambda value, theirs: every(value, "validation.every", to.num_steps(theirs)),
     ),
-    own("trainer.val_before_train", "", True, BEFORE, validates_before),
+    same("trainer.val_before_train", "validation.before_train", True, to=is_on),
     own("trainer.val_only", "validation.only", False, VALIDATES_ONLY, validates_only),
     own("trainer.log_val_generations", "validation.logged", 0, LOGGED_TEXT, logged),
     ignored("trainer.validation_data_dir", "samples/ holds all answers to held-out prompts"),

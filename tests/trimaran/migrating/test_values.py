@@ -296,6 +296,16 @@ def test_a_run_that_never_validates_has_no_held_out_file() -> None:
 
 
 @pytest.mark.parametrize("name", ["verl", "easyr1"])
+def test_the_validation_before_training_is_left_out_as_there(name: str) -> None:
+    every = {"verl": "trainer__test_freq", "easyr1": "trainer__val_freq"}[name]
+    keys = {"data__val_files": "test.parquet", every: 5}
+    assert config_of(name, **keys).validation.before_train
+    quiet = config_of(name, **keys, trainer__val_before_train="False")
+    assert not quiet.validation.before_train
+    assert quiet.data.validation
+
+
+@pytest.mark.parametrize("name", ["verl", "easyr1"])
 def test_a_run_that_only_validates_stays_one(name: str) -> None:
     every = {"verl": "trainer__test_freq", "easyr1": "trainer__val_freq"}[name]
     quiet = {every: -1, "trainer__val_before_train": False}
