@@ -120,7 +120,7 @@ def _counts(system: System, made: Conversion) -> str:
     words = {"noted": "mapped with a note"}
     counts = ", ".join(f"{made.counts[fate]} {words.get(fate, fate)}" for fate in FATES)
     refused = len(made.having("refused").keys() - made.given)
-    more = f"; {refused} keys that it lacks are refused" if refused else ""
+    more = f"; refused of what the file lacks: {refused}" if refused else ""
     return (
         f"{len(made.given)} keys: {counts}, {len(made.unknown)} unknown;"
         f" {made.num_defaults} settings more are {system.title}'s defaults{more}"

@@ -75,9 +75,20 @@ PROMPTS = {"math": "think_boxed", "r1v": "r1v", "dapo": "dapo"}
 
 
 def _steps(theirs: Theirs) -> Outcome:
-    epochs = theirs.given.get("trainer.total_episodes", theirs["trainer.total_epochs"])
+    older = theirs["trainer.total_episodes"]
+    epochs = theirs["trainer.total_epochs"] if older is None else older
     batch, files = theirs["data.rollout_batch_size"], theirs["data.train_files"]
     return steps_of(theirs["trainer.max_steps"], epochs, batch, files, "trainer.max_steps")
+
+
+def _of_older_name(value: Any, theirs: Theirs) -> Outcome:
+    return Outcome("ignored", "not set") if value is None else _steps(theirs)
+
+
+def _of_epochs(value: Any, theirs: Theirs) -> Outcome:
+    if theirs["trainer.total_episodes"] is not None:
+        return Outcome("ignored", "trainer.total_episodes goes before it")
+    return _steps(theirs)
 
 
 def _num_steps(theirs: Theirs) -> int | None:
@@ -628,9 +639,15 @@ ROWS: tuple[Row, ...] = (
         "run.steps",
         15,
         "x (rows // data.rollout_batch_size)",
-        lambda value, theirs: _steps(theirs),
+        _of_epochs,
     ),
-    part("trainer.total_episodes", "trainer.total_epochs", None, "its older name"),
+    own(
+        "trainer.total_episodes",
+        "run.steps",
+        None,
+        "the older name of total_epochs, before which it goes",
+        _of_older_name,
+    ),
     part("trainer.max_steps", "trainer.total_epochs", None, "run.steps; goes before total_epochs"),
     same(
         "trainer.project_name", "metrics.project", "easy_r1", "other characters: `-`", project_name

@@ -219,11 +219,12 @@ ROWS: tuple[Row, ...] = (
         "null → weights: none; token, sequence; bypass_mode → old: rollout",
         to.correction,
     ),
-    part(
+    own(
         "algorithm.rollout_correction.rollout_is_threshold",
-        "algorithm.rollout_correction.rollout_is",
+        "algorithm.correction.cap, algorithm.correction.token_bounds",
         2.0,
-        "algorithm.correction.cap",
+        "a number → cap; `low_high`, of the weights of tokens → token_bounds",
+        to.correction_bounds,
     ),
     part(
         "algorithm.rollout_correction.bypass_mode", "algorithm.rollout_correction.rollout_is", False

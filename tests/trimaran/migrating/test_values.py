@@ -189,6 +189,37 @@ def test_steps_follow_from_the_rows(tmp_path: Path) -> None:
     assert config.run.checkpoint_every == config.validation.every == 120
 
 
+def test_steps_that_cannot_be_counted_are_refused_under_the_key_that_was_given() -> None:
+    keys: dict[str, Any] = {"data__train_files": "away.parquet", "trainer__max_steps": None}
+    assert "trainer.total_epochs" in converted("easyr1", **keys).having("refused")
+    older = converted("easyr1", **keys, trainer__total_episodes=15).having("refused")
+    assert "trainer.total_episodes" in older
+    assert "trainer.total_epochs" not in older
+
+
+@pytest.mark.parametrize(
+    ("threshold", "cap", "token_bounds"),
+    [(3, 3.0, None), ("3.0", 3.0, None), ("0.5_4.0", None, [0.5, 4.0])],
+)
+def test_verls_threshold_is_a_cap_or_two_bounds(
+    threshold: Any, cap: float | None, token_bounds: list[float] | None
+) -> None:
+    prefix = "algorithm__rollout_correction__rollout_is"
+    keys = {prefix: "token", f"{prefix}_threshold": threshold}
+    found = section(config_of("verl", **keys).algorithm.correction)
+    assert (found["weights"], found["cap"], found["token_bounds"]) == ("token", cap, token_bounds)
+
+
+@pytest.mark.parametrize("threshold", ["0.5_4.0", "half"])
+def test_verls_threshold_is_refused_under_its_own_key(threshold: str) -> None:
+    prefix = "algorithm__rollout_correction__rollout_is"
+    keys = {prefix: "sequence", f"{prefix}_threshold": threshold}
+    refused = converted("verl", **keys).having("refused")
+    assert {key for key in refused if "rollout_is" in key} == {
+        "algorithm.rollout_correction.rollout_is_threshold"
+    }
+
+
 def test_verls_reward_follows_from_the_rows_source(tmp_path: Path) -> None:
     def rows_of(*sources: str) -> str:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.parquet"
@@ -209,6 +240,10 @@ def test_verls_reward_follows_from_the_rows_source(tmp_path: Path) -> None:
     parquet.write_table(nested, tmp_path / "gsm8k.parquet")
     raw = converted("verl", data__train_files=str(tmp_path / "gsm8k.parquet"))
     assert "trimaran data prepare" in raw.having("refused")["data.prompt_key"]
+    unnamed = tmp_path / "mine.parquet"
+    parquet.write_table(pyarrow.table({"prompt": ["1 + 1?"], "answer": ["2"]}), unnamed)
+    text = converted("verl", data__train_files=str(unnamed)).having("refused")
+    assert "mine.parquet tells none: prepare it" in text["custom_reward_function.path"]
     # Without the file its name tells, as verl's preparation writes it.
     assert list(config_of("verl").reward.rules) == ["gsm8k"]
     assert (
