@@ -213,7 +213,7 @@ def test_verls_threshold_is_a_cap_or_two_bounds(
 @pytest.mark.parametrize("threshold", ["0.5_4.0", "half"])
 def test_verls_threshold_is_refused_under_its_own_key(threshold: str) -> None:
     prefix = "algorithm__rollout_correction__rollout_is"
-    keys = {prefix: "sequence", f"{prefix}_threshold": threshold}
+    keys: dict[str, Any] = {prefix: "sequence", f"{prefix}_threshold": threshold}
     refused = converted("verl", **keys).having("refused")
     assert {key for key in refused if "rollout_is" in key} == {
         "algorithm.rollout_correction.rollout_is_threshold"
