@@ -235,7 +235,7 @@ class RowSection(Section):
     task: Annotated[str, Field(min_length=1)] = "default"
     """Reward rules may be for some tasks only."""
     system: str | None = None
-    """A system message before every text prompt."""
+    """A system message before every prompt that has none of its own."""
 
 
 class DatasetSection(RowSection):

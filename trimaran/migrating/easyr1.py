@@ -135,8 +135,9 @@ def _system_prompt(value: Any, theirs: Theirs) -> Outcome:
     settings = {"data.system": value}
     if any(has_words_around(file) for file in paths_of(theirs["data.train_files"])):
         text = (
-            "the rows have words around their questions already, and this comes on top; prepare them with"
-            " `--template chat`, or leave it out with ~data.system_prompt"
+            "the rows have words around their questions already, and this comes on top, but where a row has a"
+            " system message of its own; prepare them with `--template chat`, or leave it out with"
+            " ~data.system_prompt"
         )
         return Outcome("noted", text, settings)
     return Outcome("mapped", "", settings)

@@ -586,14 +586,15 @@ def test_a_system_prompt_on_top_of_words_in_the_rows_is_told(tmp_path: Path) -> 
     rows, card = tmp_path / "train.jsonl", tmp_path / "train.card.json"
     rows.write_text("{}\n")
 
-    def fate_of(words: str) -> str:
-        template = {"before": "", "after": words, "system": None}
+    def fate_of(words: str, system: str | None = None) -> str:
+        template = {"before": "", "after": words, "system": system}
         card.write_text(json.dumps({"plan": {"template": template}}))
         made = converted("easyr1", data__train_files=str(rows), data__system_prompt="Think.")
         assert made.tree["data"]["system"] == "Think."
         return made.outcomes["data.system_prompt"].fate
 
     assert (fate_of(" Think first."), fate_of("")) == ("noted", "mapped")
+    assert fate_of("", system="Think first.") == "noted"
 
 
 @pytest.mark.parametrize(
