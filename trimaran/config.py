@@ -235,7 +235,7 @@ class RowSection(Section):
     task: Annotated[str, Field(min_length=1)] = "default"
     """Reward rules may be for some tasks only."""
     system: str | None = None
-    """A system message before every text prompt."""
+    """A system message before every prompt that has none of its own."""
 
 
 class DatasetSection(RowSection):
@@ -888,7 +888,9 @@ class ValidationSection(Section):
     """The run validates the weights that it begins with, model.path or trainer.load, and ends: nothing trains
     and no model is exported. Its one validation has `final_samples`."""
     every: Positive = 5
-    """Steps between validations; one more before the first step and at the end."""
+    """Steps between validations; one more at the end."""
+    before_train: bool = True
+    """One more before the first step."""
     samples: Samples = 4
     """Completions a prompt at `temperature`, on the way; 0 leaves only greedy."""
     final_samples: Samples = 16

@@ -118,6 +118,11 @@ def _update(step: Step) -> float:
     return step[GRADIENT] + step.values.get(OPTIMIZER, 0.0)
 
 
+def _none_beside_reference(step: Step) -> float:
+    """Raises KeyError where there is no reference."""
+    return min(0.0, step[REFERENCE])
+
+
 def _entropy(step: Step) -> float:
     return step.values.get(EXACT_ENTROPY, step[ENTROPY])
 
@@ -192,9 +197,18 @@ NAMES: tuple[Name, ...] = (
     ),
     _same(MINDSPEED, "timing/old_log_p", OLD, OLD_PASS),
     _same(MINDSPEED, "timing/reference_model", REFERENCE),
+    Name(
+        MINDSPEED,
+        "timing/non_overlap_reference_model",
+        (REFERENCE,),
+        "0: `timing/reference_model` has all of it. Theirs is 0 too where devices take turns, as the reference goes"
+        " before old_log_p there, and their sum of parts would have it twice",
+        _none_beside_reference,
+    ),
     _same(MINDSPEED, "timing/ref_onload", ONLOAD, "a part of the same"),
     _same(MINDSPEED, "timing/ref_offload", OFFLOAD, "a part of the same"),
     _same(MINDSPEED, "timing/adv", ADVANTAGES),
+    _same(MINDSPEED, "timing/non_overlap_adv", ADVANTAGES, "nothing runs beside it"),
     Name(MINDSPEED, "timing/update", (GRADIENT, OPTIMIZER), UPDATE, _update),
     _same(MINDSPEED, "timing/resharding_to_infer", SYNCING),
     _same(MINDSPEED, "timing/reshard_to_infer", SYNCING, "another name of the same in the guides"),
@@ -286,8 +300,6 @@ NAMES: tuple[Name, ...] = (
 )
 
 LEFT_OUT: Mapping[str, str] = {
-    "`timing/non_overlap_reference_model`, `timing/non_overlap_adv`": "nothing runs beside these parts: each would be"
-    " the whole of it, and MindSpeed-RL's sum would have the reference twice",
     "`timing_s/save_checkpoint`": "outside of a step here",
     "`critic/advantages/*`, `critic/returns/*`": "they stay in the trainer",
     "`critic/values/*`, `critic/vf_*`, `timing*/update_critic`": "there is no critic",

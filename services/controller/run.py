@@ -262,7 +262,8 @@ def _end_state(loop: Loop, goal: Goal) -> RunState:
 async def _train_and_validate(loop: Loop, run_id: str, store: Store) -> None:
     config, reporter, state = loop.config, loop.reporter, loop.ledger.state
     heldout_before = _heldout_key(run_id)
-    if state.step == 0 and await _asked(config, lambda: store.get(heldout_before)) is None:
+    is_asked = config.validation.before_train and state.step == 0
+    if is_asked and await _asked(config, lambda: store.get(heldout_before)) is None:
         await loop.validate(0, config.validation.final_samples)
         rewards = _rewards(reporter.validations.get(0))
         await _asked(config, lambda: store.put(heldout_before, rewards))

@@ -74,6 +74,12 @@ def test_a_folder_becomes_a_file_a_split_once(
     assert capsys.readouterr().out.count("is current; --overwrite makes it again") == 2
     assert main([*words, "--overwrite"]) == 0
     assert "5 rows of 6" in capsys.readouterr().out
+    assert main([*words, "--split", "train", "--hold-out", "2", "--keep", "labels"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path}/out/train.parquet: 3 rows of 6, 2 in train-held-out.parquet",
+        "  1 dropped: no answer (first: train.jsonl:6)",
+        "  --keep labels: no row has it",
+    ]
 
 
 def test_options_that_do_not_fit_are_refused(
@@ -88,6 +94,8 @@ def test_options_that_do_not_fit_are_refused(
     assert (tmp_path / "one.card.json").is_file()
     assert main([*words, str(tmp_path), "--max-prompt-tokens", "9"]) == 2
     assert "give --model FOLDER, whose tokenizer counts" in capsys.readouterr().err
+    assert main([*words, str(tmp_path), "--keep", "question", "--keep", "answer"]) == 2
+    assert "--keep answer: the file has a column of that name of its own" in capsys.readouterr().err
 
 
 def test_prompts_are_counted_by_the_models_tokenizer(

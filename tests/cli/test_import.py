@@ -126,7 +126,9 @@ def test_keys_that_a_file_must_have_are_counted(
     out = capsys.readouterr().out
     refused = [line for line in out.splitlines() if line.startswith("refused ")]
     assert all(" (their default): " in line for line in refused)
-    assert out.splitlines()[-1].endswith(f"defaults; {len(refused)} keys that it lacks are refused")
+    assert out.splitlines()[-1].endswith(
+        f"defaults; refused of what the file lacks: {len(refused)}"
+    )
 
 
 def test_what_our_own_check_finds_is_said(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:

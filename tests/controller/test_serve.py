@@ -474,6 +474,15 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     assert (folder / "timeline.png").stat().st_size > 0
 
 
+def test_a_run_begins_without_a_validation_where_none_is_asked_for(tmp_path: Path) -> None:
+    asyncio.run(serve(tmp_path, Pool(), validation={"before_train": False, "every": 2}))
+    rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "validation"] == [2, 4]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["heldout_before"] is None
+    assert summary["heldout_after"]
+
+
 def test_a_checkpoints_score_may_be_a_number_of_its_step(tmp_path: Path) -> None:
     pool = Pool()
     asyncio.run(serve(tmp_path, pool, best_by=REWARD_MEAN, best_mode="min"))

@@ -60,7 +60,8 @@ def test_a_prepared_file_is_what_a_run_reads(tmp_path: Path) -> None:
     suffix = ' Let\'s think step by step and output the final answer after "####".'
     assert first.messages == (Message("user", f"What is 0?{suffix}"),)
     assert (last.answer, last.extras) == ("1199", {"data_source": "openai/gsm8k", "level": "1199"})
-    assert card["rows"] == {"read": 1200, "written": 1200}
+    assert card["rows"] == {"read": 1200, "written": 1200, "held_out": 0}
+    assert card["absent"] == ["none"]
     assert parquet.ParquetFile(tmp_path / "out/train.parquet").num_row_groups == 3
     assert not list(tmp_path.glob("out/*.partial"))
 
@@ -69,7 +70,8 @@ def test_the_card_names_source_counts_and_dropped_rows(tmp_path: Path) -> None:
     rows = [gsm8k(1), {"question": "a"}, gsm8k(1), {"answer": "#### 2"}, {"question": "b"}]
     card = prepared(tmp_path, rows, replace(plan("gsm8k"), unique=True))
     assert card == json.loads((tmp_path / "out" / "train.card.json").read_text())
-    assert card["rows"] == {"read": 5, "written": 1}
+    assert card["rows"] == {"read": 5, "written": 1, "held_out": 0}
+    assert "absent" not in card
     assert card["dropped"] == [
         {"reason": "no answer", "rows": 2, "first": ["train.jsonl:2", "train.jsonl:5"]},
         {"reason": "a repetition", "rows": 1, "first": ["train.jsonl:3"]},
@@ -141,6 +143,7 @@ def test_held_out_rows_are_drawn_by_the_seed_and_in_one_file_only(
     assert texts(tmp_path, "train-held-out") == [str(n) for n in range(200) if n in chosen]
     assert texts(tmp_path) == [str(n) for n in range(200) if n not in chosen]
     assert set(card["files"]) == {"train.parquet", "train-held-out.parquet"}
+    assert card["rows"] == {"read": 200, "written": 180, "held_out": 20}
     with pytest.raises(InputError, match="--hold-out 200: train has 200 rows"):
         prepared(tmp_path, rows, plan("alpaca", hold_out=200))
 
@@ -170,6 +173,29 @@ def test_images_are_brought_into_the_file_and_bad_ones_dropped(tmp_path: Path) -
     dataset = Dataset(section, ImageSizes(1, 10**6, 28))
     assert [len(dataset[n].messages[0].images) for n in range(2)] == [1, 0]
     assert dataset[0].messages[0].text.startswith("How wide? <image> You FIRST think")
+
+
+@pytest.mark.parametrize("hold_out", [0, 2])
+def test_a_file_has_the_columns_that_its_rows_have(tmp_path: Path, hold_out: int) -> None:
+    """An empty column of images would make a dataset of text one that a model for text cannot take."""
+
+    def columns(rows: list[dict[str, Any]]) -> list[list[str]]:
+        card = prepared(tmp_path, rows, plan("chat", hold_out=hold_out, keep=("asked",)))
+        files = [parquet.ParquetFile(tmp_path / "out" / name) for name in card["files"]]
+        held_out = [file.metadata.num_rows for file in files][1:]
+        assert files[0].metadata.num_rows == len(rows) - sum(held_out)
+        return [file.schema_arrow.names for file in files]
+
+    text: dict[str, Any] = {"prompt": [{"role": "user", "content": "Q"}], "answer": "1"}
+    num_files = 1 + bool(hold_out)
+    assert columns([text] * 4) == [["prompt", "answer", "asked"]] * num_files
+    of_verl = {**text, "data_source": "openai/gsm8k"}
+    wanted = ["prompt", "answer", "data_source", "asked"]
+    assert columns([text, text, text, of_verl]) == [wanted] * num_files
+    (tmp_path / "1.png").write_bytes(png(280, 280))
+    seen = {**text, "images": ["1.png"]}
+    wanted = ["prompt", "answer", "images", "asked"]
+    assert columns([text, text, text, seen]) == [wanted] * num_files
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "json"])

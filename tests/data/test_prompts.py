@@ -50,9 +50,16 @@ def test_jsonl_rows_become_prompts(tmp_path: Path) -> None:
         "3",
         {"level": "easy"},
     )
-    assert second.messages == (Message("user", "2 + 2?"),)
+    assert second.messages == (Message("system", "Be brief."), Message("user", "2 + 2?"))
     assert (second.answer, second.extras) == ("4", {"weights": "[1, 2]"})
     assert [rows[place] for place in range(len(rows))] == [first, second]
+
+
+def test_a_row_keeps_a_system_message_of_its_own(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 1?"}]
+    path = write_jsonl(tmp_path / "train.jsonl", [{"prompt": messages, "answer": 2}])
+    [prompt] = dataset(path, system="Be brief.").texts()
+    assert prompt.messages == (Message("system", "Add."), Message("user", "1 + 1?"))
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, Any]]:

@@ -19,7 +19,6 @@ FUNCTIONS = {
     "mindspeed-rl": "reward_of_verl.py",
 }
 """A model without any skill gets 0 of each published rule. This one beside it tells its answers apart."""
-EACH_TIME = ("verl-gsm8k", "easyr1-geo3k")
 UPDATES = {"verl": 4, "easyr1": 4, "mindspeed-rl": 1}
 """Of a step, as published."""
 TEMPLATES = {"verl-gsm8k": "output the final answer after"}
@@ -31,13 +30,7 @@ def models(tmp_path_factory):
     return write_models(tmp_path_factory.mktemp("models"))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name in EACH_TIME else pytest.param(name, marks=pytest.mark.thorough)
-        for name in EXAMPLES
-    ],
-)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_of_theirs_trains_here(name, tmp_path, models):
     example = EXAMPLES[name]
     example.prepare(tmp_path)

@@ -9,9 +9,7 @@ from tests.e2e import colours, runs
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
-@pytest.mark.parametrize(
-    "family", ["qwen2_5_vl", pytest.param("qwen3_vl", marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl"])
 def test_a_policy_learns_to_look_at_the_image(tmp_path, family):
     path = colours.write_task(tmp_path, family, weight_sync={"sample_share": 1.0})
     code, output = runs.train(path, run_folder_parent=tmp_path)
@@ -34,7 +32,6 @@ def test_a_policy_learns_to_look_at_the_image(tmp_path, family):
     assert runs.survivors(tmp_path) == []
 
 
-@pytest.mark.thorough
 def test_a_model_with_experts_goes_the_whole_way(tmp_path):
     """Learning is shown by the others: this one takes three steps."""
     sections = {"run": {"steps": 3}, "validation": {"every": 3}}

@@ -75,11 +75,7 @@ class Seen:
 
 @pytest.fixture(
     scope="module",
-    params=[
-        "qwen2_5_vl",
-        "qwen3_vl",
-        pytest.param("qwen3_vl_moe", marks=pytest.mark.thorough),
-    ],
+    params=["qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"],
 )
 def seen(request, tmp_path_factory):
     found = Seen(request.param, tmp_path_factory.mktemp(request.param))

@@ -102,6 +102,8 @@ def test_mindspeeds_law_of_a_steps_time(values: dict[str, float]) -> None:
     for part, (mindspeed, verl) in THEIRS.items():
         has_part = f"trainer/part/{part}/seconds" in values
         assert (mindspeed in named, verl in named) == (has_part, has_part)
+    assert ("timing/non_overlap_reference_model" in named) == ("timing/reference_model" in named)
+    assert named.get("timing/non_overlap_adv") == named.get("timing/adv")
     assert named["timing/non_overlap_rule_reward"] <= named["timing/rule_reward"] * (1 + 1e-9)
 
 

@@ -15,7 +15,7 @@ from services.rollout.images import check_image_tokens
 from trimaran.cli.pictures import picture, shows_pictures
 from trimaran.config import RunConfig, load_config, parse_config, resolve_tree
 from trimaran.data.make_row import CountTokens, Plan
-from trimaran.data.prepare import CardTree, is_current, prepare
+from trimaran.data.prepare import CardTree, held_out_path, is_current, prepare
 from trimaran.data.prompts import (
     Dataset,
     ImageLimits,
@@ -82,6 +82,10 @@ def _plan(options: argparse.Namespace) -> Plan:
         )
     recipe = RECIPES[options.name]
     recipe = replace(recipe, keys=mapped(recipe, options.map))
+    if taken := sorted(set(options.keep) & set(recipe.columns)):
+        raise InputError(
+            f"--keep {taken[0]}: the file has a column of that name of its own; rename the source's"
+        )
     return Plan(
         recipe,
         TEMPLATES[options.template or recipe.template],
@@ -114,9 +118,13 @@ def _targets(sources: Sequence[Source], output: Path) -> Iterator[tuple[Source, 
 def _describe(path: Path, card: CardTree) -> Iterator[str]:
     tokens = card.get("tokens")
     lengths = f"; {tokens['min']} to {tokens['max']} tokens" if tokens else ""
-    yield f"{path}: {card['rows']['written']} rows of {card['rows']['read']}{lengths}"
+    rows = card["rows"]
+    held_out = f", {rows['held_out']} in {held_out_path(path).name}" if rows["held_out"] else ""
+    yield f"{path}: {rows['written']} rows of {rows['read']}{held_out}{lengths}"
     for dropped in card["dropped"]:
         yield f"  {dropped['rows']} dropped: {dropped['reason']} (first: {dropped['first'][0]})"
+    for name in card.get("absent", ()):
+        yield f"  --keep {name}: no row has it"
 
 
 def read_config(named: str, overrides: Sequence[str]) -> RunConfig:

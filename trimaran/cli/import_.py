@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import yaml
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.migrating.conversion import Conversion, System, convert
+from trimaran.migrating.dataset_files import DATASET_FILES, prepare_command
 from trimaran.migrating.files import SCRIPTS, read_given, read_tree
 from trimaran.migrating.rows import FATES, Fate
 from trimaran.migrating.systems import SYSTEMS, recognize
@@ -25,10 +26,12 @@ def import_run(name: str, file: str, overrides: Sequence[str], output: str) -> i
     """Returns 2, and writes nothing, where a key is refused or unknown. Of our keys `overrides` may give
     run.pools: how many devices each pool has follows from it. The last line that it prints counts the keys."""
     system, target = SYSTEMS[name], Path(output)
-    if target.exists():
-        raise InputError(f"{target}: is there already; name another file with -o")
     ours = [word for word in overrides if word.startswith(f"{POOLS}=")]
     given = read_given(Path(file), [word for word in overrides if word not in ours])
+    if system.name == DATASET_FILES.name and DATASET_FILES.is_mine(list(given.values)):
+        return _tell_preparation(given.values)
+    if target.exists():
+        raise InputError(f"{target}: is there already; name another file with -o")
     if not system.is_mine(list(given.values)):
         _refuse_other(file, system, list(given.values))
     made = convert(system, given.values, _in_turns(ours))
@@ -38,6 +41,18 @@ def import_run(name: str, file: str, overrides: Sequence[str], output: str) -> i
         return _write(target, made, _header(system, file, overrides, made))
     finally:
         print(_counts(system, made))
+
+
+def _tell_preparation(given: Mapping[str, Any]) -> int:
+    """Of a file that says how rows are prepared: the command that does it. Returns 2 where a key is refused."""
+    made = convert(DATASET_FILES, given)
+    for line in _summary(made, ()):
+        print(line)
+    if _faults(made):
+        print(f"error: give other values as key=value ({DOCUMENT})", file=sys.stderr)
+        return 2
+    print(f"it says how rows are prepared; here that is: {prepare_command(made.tree)}")
+    return 0
 
 
 def _write(target: Path, made: Conversion, header: Iterator[str]) -> int:
@@ -69,9 +84,15 @@ def refuse_theirs(path: str) -> None:
     file = Path(path)
     is_script = file.suffix in SCRIPTS and file.is_file()
     try:
-        system = None if is_script else recognize(read_tree(file) or ())
+        keys = () if is_script else tuple(map(str, read_tree(file) or ()))
     except InputError:
         return  # who reads it says what is wrong
+    if DATASET_FILES.is_mine(keys):
+        raise InputError(
+            f"{path}: says how MindSpeed-RL prepares a dataset, and is no run; go on with: trimaran import"
+            f" {DATASET_FILES.name} {path}"
+        )
+    system = recognize(keys)
     if not is_script and system is None:
         return
     with suppress(InputError):  # the import says what is wrong
@@ -120,7 +141,7 @@ def _counts(system: System, made: Conversion) -> str:
     words = {"noted": "mapped with a note"}
     counts = ", ".join(f"{made.counts[fate]} {words.get(fate, fate)}" for fate in FATES)
     refused = len(made.having("refused").keys() - made.given)
-    more = f"; {refused} keys that it lacks are refused" if refused else ""
+    more = f"; refused of what the file lacks: {refused}" if refused else ""
     return (
         f"{len(made.given)} keys: {counts}, {len(made.unknown)} unknown;"
         f" {made.num_defaults} settings more are {system.title}'s defaults{more}"

@@ -96,6 +96,7 @@ IMPORT_EXAMPLES = """\
 FILE is a YAML file, the .hydra/config.yaml that a run of verl has written, or a script that starts
 verl or EasyR1. Words behind it set their keys; ~key takes one away. docs/migrating.md says what becomes
 of each key.
+Of MindSpeed-RL's files of configs/datasets it prints the `trimaran data prepare` that does the same.
 examples:
   trimaran import easyr1 examples/config.yaml data.train_files=geo3k.parquet trainer.max_steps=120 -o run.yaml
   trimaran import verl run_qwen2-7b.sh actor_rollout_ref.rollout.n=8 -o run.yaml

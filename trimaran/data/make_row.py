@@ -35,7 +35,7 @@ class Plan:
     """With it the chat template is asked for thinking or for none where tokens are counted; the file is the
     same."""
     keep: tuple[str, ...] = ()
-    """Further columns that the file gets, as texts."""
+    """Further columns that the file gets, as texts; none of recipe.columns."""
     unique: bool = False
     max_tokens: int | None = None
     """A longer prompt is dropped."""
@@ -50,6 +50,11 @@ class Plan:
     """Rows that are drawn for a second file."""
     seed: int = 1
     """Which ones."""
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Columns of the source that the file gets."""
+        return (*self.recipe.keep, *self.keep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,7 @@ def make_row(row: SourceRow, plan: Plan, count: CountTokens | None) -> Made:
             raise DroppedError(f"a prompt of more than {plan.max_tokens} tokens")
     except DroppedError as dropped:
         return Made(row.place, None, str(dropped))
-    kept = {name: _as_text(find(row.values, name)) for name in plan.keep}
+    kept = {name: _as_text(find(row.values, name)) for name in plan.kept}
     return Made(row.place, {**columns, **kept}, tokens=tokens)
 
 

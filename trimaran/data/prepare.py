@@ -41,6 +41,11 @@ class Counts:
 
     read: int = 0
     written: int = 0
+    held_out: int = 0
+    images: int = 0
+    """Of all rows of both files."""
+    absent: set[str] = field(default_factory=set[str])
+    """Columns to keep that no row has had so far."""
     dropped: Counter[str] = field(default_factory=Counter[str])
     rows: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """Reason -> the first NAMED_ROWS places."""
@@ -64,7 +69,7 @@ def prepare(
 
     Raises InputError where nothing is left, or a file cannot be read or written.
     """
-    counts = Counts()
+    counts = Counts(absent=set(plan.kept))
     files = [path] + ([held_out_path(path)] if plan.hold_out else [])
     made = _unique(_make(source, plan, make_counter, workers), plan.unique)
     kept = (one.columns for one in _kept(made, counts))
@@ -72,9 +77,12 @@ def prepare(
     with told(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if plan.hold_out:
-            counts.written = _write_both(path, rows, plan, source.name)
+            counts.written, counts.held_out = _write_both(path, rows, plan, source.name)
         else:
             counts.written = _write(path, rows)
+        if counts.written and (empty := _empty(plan, counts)):
+            for file in files:
+                _drop_columns(file, empty)
     if not counts.written:
         path.unlink(missing_ok=True)
         reasons = "; ".join(f"{number} {text}" for text, number in counts.dropped.most_common(3))
@@ -180,6 +188,8 @@ def _kept(made: Iterable[Made], counts: Counts) -> Iterator[Made]:
             continue
         if one.tokens is not None:
             counts.tokens.append(one.tokens)
+        counts.images += len(one.columns.get("images", ()))
+        counts.absent = {name for name in counts.absent if one.columns[name] is None}
         yield one
 
 
@@ -190,14 +200,16 @@ def _draw(length: int, plan: Plan, name: str) -> set[int]:
     return set(rng.sample(range(length), plan.hold_out))
 
 
-def _write_both(path: Path, rows: Iterable[Mapping[str, Any]], plan: Plan, name: str) -> int:
-    """Into a file of all rows first: which are drawn depends on how many they are. Returns how many are
-    not held out."""
+def _write_both(
+    path: Path, rows: Iterable[Mapping[str, Any]], plan: Plan, name: str
+) -> tuple[int, int]:
+    """Into a file of all rows first: which are drawn depends on how many they are. Returns how many rows
+    `path` has, and how many are held out."""
     whole = path.with_name(f"{path.name}.whole.partial")
     try:
         chosen = _draw(_write(whole, rows), plan, name)
-        _write(held_out_path(path), (row for n, row in _read(whole) if n in chosen))
-        return _write(path, (row for n, row in _read(whole) if n not in chosen))
+        held_out = _write(held_out_path(path), (row for n, row in _read(whole) if n in chosen))
+        return _write(path, (row for n, row in _read(whole) if n not in chosen)), held_out
     finally:
         whole.unlink(missing_ok=True)
 
@@ -222,6 +234,21 @@ def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
                 number += len(group)
                 group = list(islice(rows, size))
         return number
+
+
+def _empty(plan: Plan, counts: Counts) -> set[str]:
+    """Columns that no row of either file has, and that nobody asked for by name."""
+    images = {"images"} & set(plan.recipe.columns) if not counts.images else set[str]()
+    return images | counts.absent.difference(plan.keep)
+
+
+def _drop_columns(path: Path, names: set[str]) -> None:
+    with parquet().ParquetFile(path) as file, _beside(path) as partial:
+        fields = [field for field in file.schema_arrow if field.name not in names]
+        schema = pyarrow().schema(fields)
+        with parquet().ParquetWriter(partial, schema) as writer:
+            for batch in file.iter_batches(GROUP_ROWS, columns=schema.names):
+                writer.write_batch(batch)
 
 
 @contextmanager
@@ -251,12 +278,14 @@ def _card(source: Source, plan: Plan, counts: Counts, files: Sequence[Path]) -> 
         "source": source.describe(),
         "plan": _plan_tree(plan),
         "files": {path.name: digest_of(path) for path in files},
-        "rows": {"read": counts.read, "written": counts.written},
+        "rows": {"read": counts.read, "written": counts.written, "held_out": counts.held_out},
         "dropped": [
             {"reason": reason, "rows": number, "first": counts.rows[reason]}
             for reason, number in counts.dropped.most_common()
         ],
     }
+    if absent := counts.absent.intersection(plan.keep):
+        card["absent"] = sorted(absent)
     if tokens:
         card["tokens"] = {
             "min": tokens[0],

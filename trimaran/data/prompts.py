@@ -261,15 +261,22 @@ def _missing(place: str, key: str, setting: str, row: Mapping[str, Any]) -> str:
 
 def _messages(place: str, value: Any, section: DatasetSection) -> tuple[Message, ...]:
     if isinstance(value, str) and value:
-        system = (Message("system", section.system),) if section.system is not None else ()
-        return (*system, Message("user", value))
+        return _with_system((Message("user", value),), section.system)
     if isinstance(value, list) and value and all(map(_is_message, cast(list[Any], value))):
         items = cast(list[dict[str, str]], value)
-        return tuple(Message(item["role"], item["content"]) for item in items)
+        messages = tuple(Message(item["role"], item["content"]) for item in items)
+        return _with_system(messages, section.system)
     raise InputError(
         f"{place}: {section.prompt_key!r} must be a text or a list of"
         ' {"role": text, "content": text} messages, and not empty'
     )
+
+
+def _with_system(messages: tuple[Message, ...], system: str | None) -> tuple[Message, ...]:
+    """`system` goes before messages that have none of their own."""
+    if system is None or any(message.role == "system" for message in messages):
+        return messages
+    return (Message("system", system), *messages)
 
 
 def _is_message(item: Any) -> bool:

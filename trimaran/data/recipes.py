@@ -38,6 +38,15 @@ class Recipe:
     """The answer is what follows the last of these marks."""
     unique: bool = False
     """Rows with the same prompt and answer are repetitions."""
+    keep: tuple[str, ...] = ()
+    """Further columns that the file gets where the source has them."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of the file that is made, without those that are kept."""
+        source = ("data_source",) if self.data_source else ()
+        images = ("images",) if self.keys.get("images") else ()
+        return ("prompt", "answer", *source, *images)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +93,8 @@ RECIPES = {
             "messages": ["messages", "prompt"],
             "response": ["answer", "reward_model.ground_truth"],
             "images": ["images", "image"],
-        }
+        },
+        keep=("data_source",),  # verl's rewards go by it
     ),
 }
 

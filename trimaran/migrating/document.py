@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trimaran.migrating.conversion import System
+from trimaran.migrating.dataset_files import DATASET_FILES
 from trimaran.migrating.guides import LAUNCHING, SWITCHES, Replaced
 from trimaran.migrating.rows import Row
 from trimaran.migrating.systems import SYSTEMS
@@ -98,6 +99,15 @@ turns, and with `log_max_throughput` takes the longest answer's length for all; 
 our `controller/step/tokens_per_second_per_device`."""
 
 
+PREPARATION = """\
+
+## MindSpeed-RL's datasets
+
+A file of its `configs/datasets` says how rows are prepared. `trimaran import mindspeed-rl configs/datasets/math_17k.yaml` prints the
+`trimaran data prepare` that does the same; words behind the file set its keys (`input=FILE`). Rows stay rows here, in Parquet:
+`megatron_training.data_path` of the run's import is that file."""
+
+
 def markdown() -> Iterator[str]:
     """The lines of docs/migrating.md."""
     yield from HEAD.splitlines()
@@ -106,6 +116,8 @@ def markdown() -> Iterator[str]:
     yield from _figures()
     for system in SYSTEMS.values():
         yield from _system(system)
+    yield from PREPARATION.splitlines()
+    yield from _table(DATASET_FILES)
 
 
 def _replaced(title: str, table: Sequence[Replaced]) -> Iterator[str]:
@@ -141,6 +153,10 @@ def _system(system: System) -> Iterator[str]:
     always = ", ".join(f"`{key}: {value}`" for key, value in system.always.items())
     yield f"`trimaran import {system.name}`. Always: {always}, because it has no such correction unless a key says so."
     yield "A key that ends in `.*` stands for all below it that have no row of their own."
+    yield from _table(system)
+
+
+def _table(system: System) -> Iterator[str]:
     yield ""
     yield "| key | default | becomes | how |"
     yield "|---|---|---|---|"

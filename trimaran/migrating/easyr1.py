@@ -26,7 +26,6 @@ from trimaran.migrating.rows import (
 from trimaran.migrating.rows_file import column_names, has_template, has_words_around
 from trimaran.migrating.shared import (
     ALL_PROMPTS,
-    BEFORE,
     LOGGED_TEXT,
     MEGATRON,
     MEMORY,
@@ -62,7 +61,6 @@ from trimaran.migrating.shared import (
     top_k_of_validation,
     top_p_of_validation,
     updates_of,
-    validates_before,
     validates_only,
     whole,
 )
@@ -77,9 +75,20 @@ PROMPTS = {"math": "think_boxed", "r1v": "r1v", "dapo": "dapo"}
 
 
 def _steps(theirs: Theirs) -> Outcome:
-    epochs = theirs.given.get("trainer.total_episodes", theirs["trainer.total_epochs"])
+    older = theirs["trainer.total_episodes"]
+    epochs = theirs["trainer.total_epochs"] if older is None else older
     batch, files = theirs["data.rollout_batch_size"], theirs["data.train_files"]
     return steps_of(theirs["trainer.max_steps"], epochs, batch, files, "trainer.max_steps")
+
+
+def _of_older_name(value: Any, theirs: Theirs) -> Outcome:
+    return Outcome("ignored", "not set") if value is None else _steps(theirs)
+
+
+def _of_epochs(value: Any, theirs: Theirs) -> Outcome:
+    if theirs["trainer.total_episodes"] is not None:
+        return Outcome("ignored", "trainer.total_episodes goes before it")
+    return _steps(theirs)
 
 
 def _num_steps(theirs: Theirs) -> int | None:
@@ -126,8 +135,9 @@ def _system_prompt(value: Any, theirs: Theirs) -> Outcome:
     settings = {"data.system": value}
     if any(has_words_around(file) for file in paths_of(theirs["data.train_files"])):
         text = (
-            "the rows have words around their questions already, and this comes on top; prepare them with"
-            " `--template chat`, or leave it out with ~data.system_prompt"
+            "the rows have words around their questions already, and this comes on top, but where a row has a"
+            " system message of its own; prepare them with `--template chat`, or leave it out with"
+            " ~data.system_prompt"
         )
         return Outcome("noted", text, settings)
     return Outcome("mapped", "", settings)
@@ -630,9 +640,15 @@ ROWS: tuple[Row, ...] = (
         "run.steps",
         15,
         "x (rows // data.rollout_batch_size)",
-        lambda value, theirs: _steps(theirs),
+        _of_epochs,
     ),
-    part("trainer.total_episodes", "trainer.total_epochs", None, "its older name"),
+    own(
+        "trainer.total_episodes",
+        "run.steps",
+        None,
+        "the older name of total_epochs, before which it goes",
+        _of_older_name,
+    ),
     part("trainer.max_steps", "trainer.total_epochs", None, "run.steps; goes before total_epochs"),
     same(
         "trainer.project_name", "metrics.project", "easy_r1", "other characters: `-`", project_name
@@ -665,7 +681,7 @@ ROWS: tuple[Row, ...] = (
     part("trainer.max_try_make_batch", "algorithm.online_filtering", 20),
     ignored("trainer.critic_warmup", NO_CRITIC, 0),
     own("trainer.val_freq", "validation.every", -1, "-1: at the end alone", _validate_every),
-    own("trainer.val_before_train", "", True, BEFORE, validates_before),
+    same("trainer.val_before_train", "validation.before_train", True, to=is_on),
     own("trainer.val_only", "validation.only", False, VALIDATES_ONLY, validates_only),
     own("trainer.val_generations_to_log", "validation.logged", 0, LOGGED_TEXT, logged),
     own(

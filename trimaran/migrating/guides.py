@@ -75,8 +75,8 @@ LAUNCHING: tuple[Replaced, ...] = (
         "`trimaran data prepare geo3k`",
     ),
     Replaced(
-        "`preprocess_data.sh math_17k` and its keys `input`, `handler_name`, `prompt_type`, `map_keys`, `output_prefix`, `workers`, `seq_length`, `dataset_additional_keys`, …",
-        "`trimaran data prepare`: rows stay rows, in Parquet; all their columns are kept",
+        "`preprocess_data.sh math_17k`, and the keys of `configs/datasets/math_17k.yaml`",
+        "`trimaran data prepare`; `trimaran import mindspeed-rl math_17k.yaml` prints its words, and the [keys](#mindspeed-rls-datasets) have a table",
     ),
     Replaced(
         "`ckpt_convert_*_hf2mcore.sh`, `convert_ckpt.py --load-model-type hf --target-tensor-parallel-size …`",

@@ -132,7 +132,8 @@ def _data(value: Any, theirs: Theirs) -> Outcome:
         return Outcome(
             "refused",
             "theirs is the prefix of a Megatron data set: prepare the file that its `input` names with"
-            f" `trimaran data prepare`, and give {MEGATRON_TRAINING}.data_path=FILE.parquet",
+            " `trimaran data prepare` (`trimaran import mindspeed-rl` prints the words for its file of"
+            f" configs/datasets), and give {MEGATRON_TRAINING}.data_path=FILE.parquet",
         )
     return data_file("data.train", f"{MEGATRON_TRAINING}.data_path")(value, theirs)
 
@@ -290,7 +291,8 @@ def _load(value: Any, theirs: Theirs) -> Outcome:
     return Outcome(
         "refused",
         "with finetune: false a run of theirs goes on, and their checkpoints are not read: convert one to"
-        " a Hugging Face folder, give it as tokenizer_name_or_path, and set finetune=true",
+        " a Hugging Face folder, give it as tokenizer_name_or_path, and set finetune=true. A run of ours goes on by `trimaran"
+        " train --resume RUN`",
     )
 
 
@@ -583,7 +585,10 @@ ROWS: tuple[Row, ...] = (
         same("megatron_training.moe_z_loss_coeff", "trainer.router.z_loss", None, to=real),
         ignored("megatron_training.model", "the model is what the config.json of its folder says"),
         ignored("megatron_training.seq_length", f"{RL}.max_prompt_length bounds prompts"),
-        ignored("megatron_training.dataset_additional_keys", "all columns of a row are kept"),
+        ignored(
+            "megatron_training.dataset_additional_keys",
+            "the file has the answer, and what `trimaran data prepare --keep` names",
+        ),
         ignored(
             "megatron_training.full_shuffle_instruction_dataset",
             "data.shuffle is of the whole file",

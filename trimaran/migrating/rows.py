@@ -16,7 +16,7 @@ FATES: tuple[Fate, ...] = ("mapped", "noted", "ignored", "refused")
 class Outcome:
     """What becomes of one value.
 
-    Example: Outcome("noted", "validated before the first step all the same", {"validation.every": 5})
+    Example: Outcome("noted", "there never; here once, at the end", {"validation.every": 100})
     """
 
     fate: Fate

@@ -47,9 +47,8 @@ def has_template(path: str, name: str) -> bool:
 
 
 def has_words_around(path: str) -> bool:
-    """Whether the card says that it put any words around them."""
-    template = _template(path) or {}
-    return bool(template.get("before") or template.get("after"))
+    """Whether the card says that it put any words around them, or a system message before them."""
+    return any((_template(path) or {}).values())
 
 
 def _template(path: str) -> dict[str, Any] | None:

@@ -346,15 +346,8 @@ ONCE = (
     " runs in each pass, as gradients go through it"
 )
 WHOLE = "answers are drawn from the whole distribution, which the loss takes as given"
-BEFORE = "held-out prompts are answered before the first step and at the end"
 NO_CRITIC = "there is no critic here"
 MEGATRON = "the trainer is Megatron's"
-
-
-def validates_before(value: Any, theirs: Theirs) -> Outcome:
-    if is_on(value):
-        return Outcome("ignored", BEFORE)
-    return Outcome("noted", "held-out prompts are answered before the first step all the same")
 
 
 def hosts(value: Any, theirs: Theirs) -> Outcome:

@@ -27,7 +27,6 @@ from trimaran.migrating.rows import (
     told,
 )
 from trimaran.migrating.shared import (
-    BEFORE,
     HERE,
     LOGGED_TEXT,
     MEGATRON,
@@ -51,7 +50,6 @@ from trimaran.migrating.shared import (
     run_name,
     top_k_of_validation,
     top_p_of_validation,
-    validates_before,
     validates_only,
     whole,
 )
@@ -221,11 +219,12 @@ ROWS: tuple[Row, ...] = (
         "null → weights: none; token, sequence; bypass_mode → old: rollout",
         to.correction,
     ),
-    part(
+    own(
         "algorithm.rollout_correction.rollout_is_threshold",
-        "algorithm.rollout_correction.rollout_is",
+        "algorithm.correction.cap, algorithm.correction.token_bounds",
         2.0,
-        "algorithm.correction.cap",
+        "a number → cap; `low_high`, of the weights of tokens → token_bounds",
+        to.correction_bounds,
     ),
     part(
         "algorithm.rollout_correction.bypass_mode", "algorithm.rollout_correction.rollout_is", False
@@ -931,7 +930,7 @@ ROWS: tuple[Row, ...] = (
         "-1: at the end alone",
         lambda value, theirs: every(value, "validation.every", to.num_steps(theirs)),
     ),
-    own("trainer.val_before_train", "", True, BEFORE, validates_before),
+    same("trainer.val_before_train", "validation.before_train", True, to=is_on),
     own("trainer.val_only", "validation.only", False, VALIDATES_ONLY, validates_only),
     own("trainer.log_val_generations", "validation.logged", 0, LOGGED_TEXT, logged),
     ignored("trainer.validation_data_dir", "samples/ holds all answers to held-out prompts"),

@@ -262,9 +262,27 @@ def correction(value: Any, theirs: Theirs) -> Outcome:
         return Outcome("ignored", "none")
     if value not in ("token", "sequence"):
         return Outcome("refused", "give token, sequence or null")
-    cap = float(theirs["algorithm.rollout_correction.rollout_is_threshold"])
-    weights = {"algorithm.correction.weights": value, "algorithm.correction.cap": cap}
-    return Outcome("mapped", "", weights)
+    return Outcome("mapped", "", {"algorithm.correction.weights": value})
+
+
+def correction_bounds(value: Any, theirs: Theirs) -> Outcome:
+    """A number truncates weights; of "low_high" those outside become 0 (rollout_corr_helper.py)."""
+    weights = correction(theirs["algorithm.rollout_correction.rollout_is"], theirs).settings.get(
+        "algorithm.correction.weights"
+    )
+    if weights is None:
+        return Outcome("ignored", "no weights")
+    low, _, high = str(value).rpartition("_")
+    if not low:
+        return Outcome("mapped", "", {"algorithm.correction.cap": float(value)})
+    if weights == "sequence":
+        return Outcome(
+            "refused",
+            "two bounds are of a token's weight here; give one number, which truncates the weight of a"
+            " sequence, or set algorithm.correction.geometric_bounds in the run",
+        )
+    bounds = {"algorithm.correction.token_bounds": [float(low), float(high)]}
+    return Outcome("mapped", "", {"algorithm.correction.cap": None, **bounds})
 
 
 def filtering(value: Any, theirs: Theirs) -> Outcome:
@@ -460,11 +478,14 @@ def reward(value: Any, theirs: Theirs) -> Outcome:
 def _by_folder(file: str) -> Outcome:
     for part_of_it in reversed(Path(file).with_suffix("").parts):
         if rule := FOLDERS.get(part_of_it):
-            text = f"verl chooses it by the rows' data_source; {file} is not here, so its name tells: {rule}"
+            text = f"verl chooses it by the rows' data_source; {file} tells none, so its name does: {rule}"
             return Outcome("noted", text, {"reward.rules": {rule: 1.0}})
+    why, remedy = "is not here", "bring it"
+    if Path(file).is_file():
+        why, remedy = "tells none", "prepare it with `--keep data_source`"
     return Outcome(
         "refused",
-        f"verl chooses the reward by the rows' data_source, and {file} is not here: bring it, or give"
+        f"verl chooses the reward by the rows' data_source, and {file} {why}: {remedy}, or give"
         " custom_reward_function.path=FILE.py",
     )
 
@@ -509,6 +530,7 @@ OVERLONG = (
 """Where the penalty of long answers stands."""
 PREPARED = (
     "verl's own files hold the answer in reward_model.ground_truth, where a run looks for a column: `trimaran"
-    " data prepare` makes a file with the columns prompt and answer of it; give data.train_files=FILE"
+    " data prepare chat --from FILE` makes a file with the columns prompt and answer of it; give"
+    " data.train_files=FILE"
 )
 EXPERTS_OF_A_REPLICA = "experts of a replica are split by rollout.tensor_parallel alone"

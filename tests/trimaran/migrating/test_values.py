@@ -189,6 +189,37 @@ def test_steps_follow_from_the_rows(tmp_path: Path) -> None:
     assert config.run.checkpoint_every == config.validation.every == 120
 
 
+def test_steps_that_cannot_be_counted_are_refused_under_the_key_that_was_given() -> None:
+    keys: dict[str, Any] = {"data__train_files": "away.parquet", "trainer__max_steps": None}
+    assert "trainer.total_epochs" in converted("easyr1", **keys).having("refused")
+    older = converted("easyr1", **keys, trainer__total_episodes=15).having("refused")
+    assert "trainer.total_episodes" in older
+    assert "trainer.total_epochs" not in older
+
+
+@pytest.mark.parametrize(
+    ("threshold", "cap", "token_bounds"),
+    [(3, 3.0, None), ("3.0", 3.0, None), ("0.5_4.0", None, [0.5, 4.0])],
+)
+def test_verls_threshold_is_a_cap_or_two_bounds(
+    threshold: Any, cap: float | None, token_bounds: list[float] | None
+) -> None:
+    prefix = "algorithm__rollout_correction__rollout_is"
+    keys = {prefix: "token", f"{prefix}_threshold": threshold}
+    found = section(config_of("verl", **keys).algorithm.correction)
+    assert (found["weights"], found["cap"], found["token_bounds"]) == ("token", cap, token_bounds)
+
+
+@pytest.mark.parametrize("threshold", ["0.5_4.0", "half"])
+def test_verls_threshold_is_refused_under_its_own_key(threshold: str) -> None:
+    prefix = "algorithm__rollout_correction__rollout_is"
+    keys: dict[str, Any] = {prefix: "sequence", f"{prefix}_threshold": threshold}
+    refused = converted("verl", **keys).having("refused")
+    assert {key for key in refused if "rollout_is" in key} == {
+        "algorithm.rollout_correction.rollout_is_threshold"
+    }
+
+
 def test_verls_reward_follows_from_the_rows_source(tmp_path: Path) -> None:
     def rows_of(*sources: str) -> str:
         path = tmp_path / f"{len(list(tmp_path.iterdir()))}.parquet"
@@ -209,6 +240,10 @@ def test_verls_reward_follows_from_the_rows_source(tmp_path: Path) -> None:
     parquet.write_table(nested, tmp_path / "gsm8k.parquet")
     raw = converted("verl", data__train_files=str(tmp_path / "gsm8k.parquet"))
     assert "trimaran data prepare" in raw.having("refused")["data.prompt_key"]
+    unnamed = tmp_path / "mine.parquet"
+    parquet.write_table(pyarrow.table({"prompt": ["1 + 1?"], "answer": ["2"]}), unnamed)
+    text = converted("verl", data__train_files=str(unnamed)).having("refused")
+    assert "mine.parquet tells none: prepare it" in text["custom_reward_function.path"]
     # Without the file its name tells, as verl's preparation writes it.
     assert list(config_of("verl").reward.rules) == ["gsm8k"]
     assert (
@@ -293,6 +328,16 @@ def test_a_run_that_never_validates_has_no_held_out_file() -> None:
         config_of("verl", data__val_files="test.parquet", trainer__test_freq=5).validation.every
         == 5
     )
+
+
+@pytest.mark.parametrize("name", ["verl", "easyr1"])
+def test_the_validation_before_training_is_left_out_as_there(name: str) -> None:
+    every = {"verl": "trainer__test_freq", "easyr1": "trainer__val_freq"}[name]
+    keys = {"data__val_files": "test.parquet", every: 5}
+    assert config_of(name, **keys).validation.before_train
+    quiet = config_of(name, **keys, trainer__val_before_train="False")
+    assert not quiet.validation.before_train
+    assert quiet.data.validation
 
 
 @pytest.mark.parametrize("name", ["verl", "easyr1"])
@@ -541,14 +586,15 @@ def test_a_system_prompt_on_top_of_words_in_the_rows_is_told(tmp_path: Path) -> 
     rows, card = tmp_path / "train.jsonl", tmp_path / "train.card.json"
     rows.write_text("{}\n")
 
-    def fate_of(words: str) -> str:
-        template = {"before": "", "after": words, "system": None}
+    def fate_of(words: str, system: str | None = None) -> str:
+        template = {"before": "", "after": words, "system": system}
         card.write_text(json.dumps({"plan": {"template": template}}))
         made = converted("easyr1", data__train_files=str(rows), data__system_prompt="Think.")
         assert made.tree["data"]["system"] == "Think."
         return made.outcomes["data.system_prompt"].fate
 
     assert (fate_of(" Think first."), fate_of("")) == ("noted", "mapped")
+    assert fate_of("", system="Think first.") == "noted"
 
 
 @pytest.mark.parametrize(
