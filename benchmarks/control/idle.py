@@ -18,7 +18,7 @@ import json
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,7 @@ class _World:
     def live(self) -> VersionId:
         return VersionId(0, self._step)
 
-    async def prove(self, groups: Any, live: VersionId) -> tuple[tuple[()], dict[int, Any]]:
+    async def prove(self, groups: Any, live: Any) -> tuple[tuple[()], dict[int, Any]]:
         return (), {}
 
     async def list_faults(self, after: int) -> tuple[()]:
@@ -171,6 +171,15 @@ class _World:
             self.lags.append(batch.step - 1 - version.step)
         await asyncio.sleep(self._step_seconds)
         return TrainAnswer(_policy(batch.step), {})
+
+    async def train_ahead(self, batch: Any, *_: Any) -> None:
+        self._ahead = await self.train_batch(batch)
+
+    async def make_version(self, *_: Any) -> TrainAnswer:
+        return self._ahead
+
+    def training(self, step: int) -> nullcontext[None]:
+        return nullcontext()
 
     async def written(self) -> None: ...
 
