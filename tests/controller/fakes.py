@@ -359,6 +359,12 @@ class FakeReporter:
 
     async def written(self) -> None: ...
 
+    def validating(self, step: int) -> nullcontext[None]:
+        return nullcontext()
+
+    def validation(self, step: int, validation: Validation) -> None:
+        self.events.append(("validated", step))
+
     def skipped(self, prompt: Prompt, reason: str) -> None:
         self.events.append(("skipped", prompt.prompt_id, reason))
 
@@ -408,6 +414,7 @@ class World:
         self.reward = FakeReward()
         self.faults: Callable[[int, int, Prompt, str], Awaitable[None]] = no_faults
         self.delay: Callable[[int], Awaitable[None]] = lambda number: asyncio.sleep(0)
+        self.validator: Any = None
         self.lost: list[str] = []
         self.back: list[str] = []
         payloads = FolderPayloads(folder / "payloads")
@@ -470,7 +477,7 @@ class World:
             prover,
             fake.trainer,
             fake.weight_sync,
-            None,
+            fake.validator,
             reporter,
             self.ending,
         )
