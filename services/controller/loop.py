@@ -357,6 +357,12 @@ class Loop:
         await self.ledger.flush()
         return answer
 
+    async def train_pending(self, batch: TrainingBatch, held: PolicyVersion) -> TrainAnswer:
+        """The batch that the controller before this one had consumed. `held`: what the trainer holds."""
+        if self.config.run.max_lag and held.version.step < batch.step:
+            await self.publish(held)  # it may be under way, and what the batch trains replaces it
+        return await self.train(batch)
+
     def report(
         self, batch: TrainingBatch, answer: TrainAnswer, synced: Mapping[str, float]
     ) -> None:

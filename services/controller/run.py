@@ -209,11 +209,8 @@ async def _conduct(
     version, pending, loop.saver.came_at = await replay(loop.ledger, loop.trainer, config, on_step)
     reporter.running(state.step, goals.state(RunState.RUNNING))
     if pending:
-        if config.run.max_lag and version.version.step < pending.step:
-            # It may be on its way to the replicas, and to train replaces it.
-            await loop.publish(version)
         reporter.start_clock()
-        answer = await loop.train(pending)
+        answer = await loop.train_pending(pending, version)
         version = answer.version
         loop.report(pending, answer, {})
     await loop.publish(version)

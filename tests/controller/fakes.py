@@ -488,9 +488,7 @@ class World:
             lambda batch, answer: self.events.append(("told", batch.step)),
         )
         if pending:
-            if self.config.run.max_lag and version.version.step < pending.step:
-                await loop.publish(version)
-            version = (await loop.train(pending)).version
+            version = (await loop.train_pending(pending, version)).version
         await loop.publish(version)
         async with router.watching():
             await loop.run()

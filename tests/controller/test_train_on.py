@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.control.idle import World as SimulatedWorld
+from services.controller.records import Scored
 from services.controller.validation import Validation
-from tests.controller.fakes import World, make_config
+from tests.controller.fakes import FakeReporter, World, make_config
 from tests.controller.test_loop import GROUPS, run
 from tests.controller.virtual_time import run_virtually
 from trimaran.errors import UnavailableError
@@ -58,14 +60,21 @@ def test_the_next_batch_trains_while_weights_are_published_and_waits_for_them(
     assert [entry.root for entry in world.ledger.state.steps.values()][-1] == world.trainer.root
 
 
-def test_without_lag_nothing_trains_beside_a_publication(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config(run={"max_lag": 0}))
+def test_without_lag_nothing_trains_or_waits_beside_a_publication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, make_config(run={"max_lag": 0, "steps": 3}))
     world.weight_sync.pace = lambda: asyncio.sleep(0.01)
+
+    def phase(self: FakeReporter, name: str) -> nullcontext[None]:
+        if name == "waiting":
+            world.events.append((name,))
+        return nullcontext()
+
+    monkeypatch.setattr(FakeReporter, "phase", phase)
     run(world)
-    assert order(world, "train", "live", "ahead") == [
-        ("live", 0),
-        *(event for step in range(1, 7) for event in (("train", step), ("live", step))),
-    ]
+    told = [event[0] for event in world.events if event[0] in ("train", "live", "ahead", "waiting")]
+    assert told == ["live", *["waiting", "train", "live"] * 3]
 
 
 @pytest.mark.parametrize("key", ["checkpoint", "validation"])
@@ -82,12 +91,16 @@ def test_what_waits_for_the_weights_of_a_step_comes_before_the_next_one(
             assert world.trainer.step == step and not world.trainer.ahead
             return Validation(0.5, 0.5, 0, 1.0)
 
+    def num_scored() -> int:
+        return sum(isinstance(record, Scored) for record in world.recorded)
+
     async def pace() -> None:
         step = max((number for _, number in order(world, "publish")), default=0)
         if step % 2 and step < 6:
             await until(lambda: ("ahead", step + 1) in world.events)
-        else:
-            await asyncio.sleep(0.02)  # the next batch waits
+        elif 0 < step < 6:
+            await until(lambda: num_scored() >= (step + 1) * GROUPS)
+            await asyncio.sleep(0.1)  # the next batch waits
 
     world.weight_sync.pace = pace
     kind = "copied"
