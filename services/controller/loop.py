@@ -1,19 +1,19 @@
 """The run, as a handful of coroutines.
 
-                    _roll_out (one a slot)                  _train (one)         _make_live (one at a time)
-             ┌───────────────────────────────┐      ┌──────────────────────┐      ┌──────────────────────┐
-    prompt ──▶ reserve ─▶ generate ─▶ score ─▶ put ─▶ take ─▶ prove ─▶ train ─▶ publish ─▶ release ──┐
-                ▲ ▲                                             │        ▲                │          │
-                │ └────────── groups of unproven weights ◀──────┘        └─ commit ◀──────┘          │
-                └───────────────────────────── slots: the new weights are live ◀─────────────────────┘
+                    _roll_out (one a slot)                     _train (one)                  _make_live
+             ┌───────────────────────────────┐      ┌─────────────────────────────────┐ ┌──────────────────┐
+    prompt ──▶ reserve ─▶ generate ─▶ score ─▶ put ─▶ take ─▶ prove ─▶ train ─▶ commit ─▶ publish ─▶ release ──┐
+                ▲ ▲                                             │                  ▲                     │     │
+                │ └────────── groups of unproven weights ◀──────┘                  └─ of the step before ┘     │
+                └───────────────────────────── slots: the new weights are live ◀───────────────────────────────┘
 
     _roll_out    waits for a free slot, a replica with room, its completions, their scores, and for
                  the end of a pause while too many answers cannot be scored
-    _train       waits for a batch in prompt order, its proofs, the trainer, and before it commits
-                 for the weights before to be live
-    _make_live   waits for weight sync, and for a validation
+    _train       waits for a batch in prompt order, its proofs, the trainer, and before a commit until
+                 the weights of the step before are live
+    _make_live   waits for weight sync, and for a validation; of one step at a time
 
-So a batch that waits (`run.max_lag` is above 0) trains while the weights before it are published.
+So a batch that is ready, as `run.max_lag` above 0 allows, trains while the weights before it are published.
 The router follows which replicas are routable, also while nothing but a validation runs. Each
 arrow is first written to the ledger. `_train` is the only loop that ends; it takes the others
 with it.
