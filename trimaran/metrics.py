@@ -74,6 +74,7 @@ TOKENS_PER_SECOND = "controller/step/tokens_per_second"
 PHASE_SECONDS = "controller/phase/{}/seconds"
 """By activity."""
 EXPOSED_SCORING = "controller/scoring/exposed_seconds"
+EXPOSED_SYNCING = "controller/syncing/exposed_seconds"
 PART_SECONDS = "trainer/part/{}/seconds"
 """By part of the trainer's step."""
 VALIDATION_SECONDS = "validation/seconds"
@@ -323,6 +324,12 @@ METRICS = (
         EXPOSED_SCORING,
         "s",
         "the part of the step in which answers were scored and none was generated",
+    ),
+    Metric(
+        EXPOSED_SYNCING,
+        "s",
+        "the part of the step in which weights were published and the trainer did not train: with"
+        " `run.max_lag` it may train the next batch meanwhile",
     ),
     Metric(TOKENS_PER_SECOND, "tokens/s", "prompt and completion tokens of all completions"),
     Metric(

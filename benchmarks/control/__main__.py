@@ -17,6 +17,7 @@ PARTS = Parts(
         "scheduler": "scheduler:measure_scheduler",
         "start": "start:measure_start",
         "idle": "idle:measure_idle",
+        "publication": "publication:measure_publication",
     },
     seconds=3600,
 )

@@ -18,7 +18,7 @@ import json
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,7 @@ def _simulate(
     latencies: list[float], step_seconds: float, max_lag: int, seed: int, make: MakeBuffer
 ) -> tuple[float, float]:
     """The trainer's idle share, and the mean lag of a group."""
-    world = _World(latencies, step_seconds, max_lag, seed)
+    world = World(latencies, step_seconds, max_lag, seed)
     with patch("services.controller.loop.Buffer", make):
         run_virtually(world.loop.run())
     assert max(world.lags) <= max_lag
@@ -113,21 +113,35 @@ def _simulate(
     return 1 - (STEPS - WARMUP) * step_seconds / seconds, statistics.fmean(world.lags)
 
 
-class _World:
+class World:
     """All that the loop calls."""
 
     def __init__(
-        self, latencies: list[float], step_seconds: float, max_lag: int, seed: int
+        self,
+        latencies: list[float],
+        step_seconds: float,
+        max_lag: int,
+        seed: int,
+        publish_seconds: float = 0.0,
+        steps: int = STEPS,
+        groups_per_step: int = GROUPS_PER_STEP,
     ) -> None:
         self._latencies, self._rng = latencies, random.Random(seed)
-        self._step_seconds = step_seconds
+        self._step_seconds, self._publish_seconds = step_seconds, publish_seconds
         self._step = 0
+        self._num_issued, self._groups_per_step = 0, groups_per_step
+        self.most_alive = 0
+        """Groups that were issued and whose weights were not live."""
+        self.published: list[int] = []
+        """Steps, in this order."""
+        self.ahead: dict[int, TrainAnswer] = {}
+        """By step: trained while the version before was being published."""
         self.ends: list[float] = []
         """When each step's weights were live."""
         self.lags: list[int] = []
         one: Any = self
         self.loop = Loop(
-            config=_config(max_lag),
+            config=_config(max_lag, steps, groups_per_step),
             prompts=one,
             ledger=_Ledger(),  # type: ignore[arg-type]
             router=one,
@@ -147,6 +161,9 @@ class _World:
         self, number: int, prompt: Prompt, sampling: Any, on_issue: Any, **_: Any
     ) -> Group:
         on_issue(1, None)
+        self._num_issued += 1
+        num_alive = self._num_issued - self._step * self._groups_per_step
+        self.most_alive = max(self.most_alive, num_alive)
         version = self.live
         await asyncio.sleep(self._rng.choice(self._latencies))
         answer = Completion((1,), (0.0,), "", "stop", (Segment(0, 1, version, "rollout-0"),))
@@ -159,7 +176,7 @@ class _World:
     def live(self) -> VersionId:
         return VersionId(0, self._step)
 
-    async def prove(self, groups: Any, live: VersionId) -> tuple[tuple[()], dict[int, Any]]:
+    async def prove(self, groups: Any, live: Any) -> tuple[tuple[()], dict[int, Any]]:
         return (), {}
 
     async def list_faults(self, after: int) -> tuple[()]:
@@ -172,10 +189,22 @@ class _World:
         await asyncio.sleep(self._step_seconds)
         return TrainAnswer(_policy(batch.step), {})
 
+    async def train_ahead(self, batch: Any, *_: Any) -> None:
+        self.ahead[batch.step] = await self.train_batch(batch)
+
+    async def make_version(self, step: int, *_: Any) -> TrainAnswer:
+        assert self._step == step - 1, "the version before is not live"
+        return self.ahead[step]
+
+    def training(self, step: int) -> nullcontext[None]:
+        return nullcontext()
+
     async def written(self) -> None: ...
 
     async def publish_version(self, version: PolicyVersion, timeout: float) -> Any:
+        await asyncio.sleep(self._publish_seconds)
         self._step = version.version.step
+        self.published.append(self._step)
         self.ends.append(now())
         return Routing(version, ()), {}
 
@@ -212,14 +241,14 @@ class _Ledger:
     async def flush(self) -> None: ...
 
 
-def _config(max_lag: int) -> RunConfig:
+def _config(max_lag: int, steps: int, groups_per_step: int) -> RunConfig:
     return parse_config(
         {
             "run": {
-                "steps": STEPS,
-                "groups_per_step": GROUPS_PER_STEP,
+                "steps": steps,
+                "groups_per_step": groups_per_step,
                 "max_lag": max_lag,
-                "checkpoint_every": STEPS + 1,
+                "checkpoint_every": steps + 1,
             },
             "model": {"path": "unused"},
             "data": {"train": "unused"},

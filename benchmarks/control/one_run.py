@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from benchmarks.control import stand_ins
-from benchmarks.control.stand_ins import Shape
+from benchmarks.control.stand_ins import INSTANT, Seconds, Shape
 from trimaran.launch.environment import COMMON
 from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
@@ -43,6 +43,8 @@ class Work:
     max_lag: int = 1
     warmup: int = 5
     """Steps that do not count."""
+    checkpoint_every: int | None = None
+    """Steps; as many as do not count where it is not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +62,23 @@ def measure(
     work: Work,
     store_url: str = "",
     observe: Callable[[int], None] = lambda process_id: None,
+    seconds: Seconds = INSTANT,
 ) -> Outcome:
     """`store_url`: as in RunContext; empty for SQLite in the run folder. `observe` is told the
-    controller's process once it trains."""
+    controller's process once it trains. `seconds`: that the stand-ins take."""
     run_folder = folder / "run"
     run_folder.mkdir(parents=True)
-    with _stand_ins(shape) as endpoints:
+    with _stand_ins(shape, seconds) as endpoints:
         _write_run(folder, run_folder, shape, work, endpoints, store_url)
         with _controller(folder, run_folder) as controller:
             return _follow(controller, run_folder, work, observe)
 
 
 @contextmanager
-def _stand_ins(shape: Shape) -> Iterator[dict[str, Any]]:
-    with _process(stand_ins.command(shape), OTHER_CORES, stdout=subprocess.PIPE) as process:
+def _stand_ins(shape: Shape, seconds: Seconds) -> Iterator[dict[str, Any]]:
+    with _process(
+        stand_ins.command(shape, seconds), OTHER_CORES, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout
         yield json.loads(process.stdout.readline())
 
@@ -131,7 +136,7 @@ def _write_run(
             "steps": work.steps,
             "groups_per_step": work.groups_per_step,
             "max_lag": work.max_lag,
-            "checkpoint_every": work.warmup,
+            "checkpoint_every": work.checkpoint_every or work.warmup,
         },
         "model": {"path": "model"},
         "data": {"train": "train.jsonl"},

@@ -1,6 +1,7 @@
-"""Rollout, reward, trainer and weight sync over real gRPC, which answer at once from prepared messages.
+"""Rollout, reward, trainer and weight sync over real gRPC, which answer from prepared messages: at once, but
+where `Seconds` are given.
 
-`python -m benchmarks.control.stand_ins JSON` serves until its standard input ends. The first line
+`python -m benchmarks.control.stand_ins SHAPE SECONDS`, both JSON, serves until its standard input ends. The first line
 that it prints is the `endpoints` section of a run. All replicas, each with a server and an address
 of its own, are in this one process.
 """
@@ -56,6 +57,18 @@ class Shape:
     chunks: int
 
 
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """That a step, the snapshot of its weights and their publication take. Example: Seconds(train=1.5)"""
+
+    train: float = 0.0
+    snapshot: float = 0.0
+    publish: float = 0.0
+
+
+INSTANT = Seconds()
+
+
 class Pool:
     """What all of them know: which version is live, and where the replicas are."""
 
@@ -87,8 +100,9 @@ class Reward(reward_pb2_grpc.RewardServiceServicer):
 
 
 class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
-    def __init__(self) -> None:
-        self._step = 0
+    def __init__(self, seconds: Seconds) -> None:
+        self._seconds = seconds
+        self._step = self._trained = 0
 
     async def GetPolicyVersion(self, request: Any, context: Any) -> Any:
         policy, manifest = _policy(self._step), Manifest("xxh3-128", (), f"root-{self._step}")
@@ -97,7 +111,14 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
         )
 
     async def TrainBatch(self, request: trainer_pb2.TrainBatchRequest, context: Any) -> Any:
-        self._step = request.batch.step
+        step = request.batch.step
+        if self._trained < step:
+            await asyncio.sleep(self._seconds.train)
+            self._trained = step
+        if request.ahead:
+            return trainer_pb2.TrainBatchResponse()
+        await asyncio.sleep(self._seconds.snapshot)
+        self._step = step
         return trainer_pb2.TrainBatchResponse(version=wire.encode_policy(_policy(self._step)))
 
     async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
@@ -111,10 +132,11 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
 
 
 class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, seconds: Seconds) -> None:
+        self._pool, self._seconds = pool, seconds
 
     async def PublishVersion(self, request: Any, context: Any) -> Any:
+        await asyncio.sleep(self._seconds.publish)
         self._pool.live = wire.decode_policy(request.version)
         return weight_sync_pb2.PublishVersionResponse(routing=self._pool.routing())
 
@@ -184,15 +206,17 @@ def _policy(step: int) -> PolicyVersion:
     return PolicyVersion("run", VersionId(0, step), f"root-{step}")
 
 
-async def serve(shape: Shape) -> None:
+async def serve(shape: Shape, seconds: Seconds) -> None:
     pool = Pool(shape)
     servers = [
         _server(reward_pb2, reward_pb2_grpc.add_RewardServiceServicer_to_server, Reward()),
-        _server(trainer_pb2, trainer_pb2_grpc.add_TrainerServiceServicer_to_server, Trainer()),
+        _server(
+            trainer_pb2, trainer_pb2_grpc.add_TrainerServiceServicer_to_server, Trainer(seconds)
+        ),
         _server(
             weight_sync_pb2,
             weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server,
-            WeightSync(pool),
+            WeightSync(pool, seconds),
         ),
     ]
     add = rollout_pb2_grpc.add_RolloutServiceServicer_to_server
@@ -219,9 +243,10 @@ def _server(module: Any, add: Callable[[Any, Any], None], servicer: Any) -> rpc.
     return rpc.Server("127.0.0.1:0", [rpc.service(module.DESCRIPTOR, add, servicer)])
 
 
-def command(shape: Shape) -> list[str]:
-    return [sys.executable, "-m", "benchmarks.control.stand_ins", json.dumps(asdict(shape))]
+def command(shape: Shape, seconds: Seconds = INSTANT) -> list[str]:
+    given = (json.dumps(asdict(one)) for one in (shape, seconds))
+    return [sys.executable, "-m", "benchmarks.control.stand_ins", *given]
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Shape(**json.loads(sys.argv[1]))))
+    asyncio.run(serve(Shape(**json.loads(sys.argv[1])), Seconds(**json.loads(sys.argv[2]))))

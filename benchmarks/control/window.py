@@ -36,7 +36,7 @@ class WindowBuffer(Buffer):
             return tuple(self._waiting.pop(number) for number in numbers)
 
     async def release(self) -> None:
-        self._num_live = self._num_taken
+        self._num_live += 1
         await super().release()
 
     def _next(self) -> int:

@@ -111,9 +111,9 @@ class Buffer:
             self._wake()
 
     async def release(self) -> None:
-        """The weights of every batch taken so far are live."""
+        """The weights of the oldest batch that was taken are live; the next one may be in training."""
         async with self._batch:
-            self._num_training = 0
+            self._num_training -= self._groups_per_step
             self._wake()
 
     def _next(self) -> int:

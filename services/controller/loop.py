@@ -1,16 +1,19 @@
 """The run, as a handful of coroutines.
 
-                    _roll_out (one a slot)                        _train (one)
-             ┌───────────────────────────────┐      ┌───────────────────────────────────────────────┐
-    prompt ──▶ reserve ─▶ generate ─▶ score ─▶ put ─▶ take ─▶ prove ─▶ train ─▶ publish ─▶ release ──┐
-                ▲ ▲                                             │                                    │
-                │ └────────── groups of unproven weights ◀──────┘                                    │
-                └───────────────────────────── slots: the new weights are live ◀─────────────────────┘
+                    _roll_out (one a slot)                     _train (one)                  _make_live
+             ┌───────────────────────────────┐      ┌─────────────────────────────────┐ ┌──────────────────┐
+    prompt ──▶ reserve ─▶ generate ─▶ score ─▶ put ─▶ take ─▶ prove ─▶ train ─▶ commit ─▶ publish ─▶ release ──┐
+                ▲ ▲                                             │                  ▲                     │     │
+                │ └────────── groups of unproven weights ◀──────┘                  └─ of the step before ┘     │
+                └───────────────────────────── slots: the new weights are live ◀───────────────────────────────┘
 
     _roll_out    waits for a free slot, a replica with room, its completions, their scores, and for
                  the end of a pause while too many answers cannot be scored
-    _train       waits for a batch in prompt order, its proofs, the trainer, weight sync
+    _train       waits for a batch in prompt order, its proofs, the trainer, and before a commit until
+                 the weights of the step before are live
+    _make_live   waits for weight sync, and for a validation; of one step at a time
 
+So a batch that is ready, as `run.max_lag` above 0 allows, trains while the weights before it are published.
 The router follows which replicas are routable, also while nothing but a validation runs. Each
 arrow is first written to the ledger. `_train` is the only loop that ends; it takes the others
 with it.
@@ -110,6 +113,8 @@ class Loop:
     """Of weight sync's faults, how many were looked at since this controller began."""
     num_replaced: int = 0
     """Groups without a signal, since the last batch was consumed."""
+    publishing: asyncio.Task[None] | None = None
+    """Of the newest weights."""
 
     def __post_init__(self) -> None:
         self.saver = CheckpointSaver(self.config, self.ledger, self.trainer, self.reporter)
@@ -159,42 +164,65 @@ class Loop:
                 await self.buffer.skip(number)
 
     async def _train(self, tasks: asyncio.TaskGroup) -> None:
-        """Batches -> new live weights. `tasks` write checkpoints."""
+        """Batches -> new weights. `tasks` make them live, and write checkpoints."""
         for step in range(self.ledger.state.step + 1, self.config.run.steps + 1):
             if self.ending.is_set():
-                return
+                break
             with self.reporter.phase("waiting"):
                 taken = await self._unless_ended(self._take_proven())
             if not taken:
-                return
+                break
             groups, proofs = taken
             batch = TrainingBatch(step, groups)
             with self.lives.step(step, groups):
                 await self.consume(batch, proofs)
-                with self.reporter.phase("training"):
-                    answer = await self.train(batch)
-                with self.reporter.phase("syncing"), self.lives.publishing(groups):
-                    sync_metrics = await self.publish(answer.version)
-            self.lives.committed(groups)
-            self.router.cut_activities()
-            self.report(batch, answer, sync_metrics)
-            await self.name_tainted()
-            await self.reporter.written()
-            if step == self.config.run.steps:  # before it is saved, as the others: for its score
-                await self.validate(step, self.config.validation.final_samples)
-            elif step % self.config.validation.every == 0:
-                await self.validate(step, self.config.validation.samples)
-            await self.buffer.release()
+                answer = await self.train(batch)
+                self.publishing = tasks.create_task(self._make_live(batch, answer))
+                if self._may_train_on(step):
+                    continue
+                await self._published()
             if step % self.config.run.checkpoint_every == 0:
                 await self.saver.begin(tasks)
             if self.ledger.is_nearly_full:
                 await self.saver.make_room()
+        await self._published()
+
+    def _may_train_on(self, step: int) -> bool:
+        """Whether the next batch may train while the weights of `step` are published. Not where a checkpoint
+        or a validation of them comes before it."""
+        run, validation = self.config.run, self.config.validation
+        validates = self.validator is not None and step % validation.every == 0
+        saves = step % run.checkpoint_every == 0 or self.ledger.is_nearly_full
+        return run.max_lag > 0 and not validates and not saves
+
+    async def _make_live(self, batch: TrainingBatch, answer: TrainAnswer) -> None:
+        """New weights -> live weights, and free slots."""
+        step, groups = batch.step, batch.groups
+        with self.reporter.phase("syncing"), self.lives.publishing(groups):
+            sync_metrics = await self.publish(answer.version)
+        self.lives.committed(groups)
+        self.router.cut_activities()
+        self.report(batch, answer, sync_metrics)
+        await self.reporter.written()
+        if step == self.config.run.steps:  # before it is saved, as the others: for its score
+            await self.validate(step, self.config.validation.final_samples)
+        elif step % self.config.validation.every == 0:
+            await self.validate(step, self.config.validation.samples)
+        await self.buffer.release()
+
+    async def _published(self) -> None:
+        """Returns once the newest weights are live. What has trained from tainted ones is named here, where
+        no batch is between its proofs and its record."""
+        if self.publishing:
+            await self.publishing
+            self.publishing = None
+            await self.name_tainted()
 
     async def _take_proven(self) -> tuple[tuple[ScoredGroup, ...], tuple[Proof, ...]]:
         """The next batch whose tokens are all proven; a group that is not is reissued before."""
         while True:
             groups = await self.buffer.take()
-            proofs, unproven = await self.prover.prove(groups, self.router.live)
+            proofs, unproven = await self.prover.prove(groups, lambda: self.router.live)
             if not unproven:
                 return groups, proofs
             self.reissues |= {number: why.reissue for number, why in unproven.items()}
@@ -309,19 +337,31 @@ class Loop:
         await patiently(ask, self.config.outage_timeout, "weight-sync")
 
     async def train(self, batch: TrainingBatch) -> TrainAnswer:
-        """Train a consumed batch and commit it."""
-        await self.leave_devices()
-        state = self.ledger.state
-        answer = await self.trainer.train_batch(
-            batch,
-            self.config.trainer.step_timeout,
-            state.lineage,
-            state.steps[batch.step].proofs,
-        )
+        """Train a consumed batch, and commit it once the weights before it are live: until then the
+        trainer goes on holding those."""
+        timeout, state = self.config.trainer.step_timeout, self.ledger.state
+        lineage, proofs = state.lineage, state.steps[batch.step].proofs
+        if self.publishing and not self.publishing.done():
+            with self.reporter.training(batch.step):
+                await self.trainer.train_ahead(batch, timeout, proofs)
+            await self._published()
+            with self.reporter.training(batch.step):
+                answer = await self.trainer.make_version(batch.step, timeout, lineage)
+        else:
+            await self._published()
+            with self.reporter.training(batch.step):
+                await self.leave_devices()
+                answer = await self.trainer.train_batch(batch, timeout, lineage, proofs)
         policy = answer.version
         self.ledger.record(Committed(policy.version, policy.root, answer.nonfinite))
         await self.ledger.flush()
         return answer
+
+    async def train_pending(self, batch: TrainingBatch, held: PolicyVersion) -> TrainAnswer:
+        """The batch that the controller before this one had consumed. `held`: what the trainer holds."""
+        if self.config.run.max_lag and held.version.step < batch.step:
+            await self.publish(held)  # it may be under way, and what the batch trains replaces it
+        return await self.train(batch)
 
     def report(
         self, batch: TrainingBatch, answer: TrainAnswer, synced: Mapping[str, float]

@@ -95,16 +95,18 @@ class ProofCheck:
         return _first_unproven(makers, proofs, ProofLevel.DELIVERED)
 
     async def prove(
-        self, groups: Sequence[ScoredGroup], live: VersionId | None = None
+        self,
+        groups: Sequence[ScoredGroup],
+        live: Callable[[], VersionId | None] = lambda: None,
     ) -> tuple[tuple[Proof, ...], dict[int, Unproven]]:
         """The proofs of the batch's tokens, one for each version and replica; and by number the
-        groups that have tokens without a good proof. `live`: the version that is; a proof of an older
-        one stays as it is."""
+        groups that have tokens without a good proof. `live`: the version that is, by now; a proof of an
+        older one stays as it is."""
         of_groups = {scored.group.number: scored.makers for scored in groups}
         makers = frozenset[Maker]().union(*of_groups.values())
         deadline = time.monotonic() + self._prove_timeout
         proofs = await self._fetch(makers, self._list)
-        while self._may_rise(makers, proofs, live) and time.monotonic() < deadline:
+        while self._may_rise(makers, proofs, live()) and time.monotonic() < deadline:
             await asyncio.sleep(self._poll)
             proofs = await self._fetch(makers, self._list)
         self._good = {maker: proof for maker, proof in proofs.items() if not proof.fault}
@@ -117,8 +119,11 @@ class ProofCheck:
     def _may_rise(
         self, makers: Set[Maker], proofs: Mapping[Maker, Proof], live: VersionId | None
     ) -> bool:
-        """Whether a proof is below the level that is needed, and its read-back may be under way."""
-        known = (proofs[maker] for maker in makers & proofs.keys() if maker[0] == live)
+        """Whether a proof is below the level that is needed, and its read-back may be under way. A replica
+        may have a version before we hear that it is live."""
+        if live is None:
+            return False
+        known = (proofs[maker] for maker in makers & proofs.keys() if maker[0] >= live)
         return any(not proof.fault and not proof.level.reaches(self._needed) for proof in known)
 
     async def _fetch(self, makers: Set[Maker], ask: Ask) -> dict[Maker, Proof]:

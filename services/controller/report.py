@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from services.controller.busy_time import BusyTime
@@ -24,7 +24,7 @@ from services.controller.validation import Validation
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.expert_loads import ExpertLoadsWriter
-from trimaran.metrics import EXPOSED_SCORING
+from trimaran.metrics import EXPOSED_SCORING, EXPOSED_SYNCING
 from trimaran.runs import EventKind, RunState
 from trimaran.telemetry import Activity, MetricsWriter, TimelineWriter
 from trimaran.types import Prompt, TrainingBatch
@@ -56,12 +56,15 @@ class Reporter:
         trainers = [f"trainer-{rank}" for rank in range(config.num_trainer_ranks)]
         self._making = BusyTime()
         """Completions with their scores."""
+        self._renewing = BusyTime()
+        """Weights: they are trained or published."""
+        self._training_step = 0
         self._phases = {
             # The replicas' own spans stand on the timeline.
             "generating": BusyTime(whole=self._making),
             "scoring": self._on_timeline("scoring", "reward", whole=self._making),
-            "training": self._on_timeline("training", *trainers),
-            "syncing": self._on_timeline("syncing", "weight-sync"),
+            "training": BusyTime(self._trained(trainers), self._renewing),
+            "syncing": self._on_timeline("syncing", "weight-sync", whole=self._renewing),
             "waiting": BusyTime(),
         }
         self._step_began = time.monotonic()
@@ -93,6 +96,11 @@ class Reporter:
         """Enter it while somebody is at it."""
         return self._phases[name]
 
+    def training(self, step: int) -> BusyTime:
+        """The same for the trainer, which may be at a step while the weights before it are published."""
+        self._training_step = step
+        return self._phases["training"]
+
     def running(self, step: int, state: RunState) -> None:
         """All services have answered, and the run stands where it stood: it goes on, or ends."""
         self._log.emit(EventKind.STATE, step=step, state=state)
@@ -100,7 +108,7 @@ class Reporter:
     def start_clock(self) -> None:
         """The next step begins now."""
         self._step_began = time.monotonic()
-        for phase in (*self._phases.values(), self._making):
+        for phase in (*self._phases.values(), self._making, self._renewing):
             phase.cut()
 
     def step(self, batch: TrainingBatch, answer: TrainAnswer, synced: Mapping[str, float]) -> float:
@@ -109,10 +117,12 @@ class Reporter:
         self._step_began += seconds
         phases = {name: phase.cut() for name, phase in self._phases.items()}
         exposed_scoring = max(self._making.cut() - phases["generating"], 0.0)
+        exposed_syncing = max(self._renewing.cut() - phases["training"], 0.0)
         values = {
             **describe_batch(batch),
             **describe_pace(batch, seconds, phases, self._config),
             EXPOSED_SCORING: exposed_scoring,
+            EXPOSED_SYNCING: exposed_syncing,
             "controller/skipped_prompts": float(self._num_skipped_in_step),
             "controller/replaced_groups": float(self._num_replaced_in_step),
             **answer.metrics,
@@ -238,6 +248,13 @@ class Reporter:
         text = f"the controller cannot go on: {reason}; the checkpoint under way is written first, within {seconds:g} s"
         logger.warning("%s", text)
         self._log.emit(EventKind.PROCESS, text=text)
+
+    def _trained(self, trainers: Sequence[str]) -> Callable[[float, float], None]:
+        def report(start: float, end: float) -> None:
+            for trainer in trainers:
+                self._timeline.add(trainer, "training", start, end, self._training_step)
+
+        return report
 
     def _on_timeline(
         self, activity: Activity, *processes: str, whole: BusyTime | None = None

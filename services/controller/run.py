@@ -210,7 +210,7 @@ async def _conduct(
     reporter.running(state.step, goals.state(RunState.RUNNING))
     if pending:
         reporter.start_clock()
-        answer = await loop.train(pending)
+        answer = await loop.train_pending(pending, version)
         version = answer.version
         loop.report(pending, answer, {})
     await loop.publish(version)

@@ -23,7 +23,7 @@ class HeldGroups:
         self._groups: dict[int, ScoredGroup] = {}
         """By place in the batch."""
         self._done = 0
-        """The step whose answer is recorded."""
+        """The step that has trained."""
 
     def add(self, step: int, first: int, groups: Sequence[ScoredGroup]) -> None:
         """What is sent twice is held once. What comes late, for a step before the held one or one that
@@ -35,8 +35,8 @@ class HeldGroups:
         self._groups.update(enumerate(groups, first))
 
     def take(self, step: int, count: int) -> tuple[ScoredGroup, ...]:
-        """The first `count` of the batch; they may be taken again. None of a step that is done, as who
-        asks for it again gets the answer that is recorded. Raises OutOfOrderError when one of them has
+        """The first `count` of the batch; they may be taken again. None of a step that has trained, as
+        who asks for it again gets what it has made. Raises OutOfOrderError when one of them has
         not come to this process."""
         if self._done and step == self._done:
             return ()
@@ -49,7 +49,7 @@ class HeldGroups:
         return tuple(groups[place] for place in range(count))
 
     def done(self, step: int) -> None:
-        """Its answer is recorded, and its groups are let go."""
+        """It has trained, and its groups are let go."""
         self._done = max(self._done, step)
         if self._step <= self._done:
             self._groups = {}

@@ -145,7 +145,9 @@ class TrainerRank:
         self._nonfinite = ""
         self._expert_loads: tuple[ExpertLoads, ...] = ()
         """Not in checkpoints: a controller has written them before it saves a step."""
-        self._training: tuple[int, asyncio.Task[TrainAnswer]] | None = None
+        self._training: tuple[int, asyncio.Task[TrainAnswer | None]] | None = None
+        self._ahead: StepResult | None = None
+        """Of the next step: its weights are made, and those of the step before are still the held version."""
         self.saved: tuple[int, str] | None = None
         """Of the newest checkpoint its step and where it lies."""
         self.ledger: LedgerEnd | None = None
@@ -223,17 +225,20 @@ class TrainerRank:
     def check_batch(self, batch: TrainingBatch) -> None:
         """Raises InputError for one that cannot train. As `check_proofs`, ask rank 0 before any rank hears
         of it."""
-        if self._is_known(batch.step):
+        if not self.begins(batch.step):
             return
+        if not batch.groups:
+            raise OutOfOrderError(f"step {batch.step} was not trained ahead here; send its groups")
         want = self._config.run.groups_per_step
         if len(batch.groups) != want:
             raise InputError(f"step {batch.step} has {len(batch.groups)} groups; {want} are needed")
         if self._config.trainer.router.replay:
             check_experts(batch.groups, self._model.facts)
 
-    def _is_known(self, step: int) -> bool:
-        """It is done or under way: its batch was checked."""
-        return step == self._step or (self._training is not None and self._training[0] == step)
+    @property
+    def _is_under_way(self) -> bool:
+        """The next step: it trains, or was trained ahead."""
+        return self._training is not None or self._ahead is not None
 
     def check_proofs(
         self,
@@ -245,14 +250,14 @@ class TrainerRank:
 
         Ask rank 0, before any rank hears of the batch. A step that is under way or done was checked.
         """
-        if not self._is_known(batch.step):
+        if self.begins(batch.step):
             check_proofs(batch, proofs, recorded_roots, self._config.run.proof)
 
     def begins(self, step: int) -> bool:
         """Whether `train` would compute the step anew, in which all ranks then take part; else it is
         done or under way. Raises OutOfOrderError for any other."""
-        under_way = self._training is not None
-        if self._training is not None and self._training[0] == step:
+        under_way = self._is_under_way
+        if under_way and step == self._step + 1:
             return False
         if step == self._step and self._metrics:
             return False
@@ -280,20 +285,32 @@ class TrainerRank:
 
         A caller that goes away does not stop a step under way: who asks again joins it.
         """
+        while self._training is not None and self._training[0] == batch.step:
+            if answer := await asyncio.shield(self._training[1]):
+                return answer  # else it was trained ahead
+        if (self._ahead and batch.step == self._step + 1) or self.begins(batch.step):
+            task = asyncio.create_task(self._train(batch, lineage))
+            self._training = (batch.step, task)
+            return await asyncio.shield(task)
+        self._lineage = max(self._lineage, lineage)
+        return self._answer()
+
+    async def train_ahead(self, batch: TrainingBatch) -> None:
+        """As `train`, but that the version before stays the held one, and can be sent, until `train` is
+        called for this step: that alone replaces its snapshot."""
+        if self.begins(batch.step):
+            self._training = (batch.step, asyncio.create_task(self._train_ahead(batch)))
         if self._training is not None and self._training[0] == batch.step:
-            return await asyncio.shield(self._training[1])
-        if not self.begins(batch.step):
-            self._lineage = max(self._lineage, lineage)
-            return self._answer()
-        task = asyncio.create_task(self._train(batch, lineage))
-        self._training = (batch.step, task)
-        return await asyncio.shield(task)
+            await asyncio.shield(self._training[1])
 
     def check_save(self, step: int) -> None:
         """Ask rank 0, before any rank hears of it. Raises OutOfOrderError for another step than the
         current one, and UnavailableError while the write of an earlier checkpoint hangs."""
-        if step != self._step or self._training is not None:
-            raise OutOfOrderError(f"checkpoint of step {step}: the trainer is at {self._step}")
+        if step != self._step or self._is_under_way:
+            beyond = f", and step {self._step + 1} is under way" if self._is_under_way else ""
+            raise OutOfOrderError(
+                f"checkpoint of step {step}: the trainer is at {self._step}{beyond}"
+            )
         self._saver.check(_save_name(step))
 
     async def begin_save(self, step: int) -> None:
@@ -337,9 +354,9 @@ class TrainerRank:
         would leave the others waiting for its part of the weights.
 
         Raises UnavailableError where the model does not fit on the disk."""
-        if self._training is not None:
+        if self._is_under_way:
             raise OutOfOrderError(
-                f"step {self._training[0]} is under way; export the model when it is done"
+                f"step {self._step + 1} is under way; export the model when it is done"
             )
         target = (self._folder / path).resolve()
         if not target.is_relative_to(self._folder.resolve()) or target == self._folder:
@@ -444,20 +461,15 @@ class TrainerRank:
         )
 
     async def _train(self, batch: TrainingBatch, lineage: int) -> TrainAnswer:
-        try:
-            async with self._weights, self._our_turn():
-                result, snapshot = await self._take_step(batch)
-        except Exception as error:
-            self.fail(f"step {batch.step} failed: {error}")
-            raise
-        else:
-            self._step, self._metrics = batch.step, result.metrics
-            self._nonfinite, self._expert_loads = result.nonfinite, result.expert_loads
-            self._adopt(snapshot)
-            self._lineage = max(self._lineage, lineage)
-            return self._answer()
-        finally:
-            self._training = None
+        result, snapshot = await self._take_step(batch.step, lambda: self._compute_step(batch))
+        self._step, self._metrics, self._ahead = batch.step, result.metrics, None
+        self._nonfinite, self._expert_loads = result.nonfinite, result.expert_loads
+        self._adopt(snapshot)
+        self._lineage = max(self._lineage, lineage)
+        return self._answer()
+
+    async def _train_ahead(self, batch: TrainingBatch) -> None:
+        self._ahead = await self._take_step(batch.step, lambda: self._compute_weights(batch))
 
     def _share(self, batch: TrainingBatch) -> TrainingBatch:
         """That of rank 0, on every rank."""
@@ -465,16 +477,30 @@ class TrainerRank:
             return batch
         return share_batch(batch, self._policy.device)
 
-    async def _take_step(self, batch: TrainingBatch) -> tuple[StepResult, Snapshot | None]:
+    async def _take_step(self, step: int, compute: Callable[[], Result]) -> Result:
+        """What `compute` makes, on this rank's device."""
         try:
-            return await self._run(lambda: self._compute_step(self._share(batch)))
+            async with self._weights, self._our_turn():
+                return await self._run_step(step, compute)
         except Exception as error:
-            self.fail(f"step {batch.step} failed: {error}")  # at once: nothing is put away after it
+            self.fail(f"step {step} failed: {error}")
+            raise
+        finally:
+            self._training = None
+
+    async def _run_step(self, step: int, compute: Callable[[], Result]) -> Result:
+        try:
+            return await self._run(compute)
+        except Exception as error:
+            self.fail(f"step {step} failed: {error}")  # at once: nothing is put away after it
             raise
 
     def _compute_step(self, batch: TrainingBatch) -> tuple[StepResult, Snapshot | None]:
-        result = train_step(self._policy, batch, self._config, self._metrics)
+        result = self._ahead or self._compute_weights(batch)
         return result, self._take_snapshot()
+
+    def _compute_weights(self, batch: TrainingBatch) -> StepResult:
+        return train_step(self._policy, self._share(batch), self._config, self._metrics)
 
     def _answer(self) -> TrainAnswer:
         return TrainAnswer(self.version, dict(self._metrics), self._nonfinite, self._expert_loads)

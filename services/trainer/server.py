@@ -264,6 +264,11 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         with tracing.in_groups("train", numbers):
             if self._others and self._rank.begins(batch.step):
                 await self._agree(request)
+            if request.ahead:
+                ahead = _of_step(request)
+                await self._together("TrainBatch", ahead, lambda: self._rank.train_ahead(batch))
+                self._held.done(batch.step)
+                return trainer_pb2.TrainBatchResponse()
             answer = await self._together(
                 "TrainBatch", _of_step(request), lambda: self._rank.train(batch, request.lineage)
             )
@@ -372,7 +377,9 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
 def _of_step(request: trainer_pb2.TrainBatchRequest) -> trainer_pb2.TrainBatchRequest:
     """What the other ranks are told by this way: their batch comes through the ranks' own group."""
     step = types_pb2.TrainingBatch(step=request.batch.step)
-    return trainer_pb2.TrainBatchRequest(caller=request.caller, batch=step, lineage=request.lineage)
+    return trainer_pb2.TrainBatchRequest(
+        caller=request.caller, batch=step, lineage=request.lineage, ahead=request.ahead
+    )
 
 
 async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:

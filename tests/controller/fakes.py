@@ -103,6 +103,8 @@ class FakeTrainer:
         """Of the validations of the steps that were saved."""
         self.ledger: LedgerEnd | None = None
         """As the newest checkpoint holds it."""
+        self.ahead: TrainingBatch | None = None
+        """Trained, while the version before it is still held."""
         self.num_busy = 0
         """Questions that come while the next version is being made."""
 
@@ -125,18 +127,16 @@ class FakeTrainer:
         proofs: Sequence[Proof] = (),
     ) -> TrainAnswer:
         self.lineage = lineage
-        proven = {(p.version, p.replica) for p in proofs if not p.fault}
-        makers = {maker for scored in batch.groups for maker in scored.group.makers}
-        assert makers <= proven, f"step {batch.step} came without proofs of {makers - proven}"
+        self._check(batch, proofs)
         if batch.step == self.step:
             if not self.has_answer:
                 raise OutOfOrderError(f"step {batch.step}: the trainer was started again since")
             return TrainAnswer(self.policy, {}, self.nonfinite(batch.step))
         if batch.step != self.step + 1:
             raise OutOfOrderError(f"step {batch.step} after {self.step}")
-        self.events.append(("train", batch.step))
-        self.batches.append(batch)
-        await self.pace()
+        if self.ahead is None:
+            await self._train(batch)
+        batch, self.ahead = self.ahead or batch, None
         contents = [
             (
                 scored.group.number,
@@ -149,6 +149,31 @@ class FakeTrainer:
         if not fault:
             self.root = digest(self.root, self.salt, contents)
         return TrainAnswer(self.policy, {"trainer/loss": 0.5}, fault)
+
+    async def train_ahead(
+        self, batch: TrainingBatch, timeout: float, proofs: Sequence[Proof] = ()
+    ) -> None:
+        self._check(batch, proofs)
+        if batch.step != self.step + 1 or self.ahead:
+            raise OutOfOrderError(f"step {batch.step} ahead of {self.step}")
+        self.events.append(("ahead", batch.step))
+        await self._train(batch)
+        self.ahead = batch
+
+    async def make_version(self, step: int, timeout: float, lineage: int = 0) -> TrainAnswer:
+        assert self.ahead is not None and self.ahead.step == step
+        self.events.append(("version", step))
+        return await self.train_batch(TrainingBatch(step, ()), timeout, lineage)
+
+    async def _train(self, batch: TrainingBatch) -> None:
+        self.events.append(("train", batch.step))
+        self.batches.append(batch)
+        await self.pace()
+
+    def _check(self, batch: TrainingBatch, proofs: Sequence[Proof]) -> None:
+        proven = {(p.version, p.replica) for p in proofs if not p.fault}
+        makers = {maker for scored in batch.groups for maker in scored.group.makers}
+        assert makers <= proven, f"step {batch.step} came without proofs of {makers - proven}"
 
     async def get_ledger_end(self, timeout: float) -> LedgerEnd | None:
         return self.ledger
@@ -320,6 +345,9 @@ class FakeReporter:
     def phase(self, name: str) -> nullcontext[None]:
         return nullcontext()
 
+    def training(self, step: int) -> nullcontext[None]:
+        return nullcontext()
+
     def step(self, batch: TrainingBatch, answer: TrainAnswer, synced: Any) -> float:
         self.events.append(("step", batch.step))
         if answer.nonfinite:
@@ -330,6 +358,12 @@ class FakeReporter:
         return self.validations[step].values() if step in self.validations else {}
 
     async def written(self) -> None: ...
+
+    def validating(self, step: int) -> nullcontext[None]:
+        return nullcontext()
+
+    def validation(self, step: int, validation: Validation) -> None:
+        self.events.append(("validated", step))
 
     def skipped(self, prompt: Prompt, reason: str) -> None:
         self.events.append(("skipped", prompt.prompt_id, reason))
@@ -380,6 +414,7 @@ class World:
         self.reward = FakeReward()
         self.faults: Callable[[int, int, Prompt, str], Awaitable[None]] = no_faults
         self.delay: Callable[[int], Awaitable[None]] = lambda number: asyncio.sleep(0)
+        self.validator: Any = None
         self.lost: list[str] = []
         self.back: list[str] = []
         payloads = FolderPayloads(folder / "payloads")
@@ -442,7 +477,7 @@ class World:
             prover,
             fake.trainer,
             fake.weight_sync,
-            None,
+            fake.validator,
             reporter,
             self.ending,
         )
@@ -453,7 +488,7 @@ class World:
             lambda batch, answer: self.events.append(("told", batch.step)),
         )
         if pending:
-            version = (await loop.train(pending)).version
+            version = (await loop.train_pending(pending, version)).version
         await loop.publish(version)
         async with router.watching():
             await loop.run()

@@ -269,7 +269,7 @@ def test_no_proof_is_waited_for_that_cannot_rise_any_more(tmp_path: Path) -> Non
         prover = ProofCheck(fake, 5.0, needed=ProofLevel.LOADED, prove_timeout=3600)
         scored = [ScoredGroup(group_of(maker), ())]
         async with asyncio.timeout(5):
-            _, unproven = await prover.prove(scored, VersionId(0, 1))
+            _, unproven = await prover.prove(scored, lambda: VersionId(0, 1))
         assert unproven[0].version == START
 
     try:

@@ -206,7 +206,7 @@ MUTATIONS = (
     Mutation(
         "a batch waits until its weights have been read back as far as the run needs",
         "services/controller/proofs.py",
-        "        while self._may_rise(makers, proofs, live) and time.monotonic() < deadline:\n",
+        "        while self._may_rise(makers, proofs, live()) and time.monotonic() < deadline:\n",
         "        while False:\n",
         (
             "tests/controller/test_proofs.py"
@@ -255,6 +255,36 @@ MUTATIONS = (
         (
             "tests/controller/test_proofs.py"
             "::test_what_had_trained_when_a_fault_was_found_is_named_in_the_ledger",
+        ),
+    ),
+    Mutation(
+        "a version is held until it is live, also where the next step trains meanwhile",
+        "services/controller/loop.py",
+        "                await self.trainer.train_ahead(batch, timeout, proofs)\n            await self._published()\n",
+        "                await self.trainer.train_ahead(batch, timeout, proofs)\n",
+        (
+            "tests/controller/test_train_on.py"
+            "::test_the_next_batch_trains_while_weights_are_published_and_waits_for_them",
+        ),
+    ),
+    Mutation(
+        "a step that trains ahead leaves the version before it whole",
+        "services/trainer/rank.py",
+        "lambda: self._compute_weights(batch))\n",
+        "lambda: self._compute_step(batch)[0])\n",
+        (
+            "tests/trainer/test_ahead.py"
+            "::test_the_version_before_is_held_and_sent_until_the_next_one_is_made",
+        ),
+    ),
+    Mutation(
+        "the slots of a batch are freed when its own weights are live",
+        "services/controller/buffer.py",
+        "            self._num_training -= self._groups_per_step\n",
+        "            self._num_training = 0\n",
+        (
+            "tests/controller/test_train_on.py"
+            "::test_however_long_anything_takes_tokens_get_no_older_and_versions_keep_their_order",
         ),
     ),
     Mutation(

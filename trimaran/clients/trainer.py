@@ -91,6 +91,30 @@ class TrainerClient(Client):
 
         `proofs`: one for every version and replica that made tokens of the batch.
         """
+        answer = await self._train(batch, timeout, lineage, proofs)
+        version = wire.decode_policy(answer.version)
+        loads = tuple(map(wire.decode_expert_loads, answer.expert_loads))
+        return TrainAnswer(version, dict(answer.metrics), answer.nonfinite, loads)
+
+    async def train_ahead(
+        self, batch: TrainingBatch, timeout: float, proofs: Sequence[Proof] = ()
+    ) -> None:
+        """As `train_batch`, while the trainer goes on holding the version before, which may still be sent.
+        `make_version` follows."""
+        await self._train(batch, timeout, 0, proofs, ahead=True)
+
+    async def make_version(self, step: int, timeout: float, lineage: int = 0) -> TrainAnswer:
+        """Of the step that was trained ahead. From here on the version before it cannot be sent."""
+        return await self.train_batch(TrainingBatch(step, ()), timeout, lineage)
+
+    async def _train(
+        self,
+        batch: TrainingBatch,
+        timeout: float,
+        lineage: int,
+        proofs: Sequence[Proof],
+        ahead: bool = False,
+    ) -> pb.TrainBatchResponse:
         num_held = await self._hold_groups(batch, timeout)
         batch = replace(batch, groups=batch.groups[num_held:])
         request = pb.TrainBatchRequest(
@@ -98,6 +122,7 @@ class TrainerClient(Client):
             lineage=lineage,
             proofs=[wire.encode_proof(proof) for proof in proofs],
             num_held=num_held,
+            ahead=ahead,
         )
 
         def serialize(request: pb.TrainBatchRequest) -> bytes:
@@ -109,9 +134,7 @@ class TrainerClient(Client):
             TRAIN_BATCH, request_serializer=serialize, response_deserializer=answered
         )
         answer: pb.TrainBatchResponse = await rpc.call_again(method, request, timeout)
-        version = wire.decode_policy(answer.version)
-        loads = tuple(map(wire.decode_expert_loads, answer.expert_loads))
-        return TrainAnswer(version, dict(answer.metrics), answer.nonfinite, loads)
+        return answer
 
     async def _hold_groups(self, batch: TrainingBatch, timeout: float) -> int:
         """Sends the groups ahead where they do not fit into the batch's message; how many."""

@@ -7,18 +7,20 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TrainBatchRequest(_message.Message):
-    __slots__ = ("caller", "batch", "lineage", "proofs", "num_held")
+    __slots__ = ("caller", "batch", "lineage", "proofs", "num_held", "ahead")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     LINEAGE_FIELD_NUMBER: _ClassVar[int]
     PROOFS_FIELD_NUMBER: _ClassVar[int]
     NUM_HELD_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     batch: _types_pb2.TrainingBatch
     lineage: int
     proofs: _containers.RepeatedCompositeFieldContainer[_types_pb2.Proof]
     num_held: int
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[_types_pb2.TrainingBatch, _Mapping]] = ..., lineage: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[_types_pb2.Proof, _Mapping]]] = ..., num_held: _Optional[int] = ...) -> None: ...
+    ahead: bool
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[_types_pb2.TrainingBatch, _Mapping]] = ..., lineage: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[_types_pb2.Proof, _Mapping]]] = ..., num_held: _Optional[int] = ..., ahead: bool = ...) -> None: ...
 
 class AgreeRequest(_message.Message):
     __slots__ = ("caller", "step")

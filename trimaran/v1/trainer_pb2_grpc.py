@@ -95,7 +95,8 @@ class TrainerServiceServicer(object):
 
     def TrainBatch(self, request, context):
         """`batch.step` is the idempotency key: the next step runs, the same step
-        returns the recorded answer, any other is refused.
+        returns the recorded answer, any other is refused. A step that was trained
+        ahead is asked for again, without groups, and then becomes the version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

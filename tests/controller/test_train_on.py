@@ -1,0 +1,256 @@
+"""A batch that waits trains while the weights before it are published: what overlaps, and what does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.control.idle import World as SimulatedWorld
+from services.controller import busy_time
+from services.controller.records import Scored
+from services.controller.report import Reporter
+from services.controller.validation import Validation
+from tests.controller.fakes import FakeReporter, World, make_config
+from tests.controller.test_loop import GROUPS, run
+from tests.controller.virtual_time import run_virtually
+from trimaran.clients import TrainAnswer
+from trimaran.errors import UnavailableError
+
+
+def order(world: World, *kinds: str) -> list[tuple[str, int]]:
+    return [event[:2] for event in world.events if event[0] in kinds]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def overlapping_world(folder: Path, **sections: Any) -> World:
+    """Each publication goes on until the next batch has trained, where it may."""
+    world = World(folder, make_config(**{"run": {"max_lag": 1}} | sections))
+
+    async def pace() -> None:
+        step = max((number for _, number in order(world, "publish")), default=0)
+        if 0 < step < world.config.run.steps:
+            await until(lambda: ("ahead", step + 1) in world.events)
+            await until(lambda: world.trainer.ahead is not None)
+
+    world.weight_sync.pace = pace
+    return world
+
+
+def test_the_next_batch_trains_while_weights_are_published_and_waits_for_them(
+    tmp_path: Path,
+) -> None:
+    world = run(overlapping_world(tmp_path))
+    told = order(world, "train", "version", "publish", "live", "step")
+    for step in range(2, 7):
+        before, own = ("train", step), ("version", step)
+        places = [told.index(one) for one in (("publish", step - 1), before, ("live", step - 1))]
+        assert places == sorted(places)
+        assert told.index(("step", step - 1)) < told.index(own) < told.index(("publish", step))
+    assert world.trained_numbers() == list(range(6 * GROUPS))
+    assert max(world.lags()) == 1
+    assert [entry.root for entry in world.ledger.state.steps.values()][-1] == world.trainer.root
+
+
+def test_without_lag_nothing_trains_or_waits_beside_a_publication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, make_config(run={"max_lag": 0, "steps": 3}))
+    world.weight_sync.pace = lambda: asyncio.sleep(0.01)
+
+    def phase(self: FakeReporter, name: str) -> nullcontext[None]:
+        if name == "waiting":
+            world.events.append((name,))
+        return nullcontext()
+
+    monkeypatch.setattr(FakeReporter, "phase", phase)
+    run(world)
+    told = [event[0] for event in world.events if event[0] in ("train", "live", "ahead", "waiting")]
+    assert told == ["live", *["waiting", "train", "live"] * 3]
+
+
+@pytest.mark.parametrize("key", ["checkpoint", "validation"])
+def test_what_waits_for_the_weights_of_a_step_comes_before_the_next_one(
+    tmp_path: Path, key: str
+) -> None:
+    every = 2 if key == "checkpoint" else 100
+    config = make_config(run={"max_lag": 1, "checkpoint_every": every}, validation={"every": 2})
+    world = World(tmp_path, config)
+
+    class Validator:
+        async def validate(self, step: int, num_samples: int) -> Validation:
+            assert world.weight_sync.live and world.weight_sync.live.version.step == step
+            assert world.trainer.step == step and not world.trainer.ahead
+            return Validation(0.5, 0.5, 0, 1.0)
+
+    def num_scored() -> int:
+        return sum(isinstance(record, Scored) for record in world.recorded)
+
+    async def pace() -> None:
+        step = max((number for _, number in order(world, "publish")), default=0)
+        if step % 2 and step < 6:
+            await until(lambda: ("ahead", step + 1) in world.events)
+        elif 0 < step < 6:
+            await until(lambda: num_scored() >= (step + 1) * GROUPS)
+            await asyncio.sleep(0.1)  # the next batch waits
+
+    world.weight_sync.pace = pace
+    kind = "copied"
+    if key == "validation":
+        world.validator, kind = Validator(), "validated"
+    run(world)
+    told = order(world, "ahead", "train", "live", kind)
+    for step in (2, 4):
+        due = [("live", step), (kind, step), ("train", step + 1)]
+        assert [one for one in told if one in due] == due
+    assert [step for name, step in told if name == "ahead"] == [2, 4, 6]
+
+
+def test_a_publication_that_fails_ends_the_run_and_comes_first_in_the_next(tmp_path: Path) -> None:
+    """The next batch was consumed by then, and trains once: its version follows the one that had failed."""
+    world = overlapping_world(tmp_path, run={"max_lag": 1}, outage_timeout=0.1)
+    go_on = world.weight_sync.pace
+
+    async def pace() -> None:
+        if ("publish", 3) in world.events:
+            await until(lambda: ("train", 4) in world.events)
+            raise UnavailableError("no replica took version 0.3")
+        await go_on()
+
+    hanging = asyncio.Event()
+
+    async def train() -> None:
+        if world.trainer.batches[-1].step == 4:
+            await hanging.wait()
+
+    world.weight_sync.pace, world.trainer.pace = pace, train
+    with pytest.raises(UnavailableError, match=r"no replica took version 0\.3"):
+        run(world)
+    assert world.ledger.state.step == 3 and world.ledger.state.has_pending_batch
+    assert ("version", 4) not in world.events
+    again = run(World(tmp_path, world.config, {3: world.trainer.root}))
+    told = order(again, "train", "publish", "live")
+    assert told[:4] == [("publish", 3), ("live", 3), ("train", 4), ("publish", 4)]
+    numbers = [scored.group.number for scored in world.trainer.batches[3].groups]
+    assert numbers == [scored.group.number for scored in again.trainer.batches[0].groups]
+    assert again.trained_numbers() == list(range(3 * GROUPS, 6 * GROUPS))
+
+
+def test_a_cancel_lets_the_batch_under_way_become_live(tmp_path: Path) -> None:
+    world = overlapping_world(tmp_path)
+
+    async def pace() -> None:
+        if world.trainer.batches[-1].step == 3:
+            world.ending.set()
+
+    world.trainer.pace = pace
+    go_on = world.weight_sync.pace
+
+    async def publish() -> None:
+        if ("publish", 3) not in world.events:
+            await go_on()
+
+    world.weight_sync.pace = publish
+    run(world)
+    assert world.ledger.state.step == 3 and not world.ledger.state.has_pending_batch
+    assert ("live", 3) in world.events
+
+
+def test_a_batch_under_way_is_named_where_its_weights_are_found_wrong_meanwhile(
+    tmp_path: Path,
+) -> None:
+    world = overlapping_world(tmp_path)
+    go_on = world.weight_sync.pace
+
+    async def pace() -> None:
+        await go_on()
+        if ("publish", 2) in world.events and not world.weight_sync.faults:
+            version, replica = min(world.trainer.batches[2].groups[0].makers)
+            world.weight_sync.find_fault(version, replica, "block 7 differs")
+
+    world.weight_sync.pace = pace
+    run(world)
+    [tainted] = [event for event in world.events if event[0] == "tainted"]
+    assert 3 in tainted[2]
+
+
+class Told:
+    """In the place of metrics, timeline and the run's record."""
+
+    def __init__(self) -> None:
+        self.rows: list[Mapping[str, float]] = []
+        self.spans: list[tuple[str, int]] = []
+        self.run = SimpleNamespace(step=1)
+
+    def write(self, *row: Any, **_: Any) -> None:
+        if row[0] == "step":
+            self.rows.append(row[2])
+
+    def emit(self, *_: Any, step: int) -> None:
+        self.run.step = step
+
+    def add(self, process: str, activity: str, start: float, end: float, step: int) -> None:
+        self.spans.append((activity, step))
+
+
+def test_a_row_tells_what_overlapped_and_each_span_its_own_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(busy_time, "time", SimpleNamespace(time=lambda: clock.now))
+    world = run(World(tmp_path, make_config(run={"steps": 3})))
+    told: Any = Told()
+    reporter = Reporter(world.config, told, told, told, told, told)
+    answer = TrainAnswer(world.trainer.policy, {})
+    with reporter.phase("syncing"):  # of step 2
+        clock.now += 2
+        with reporter.training(3):
+            clock.now += 3
+    with reporter.training(3):
+        reporter.step(world.trainer.batches[1], answer, {})
+        clock.now += 1
+    with reporter.phase("syncing"):
+        clock.now += 5
+    reporter.step(world.trainer.batches[2], answer, {})
+    keys = ("phase/syncing/seconds", "syncing/exposed_seconds", "phase/training/seconds")
+    rows = [[row[f"controller/{key}"] for key in keys] for row in told.rows]
+    assert rows == [[5, 2, 3], [5, 5, 1]]
+    assert [step for activity, step in told.spans if activity == "training"] == [3, 3, 3]
+    assert [step for activity, step in told.spans if activity == "syncing"] == [2, 3]
+
+
+@given(
+    max_lag=st.integers(0, 3),
+    latencies=st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    step_seconds=st.integers(0, 30),
+    publish_seconds=st.integers(0, 30),
+    seed=st.integers(0, 3),
+)
+def test_however_long_anything_takes_tokens_get_no_older_and_versions_keep_their_order(
+    max_lag: int, latencies: list[int], step_seconds: int, publish_seconds: int, seed: int
+) -> None:
+    """The real loop and buffer in virtual time, which fails where everybody waits for nobody."""
+    world = SimulatedWorld(
+        *([float(one) for one in latencies], step_seconds, max_lag, seed),
+        publish_seconds=publish_seconds,
+        steps=12,
+        groups_per_step=3,
+    )
+    run_virtually(world.loop.run())
+    assert world.published == list(range(1, 13))
+    assert max(world.lags) <= max_lag
+    assert world.most_alive <= (max_lag + 1) * 3
+    if not max_lag:
+        assert not world.ahead

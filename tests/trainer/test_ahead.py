@@ -1,0 +1,159 @@
+"""A step that trains while the version before it is still held, and may be sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.weight_sync.data.snapshot import Snapshot
+from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.test_rank import BF16, PEER, save, started
+from trimaran.clients import TrainAnswer
+from trimaran.config import RunConfig
+from trimaran.errors import OutOfOrderError, UnavailableError
+from trimaran.types import TrainingBatch, VersionId
+
+MakeConfig = Callable[..., RunConfig]
+
+single_rank = pytest.mark.usefixtures("single_rank")
+
+
+async def train(config: RunConfig, folder: Path, ahead: bool) -> list[TrainAnswer]:
+    """Two steps in this process."""
+    async with started(config, folder) as rank:
+        answers = [await rank.train(random_batch(1))]
+        if ahead:
+            await rank.train_ahead(random_batch(2))
+        return [*answers, await rank.train(TrainingBatch(2, ()) if ahead else random_batch(2))]
+
+
+@single_rank
+def test_a_step_that_was_trained_ahead_is_the_same_step(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    found: list[list[TrainAnswer]] = []
+    for ahead in (False, True):
+        folder = tmp_path / str(ahead)
+        folder.mkdir()
+        found.append(asyncio.run(train(make_config(model=BF16), folder, ahead)))
+    for straight, other in zip(*found, strict=True):
+        assert straight.version.root == other.version.root
+        for key in ("trainer/loss", "trainer/grad_norm"):
+            assert straight.metrics[key] == other.metrics[key]
+
+
+@single_rank
+def test_the_version_before_is_held_and_sent_until_the_next_one_is_made(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    told: list[str | None] = []
+
+    def read(snapshot: Snapshot) -> tuple[str, torch.Tensor]:
+        return snapshot.manifest.root, snapshot.buffer.clone()
+
+    async def scenario() -> None:
+        hold = lambda snapshot: told.append(snapshot and snapshot.manifest.root)  # noqa: E731
+        async with started(make_config(model=BF16), tmp_path, hold) as rank:
+            first = await rank.train(random_batch(1))
+            _, before = await rank.send(VersionId(0, 1), read)
+            (place,) = {rank.offer(PEER)[1].memory}
+            await asyncio.gather(*(rank.train_ahead(random_batch(2)) for _ in range(2)))
+            held = rank.version, rank.manifest.root, told[-1]
+            assert held == (first.version, first.version.root, first.version.root)
+            root, after = await rank.send(VersionId(0, 1), read)
+            assert root == first.version.root and torch.equal(before, after)
+            assert await rank.train(random_batch(1)) == first, "it is answered again"
+            with pytest.raises(OutOfOrderError, match="is at 1, and step 2 is under way"):
+                await save(rank, 1)
+            with pytest.raises(OutOfOrderError, match="step 2 is under way"):
+                rank.check_export("model")
+            with pytest.raises(OutOfOrderError, match="step 2 is under way; send step 2"):
+                rank.begins(3)
+            second = await rank.train(random_batch(2))
+            assert second.version.version == VersionId(0, 2)
+            assert rank.offer(PEER)[1].memory == place, "the snapshot has no second copy"
+            assert await rank.train(random_batch(2)) == second
+            await save(rank, 2)
+
+    asyncio.run(scenario())
+
+
+@single_rank
+def test_who_asks_for_a_step_that_trains_ahead_gets_its_version(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """As a controller that is started again does; the one before it had not heard the end."""
+
+    async def scenario() -> None:
+        async with started(make_config(), tmp_path) as rank:
+            caller = asyncio.create_task(rank.train_ahead(random_batch(1)))
+            await asyncio.sleep(0)
+            caller.cancel()
+            both = await asyncio.gather(rank.train(random_batch(1)), rank.train(random_batch(1)))
+            assert both[0] == both[1]
+            assert both[0].version.version == VersionId(0, 1)
+
+    asyncio.run(scenario())
+
+
+@single_rank
+def test_a_step_that_fails_ahead_ends_the_rank(make_config: MakeConfig, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with started(make_config(), tmp_path) as rank:
+            broken = random_batch(1)
+            group = broken.groups[0].group
+            object.__setattr__(group.completions_G[0], "token_ids_T", (10**6,) * 4)
+            with pytest.raises(IndexError):
+                await rank.train_ahead(broken)
+            assert "step 1 failed" in await rank.until_failed()
+            with pytest.raises(UnavailableError, match="step 1 failed"):
+                await rank.train(random_batch(1))
+
+    asyncio.run(scenario())
+
+
+@single_rank
+def test_a_step_without_groups_is_refused_where_it_was_not_trained(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with started(make_config(), tmp_path) as rank:
+            with pytest.raises(OutOfOrderError, match="step 1 was not trained ahead here"):
+                rank.check_batch(TrainingBatch(1, ()))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.e2e
+def test_two_ranks_train_ahead_together(make_config: MakeConfig, tmp_path: Path) -> None:
+    async def roots(folder: Path, ahead: bool) -> list[str]:
+        config = make_config(
+            trainer={"tensor_parallel": 2}, endpoints={"trainer": free_addresses(2)}
+        )
+        found: list[str] = []
+        async with running_ranks(config, folder) as client:
+            start, _ = await client.get_policy_version(ANSWER_SECONDS)
+            for step in (1, 2):
+                batch = random_batch(step)
+                proofs = proofs_for(batch, start.root)
+                if ahead:
+                    await client.train_ahead(batch, ANSWER_SECONDS, proofs)
+                    held, _ = await client.get_policy_version(ANSWER_SECONDS)
+                    assert held.version.step == step - 1
+                    with pytest.raises(OutOfOrderError, match="is under way"):
+                        await client.save_checkpoint(step - 1, ANSWER_SECONDS)
+                    answer = await client.make_version(step, ANSWER_SECONDS)
+                else:
+                    answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+                found.append(answer.version.root)
+            await client.save_checkpoint(2, ANSWER_SECONDS)
+        return found
+
+    assert asyncio.run(roots(tmp_path / "ahead", True)) == asyncio.run(
+        roots(tmp_path / "straight", False)
+    )
