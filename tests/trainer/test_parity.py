@@ -19,6 +19,7 @@ from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import DEEP, TIED, unfused
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
+from tests.trainer.saved_moments import check_first_moments
 from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, UnprovenError
@@ -203,7 +204,7 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
     model = AutoModelForCausalLM.from_pretrained(model_folders[family], dtype=torch.float32)
     reference = ReferenceTrainer(model, config)
 
-    async def train() -> None:
+    async def train() -> str:
         async with running_ranks(config, tmp_path / "run") as client:
             start, manifest = await client.get_policy_version(ANSWER_SECONDS)
             assert start.root == whole_root(model_folders[family], tied=family in TIED)
@@ -226,8 +227,9 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
             await check_offers([addresses[one.rank] for one in senders], manifest.num_blocks)
             await client.save_checkpoint(STEPS, ANSWER_SECONDS)
             await client.export_model("model", ANSWER_SECONDS)
+            return (await client.get_policy_version(ANSWER_SECONDS))[0].root
 
-    asyncio.run(train())
+    root = asyncio.run(train())
     shards = sorted(path.name for path in (tmp_path / "run/checkpoints/step-00004").iterdir())
     count = len(addresses) if config.trainer.distributed_optimizer else len(senders)
     assert shards[:-1] == [f"shard-{number}.safetensors" for number in range(count)]
@@ -238,3 +240,6 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
         difference = (tensor - wanted[name]).abs().max().item()
         moved = (tensor - start[name]).abs().max().item()
         assert difference < 2e-5 < 1e-3 < moved, name
+    assert whole_root(tmp_path / "run" / "model", tied=family in TIED) == root
+    moments = {name: reference.first_moment(one) for name, one in model.named_parameters()}
+    check_first_moments(tmp_path / "run", unfused(moments))
