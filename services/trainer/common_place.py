@@ -31,6 +31,12 @@ class CommonPlace:
         """`writers`: the ranks that save something."""
         self._place, self._rank, self._writers = place, rank, writers
 
+    def __str__(self) -> str:
+        """What this rank does there, for its log."""
+        where = f"checkpoints in {self._place.url}/{FOLDER}"
+        is_writer = self._rank in self._writers
+        return f"reads and writes {where}" if is_writer else f"reads {where}; others write them"
+
     def clear(self) -> None:
         """What a start that was broken off has left there."""
         self._place.delete(map(_name, self._writers))

@@ -132,9 +132,11 @@ class TrainerRank:
         self._run_id, self._folder = run.run_id, shared_folder(config, run)
         self._place = bucket_of(config, run.run_id)
         self._checkpoints = open_checkpoints(config, run, self._place)
-        writers = [one for one in range(config.num_trainer_ranks) if _saves(config, one)]
-        place = self._place or FolderPlace(self._folder, KEY)
-        self._common_place = CommonPlace(place, rank, writers)
+        files = map(config.trainer.checkpoint_file, range(config.num_trainer_ranks))
+        writers = [one for one, file in enumerate(files) if file is not None]
+        self._common_place = CommonPlace(
+            self._place or FolderPlace(self._folder, KEY), rank, writers
+        )
         self.exports = config.trainer.layout.place(rank).sends
         """The others hold the same weights as one that does."""
         self._file = config.trainer.checkpoint_file(rank)
@@ -524,6 +526,7 @@ class TrainerRank:
         self._policy = build()
         with self._among_the_others():
             self._common_place.check(self._policy.any_rank)
+        logger.info("rank %d reads the model in %s and %s", self.rank, path, self._common_place)
         if self.exports:
             self._held = HeldShard(self._config.weight_sync, self._policy, self._hold)
         lora = self._config.trainer.lora
@@ -603,10 +606,6 @@ class TrainerRank:
                 f"trainer rank {self.rank}: {self._failure}; resume the run from its checkpoint"
             )
         return await asyncio.get_running_loop().run_in_executor(self._compute, function)
-
-
-def _saves(config: RunConfig, rank: int) -> bool:
-    return config.trainer.checkpoint_file(rank) is not None
 
 
 def _save_name(step: int) -> str:

@@ -32,9 +32,11 @@ def first_moments(run: Path) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
     for name, rule in family_rules(facts).items():
         if f"exp_avg.{name}" in whole:
-            moment = whole[f"exp_avg.{name}"]
-            for hf_name, share in zip(rule.names, rule.shares(moment, 0, 1), strict=True):
-                found[hf_name] = share.tensor
+            shares = rule.shares(whole[f"exp_avg.{name}"], 0, 1)
+            for hf_name, shape, share in zip(rule.names, rule.shapes, shares, strict=True):
+                # An expert is one element of a stack in some families.
+                tensor = found.setdefault(hf_name, torch.full(shape, torch.nan))
+                tensor[share.start : share.stop] = share.tensor
     return found
 
 

@@ -62,6 +62,13 @@ def test_one_folder_does_and_nothing_stays_in_it(tmp_path: Path) -> None:
     assert [*(tmp_path / "run" / FOLDER).iterdir()] == []
 
 
+def test_each_rank_says_what_it_does_there(tmp_path: Path) -> None:
+    (place,) = folders(tmp_path)
+    said = [str(CommonPlace(place, rank, {0})) for rank in (0, 1)]
+    where = f"checkpoints in {tmp_path}/checkpoints"
+    assert said == [f"reads and writes {where}", f"reads {where}; others write them"]
+
+
 def test_a_bucket_does(bucket: Endpoint) -> None:
     place = open_place("s3://payloads/common", "run.checkpoints")
     assert Ranks([place, place], {0, 1}).check() == ["", ""]

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.e2e
 STEPS = 4
 SEQUENCE = {"sequence_parallel": True}
 SPLIT = {"distributed_optimizer": True}
+OFFLOAD = {"offload": ["optimizer", "gradients"]}
 LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"tensor_parallel": 2} | SEQUENCE),
     ("qwen3", {"tensor_parallel": 2}),
@@ -64,6 +65,19 @@ MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     (DEEP, {"pipeline_parallel": 4}),
     (DEEP, {"pipeline_parallel": 3, "pipeline_layers": [0, 4, 0]}),
     (DEEP, {"pipeline_parallel": 2, "virtual_stages": 2, "data_parallel": 2} | SPLIT),
+    ("qwen2", {"tensor_parallel": 2, "pipeline_parallel": 2} | SEQUENCE),
+    (DEEP, {"tensor_parallel": 2, "pipeline_parallel": 2, "virtual_stages": 2} | SEQUENCE),
+    ("qwen3", {"tensor_parallel": 2, "recompute": True} | SEQUENCE),
+    ("qwen2", {"context_parallel": 2, "pipeline_parallel": 2, "recompute": "selective"}),
+    ("llama", {"data_parallel": 2, "tensor_parallel": 2} | SPLIT | OFFLOAD),
+    ("qwen3_moe", {"tensor_parallel": 2, "data_parallel": 2, "expert_parallel": 2} | SEQUENCE),
+    ("qwen2_moe", {"pipeline_parallel": 2, "expert_parallel": 2, "data_parallel": 2} | OFFLOAD),
+    (
+        "qwen3_moe",
+        {"tensor_parallel": 2, "context_parallel": 2, "expert_parallel": 4, "recompute": True}
+        | SEQUENCE,
+    ),
+    ("qwen2_moe", {"tensor_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 2} | SEQUENCE),
 ]
 MORE = (pytest.param(*one, marks=pytest.mark.thorough) for one in MORE_LAYOUTS)
 
