@@ -30,6 +30,7 @@ from services.trainer.checkpoint_folder import (
     FOLDER,
     PREFIX,
     STATE,
+    TRIED,
     by_step,
     folder_of,
     named,
@@ -193,7 +194,7 @@ def dump_state(state: TrainerState) -> str:
 
 
 def tidy(run_folder: Path) -> None:
-    """After an interrupted save: put back what was to be replaced, drop what is not whole."""
+    """After an interrupted save or start: put back what was to be replaced, drop what is not whole."""
     for path in named(run_folder, ".tmp"):
         shutil.rmtree(path)
     for path in named(run_folder, ""):
@@ -207,6 +208,8 @@ def tidy(run_folder: Path) -> None:
             path.rename(folder)
     for path in (run_folder / FOLDER).glob(f"{PREFIX}*.replaced-*"):  # `discard` could not, then
         shutil.rmtree(path, ignore_errors=True)
+    for path in (run_folder / FOLDER).glob(f"{TRIED}*"):  # of a start that was broken off
+        path.unlink(missing_ok=True)
 
 
 def read_state(folder: Path, layout: RankLayout, model: Model) -> TrainerState:

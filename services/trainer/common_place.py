@@ -3,29 +3,28 @@ at the first save.
 
 Each rank that saves writes a few bytes. Rank 0 looks whether all of them have come, each other rank whether
 those of rank 0 have. So a folder that is not mounted on one of several hosts, or that one of them may only
-read, is found before anything trains.
+read, is found before anything trains. The files have names that nobody has looked for before: a host may
+take a file on NFS for missing for half a minute because it was so a moment ago.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection
 
 import torch
 
-from services.trainer.checkpoint_folder import FOLDER
-from trimaran.errors import InputError, NotFoundError, TrimaranError
+from services.trainer.checkpoint_folder import FOLDER, TRIED
+from trimaran.errors import InputError, NotFoundError, TrimaranError, UnavailableError
 from trimaran.places import Place
 
+BITS = 62
 AnyRank = Callable[[torch.Tensor], torch.Tensor]
 """Of flags, bool [n], which are set on any rank; a collective."""
 
 
 class CommonPlace:
-    """Example:
-    common = CommonPlace(place, rank=0, writers={0, 1})
-    common.clear()                    # on rank 0, before the ranks meet
-    common.check(policy.any_rank)     # on all ranks, once they have met
-    """
+    """Example: CommonPlace(place, rank=0, writers={0, 1}).check(policy.any_rank)"""
 
     def __init__(self, place: Place, rank: int, writers: Collection[int]) -> None:
         """`writers`: the ranks that save something."""
@@ -37,18 +36,22 @@ class CommonPlace:
         is_writer = self._rank in self._writers
         return f"reads and writes {where}" if is_writer else f"reads {where}; others write them"
 
-    def clear(self) -> None:
-        """What a start that was broken off has left there."""
-        self._place.delete(map(_name, self._writers))
-
     def check(self, any_rank: AnyRank) -> None:
         """Raises InputError where a rank cannot write, or has another folder than rank 0, and
         UnavailableError where the place does not answer; on every rank, as each waits for the others."""
-        fault = self._try(self._write) if self._rank in self._writers else None
+        start = self._name_start(any_rank)
+        is_writer = self._rank in self._writers
+        fault = self._try(lambda: self._write(start)) if is_writer else None
         self._agree(fault, any_rank, "cannot write where checkpoints go")
-        self._agree(self._try(self._find), any_rank, "sees other checkpoints")
+        self._agree(self._try(lambda: self._find(start)), any_rank, "sees other checkpoints")
         if self._rank == 0:
-            self.clear()
+            self._place.delete(_name(start, writer) for writer in self._writers)
+
+    def _name_start(self, any_rank: AnyRank) -> str:
+        """What rank 0 has drawn, on every rank."""
+        number = secrets.randbits(BITS) if self._rank == 0 else 0
+        bits = any_rank(torch.tensor([bool(number >> place & 1) for place in range(BITS)]))
+        return f"{sum(1 << place for place, bit in enumerate(bits.tolist()) if bit):x}"
 
     def _try(self, work: Callable[[], None]) -> TrimaranError | None:
         try:
@@ -57,13 +60,13 @@ class CommonPlace:
             return error
         return None
 
-    def _write(self) -> None:
-        self._place.write(b"?", _name(self._rank))
+    def _write(self, start: str) -> None:
+        self._place.write(b"?", _name(start, self._rank))
 
-    def _find(self) -> None:
+    def _find(self, start: str) -> None:
         for writer in self._writers if self._rank == 0 else (0,):
             try:
-                self._place.read(_name(writer))
+                self._place.read(_name(start, writer))
             except NotFoundError:
                 raise InputError(
                     f"{self._place.url}/{FOLDER}: lacks what trainer rank {writer} has just written there, so"
@@ -72,12 +75,15 @@ class CommonPlace:
                 ) from None
 
     def _agree(self, fault: TrimaranError | None, any_rank: AnyRank, what: str) -> None:
-        is_wrong = bool(any_rank(torch.tensor([fault is not None])).any())
+        """All ranks raise the same kind: whether the run may start again is for each of them to say."""
+        own = torch.tensor([fault is not None, isinstance(fault, InputError)])
+        is_wrong, is_input = any_rank(own).tolist()
         if fault:
             raise fault
         if is_wrong:
-            raise InputError(f"another trainer rank {what}; its log says more")
+            kind = InputError if is_input else UnavailableError
+            raise kind(f"another trainer rank {what}; its log says more")
 
 
-def _name(rank: int) -> str:
-    return f"{FOLDER}/.can-write-{rank}"
+def _name(start: str, rank: int) -> str:
+    return f"{FOLDER}/{TRIED}{start}-{rank}"

@@ -520,7 +520,6 @@ class TrainerRank:
         if self.rank == 0:
             # The others look for a checkpoint once they have met this rank, in `build`.
             self._checkpoints.tidy()
-            self._common_place.clear()
         path = self._config.model.path
         self._model = Model(path.name, read_model_folder(path))
         self._policy = build()
