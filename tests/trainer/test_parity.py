@@ -159,7 +159,16 @@ SAME = (
     [
         ("qwen2", {"pipeline_parallel": 2}),
         ("qwen3_moe", {"data_parallel": 2, "expert_parallel": 2}),
-        pytest.param("llama", {"context_parallel": 2}, marks=pytest.mark.thorough),
+        *(
+            pytest.param(*one, marks=pytest.mark.thorough)
+            for one in (
+                ("llama", {"context_parallel": 2}),
+                (DEEP, {"pipeline_parallel": 2, "virtual_stages": 2, "fp32_head": True}),
+                ("qwen3", {"tensor_parallel": 2, "recompute": True} | SEQUENCE),
+                ("llama", {"data_parallel": 2, "tensor_parallel": 2} | SPLIT | OFFLOAD),
+                ("qwen2_moe", {"context_parallel": 2, "expert_parallel": 2}),
+            )
+        ),
     ],
     ids=lambda value: name_of(value),
 )
@@ -173,7 +182,7 @@ def test_old_and_reference_logprobs_reach_all_ranks(
         trainer = {**split, "micro_batch_tokens": 40}
         algorithm = {
             "updates_per_batch": 2,
-            "kl": {"coefficient": 0.2},
+            "kl": {"coefficient": 0.2, "offload": "offload" in split},
             "entropy": {"coefficient": 0.01},
         }
         count = make_config(family, trainer=trainer).num_trainer_ranks
