@@ -19,6 +19,7 @@ from trimaran.errors import InputError, NotFoundError, TrimaranError, Unavailabl
 from trimaran.places import Place
 
 BITS = 62
+"""Of what makes the names of a start new."""
 AnyRank = Callable[[torch.Tensor], torch.Tensor]
 """Of flags, bool [n], which are set on any rank; a collective."""
 
