@@ -30,13 +30,14 @@ from services.trainer.checkpoint_folder import (
     FOLDER,
     PREFIX,
     STATE,
+    TRIED,
     by_step,
     folder_of,
     named,
     step_of,
 )
 from services.trainer.shard_file import ShardFile, write_tensors
-from trimaran.errors import InputError
+from trimaran.errors import InputError, UnavailableError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
 from trimaran.places import discard, put_in_place, sync
@@ -148,8 +149,18 @@ def publish(
     add: Callable[[Path], None] = lambda folder: None,
 ) -> Path:
     """Once every rank has written: add the state, and whatever `add` puts into the folder; rename, and
-    drop all but those to `keep`."""
+    drop all but those to `keep`.
+
+    Raises UnavailableError where a rank has written its shard into another folder, as on a host that does
+    not see this one.
+    """
     temporary, folder = _temporary(run_folder, state.step), folder_of(run_folder, state.step)
+    names = map(_shard_name, range(len(state.shards)))
+    if lacking := [name for name in names if not (temporary / name).is_file()]:
+        raise UnavailableError(
+            f"{temporary}: lacks {', '.join(lacking)}, written on a host that has another folder of this"
+            " name; let run.checkpoints name a folder that all hosts of the trainer see, or a bucket"
+        )
     add(temporary)
     (temporary / STATE).write_text(dump_state(state), encoding="utf-8")
     sync(temporary / STATE)
@@ -183,7 +194,7 @@ def dump_state(state: TrainerState) -> str:
 
 
 def tidy(run_folder: Path) -> None:
-    """After an interrupted save: put back what was to be replaced, drop what is not whole."""
+    """After an interrupted save or start: put back what was to be replaced, drop what is not whole."""
     for path in named(run_folder, ".tmp"):
         shutil.rmtree(path)
     for path in named(run_folder, ""):
@@ -197,6 +208,8 @@ def tidy(run_folder: Path) -> None:
             path.rename(folder)
     for path in (run_folder / FOLDER).glob(f"{PREFIX}*.replaced-*"):  # `discard` could not, then
         shutil.rmtree(path, ignore_errors=True)
+    for path in (run_folder / FOLDER).glob(f"{TRIED}*"):  # of a start that was broken off
+        path.unlink(missing_ok=True)
 
 
 def read_state(folder: Path, layout: RankLayout, model: Model) -> TrainerState:

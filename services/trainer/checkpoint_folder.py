@@ -13,6 +13,8 @@ from trimaran.errors import InputError
 FOLDER = "checkpoints"
 STATE = "state.json"
 PREFIX = "step-"
+TRIED = ".can-write-"
+"""Before the names of what a start writes to try the folder out."""
 
 
 def folder_of(run_folder: Path, step: int) -> Path:

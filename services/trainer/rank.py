@@ -11,7 +11,7 @@ import shutil
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -22,6 +22,7 @@ from services.trainer.adapter_files import write_adapter_folder
 from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
 from services.trainer.checkpoints import Loaded, load_other, open_checkpoints, shared_folder
 from services.trainer.chosen_experts import check_experts
+from services.trainer.common_place import CommonPlace
 from services.trainer.held import HeldShard, ShardedWeights
 from services.trainer.host_copy import copy_to_host
 from services.trainer.learner import Policy, StepResult, train_step
@@ -37,8 +38,9 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError, OutOfOrderError, UnavailableError
 from trimaran.model_folder import read_model_folder
 from trimaran.model_manifest import push_model
+from trimaran.places import FolderPlace
 from trimaran.run_context import RunContext
-from trimaran.run_place import bucket_of
+from trimaran.run_place import KEY, bucket_of
 from trimaran.turns import trainer_turn
 from trimaran.types import (
     ExpertLoads,
@@ -130,6 +132,11 @@ class TrainerRank:
         self._run_id, self._folder = run.run_id, shared_folder(config, run)
         self._place = bucket_of(config, run.run_id)
         self._checkpoints = open_checkpoints(config, run, self._place)
+        files = map(config.trainer.checkpoint_file, range(config.num_trainer_ranks))
+        writers = [one for one, file in enumerate(files) if file is not None]
+        self._common_place = CommonPlace(
+            self._place or FolderPlace(self._folder, KEY), rank, writers
+        )
         self.exports = config.trainer.layout.place(rank).sends
         """The others hold the same weights as one that does."""
         self._file = config.trainer.checkpoint_file(rank)
@@ -542,6 +549,9 @@ class TrainerRank:
         path = self._config.model.path
         self._model = Model(path.name, read_model_folder(path))
         self._policy = build()
+        with self._among_the_others():
+            self._common_place.check(self._policy.any_rank)
+        logger.info("rank %d reads the model in %s and %s", self.rank, path, self._common_place)
         if self.exports:
             self._held = HeldShard(self._config.weight_sync, self._policy, self._hold)
         lora = self._config.trainer.lora
@@ -556,7 +566,8 @@ class TrainerRank:
         other = None
         if not loaded and self._config.trainer.load is not None:
             other = self._begin_with(self._config.trainer.load)
-        self._adopt(self._first_snapshot())
+        with self._among_the_others():
+            self._adopt(self._take_snapshot())
         if loaded and self._held and self._held.root != loaded.state.root:
             raise InternalError(
                 f"{loaded.place}: the weights have root {self._held.root},"
@@ -565,10 +576,11 @@ class TrainerRank:
         if other and self._held:
             self._check_begin(other)
 
-    def _first_snapshot(self) -> Snapshot | None:
-        """Here the ranks meet again after each has loaded its own weights."""
+    @contextmanager
+    def _among_the_others(self) -> Iterator[None]:
+        """Where the ranks meet again after each has loaded its own weights."""
         try:
-            return self._take_snapshot()
+            yield
         except RuntimeError as error:  # as torch calls a collective that has failed
             raise UnavailableError(
                 f"trainer rank {self.rank}: another rank was lost while the ranks loaded their weights"

@@ -26,6 +26,7 @@ from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.lifetime import PARENT_VARIABLE
 from trimaran.model_folder import read_model_folder
+from trimaran.places import FolderPlace
 from trimaran.run_context import RunContext
 from trimaran.store import open_store
 
@@ -200,6 +201,22 @@ def test_places_that_take_no_files_are_named(site: Site, bucket: Endpoint) -> No
             site.start("controller", "a", run={key: str(site.data.parent / "file" / "x")})
     site.start("trainer-0", "a", run={"checkpoints": "s3://payloads/here"})
     site.start("controller", "a", run={"payloads": "s3://payloads/here"})
+
+
+class ReadOnly(FolderPlace):
+    def write(self, data: bytes, name: str) -> None:
+        raise InputError(f"{self._key}: {self.url}/{name}: Permission denied")
+
+
+@pytest.mark.parametrize("key", ["payloads", "checkpoints"])
+def test_a_controller_that_may_only_read_what_others_write_is_found(
+    site: Site, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    where = {"run": {key: str(site.data.parent / "shared")}}
+    site.start("trainer-0", "a", **where)
+    monkeypatch.setattr(host_checks, "open_place", lambda url, key: ReadOnly(Path(url), key))
+    with pytest.raises(InputError, match=rf"controller on {HOST}: run\.{key}: .*denied"):
+        site.start("controller", "b", **where)
 
 
 def test_parameters_are_counted_without_reading_them(tiny: Path) -> None:

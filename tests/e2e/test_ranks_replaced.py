@@ -52,7 +52,11 @@ def make_engine(redis_server: RedisServer, tmp_path: Path) -> Generator[Callable
 def test_ranks_meet_again_after_one_was_replaced_that_no_launcher_knew(
     write_run: Callable[..., Path], make_engine: Callable[..., Engine], tmp_path: Path
 ) -> None:
-    path = write_run(run={"max_lag": 1, "checkpoint_every": 20}, trainer={"data_parallel": 2})
+    # Each engine has a folder of its own.
+    shared = {"checkpoints": str(tmp_path / "shared")}
+    path = write_run(
+        run={"max_lag": 1, "checkpoint_every": 20} | shared, trainer={"data_parallel": 2}
+    )
     engines = {name: make_engine(name, *kind) for name, kind in KINDS.items()}
 
     async def begin(address: str) -> str:

@@ -58,6 +58,11 @@ class StandInPolicy:
         dist.all_reduce(total)
         return total
 
+    def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
+        total = flags.int()
+        dist.all_reduce(total, op=dist.ReduceOp.MAX)
+        return total.bool()
+
     def export(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self._weights.tensors.items()
 

@@ -95,3 +95,7 @@ class ReferenceTrainer:
         )
         self._optimizer.step()
         return loss.item(), norm.item()
+
+    def first_moment(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        """AdamW's: the mean of the gradients of all steps, of which later ones count more."""
+        return self._optimizer.state[parameter]["exp_avg"]

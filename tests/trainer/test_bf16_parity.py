@@ -21,17 +21,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from services.trainer import checkpoint
-from services.trainer.checkpoint_folder import newest
-from services.trainer.megatron.family_rules import family_rules
-from services.trainer.resharding import Resharded
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import TIED
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.reference import loss_of, sequence_logprobs, with_rollout_logprobs
+from tests.trainer.saved_moments import first_moments
 from tests.trainer.test_parity import SEQUENCE, SPLIT, name_of
 from trimaran.config import RunConfig
-from trimaran.parallel import Layout
 from trimaran.types import Score, TrainingBatch
 
 pytestmark = pytest.mark.e2e
@@ -124,23 +120,7 @@ def gradients_of(
 
 def saved_gradients(run: Path, config: RunConfig) -> dict[str, torch.Tensor]:
     """After one update AdamW's first moment is (1 - beta1) of the gradient, as it was not clipped."""
-    folder = newest(run)
-    assert folder is not None
-    state = checkpoint.read_any(folder)
-    facts = state.model.facts
-    whole = Resharded(
-        facts,
-        state.layout,
-        Layout().place(0),
-        lambda one: checkpoint.open_shard(folder, state, one),
-    )
-    found: dict[str, torch.Tensor] = {}
-    for name, rule in family_rules(facts).items():
-        if f"exp_avg.{name}" in whole:
-            moment = whole[f"exp_avg.{name}"] / (1 - config.trainer.beta1)
-            for hf_name, share in zip(rule.names, rule.shares(moment, 0, 1), strict=True):
-                found[hf_name] = share.tensor
-    return found
+    return {name: one / (1 - config.trainer.beta1) for name, one in first_moments(run).items()}
 
 
 def distance(some: Mapping[str, torch.Tensor], others: Mapping[str, torch.Tensor]) -> float:

@@ -21,7 +21,7 @@ from services.trainer import checkpoint
 from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
 from services.trainer.checkpoint_folder import newest
 from services.trainer.shard_file import ShardFile, write_tensors
-from trimaran.errors import InputError, InternalError
+from trimaran.errors import InputError, InternalError, UnavailableError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
 
@@ -203,6 +203,17 @@ def test_what_is_added_to_a_checkpoint_appears_with_it(tmp_path: Path) -> None:
         checkpoint.publish(tmp_path, replace(state, step=6), Keep(1), fail)
     assert load(tmp_path) == (5, 1.0)
     assert list((tmp_path / "checkpoints").iterdir()) == [first]
+
+
+def test_no_checkpoint_names_a_shard_that_lies_on_another_host(tmp_path: Path) -> None:
+    """Two hosts whose folders have one path and are not one folder."""
+    first = save(tmp_path, 5, 1.0)
+    state = checkpoint.read_state(first, LAYOUT, MODEL)
+    for rank, host in enumerate([tmp_path, tmp_path / "other"]):
+        checkpoint.write_shard(host, 6, rank, tensors(2.0, rank))
+    with pytest.raises(UnavailableError, match=r"lacks shard-1\.safetensors.*run\.checkpoints"):
+        checkpoint.publish(tmp_path, replace(state, step=6), Keep(1))
+    assert load(tmp_path) == (5, 1.0)
 
 
 def test_what_else_lies_among_the_checkpoints_stays(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import DEEP, TIED, unfused
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
+from tests.trainer.saved_moments import check_first_moments
 from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, UnprovenError
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.e2e
 STEPS = 4
 SEQUENCE = {"sequence_parallel": True}
 SPLIT = {"distributed_optimizer": True}
+OFFLOAD = {"offload": ["optimizer", "gradients"]}
 LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"tensor_parallel": 2} | SEQUENCE),
     ("qwen3", {"tensor_parallel": 2}),
@@ -63,6 +65,19 @@ MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     (DEEP, {"pipeline_parallel": 4}),
     (DEEP, {"pipeline_parallel": 3, "pipeline_layers": [0, 4, 0]}),
     (DEEP, {"pipeline_parallel": 2, "virtual_stages": 2, "data_parallel": 2} | SPLIT),
+    ("qwen2", {"tensor_parallel": 2, "pipeline_parallel": 2} | SEQUENCE),
+    (DEEP, {"tensor_parallel": 2, "pipeline_parallel": 2, "virtual_stages": 2} | SEQUENCE),
+    ("qwen3", {"tensor_parallel": 2, "recompute": True} | SEQUENCE),
+    ("qwen2", {"context_parallel": 2, "pipeline_parallel": 2, "recompute": "selective"}),
+    ("llama", {"data_parallel": 2, "tensor_parallel": 2} | SPLIT | OFFLOAD),
+    ("qwen3_moe", {"tensor_parallel": 2, "data_parallel": 2, "expert_parallel": 2} | SEQUENCE),
+    ("qwen2_moe", {"pipeline_parallel": 2, "expert_parallel": 2, "data_parallel": 2} | OFFLOAD),
+    (
+        "qwen3_moe",
+        {"tensor_parallel": 2, "context_parallel": 2, "expert_parallel": 4, "recompute": True}
+        | SEQUENCE,
+    ),
+    ("qwen2_moe", {"tensor_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 2} | SEQUENCE),
 ]
 MORE = (pytest.param(*one, marks=pytest.mark.thorough) for one in MORE_LAYOUTS)
 
@@ -144,7 +159,16 @@ SAME = (
     [
         ("qwen2", {"pipeline_parallel": 2}),
         ("qwen3_moe", {"data_parallel": 2, "expert_parallel": 2}),
-        pytest.param("llama", {"context_parallel": 2}, marks=pytest.mark.thorough),
+        *(
+            pytest.param(*one, marks=pytest.mark.thorough)
+            for one in (
+                ("llama", {"context_parallel": 2}),
+                (DEEP, {"pipeline_parallel": 2, "virtual_stages": 2, "fp32_head": True}),
+                ("qwen3", {"tensor_parallel": 2, "recompute": True} | SEQUENCE),
+                ("llama", {"data_parallel": 2, "tensor_parallel": 2} | SPLIT | OFFLOAD),
+                ("qwen2_moe", {"context_parallel": 2, "expert_parallel": 2}),
+            )
+        ),
     ],
     ids=lambda value: name_of(value),
 )
@@ -158,7 +182,7 @@ def test_old_and_reference_logprobs_reach_all_ranks(
         trainer = {**split, "micro_batch_tokens": 40}
         algorithm = {
             "updates_per_batch": 2,
-            "kl": {"coefficient": 0.2},
+            "kl": {"coefficient": 0.2, "offload": "offload" in split},
             "entropy": {"coefficient": 0.01},
         }
         count = make_config(family, trainer=trainer).num_trainer_ranks
@@ -203,7 +227,7 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
     model = AutoModelForCausalLM.from_pretrained(model_folders[family], dtype=torch.float32)
     reference = ReferenceTrainer(model, config)
 
-    async def train() -> None:
+    async def train() -> str:
         async with running_ranks(config, tmp_path / "run") as client:
             start, manifest = await client.get_policy_version(ANSWER_SECONDS)
             assert start.root == whole_root(model_folders[family], tied=family in TIED)
@@ -226,8 +250,9 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
             await check_offers([addresses[one.rank] for one in senders], manifest.num_blocks)
             await client.save_checkpoint(STEPS, ANSWER_SECONDS)
             await client.export_model("model", ANSWER_SECONDS)
+            return (await client.get_policy_version(ANSWER_SECONDS))[0].root
 
-    asyncio.run(train())
+    root = asyncio.run(train())
     shards = sorted(path.name for path in (tmp_path / "run/checkpoints/step-00004").iterdir())
     count = len(addresses) if config.trainer.distributed_optimizer else len(senders)
     assert shards[:-1] == [f"shard-{number}.safetensors" for number in range(count)]
@@ -238,3 +263,6 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
         difference = (tensor - wanted[name]).abs().max().item()
         moved = (tensor - start[name]).abs().max().item()
         assert difference < 2e-5 < 1e-3 < moved, name
+    assert whole_root(tmp_path / "run" / "model", tied=family in TIED) == root
+    moments = {name: reference.first_moment(one) for name, one in model.named_parameters()}
+    check_first_moments(tmp_path / "run", unfused(moments))

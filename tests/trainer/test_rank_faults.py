@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig, dump_config
 from trimaran.errors import TrimaranError
 from trimaran.parallel import Layout
+from trimaran.run_context import RunContext
 from trimaran.types import Caller
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -128,3 +130,34 @@ def test_a_rank_that_dies_or_stops_ends_in_the_last_good_state(
     for shard in range(2):
         checkpoint.open_shard(saved, state, shard).check()
     assert [path.name for path in saved.parent.iterdir()] == [saved.name]
+
+
+def test_hosts_without_a_folder_in_common_train_nothing(
+    make_config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    """Each has a run folder of its own, and `run.checkpoints` names no other."""
+    config = make_config(trainer={"tensor_parallel": 2}, endpoints={"trainer": free_addresses(2)})
+    hosts = [tmp_path / name / "run" for name in ("a", "b")]
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(config))
+    asyncio.run(draw_epoch(hosts[0]))
+    hosts[1].mkdir(parents=True)
+    replace(RunContext.in_folder(hosts[0]), folder=hosts[1]).write()
+    command = [sys.executable, "-W", "ignore", "-m", "tests.trainer.serve_rank", str(file)]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(folder), str(index)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index, folder in enumerate(hosts)
+    ]
+    try:
+        for index, process in enumerate(ranks):
+            _, said = process.communicate(timeout=START_SECONDS)
+            assert f"lacks what trainer rank {1 - index} has just written there" in said
+    finally:
+        for process in ranks:
+            process.kill()
+            process.wait()

@@ -16,6 +16,7 @@ from tests.trainer.batches import proofs_for
 from tests.trainer.plain_vision import PlainVision, vision_batch
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
+from tests.trainer.saved_moments import check_first_moments
 from tests.trainer.test_parity import check_offers, name_of, whole_root
 from tests.trainer.test_vision import make_config
 from trimaran.config import RunConfig
@@ -85,7 +86,7 @@ def test_four_optimizer_steps_equal_plain_transformers(
         parameter.requires_grad_("freeze" not in sizes or ".visual." not in name)
     reference = ReferenceTrainer(model, config)
 
-    async def train() -> None:
+    async def train() -> str:
         async with running_ranks(config, tmp_path / "run") as client:
             start, manifest = await client.get_policy_version(ANSWER_SECONDS)
             assert start.root == whole_root(folder, tied=False)
@@ -105,8 +106,10 @@ def test_four_optimizer_steps_equal_plain_transformers(
             await check_offers(addresses, manifest.num_blocks)
             await client.save_checkpoint(STEPS, ANSWER_SECONDS)
             await client.export_model("model", ANSWER_SECONDS)
+            return (await client.get_policy_version(ANSWER_SECONDS))[0].root
 
-    asyncio.run(train())
+    root = asyncio.run(train())
+    assert whole_root(tmp_path / "run" / "model", tied=False) == root
     trained, begun = load_tensors(tmp_path / "run/model", False), load_tensors(folder, False)
     wanted = model.as_folder()
     assert trained.keys() == wanted.keys()
@@ -119,6 +122,14 @@ def test_four_optimizer_steps_equal_plain_transformers(
         # AdamW moves an element with a gradient near 0 by its rounding: a fifth of one update at most.
         assert difference.max().item() < 2e-4 < 2e-3 < moved, name
         assert difference.mean().item() < 1e-6, name
+
+    def moment(parameter: torch.nn.Parameter) -> torch.Tensor:
+        return reference.first_moment(parameter) if parameter.requires_grad else torch.zeros(0)
+
+    moments = model.as_folder(moment)
+    check_first_moments(
+        tmp_path / "run", {name: one for name, one in moments.items() if one.numel()}
+    )
 
 
 def test_what_the_first_stage_alone_sees_in_an_image_ends_the_step_for_all(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from trimaran.model_fetch import find_model
 from trimaran.model_folder import read_model_folder
 from trimaran.places import is_bucket, open_place
 from trimaran.run_context import RunContext
-from trimaran.run_place import claim_place, place_url, run_place
+from trimaran.run_place import KEY, claim_place, place_url, run_place
 from trimaran.store import open_store
 
 
@@ -46,8 +46,8 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
             await _agree(kind, who, config, run)
         if kind == "trainer" and (file := config.trainer.checkpoint_file(index)) is not None:
             _check_room(config, run, index, file)
-        if kind == "controller" and config.run.payloads is not None:
-            _check_writable(config.run.payloads, "run.payloads", who)
+        if kind == "controller":
+            _check_places(config, run, who)
     except (InputError, UnavailableError) as error:
         where = f"{who} on {socket.gethostname()}"
         lines = "\n".join(f"{where}: {line}" for line in str(error).splitlines())
@@ -91,6 +91,15 @@ async def _agree(kind: str, who: str, config: RunConfig, run: RunContext) -> Non
             await claim_place(store, run.run_id, who, place)
     finally:
         await store.close()
+
+
+def _check_places(config: RunConfig, run: RunContext, who: str) -> None:
+    """Where the controller writes payloads, and what people read. Ranks of the trainer look by themselves
+    once they have met (`services/trainer/common_place.py`)."""
+    if config.run.payloads is not None:
+        _check_writable(config.run.payloads, "run.payloads", who)
+    if config.run.checkpoints is not None:
+        _check_writable(place_url(config, run.run_id), KEY, who)
 
 
 def _check_writable(url: str, key: str, who: str) -> None:
