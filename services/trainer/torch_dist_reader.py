@@ -2,7 +2,7 @@
 runs nothing that stands in it.
 
 Its `.metadata` is a pickle, and a pickle may name any function and have it called. Here it may name the
-records of torch.distributed.checkpoint alone, and gets for each of them a class that keeps what it is given.
+records of torch.distributed.checkpoint alone, and gets for each of them one that keeps what it is given.
 Tensors are read by torch.load with `weights_only`. `common.pt` and objects that are no tensors are left unread.
 """
 
@@ -81,9 +81,10 @@ def find_torch_dist(folder: Path) -> Path | None:
 
 
 class _Record:
-    """Of a class that a pickle names; does nothing with what it is given."""
+    """In place of whatever class a pickle names; does nothing with what it is given."""
 
     state: Any = None
+    """Its fields by their names."""
 
     def __init__(self, *arguments: object) -> None: ...
 
@@ -92,21 +93,17 @@ class _Record:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Classes are made anew for each file, so that what it does to them ends with it."""
-
-    def __init__(self, data: bytes) -> None:
-        super().__init__(io.BytesIO(data))
-        self.records = {(m, name): type(name, (_Record,), {}) for m in RECORDS for name in RECORDS[m]}
-
     def find_class(self, module: str, name: str) -> Any:
-        if record := self.records.get((module, name)):
-            return record
+        if name in RECORDS.get(module, ()):
+            return _Record
         if module == "torch":
             if name == "Size":
                 return tuple
             if isinstance(dtype := vars(torch).get(name), torch.dtype):
                 return dtype
-        raise InputError(f"names {module}.{name}, which no metadata of a checkpoint needs; nothing of it was run")
+        raise InputError(
+            f"names {module}.{name}, which no metadata of a checkpoint needs; nothing of it was run"
+        )
 
 
 def read_entries(folder: Path) -> dict[str, Entry]:
@@ -115,8 +112,8 @@ def read_entries(folder: Path) -> dict[str, Entry]:
     _check_backend(folder / CONFIG)
     path = folder / METADATA
     try:
-        unpickler = _Unpickler(path.read_bytes())
-        state = unpickler.load().state
+        with path.open("rb") as file:
+            state = _Unpickler(file).load().state
         stored = {
             (key.state["fqn"], key.state.get("offset")): info.state
             for key, info in state["storage_data"].items()

@@ -108,7 +108,7 @@ def build(config: dict[str, Any], job: Job) -> Any:
     from megatron.core.transformer import TransformerConfig
     from megatron.core.transformer.moe import moe_utils
 
-    kind, experts = config["model_type"], config.get("num_local_experts", 0)
+    kind, experts = config["model_type"], config.get("num_local_experts") or config.get("num_experts")
     extra: dict[str, Any] = {}
     if experts:
         moe_utils.te_general_gemm = None
@@ -116,6 +116,9 @@ def build(config: dict[str, Any], job: Job) -> Any:
             "num_moe_experts": experts,
             "moe_router_topk": config["num_experts_per_tok"],
             "moe_ffn_hidden_size": config["moe_intermediate_size"],
+            "moe_shared_expert_intermediate_size": config.get("shared_expert_intermediate_size"),
+            "moe_shared_expert_gate": "shared_expert_intermediate_size" in config,
+            "moe_router_pre_softmax": not config["norm_topk_prob"],
             "moe_router_load_balancing_type": "none",
             "moe_token_dispatcher_type": "alltoall",
             "expert_model_parallel_size": job.expert,
