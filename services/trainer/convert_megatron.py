@@ -9,7 +9,7 @@ Weights alone: no moments, as Megatron-LM's own `release` checkpoints, from whic
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -21,7 +21,11 @@ from services.trainer.megatron.rules import Shape
 from services.trainer.megatron.sharded_keys import Place, extra_state, numbered, places
 from services.trainer.megatron.shards import shard_shape
 from services.trainer.torch_dist import TorchDistWriter
-from services.trainer.torch_dist_reader import TRACKER, Entry, find_torch_dist, read_box, read_entries
+from services.trainer.torch_dist_reader import (
+    TRACKER,
+    read_box,
+    read_entries,
+)
 from services.trainer.whole_model import Parameters, Version
 from trimaran.errors import InputError
 from trimaran.model_folder import ModelFacts

@@ -168,9 +168,7 @@ def read_box(
     for piece in entry.pieces:
         lows = [max(pair) for pair in zip(start, piece.start, strict=True)]
         stops = zip(start, shape, piece.start, piece.shape, strict=True)
-        lengths = [
-            min(a + n, b + m) - low for (a, n, b, m), low in zip(stops, lows, strict=True)
-        ]
+        lengths = [min(a + n, b + m) - low for (a, n, b, m), low in zip(stops, lows, strict=True)]
         if min(lengths, default=1) <= 0:
             continue
         part, target = _read_piece(folder, key, entry.dtype, piece), box
@@ -193,7 +191,9 @@ def _read_piece(folder: Path, key: str, dtype: torch.dtype, piece: Piece) -> tor
         tensor = torch.load(data, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises whatever it likes
         raise InputError(f"{path}: {key} cannot be read ({error})") from None
-    found = (tensor.dtype, tuple(tensor.shape)) if isinstance(tensor, torch.Tensor) else type(tensor)
+    found = (
+        (tensor.dtype, tuple(tensor.shape)) if isinstance(tensor, torch.Tensor) else type(tensor)
+    )
     if found != (dtype, piece.shape):
         raise InputError(f"{path}: {key} is {found}, and {METADATA} says {dtype} of {piece.shape}")
     return tensor

@@ -31,7 +31,9 @@ Parameters = Iterable[tuple[str, torch.Tensor]]
 """By megatron-core's names."""
 
 
-def parameters(facts: ModelFacts, saved: Tensors, frozen: Tensors) -> Iterator[tuple[str, torch.Tensor]]:
+def parameters(
+    facts: ModelFacts, saved: Tensors, frozen: Tensors
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Each once. `frozen`: for what was not saved."""
     for name, rule in family_rules(facts).items():
         if not rule.is_copy:

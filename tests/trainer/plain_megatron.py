@@ -108,7 +108,10 @@ def build(config: dict[str, Any], job: Job) -> Any:
     from megatron.core.transformer import TransformerConfig
     from megatron.core.transformer.moe import moe_utils
 
-    kind, experts = config["model_type"], config.get("num_local_experts") or config.get("num_experts")
+    kind, experts = (
+        config["model_type"],
+        config.get("num_local_experts") or config.get("num_experts"),
+    )
     extra: dict[str, Any] = {}
     if experts:
         moe_utils.te_general_gemm = None
