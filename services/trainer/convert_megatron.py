@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 
-from services.trainer.convert import check_room
-from services.trainer.megatron.architecture import Architecture
+from services.trainer.convert import check_room, write_huggingface
+from services.trainer.megatron.architecture import read_architecture
 from services.trainer.megatron.family_rules import family_rules
 from services.trainer.megatron.rules import Shape
-from services.trainer.megatron.sharded_keys import Place, extra_state, numbered, places
+from services.trainer.megatron.sharded_keys import Slot, extra_state, numbered, slots
 from services.trainer.megatron.shards import shard_shape
 from services.trainer.torch_dist import TorchDistWriter
 from services.trainer.torch_dist_reader import (
@@ -78,31 +78,45 @@ def _written(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Each parameter goes on once it is in the file."""
     for name, parameter in whole:
-        own, parameter = places(name, facts), parameter.to(dtype)
+        own, parameter = slots(name, facts), parameter.to(dtype)
         writer.write(own, parameter)
         if key := extra_state(own[0]):
             writer.write_nothing(key)
         yield name, parameter
 
 
+def torch_dist_to_huggingface(
+    folder: Path, source: Path, target: Path, dtype: str | None
+) -> tuple[str, str]:
+    """The weight root of what was written, and its dtype: as the checkpoint has it where none is given. `source`:
+    a Hugging Face folder of the same model, for config.json and tokenizer.
+
+    Raises InputError as `MegatronCheckpoint`, UnavailableError where the disk has no room.
+    """
+    facts = read_architecture(source).facts
+    saved = MegatronCheckpoint(folder, facts)
+    dtype = dtype or saved.dtype
+    return write_huggingface(facts, saved.parameters(), source, target, dtype), dtype
+
+
 class MegatronCheckpoint:
     """The parameters of a checkpoint that megatron-core's GPTModel has saved.
 
-    Example: MegatronCheckpoint(folder, read_architecture(model)).parameters()
+    Example: MegatronCheckpoint(folder, read_model_folder(model)).parameters()
     """
 
-    def __init__(self, folder: Path, architecture: Architecture) -> None:
+    def __init__(self, folder: Path, facts: ModelFacts) -> None:
         """Raises InputError where it is another model, or cannot be read."""
-        facts = self._facts = architecture.facts
         refuse_vision(facts)
-        self._folder, self._entries = folder, read_entries(folder)
+        self._facts, self._folder = facts, folder
+        self._entries = read_entries(folder)
         rules, alone = family_rules(facts), Layout().place(0)
-        self._found: dict[str, tuple[Place, Shape]] = {}
+        self._found: dict[str, tuple[Slot, Shape]] = {}
         for name, rule in rules.items():
             if not rule.is_copy:
                 shape = shard_shape(rule, alone)
                 self._found[name] = self._find(name, shape), shape
-        known = {place.key for name in self._found for place in self._places(name)}
+        known = {slot.key for name in self._found for slot in self._slots(name)}
         unknown = [key for key in self._entries if key.startswith(OF_A_MODEL) and key not in known]
         if unknown:
             raise InputError(
@@ -112,31 +126,31 @@ class MegatronCheckpoint:
     @property
     def dtype(self) -> str:
         """As the weights are; float32 where they differ, or are float16."""
-        dtypes = {self._entries[place.key].dtype for place, _ in self._found.values()}
+        dtypes = {self._entries[slot.key].dtype for slot, _ in self._found.values()}
         return "bfloat16" if dtypes == {torch.bfloat16} else "float32"
 
     def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Of the whole model, in float32."""
-        for name, (place, shape) in self._found.items():
-            start, box = (*place.index, *(0 for _ in shape)), (*(1 for _ in place.stack), *shape)
-            entry = self._entries[place.key]
-            tensor = read_box(self._folder, place.key, entry, start, box)
+        for name, (slot, shape) in self._found.items():
+            start, box = (*slot.at, *(0 for _ in shape)), (*(1 for _ in slot.stack), *shape)
+            entry = self._entries[slot.key]
+            tensor = read_box(self._folder, slot.key, entry, start, box)
             yield name, tensor.view(shape).float()
 
-    def _places(self, name: str) -> list[Place]:
-        stacked = places(name, self._facts)
+    def _slots(self, name: str) -> list[Slot]:
+        stacked = slots(name, self._facts)
         return [*stacked, *map(numbered, stacked)]
 
-    def _find(self, name: str, shape: Shape) -> Place:
-        own = self._places(name)
-        for place in own:
-            if entry := self._entries.get(place.key):
-                if not _fits(entry.shape, place.shape(shape), place.key):
+    def _find(self, name: str, shape: Shape) -> Slot:
+        own = self._slots(name)
+        for slot in own:
+            if entry := self._entries.get(slot.key):
+                if not _fits(entry.shape, slot.shape(shape), slot.key):
                     raise InputError(
-                        f"{self._folder}: {place.key} has shape {entry.shape}, and the model's config.json"
-                        f" makes it {place.shape(shape)}"
+                        f"{self._folder}: {slot.key} has shape {entry.shape}, and the model's config.json"
+                        f" makes it {slot.shape(shape)}"
                     )
-                return place
+                return slot
         raise InputError(f"{self._folder}: lacks {own[0].key}; is it of this model?")
 
 

@@ -32,7 +32,7 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
-from services.trainer.megatron.sharded_keys import Place
+from services.trainer.megatron.sharded_keys import Slot
 
 BACKEND = "torch_dist"
 CONFIG, COMMON, METADATA = "metadata.json", "common.pt", ".metadata"
@@ -44,7 +44,7 @@ class TorchDistWriter:
 
     Example:
         with TorchDistWriter(folder) as checkpoint:
-            checkpoint.write([Place("decoder.final_layernorm.weight")], torch.ones(8))
+            checkpoint.write([Slot("decoder.final_layernorm.weight")], torch.ones(8))
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,18 +68,18 @@ class TorchDistWriter:
         if error is None:
             self._finish()
 
-    def write(self, places: Sequence[Place], tensor: torch.Tensor) -> None:
-        """A whole parameter, as a piece of the tensor at each of `places`. Its bytes stand there once."""
-        stacked = tensor.reshape(*(1 for _ in places[0].stack), *tensor.shape)
+    def write(self, slots: Sequence[Slot], tensor: torch.Tensor) -> None:
+        """A whole parameter, as a piece of the tensor at each of `slots`. Its bytes stand there once."""
+        stacked = tensor.reshape(*(1 for _ in slots[0].stack), *tensor.shape)
         stored = self._append(stacked)
-        for place in places:
-            start = torch.Size((*place.index, *(0 for _ in tensor.shape)))
-            if place.key not in self._tensors:
-                size = torch.Size(place.shape(tuple(tensor.shape)))
+        for slot in slots:
+            start = torch.Size((*slot.at, *(0 for _ in tensor.shape)))
+            if slot.key not in self._tensors:
+                size = torch.Size(slot.shape(tuple(tensor.shape)))
                 properties = TensorProperties(dtype=tensor.dtype)
-                self._tensors[place.key] = TensorStorageMetadata(properties, size, [])
-            self._tensors[place.key].chunks.append(ChunkStorageMetadata(start, stacked.shape))
-            self._found[MetadataIndex(place.key, start)] = stored
+                self._tensors[slot.key] = TensorStorageMetadata(properties, size, [])
+            self._tensors[slot.key].chunks.append(ChunkStorageMetadata(start, stacked.shape))
+            self._found[MetadataIndex(slot.key, start)] = stored
 
     def write_nothing(self, key: str) -> None:
         """What a module saves besides its tensors, where it saves nothing."""

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
 from services.trainer.convert import huggingface_parameters
 from services.trainer.convert_megatron import VOCABULARY, write_torch_dist
 from services.trainer.megatron.architecture import read_architecture
-from services.trainer.megatron.sharded_keys import Place
+from services.trainer.megatron.sharded_keys import Slot
 from services.trainer.torch_dist import METADATA, TorchDistWriter
 from services.trainer.torch_dist_reader import read_box, read_entries
 from tests.trainer.models import FAMILIES, TIED
@@ -131,7 +131,9 @@ def test_keys_and_shapes_are_those_of_the_model(
     for key in tensors.keys() & VOCABULARY:
         tensors[key] = (facts.vocab_size, facts.hidden_size)  # Megatron pads its rows
     held = FileSystemReader(made / "release").read_metadata().state_dict_metadata
-    found = {key: tuple(one.size) for key, one in held.items() if hasattr(one, "size")}
+    found = {
+        key: tuple(one.size) for key, one in held.items() if isinstance(one, TensorStorageMetadata)
+    }
     # The norm before experts, as layers of TransformerEngine call it.
     extra = {"decoder.layers.pre_mlp_layernorm.weight"} if "moe" in family else set()
     assert found.keys() - tensors.keys() == extra
@@ -190,11 +192,11 @@ def test_layers_that_differ_have_numbers_in_their_keys(
         for key, entry in entries.items():
             whole = read_box(made / "release", key, entry, [0] * len(entry.shape), entry.shape)
             if not key.startswith("decoder.layers."):
-                writer.write([Place(key)], whole)
+                writer.write([Slot(key)], whole)
                 continue
             for layer, own in enumerate(whole):
                 name = key.replace("decoder.layers.", f"decoder.layers.{layer}.")
-                writer.write([Place(name)], own)
+                writer.write([Slot(name)], own)
     code, back = run_convert(other, tmp_path / "back", "--model", source)
     assert code == 0 and root_in(back) == root_in(there)
 

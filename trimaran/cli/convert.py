@@ -125,16 +125,11 @@ def _from_torch_dist(folder: Path, target: Path, options: argparse.Namespace) ->
             f"{folder}: is a checkpoint of Megatron, so give --model FOLDER: the Hugging Face folder whose"
             " config.json and tokenizer the model has"
         )
-    from services.trainer.convert import write_huggingface
-    from services.trainer.convert_megatron import MegatronCheckpoint
-    from services.trainer.megatron.architecture import read_architecture
+    from services.trainer.convert_megatron import torch_dist_to_huggingface
 
     model = Path(options.model)
-    architecture = read_architecture(model)
-    _check_free(target, _layout(architecture.facts, options), HUGGINGFACE)
-    saved = MegatronCheckpoint(folder, architecture)
-    dtype = options.dtype or saved.dtype
-    root = write_huggingface(architecture.facts, saved.parameters(), model, target, dtype)
+    _check_free(target, _layout(read_model_folder(model), options), HUGGINGFACE)
+    root, dtype = torch_dist_to_huggingface(folder, model, target, options.dtype)
     return _say(target, root, dtype)
 
 

@@ -27,11 +27,11 @@ NORMS = (
 LINEAR = re.compile(r"(.*\.linear_\w+\.)weight")
 
 
-class Place(NamedTuple):
-    """Example: Place("decoder.layers.mlp.router.weight", index=(7,), stack=(32,))"""
+class Slot(NamedTuple):
+    """Example: Slot("decoder.layers.mlp.router.weight", at=(7,), stack=(32,))"""
 
     key: str
-    index: tuple[int, ...] = ()
+    at: tuple[int, ...] = ()
     """Of the layer, and of the expert."""
     stack: tuple[int, ...] = ()
     """How many there are of each."""
@@ -41,19 +41,19 @@ class Place(NamedTuple):
         return (*self.stack, *own)
 
 
-def places(name: str, facts: ModelFacts) -> list[Place]:
+def slots(name: str, facts: ModelFacts) -> list[Slot]:
     """Of the parameter that `family_rules` calls `name`: under each key by which a model of layers that are
     alike may ask for it.
 
     With experts the norm before them has two. It is in no matrix, so its key is its own with
     TransformerEngine; megatron-core's own layers have it under a dense model's.
     """
-    index, stack = (), ()
+    at, stack = (), ()
     if layer := LAYER.match(name):
-        index, stack = (int(layer[2]),), (facts.num_layers,)
+        at, stack = (int(layer[2]),), (facts.num_layers,)
         name = LAYER.sub("decoder.layers.", name)
     if expert := EXPERT.search(name):
-        index, stack = (*index, int(expert[1])), (*stack, facts.num_experts)
+        at, stack = (*at, int(expert[1])), (*stack, facts.num_experts)
         name = EXPERT.sub("experts.", name)
     key = name
     for own, fused in NORMS:
@@ -61,22 +61,22 @@ def places(name: str, facts: ModelFacts) -> list[Place]:
     keys = [key]
     if facts.num_experts and name.startswith(NORMS[1][0]):
         keys.append(name)
-    return [Place(one, index, stack) for one in keys]
+    return [Slot(one, at, stack) for one in keys]
 
 
-def numbered(place: Place) -> Place:
+def numbered(slot: Slot) -> Slot:
     """The same in a checkpoint of layers that differ."""
-    if not place.stack:
-        return place
-    key = place.key.replace("decoder.layers.", f"decoder.layers.{place.index[0]}.", 1)
-    return Place(key, place.index[1:], place.stack[1:])
+    if not slot.stack:
+        return slot
+    key = slot.key.replace("decoder.layers.", f"decoder.layers.{slot.at[0]}.", 1)
+    return Slot(key, slot.at[1:], slot.stack[1:])
 
 
-def extra_state(place: Place) -> str | None:
+def extra_state(slot: Slot) -> str | None:
     """The key of what a linear layer saves besides its weight, for FP8; empty without. A model asks for it
     all the same."""
-    linear = LINEAR.fullmatch(place.key)
-    if linear is None or not place.stack:
+    linear = LINEAR.fullmatch(slot.key)
+    if linear is None or not slot.stack:
         return None
-    index, stack = (".".join(map(str, numbers)) for numbers in (place.index, place.stack))
-    return f"{linear[1]}_extra_state/shard_{index}_{stack}"
+    at, stack = (".".join(map(str, numbers)) for numbers in (slot.at, slot.stack))
+    return f"{linear[1]}_extra_state/shard_{at}_{stack}"
