@@ -134,8 +134,7 @@ class MegatronCheckpoint:
         for name, (slot, shape) in self._found.items():
             start, box = (*slot.at, *(0 for _ in shape)), (*(1 for _ in slot.stack), *shape)
             entry = self._entries[slot.key]
-            tensor = read_box(self._folder, slot.key, entry, start, box)
-            yield name, tensor.view(shape).float()
+            yield name, read_box(self._folder, slot.key, entry, start, box).view(shape).float()
 
     def _slots(self, name: str) -> list[Slot]:
         stacked = slots(name, self._facts)

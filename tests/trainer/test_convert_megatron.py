@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from services.trainer.convert import huggingface_parameters
 from services.trainer.convert_megatron import VOCABULARY, write_torch_dist
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.megatron.sharded_keys import Slot
+from services.trainer.model_files import load_tensors
 from services.trainer.torch_dist import METADATA, TorchDistWriter
 from services.trainer.torch_dist_reader import read_box, read_entries
 from tests.trainer.models import FAMILIES, TIED
 from tests.trainer.plain_megatron import Job, build, run_ranks, token_ids
 from tests.trainer.test_convert import assert_same_tensors, in_bfloat16
 from trimaran.cli.main import main
+from trimaran.errors import InputError
 
 Run = Callable[..., tuple[int, str]]
 
@@ -370,6 +373,39 @@ def test_what_cannot_be_written_is_told_before_anything_is(
     ]:
         code, text = run_convert(*words)
         assert code == 2 and message in text and not other.exists()
+
+
+def test_a_model_that_sees_is_refused(model_folders: dict[str, Path], tmp_path: Path) -> None:
+    facts: Any = replace(read_architecture(model_folders["qwen3"]).facts, vision=object())
+    for name in ("made", "made.tmp"):
+        with pytest.raises(InputError, match="GPTModel has no vision tower"):
+            write_torch_dist(facts, (), tmp_path / "made", "float32")
+        assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(("dtype", "told"), [(torch.float64, "torch.float64"), (torch.half, "")])
+def test_only_dtypes_that_float32_holds_are_read(
+    dtype: torch.dtype,
+    told: str,
+    made: Path,
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    with TorchDistWriter(other) as writer:
+        for key, entry in read_entries(made / "release").items():
+            whole = read_box(made / "release", key, entry, [0] * len(entry.shape), entry.shape)
+            writer.write([Slot(key)], whole.to(dtype))
+    code, text = run_convert(other, tmp_path / "back", "--model", model_folders["qwen2"])
+    if told:
+        assert code == 2 and f"is {told}; only those of" in text
+        return
+    assert code == 0 and "(in float32)" in text
+    wanted = load_tensors(model_folders["qwen2"], tied=True)
+    found = load_tensors(tmp_path / "back", tied=True)
+    assert all(torch.equal(found[name], wanted[name].half().float()) for name in wanted)
 
 
 def test_one_parameter_is_in_memory_at_a_time(
