@@ -32,6 +32,7 @@ from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
 from trimaran.places import put_in_place, sync
 
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 RELEASE = "release"
 """How Megatron-LM names weights of no iteration."""
 OF_A_MODEL = ("embedding.", "decoder.", "output_layer.", "mtp.")
@@ -148,6 +149,11 @@ class MegatronCheckpoint:
                     raise InputError(
                         f"{self._folder}: {slot.key} has shape {entry.shape}, and the model's config.json"
                         f" makes it {slot.shape(shape)}"
+                    )
+                if entry.dtype not in DTYPES:
+                    known = ", ".join(map(str, DTYPES))
+                    raise InputError(
+                        f"{self._folder}: {slot.key} is {entry.dtype}; only those of {known} are read"
                     )
                 return slot
         raise InputError(f"{self._folder}: lacks {own[0].key}; is it of this model?")

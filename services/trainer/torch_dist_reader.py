@@ -37,7 +37,6 @@ RECORDS = {
     "pathlib._local": ("Path", "PosixPath", "PurePosixPath"),
 }
 """What `.metadata` may name, by module; besides these torch.Size and dtypes."""
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 TRACKER = "latest_checkpointed_iteration.txt"
 
 
@@ -153,10 +152,9 @@ def _entry(
         if Path(file).name != file:
             raise InputError(f"names the file {file!r}, which is not beside it")
         pieces.append(Piece(start, shape, file, info["offset"], info["length"]))
-    dtype = state["properties"].state[0]
-    if dtype not in DTYPES:
-        raise InputError(f"{key} is {dtype}; only those of {', '.join(map(str, DTYPES))} are read")
-    return Entry(dtype, state["size"], pieces)
+        if not len(start) == len(shape) == len(state["size"]):
+            raise InputError(f"{key} has {state['size']}, and a piece of it {shape} at {start}")
+    return Entry(state["properties"].state[0], state["size"], pieces)
 
 
 def read_box(
