@@ -25,12 +25,13 @@ import torch
 from services.trainer import checkpoint
 from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
 from services.trainer.checkpoint_folder import FOLDER, PREFIX, STATE, find, newest
-from services.trainer.convert import DIGEST, checkpoint_to_huggingface
+from services.trainer.convert import checkpoint_to_huggingface
 from services.trainer.joined import refuse_adapters, whole_shard
 from services.trainer.megatron.adapter_rules import trained_rules
 from services.trainer.resharding import Resharded
 from services.trainer.saved import SavedTensors
 from services.trainer.shard_file import ShardFile, write_tensors
+from services.trainer.whole_model import DIGEST
 from trimaran.config import LoraSection, RunConfig
 from trimaran.errors import InputError, InternalError, NotFoundError, UnavailableError
 from trimaran.places import Place, fetch_file, is_bucket, sync

@@ -1,4 +1,4 @@
-"""`trimaran convert`: Hugging Face folders to checkpoints of any layout, and back."""
+"""`trimaran convert`: Hugging Face folders to checkpoints of any layout, of ours and of Megatron's, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trimaran.parallel import Layout
 from trimaran.trainer_layout import check_trainer_layout
 
 DTYPES = ("bfloat16", "float32")
-HUGGINGFACE, CHECKPOINT = "huggingface", "checkpoint"
+HUGGINGFACE, CHECKPOINT, TORCH_DIST = "huggingface", "checkpoint", "torch_dist"
 
 
 def convert(options: argparse.Namespace) -> int:
@@ -31,10 +31,14 @@ def convert(options: argparse.Namespace) -> int:
 
 
 def _convert(source: Path, target: Path, options: argparse.Namespace) -> int:
+    from services.trainer.torch_dist_reader import find_torch_dist
+
     if _is_model(source):
         if options.to == HUGGINGFACE:
             raise InputError(f"{source}: is a Hugging Face folder already; give --to checkpoint")
         return _from_huggingface(source, target, options)
+    if folder := find_torch_dist(source):
+        return _from_torch_dist(folder, target, options)
     return _from_checkpoint(source, target, options)
 
 
@@ -58,8 +62,13 @@ def _from_huggingface(source: Path, target: Path, options: argparse.Namespace) -
     facts = read_model_folder(source)
     layout, dtype = _layout(facts, options), options.dtype or _dtype_of(source)
     from services.trainer.checkpoint import read_any
-    from services.trainer.convert import huggingface_to_checkpoint
+    from services.trainer.convert import huggingface_parameters, huggingface_to_checkpoint
+    from services.trainer.convert_megatron import write_torch_dist
 
+    if options.to == TORCH_DIST:
+        _check_free(target, layout, TORCH_DIST)
+        whole = huggingface_parameters(source)
+        return _say(target, write_torch_dist(facts, whole, target, dtype), dtype)
     made = huggingface_to_checkpoint(source, target, layout, dtype)
     return _say(made, read_any(made).root, dtype)
 
@@ -68,10 +77,12 @@ def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) ->
     from services.trainer.checkpoint import read_any
     from services.trainer.checkpoint_folder import find
     from services.trainer.convert import (
-        DIGEST,
+        checkpoint_parameters,
         checkpoint_to_checkpoint,
-        checkpoint_to_huggingface,
+        write_huggingface,
     )
+    from services.trainer.convert_megatron import write_torch_dist
+    from services.trainer.whole_model import DIGEST
 
     folder = find(source, "convert")
     state = read_any(folder)
@@ -80,18 +91,20 @@ def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) ->
             raise InputError(f"--{given[0]}: a checkpoint keeps what it is; leave it out")
         layout = _layout(state.model.facts, options)
         return _say(checkpoint_to_checkpoint(folder, state, target, layout), state.root)
-    if (layout := _layout(state.model.facts, options)) != Layout():
-        raise InputError(f"a Hugging Face folder has no layout ({layout}); give --to checkpoint")
-    if target.exists():
-        raise InputError(f"{target}: is there already; name another folder")
+    facts = state.model.facts
+    _check_free(target, _layout(facts, options), options.to or HUGGINGFACE)
     model = Path(options.model) if options.model else _model_of(folder)
-    if (found := read_model_folder(model)) != state.model.facts:
+    if (found := read_model_folder(model)) != facts:
         raise InputError(
             f"--model: {model} holds another model than {folder} was trained from: {found} instead"
-            f" of {state.model.facts}"
+            f" of {facts}"
         )
     dtype = options.dtype or state.layout.dtype
-    root = checkpoint_to_huggingface(folder, state, model, target, dtype)
+    whole = checkpoint_parameters(folder, state, model)
+    if options.to == TORCH_DIST:
+        root = write_torch_dist(facts, whole, target, dtype)
+    else:
+        root = write_huggingface(facts, whole, model, target, dtype)
     if (dtype, DIGEST) == (state.layout.dtype, state.digest) and root != state.root:
         shutil.rmtree(target)
         raise InputError(
@@ -99,6 +112,34 @@ def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) ->
             " was frozen is taken from there: give --model the model that the run began with"
         )
     return _say(target, root, dtype)
+
+
+def _from_torch_dist(folder: Path, target: Path, options: argparse.Namespace) -> int:
+    if options.to not in (None, HUGGINGFACE):
+        raise InputError(
+            f"{folder}: is a checkpoint of Megatron; make a Hugging Face folder of it, and of that --to"
+            f" {options.to}"
+        )
+    if not options.model:
+        raise InputError(
+            f"{folder}: is a checkpoint of Megatron, so give --model FOLDER: the Hugging Face folder whose"
+            " config.json and tokenizer the model has"
+        )
+    from services.trainer.convert_megatron import torch_dist_to_huggingface
+
+    model = Path(options.model)
+    _check_free(target, _layout(read_model_folder(model), options), HUGGINGFACE)
+    root, dtype = torch_dist_to_huggingface(folder, model, target, options.dtype)
+    return _say(target, root, dtype)
+
+
+def _check_free(target: Path, layout: Layout, kind: str) -> None:
+    """Of a target of a kind that any layout reads."""
+    if layout != Layout():
+        what = "Hugging Face folder" if kind == HUGGINGFACE else f"{kind} checkpoint"
+        raise InputError(f"a {what} has no layout ({layout}); give --to checkpoint")
+    if target.exists():
+        raise InputError(f"{target}: is there already; name another folder")
 
 
 def _say(made: Path, root: str, dtype: str = "") -> int:

@@ -89,6 +89,8 @@ examples:
   trimaran convert runs/first/checkpoints/step-00100 model --dtype bfloat16
   trimaran convert models/Qwen2.5-7B start --tensor-parallel 4 --pipeline-parallel 2
   trimaran convert runs/first/checkpoints/step-00100 other --to checkpoint --tensor-parallel 8
+  trimaran convert latest megatron --to torch_dist               for Megatron-LM: --load megatron, any layout
+  trimaran convert megatron model --model models/Qwen2.5-7B      and back
 exit codes: 0 once all of it is there, 2 for bad input, 1 where the disk has no room
 """
 
@@ -408,20 +410,22 @@ def _add_doctor(commands: Any) -> None:
 def _add_convert(commands: Any) -> None:
     convert = commands.add_parser(
         "convert",
-        help="a Hugging Face folder to a checkpoint of any layout, and back",
+        help="a Hugging Face folder to a checkpoint of any layout, of ours or of Megatron's, and back",
         epilog=CONVERT_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     convert.add_argument(
         "source",
         metavar="SOURCE",
-        help="a Hugging Face folder, a checkpoint, or a run: its folder, its id in runs/, latest",
+        help="a Hugging Face folder, a checkpoint of ours or of Megatron's, or a run: its folder, its id in"
+        " runs/, latest",
     )
     convert.add_argument("target", metavar="TARGET", help="a folder that is not there yet")
     convert.add_argument(
         "--to",
-        choices=("huggingface", "checkpoint"),
-        help="what to make of a checkpoint (default: a Hugging Face folder)",
+        choices=("huggingface", "checkpoint", "torch_dist"),
+        help="what to make: torch_dist is megatron-core's distributed checkpoint, weights alone (default: a"
+        " Hugging Face folder of a checkpoint, a checkpoint of a Hugging Face folder)",
     )
     for name in ("tensor", "pipeline", "expert"):
         convert.add_argument(

@@ -1,0 +1,431 @@
+"""Checkpoints of megatron-core: its own model reads ours in any layout, we read its own, and no pickle runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+
+from services.trainer.convert import huggingface_parameters
+from services.trainer.convert_megatron import VOCABULARY, write_torch_dist
+from services.trainer.megatron.architecture import read_architecture
+from services.trainer.megatron.sharded_keys import Slot
+from services.trainer.model_files import load_tensors
+from services.trainer.torch_dist import METADATA, TorchDistWriter
+from services.trainer.torch_dist_reader import read_box, read_entries
+from tests.trainer.models import FAMILIES, TIED
+from tests.trainer.plain_megatron import Job, build, run_ranks, token_ids
+from tests.trainer.test_convert import assert_same_tensors, in_bfloat16
+from trimaran.cli.main import main
+from trimaran.errors import InputError
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run_convert(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: object) -> tuple[int, str]:
+        code = main(["convert", *map(str, words)])
+        streams = capsys.readouterr()
+        return code, streams.out + streams.err
+
+    return run
+
+
+def root_in(text: str) -> str:
+    [root] = [word for word in text.split() if len(word) == 32]
+    return root
+
+
+CASES = [
+    ("llama", {}),
+    ("llama", {"tensor": 2}),
+    ("llama", {"pipeline": 2}),
+    ("qwen2", {"tensor": 2}),
+    ("qwen2", {"pipeline": 2}),
+    ("qwen3", {"tensor": 2}),
+    ("qwen3_moe", {"expert": 2}),
+]
+MORE = [
+    ("qwen2", {}),
+    ("qwen3", {}),
+    ("qwen3", {"pipeline": 2}),
+    ("qwen3_moe", {}),
+    ("qwen3_moe", {"pipeline": 2, "expert": 2}),
+    ("qwen2_moe", {"expert": 2}),
+]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("family", "layout"),
+    [*CASES, *(pytest.param(*one, marks=pytest.mark.thorough) for one in MORE)],
+    ids=str,
+)
+def test_megatron_cores_own_model_loads_it_and_what_it_saves_comes_back(
+    family: str,
+    layout: dict[str, int],
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+) -> None:
+    """qwen2 is tied, the others are not; Megatron pads each vocabulary to a multiple of 128 for each rank."""
+    from transformers import AutoModelForCausalLM
+
+    source = with_plain_rope(model_folders[family], tmp_path / "source")
+    made, saved, answers = (tmp_path / name for name in ("made", "saved", "answers.pt"))
+    code, there = run_convert(source, made, "--to", "torch_dist")
+    assert code == 0, there
+    run_ranks(
+        Job(
+            str(source),
+            str(tmp_path / "store"),
+            **layout,
+            load=str(made / "release"),
+            save=str(saved),
+            answers=str(answers),
+        )
+    )
+    model: Any = AutoModelForCausalLM.from_pretrained(source).eval()
+    with torch.no_grad():
+        wanted = model(token_ids(model.config.vocab_size)).logits
+    torch.testing.assert_close(torch.load(answers), wanted, atol=2e-6, rtol=0)
+    code, back = run_convert(saved, tmp_path / "back", "--model", source)
+    assert code == 0, back
+    assert root_in(back) == root_in(there)
+    assert_same_tensors(source, tmp_path / "back", family in TIED)
+
+
+def with_plain_rope(source: Path, target: Path) -> Path:
+    """megatron-core has llama3's scaling for one length of training alone."""
+    shutil.copytree(source, target)
+    config = json.loads((source / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
+    (target / "config.json").write_text(json.dumps(config))
+    return target
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.usefixtures("single_rank")
+def test_keys_and_shapes_are_those_of_the_model(
+    family: str, model_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    source, made = model_folders[family], tmp_path / "made"
+    facts = read_architecture(source).facts
+    write_torch_dist(facts, huggingface_parameters(source), made, "float32")
+    config = json.loads((source / "config.json").read_text())
+    tensors, objects = dict[str, tuple[int, ...]](), set[str]()
+    for wanted in build(config, Job(str(source), store="")).sharded_state_dict().values():
+        for part in wanted.build() if hasattr(wanted, "build") else [wanted]:
+            if hasattr(part, "unique_key"):
+                objects.add(part.unique_key)
+            else:
+                tensors[part.key] = tuple(part.global_shape)
+    for key in tensors.keys() & VOCABULARY:
+        tensors[key] = (facts.vocab_size, facts.hidden_size)  # Megatron pads its rows
+    held = FileSystemReader(made / "release").read_metadata().state_dict_metadata
+    found = {
+        key: tuple(one.size) for key, one in held.items() if isinstance(one, TensorStorageMetadata)
+    }
+    # The norm before experts, as layers of TransformerEngine call it.
+    extra = {"decoder.layers.pre_mlp_layernorm.weight"} if "moe" in family else set()
+    assert found.keys() - tensors.keys() == extra
+    assert {key: found[key] for key in tensors} == tensors
+    assert held.keys() - found.keys() == objects
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_round_trip_gives_every_bit_back(
+    family: str,
+    dtype: str,
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.trainer.torch_dist.FILE_BYTES", 20_000)  # several files
+    source, made = model_folders[family], tmp_path / "made"
+    if dtype == "bfloat16":
+        source = in_bfloat16(source, tmp_path / "source")
+    code, there = run_convert(source, made, "--to", "torch_dist")
+    assert code == 0 and f"(in {dtype})" in there
+    assert len(list((made / "release").glob("*.distcp"))) > 1
+    code, back = run_convert(made, tmp_path / "back", "--model", source)
+    assert code == 0 and root_in(back) == root_in(there)
+    assert_same_tensors(source, tmp_path / "back", family in TIED)
+
+
+def test_a_checkpoint_of_ours_becomes_one_with_the_same_root(
+    model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    source = model_folders["qwen3"]
+    sizes = ["--tensor-parallel", 2, "--pipeline-parallel", 2]
+    code, ours = run_convert(source, tmp_path / "ours", *sizes)
+    assert code == 0
+    made = tmp_path / "made"
+    code, there = run_convert(tmp_path / "ours", made, "--to", "torch_dist", "--model", source)
+    assert code == 0 and root_in(there) == root_in(ours)
+    code, back = run_convert(made, tmp_path / "back", "--model", source)
+    assert code == 0 and root_in(back) == root_in(ours)
+    assert_same_tensors(source, tmp_path / "back", tied=False)
+
+
+def test_layers_that_differ_have_numbers_in_their_keys(
+    model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    """As megatron-core saves with `non_homogeneous_layers`; parts of a tensor may lie in several pieces."""
+    source, made = model_folders["qwen3_moe"], tmp_path / "made"
+    code, there = run_convert(source, made, "--to", "torch_dist")
+    assert code == 0
+    entries = read_entries(made / "release")
+    other = tmp_path / "other"
+    other.mkdir()
+    with TorchDistWriter(other) as writer:
+        for key, entry in entries.items():
+            whole = read_box(made / "release", key, entry, [0] * len(entry.shape), entry.shape)
+            if not key.startswith("decoder.layers."):
+                writer.write([Slot(key)], whole)
+                continue
+            for layer, own in enumerate(whole):
+                name = key.replace("decoder.layers.", f"decoder.layers.{layer}.")
+                writer.write([Slot(name)], own)
+    code, back = run_convert(other, tmp_path / "back", "--model", source)
+    assert code == 0 and root_in(back) == root_in(there)
+
+
+class Hostile:
+    """Makes a folder where a pickle of it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self._folder,)
+
+
+@pytest.fixture
+def made(model_folders: dict[str, Path], tmp_path: Path, run_convert: Run) -> Path:
+    """A checkpoint of qwen2."""
+    folder = tmp_path / "made"
+    assert run_convert(model_folders["qwen2"], folder, "--to", "torch_dist")[0] == 0
+    return folder
+
+
+def change_metadata(folder: Path, change: Callable[[Any], object]) -> None:
+    metadata = FileSystemReader(folder).read_metadata()
+    change(metadata)
+    (folder / METADATA).write_bytes(pickle.dumps(metadata))
+
+
+def test_what_a_hostile_file_names_does_not_run(
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    source, release, ran = model_folders["qwen2"], made / "release", tmp_path / "ran"
+    whole = (release / METADATA).read_bytes()
+    inside = FileSystemReader(release).read_metadata()
+    inside.planner_data = Hostile(ran)
+    hostile = [
+        (pickle.dumps(Hostile(ran)), "names posix.mkdir"),
+        (pickle.dumps(inside), "names posix.mkdir"),
+        (f"cos\nmkdir\n(S'{ran}'\ntR.".encode(), "names os.mkdir"),
+        (f"c__builtin__\neval\n(S'open({str(ran)!r})'\ntR.".encode(), "names __builtin__.eval"),
+        (b"\x80\x04\x8c\x05torch\x8c\x04load\x93.", "names torch.load"),
+        # An attribute of a class, for those that come after it.
+        (b"cpathlib\nPath\n(N}S'state'\nS'changed'\nstb.", "cannot be read"),
+        (b"\x80\x04\x8c\x05torch\x8c\x0cSize.__new__\x93.", r"names torch.Size.__new__"),
+    ]
+    for data, message in hostile:
+        (release / METADATA).write_bytes(data)
+        code, text = run_convert(made, tmp_path / "back", "--model", source)
+        assert code == 2 and message in text and str(release / METADATA) in text
+        assert not ran.exists() and not (tmp_path / "back").exists()
+    (release / METADATA).write_bytes(whole)
+
+    path = release / "hostile.distcp"
+    torch.save(Hostile(ran), path)
+
+    def point_there(metadata: Any) -> None:
+        for key, info in metadata.storage_data.items():
+            if key.fqn == "decoder.final_layernorm.weight":
+                info.relative_path, info.offset = path.name, 0
+                info.length = path.stat().st_size
+
+    change_metadata(release, point_there)
+    code, text = run_convert(made, tmp_path / "back", "--model", source)
+    assert code == 2 and f"{path}: decoder.final_layernorm.weight cannot be read" in text
+    assert not ran.exists() and not list(tmp_path.glob("back*"))
+
+
+def test_what_is_no_tensor_is_left_unread(
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    ran = tmp_path / "ran"
+    torch.save({"args": Hostile(ran)}, made / "release/common.pt")
+    with (made / "release/objects.distcp").open("wb") as file:
+        torch.save([Hostile(ran)], file)
+
+    def hostile_objects(metadata: Any) -> None:
+        for key, info in metadata.storage_data.items():
+            if "_extra_state" in key.fqn:
+                info.relative_path, info.offset = "objects.distcp", 0
+
+    change_metadata(made / "release", hostile_objects)
+    code, text = run_convert(made, tmp_path / "back", "--model", model_folders["qwen2"])
+    assert code == 0, text
+    assert not ran.exists()
+
+
+def test_what_cannot_be_read_is_told_with_a_remedy(
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    source, release = model_folders["qwen2"], made / "release"
+    back = tmp_path / "back"
+
+    def refused(message: str, *words: object, folder: Path = made) -> None:
+        code, text = run_convert(folder, back, *(words or ("--model", source)))
+        assert code == 2 and message in text, text
+        assert not list(tmp_path.glob("back*"))
+
+    refused("give --model FOLDER", "--dtype", "float32")
+    refused("make a Hugging Face folder of it", "--model", source, "--to", "checkpoint")
+    refused("has no layout", "--model", source, "--tensor-parallel", 2)
+    refused(
+        "linear_proj.weight has shape (2, 32, 32), and the model's",
+        "--model",
+        model_folders["qwen3"],
+    )
+    refused("lacks output_layer.weight; is it of", "--model", model_folders["llama"])
+
+    whole = (release / METADATA).read_bytes()
+
+    def more(metadata: Any) -> None:
+        tensors, found = metadata.state_dict_metadata, metadata.storage_data
+        for key, info in list(found.items()):
+            if key.fqn == "decoder.final_layernorm.weight":
+                found[MetadataIndex("decoder.final_layernorm.bias", key.offset)] = info
+        tensors["decoder.final_layernorm.bias"] = tensors["decoder.final_layernorm.weight"]
+
+    change_metadata(release, more)
+    refused("holds decoder.final_layernorm.bias, and the model's config.json makes no such")
+    (release / METADATA).write_bytes(whole)
+
+    def outside(metadata: Any) -> None:
+        for info in metadata.storage_data.values():
+            info.relative_path = "../secret"
+
+    change_metadata(release, outside)
+    refused("names the file '../secret', which is not beside it")
+    (release / METADATA).write_bytes(whole[:500])
+    refused(f"{METADATA}: cannot be read")
+    (release / METADATA).write_bytes(whole)
+    change_metadata(
+        release, lambda m: m.state_dict_metadata.pop("decoder.layers.mlp.linear_fc2.weight")
+    )
+    refused("lacks decoder.layers.mlp.linear_fc2.weight")
+    (release / METADATA).write_bytes(whole)
+    change_metadata(
+        release,
+        lambda m: m.state_dict_metadata["decoder.layers.mlp.linear_fc2.weight"].chunks.pop(),
+    )
+    refused("lacks 1536 of the elements of decoder.layers.mlp.linear_fc2.weight")
+    (release / METADATA).write_bytes(whole)
+    data = (release / "__0_0.distcp").read_bytes()
+    (release / "__0_0.distcp").write_bytes(data[:5000])
+    refused("__0_0.distcp: embedding.word_embeddings.weight cannot be read")
+    (release / "metadata.json").write_text(
+        '{"sharded_backend": "zarr", "sharded_backend_version": 1}'
+    )
+    refused("a checkpoint of the format zarr")
+    (release / "metadata.json").unlink()
+    refused("have Megatron save it with --ckpt-format torch_dist")
+    old = tmp_path / "iter_0000005"
+    (old / "mp_rank_00").mkdir(parents=True)
+    refused("have Megatron save it with --ckpt-format torch_dist", folder=old)
+
+
+def test_the_newest_of_megatrons_iterations_is_taken(
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    (made / "release").rename(made / "iter_0000120")
+    (made / "latest_checkpointed_iteration.txt").write_text("120\n")
+    code, text = run_convert(made, tmp_path / "back", "--model", model_folders["qwen2"])
+    assert code == 0, text
+
+
+def test_what_cannot_be_written_is_told_before_anything_is(
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    source, other = model_folders["qwen2"], tmp_path / "other"
+    for words, message in [
+        ((source, made, "--to", "torch_dist"), "is there already"),
+        ((source, other, "--to", "torch_dist", "--tensor-parallel", 2), "has no layout"),
+    ]:
+        code, text = run_convert(*words)
+        assert code == 2 and message in text and not other.exists()
+
+
+def test_a_model_that_sees_is_refused(model_folders: dict[str, Path], tmp_path: Path) -> None:
+    facts: Any = replace(read_architecture(model_folders["qwen3"]).facts, vision=object())
+    for name in ("made", "made.tmp"):
+        with pytest.raises(InputError, match="GPTModel has no vision tower"):
+            write_torch_dist(facts, (), tmp_path / "made", "float32")
+        assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(("dtype", "told"), [(torch.float64, "torch.float64"), (torch.half, "")])
+def test_only_dtypes_that_float32_holds_are_read(
+    dtype: torch.dtype,
+    told: str,
+    made: Path,
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    with TorchDistWriter(other) as writer:
+        for key, entry in read_entries(made / "release").items():
+            whole = read_box(made / "release", key, entry, [0] * len(entry.shape), entry.shape)
+            writer.write([Slot(key)], whole.to(dtype))
+        writer.write([Slot("optimizer.state.step")], torch.tensor([7]))  # is left out
+    code, text = run_convert(other, tmp_path / "back", "--model", model_folders["qwen2"])
+    if told:
+        assert code == 2 and f"is {told}; only those of" in text
+        return
+    assert code == 0 and "(in float32)" in text
+    wanted = load_tensors(model_folders["qwen2"], tied=True)
+    found = load_tensors(tmp_path / "back", tied=True)
+    assert all(torch.equal(found[name], wanted[name].half().float()) for name in wanted)
+
+
+def test_one_parameter_is_in_memory_at_a_time(
+    model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is written before the next one is read."""
+    facts = read_architecture(model_folders["llama"]).facts
+    order: list[str] = []
+    write = TorchDistWriter.write
+
+    def reading() -> Any:
+        for name, tensor in huggingface_parameters(model_folders["llama"]):
+            order.append("read")
+            yield name, tensor
+
+    def writing(self: TorchDistWriter, *what: Any) -> None:
+        write(self, *what)
+        order.append("written")
+
+    monkeypatch.setattr(TorchDistWriter, "write", writing)
+    write_torch_dist(facts, reading(), tmp_path / "made", "float32")
+    assert order == ["read", "written"] * (len(order) // 2)
