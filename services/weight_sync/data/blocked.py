@@ -27,7 +27,7 @@ class BlockedTensor(torch.Tensor):
     """
 
     # A call in Python goes on to the operators that it consists of, and these come to us.
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
 
     _elements: torch.Tensor
     _axis: int
