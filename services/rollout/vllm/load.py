@@ -17,11 +17,14 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from services.rollout.vllm.experts import renew_kernels
 from services.rollout.vllm.in_place import Writes, find_heads, pack
+from services.rollout.vllm.modules import Finder, locate, span
 from services.rollout.vllm.plugin import HOST_RANK, SYNTHETIC
 from services.rollout.vllm.synthetic import synthetic_tensors
 from services.weight_sync.data.changes import open_changes
 from services.weight_sync.data.memory import MemoryReader
 from services.weight_sync.data.shadow import open_shadow, tensors_of
+from trimaran.errors import InternalError
+from trimaran.types import TensorInfo
 
 Tensors = Iterable[tuple[str, torch.Tensor]]
 
@@ -29,11 +32,20 @@ READER = MemoryReader()
 """This worker's: the next version mostly lies in the same memory."""
 
 
-def open_tensors(path: str, description: dict[str, Any]) -> Tensors:
-    """Those of a shadow, or synthetic ones."""
+def open_tensors(model: torch.nn.Module, path: str, description: dict[str, Any]) -> Tensors:
+    """Those of a shadow, as far as this worker loads them, or synthetic ones."""
     if path == SYNTHETIC:
         return synthetic_tensors(description)
-    return open_shadow(path, description, READER, int(os.environ.get(HOST_RANK, "0")))
+    host, finder = int(os.environ.get(HOST_RANK, "0")), Finder(model)
+
+    def part(tensor: TensorInfo) -> tuple[int, int]:
+        try:
+            return span(tensor, locate(finder.find(tensor.name), tensor))
+        except InternalError:
+            # A layer that cannot be read back. Its loader gets everything, as from a checkpoint.
+            return 0, tensor.shape[tensor.axis]
+
+    return open_shadow(path, description, READER, host, part)
 
 
 def open_writes(model: torch.nn.Module, description: dict[str, Any]) -> Writes:
@@ -59,7 +71,7 @@ def load_shadow(
         initialize_layerwise_reload(model)
         try:
             load_weights: Any = model.load_weights
-            missing = feed(model, load_weights, open_tensors(path, description))
+            missing = feed(model, load_weights, open_tensors(model, path, description))
         finally:
             # Also after a failure: it gives every layer back what a next load starts from.
             finalize_layerwise_reload(model, model_config)

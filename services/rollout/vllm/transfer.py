@@ -60,7 +60,7 @@ class ShadowTransferEngine(WeightTransferEngine[ShadowInitInfo, ShadowUpdateInfo
             load_shadow(self.model, self.model_config, self.device, path, description)
         else:
             model: Any = load_weights.__self__
-            missing = feed(model, load_weights, open_tensors(path, description))
+            missing = feed(model, load_weights, open_tensors(model, path, description))
             check_missing(missing, is_tied(model.config))
 
     def finish_weight_update(self) -> None:

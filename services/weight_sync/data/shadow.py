@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
 import torch
 
-from services.weight_sync.data.blocked import BlockedTensor, assembled
 from services.weight_sync.data.borrowed import BorrowedMemory
 from services.weight_sync.data.changes import Changes
 from services.weight_sync.data.layout import Layout, Piece, make_layout
 from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json
 from services.weight_sync.data.memory import DTYPES, HostMemory, MemoryReader, block_view
 from trimaran.types import Manifest, Ranges, TensorInfo
+
+Part = Callable[[TensorInfo], tuple[int, int]]
+"""Elements start..stop (exclusive) of a tensor along its axis, a union of blocks."""
 
 
 class Shadow:
@@ -100,8 +102,7 @@ class Shadow:
         where its blocks are not held. Tensors of which nothing is held are left
         out.
         """
-        for name, tensor in _tensors(self.buffer, self.layout):
-            yield name, assembled(tensor)
+        return _tensors(self.buffer, self.layout)
 
 
 def open_shadow(
@@ -109,21 +110,23 @@ def open_shadow(
     description: dict[str, Any],
     reader: MemoryReader,
     host: int = 0,
+    part: Part | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of another process's shadow, only to be read: views, and a `BlockedTensor` where one is
-    cut along another axis than the first. `host`: on which of the engine's hosts this is; the path is
-    that of the first one.
+    """The tensors of another process's shadow, only to be read. `host`: on which of the engine's hosts
+    this is; the path is that of the first one.
 
     Example: dict(open_shadow(shadow.path, shadow.description(), MemoryReader()))["lm_head.weight"]
 
     `reader` keeps it mapped while its owner has it: the owner's next versions lie there again.
+    `part` is asked for each tensor that has to be assembled: it still has the full shape, and is
+    undefined outside its part, which alone takes memory.
     Raises TransferError when the owner is gone or the shadow is of another size.
     """
     ranges = tuple((first, end) for first, end in description["ranges"])
     layout = make_layout(tensors_of(description), ranges)
     reader.forget_gone()
     path = (path, *description["elsewhere"])[host]
-    return _tensors(reader.map(path, layout.num_bytes), layout)
+    return _tensors(reader.map(path, layout.num_bytes), layout, part)
 
 
 def tensors_of(description: dict[str, Any]) -> tuple[TensorInfo, ...]:
@@ -131,21 +134,46 @@ def tensors_of(description: dict[str, Any]) -> tuple[TensorInfo, ...]:
     return manifest_from_json(description["manifest"]).tensors
 
 
-def _tensors(buffer: torch.Tensor, layout: Layout) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(
+    buffer: torch.Tensor, layout: Layout, part: Part | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
     for name, pieces in groupby(layout.pieces, key=lambda piece: piece.block.tensor.name):
-        yield name, _join(buffer, list(pieces))
+        yield name, _join(buffer, list(pieces), part)
 
 
-def _join(buffer: torch.Tensor, pieces: Sequence[Piece]) -> torch.Tensor:
-    tensor = pieces[0].block.tensor
-    dtype, axis = DTYPES[tensor.dtype], tensor.axis
-    if len(pieces) == tensor.num_blocks:
-        elements = buffer[pieces[0].start : pieces[-1].end].view(dtype)
-        if axis == 0 or not tensor.cuts:
-            return elements.view(tensor.shape)
-        return BlockedTensor(elements, tensor.shape, axis, (0, *tensor.cuts, tensor.shape[axis]))
-    joined = torch.empty(tensor.shape, dtype=dtype, device="cpu")
-    for piece in pieces:
-        block = piece.block
-        joined.narrow(axis, block.start, block.stop - block.start).copy_(block_view(buffer, piece))
+def _join(buffer: torch.Tensor, pieces: list[Piece], part: Part | None) -> torch.Tensor:
+    tensor, dtype = pieces[0].block.tensor, DTYPES[pieces[0].block.tensor.dtype]
+    axis = tensor.axis
+    if len(pieces) == tensor.num_blocks and (axis == 0 or not tensor.cuts):
+        return buffer[pieces[0].start : pieces[-1].end].view(dtype).view(tensor.shape)
+    start, stop = part(tensor) if part else (0, tensor.shape[axis])
+    joined = _empty_part(tensor, dtype, stop - start)
+    here = [piece for piece in pieces if start <= piece.block.start and piece.block.stop <= stop]
+    shape = here[0].block.shape if here else ()
+    target = joined.narrow(axis, start, stop - start)
+    if (
+        here
+        and len(here) * shape[axis] == stop - start
+        and {p.block.shape for p in here} == {shape}
+    ):
+        # One copy for all blocks takes half the time of one for each.
+        blocks = buffer[here[0].start : here[-1].end].view(dtype).view(len(here), *shape)
+        target.unflatten(axis, (len(here), shape[axis])).copy_(blocks.movedim(0, axis))
+        return joined
+    for piece in here:
+        first, length = piece.block.start - start, piece.block.stop - piece.block.start
+        target.narrow(axis, first, length).copy_(block_view(buffer, piece))
     return joined
+
+
+def _empty_part(tensor: TensorInfo, dtype: torch.dtype, length: int) -> torch.Tensor:
+    """Of the tensor's shape, with memory for `length` elements along its axis.
+
+    Each row begins so many elements behind the one before. So any `length` of them in a row have a
+    place of their own, and what stands beside them is their neighbours'.
+    """
+    shape = (*tensor.shape[: tensor.axis], length, *tensor.shape[tensor.axis + 1 :])
+    strides = torch.empty(shape, device="meta").stride()
+    size = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, strides, strict=True))
+    memory = torch.empty(max(size, 0), dtype=dtype, device="cpu")
+    return memory.as_strided(tensor.shape, strides)
