@@ -11,6 +11,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ PLAIN_WORKER = "tests.rollout.plain_worker.PlainWorker"
 UNDER_WAY_SECONDS = 0.1
 SETTLE_SECONDS = 0.5
 """After completions were asked for, until all of them decode."""
+SAME_STEP_SECONDS = 0.01
+"""Outputs that are nearer to each other are of one step."""
 
 
 def measure_pause(model: Path, work: Path) -> tuple[list[Row], str]:
@@ -46,13 +49,14 @@ async def _measure_pause(model: Path) -> tuple[list[Row], str]:
     async with running_engine(model, max_tokens=LOAD_TOKENS) as engine:
         shadow = shadow_of(model)
         await call_worker(engine, "hold_local", str(model))
+        await call_worker(engine, "hold_shared", shadow.path, shadow.description())
 
         async def ours() -> float:
             return await engine.load_weights(shadow, VersionId(0, 1))
 
-        async def own_call() -> float:
+        async def own_call(method: str = "load_local") -> float:
             begin = time.perf_counter()
-            await call_worker(engine, "load_local")
+            await call_worker(engine, method)
             return time.perf_counter() - begin
 
         async def own_paused() -> float:
@@ -62,19 +66,33 @@ async def _measure_pause(model: Path) -> tuple[list[Row], str]:
             await engine.llm.resume_generation()
             return time.perf_counter() - begin
 
-        idle = await _interleave({"ours": ours, "own": own_call}, ROUNDS)
-        busy = await _under_load(engine, {"ours": ours, "own": own_paused})
+        idle = await _interleave(
+            {"ours": ours, "own": own_call, "shared": lambda: own_call("load_shared")}, ROUNDS
+        )
+        busy, felt = await _under_load(engine, {"ours": ours, "own": own_paused})
     rows = [
         Row("pause_against_own_load", idle["ours"] / idle["own"], "ratio", 1.1, False),
+        Row(
+            "pause_against_own_load_of_shared_memory",
+            idle["ours"] / idle["shared"],
+            "ratio",
+            None,
+            False,
+        ),
         Row("pause_seconds", idle["ours"], "s", None, False),
         Row("own_load_seconds", idle["own"], "s", None, False),
+        Row("own_load_of_shared_memory_seconds", idle["shared"], "s", None, False),
         Row("pause_while_decoding_against_own", busy["ours"] / busy["own"], "ratio", None, False),
         Row("pause_while_decoding_seconds", busy["ours"], "s", None, False),
         Row("own_pause_while_decoding_seconds", busy["own"], "s", None, False),
+        Row("felt_pause_against_own", felt["ours"] / felt["own"], "ratio", None, False),
+        Row("felt_pause_seconds", felt["ours"], "s", None, False),
+        Row("own_felt_pause_seconds", felt["own"], "s", None, False),
     ]
     return rows, (
         f"median of {ROUNDS} interleaved rounds on an idle engine, and of {ROUNDS_UNDER_LOAD} with"
-        " 64 completions decoding, where the other side pauses and resumes too"
+        " 64 completions decoding, where the other side pauses and resumes too; felt: from the last token"
+        " before a load to the first one after it, of all completions, less an ordinary step"
     )
 
 
@@ -92,16 +110,37 @@ async def _interleave(
 
 async def _under_load(
     engine: VllmEngine, sides: Mapping[str, Callable[[], Awaitable[float]]]
-) -> dict[str, float]:
-    async def with_load(measure: Callable[[], Awaitable[float]]) -> float:
-        completions = asyncio.create_task(decode(engine, LOAD_TOKENS))
+) -> tuple[dict[str, float], dict[str, float]]:
+    """What each side says of its load, and what its completions felt."""
+    felt: dict[str, list[float]] = {side: [] for side in sides}
+
+    async def with_load(side: str) -> float:
+        came_at: list[float] = []
+        completions = asyncio.create_task(decode(engine, LOAD_TOKENS, came_at))
         await asyncio.sleep(SETTLE_SECONDS)
-        seconds = await measure()
+        begin = time.perf_counter()
+        seconds = await sides[side]()
         await completions
+        felt[side].append(_felt_pause(came_at, begin, begin + seconds))
         return seconds
 
-    loaded = {side: lambda measure=measure: with_load(measure) for side, measure in sides.items()}
-    return await _interleave(loaded, ROUNDS_UNDER_LOAD)
+    loads = {side: lambda side=side: with_load(side) for side in sides}
+    said = await _interleave(loads, ROUNDS_UNDER_LOAD)
+    return said, {side: statistics.median(pauses[1:]) for side, pauses in felt.items()}
+
+
+def _felt_pause(came_at: list[float], begin: float, end: float) -> float:
+    """Seconds from the last token before the load's middle to the first one after it, less a step. A
+    step's tokens come within milliseconds of each other."""
+    middle = (begin + end) / 2
+    steps = [
+        later - earlier
+        for earlier, later in pairwise(came_at)
+        if later - earlier > SAME_STEP_SECONDS
+    ]
+    before = max(at for at in came_at if at < middle)
+    after = min(at for at in came_at if at > middle)
+    return after - before - statistics.median(steps)
 
 
 def measure_after_delta(model: Path, work: Path) -> tuple[list[Row], str]:

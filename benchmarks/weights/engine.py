@@ -55,8 +55,9 @@ def _move_threads(cores: set[int]) -> None:
             os.sched_setaffinity(int(thread), cores)
 
 
-async def decode(engine: VllmEngine, max_tokens: int) -> float:
-    """Tokens a second over 64 completions that all run to the full length."""
+async def decode(engine: VllmEngine, max_tokens: int, came_at: list[float] | None = None) -> float:
+    """Tokens a second over 64 completions that all run to the full length. `came_at` gets the time at
+    which each output came, on `time.perf_counter`; without it they come as a whole."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -67,7 +68,7 @@ async def decode(engine: VllmEngine, max_tokens: int) -> float:
         ignore_eos=True,
         logprobs=0,
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
+        output_kind=RequestOutputKind.FINAL_ONLY if came_at is None else RequestOutputKind.DELTA,
     )
 
     async def complete(number: int, text: str) -> int:
@@ -75,7 +76,9 @@ async def decode(engine: VllmEngine, max_tokens: int) -> float:
         name = f"bench-{number}-{time.monotonic_ns()}"
         count = 0
         async for output in engine.llm.generate(inputs, params, name):
-            count = sum(len(one.token_ids) for one in output.outputs)
+            count += sum(len(one.token_ids) for one in output.outputs)
+            if came_at is not None:
+                came_at.append(time.perf_counter())
         return count
 
     begin = time.perf_counter()

@@ -29,6 +29,20 @@ class BenchExtension(WorkerExtension):
         self._pack_tied_head()
         return time.perf_counter() - begin
 
+    def hold_shared(self, path: str, description: dict[str, Any]) -> None:
+        """A shadow's tensors where they lie; those that it has in parts are put together here."""
+        from services.rollout.vllm.load import open_tensors
+
+        model = self.model_runner.get_model()
+        self._shared = dict(open_tensors(model, path, description))
+
+    def load_shared(self) -> float:
+        """As `load_local`, from a shadow's tensors."""
+        begin = time.perf_counter()
+        self.model_runner.reload_weights(weights_iterator=iter(self._shared.items()))
+        self._pack_tied_head()
+        return time.perf_counter() - begin
+
     def reload_file(self, folder: str) -> float:
         """vLLM's own reload from a folder's safetensors. Returns the seconds."""
         # The engine was started with random weights; a loader of files is asked for here.
