@@ -105,10 +105,11 @@ class ProofCheck:
         of_groups = {scored.group.number: scored.makers for scored in groups}
         makers = frozenset[Maker]().union(*of_groups.values())
         deadline = time.monotonic() + self._prove_timeout
-        proofs = await self._fetch(makers, self._list)
-        while self._may_rise(makers, proofs, live()) and time.monotonic() < deadline:
+        # What is live is looked at first: a version has its last level before the next one is live.
+        before, proofs = live(), await self._fetch(makers, self._list)
+        while self._may_rise(makers, proofs, before) and time.monotonic() < deadline:
             await asyncio.sleep(self._poll)
-            proofs = await self._fetch(makers, self._list)
+            before, proofs = live(), await self._fetch(makers, self._list)
         self._good = {maker: proof for maker, proof in proofs.items() if not proof.fault}
         found = {
             number: _first_unproven(its, proofs, self._needed) for number, its in of_groups.items()

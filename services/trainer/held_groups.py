@@ -36,9 +36,9 @@ class HeldGroups:
 
     def take(self, step: int, count: int) -> tuple[ScoredGroup, ...]:
         """The first `count` of the batch; they may be taken again. None of a step that has trained, as
-        who asks for it again gets what it has made. Raises OutOfOrderError when one of them has
-        not come to this process."""
-        if self._done and step == self._done:
+        who asks for it again gets what it has made: also of the one before a step that was trained
+        ahead. Raises OutOfOrderError when one of them has not come to this process."""
+        if self._done and step <= self._done:
             return ()
         groups = self._groups if step == self._step else {}
         if lacking := [place for place in range(count) if place not in groups]:

@@ -145,6 +145,8 @@ class TrainerRank:
         self._model: Model
         self._held: HeldShard | None = None
         """None on a rank that does not export."""
+        self._root = ""
+        """Of the step that is done, also while its snapshot is being replaced."""
         self._saver = Saver(config.trainer.save_timeout)
         self._step = 0
         self._lineage = 0
@@ -510,7 +512,8 @@ class TrainerRank:
         return train_step(self._policy, self._share(batch), self._config, self._metrics)
 
     def _answer(self) -> TrainAnswer:
-        return TrainAnswer(self.version, dict(self._metrics), self._nonfinite, self._expert_loads)
+        version = replace(self.version, root=self._root)
+        return TrainAnswer(version, dict(self._metrics), self._nonfinite, self._expert_loads)
 
     def _take_snapshot(self) -> Snapshot | None:
         return self._held.take() if self._held else None
@@ -518,6 +521,7 @@ class TrainerRank:
     def _adopt(self, snapshot: Snapshot | None) -> None:
         if self._held and snapshot:
             self._held.adopt(snapshot)
+            self._root = snapshot.manifest.root
 
     def _export(self, target: Path) -> None:
         if not self.exports:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -274,6 +275,34 @@ def test_no_proof_is_waited_for_that_cannot_rise_any_more(tmp_path: Path) -> Non
 
     try:
         asyncio.run(body())
+    finally:
+        world.close()
+
+
+def test_a_proof_is_read_once_more_where_its_version_was_replaced_meanwhile(tmp_path: Path) -> None:
+    """It rose before it was replaced, and the answer is of before that."""
+    world = World(tmp_path, make_config())
+    maker, live = (START, "rollout-0"), [START]
+    world.weight_sync._prove(Proof(*maker, "root", 4, 0))
+    ask = world.weight_sync.list_proofs
+
+    async def list_proofs(versions: Sequence[VersionId]) -> tuple[Proof, ...]:
+        answer = await ask(versions)
+        if live == [START]:
+            world.weight_sync.read_back(*maker)
+            live[:] = [VersionId(0, 1)]
+        return answer
+
+    world.weight_sync.list_proofs = list_proofs
+
+    async def body() -> None:
+        fake: Any = world.weight_sync
+        prover = ProofCheck(fake, 5.0, poll=0.01, needed=ProofLevel.LOADED, prove_timeout=3600)
+        proofs, unproven = await prover.prove([ScoredGroup(group_of(maker), ())], lambda: live[0])
+        assert not unproven and [proof.level for proof in proofs] == [ProofLevel.LOADED]
+
+    try:
+        asyncio.run(asyncio.wait_for(body(), 30))
     finally:
         world.close()
 

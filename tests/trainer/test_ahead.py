@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,6 +98,34 @@ def test_who_asks_for_a_step_that_trains_ahead_gets_its_version(
             both = await asyncio.gather(rank.train(random_batch(1)), rank.train(random_batch(1)))
             assert both[0] == both[1]
             assert both[0].version.version == VersionId(0, 1)
+
+    asyncio.run(scenario())
+
+
+@single_rank
+def test_the_step_before_has_its_answer_also_while_its_weights_are_replaced(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """A controller that is started again asks for it, and would take another root for other weights."""
+    is_last, replacing, may_go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def hold(snapshot: Snapshot | None) -> None:
+        if snapshot is None and is_last.is_set():
+            replacing.set()
+            assert may_go_on.wait(30)
+
+    async def scenario() -> None:
+        async with started(make_config(), tmp_path, hold) as rank:
+            first = await rank.train(random_batch(1))
+            await rank.train_ahead(random_batch(2))
+            is_last.set()
+            second = asyncio.create_task(rank.train(TrainingBatch(2, ())))
+            try:
+                assert await asyncio.to_thread(replacing.wait, 30)
+                assert await rank.train(random_batch(1)) == first
+            finally:
+                may_go_on.set()
+            assert (await second).version.version == VersionId(0, 2)
 
     asyncio.run(scenario())
 
