@@ -1,8 +1,8 @@
 # make demo   set everything up and train SmolLM2-135M to add one-digit numbers
 # make demo PLUGIN=1   the same with a second reward, judged by a plugin over HTTP
-# make test   set everything up, check the code and run every test on the CPU: lint, unit, e2e; about 40 minutes
-# make unit   the quick tests: four to five minutes on two cores. Without real engines, whole runs, installations, sweeps
-# make e2e    the tests that `make unit` leaves out, two at a time: about half an hour
+# make test   set everything up, check the code and run every test on the CPU: lint, unit, e2e; 40 to 60 minutes
+# make unit   the quick tests: some six minutes on two cores. Without real engines, whole runs, installations, sweeps
+# make e2e    the tests that `make unit` leaves out, two at a time: half an hour to three quarters
 # make thorough  more layouts of trainer ranks, and more sizes of what `trimaran plan` foretells
 # make contract  download the NPU packages that we pin and check, without importing them, that they have what we use
 # make test-cluster  runs on a Ray cluster of four hosts (network namespaces), harmed in every way: about 10 minutes, as root

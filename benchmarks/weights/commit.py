@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.results_file import Row
-from benchmarks.weights.engine import call_worker, decode, running_engine
+from benchmarks.weights.engine import Arrivals, call_worker, decode, running_engine
 from benchmarks.weights.versions import DIGEST, change_all, load_model, snapshot_of
 from services.weight_sync.control.proving import PORTION_BYTES, sample_blocks, split_portions
 from services.weight_sync.data.layout import numbers_of
@@ -37,6 +37,10 @@ PLAIN_WORKER = "tests.rollout.plain_worker.PlainWorker"
 UNDER_WAY_SECONDS = 0.1
 SETTLE_SECONDS = 0.5
 """After completions were asked for, until all of them decode."""
+FELT_TOKENS = 64
+"""Of completions that are loaded across once all of them have begun: enough for some after it."""
+LONG_SECONDS = 60.0
+"""They begin within these, or never."""
 SAME_STEP_SECONDS = 0.01
 """Outputs that are nearer to each other are of one step."""
 
@@ -46,7 +50,7 @@ def measure_pause(model: Path, work: Path) -> tuple[list[Row], str]:
 
 
 async def _measure_pause(model: Path) -> tuple[list[Row], str]:
-    async with running_engine(model, max_tokens=LOAD_TOKENS) as engine:
+    async with running_engine(model, max_tokens=FELT_TOKENS) as engine:
         shadow = shadow_of(model)
         await call_worker(engine, "hold_local", str(model))
         await call_worker(engine, "hold_shared", shadow.path, shadow.description())
@@ -115,13 +119,14 @@ async def _under_load(
     felt: dict[str, list[float]] = {side: [] for side in sides}
 
     async def with_load(side: str) -> float:
-        came_at: list[float] = []
-        completions = asyncio.create_task(decode(engine, LOAD_TOKENS, came_at))
-        await asyncio.sleep(SETTLE_SECONDS)
-        begin = time.perf_counter()
+        arrivals = Arrivals()
+        completions = asyncio.create_task(decode(engine, FELT_TOKENS, arrivals))
+        async with asyncio.timeout(LONG_SECONDS):
+            await arrivals.all_began.wait()
+        began = time.perf_counter()
         seconds = await sides[side]()
         await completions
-        felt[side].append(_felt_pause(came_at, begin, begin + seconds))
+        felt[side].append(_felt_pause(arrivals.at, began))
         return seconds
 
     loads = {side: lambda side=side: with_load(side) for side in sides}
@@ -129,18 +134,12 @@ async def _under_load(
     return said, {side: statistics.median(pauses[1:]) for side, pauses in felt.items()}
 
 
-def _felt_pause(came_at: list[float], begin: float, end: float) -> float:
-    """Seconds from the last token before the load's middle to the first one after it, less a step. A
-    step's tokens come within milliseconds of each other."""
-    middle = (begin + end) / 2
-    steps = [
-        later - earlier
-        for earlier, later in pairwise(came_at)
-        if later - earlier > SAME_STEP_SECONDS
-    ]
-    before = max(at for at in came_at if at < middle)
-    after = min(at for at in came_at if at > middle)
-    return after - before - statistics.median(steps)
+def _felt_pause(came_at: list[float], began: float) -> float:
+    """Seconds without any token across a load that began then, less an ordinary step."""
+    gaps = {later: later - earlier for earlier, later in pairwise(came_at)}
+    # A step's outputs come within milliseconds of each other.
+    step = statistics.median(gap for gap in gaps.values() if gap > SAME_STEP_SECONDS)
+    return max(gap for later, gap in gaps.items() if later > began) - step
 
 
 def measure_after_delta(model: Path, work: Path) -> tuple[list[Row], str]:

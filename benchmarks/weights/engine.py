@@ -55,9 +55,26 @@ def _move_threads(cores: set[int]) -> None:
             os.sched_setaffinity(int(thread), cores)
 
 
-async def decode(engine: VllmEngine, max_tokens: int, came_at: list[float] | None = None) -> float:
-    """Tokens a second over 64 completions that all run to the full length. `came_at` gets the time at
-    which each output came, on `time.perf_counter`; without it they come as a whole."""
+class Arrivals:
+    """When the outputs of `decode` came."""
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+        """On `time.perf_counter`."""
+        self.all_began = asyncio.Event()
+        """Each prompt has had an output."""
+        self._begun: set[int] = set()
+
+    def note(self, prompt: int) -> None:
+        self.at.append(time.perf_counter())
+        self._begun.add(prompt)
+        if len(self._begun) == len(PROMPTS):
+            self.all_began.set()
+
+
+async def decode(engine: VllmEngine, max_tokens: int, arrivals: Arrivals | None = None) -> float:
+    """Tokens a second over 64 completions that all run to the full length. Without `arrivals` they come
+    as a whole."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -68,7 +85,7 @@ async def decode(engine: VllmEngine, max_tokens: int, came_at: list[float] | Non
         ignore_eos=True,
         logprobs=0,
         detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY if came_at is None else RequestOutputKind.DELTA,
+        output_kind=RequestOutputKind.DELTA if arrivals else RequestOutputKind.FINAL_ONLY,
     )
 
     async def complete(number: int, text: str) -> int:
@@ -77,8 +94,8 @@ async def decode(engine: VllmEngine, max_tokens: int, came_at: list[float] | Non
         count = 0
         async for output in engine.llm.generate(inputs, params, name):
             count += sum(len(one.token_ids) for one in output.outputs)
-            if came_at is not None:
-                came_at.append(time.perf_counter())
+            if arrivals:
+                arrivals.note(number)
         return count
 
     begin = time.perf_counter()
