@@ -172,6 +172,9 @@ class Loop:
                 taken = await self._unless_ended(self._take_proven())
             if not taken:
                 break
+            if self.publishing and self.ledger.is_nearly_full:  # since that step was committed
+                await self._published()
+                await self.saver.make_room()
             groups, proofs = taken
             batch = TrainingBatch(step, groups)
             with self.lives.step(step, groups):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -116,6 +117,28 @@ def test_what_waits_for_the_weights_of_a_step_comes_before_the_next_one(
         due = [("live", step), (kind, step), ("train", step + 1)]
         assert [one for one in told if one in due] == due
     assert [step for name, step in told if name == "ahead"] == [2, 4, 6]
+
+
+def test_a_quota_is_kept_from_filling_where_batches_train_beside_publications(
+    tmp_path: Path,
+) -> None:
+    """What was scored since a step was committed counts as well, before the next one begins."""
+
+    def run_with(name: str, **more: Any) -> World:
+        (tmp_path / name).mkdir()
+        section = {"steps": 24, "max_lag": 1, "checkpoint_every": 100, "hold_timeout": 1} | more
+        world = World(tmp_path / name, make_config(run=section))
+        dice = random.Random(5)
+        world.delay = lambda number: asyncio.sleep(dice.choice([0, 0.001, 0.004]))
+        world.weight_sync.pace = lambda: asyncio.sleep(dice.choice([0, 0.005, 0.02]))
+        world.trainer.pace = lambda: asyncio.sleep(dice.choice([0, 0.005, 0.02]))
+        return run(world)
+
+    run_with("all", keep_payloads="all")
+    num_bytes = sum(path.stat().st_size for path in (tmp_path / "all").glob("payloads/*"))
+    world = run_with("some", payload_quota_gib=6 / 24 * num_bytes / (1 << 30))
+    assert world.ledger.state.step == 24
+    assert order(world, "saved") and order(world, "ahead")
 
 
 def test_a_publication_that_fails_ends_the_run_and_comes_first_in_the_next(tmp_path: Path) -> None:
