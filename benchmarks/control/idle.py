@@ -236,7 +236,7 @@ class _Ledger:
     def keep(self, data: bytes, digest: str = "") -> str:
         return ""
 
-    is_nearly_full = False
+    is_half_full = is_nearly_full = False
 
     async def flush(self) -> None: ...
 

@@ -187,6 +187,14 @@ class RunLedger:
         step_bytes = (self._num_bytes - self._bytes_kept) / num_steps
         return max(self._num_bytes / 0.75, self._num_bytes + 1.5 * step_bytes) > quota * GIB
 
+    @property
+    def is_half_full(self) -> bool:
+        """More than half of the quota is used."""
+        quota = self._retention.quota_gib
+        if quota is None or self._num_bytes is None or self._retention.keep_all:
+            return False
+        return self._num_bytes * 2 > quota * GIB
+
     async def check_anchor(self, anchor: LedgerEnd, place: str) -> None:
         """Raises LedgerError when the store does not hold what `anchor`, kept at `place`, saw."""
         last, run_id = self._chain.last, self._chain.run_id

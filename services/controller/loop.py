@@ -172,9 +172,6 @@ class Loop:
                 taken = await self._unless_ended(self._take_proven())
             if not taken:
                 break
-            if self.publishing and self.ledger.is_nearly_full:  # since that step was committed
-                await self._published()
-                await self.saver.make_room()
             groups, proofs = taken
             batch = TrainingBatch(step, groups)
             with self.lives.step(step, groups):
@@ -195,7 +192,8 @@ class Loop:
         or a validation of them comes before it."""
         run, validation = self.config.run, self.config.validation
         validates = self.validator is not None and step % validation.every == 0
-        saves = step % run.checkpoint_every == 0 or self.ledger.is_nearly_full
+        # What is scored beside a publication and a step comes before the quota is looked at again.
+        saves = step % run.checkpoint_every == 0 or self.ledger.is_half_full
         return run.max_lag > 0 and not validates and not saves
 
     async def _make_live(self, batch: TrainingBatch, answer: TrainAnswer) -> None:
