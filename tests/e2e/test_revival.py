@@ -109,7 +109,7 @@ def test_whoever_is_killed_comes_back_and_the_weights_are_those_of_an_undisturbe
 
 def test_whoever_is_frozen_is_killed_and_comes_back(write_run, tmp_path):
     path = write_run(run={"steps": 8})
-    process = runs.start("train", path, "frozen_timeout=5", run_folder_parent=tmp_path)
+    process = runs.start("train", path, "frozen_timeout=15", run_folder_parent=tmp_path)
     disturb(process, tmp_path / "runs", tmp_path, KINDS, signal.SIGSTOP)
     output = runs.finish(process)
     assert process.returncode == 0, output
@@ -121,7 +121,7 @@ def test_whoever_is_frozen_is_killed_and_comes_back(write_run, tmp_path):
 def test_a_frozen_rank_of_two_is_killed_and_all_come_back(write_run, tmp_path):
     """Its peer waits for it in a collective, and answers for its own health all the while."""
     path = write_run(run={"steps": 6}, trainer={"data_parallel": 2})
-    process = runs.start("train", path, "frozen_timeout=5", run_folder_parent=tmp_path)
+    process = runs.start("train", path, "frozen_timeout=15", run_folder_parent=tmp_path)
     folder = tmp_path / "runs"
     runs.wait_for(lambda: num_steps(folder) >= 2, process, "the second step")
     process_of(tmp_path, "trainer", 1).send_signal(signal.SIGSTOP)
