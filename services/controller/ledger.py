@@ -189,11 +189,11 @@ class RunLedger:
 
     @property
     def is_half_full(self) -> bool:
-        """More than half of the quota is used."""
+        """More than half of the quota is used, or it is nearly full."""
         quota = self._retention.quota_gib
         if quota is None or self._num_bytes is None or self._retention.keep_all:
             return False
-        return self._num_bytes * 2 > quota * GIB
+        return self.is_nearly_full or self._num_bytes * 2 > quota * GIB
 
     async def check_anchor(self, anchor: LedgerEnd, place: str) -> None:
         """Raises LedgerError when the store does not hold what `anchor`, kept at `place`, saw."""
