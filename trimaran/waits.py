@@ -22,8 +22,8 @@ from trimaran.errors import UnavailableError
 
 MARGIN_SECONDS = 1.0
 """Before the deadline, for the answer's way back; of a short deadline a tenth."""
-LONG_SECONDS = 1.0
-"""A wait that has just begun is no reason to give up; of a short deadline half of it."""
+LONG_SHARE = 0.5
+"""Of the margin: how long a wait must have lasted. One that has just begun is no reason to give up."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,18 +74,22 @@ async def answering_within(seconds: float | None) -> AsyncGenerator[None]:
         yield
         return
     loop = asyncio.get_running_loop()
+    margin = min(MARGIN_SECONDS, seconds / 10)
     waits: list[Wait] = []
     told = ""
     _waits.set(waits)
 
     def look() -> None:
-        nonlocal told
-        begun = loop.time() - min(LONG_SECONDS, seconds / 2)
+        """Again soon where no wait is long: the work may have left a long one just now for another."""
+        nonlocal told, timer
+        begun = loop.time() - margin * LONG_SHARE
         if long := [wait for wait in waits if wait.since <= begun]:
             told = str(long[-1])
             scope.reschedule(loop.time())
+        else:
+            timer = loop.call_later(margin / 10, look)
 
-    timer = loop.call_later(seconds - min(MARGIN_SECONDS, seconds / 10), look)
+    timer = loop.call_later(seconds - margin, look)
     try:
         async with asyncio.timeout(None) as scope:
             yield

@@ -206,7 +206,7 @@ MUTATIONS = (
     Mutation(
         "a batch waits until its weights have been read back as far as the run needs",
         "services/controller/proofs.py",
-        "        while self._may_rise(makers, proofs, live()) and time.monotonic() < deadline:\n",
+        "        while self._may_rise(makers, proofs, before) and time.monotonic() < deadline:\n",
         "        while False:\n",
         (
             "tests/controller/test_proofs.py"

@@ -52,6 +52,17 @@ def test_a_caller_hears_what_is_waited_for_before_its_deadline() -> None:
         ask(away, timeout=1.5)
 
 
+def test_a_caller_hears_of_a_wait_that_begins_just_before_the_deadline() -> None:
+    """Who waited for the same store before it has given up, so its lock is free at that moment."""
+
+    async def in_turn() -> None:
+        await away(1.75)
+        await away()
+
+    with pytest.raises(UnavailableError, match="does not answer"):
+        ask(in_turn, timeout=2.0)
+
+
 def test_work_that_takes_long_and_waits_for_nothing_has_its_whole_time() -> None:
     async def long() -> None:
         await away(0.01)
