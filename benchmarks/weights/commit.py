@@ -151,10 +151,13 @@ async def _measure_after_delta(model: Path) -> tuple[list[Row], str]:
         whole, patched = shadow_of(model), patched_shadow_of(model)
         await call_worker(engine, "hold_local", str(model))
         await engine.load_weights(whole, VersionId(0, 0))
-        async with engine._workers.prepared_changes(patched.description()) as are_prepared:
+        async with engine._workers.prepared_writes(
+            patched.path, patched.description(), True
+        ) as are_prepared:
             assert are_prepared
-        await engine.load_weights(patched, VersionId(0, 1))
-        await _read_back(engine, patched, ((0, patched.manifest.num_blocks),))
+        for shadow in (patched, whole):
+            await engine.load_weights(shadow, VersionId(0, 1))
+            await _read_back(engine, shadow, ((0, shadow.manifest.num_blocks),))
 
         prepared: list[float] = []
 
@@ -183,6 +186,7 @@ async def _measure_after_delta(model: Path) -> tuple[list[Row], str]:
         ),
         Row("pause_after_delta_seconds", found["changes"], "s", None, False),
         Row("prepared_before_the_pause_seconds", statistics.median(prepared), "s", None, False),
+        Row("pause_whole_against_own_load", found["whole"] / found["own"], "ratio", 1.1, False),
         Row("pause_whole_seconds", found["whole"], "s", None, False),
         Row("own_load_seconds", found["own"], "s", None, False),
     ]

@@ -375,8 +375,8 @@ MUTATIONS = (
     Mutation(
         "after a load that failed everything is loaded",
         "services/rollout/vllm/engine.py",
-        "        if self._live is None:\n            description",
-        "        if False:\n            description",
+        "prepared_writes(shadow.path, description, self._live is not None)\n",
+        "prepared_writes(shadow.path, description, True)\n",
         (
             "tests/rollout/test_vllm_deadlines.py"
             "::test_after_changes_that_were_written_by_half_everything_is_loaded",
@@ -385,8 +385,8 @@ MUTATIONS = (
     Mutation(
         "requests are taken while changes are prepared",
         "services/rollout/vllm/engine.py",
-        "self._workers.prepared_changes(description) as changes_alone, self._lock:\n",
-        "self._lock, self._workers.prepared_changes(description) as changes_alone:\n",
+        "        async with writes as are_prepared, self._lock:\n",
+        "        async with self._lock, writes as are_prepared:\n",
         (
             "tests/rollout/test_vllm_deadlines.py"
             "::test_requests_are_taken_while_changes_are_prepared",
@@ -395,7 +395,7 @@ MUTATIONS = (
     Mutation(
         "changes of a load that is given up are dropped",
         "services/rollout/vllm/workers.py",
-        "            if self._are_changes_held:\n",
+        "            if self._are_writes_held:\n",
         "            if False:\n",
         (
             "tests/rollout/test_vllm_deadlines.py"

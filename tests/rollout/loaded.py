@@ -152,6 +152,14 @@ class Checks:
             for name, value in self.weights.items()
         }
         self.step = 0
+        self.by_vllm: list[VersionId] = []
+        """Versions that vLLM's own loader has loaded."""
+        self._update = engine._workers._update
+        engine._workers._update = self._counted
+
+    async def _counted(self, *arguments: Any) -> None:
+        self.by_vllm.append(VersionId(0, self.step))
+        await self._update(*arguments)
 
     async def run(self) -> dict[str, Any]:
         found: dict[str, Any] = {"engine": await self.call("engine_kind")}
@@ -159,6 +167,7 @@ class Checks:
         for name, shadow in (("first", first), ("second", second)):
             await self.load(shadow)
             found[name] = await self.wrong(shadow.manifest)
+        found["by vllm"] = len(self.by_vllm)
         found["another version"] = len(await self.wrong(first.manifest))
         found["blocks"] = first.manifest.num_blocks
         found["numbers"] = sorted(await self.engine.read_back(second.manifest, ((1, 3), (7, 8))))
@@ -223,19 +232,12 @@ class Checks:
         *_, last = bad.changes.tensors(bad.manifest.tensors)
         last.values[-1] += 1
         found: dict[str, Any] = {"last": last.info.name}
-        whole = self.engine._workers._update
         for name, shadow in (("good", good), ("bad", bad)):
             await self.load(first)
-            loads: list[str] = []
-
-            async def counted(*arguments: Any, loads: list[str] = loads) -> None:
-                loads.append("whole")
-                await whole(*arguments)
-
-            self.engine._workers._update = counted
+            before = len(self.by_vllm)
             await self.load(shadow)
-            self.engine._workers._update = whole
-            found[name] = {"loads": loads, "wrong": await self.wrong(shadow.manifest)}
+            by_vllm = len(self.by_vllm) - before
+            found[name] = {"by vllm": by_vllm, "wrong": await self.wrong(shadow.manifest)}
         return found
 
     async def wrong(self, manifest: Manifest) -> list[Any]:

@@ -14,7 +14,8 @@ from torch.nn import Module, Parameter
 
 from services.weight_sync.data.changes import ChangedTensor, Changes, lay_out_changes
 from services.weight_sync.data.manifest import build_manifest, manifest_to_json
-from services.weight_sync.data.memory import HostMemory
+from services.weight_sync.data.memory import HostMemory, block_view
+from services.weight_sync.data.shadow import Shadow
 from trimaran.errors import InternalError
 from trimaran.types import TensorInfo
 
@@ -44,7 +45,7 @@ def test_elements_are_replaced_where_they_lie() -> None:
     positions, values = torch.tensor([1, 4, 11], dtype=torch.int32), torch.tensor([7.0, 8.0, 9.0])
     changed = ChangedTensor(NORM, (2, 1), positions, values)
     before: Any = model.get_parameter("norm.weight").data_ptr()
-    write = targets_of(model).find(NORM).prepare(changed)
+    (write,) = targets_of(model).find(NORM).prepare(changed)
     assert not model.get_parameter("norm.weight").any()
     write.make()
     after = model.get_parameter("norm.weight")
@@ -79,16 +80,16 @@ def test_a_list_of_changes_stays_mapped_until_it_is_written_or_dropped(is_writte
     inode = str(os.stat(changes.memory.path).st_ino)
     model = model_of()
     worker = worker_of(model)
-    assert worker.begin_changes(description) == ""
-    assert worker.prepare_changes(1.0) == ("", True)
+    assert worker.begin_writes("/nowhere", description) == ""
+    assert worker.prepare_writes(1.0) == ("", True)
     assert not model.get_parameter("norm.weight").any()
-    getattr(worker, "write_changes" if is_written else "drop_changes")()
+    getattr(worker, "make_writes" if is_written else "drop_writes")()
     assert model.get_parameter("norm.weight").sum() == 24 * is_written
     del changes
     maps = Path("/proc/self/maps").read_text().splitlines()
     assert not [line for line in maps if line.split()[4] == inode]
-    with pytest.raises(AssertionError, match="no changes are prepared"):
-        worker.write_changes()
+    with pytest.raises(AssertionError, match="no writes are prepared"):
+        worker.make_writes()
 
 
 def test_changes_are_prepared_in_slices_of_time_and_written_together() -> None:
@@ -97,10 +98,10 @@ def test_changes_are_prepared_in_slices_of_time_and_written_together() -> None:
     model = model_of()
     model.add_module("second", model_of().get_submodule("norm"))
     worker = worker_of(model)
-    assert worker.begin_changes(description) == ""
-    assert [worker.prepare_changes(0.0) for _ in range(3)] == [("", False), ("", False), ("", True)]
+    assert worker.begin_writes("/nowhere", description) == ""
+    assert [worker.prepare_writes(0.0) for _ in range(3)] == [("", False), ("", False), ("", True)]
     assert not any(parameter.any() for parameter in model.parameters())
-    worker.write_changes()
+    worker.make_writes()
     assert [float(parameter.sum()) for parameter in model.parameters()] == [24, 24]
     assert changes.counts
 
@@ -119,13 +120,78 @@ def test_changes_that_cannot_be_prepared_touch_nothing(fault: str, monkeypatch: 
     if fault == "no room":
         monkeypatch.setattr(Target, "prepare", prepare)
     worker = worker_of(model)
-    assert worker.begin_changes(description) == ""
-    why, is_ready = worker.prepare_changes(1.0)
+    assert worker.begin_writes("/nowhere", description) == ""
+    why, is_ready = worker.prepare_writes(1.0)
     assert ("in another form" in why, is_ready) == (fault != "no room", False)
     assert why and not model.get_parameter("norm.weight").any()
-    with pytest.raises(AssertionError, match="no changes are prepared"):
-        worker.write_changes()
+    with pytest.raises(AssertionError, match="no writes are prepared"):
+        worker.make_writes()
     assert changes.counts
+
+
+def whole(tensors: dict[str, torch.Tensor], cuts: tuple[int, ...] = (2,)) -> Shadow:
+    """A version of matrices cut along their second axis."""
+    infos = [TensorInfo(n, "F32", tuple(t.shape), 1, cuts) for n, t in tensors.items()]
+    digested = [replace(info, digests=("a" * 32,) * info.num_blocks) for info in infos]
+    shadow = Shadow(build_manifest("xxh3-128", digested))
+    for piece in shadow.layout.pieces:
+        block, tensor = piece.block, tensors[piece.block.tensor.name]
+        block_view(shadow.buffer, piece).copy_(tensor[:, block.start : block.stop])
+    return shadow
+
+
+def test_a_whole_version_is_written_where_its_parameters_lie() -> None:
+    value = torch.arange(12.0).view(3, 4)
+    shadow, model = whole({"norm.weight": value}), model_of()
+    before: Any = model.get_parameter("norm.weight").data_ptr()
+    worker = worker_of(model)
+    assert worker.begin_writes(shadow.path, shadow.description()) == ""
+    assert worker.prepare_writes(1.0) == ("", True)
+    assert not model.get_parameter("norm.weight").any()
+    worker.make_writes()
+    after = model.get_parameter("norm.weight")
+    assert after.data_ptr() == before
+    assert torch.equal(after, value)
+
+
+@pytest.mark.parametrize("lacks", ["a parameter", "a part"])
+def test_a_version_that_lacks_something_is_not_written(lacks: str) -> None:
+    """vLLM's own loader says what, and nothing is live then."""
+    shadow, model = whole({"norm.weight": torch.ones(3, 4)}), model_of()
+    model.add_module("second", model_of().get_submodule("norm"))
+    if lacks == "a part":
+        shadow = whole({"norm.weight": torch.ones(3, 4), "second.weight": torch.ones(3, 4)})
+        shadow = Shadow(shadow.manifest, ((0, 3),))
+    worker = worker_of(model)
+    assert worker.begin_writes(shadow.path, shadow.description()) == ""
+    why, is_ready = worker.prepare_writes(1.0)
+    assert "second.weight" in why and not is_ready
+    assert not any(parameter.any() for parameter in model.parameters())
+    with pytest.raises(AssertionError, match="no writes are prepared"):
+        worker.make_writes()
+
+
+def test_the_padding_of_a_vocabulary_needs_no_values() -> None:
+    from vllm.model_executor.layers.vocab_parallel_embedding import (
+        UnquantizedEmbeddingMethod,
+        VocabParallelEmbedding,
+    )
+
+    embedding: Any = VocabParallelEmbedding.__new__(VocabParallelEmbedding)
+    Module.__init__(embedding)
+    embedding.weight = Parameter(torch.zeros(64, 4), requires_grad=False)
+    embedding.embedding_dim, embedding.quant_method = 4, UnquantizedEmbeddingMethod()
+    embedding.shard_indices = SimpleNamespace(org_vocab_start_index=0, org_vocab_end_index=3)
+    model = Module()
+    model.add_module("embed", embedding)
+    info = TensorInfo("embed.weight", "F32", (3, 4), 0, (), ("a" * 32,))
+    shadow = Shadow(build_manifest("xxh3-128", [info]))
+    shadow.buffer.view(torch.float32)[:12] = 1
+    worker = worker_of(model)
+    assert worker.begin_writes(shadow.path, shadow.description()) == ""
+    assert worker.prepare_writes(1.0) == ("", True)
+    worker.make_writes()
+    assert embedding.weight.sum() == 12 and not embedding.weight[3:].any()
 
 
 def test_an_output_layer_is_packed_again_by_every_load() -> None:
@@ -142,7 +208,7 @@ def test_an_output_layer_is_packed_again_by_every_load() -> None:
     head.shard_indices = SimpleNamespace(org_vocab_start_index=0, org_vocab_end_index=3)
     model = Module()
     model.add_module("norm", head)
-    assert targets_of(model).find(NORM).flat.data_ptr() == head.weight.data_ptr()
+    assert targets_of(model).find(NORM).part.data_ptr() == head.weight.data_ptr()
 
 
 def method_of(own: bool) -> Any:

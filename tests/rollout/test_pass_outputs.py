@@ -60,7 +60,9 @@ class FakeWorkers:
         self.turn = asyncio.Lock()
 
     @asynccontextmanager
-    async def prepared_changes(self, description: dict[str, Any]) -> AsyncIterator[bool]:
+    async def prepared_writes(
+        self, path: str, description: dict[str, Any], has_loaded: bool
+    ) -> AsyncIterator[bool]:
         yield False
 
     async def load(self, path: str, description: dict[str, Any]) -> None: ...

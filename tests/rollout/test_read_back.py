@@ -94,6 +94,11 @@ def test_a_loaded_version_reads_back_as_its_manifest_says(report):
     assert report["first"] == report["second"] == []
 
 
+def test_vllm_loads_the_first_version_and_every_one_where_parameters_are_not_plain(report, request):
+    is_plain = "plain parameters" in request.node.name
+    assert report["by vllm"] == (1 if is_plain else 2)
+
+
 def test_another_version_differs_in_every_block(report):
     assert report["another version"] == report["blocks"]
 
@@ -120,9 +125,9 @@ def test_one_changed_element_is_found_in_its_block_and_nowhere_else(report, requ
 
 def test_after_a_delta_changes_alone_are_loaded_where_parameters_are_plain(report, request):
     changes, is_plain = report["changes"], "plain parameters" in request.node.name
-    loads = [] if is_plain else ["whole"]
-    assert changes["good"] == {"loads": loads, "wrong": []}
-    assert changes["bad"]["loads"] == loads
+    by_vllm = 0 if is_plain else 1
+    assert changes["good"] == {"by vllm": by_vllm, "wrong": []}
+    assert changes["bad"]["by vllm"] == by_vllm
     found = [tensor for tensor, _ in changes["bad"]["wrong"]]
     assert found == ([changes["last"]] if is_plain else [])
 

@@ -25,7 +25,7 @@ from trimaran.types import Sampling, VersionId
 
 OLD, NEW = VersionId(0, 1), VersionId(0, 2)
 REQUEST = GenerationRequest(1, (5, 6), Sampling(1.0, 8, 1, 0), {0: ()})
-SHADOW = SimpleNamespace(path="/nowhere", description=dict)
+SHADOW = SimpleNamespace(path="/nowhere", description=lambda: {"changes": None})
 PATCHED = SimpleNamespace(path="/nowhere", description=lambda: {"changes": {"path": "/there"}})
 
 
@@ -78,7 +78,7 @@ def llm():
 
 @pytest.fixture
 def engine(llm, monkeypatch):
-    """One that holds OLD, with a request under way."""
+    """One that holds OLD, with a request under way. Its layers are packed."""
     config = parse_config(
         {
             "model": {"path": "unused"},
@@ -89,6 +89,7 @@ def engine(llm, monkeypatch):
     )
     engine = VllmEngine(config, Device("cpu", "gloo"), submit_timeout=0.05)
     engine.llm, engine._workers, engine._live = llm, VllmWorkers(llm, BACKEND), OLD
+    engine._workers._refused.add(vllm_workers.WHOLE)
     inputs: Any = ModuleType("vllm.inputs")
     inputs.TokensPrompt = dict
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
@@ -120,19 +121,40 @@ UPDATE = ["start_weight_update", "update_weights", "finish_weight_update"]
 LOAD = ["pause", *UPDATE, "pack_heads", "outputs", "resume"]
 
 
-PREPARE = ["begin_changes", "prepare_changes"]
-CHANGES = [*PREPARE, "pause", "write_changes", *LOAD[-2:]]
+PREPARE = ["begin_writes", "prepare_writes"]
+CHANGES = [*PREPARE, "pause", "make_writes", *LOAD[-2:]]
 
 
 @pytest.fixture
 def writes(llm):
-    """Its workers can write changes alone."""
-    llm.answers |= {"begin_changes": "", "prepare_changes": ("", True)}
+    """Its workers can write into their parameters."""
+    llm.answers |= {"begin_writes": "", "prepare_writes": ("", True)}
 
 
 def test_changes_alone_are_prepared_before_the_pause_and_written_in_it(engine, llm, writes):
     asyncio.run(engine.load_weights(PATCHED, NEW))
     assert llm.events == CHANGES
+
+
+def test_a_whole_version_is_prepared_before_the_pause_and_written_in_it(engine, llm, writes):
+    engine._workers._refused.clear()
+    asyncio.run(engine.load_weights(SHADOW, NEW))
+    assert llm.events == CHANGES
+
+
+def test_vllm_loads_the_first_version_itself(engine, llm, writes):
+    engine._workers._refused.clear()
+    engine._live = None
+    asyncio.run(engine.load_weights(SHADOW, NEW))
+    assert llm.events == LOAD
+
+
+def test_workers_that_cannot_write_a_whole_version_are_asked_once(engine, llm, writes):
+    engine._workers._refused.clear()
+    llm.answers["begin_writes"] = "it is packed"
+    for version in (NEW, VersionId(0, 3)):
+        asyncio.run(engine.load_weights(SHADOW, version))
+    assert llm.events == ["begin_writes", "drop_writes", *LOAD, *LOAD]
 
 
 def during(llm, monkeypatch, call, happens):
@@ -176,7 +198,7 @@ def test_a_request_that_vllm_takes_while_a_preparation_fails_is_ended(
     engine, llm, writes, monkeypatch
 ):
     async def main():
-        llm.hangs = {"prepare_changes"}
+        llm.hangs = {"prepare_writes"}
         add = llm.add_request
 
         async def add_late(*given):
@@ -200,7 +222,7 @@ def test_a_sleep_does_not_hold_up_the_load_that_it_waits_for(engine, llm, writes
             sleeps.append(asyncio.create_task(engine.sleep()))
             await asyncio.sleep(0.01)
 
-        during(llm, monkeypatch, "prepare_changes", ask_for_sleep)
+        during(llm, monkeypatch, "prepare_writes", ask_for_sleep)
         async with asyncio.timeout(30):
             await engine.load_weights(PATCHED, NEW)
             await sleeps[0]
@@ -221,7 +243,7 @@ def test_changes_of_a_load_that_is_given_up_are_dropped_at_once(engine, llm, wri
                 await engine.load_weights(PATCHED, NEW)
 
     asyncio.run(main())
-    assert llm.events == [*CHANGES[: CHANGES.index(call) + 1], "drop_changes", BehindError]
+    assert llm.events == [*CHANGES[: CHANGES.index(call) + 1], "drop_writes", BehindError]
 
 
 def test_workers_that_do_not_drop_changes_are_asked_again_after_the_next_load(
@@ -230,14 +252,14 @@ def test_workers_that_do_not_drop_changes_are_asked_again_after_the_next_load(
     monkeypatch.setattr(vllm_workers, "GIVE_UP_SECONDS", 0.05)
 
     async def main():
-        llm.hangs = {"prepare_changes", "drop_changes"}
+        llm.hangs = {"prepare_writes", "drop_writes"}
         async with asyncio.timeout(30):
             await given_up(engine.load_weights(PATCHED, NEW))
         llm.hangs, llm.events = set(), []
         await engine.load_weights(SHADOW, NEW)
 
     asyncio.run(main())
-    assert llm.events == [*LOAD, "drop_changes"]
+    assert llm.events == [*LOAD, "drop_writes"]
 
 
 def test_long_steps_do_not_make_the_preparation_long(monkeypatch):
@@ -246,7 +268,7 @@ def test_long_steps_do_not_make_the_preparation_long(monkeypatch):
 
     class BusyWorkers(VllmWorkers):
         async def _call(self, method, *args):
-            if method == "begin_changes":
+            if method == "begin_writes":
                 return [""]
             (seconds,) = args or (0.0,)
             now[0] += 1.0 + seconds
@@ -257,7 +279,7 @@ def test_long_steps_do_not_make_the_preparation_long(monkeypatch):
 
     async def main():
         workers = BusyWorkers(None, BACKEND)
-        async with workers.prepared_changes({"changes": {"path": "/here"}}) as are_prepared:
+        async with workers.prepared_writes("/nowhere", PATCHED.description(), True) as are_prepared:
             assert are_prepared
             assert now[0] < 6
 
@@ -266,18 +288,18 @@ def test_long_steps_do_not_make_the_preparation_long(monkeypatch):
 
 @pytest.mark.parametrize(
     ("method", "answer"),
-    [("begin_changes", "it is packed"), ("prepare_changes", ("no room", False))],
+    [("begin_writes", "it is packed"), ("prepare_writes", ("no room", False))],
 )
 def test_everything_is_loaded_where_the_workers_cannot_write_changes(
     engine, llm, writes, method, answer
 ):
     llm.answers[method] = answer
     asyncio.run(engine.load_weights(PATCHED, NEW))
-    assert llm.events == [*PREPARE[: PREPARE.index(method) + 1], "drop_changes", *LOAD]
+    assert llm.events == [*PREPARE[: PREPARE.index(method) + 1], "drop_writes", *LOAD]
 
 
 @pytest.mark.parametrize("fault", ["hangs", "fails"])
-@pytest.mark.parametrize("method", [*PREPARE, "write_changes"])
+@pytest.mark.parametrize("method", [*PREPARE, "make_writes"])
 def test_after_changes_that_were_written_by_half_everything_is_loaded(
     engine, llm, writes, method, fault
 ):

@@ -54,13 +54,13 @@ class Worker(WorkerExtension):
     def pack_heads(self) -> None:
         self.calls.append("pack")
 
-    def begin_changes(self, description: dict[str, Any]) -> str:
+    def begin_writes(self, path: str, description: dict[str, Any]) -> str:
         return ""
 
-    def prepare_changes(self, seconds: float) -> tuple[str, bool]:
+    def prepare_writes(self, seconds: float) -> tuple[str, bool]:
         return self.slices.pop(0) if len(self.slices) > 1 else self.slices[0]
 
-    def drop_changes(self) -> None:
+    def drop_writes(self) -> None:
         self.calls.append("drop")
 
     def reset_mm_cache(self) -> str:
@@ -176,13 +176,11 @@ def test_changes_are_written_once_every_worker_has_prepared_them(
     calls = VllmWorkers(Llm(multiproc_executor(workers)), BACKEND)
 
     async def main() -> None:
-        async with calls.prepared_changes({"changes": {"path": "/here"}}) as are_prepared:
+        async with calls.prepared_writes("/", {"changes": {"path": "/here"}}, True) as are_prepared:
             assert are_prepared is are_ready
             # Where one cannot, the others make room before everything is loaded.
             assert [worker.calls for worker in workers] == [[] if are_ready else ["drop"]] * 2
         assert [worker.calls for worker in workers] == [["drop"]] * 2
-        async with calls.prepared_changes({"changes": None}) as are_prepared:
-            assert not are_prepared
 
     asyncio.run(main())
     if are_ready:

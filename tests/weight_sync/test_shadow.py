@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from services.weight_sync.data.layout import numbers_of, to_ranges
 from services.weight_sync.data.manifest import build_manifest, digest_bytes
 from services.weight_sync.data.memory import DTYPES, HostMemory, MemoryReader, block_view
-from services.weight_sync.data.shadow import Shadow, open_shadow
-from trimaran.errors import TransferError
+from services.weight_sync.data.shadow import Shadow, open_blocks, open_shadow
+from trimaran.errors import InputError, TransferError
 from trimaran.types import Manifest, TensorInfo
 
 LONG = 60
@@ -109,6 +109,45 @@ def test_a_rank_assembles_its_part_alone(parts):
             tensor.narrow(1, parts[0], length), expected[name].narrow(1, parts[0], length)
         )
         assert tensor.untyped_storage().nbytes() <= tensor.itemsize * (1000 * length + 8)
+
+
+@pytest.mark.parametrize("part", [(0, 4), (2, 6), (4, 4), (4, 8), (0, 8)])
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        TensorInfo("wide", "BF16", (30, 8), 1, (2, 4, 6)),
+        TensorInfo("high", "F32", (8, 30), 0, (2, 4, 6)),
+        TensorInfo("flat", "F32", (8,), 0, (2, 4, 6)),
+        TensorInfo("deep", "F32", (3, 8, 5), 1, (2, 4, 6)),
+    ],
+)
+def test_a_part_is_found_in_its_blocks_where_they_lie(tensor, part):
+    shadow = Shadow(manifest_of(MANIFEST.tensors[0], tensor))
+    expected = fill(shadow)[tensor.name].narrow(tensor.axis, part[0], part[1] - part[0])
+    found = list(open_blocks(shadow.path, shadow.description(), MemoryReader()))
+    assert [stored.info.name for stored in found] == [MANIFEST.tensors[0].name, tensor.name]
+    target = torch.zeros(expected.shape, dtype=expected.dtype)
+    for first, block in found[1].within(*part):
+        target.narrow(tensor.axis, first, block.shape[tensor.axis]).copy_(block)
+    assert torch.equal(target, expected)
+
+
+def test_a_part_that_is_not_all_there_is_refused():
+    tensor = TensorInfo("wide", "BF16", (30, 8), 1, (2, 4, 6))
+    shadow = Shadow(manifest_of(tensor), ((0, 2),))
+    (stored,) = open_blocks(shadow.path, shadow.description(), MemoryReader())
+    assert len(stored.within(0, 4)) == 2
+    for part in ((0, 6), (1, 4)):
+        with pytest.raises(InputError, match="wide: . of .* are in this shadow"):
+            stored.within(*part)
+
+
+def test_a_scalar_is_found_whole():
+    shadow = Shadow(manifest_of(TensorInfo("scale", "F32", ())))
+    expected = fill(shadow)["scale"]
+    (stored,) = open_blocks(shadow.path, shadow.description(), MemoryReader())
+    [(first, block)] = stored.within(0, 1)
+    assert first == 0 and torch.equal(block, expected)
 
 
 def test_memory_and_content_stay_with_the_next_version():

@@ -360,20 +360,21 @@ class VllmEngine:
 
     async def _load(self, shadow: Shadow, version: VersionId) -> float:
         description = shadow.description()
-        if self._live is None:
-            description["changes"] = None  # nobody knows what they would be written over
-        async with self._workers.prepared_changes(description) as changes_alone, self._lock:
+        # Without a live version vLLM itself loads: the first one, and after a failure or a sleep, when
+        # nobody knows what would be written over.
+        writes = self._workers.prepared_writes(shadow.path, description, self._live is not None)
+        async with writes as are_prepared, self._lock:
             started = await self._pause()
-            await self._replace(shadow.path, description, version, changes_alone)
+            await self._replace(shadow.path, description, version, are_prepared)
             return time.monotonic() - started
 
     async def _replace(
-        self, path: str, description: dict[str, Any], version: VersionId, changes_alone: bool
+        self, path: str, description: dict[str, Any], version: VersionId, are_prepared: bool
     ) -> None:
         """What the pause holds, and the end of it."""
         await self._wake("weights")
-        if changes_alone:
-            await self._workers.write_changes()
+        if are_prepared:
+            await self._workers.make_writes()
         else:
             await self._workers.load(path, description)
         # After the load, which needs room of its own for a moment.

@@ -1,8 +1,9 @@
-"""The parameters of a vLLM worker that are the version's own numbers, so that single ones can be replaced.
+"""The parameters of a vLLM worker that are the version's own numbers, so that they can be replaced.
 
 A layer is loaded by vLLM's own code, which may pack, transpose or quantise what it is given, or keep
-something that it has derived from it. Only where its type says that it does nothing of the kind is a
-changed element written into the parameter; for any other a whole load is asked for.
+something that it has derived from it. Only where its type says that it does nothing of the kind is
+written into the parameter: the elements that changed, or all of them, block by block out of the shadow,
+with nothing put together or copied in between. For any other vLLM's own code is asked.
 
 Everything that can be looked up or copied before is done while the engine generates, so that the
 pause holds the writes alone.
@@ -13,15 +14,19 @@ P: changed elements of one tensor on this rank.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
+    VocabParallelEmbedding,
+)
 
 from services.rollout.vllm.modules import PLAIN_METHODS, Finder, Place, locate, span
 from services.weight_sync.data.changes import ChangedTensor
+from services.weight_sync.data.shadow import StoredTensor
 from trimaran.errors import InternalError
 from trimaran.types import TensorInfo
 
@@ -34,17 +39,29 @@ values. Others, such as MLA's, keep products of a projection's weight."""
 class Target:
     """The part of a tensor that this rank holds."""
 
-    flat: torch.Tensor
-    """A view of the parameter, one dimension."""
+    name: str
+    """Of the parameter, by vLLM."""
+    part: torch.Tensor
+    """A view of the parameter, contiguous, of the tensor's shape but for the axis on which it is cut."""
     start: int
     stop: int
-    """Along the axis on which the tensor is cut."""
+    """Along that axis."""
 
-    def prepare(self, changed: ChangedTensor) -> Write:
-        positions_P, values_P = changed.within(self.start, self.stop)
-        device = self.flat.device
-        values_P = values_P.to(device).to(self.flat.dtype)
-        return Write(self.flat, positions_P.to(device).long(), values_P)
+    def prepare(self, new: ChangedTensor | StoredTensor) -> Sequence[Write | Copy]:
+        """Raises InputError for a part that is no union of the blocks that are there."""
+        if isinstance(new, StoredTensor):
+            return [self._copy(new.info.axis, *run) for run in new.within(self.start, self.stop)]
+        positions_P, values_P = new.within(self.start, self.stop)
+        if not len(positions_P):
+            return []
+        device = self.part.device
+        values_P = values_P.to(device).to(self.part.dtype)
+        return [Write(self.part.view(-1), positions_P.to(device).long(), values_P)]
+
+    def _copy(self, axis: int, first: int, block: torch.Tensor) -> Copy:
+        if not block.ndim:
+            return Copy(self.part.view(()), block)
+        return Copy(self.part.narrow(axis, first, block.shape[axis]), block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +69,7 @@ class Write:
     """Of this rank's changed elements of one tensor."""
 
     flat: torch.Tensor
-    """As in its target."""
+    """The target's part, one dimension."""
     positions_P: torch.Tensor
     """int64, on the parameter's device, as the values are."""
     values_P: torch.Tensor
@@ -61,10 +78,23 @@ class Write:
         self.flat.index_copy_(0, self.positions_P, self.values_P)
 
 
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Of this rank's blocks of one tensor, as far as they lie in a row."""
+
+    to: torch.Tensor
+    """A view of the parameter."""
+    block: torch.Tensor
+    """Of the same shape, on the host."""
+
+    def make(self) -> None:
+        self.to.copy_(self.block)
+
+
 class Writes:
     """All of one version's.
 
-    They take 8 bytes and a value for each changed element, on the parameters' device.
+    Of changes they take 8 bytes and a value for each element, on the parameters' device.
 
     Example:
 
@@ -74,12 +104,19 @@ class Writes:
         writes.make()  # in a pause
     """
 
-    def __init__(self, model: torch.nn.Module, changes: Iterable[ChangedTensor]) -> None:
-        """Raises InternalError as `Targets` does."""
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        new: Iterable[ChangedTensor | StoredTensor],
+        are_all: bool = False,
+    ) -> None:
+        """`are_all`: no parameter may stay without them. Raises InternalError as `Targets` does."""
         self._targets = Targets(model)
         self._heads = find_heads(model)
-        self._left = iter(changes)
-        self._prepared: list[Write] = []
+        self._missing = _sizes(model) if are_all else {}
+        """Elements by parameter, of those that nothing is prepared for yet."""
+        self._left = iter(new)
+        self._prepared: list[Write | Copy] = []
 
     def prepare(self, seconds: float) -> bool:
         """For about so many seconds; True once all are prepared. Nothing is written.
@@ -88,12 +125,15 @@ class Writes:
         device has no room for them.
         """
         deadline = time.monotonic() + seconds
-        for changed in self._left:
-            write = self._targets.find(changed.info).prepare(changed)
-            if len(write.positions_P):  # of another rank's part there are none
-                self._prepared.append(write)
+        for new in self._left:
+            target = self._targets.find(new.info)
+            self._prepared += target.prepare(new)  # of another rank's part there is nothing
+            if target.name in self._missing:
+                self._missing[target.name] -= target.part.numel()
             if time.monotonic() >= deadline:
                 return False
+        if missing := sorted(name for name, size in self._missing.items() if size > 0):
+            raise InternalError(f"the version lacks {', '.join(missing)}, or a part")
         return True
 
     def make(self) -> None:
@@ -103,8 +143,19 @@ class Writes:
         pack(self._heads)
 
 
+def _sizes(model: torch.nn.Module) -> dict[str, int]:
+    """Elements of each parameter that a version has; a vocabulary is padded."""
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    for path, module in model.named_modules():
+        if isinstance(module, VocabParallelEmbedding) and f"{path}.weight" in sizes:
+            indices = module.shard_indices
+            num_rows = indices.org_vocab_end_index - indices.org_vocab_start_index
+            sizes[f"{path}.weight"] = num_rows * module.embedding_dim
+    return sizes
+
+
 class Targets:
-    """Example: Targets(model).find(changed.info).prepare(changed).make()"""
+    """Example: Targets(model).find(changed.info).prepare(changed)"""
 
     def __init__(self, model: torch.nn.Module) -> None:
         """Raises InternalError for a model with a layer that may keep what it derives from others'
@@ -130,7 +181,7 @@ class Targets:
             part = part[(slice(None),) * held.axis + (here,)]
         if list(part.shape) != shape or not part.is_contiguous():
             raise InternalError(f"{tensor.name}: lies in {place.path} in another form")
-        return Target(part.view(-1), start, stop)
+        return Target(f"{place.path}.{place.parameter}", part, start, stop)
 
 
 def _why_not_plain(place: Place) -> str | None:

@@ -22,7 +22,7 @@ from services.rollout.vllm.plugin import HOST_RANK, SYNTHETIC
 from services.rollout.vllm.synthetic import synthetic_tensors
 from services.weight_sync.data.changes import open_changes
 from services.weight_sync.data.memory import MemoryReader
-from services.weight_sync.data.shadow import open_shadow, tensors_of
+from services.weight_sync.data.shadow import open_blocks, open_shadow, tensors_of
 from trimaran.errors import InternalError
 from trimaran.types import TensorInfo
 
@@ -36,7 +36,7 @@ def open_tensors(model: torch.nn.Module, path: str, description: dict[str, Any])
     """Those of a shadow, as far as this worker loads them, or synthetic ones."""
     if path == SYNTHETIC:
         return synthetic_tensors(description)
-    host, finder = int(os.environ.get(HOST_RANK, "0")), Finder(model)
+    finder = Finder(model)
 
     def part(tensor: TensorInfo) -> tuple[int, int]:
         try:
@@ -45,13 +45,20 @@ def open_tensors(model: torch.nn.Module, path: str, description: dict[str, Any])
             # A layer that cannot be read back. Its loader gets everything, as from a checkpoint.
             return 0, tensor.shape[tensor.axis]
 
-    return open_shadow(path, description, READER, host, part)
+    return open_shadow(path, description, READER, _host(), part)
 
 
-def open_writes(model: torch.nn.Module, description: dict[str, Any]) -> Writes:
-    """Of what changed, over the version that the changes are against. Raises InternalError saying why
-    they cannot be made."""
-    return Writes(model, open_changes(description["changes"], tensors_of(description)))
+def open_writes(model: torch.nn.Module, path: str, description: dict[str, Any]) -> Writes:
+    """Of what changed, over the version that the changes are against; without changes, of everything.
+    Raises InternalError saying why they cannot be made."""
+    if changes := description["changes"]:
+        return Writes(model, open_changes(changes, tensors_of(description)))
+    return Writes(model, open_blocks(path, description, READER, _host()), are_all=True)
+
+
+def _host() -> int:
+    """Which of the engine's."""
+    return int(os.environ.get(HOST_RANK, "0"))
 
 
 def load_shadow(

@@ -17,7 +17,7 @@ import torch
 from services.rollout.read_back import Reader, run_slice
 from services.rollout.vllm.settings import LOGPROBS_MODE
 from services.weight_sync.data.manifest import manifest_from_json
-from trimaran.errors import InternalError
+from trimaran.errors import InputError, InternalError
 from trimaran.launch.lifetime import die_with_parent
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class WorkerExtension:
     finish_weight_update: Any
     _reader: Reader
     _writes: Writes | None = None
-    """Of the changes that are being prepared."""
+    """Those that are being prepared."""
     _kept: dict[str, torch.nn.Parameter]
     """By name, while vLLM sleeps."""
     _cache_sizes: dict[torch.Tensor, int]
@@ -109,35 +109,35 @@ class WorkerExtension:
         runner = self.model_runner
         load_shadow(runner.get_model(), self.model_config, runner.device, path, description)
 
-    def begin_changes(self, description: dict[str, Any]) -> str:
-        """What changed is to be written in the place of a whole load; any before it is forgotten. Returns
-        why it cannot be, "" when `prepare_changes` may follow."""
+    def begin_writes(self, path: str, description: dict[str, Any]) -> str:
+        """A version is to be written into the parameters, or what changed of it, in the place of a load by
+        vLLM; any before it is forgotten. Returns why it cannot be, "" when `prepare_writes` may follow."""
         from services.rollout.vllm.load import open_writes
 
         self._writes = None
         try:
-            self._writes = open_writes(self.model_runner.get_model(), description)
+            self._writes = open_writes(self.model_runner.get_model(), path, description)
         except InternalError as error:
             return str(error)
         return ""
 
-    def prepare_changes(self, seconds: float) -> tuple[str, bool]:
-        """Why they cannot be written, and whether they are prepared; see `Writes.prepare`."""
-        assert self._writes is not None, "no changes have begun"
+    def prepare_writes(self, seconds: float) -> tuple[str, bool]:
+        """Why they cannot be made, and whether they are prepared; see `Writes.prepare`."""
+        assert self._writes is not None, "no writes have begun"
         try:
             return "", self._writes.prepare(seconds)
-        except (InternalError, torch.OutOfMemoryError) as error:
+        except (InternalError, InputError, torch.OutOfMemoryError) as error:
             self._writes = None
             return str(error), False
 
-    def write_changes(self) -> None:
+    def make_writes(self) -> None:
         """Once: those that are prepared."""
         writes, self._writes = self._writes, None
-        assert writes is not None, "no changes are prepared"
+        assert writes is not None, "no writes are prepared"
         writes.make()
 
-    def drop_changes(self) -> None:
-        """Those that are prepared are not to be written."""
+    def drop_writes(self) -> None:
+        """Those that are prepared are not to be made."""
         self._writes = None
 
     def drop_cache(self) -> None:

@@ -25,6 +25,9 @@ GIVE_UP_SECONDS = 1.0
 """For workers to drop what they have prepared of a load that is given up."""
 
 
+CHANGES, WHOLE = "what changed", "a whole version"
+
+
 class VllmWorkers:
     def __init__(self, llm: Any, transfer: str | None) -> None:
         """`llm`: an AsyncLLM. `transfer`: its weight-transfer backend; None where it has none."""
@@ -35,10 +38,10 @@ class VllmWorkers:
         self._reading = asyncio.Lock()
         self._is_update_open = False
         """An update was started and is not known to have ended."""
-        self._are_changes_held = False
-        """By a worker: lists of changes, on its device."""
-        self._is_told = False
-        """Why changes are not loaded alone."""
+        self._are_writes_held = False
+        """By a worker: of changes there are lists on its device."""
+        self._refused: set[str] = set()
+        """What some worker could not write into its parameters, and why was told."""
 
     async def start(self, timeout: float) -> None:
         """Raises DeadlineError when the workers do not answer within `timeout` seconds, and
@@ -61,56 +64,61 @@ class VllmWorkers:
             return all(await self._call("install_fast_sampler"))
 
     @asynccontextmanager
-    async def prepared_changes(self, description: dict[str, Any]) -> AsyncIterator[bool]:
-        """Whether every worker can write what changed, and is ready to. Nothing of the model is touched:
-        the engine goes on generating, between slices. Hold `turn`.
+    async def prepared_writes(
+        self, path: str, description: dict[str, Any], has_loaded: bool
+    ) -> AsyncIterator[bool]:
+        """Whether every worker can write the version into its parameters, or what changed of it, and is
+        ready to. Nothing of the model is touched: the engine goes on generating, between slices. Hold
+        `turn`. `has_loaded`: vLLM itself has loaded a version; before that, nothing is written.
 
         No worker keeps what it has prepared: where it is not written, it is dropped.
         """
         try:
-            yield await self._prepare_changes(description)
+            yield has_loaded and await self._prepare_writes(path, description)
         finally:
-            if self._are_changes_held:
-                await self._give_up_changes()
+            if self._are_writes_held:
+                await self._give_up_writes()
 
-    async def _prepare_changes(self, description: dict[str, Any]) -> bool:
-        if not description.get("changes"):
+    async def _prepare_writes(self, path: str, description: dict[str, Any]) -> bool:
+        what = CHANGES if description["changes"] else WHOLE
+        if what == WHOLE and what in self._refused:  # by the model's layers, which stay as they are
             return False
-        self._are_changes_held = True
-        reasons = await self._call("begin_changes", description)
+        self._are_writes_held = True
+        reasons = await self._call("begin_writes", path, description)
         is_ready, seconds = False, SLICE_SECONDS
         while not is_ready and not any(reasons):
             began = time.monotonic()
-            answers = await self._call("prepare_changes", seconds)
+            answers = await self._call("prepare_writes", seconds)
             # As long as the step before it: at long prompts a commit would end in many short ones.
             seconds = max(SLICE_SECONDS, time.monotonic() - began - seconds)
             reasons = [why for why, _ in answers]
             is_ready = all(ready for _, ready in answers)
-        if any(reasons) and not self._is_told:
-            self._is_told = True
-            why = next(filter(None, reasons))
-            logger.info("every version is loaded whole, also after a delta: %s", why)
-        if any(reasons):
+        if why := next(filter(None, reasons), ""):
+            if what not in self._refused:
+                logger.info("%s is not written into vllm's parameters: %s", what, why)
+            self._refused.add(what)
             # Before the load, which needs room of its own.
-            await self._drop_changes()
+            await self._drop_writes()
         return is_ready
 
-    async def _drop_changes(self) -> None:
-        await self._call("drop_changes")
-        self._are_changes_held = False
+    async def _drop_writes(self) -> None:
+        await self._call("drop_writes")
+        self._are_writes_held = False
 
-    async def _give_up_changes(self) -> None:
+    async def _give_up_writes(self) -> None:
         """A core that does not answer has taken the call, and makes it before any later one."""
         try:
             async with asyncio.timeout(GIVE_UP_SECONDS):
-                await self._drop_changes()
+                await self._drop_writes()
         except Exception as error:  # it must not stand in the place of what the load failed with
-            logger.warning("a worker of vllm may still hold changes that were prepared: %r", error)
+            logger.warning(
+                "a worker of vllm may still hold what was prepared for a load: %r", error
+            )
 
-    async def write_changes(self) -> None:
+    async def make_writes(self) -> None:
         """Those that are prepared. Hold `turn`, with the core paused."""
-        self._are_changes_held = False  # a worker drops them as it begins to write
-        await self._call("write_changes")
+        self._are_writes_held = False  # a worker drops them as it begins to write
+        await self._call("make_writes")
 
     async def load(self, path: str, description: dict[str, Any]) -> None:
         """Everything, by vLLM's own calls where it has them. Hold `turn`.

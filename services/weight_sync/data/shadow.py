@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -14,10 +14,41 @@ from services.weight_sync.data.changes import Changes
 from services.weight_sync.data.layout import Layout, Piece, make_layout
 from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json
 from services.weight_sync.data.memory import DTYPES, HostMemory, MemoryReader, block_view
+from trimaran.errors import InputError
 from trimaran.types import Manifest, Ranges, TensorInfo
 
 Part = Callable[[TensorInfo], tuple[int, int]]
 """Elements start..stop (exclusive) of a tensor along its axis, a union of blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor in the blocks in which a shadow has it.
+
+    Example: for first, block in stored.within(0, 8): parameter.narrow(axis, first, n).copy_(block)
+    """
+
+    info: TensorInfo
+    pieces: Sequence[Piece]
+    buffer: torch.Tensor
+    """The shadow's."""
+
+    def within(self, start: int, stop: int) -> list[tuple[int, torch.Tensor]]:
+        """(where it begins, elements) of the blocks in start..stop (exclusive) along the tensor's axis,
+        counted from `start`; along the first axis they lie in a row, and are one. All are views.
+
+        Raises InputError where they are not all here.
+        """
+        here = [p for p in self.pieces if start <= p.block.start and p.block.stop <= stop]
+        found = sum(piece.block.stop - piece.block.start for piece in here)
+        if found != stop - start:
+            raise InputError(f"{self.info.name}: {found} of {start}..{stop} are in this shadow")
+        if not here:
+            return []
+        if self.info.axis or not self.info.shape:
+            return [(p.block.start - start, block_view(self.buffer, p)) for p in here]
+        flat = self.buffer[here[0].start : here[-1].end].view(DTYPES[self.info.dtype])
+        return [(0, flat.view(stop - start, *self.info.shape[1:]))]
 
 
 class Shadow:
@@ -122,11 +153,26 @@ def open_shadow(
     undefined outside its part, which alone takes memory.
     Raises TransferError when the owner is gone or the shadow is of another size.
     """
+    return _tensors(*_map(path, description, reader, host), part)
+
+
+def open_blocks(
+    path: str, description: dict[str, Any], reader: MemoryReader, host: int = 0
+) -> Iterator[StoredTensor]:
+    """As `open_shadow`, with every tensor in its blocks, where they lie."""
+    buffer, layout = _map(path, description, reader, host)
+    for pieces in _by_tensor(layout):
+        yield StoredTensor(pieces[0].block.tensor, pieces, buffer)
+
+
+def _map(
+    path: str, description: dict[str, Any], reader: MemoryReader, host: int
+) -> tuple[torch.Tensor, Layout]:
     ranges = tuple((first, end) for first, end in description["ranges"])
     layout = make_layout(tensors_of(description), ranges)
     reader.forget_gone()
     path = (path, *description["elsewhere"])[host]
-    return _tensors(reader.map(path, layout.num_bytes), layout, part)
+    return reader.map(path, layout.num_bytes), layout
 
 
 def tensors_of(description: dict[str, Any]) -> tuple[TensorInfo, ...]:
@@ -137,8 +183,13 @@ def tensors_of(description: dict[str, Any]) -> tuple[TensorInfo, ...]:
 def _tensors(
     buffer: torch.Tensor, layout: Layout, part: Part | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, pieces in groupby(layout.pieces, key=lambda piece: piece.block.tensor.name):
-        yield name, _join(buffer, list(pieces), part)
+    for pieces in _by_tensor(layout):
+        yield pieces[0].block.tensor.name, _join(buffer, pieces, part)
+
+
+def _by_tensor(layout: Layout) -> Iterator[list[Piece]]:
+    for _, pieces in groupby(layout.pieces, key=lambda piece: piece.block.tensor.name):
+        yield list(pieces)
 
 
 def _join(buffer: torch.Tensor, pieces: list[Piece], part: Part | None) -> torch.Tensor:
