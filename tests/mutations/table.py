@@ -383,6 +383,13 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "no parameter is left without a value where vLLM's own loader is not asked",
+        "services/rollout/vllm/in_place.py",
+        "if size > 0):\n",
+        "if False):\n",
+        ("tests/rollout/test_in_place.py::test_a_version_that_lacks_something_is_not_written",),
+    ),
+    Mutation(
         "requests are taken while changes are prepared",
         "services/rollout/vllm/engine.py",
         "        async with writes as are_prepared, self._lock:\n",
