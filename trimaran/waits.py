@@ -74,19 +74,20 @@ async def answering_within(seconds: float | None) -> AsyncGenerator[None]:
         yield
         return
     loop = asyncio.get_running_loop()
-    margin = min(MARGIN_SECONDS, seconds / 10)
+    deadline, margin = loop.time() + seconds, min(MARGIN_SECONDS, seconds / 10)
     waits: list[Wait] = []
     told = ""
     _waits.set(waits)
 
     def look() -> None:
-        """Again soon where no wait is long: the work may have left a long one just now for another."""
+        """Again soon where no wait is long: the work may have left a long one just now for another. Nobody
+        hears an answer after the deadline."""
         nonlocal told, timer
         begun = loop.time() - margin * LONG_SHARE
         if long := [wait for wait in waits if wait.since <= begun]:
             told = str(long[-1])
             scope.reschedule(loop.time())
-        else:
+        elif loop.time() < deadline:
             timer = loop.call_later(margin / 10, look)
 
     timer = loop.call_later(seconds - margin, look)

@@ -208,7 +208,7 @@ def tidy(run_folder: Path) -> None:
             path.rename(folder)
     for path in (run_folder / FOLDER).glob(f"{PREFIX}*.replaced-*"):  # `discard` could not, then
         shutil.rmtree(path, ignore_errors=True)
-    for path in (run_folder / FOLDER).glob(f"{TRIED}*"):  # of a start that was broken off
+    for path in (run_folder / FOLDER).glob(f"*{TRIED}*"):  # of a start that was broken off
         path.unlink(missing_ok=True)
 
 

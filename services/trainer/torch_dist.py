@@ -93,7 +93,7 @@ class TorchDistWriter:
         if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > value.nbytes:
             value = value.clone()  # torch.save writes all that a view is of
         start = self._file.tell()
-        torch.save(value, self._file)
+        _save(value, self._file)
         return _StorageInfo(Path(self._file.name).name, start, self._file.tell() - start)
 
     def _next_file(self) -> BinaryIO:
@@ -109,7 +109,18 @@ class TorchDistWriter:
             version=CURRENT_DCP_VERSION,
         )
         (self._folder / METADATA).write_bytes(pickle.dumps(metadata))
-        torch.save({}, self._folder / COMMON)
+        with (self._folder / COMMON).open("wb") as file:
+            _save({}, file)
         config = {"sharded_backend": BACKEND, "sharded_backend_version": 1}
         config |= {"common_backend": "torch", "common_backend_version": 1}
         (self._folder / CONFIG).write_text(json.dumps(config), encoding="utf-8")
+
+
+def _save(value: object, file: BinaryIO) -> None:
+    """Raises the OSError of a disk that is full, which torch has an error of its own for."""
+    try:
+        torch.save(value, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from None
+        raise

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,19 @@ class Entry:
     dtype: torch.dtype
     shape: tuple[int, ...]
     pieces: Sequence[Piece]
+    """In the order of where they start."""
+    longest: int
+    """Rows that one of them has at most."""
+
+    def near(self, start: int, length: int) -> Sequence[Piece]:
+        """Those that may have some of `length` rows from `start` on. Where experts are stacked there are
+        thousands of pieces, and each is asked for by itself."""
+        first = bisect_right(self.pieces, start - self.longest, key=_first_row)
+        return self.pieces[first : bisect_left(self.pieces, start + length, key=_first_row)]
+
+
+def _first_row(piece: Piece) -> int:
+    return piece.start[0]
 
 
 def find_torch_dist(folder: Path) -> Path | None:
@@ -142,11 +156,14 @@ def _check_backend(path: Path) -> None:
 
 
 def _entry(
-    key: str, state: Mapping[str, Any], stored: Mapping[tuple[str, Any], Mapping[str, Any]]
+    key: object, state: Mapping[str, Any], stored: Mapping[tuple[Any, Any], Mapping[str, Any]]
 ) -> Entry:
+    if not isinstance(key, str):
+        raise InputError(f"names a tensor {key!r}")
     pieces = list[Piece]()
     for chunk in state["chunks"]:
-        start, shape = chunk.state["offsets"], chunk.state["sizes"]
+        # A tuple that takes whole numbers alone.
+        start, shape = torch.Size(chunk.state["offsets"]), torch.Size(chunk.state["sizes"])
         info = stored[key, start]
         file = info["relative_path"]
         if Path(file).name != file:
@@ -154,23 +171,26 @@ def _entry(
         pieces.append(Piece(start, shape, file, info["offset"], info["length"]))
         if not len(start) == len(shape) == len(state["size"]):
             raise InputError(f"{key} has {state['size']}, and a piece of it {shape} at {start}")
-    return Entry(state["properties"].state[0], state["size"], pieces)
+    rows = (piece.shape[0] for piece in pieces if piece.shape)
+    pieces.sort(key=lambda piece: piece.start)
+    return Entry(state["properties"].state[0], state["size"], pieces, max(rows, default=0))
 
 
 def read_box(
     folder: Path, key: str, entry: Entry, start: Sequence[int], shape: Sequence[int]
 ) -> torch.Tensor:
-    """Of a tensor the elements from `start` on. Raises InputError for a file that is damaged or lacks some."""
+    """Of a tensor the elements from `start` on. Raises InputError for a file that is damaged or lacks some,
+    and where two pieces have the same elements."""
     box = torch.empty(*shape, dtype=entry.dtype)
-    missing = box.numel()
-    for piece in entry.pieces:
-        lows = [max(pair) for pair in zip(start, piece.start, strict=True)]
-        stops = zip(start, shape, piece.start, piece.shape, strict=True)
-        lengths = [min(a + n, b + m) - low for (a, n, b, m), low in zip(stops, lows, strict=True)]
-        if min(lengths, default=1) <= 0:
+    missing, read = box.numel(), list[Piece]()
+    for piece in entry.near(start[0], shape[0]):
+        if not (shared := _shared(start, shape, piece)):
             continue
+        if any(_shared(piece.start, piece.shape, one) for one in read):
+            raise InputError(f"{folder}: two pieces of {key} have the same elements")
+        read.append(piece)
         part, target = _read_piece(folder, key, entry.dtype, piece), box
-        for axis, (low, length) in enumerate(zip(lows, lengths, strict=True)):
+        for axis, (low, length) in enumerate(shared):
             part = part.narrow(axis, low - piece.start[axis], length)
             target = target.narrow(axis, low - start[axis], length)
         target.copy_(part)
@@ -178,6 +198,19 @@ def read_box(
     if missing:
         raise InputError(f"{folder}: lacks {missing} of the elements of {key}")
     return box
+
+
+def _shared(start: Sequence[int], shape: Sequence[int], piece: Piece) -> Sequence[tuple[int, int]]:
+    """By axis the first element that a box and a piece both have, and how many; empty where there is none."""
+    found = list[tuple[int, int]]()
+    for low, length, other, other_length in zip(
+        start, shape, piece.start, piece.shape, strict=True
+    ):
+        first, stop = max(low, other), min(low + length, other + other_length)
+        if first >= stop:
+            return ()
+        found.append((first, stop - first))
+    return found
 
 
 def _read_piece(folder: Path, key: str, dtype: torch.dtype, piece: Piece) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -9,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from services.trainer.megatron.architecture import read_architecture
 from services.trainer.megatron.sharded_keys import Slot
 from services.trainer.model_files import load_tensors
 from services.trainer.torch_dist import METADATA, TorchDistWriter
-from services.trainer.torch_dist_reader import read_box, read_entries
+from services.trainer.torch_dist_reader import Entry, Piece, read_box, read_entries
 from tests.trainer.models import FAMILIES, TIED
 from tests.trainer.plain_megatron import Job, build, run_ranks, token_ids
 from tests.trainer.test_convert import assert_same_tensors, in_bfloat16
@@ -340,6 +341,32 @@ def test_what_cannot_be_read_is_told_with_a_remedy(
     )
     refused("lacks 1536 of the elements of decoder.layers.mlp.linear_fc2.weight")
     (release / METADATA).write_bytes(whole)
+
+    def twice(metadata: Any) -> None:
+        """The same rows in two pieces, and the last ones in none: as many elements as there should be."""
+        key = "decoder.layers.mlp.linear_fc2.weight"
+        chunks = metadata.state_dict_metadata[key].chunks
+        chunks[1:] = chunks[:-1]
+
+    change_metadata(release, twice)
+    refused("two pieces of decoder.layers.mlp.linear_fc2.weight have the same elements")
+    (release / METADATA).write_bytes(whole)
+
+    def broken(metadata: Any) -> None:
+        chunks = metadata.state_dict_metadata["decoder.final_layernorm.weight"].chunks
+        object.__setattr__(chunks[0], "sizes", (32.0,))
+
+    change_metadata(release, broken)
+    refused(f"{METADATA}: cannot be read")
+    (release / METADATA).write_bytes(whole)
+
+    def unnamed(metadata: Any) -> None:
+        tensors = metadata.state_dict_metadata
+        tensors[7] = tensors.pop("decoder.final_layernorm.weight")
+
+    change_metadata(release, unnamed)
+    refused(f"{METADATA}: names a tensor 7")
+    (release / METADATA).write_bytes(whole)
     data = (release / "__0_0.distcp").read_bytes()
     (release / "__0_0.distcp").write_bytes(data[:5000])
     refused("__0_0.distcp: embedding.word_embeddings.weight cannot be read")
@@ -373,6 +400,43 @@ def test_what_cannot_be_written_is_told_before_anything_is(
     ]:
         code, text = run_convert(*words)
         assert code == 2 and message in text and not other.exists()
+
+
+class Full:
+    """A file on a disk that has no more room."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.name, self.tell = file, file.name, file.tell
+        self.flush, self.close = file.flush, file.close
+
+    def write(self, data: bytes) -> int:
+        if self._file.tell() + len(data) > 9000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._file.write(data)
+
+
+def test_a_disk_that_is_filled_meanwhile_is_told_and_nothing_stays(
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    next_file = TorchDistWriter._next_file
+    monkeypatch.setattr(TorchDistWriter, "_next_file", lambda writer: Full(next_file(writer)))
+    code, text = run_convert(model_folders["qwen2"], tmp_path / "made", "--to", "torch_dist")
+    assert code == 1 and "No space left on device; mend it and convert again" in text
+    assert not list(tmp_path.glob("made*"))
+
+
+def test_of_thousands_of_experts_each_is_found_at_once() -> None:
+    """Of 48 layers with 128 experts all others would be looked at 12,288 times."""
+    places = [(layer, expert) for layer in range(48) for expert in range(128)]
+    pieces = [Piece((*place, 0), (1, 1, 8), "file", 0, 0) for place in places]
+    entry = Entry(torch.float32, (48, 128, 8), pieces, longest=1)
+    assert entry.near(7, 1) == pieces[7 * 128 : 8 * 128]
+    halves = [Piece((row, 0), (3, 8), "file", 0, 0) for row in (0, 3, 6)]
+    assert Entry(torch.float32, (9, 8), halves, longest=3).near(4, 2) == halves[1:2]
+    assert Entry(torch.float32, (9, 8), halves, longest=3).near(2, 5) == halves
 
 
 def test_a_model_that_sees_is_refused(model_folders: dict[str, Path], tmp_path: Path) -> None:

@@ -105,3 +105,15 @@ def test_a_task_that_outlives_its_call_is_left_alone() -> None:
         await task
 
     asyncio.run(asyncio.wait_for(body(), 30))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.1])
+def test_a_wait_after_the_deadline_is_left_alone(seconds: float) -> None:
+    """Nobody hears of it. To look for one, where the time is over as the work begins, would take a whole core."""
+
+    async def body() -> None:
+        async with answering_within(seconds):
+            await asyncio.sleep(0.2)
+            await away(0.1)
+
+    asyncio.run(asyncio.wait_for(body(), 30))
