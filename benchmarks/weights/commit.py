@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from benchmarks.results_file import Row
 from benchmarks.weights.engine import Arrivals, call_worker, decode, running_engine
 from benchmarks.weights.versions import DIGEST, change_all, load_model, snapshot_of
-from services.weight_sync.control.proving import PORTION_BYTES, sample_blocks, split_portions
+from services.weight_sync.control.proving import PORTION_BYTES
+from services.weight_sync.control.windows import sample_blocks, split_portions
 from services.weight_sync.data.layout import numbers_of
 from services.weight_sync.data.manifest import list_blocks, list_digests
 from trimaran.config import WeightSyncSection

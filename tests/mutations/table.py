@@ -185,7 +185,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what is read back is compared with the manifest",
-        "services/weight_sync/control/proving.py",
+        "services/weight_sync/control/windows.py",
         "        if digest != expected[number]:\n",
         "        if not digest:\n",
         (
@@ -227,7 +227,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a window that a commit cuts off goes on after it",
-        "services/weight_sync/control/proving.py",
+        "services/weight_sync/control/windows.py",
         "        while num_blocks and not self.is_open(name):\n",
         "        for _ in range(1):\n",
         (

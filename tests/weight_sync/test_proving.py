@@ -8,16 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.control import proving
+from services.weight_sync.control import windows
 from services.weight_sync.control.member import Member, State
 from services.weight_sync.control.members import Members
-from services.weight_sync.control.proving import (
-    ReadBackProver,
-    find_wrong,
-    sample_blocks,
-    split_portions,
-)
+from services.weight_sync.control.proving import ReadBackProver
 from services.weight_sync.control.tasks import cancel
+from services.weight_sync.control.windows import find_wrong, sample_blocks, split_portions
 from services.weight_sync.data.layout import count, numbers_of
 from services.weight_sync.data.manifest import list_blocks, list_digests
 from tests.controller.virtual_time import now, run_virtually
@@ -77,7 +73,7 @@ def test_a_fault_names_tensor_and_block():
 
 def test_a_portion_that_is_right_costs_what_it_has_and_not_what_the_manifest_has(monkeypatch):
     """A joiner of a model of 70 billion parameters has 4,000 portions, and there may be 64 joiners."""
-    monkeypatch.delattr(proving, "list_blocks")
+    monkeypatch.delattr(windows, "list_blocks")
     digests = list_digests(MANIFEST)
     assert find_wrong(MANIFEST, ((1, 3),), digests[1:3]) == ((), "")
 

@@ -22,18 +22,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 
 from services.weight_sync.control.ledger import VersionLedger
 from services.weight_sync.control.member import Member
 from services.weight_sync.control.pool import ReplicaPool
 from services.weight_sync.control.tasks import cancel, deadline, log_failure, to_the_end
-from services.weight_sync.data.layout import count, numbers_of, subtract, unite
-from services.weight_sync.data.manifest import Block, list_blocks, list_digests
+from services.weight_sync.control.windows import Windows, find_wrong, portions
+from services.weight_sync.data.layout import count, subtract, unite
 from trimaran.config import WeightSyncSection
 from trimaran.errors import TrimaranError
 from trimaran.types import Manifest, PolicyVersion, Proof, ProofLevel, Ranges
@@ -46,87 +45,6 @@ SAMPLE_PORTION_BYTES = 32 << 20
 """The same where a commit may cut it off: so much at most is lost then."""
 FIRST_WAIT_SECONDS = 1.0
 """For a first portion. Twice as long each time that it was in vain, up to `prove_timeout`."""
-
-
-def sample_blocks(num_blocks: int, share: float, turn: int) -> Ranges:
-    """A window of the blocks; ceil(1 / share) turns in a row cover all of them."""
-    num_turns = math.ceil(1 / share)
-    turn %= num_turns
-    first, end = turn * num_blocks // num_turns, (turn + 1) * num_blocks // num_turns
-    return ((first, end),) if first < end else ()
-
-
-def split_portions(blocks: Sequence[Block], ranges: Ranges, portion_bytes: int) -> Iterator[Ranges]:
-    """`blocks`: all of the manifest. Each portion has a block at least, and few bytes more than asked."""
-    for first, end in ranges:
-        size = 0
-        for number in range(first, end):
-            size += blocks[number].num_bytes
-            if size >= portion_bytes:
-                yield ((first, number + 1),)
-                first, size = number + 1, 0
-        if first < end:
-            yield ((first, end),)
-
-
-@lru_cache(maxsize=16)  # the same for every replica that joins
-def _portions(manifest: Manifest, ranges: Ranges, num_bytes: int) -> tuple[Ranges, ...]:
-    return tuple(split_portions(list_blocks(manifest.tensors), ranges, num_bytes))
-
-
-def find_wrong(
-    manifest: Manifest, ranges: Ranges, digests: Sequence[str]
-) -> tuple[tuple[int, ...], str]:
-    """Numbers of the blocks whose digest is not the manifest's, and what is wrong with the first one; all
-    of them where it is not known which digest is whose."""
-    numbers = tuple(numbers_of(ranges))
-    if len(digests) != len(numbers):
-        return numbers, f"{len(digests)} digests were read back for {len(numbers)} blocks"
-    expected, wrong = list_digests(manifest), dict[int, str]()
-    for number, digest in zip(numbers, digests, strict=True):
-        if digest != expected[number]:
-            wrong[number] = digest
-    if not wrong:
-        return (), ""  # once a portion: a list of all blocks takes 57 ms where there are 37,000
-    number, digest = next(iter(wrong.items()))
-    block = list_blocks(manifest.tensors)[number]
-    return tuple(wrong), (
-        f"{block.tensor.name} block {block.index} ({block.start}..{block.stop} of axis"
-        f" {block.tensor.axis}): loaded {digest} instead of"
-        f" {block.tensor.digests[block.index]}"
-    )
-
-
-class Windows:
-    """Which window of the blocks each replica reads back next. Pure.
-
-    Example:
-
-        windows = Windows(share=0.125)
-        ranges = windows.next("rollout-0", 694, turn=0)  # ((0, 86),)
-        windows.read("rollout-0", ((0, 50),))
-        windows.next("rollout-0", 694, turn=1)  # ((50, 86),): first what was left
-    """
-
-    def __init__(self, share: float) -> None:
-        self._share = share
-        self._turns: dict[str, int] = {}
-        self._left: dict[str, Ranges] = {}
-
-    def is_open(self, name: str) -> bool:
-        """Whether something of its last window is left."""
-        return bool(self._left.get(name))
-
-    def next(self, name: str, num_blocks: int, turn: int) -> Ranges:
-        """`turn`: where a replica begins that has read none yet."""
-        while num_blocks and not self.is_open(name):
-            turn = self._turns.get(name, turn)
-            self._left[name] = sample_blocks(num_blocks, self._share, turn)
-            self._turns[name] = turn + 1
-        return self._left.get(name, ())
-
-    def read(self, name: str, ranges: Ranges) -> None:
-        self._left[name] = subtract(self._left.get(name, ()), ranges)
 
 
 class _Unready:
@@ -366,7 +284,7 @@ class ReadBackProver:
             self._pool.connected([member]) as rollouts,
             deadline(self._config.prove_timeout, f"read-back of {version}"),
         ):
-            for portion in _portions(manifest, ranges, portion_bytes):
+            for portion in portions(manifest, ranges, portion_bytes):
                 digests = await rollouts[member].read_back(
                     version, portion, self._config.prove_timeout
                 )
