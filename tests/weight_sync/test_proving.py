@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.control import windows
+from services.weight_sync.control import proving, windows
 from services.weight_sync.control.member import Member, State
 from services.weight_sync.control.members import Members
 from services.weight_sync.control.proving import ReadBackProver
