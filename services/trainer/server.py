@@ -187,6 +187,11 @@ class Saves:
             return self._rank.saved[1]
         raise OutOfOrderError(f"checkpoint of step {step}: no save of it has begun")
 
+    async def finish(self) -> None:
+        """Returns once none is under way: the last one is published or given up."""
+        if self._last:
+            await asyncio.wait([self._last[1]])
+
     async def _own_copy(self, step: int) -> None:
         try:
             async with asyncio.timeout(self._timeout):
@@ -242,6 +247,10 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._sender = sender
         self._timeout = section.step_timeout
         self._saves = Saves(rank, others, section.save_timeout)
+        self._save_seconds = 2 * (section.save_timeout + SAVE_MARGIN_SECONDS)
+        """The parts of all ranks, then the whole."""
+        self._save_begun: tuple[trainer_pb2.SaveCheckpointRequest, float] | None = None
+        """Above rank 0: the last one, and when, by the loop's clock."""
         self._held = HeldGroups()
 
     async def HoldGroups(
@@ -295,6 +304,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
     ) -> trainer_pb2.SaveCheckpointResponse:
         if self._rank.rank:
             await self._rank.begin_save(request.step)
+            self._save_begun = request, asyncio.get_running_loop().time()
         else:  # a caller that goes away does not stop a save
             await asyncio.shield(asyncio.create_task(self._saves.begin(request)))
         return trainer_pb2.SaveCheckpointResponse()
@@ -306,6 +316,33 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             digest = await self._rank.written(request.step)
             return trainer_pb2.WaitCheckpointResponse(digest=digest)
         return trainer_pb2.WaitCheckpointResponse(path=await self._saves.wait(request.step))
+
+    async def finish_save(self, first: Place, trust: Trust) -> None:
+        """Returns once no checkpoint is being written by any rank, or one takes too long. `first`: rank 0.
+
+        For a rank that has failed in a step: what is written was copied before, and needs no step. The
+        end of one rank ends the others, so each waits until rank 0 has published the whole.
+        """
+        try:
+            async with asyncio.timeout(self._save_seconds):
+                if not self._rank.rank:
+                    await self._saves.finish()
+                elif self._save_begun:
+                    await self._hear_of_save(*self._save_begun, first, trust)
+        except (TimeoutError, TrimaranError) as error:
+            why = str(error) or f"took over {self._save_seconds:g} s"
+            logger.warning("rank %d waits for no checkpoint any more: %s", self._rank.rank, why)
+
+    async def _hear_of_save(
+        self, request: trainer_pb2.SaveCheckpointRequest, begun: float, first: Place, trust: Trust
+    ) -> None:
+        left = begun + self._save_seconds - asyncio.get_running_loop().time()
+        if left <= 0:
+            return
+        asked = trainer_pb2.WaitCheckpointRequest(caller=request.caller, step=request.step)
+        async with rpc.connect(first, trust) as channel:
+            stub = trainer_pb2_grpc.TrainerServiceStub(channel)
+            await rpc.call(stub.WaitCheckpoint, asked, left)
 
     async def ExportModel(
         self, request: trainer_pb2.ExportModelRequest, context: grpc.aio.ServicerContext
@@ -385,7 +422,8 @@ def _of_step(request: trainer_pb2.TrainBatchRequest) -> trainer_pb2.TrainBatchRe
 async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Rank `index` of the trainer, until cancelled. SERVING once the weights are loaded.
 
-    Raises InternalError once a step has failed in the middle: all ranks must be started again.
+    Raises InternalError once a step has failed in the middle and no checkpoint is being written any more:
+    all ranks must be started again.
     """
     addresses = config.endpoints.trainer
     if index >= len(addresses):
@@ -429,7 +467,10 @@ async def _serve(config: RunConfig, run: RunContext, store: Store, index: int, h
                 await rpc.wait_until_serving(place, config.start_timeout, run.trust)
             await server.start()
             logger.info("rank %d serves %s at %s", index, rank.version.version, server.address)
-            raise InternalError(await rank.until_failed())
+            reason = await rank.until_failed()
+            logger.error("rank %d ends: %s", index, reason)
+            await servicer.finish_save(directory.place("trainer-0"), run.trust)
+            raise InternalError(reason)
     except ExceptionGroup as errors:
         raise first_error(errors) from None
     finally:

@@ -120,6 +120,31 @@ def test_no_such_configuration(refused: Refused, tmp_path: Path) -> None:
     assert "nowhere.yaml: cannot be read" in refused("train", tmp_path / "nowhere.yaml")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["plan"], ["train"], ["submit"], ["doctor"], ["data", "show"], ["data", "check"]),
+        ["import", "verl"],
+    ],
+    ids=" ".join,
+)
+def test_a_second_file_where_settings_are_expected(
+    command: list[str], write_run: WriteRun, refused: Refused, tmp_path: Path
+) -> None:
+    file, second, absent = write_run(), tmp_path / "second", tmp_path / "absent.yaml"
+    second.write_text("run: {seed: 2}\n")
+    for other in (second, absent):
+        message = refused(*command, file, "run.seed=3", other)
+        assert message.startswith(f"error: {other}: only one file can be given")
+        assert "settings such as run.seed=2" in message
+        assert message.count("\n") == 1
+
+
+def test_a_file_of_a_manager_without_its_option(refused: Refused) -> None:
+    message = refused("up", "manager.yaml")
+    assert message == "error: manager.yaml: give the operator's file as --config manager.yaml\n"
+
+
 def test_neither_configuration_nor_run(refused: Refused) -> None:
     assert "--resume RUN" in refused("train")
 

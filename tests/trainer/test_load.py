@@ -13,8 +13,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from services.trainer.checkpoint import read_any
 from services.trainer.checkpoint_folder import newest
-from services.trainer.convert import huggingface_to_checkpoint
+from services.trainer.convert import checkpoint_to_huggingface, huggingface_to_checkpoint
 from services.trainer.model_files import WEIGHTS, load_tensors
 from services.trainer.rank import TrainerRank
 from tests.trainer.batches import random_batch
@@ -107,7 +108,7 @@ def test_a_checkpoint_of_another_layout_and_dtype_is_loaded(
 FREEZE = ["model.embed_tokens.weight", "*.mlp.*"]
 
 
-def test_what_trained_there_and_is_frozen_here_comes_along(
+def test_what_trained_there_and_is_frozen_here_comes_along_and_stays(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
@@ -116,8 +117,23 @@ def test_what_trained_there_and_is_frozen_here_comes_along(
         config = make_config("llama", trainer={"load": str(path), "freeze": FREEZE})
         async with started(config, tmp_path / "second") as rank:
             assert rank.version.root == root
+            answer = await rank.train(random_batch(1))
+            saved = await save(rank, 1)
+        # A resume, and a conversion, find it in the run's own checkpoints.
+        shutil.rmtree(tmp_path / "first")
+        assert root_of_converted(config, saved, tmp_path / "one") == answer.version.root
+        async with started(config, tmp_path / "second") as rank:
+            assert rank.version == answer.version
+            answer = await rank.train(random_batch(2))
+            saved = await save(rank, 2)
+        assert root_of_converted(config, saved, tmp_path / "two") == answer.version.root
 
     asyncio.run(scenario())
+
+
+def root_of_converted(config: RunConfig, saved: Path, target: Path) -> str:
+    path, dtype = config.model.path, config.model.dtype
+    return checkpoint_to_huggingface(saved, read_any(saved), path, target, dtype)
 
 
 def test_weights_that_are_not_those_of_the_checkpoint_are_refused(

@@ -109,3 +109,54 @@ def test_the_next_steps_in_another_layout_are_those_of_the_undisturbed_run(
     wanted = load_tensors(tmp_path / "run/undisturbed", tied)
     for name, tensor in load_tensors(tmp_path / "run/resumed", tied).items():
         torch.testing.assert_close(tensor, wanted[name], rtol=0, atol=2e-5, msg=name)
+
+
+THAWED: list[tuple[str, Sizes, Sizes]] = [
+    ("llama", {"data_parallel": 2} | SPLIT, {"tensor_parallel": 2}),
+    ("qwen2", {"tensor_parallel": 2}, {"pipeline_parallel": 2}),
+]
+MORE_THAWED: list[tuple[str, Sizes, Sizes]] = [
+    ("llama", {"data_parallel": 2} | SPLIT, {"data_parallel": 2} | SPLIT),
+    ("qwen2", {"pipeline_parallel": 2}, {"data_parallel": 2} | SPLIT),
+]
+
+
+@pytest.mark.parametrize(
+    ("family", "first", "then"),
+    [*THAWED, *(pytest.param(*one, marks=pytest.mark.thorough) for one in MORE_THAWED)],
+    ids=name_of,
+)
+def test_what_is_frozen_and_had_trained_in_the_run_before_is_read_in_another_layout(
+    family: str,
+    first: Sizes,
+    then: Sizes,
+    make_config: Callable[..., RunConfig],
+    tmp_path: Path,
+) -> None:
+    def make(sizes: Sizes) -> RunConfig:
+        model = {"dtype": "bfloat16"}
+        count = make_config(family, trainer=sizes).num_trainer_ranks
+        endpoints = {"trainer": free_addresses(count)}
+        return make_config(family, trainer=sizes, endpoints=endpoints, model=model)
+
+    async def train(client: TrainerClient, step: int) -> TrainAnswer:
+        start, _ = await client.get_policy_version(ANSWER_SECONDS)
+        batch = random_batch(step)
+        answer = await client.train_batch(
+            batch, ANSWER_SECONDS, proofs=proofs_for(batch, start.root)
+        )
+        await client.save_checkpoint(step, ANSWER_SECONDS)
+        return answer
+
+    async def scenario() -> None:
+        async with running_ranks(make({}), tmp_path / "before") as client:
+            await train(client, 1)
+        freeze = {"freeze": ["model.embed_tokens.weight", "*.mlp.*"]}
+        begin = freeze | {"load": str(tmp_path / "before")}
+        async with running_ranks(make(first | begin), tmp_path / "run") as client:
+            answer = await train(client, 1)
+        async with running_ranks(make(then | freeze), tmp_path / "run") as client:
+            resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
+            assert resumed == answer.version
+
+    asyncio.run(scenario())

@@ -14,6 +14,8 @@ from trimaran.cli.options import parse
 from trimaran.cli.run_options import RUN_COMMANDS
 from trimaran.errors import InputError, TrimaranError
 
+FILE_ENDINGS = (".yaml", ".yml", ".json")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code: 2 when what the user gave is wrong, 1 when the work failed."""
@@ -49,7 +51,21 @@ def _has_lost_reader() -> bool:
     return True
 
 
+def _refuse_files(options: argparse.Namespace) -> None:
+    """Where settings are expected. Raises InputError."""
+    for word in getattr(options, "overrides", ()):
+        if "=" in word or not (word.endswith(FILE_ENDINGS) or Path(word).exists()):
+            continue
+        if options.command == "up":
+            raise InputError(f"{word}: give the operator's file as --config {word}")
+        raise InputError(
+            f"{word}: only one file can be given, and behind it settings such as run.seed=2; write what"
+            f" {word} sets as such settings, or into a copy of the first file"
+        )
+
+
 def _dispatch(options: argparse.Namespace) -> int:
+    _refuse_files(options)
     if hasattr(options, "allow"):
         _pass_on(options.allow)
     if getattr(options, "ray_address", None):

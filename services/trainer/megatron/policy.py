@@ -60,6 +60,8 @@ from trimaran.memory.trained import patterns, trained_tower
 from trimaran.types import Group, TensorInfo
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+WHOLE = "@0"
+"""After the name of a part that begins with the first element, and here goes to the last one."""
 
 
 class MegatronPolicy:
@@ -114,6 +116,8 @@ class MegatronPolicy:
         self._on_host = HostCopies(keeps_memory=is_off_loaded or device.type != "cpu")
         """Of the optimizer."""
         self._weights_on_host = HostCopies(keeps_memory=device.type != "cpu")
+        self._frozen_elsewhere: dict[str, torch.nn.Parameter] = {}
+        """What is frozen here and had trained in the run that this one, or its checkpoint, began with."""
         tensors = load_tensors(config.model.path, architecture.facts.tied)
         check_names(tensors, architecture)
         self._load(self._stages, tensors)
@@ -368,7 +372,8 @@ class MegatronPolicy:
 
     def state(self) -> dict[str, torch.Tensor]:
         """This rank's main weights and what the optimizer keeps of each, live; before the first update
-        the weights alone. Frozen ones are those of the model's folder, and are not in it.
+        the weights alone. Frozen ones are in it where another run had trained them: the others are those of
+        the model's folder.
 
         With the distributed optimizer its parts of them, flat: `main.NAME@START` begins at that element.
         Raises InternalError for an optimizer that keeps no moments under AdamW's names.
@@ -382,6 +387,12 @@ class MegatronPolicy:
                 if key not in adam.state[one.main]:
                     raise InternalError(f"{type(adam).__name__} holds no {key} of {one.name}")
                 state[f"{key}.{one.name}"] = self._on_host.values(adam.state[one.main][key])
+        for name, weight in self._frozen_elsewhere.items():
+            values = self._weights_on_host.values(weight)
+            if self._config.trainer.distributed_optimizer:
+                state[f"main.{name}{WHOLE}"] = values.flatten()
+            else:
+                state[f"main.{name}"] = values
         return state
 
     def load_state(self, state: Mapping[str, torch.Tensor], num_updates: int) -> None:
@@ -425,12 +436,14 @@ class MegatronPolicy:
         return found.clone()  # torch's AdamW adds in place
 
     def _load_frozen(self, state: Mapping[str, torch.Tensor]) -> None:
-        """What trained in another run and does not in this one. A run's own checkpoints do not hold it."""
+        """What trained in another run and does not in this one."""
         for stage in self._stages:
             for name, weight in stage.named_weights():
-                if not weight.requires_grad and f"main.{name}" in state:
+                key = next((k for k in (f"main.{name}", f"main.{name}{WHOLE}") if k in state), None)
+                if not weight.requires_grad and key:
                     with torch.no_grad():
-                        weight.copy_(state[f"main.{name}"])
+                        weight.copy_(state[key].view(weight.shape))
+                    self._frozen_elsewhere[name] = weight
                     # The reference has the folder's tower, which is then another one.
                     if self._images and self._reference and name.startswith(TOWER):
                         self._images.kept = None
