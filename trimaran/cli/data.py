@@ -52,7 +52,7 @@ def prepare_all(options: argparse.Namespace) -> int:
         if not options.overwrite and is_current(source, plan, path):
             print(f"{path}: is current; --overwrite makes it again")
             continue
-        card = prepare(source, plan, path, count_tokens, max(1, options.workers))
+        card = prepare(source, plan, path, count_tokens, options.workers)
         print("\n".join(_describe(path, card)))
     if options.thinking is not None:
         print(f"tokens are counted as of a run with {_thinking_key(options)}")
@@ -79,6 +79,10 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise InputError(
             "--thinking: is for counting tokens; give --model FOLDER, whose chat template writes it. The run"
             f" itself needs {_thinking_key(options)}"
+        )
+    if options.min_pixels > options.max_pixels:
+        raise InputError(
+            f"--min-pixels {options.min_pixels}: is more than --max-pixels {options.max_pixels}"
         )
     recipe = RECIPES[options.name]
     recipe = replace(recipe, keys=mapped(recipe, options.map))
