@@ -134,8 +134,16 @@ def test_each_recipe_reads_what_its_dataset_has(
         ("sharegpt", {"conversations": [{"from": "human", "value": "a"}]}, "no answer"),
         ("sharegpt", {"conversations": [{"from": "martian", "value": "a"}]}, "unknown role"),
         ("sharegpt", {"conversations": ["a"]}, "a turn that is no object"),
-        ("sharegpt", {"conversations": [{"from": "human", "value": {"a": 1}}]}, "a turn that is no"),
-        ("chat", turn([{"type": "image_url", "image_url": {"url": "a"}}]), "a part other than a text"),
+        (
+            "sharegpt",
+            {"conversations": [{"from": "human", "value": {"a": 1}}]},
+            "a turn that is no",
+        ),
+        (
+            "chat",
+            turn([{"type": "image_url", "image_url": {"url": "a"}}]),
+            "a part other than a text",
+        ),
         ("chat", turn([{"type": "image", "image": "a.png"}]), "a part other than a text"),
         ("chat", turn(["a"]), "a part other than a text"),
         ("chat", turn("a", tool_calls=[{"function": {}}]), "a turn that calls a tool"),

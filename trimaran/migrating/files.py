@@ -151,7 +151,9 @@ def _apply(values: dict[str, Any], word: str, may_lack: bool) -> None:
     if word.startswith("~"):
         key = key.removeprefix("~")
         if equals and values.get(key, _scalar(text)) != _scalar(text):
-            raise InputError(f"{word!r}: {key} is {values[key]!r}; ~{key} takes it away, whatever it is")
+            raise InputError(
+                f"{word!r}: {key} is {values[key]!r}; ~{key} takes it away, whatever it is"
+            )
         if not _remove(values, key) and not may_lack:
             near = "".join(f"; did you mean ~{one}?" for one in get_close_matches(key, values, n=1))
             raise InputError(f"{word!r}: {key} is not given, so nothing would be taken away{near}")

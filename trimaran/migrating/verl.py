@@ -871,7 +871,9 @@ ROWS: tuple[Row, ...] = (
         "A begins uniform and B at 0; the rest of the model does not train",
     ),
     *(
-        only(f"{MODEL}.lora.{name}", True, (True,), "with adapters nothing else trains", NOTHING_ELSE)
+        only(
+            f"{MODEL}.lora.{name}", True, (True,), "with adapters nothing else trains", NOTHING_ELSE
+        )
         for name in ("freeze_language_model", "freeze_vision_model", "freeze_vision_projection")
     ),
     only(
