@@ -254,6 +254,10 @@ def test_check_names_every_bad_row(
     assert len(capsys.readouterr().out.splitlines()) == 2
     write(path, rows[:1])
     assert main(["data", "check", config]) == 0
+    capsys.readouterr()
+    assert main(["data", "check", config, "reward.rules={last_integr: 1.0}"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("unknown rule; did you mean last_integer?")) == ("", 1)
 
 
 def test_check_and_show_name_the_key_of_images_that_nobody_named(

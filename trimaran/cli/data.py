@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.controller.datasets import HeldOutPrompts, TrainingPrompts
-from services.reward.terms import check_row
+from services.reward.allowed import Allowed
+from services.reward.terms import check_row, make_terms
 from services.rollout.chat import ChatTokenizer
 from services.rollout.images import check_image_tokens
 from trimaran.cli.pictures import picture, shows_pictures
@@ -245,7 +246,8 @@ def _write_images(number: int, prompt: Prompt, folder: Path) -> None:
 
 
 def check(config: RunConfig, limit: int) -> int:
-    """Every row as a run would have it; 1 where one is bad."""
+    """Every row as a run would have it; 1 where one is bad. Raises InputError where it is the rules that are wrong."""
+    make_terms(config, Allowed.from_environment())
     sections = (*config.data.train, *config.data.validation)
     model = config.model.path
     sizes = ImageSizes.of(config.data, model)
