@@ -256,7 +256,7 @@ NAMES: tuple[Name, ...] = (
         BOTH,
         "actor/entropy",
         (EXACT_ENTROPY, ENTROPY),
-        "exact where it is measured, else the estimate; over computed tokens",
+        "exact where it is measured, else the estimate; over computed tokens, and absent where there are none",
         _entropy,
     ),
     _same(BOTH, "actor/kl_loss", "trainer/kl"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from services.trainer.objective import CORRECTION, POLICY
@@ -29,7 +29,8 @@ def token_metrics(
     kl_coefficient: float,
     updates: Sequence[Update],
 ) -> dict[str, float]:
-    """Of the updates that were made; `computed/` stands before what only computed tokens have.
+    """Of the updates that were made; `computed/` stands before what only computed tokens have, which is left
+    out but for their number where none was: nothing was measured.
 
     All ranks must call.
     """
@@ -44,11 +45,24 @@ def token_metrics(
         metrics[KL_COEFFICIENT] = kl_coefficient
     if not updates:
         return metrics
-    computed = max(totals["tokens"], 1.0)
-    square = totals["importance_squared"]
+    metrics |= {"trainer/loss": totals["loss"] / len(updates), "trainer/grad_norm": fmean(norms)}
+    # Tokens that are not computed have no advantage, and are never clipped.
     metrics |= {
-        "trainer/loss": totals["loss"] / len(updates),
-        "trainer/grad_norm": fmean(norms),
+        f"trainer/{name}": total / max(num_trained, 1)
+        for name, total in totals.items()
+        if name.startswith(POLICY)
+    }
+    if totals["tokens"]:
+        metrics |= _computed(algorithm, totals, importance_max)
+    return metrics
+
+
+def _computed(
+    algorithm: AlgorithmSection, totals: Mapping[str, float], importance_max: float
+) -> dict[str, float]:
+    """Means over the computed tokens, of which there are some."""
+    computed, square = totals["tokens"], totals["importance_squared"]
+    metrics = {
         "trainer/computed/importance_weight/mean": totals["importance"] / computed,
         "trainer/computed/importance_weight/max": importance_max,
         "trainer/computed/effective_sample_size/share": (
@@ -60,14 +74,13 @@ def token_metrics(
     metrics |= {
         f"trainer/computed/{key}": totals[name] / computed for name, key in MISMATCH.items()
     }
-    for name, total in totals.items():
-        if name.startswith(POLICY):
-            # Tokens that are not computed have no advantage, and are never clipped.
-            metrics[f"trainer/{name}"] = total / max(num_trained, 1)
-        elif name.startswith(CORRECTION):
-            metrics[f"trainer/computed/{name}"] = total / computed
-    if algorithm.entropy.is_computed and totals["tokens"]:
+    metrics |= {
+        f"trainer/computed/{name}": total / computed
+        for name, total in totals.items()
+        if name.startswith(CORRECTION)
+    }
+    if algorithm.entropy.is_computed:
         metrics["trainer/computed/exact_entropy"] = totals["entropy"] / computed
-    if algorithm.kl.coefficient and totals["tokens"]:  # every trained token is then computed
+    if algorithm.kl.coefficient:  # every trained token is then computed
         metrics[KL] = totals["divergence"] / computed
     return metrics

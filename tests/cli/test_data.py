@@ -96,6 +96,28 @@ def test_options_that_do_not_fit_are_refused(
     assert "give --model FOLDER, whose tokenizer counts" in capsys.readouterr().err
     assert main([*words, str(tmp_path), "--keep", "question", "--keep", "answer"]) == 2
     assert "--keep answer: the file has a column of that name of its own" in capsys.readouterr().err
+    assert main([*words, str(tmp_path), "--min-pixels", "10", "--max-pixels", "9"]) == 2
+    assert "--min-pixels 10: is more than --max-pixels 9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["prepare", "gsm8k", "--from", "a", "-o", "b", "--limit", "-1"], "--limit: -1 is less"),
+        (["prepare", "gsm8k", "--from", "a", "-o", "b", "--hold-out", "-1"], "--hold-out: -1 is"),
+        (["prepare", "gsm8k", "--from", "a", "-o", "b", "--workers", "0"], "--workers: 0 is less"),
+        (["show", "run.yaml", "--first", "-1"], "--first: -1 is less than 0"),
+        (["show", "run.yaml", "--count", "0"], "--count: 0 is less than 1"),
+        (["show", "run.yaml", "--count", "x"], "--count: invalid whole number value: 'x'"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["data", *words])
+    assert caught.value.code == 2
+    assert told in capsys.readouterr().err
 
 
 def test_prompts_are_counted_by_the_models_tokenizer(
@@ -232,6 +254,10 @@ def test_check_names_every_bad_row(
     assert len(capsys.readouterr().out.splitlines()) == 2
     write(path, rows[:1])
     assert main(["data", "check", config]) == 0
+    capsys.readouterr()
+    assert main(["data", "check", config, "reward.rules={last_integr: 1.0}"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("unknown rule; did you mean last_integer?")) == ("", 1)
 
 
 def test_check_and_show_name_the_key_of_images_that_nobody_named(

@@ -272,6 +272,27 @@ def test_no_row_brings_a_file_from_outside_of_the_sources_folder(tmp_path: Path)
         assert reason in made.reason
 
 
+def test_what_would_have_no_effect_is_dropped_with_its_reason(tmp_path: Path) -> None:
+    (tmp_path / "1.png").write_bytes(png(280, 280))
+    for values, reason in (
+        ({"question": "<video>a", "videos": ["a.mp4"]}, "a video, which no model here takes"),
+        (
+            {"question": "a", "image": {"path": "1.png", "min_pixels": 9408}},
+            "an image with min_pixels of its own, where data.min_pixels and data.max_pixels of the run are"
+            " for all",
+        ),
+        (
+            {"question": "a", "image": {"path": "1.png", "resized_height": 28}},
+            "an image with resized_height of its own, where data.min_pixels and data.max_pixels of the run are"
+            " for all",
+        ),
+    ):
+        made = make_row(SourceRow("a:1", {"answer": "1", **values}, tmp_path), plan("geo3k"), None)
+        assert (made.columns, made.reason) == (None, reason)
+    values = {"question": "a", "answer": "1", "image": {"path": "1.png", "min_pixels": None}}
+    assert make_row(SourceRow("a:1", values, tmp_path), plan("geo3k"), None).columns
+
+
 def test_a_source_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"train: no row of 2 is left \(2 no prompt\); --map"):
         prepared(tmp_path, [{"q": "a", "output": "1"}] * 2, plan("alpaca"))

@@ -174,6 +174,14 @@ def test_images_stand_where_the_row_says_also_in_several_messages(tmp_path: Path
         ({"prompt": "<image> <image>", "image": "a.png"}, "1 images, and <image> stands 2"),
         ({"prompt": "a", "image": 7}, "an image is bytes, a path or {bytes, path}, not int"),
         ({"prompt": "a", "image": {"bytes": None, "path": None}}, "an image is bytes"),
+        (
+            {"prompt": "a", "image": {"path": "a.png", "max_pixels": 9408}},
+            "an image has max_pixels of its own, which would have no effect",
+        ),
+        (
+            {"prompt": "<video>a", "image": [], "videos": ["a.mp4"]},
+            "<video> marks a video, and no model here takes any",
+        ),
     ],
 )
 def test_rows_whose_images_do_not_fit_are_named_before_a_run(
@@ -226,6 +234,12 @@ def test_a_mark_without_images_is_text_for_a_model_that_takes_none(tmp_path: Pat
     )
     write_jsonl(path, [{"prompt": "<image >", "answer": "1"}])
     assert dataset(path, SIZES)[0].messages[0].text == "<image >"
+
+
+def test_a_mark_of_a_video_is_text_where_the_row_has_none(tmp_path: Path) -> None:
+    row = {"prompt": "What does <video> do in HTML?", "answer": "1", "videos": []}
+    path = write_jsonl(tmp_path / "a.jsonl", [row])
+    assert dataset(path)[0].messages == (Message("user", row["prompt"]),)
 
 
 def test_sizes_are_there_where_the_model_or_a_dataset_has_images(tmp_path: Path) -> None:

@@ -21,6 +21,10 @@ def user(text: str) -> tuple[tuple[str, str], ...]:
     return (("user", text),)
 
 
+def turn(content: Any, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": content, **more}], "answer": "1"}
+
+
 @pytest.mark.parametrize(
     ("name", "row", "draft"),
     [
@@ -92,6 +96,25 @@ def user(text: str) -> tuple[tuple[str, str], ...]:
             },
             Draft((("system", "S"), ("user", "A")), "B"),
         ),
+        (
+            "chat",
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "image", "text": None},
+                            {"type": "text", "text": "What"},
+                            {"type": "text", "text": " is it?"},
+                        ],
+                    },
+                    {"role": "assistant", "content": [{"type": "text", "text": "A cat"}]},
+                ],
+                "images": ["a.png"],
+            },
+            Draft(user("<image>What is it?"), "A cat", ("a.png",)),
+        ),
+        ("math", {"problem": "P", "answer": ["½", "0.5"]}, Draft(user("P"), '["½", "0.5"]')),
     ],
 )
 def test_each_recipe_reads_what_its_dataset_has(
@@ -111,6 +134,20 @@ def test_each_recipe_reads_what_its_dataset_has(
         ("sharegpt", {"conversations": [{"from": "human", "value": "a"}]}, "no answer"),
         ("sharegpt", {"conversations": [{"from": "martian", "value": "a"}]}, "unknown role"),
         ("sharegpt", {"conversations": ["a"]}, "a turn that is no object"),
+        (
+            "sharegpt",
+            {"conversations": [{"from": "human", "value": {"a": 1}}]},
+            "a turn that is no",
+        ),
+        (
+            "chat",
+            turn([{"type": "image_url", "image_url": {"url": "a"}}]),
+            "a part other than a text",
+        ),
+        ("chat", turn([{"type": "image", "image": "a.png"}]), "a part other than a text"),
+        ("chat", turn(["a"]), "a part other than a text"),
+        ("chat", turn("a", tool_calls=[{"function": {}}]), "a turn that calls a tool"),
+        ("math", {"problem": [{"role": "user"}], "answer": "1"}, "a prompt that is no text"),
     ],
 )
 def test_rows_that_make_no_prompt_are_dropped_with_a_reason(

@@ -19,8 +19,8 @@ def test_a_policy_learns_to_look_at_the_image(tmp_path, family):
     steps = runs.rows(folder, "step")
     assert len(steps) == colours.STEPS
     for row in steps:
-        # Of the same pixels, in two programs.
-        assert row["trainer/computed/logprob_diff/mean"] < 1e-4
+        # Of the same pixels, in two programs. A step all of whose groups have equal rewards computes none.
+        assert row.get("trainer/computed/logprob_diff/mean", 0.0) < 1e-4
     # Steps are short, so not every version is live for long enough to be read back. Those that are
     # were right, the tower's tensors among them.
     assert max(row["weight_sync/proof/share"] for row in steps) == 1
@@ -43,7 +43,7 @@ def test_a_model_with_experts_goes_the_whole_way(tmp_path):
     steps = runs.rows(folder, "step")
     assert len(steps) == 3
     for row in steps:
-        assert row["trainer/computed/logprob_diff/mean"] < 1e-4
+        assert row.get("trainer/computed/logprob_diff/mean", 0.0) < 1e-4
         assert row["trainer/experts/busiest/mean"] >= 1
     assert max(row["trainer/grad_norm"] for row in steps) > 0
     assert (folder / "model" / "model.safetensors").stat().st_size > 0

@@ -20,6 +20,7 @@ from trimaran.choices import ADVANTAGES, LOSSES
 from trimaran.config import RunConfig, TrainerSection
 from trimaran.errors import InternalError
 from trimaran.metrics import find_metric
+from trimaran.other_names import Facts, OtherNames
 from trimaran.types import Score
 
 MakeConfig = Callable[..., RunConfig]
@@ -179,6 +180,23 @@ def test_metrics_say_over_which_tokens_they_are(
     assert metrics["trainer/computed/logprob_diff/mean"] == pytest.approx(difference, rel=1e-4)
     assert all(map(find_metric, metrics))
     assert "trainer/kl" not in metrics
+
+
+def test_where_nothing_was_computed_nothing_was_measured(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    """An entropy of 0 would look like a policy that has collapsed."""
+    batch = random_batch(1)
+    equal = replace(batch, groups=(batch.groups[2],))
+    metrics = train_step(PlainPolicy(model), equal, make_config(trainer=STANDSTILL)).metrics
+    computed = {key: value for key, value in metrics.items() if "/computed/" in key}
+    assert computed == {"trainer/computed/tokens": 0}
+    assert metrics["trainer/trained_tokens"] > 0
+    assert (metrics["trainer/loss"], metrics["trainer/grad_norm"]) == (0, 0)
+    assert metrics["trainer/policy/clipped/share"] == 0
+    names = OtherNames(("verl", "mindspeed-rl"), Facts(devices=2)).of(metrics)
+    assert "actor/entropy" not in names
+    assert names["actor/pg_clipfrac"] == 0
 
 
 def test_with_a_divergence_term_every_trained_token_is_computed(

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.controller.datasets import HeldOutPrompts, TrainingPrompts
-from services.reward.terms import check_row
+from services.reward.allowed import Allowed
+from services.reward.terms import check_row, make_terms
 from services.rollout.chat import ChatTokenizer
 from services.rollout.images import check_image_tokens
 from trimaran.cli.pictures import picture, shows_pictures
@@ -52,7 +53,7 @@ def prepare_all(options: argparse.Namespace) -> int:
         if not options.overwrite and is_current(source, plan, path):
             print(f"{path}: is current; --overwrite makes it again")
             continue
-        card = prepare(source, plan, path, count_tokens, max(1, options.workers))
+        card = prepare(source, plan, path, count_tokens, options.workers)
         print("\n".join(_describe(path, card)))
     if options.thinking is not None:
         print(f"tokens are counted as of a run with {_thinking_key(options)}")
@@ -79,6 +80,10 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise InputError(
             "--thinking: is for counting tokens; give --model FOLDER, whose chat template writes it. The run"
             f" itself needs {_thinking_key(options)}"
+        )
+    if options.min_pixels > options.max_pixels:
+        raise InputError(
+            f"--min-pixels {options.min_pixels}: is more than --max-pixels {options.max_pixels}"
         )
     recipe = RECIPES[options.name]
     recipe = replace(recipe, keys=mapped(recipe, options.map))
@@ -241,7 +246,8 @@ def _write_images(number: int, prompt: Prompt, folder: Path) -> None:
 
 
 def check(config: RunConfig, limit: int) -> int:
-    """Every row as a run would have it; 1 where one is bad."""
+    """Every row as a run would have it; 1 where one is bad. Raises InputError where it is the rules that are wrong."""
+    make_terms(config, Allowed.from_environment())
     sections = (*config.data.train, *config.data.validation)
     model = config.model.path
     sizes = ImageSizes.of(config.data, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any
 
 from trimaran.data.recipes import RECIPES
@@ -23,6 +24,19 @@ exit codes: 1 when check finds a bad row, 2 for bad input
 """
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """Of an option's value: a whole number, not below `least`."""
+
+    def whole(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return number
+
+    whole.__name__ = "whole number"  # as argparse calls it
+    return whole
+
+
 def add_data_commands(commands: Any) -> None:
     data = commands.add_parser(
         "data",
@@ -33,12 +47,18 @@ def add_data_commands(commands: Any) -> None:
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_prepare(actions)
     show = actions.add_parser("show", help="what the model will see, and what judges it")
-    show.add_argument("--first", type=int, default=0, metavar="N", help="position (default 0)")
-    show.add_argument("--count", type=int, default=3, metavar="N", help="prompts (default 3)")
+    show.add_argument(
+        "--first", type=at_least(0), default=0, metavar="N", help="position (default 0)"
+    )
+    show.add_argument(
+        "--count", type=at_least(1), default=3, metavar="N", help="prompts (default 3)"
+    )
     show.add_argument("--validation", action="store_true", help="held-out prompts instead")
     show.add_argument("--images", metavar="FOLDER", help="where prepared images are written")
     check = actions.add_parser("check", help="read every row, prepare every image, name the bad")
-    check.add_argument("--limit", type=int, default=20, metavar="N", help="rows that are named")
+    check.add_argument(
+        "--limit", type=at_least(0), default=20, metavar="N", help="rows that are named"
+    )
     for command in (show, check):
         command.add_argument("config", metavar="RUN", help="a run's YAML file, or a dataset's file")
         command.add_argument(
@@ -81,14 +101,30 @@ def _add_prepare(actions: Any) -> None:
     )
     add("--unique", action="store_true", help="drop repetitions")
     add("--model", metavar="FOLDER", help="whose tokenizer counts a prompt's tokens")
-    add("--max-prompt-tokens", type=int, metavar="N", help="drop longer prompts")
-    add("--min-pixels", type=int, default=262144, metavar="N", help="as data.min_pixels of the run")
+    add("--max-prompt-tokens", type=at_least(1), metavar="N", help="drop longer prompts")
     add(
-        "--max-pixels", type=int, default=4194304, metavar="N", help="as data.max_pixels of the run"
+        "--min-pixels",
+        type=at_least(1),
+        default=262144,
+        metavar="N",
+        help="as data.min_pixels of the run",
     )
-    add("--hold-out", type=int, default=0, metavar="N", help="rows for <split>-held-out.parquet")
+    add(
+        "--max-pixels",
+        type=at_least(1),
+        default=4194304,
+        metavar="N",
+        help="as data.max_pixels of the run",
+    )
+    add(
+        "--hold-out",
+        type=at_least(0),
+        default=0,
+        metavar="N",
+        help="rows for <split>-held-out.parquet",
+    )
     add("--seed", type=int, default=1, metavar="N", help="which rows are held out (default 1)")
-    add("--limit", type=int, metavar="N", help="read only the first N rows")
-    add("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
+    add("--limit", type=at_least(1), metavar="N", help="read only the first N rows")
+    add("--workers", type=at_least(1), default=1, metavar="N", help="processes (default 1)")
     add("--cache", metavar="FOLDER", help="where the datasets library keeps what a hub has sent")
     add("--overwrite", action="store_true", help="make it again, also where nothing has changed")

@@ -8,6 +8,10 @@ from typing import Any, cast
 from trimaran.errors import InputError
 from trimaran.types import IMAGE_PLACE
 
+VIDEO_PLACE, VIDEO_COLUMNS = "<video>", ("videos", "video")
+"""As verl and EasyR1 have them."""
+OWN_SIZES = ("min_pixels", "max_pixels", "resized_height", "resized_width")
+"""Keys beside an image's own, of which qwen-vl-utils makes its size."""
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff")
 
 
@@ -37,6 +41,20 @@ def check_text_alone(
             f"{stands} a column of images, which the model takes; set data.image_key (the row also has"
             f" {', '.join(others) or 'no further column'}), or write it otherwise where it is meant as text"
         )
+
+
+def has_video(row: Mapping[str, Any], text: str) -> bool:
+    """Whether `text` marks a video that the row has: no model here takes one."""
+    return VIDEO_PLACE in text and any(row.get(name) for name in VIDEO_COLUMNS)
+
+
+def own_size(image: Any) -> str:
+    """The key by which an image of a row asks for a size of its own; "" where it has none.
+
+    Example: own_size({"path": "1.png", "max_pixels": 9408}) == "max_pixels"
+    """
+    parts = cast(dict[str, Any], image) if isinstance(image, dict) else {}
+    return next((name for name in OWN_SIZES if parts.get(name) is not None), "")
 
 
 def _has_image(value: Any) -> bool:

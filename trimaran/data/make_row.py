@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from trimaran.data.files import read_named, shown
-from trimaran.data.image_columns import image_columns
+from trimaran.data.image_columns import has_video, image_columns, own_size
 from trimaran.data.recipes import NUMBERED_PLACE, Draft, DroppedError, Recipe, find, read_row
 from trimaran.data.sources import SourceRow
 from trimaran.data.templates import Template
@@ -86,6 +86,8 @@ def make_row(row: SourceRow, plan: Plan, count: CountTokens | None) -> Made:
 
 
 def _check_read(row: SourceRow, draft: Draft, recipe: Recipe) -> None:
+    if any(has_video(row.values, text) for _, text in draft.messages):
+        raise DroppedError("a video, which no model here takes")
     is_text = "images" in recipe.keys and not recipe.keys["images"]  # by --map images=
     if draft.images or is_text or not any(_is_marked(text) for _, text in draft.messages):
         return
@@ -129,6 +131,10 @@ def _embed(image: Any, folder: Path | None) -> dict[str, Any]:
     from trimaran.images.prepare import open_image
 
     data, name = image, ""
+    if size := own_size(image):
+        raise DroppedError(
+            f"an image with {size} of its own, where data.min_pixels and data.max_pixels of the run are for all"
+        )
     if isinstance(image, dict):
         data, name = (cast(dict[str, Any], image).get(key) for key in ("bytes", "path"))
     elif isinstance(image, str):

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from trimaran.config import DataSection, DatasetSection, RolloutSection
 from trimaran.data.files import check_name, read_named, shown
-from trimaran.data.image_columns import check_text_alone
+from trimaran.data.image_columns import VIDEO_PLACE, check_text_alone, has_video, own_size
 from trimaran.data.rows import Rows, open_rows
 from trimaran.errors import InputError
 from trimaran.types import IMAGE_PLACE, Message, Prompt
@@ -154,6 +154,10 @@ class Dataset:
         used = (section.prompt_key, section.answer_key, section.image_key)
         images = _images(place, row[section.image_key]) if section.image_key is not None else ()
         messages = _messages(place, row[section.prompt_key], section)
+        if any(has_video(row, message.text) for message in messages):
+            raise InputError(
+                f"{place}: {VIDEO_PLACE} marks a video, and no model here takes any; leave the row out"
+            )
         if section.image_key is not None:
             messages = _with_places(place, messages, len(images))
         elif any(IMAGE_PLACE in message.text for message in messages):
@@ -296,6 +300,11 @@ def _image(place: str, value: Any) -> _Image:
         return _Image(value)
     if isinstance(value, str) and value:
         return _Image(None, value)
+    if size := own_size(value):
+        raise InputError(
+            f"{place}: an image has {size} of its own, which would have no effect: the bounds of all images"
+            " are data.min_pixels and data.max_pixels; leave the key out of the rows"
+        )
     if isinstance(value, dict):
         data, path = (cast(dict[str, Any], value).get(key) for key in ("bytes", "path"))
         if isinstance(data, bytes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ ROLES = {
     **{"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"},
 }
 """As conversations have them -> as chat templates have them."""
+TURN = "a turn"
 
 
 class DroppedError(Exception):
@@ -104,13 +106,13 @@ def read_row(values: Mapping[str, Any], recipe: Recipe) -> Draft:
     images = _field(values, recipe, "images")
     items = cast(list[Any], images) if isinstance(images, list) else [images]
     pictures = tuple(item for item in items if item is not None)
-    answer = _text(_field(values, recipe, "response"))
+    answer = _answer(_field(values, recipe, "response"))
     if "messages" in recipe.keys:
         messages, last = _conversation(_field(values, recipe, "messages"))
         answer = answer or last
     else:
         messages = _instruction(values, recipe)
-    if system := _text(_field(values, recipe, "system")):
+    if system := _text(_field(values, recipe, "system"), "a system message"):
         messages = [("system", system), *(one for one in messages if one[0] != "system")]
     if recipe.answer_after:
         answer = answer.rpartition(recipe.answer_after)[2].strip().replace(",", "")
@@ -148,11 +150,11 @@ def _with_places(text: str, num_images: int) -> str:
 
 
 def _instruction(values: Mapping[str, Any], recipe: Recipe) -> list[tuple[str, str]]:
-    parts = [_text(_field(values, recipe, name)) for name in ("prompt", "query")]
+    parts = [_text(_field(values, recipe, name), "a prompt") for name in ("prompt", "query")]
     messages: list[tuple[str, str]] = []
     for pair in cast(list[Any], _field(values, recipe, "history") or []):
         question, answer = cast(Sequence[Any], pair)
-        messages += [("user", _text(question)), ("assistant", _text(answer))]
+        messages += [("user", _text(question, TURN)), ("assistant", _text(answer, TURN))]
     return [*messages, ("user", "\n".join(part for part in parts if part))]
 
 
@@ -173,7 +175,27 @@ def _turn(item: Any) -> tuple[str, str]:
     role = ROLES.get(str(turn.get("role", turn.get("from"))))
     if role is None:
         raise DroppedError("a turn of an unknown role")
-    return role, _text(turn.get("content", turn.get("value")))
+    if turn.get("tool_calls"):
+        raise DroppedError("a turn that calls a tool, which no run here does")
+    return role, _content(turn.get("content", turn.get("value")))
+
+
+def _content(value: Any) -> str:
+    """A text; or parts, of which those of text follow one another, and an image without one of its own is the
+    place of the next image of the row."""
+    if not isinstance(value, list):
+        return _text(value, TURN)
+    return "".join(map(_part, cast(list[Any], value)))
+
+
+def _part(item: Any) -> str:
+    part = cast(dict[str, Any], item) if isinstance(item, dict) else {}
+    kind, rest = part.get("type"), {name for name, value in part.items() if value is not None}
+    if kind == "text" and isinstance(part.get("text"), str):
+        return part["text"]
+    if kind == "image" and rest == {"type"}:
+        return IMAGE_PLACE
+    raise DroppedError('a turn with a part other than a text or {"type": "image"}')
 
 
 def _field(values: Mapping[str, Any], recipe: Recipe, name: str) -> Any:
@@ -198,10 +220,19 @@ def find(values: Any, path: str) -> Any:
     return cast(Any, values)
 
 
-def _text(value: Any) -> str:
+def _answer(value: Any) -> str:
+    """Several values as JSON, as reward rules get them of a run's file."""
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return _text(value, "an answer")
+
+
+def _text(value: Any, what: str) -> str:
     """A number without a fraction as an integer: some datasets have 142.0 where 142 is meant."""
     if value is None:
         return ""
+    if isinstance(value, list | dict):
+        raise DroppedError(f"{what} that is no text")
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return value if isinstance(value, str) else str(value)

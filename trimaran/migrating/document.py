@@ -36,7 +36,8 @@ What hangs on files, on a loop or on the output of a command is not known (but `
 followed where they are called. Other files that the script reads (`source`) are not; the import says which. Where a name is set so, its value in
 your environment counts; without one the command names it. Most of verl's scripts ask the host for its
 device and need one word for that: `DEVICE=gpu trimaran import verl run_qwen3_8b_fsdp.sh …`.
-Words behind the file set their keys, as in Hydra: `key=value`, `+key=value`, and `~key` takes one away.
+Words behind the file set their keys, as in Hydra: `key=value`, `+key=value`, and `~key` takes away one that is given. A section as
+a value, `key={a:1,b:2}`, is laid over the section that is there.
 
 **Devices.** In all three projects the same devices train and generate in turns. Here each pool has devices of its own by default,
 and the import shares theirs out, half to each. With the word `run.pools=colocated` behind the file the run takes turns as theirs does,

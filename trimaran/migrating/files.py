@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,8 @@ HYDRAS = ("defaults", "hydra")
 MISSING = "???"
 """Hydra's sign for a value that has to be given."""
 DEPTH = 32
+QUOTED_OR_KEY = re.compile(r"""("[^"]*"|'[^']*')|([{,]\s*[\w.-]+:)(?=[^\s/])""")
+"""Of {key:value}: a text in quotes, or a key and its colon with no blank behind it."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -59,8 +62,9 @@ class Given:
 def read_given(path: Path, overrides: Sequence[str]) -> Given:
     """A YAML file, or a script that starts a training, and `key=value` words over it.
 
-    Of Hydra's syntax `+key=value` and `++key=value` set a key as well, and `~key` takes it away; an
-    EasyR1 script names its file in `config=FILE`. Raises InputError for what cannot be read.
+    Of Hydra's syntax `+key=value` and `++key=value` set a key as well, and `~key` takes it away; a
+    section as a value, `key={a:1}`, is laid over the section that is there. An EasyR1 script names its file in
+    `config=FILE`. Raises InputError for what cannot be read, and for a `~key` that takes nothing away.
     """
     assumed: list[str] = []
     words = list(overrides)
@@ -79,9 +83,10 @@ def read_given(path: Path, overrides: Sequence[str]) -> Given:
     for word in words:
         if word.startswith("config="):
             values = _flat(_read(_beside(path, word.removeprefix("config=")))) | values
-    for word in words:
+    num_own = len(words) - len(overrides)
+    for place, word in enumerate(words):
         if not word.startswith("config="):
-            _apply(values, word)
+            _apply(values, word, may_lack=place < num_own)
     return Given(_resolve(values), assumed)
 
 
@@ -140,20 +145,35 @@ def _beside(script: Path, name: str) -> Path:
     raise InputError(f"{script}: names config={name}, which is not here; give config=FILE")
 
 
-def _apply(values: dict[str, Any], word: str) -> None:
+def _apply(values: dict[str, Any], word: str, may_lack: bool) -> None:
+    """`may_lack`: the key of `~key` need not be there: a script's may be one of its project's defaults."""
     key, equals, text = word.lstrip("+").partition("=")
     if word.startswith("~"):
-        _remove(values, key.removeprefix("~"))
+        key = key.removeprefix("~")
+        if equals and values.get(key, _scalar(text)) != _scalar(text):
+            raise InputError(
+                f"{word!r}: {key} is {values[key]!r}; ~{key} takes it away, whatever it is"
+            )
+        if not _remove(values, key) and not may_lack:
+            near = "".join(f"; did you mean ~{one}?" for one in get_close_matches(key, values, n=1))
+            raise InputError(f"{word!r}: {key} is not given, so nothing would be taken away{near}")
     elif not equals or not key:
         raise InputError(f"{word!r}: an override reads key=value, +key=value or ~key")
     else:
-        _remove(values, key)
-        values |= _flat({key: _scalar(text)})
+        # A section is laid over the one that is there.
+        for name, value in _flat({key: _scalar(text)}).items():
+            _remove(values, name)
+            for place in (place for place, letter in enumerate(name) if letter == "."):
+                values.pop(name[:place], None)  # a value, such as null, where a section is now
+            values[name] = value
 
 
-def _remove(values: dict[str, Any], key: str) -> None:
-    for known in [known for known in values if known == key or known.startswith(f"{key}.")]:
+def _remove(values: dict[str, Any], key: str) -> bool:
+    """Whether it was there."""
+    found = [known for known in values if known == key or known.startswith(f"{key}.")]
+    for known in found:
         del values[known]
+    return bool(found)
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -262,7 +282,9 @@ def _at_comma(text: str) -> tuple[str, str | None]:
 
 
 def _scalar(text: str) -> Any:
-    """As Hydra reads what stands behind `key=`."""
+    """As Hydra reads what stands behind `key=`: no blank is needed behind the colons of {a:1,b:2}."""
+    if text.startswith(("{", "[")):
+        text = QUOTED_OR_KEY.sub(lambda found: found[1] or f"{found[2]} ", text)
     try:
         return yaml.load(text, _Loader) if text else None
     except yaml.YAMLError:

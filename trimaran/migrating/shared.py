@@ -347,6 +347,9 @@ ONCE = (
 )
 WHOLE = "answers are drawn from the whole distribution, which the loss takes as given"
 NO_CRITIC = "there is no critic here"
+NO_WARMUP = (
+    "there the policy stands still in a critic's first steps; there is no critic here: give 0"
+)
 MEGATRON = "the trainer is Megatron's"
 
 

@@ -32,6 +32,7 @@ from trimaran.migrating.shared import (
     MEGATRON,
     MEMORY,
     NO_CRITIC,
+    NO_WARMUP,
     PADDING,
     ROOM,
     TURNS,
@@ -63,6 +64,7 @@ TRANSFORMER = f"{MCORE}.override_transformer_config"
 
 PROFILERS = "docs/observability.md has what each process reports; there is no such profiler here"
 TOOLS = "answers have one turn here, without tools; give enable=False"
+NOTHING_ELSE = "with adapters nothing else trains here; give true"
 LENGTHS = "it is rollout.max_prompt_tokens + rollout.max_tokens"
 
 
@@ -583,9 +585,44 @@ ROWS: tuple[Row, ...] = (
     ),
     *each(
         f"{ACTOR}.optim",
-        "lr_decay_steps lr_warmup_init lr_wsd_decay_steps lr_wsd_decay_style num_cycles optimizer_impl"
-        " total_training_steps use_checkpoint_opt_param_scheduler weight_decay_incr_style zero_indexed_step",
+        "lr_wsd_decay_steps lr_wsd_decay_style total_training_steps use_checkpoint_opt_param_scheduler"
+        " zero_indexed_step",
         "the schedule is trainer.schedule, from the first step to run.steps",
+    ),
+    own(
+        f"{ACTOR}.optim.lr_decay_steps",
+        "",
+        None,
+        to.TO_THE_END + ". Another number of steps is refused where the rate falls",
+        to.decay_steps,
+    ),
+    own(
+        f"{ACTOR}.optim.num_cycles",
+        "",
+        0.5,
+        "of cosine alone: half a cycle, from the greatest rate to the least. Another value is refused",
+        to.cycles,
+    ),
+    only(
+        f"{ACTOR}.optim.lr_warmup_init",
+        0.0,
+        (0, 0.0),
+        "a warm-up begins at 0",
+        "a warm-up begins at 0 here; give 0",
+    ),
+    only(
+        f"{ACTOR}.optim.weight_decay_incr_style",
+        "constant",
+        ("constant",),
+        "trainer.weight_decay holds in each step",
+        "trainer.weight_decay holds in each step; give constant",
+    ),
+    only(
+        f"{ACTOR}.optim.optimizer_impl",
+        "torch.optim",
+        ("torch.optim",),
+        "AdamW in full precision",
+        "the optimizer is AdamW, with its numbers in full precision; give torch.optim",
     ),
     choice(
         f"{ACTOR}.optim.warmup_style",
@@ -830,9 +867,28 @@ ROWS: tuple[Row, ...] = (
     ),
     *each(
         f"{MODEL}.lora",
-        "a2a_experimental adapter_path dropout_position dtype exclude_modules freeze_language_model"
-        " freeze_vision_model freeze_vision_projection lora_A_init_method lora_B_init_method merge type",
+        "a2a_experimental dropout_position dtype exclude_modules lora_A_init_method lora_B_init_method merge",
         "A begins uniform and B at 0; the rest of the model does not train",
+    ),
+    *(
+        only(
+            f"{MODEL}.lora.{name}", True, (True,), "with adapters nothing else trains", NOTHING_ELSE
+        )
+        for name in ("freeze_language_model", "freeze_vision_model", "freeze_vision_projection")
+    ),
+    only(
+        f"{MODEL}.lora.adapter_path",
+        None,
+        (None,),
+        "not set",
+        "adapters begin anew here; merge these into the model, or give null",
+    ),
+    only(
+        f"{MODEL}.lora.type",
+        "lora",
+        ("lora", "vlm_lora", "canonical_lora"),
+        "adapters are a product of two matrices",
+        "adapters are a product of two matrices here; give lora",
     ),
     only(f"{MODEL}.lora.dropout", 0.0, (0, 0.0), "none", "adapters have no dropout here; give 0"),
     # The rest of the trainer.
@@ -935,7 +991,7 @@ ROWS: tuple[Row, ...] = (
     own("trainer.log_val_generations", "validation.logged", 0, LOGGED_TEXT, logged),
     ignored("trainer.validation_data_dir", "samples/ holds all answers to held-out prompts"),
     ignored("trainer.rollout_data_dir", "`trimaran samples` and the ledger have every group"),
-    ignored("trainer.critic_warmup", NO_CRITIC, 0),
+    only("trainer.critic_warmup", 0, (0, 1), NO_CRITIC, NO_WARMUP),
     ignored("trainer.balance_batch", "micro-batches are always balanced over the ranks", True),
     only(
         "trainer.v1.trainer_mode",

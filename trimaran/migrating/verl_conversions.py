@@ -54,6 +54,8 @@ FOLDERS = {
 }
 """The same by the folder or file into which verl's preparation writes."""
 
+TO_THE_END = "a rate that falls has its least value at run.steps"
+
 
 def _is_megatron(theirs: Theirs) -> bool:
     return theirs[f"{ACTOR}.strategy"] == "megatron" or any(
@@ -425,6 +427,24 @@ def warmup(value: Any, theirs: Theirs) -> Outcome:
             float(theirs[f"{ACTOR}.optim.lr_warmup_steps_ratio"] or 0) * (num_steps(theirs) or 0)
         )
     return Outcome("mapped", "", {"trainer.warmup_steps": number})
+
+
+def _falls(theirs: Theirs) -> bool:
+    """Whether the rate changes behind the warm-up."""
+    names = ("lr_scheduler_type", "lr_decay_style", "warmup_style")
+    return any(theirs[f"{ACTOR}.optim.{name}"] not in (None, "constant") for name in names)
+
+
+def decay_steps(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or not _falls(theirs) or int(value) == num_steps(theirs):
+        return Outcome("ignored", TO_THE_END)
+    return Outcome("refused", f"{TO_THE_END}; give null, or a run of as many steps")
+
+
+def cycles(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or not _falls(theirs) or float(value) == 0.5:
+        return Outcome("ignored", "cosine falls once, from the greatest rate to the least")
+    return Outcome("refused", "the rate falls once, from the greatest to the least: give 0.5")
 
 
 def least_rate(value: Any, theirs: Theirs) -> Outcome:

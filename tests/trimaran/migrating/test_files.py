@@ -79,6 +79,51 @@ def test_words_go_before_the_file_as_in_hydra(tmp_path: Path) -> None:
     assert (values["data.prompt.a"], values["data.prompt.b.c"]) == (1, 0.002)
 
 
+def test_a_section_is_laid_over_the_one_that_is_there(tmp_path: Path) -> None:
+    values = given(
+        tmp_path,
+        "actor_rollout_ref.rollout={n:8,val_kwargs:{n:4,stop:'a,b:c'}}",
+        "actor_rollout_ref.rollout.val_kwargs={temperature: 0.3}",
+        "+data={files:[gs://a/b,c],seed:1}",
+        "trainer.project_name={a:1}",
+    )
+    below = {key.rpartition("rollout.")[2]: value for key, value in values.items()}
+    assert (below["n"], below["response_length"]) == (8, 2048)
+    assert (below["val_kwargs.n"], below["val_kwargs.stop"]) == (4, "a,b:c")
+    assert below["val_kwargs.temperature"] == 0.3
+    assert (values["data.files"], values["data.seed"]) == (["gs://a/b", "c"], 1)
+    assert values["data.max_response_length"] == 2048
+    assert values["trainer.project_name.a"] == 1
+    assert "trainer.project_name" not in values
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        (
+            "~trainer.projct_name",
+            "trainer.projct_name is not given, so nothing would be taken away; did you mean"
+            " ~trainer.project_name?",
+        ),
+        ("~data.shuffle", "data.shuffle is not given, so nothing would be taken away"),
+        ("~actor_rollout_ref.rollout.n=6", "actor_rollout_ref.rollout.n is 5; "),
+    ],
+)
+def test_a_word_that_takes_nothing_away_is_refused(tmp_path: Path, word: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        given(tmp_path, word)
+    assert told in str(caught.value)
+    assert "actor_rollout_ref.rollout.n" not in given(tmp_path, "~actor_rollout_ref.rollout.n=5")
+
+
+def test_a_script_may_take_away_what_is_a_default(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("python3 -m verl.trainer.main_ppo ~data.sampler data.seed=3\n")
+    assert dict(read_given(script, []).values) == {"data.seed": 3}
+    with pytest.raises(InputError, match="'~data.sampler': data.sampler is not given"):
+        read_given(script, ["~data.sampler"])
+
+
 def test_a_script_of_easyr1_brings_its_file_along(tmp_path: Path) -> None:
     (tmp_path / "examples").mkdir()
     (tmp_path / "examples" / "config.yaml").write_text("worker: {rollout: {n: 5, top_p: 1.0}}\n")

@@ -439,6 +439,36 @@ def test_verls_r3_is_the_routers_replay(section: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "same", "other"),
+    [
+        ("actor_rollout_ref.actor.optim.lr_decay_steps", None, 7),
+        ("actor_rollout_ref.actor.optim.num_cycles", 0.5, 1.5),
+        ("actor_rollout_ref.actor.optim.lr_warmup_init", 0.0, 1e-7),
+        ("actor_rollout_ref.actor.optim.weight_decay_incr_style", "constant", "linear"),
+        ("actor_rollout_ref.actor.optim.optimizer_impl", "torch.optim", "bitsandbytes.optim"),
+        ("actor_rollout_ref.model.lora.freeze_vision_model", True, False),
+        ("actor_rollout_ref.model.lora.adapter_path", None, "adapter"),
+        ("actor_rollout_ref.model.lora.type", "canonical_lora", "dora"),
+        ("trainer.critic_warmup", 1, 20),
+    ],
+)
+def test_what_would_train_otherwise_is_refused(key: str, same: Any, other: Any) -> None:
+    schedule = {"actor_rollout_ref__actor__optim__lr_scheduler_type": "cosine"}
+    word = key.replace(".", "__")
+    assert key in converted("verl", **schedule, **{word: same}).having("ignored")
+    assert key in converted("verl", **schedule, **{word: other}).having("refused")
+
+
+def test_how_a_rate_falls_does_not_matter_where_it_holds() -> None:
+    optim = "actor_rollout_ref__actor__optim__"
+    keys: dict[str, Any] = {f"{optim}lr_decay_steps": 7, f"{optim}num_cycles": 1.5}
+    assert not [key for key in converted("verl", **keys).having("refused") if "optim" in key]
+    keys = {f"{optim}lr_decay_steps": 7, f"{optim}lr_decay_style": "linear"}
+    keys["trainer__total_training_steps"] = 7
+    assert not [key for key in converted("verl", **keys).having("refused") if "optim" in key]
+
+
+@pytest.mark.parametrize(
     ("name", "key", "where"),
     [
         ("verl", "actor_rollout_ref.actor.use_kl_loss", "actor_rollout_ref.actor.use_kl_loss"),
