@@ -241,6 +241,25 @@ def test_a_model_with_a_layer_that_derives_from_weights_is_not_written_to() -> N
         targets_of(model)
 
 
+def test_a_model_with_attention_sinks_is_not_written_to() -> None:
+    """vLLM's FlashInfer keeps a copy of them in float32, and makes it anew after each load of its own."""
+    model = model_of()
+    kind = type("Attention", (Module,), {"process_weights_after_loading": lambda *_: None})
+    attention: Any = kind()
+    attention.impl = SimpleNamespace(sinks=torch.zeros(2))
+    model.add_module("attention", attention)
+    with pytest.raises(InternalError, match="attention: a Attention may keep a copy of its"):
+        targets_of(model)
+
+
+@pytest.mark.parametrize("value", [None, "absent"])
+def test_a_tensor_that_the_layer_does_not_have_is_vllms_to_pass_over(value: Any) -> None:
+    """Such as the frequencies of a rotary embedding, or a bias that is not used."""
+    model = model_of(**({} if value else {"bias": None}))
+    with pytest.raises(InternalError, match=r"norm.bias: norm has no bias"):
+        targets_of(model).find(replace(NORM, name="norm.bias"))
+
+
 def test_scales_of_keys_and_values_are_not_derived_from_weights() -> None:
     model = model_of()
     kind = type("Attention", (Module,), {"process_weights_after_loading": lambda *_: None})

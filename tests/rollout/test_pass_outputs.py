@@ -61,7 +61,7 @@ class FakeWorkers:
 
     @asynccontextmanager
     async def prepared_writes(
-        self, path: str, description: dict[str, Any], has_loaded: bool
+        self, path: str, description: dict[str, Any], may_write: bool
     ) -> AsyncIterator[bool]:
         yield False
 
@@ -82,7 +82,7 @@ def test_every_token_made_before_the_pause_bears_the_old_versions_name() -> None
         stream = VllmStream(REQUEST, {0: 0}, OLD)
         engine._streams.add(stream)
         counting = asyncio.create_task(engine.llm.handle())
-        shadow = SimpleNamespace(path="", description=dict)
+        shadow = SimpleNamespace(path="", manifest=None, description=dict)
         async with asyncio.timeout(30):
             await engine.load_weights(shadow, NEW)
         counting.cancel()

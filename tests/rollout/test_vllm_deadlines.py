@@ -21,12 +21,16 @@ from services.rollout.vllm.workers import VllmWorkers
 from trimaran.config import parse_config
 from trimaran.device import Device
 from trimaran.errors import BehindError, DeadlineError, TransferError, UnavailableError
-from trimaran.types import Sampling, VersionId
+from trimaran.types import Manifest, Sampling, TensorInfo, VersionId
 
 OLD, NEW = VersionId(0, 1), VersionId(0, 2)
 REQUEST = GenerationRequest(1, (5, 6), Sampling(1.0, 8, 1, 0), {0: ()})
-SHADOW = SimpleNamespace(path="/nowhere", description=lambda: {"changes": None})
-PATCHED = SimpleNamespace(path="/nowhere", description=lambda: {"changes": {"path": "/there"}})
+TENSOR = TensorInfo("a", "F32", (4,), 0, (2,), ("one", "two"))
+MANIFEST = Manifest("xxh3-128", (TENSOR,), "root")
+SHADOW = SimpleNamespace(path="/nowhere", manifest=MANIFEST, description=lambda: {"changes": None})
+PATCHED = SimpleNamespace(
+    path="/nowhere", manifest=MANIFEST, description=lambda: {"changes": {"path": "/there"}}
+)
 
 
 class Llm:
@@ -136,10 +140,75 @@ def test_changes_alone_are_prepared_before_the_pause_and_written_in_it(engine, l
     assert llm.events == CHANGES
 
 
-def test_a_whole_version_is_prepared_before_the_pause_and_written_in_it(engine, llm, writes):
+@pytest.fixture
+def plain(engine, monkeypatch):
+    """Its parameters are plain; it reads back whatever was put in here, and has loaded NEW itself."""
+    digests = {0: "one", 1: "two"}
+
+    async def read_back(manifest, ranges):
+        return {number: digests[number] for first, end in ranges for number in range(first, end)}
+
     engine._workers._refused.clear()
+    monkeypatch.setattr(engine._workers, "read_back", read_back)
+    asyncio.run(engine.load_weights(SHADOW, NEW))
+    engine.llm.events.clear()
+    return digests
+
+
+def test_a_whole_version_is_prepared_before_the_pause_and_written_in_it(engine, llm, writes, plain):
+    asyncio.run(engine.read_back(MANIFEST, ((0, 2),)))
     asyncio.run(engine.load_weights(SHADOW, NEW))
     assert llm.events == CHANGES
+
+
+def test_vllm_loads_whole_versions_until_all_that_it_loaded_was_read_back(
+    engine, llm, writes, plain
+):
+    """A joiner's read-back goes on across versions. What our own table has put somewhere it finds there."""
+    for blocks in ((0, 1),), ((1, 2),):
+        asyncio.run(engine.load_weights(SHADOW, NEW))
+        asyncio.run(engine.read_back(MANIFEST, blocks))
+    asyncio.run(engine.load_weights(SHADOW, NEW))
+    assert llm.events == [*LOAD, *LOAD, *CHANGES]
+
+
+def test_other_tensors_have_to_be_read_back_before_they_are_written(engine, llm, writes, plain):
+    asyncio.run(engine.read_back(MANIFEST, ((0, 2),)))
+    other = replace(MANIFEST, tensors=(TENSOR, replace(TENSOR, name="b")))
+    shadow = SimpleNamespace(**{**vars(SHADOW), "manifest": other})
+    asyncio.run(engine.load_weights(shadow, NEW))
+    assert llm.events == LOAD
+
+
+def test_vllm_loads_the_next_version_after_a_wrong_block(engine, llm, writes, plain):
+    asyncio.run(engine.read_back(MANIFEST, ((0, 2),)))
+    asyncio.run(engine.load_weights(SHADOW, NEW))
+    plain[0] = "wrong"
+    asyncio.run(engine.read_back(MANIFEST, ((0, 1),)))
+    plain[0] = "one"
+    llm.events.clear()
+    # What is read before that load was written by our own table.
+    asyncio.run(engine.read_back(MANIFEST, ((0, 2),)))
+    asyncio.run(engine.load_weights(SHADOW, NEW))
+    assert llm.events == LOAD
+    asyncio.run(engine.read_back(MANIFEST, ((0, 2),)))
+    asyncio.run(engine.load_weights(SHADOW, NEW))
+    assert llm.events == [*LOAD, *CHANGES]
+
+
+def test_what_is_read_while_another_version_is_loaded_shows_nothing(
+    engine, llm, writes, plain, monkeypatch
+):
+    read = engine._workers.read_back
+
+    async def load_meanwhile(manifest, ranges):
+        await engine.load_weights(SHADOW, VersionId(0, 3))
+        return await read(manifest, ranges)
+
+    monkeypatch.setattr(engine._workers, "read_back", load_meanwhile)
+    asyncio.run(engine.read_back(MANIFEST, ((0, 2),)))
+    asyncio.run(engine.load_weights(SHADOW, NEW))
+    assert llm.events == [*LOAD, *LOAD]
 
 
 def test_vllm_loads_the_first_version_itself(engine, llm, writes):
@@ -149,8 +218,8 @@ def test_vllm_loads_the_first_version_itself(engine, llm, writes):
     assert llm.events == LOAD
 
 
-def test_workers_that_cannot_write_a_whole_version_are_asked_once(engine, llm, writes):
-    engine._workers._refused.clear()
+def test_workers_that_cannot_write_a_whole_version_are_asked_once(engine, llm, writes, plain):
+    asyncio.run(engine.read_back(MANIFEST, ((0, 2),)))
     llm.answers["begin_writes"] = "it is packed"
     for version in (NEW, VersionId(0, 3)):
         asyncio.run(engine.load_weights(SHADOW, version))

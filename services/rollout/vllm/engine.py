@@ -40,6 +40,7 @@ from services.rollout.vllm.settings import (
     is_eager,
     set_environment,
 )
+from services.rollout.vllm.shown import Shown
 from services.rollout.vllm.stream import VllmStream, merge
 from services.rollout.vllm.told_experts import keep_experts_of_merged_outputs, told_experts
 from services.rollout.vllm.workers import VllmWorkers
@@ -90,6 +91,7 @@ class VllmEngine:
         self._streams: set[VllmStream] = set()
         self._numbers = itertools.count()
         self._live: VersionId | None = None
+        self._shown = Shown()
         self._is_asleep = False
         # Submitting and pausing exclude each other, so that an update knows every sample. Whoever needs
         # the workers' turn too takes that first: requests come in until the engine is paused.
@@ -360,13 +362,19 @@ class VllmEngine:
 
     async def _load(self, shadow: Shadow, version: VersionId) -> float:
         description = shadow.description()
-        # Without a live version vLLM itself loads: the first one, and after a failure or a sleep, when
-        # nobody knows what would be written over.
-        writes = self._workers.prepared_writes(shadow.path, description, self._live is not None)
+        may_write = self._may_write(shadow.manifest, description)
+        writes = self._workers.prepared_writes(shadow.path, description, may_write)
         async with writes as are_prepared, self._lock:
             started = await self._pause()
             await self._replace(shadow.path, description, version, are_prepared)
             return time.monotonic() - started
+
+    def _may_write(self, manifest: Manifest, description: dict[str, Any]) -> bool:
+        """Into parameters, where vLLM itself would load."""
+        # The first version, and after a failure or a sleep: nobody knows what would be written over.
+        if self._live is None:
+            return False
+        return bool(description["changes"]) or self._shown.has_all(manifest)
 
     async def _replace(
         self, path: str, description: dict[str, Any], version: VersionId, are_prepared: bool
@@ -377,6 +385,8 @@ class VllmEngine:
             await self._workers.make_writes()
         else:
             await self._workers.load(path, description)
+        if not (are_prepared and description["changes"]):
+            self._shown.note_load(by_vllm=not are_prepared)
         # After the load, which needs room of its own for a moment.
         await self._wake("kv_cache")
         self._is_asleep = False
@@ -415,7 +425,11 @@ class VllmEngine:
             await self._workers.restore_cache()
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
-        return await self._workers.read_back(manifest, ranges)
+        live = self._live
+        digests = await self._workers.read_back(manifest, ranges)
+        if live == self._live:
+            self._shown.note_reading(manifest, digests)
+        return digests
 
     async def _pause(self) -> float:
         """vLLM's `pause_generation(mode="keep")` without the 20 ms that it sleeps in the end, lest

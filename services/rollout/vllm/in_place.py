@@ -32,7 +32,7 @@ from trimaran.types import TensorInfo
 
 ATTENTION = ("Attention", "MMEncoderAttention")
 """vLLM's layers without weights of their own: after a load they renew the scales of their keys and
-values. Others, such as MLA's, keep products of a projection's weight."""
+values, and some a copy of attention sinks. Others, such as MLA's, keep products of a projection's weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +165,21 @@ class Targets:
             kind = type(module).__name__
             if hasattr(module, "process_weights_after_loading") and kind not in ATTENTION:
                 raise InternalError(f"{path}: a {kind} may keep what it derived from weights")
+            if getattr(getattr(module, "impl", None), "sinks", None) is not None:
+                raise InternalError(f"{path}: a {kind} may keep a copy of its attention sinks")
 
     def find(self, tensor: TensorInfo) -> Target:
         """Raises InternalError saying why single elements of it cannot be replaced."""
         place = self._finder.find(tensor.name)
         if why := _why_not_plain(place):
             raise InternalError(f"{tensor.name}: lies in {place.path}, {why}")
+        whole = getattr(place.module, place.parameter, None)
+        if not isinstance(whole, torch.Tensor):
+            raise InternalError(f"{tensor.name}: {place.path} has no {place.parameter}")
         held = locate(place, tensor)
         start, stop = span(tensor, held)
         shape = list(tensor.shape)
-        part = getattr(place.module, place.parameter).detach()
+        part = whole.detach()
         if shape and part.ndim == len(shape):
             shape[tensor.axis] = stop - start
             here = slice(held.offset, held.offset + held.stop - held.start)

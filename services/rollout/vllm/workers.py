@@ -65,16 +65,16 @@ class VllmWorkers:
 
     @asynccontextmanager
     async def prepared_writes(
-        self, path: str, description: dict[str, Any], has_loaded: bool
+        self, path: str, description: dict[str, Any], may_write: bool
     ) -> AsyncIterator[bool]:
         """Whether every worker can write the version into its parameters, or what changed of it, and is
         ready to. Nothing of the model is touched: the engine goes on generating, between slices. Hold
-        `turn`. `has_loaded`: vLLM itself has loaded a version; before that, nothing is written.
+        `turn`. Without `may_write` they are not asked.
 
         No worker keeps what it has prepared: where it is not written, it is dropped.
         """
         try:
-            yield has_loaded and await self._prepare_writes(path, description)
+            yield may_write and await self._prepare_writes(path, description)
         finally:
             if self._are_writes_held:
                 await self._give_up_writes()

@@ -1,0 +1,51 @@
+"""Which blocks were right as vLLM's own loader had put them into its parameters.
+
+A load that writes into parameters looks up where a tensor lies in the same table as a read-back
+(`modules`). So a read-back of what was written that way is right even where the table is wrong: only a
+read-back of what vLLM itself has loaded shows that the table is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from services.weight_sync.data.manifest import Block, list_blocks
+from trimaran.types import Manifest
+
+Key = tuple[str, int, int]
+"""A block's tensor, and where it begins and ends there."""
+
+
+class Shown:
+    """Example:
+
+    shown = Shown()
+    shown.note_load(by_vllm=True)
+    shown.note_reading(manifest, digests)  # of every block
+    shown.has_all(manifest)  # True, where all were right
+    """
+
+    def __init__(self) -> None:
+        self._right: set[Key] = set()
+        self._by_vllm = False
+        """The last whole version was loaded so."""
+
+    def note_load(self, by_vllm: bool) -> None:
+        """Of a whole version."""
+        self._by_vllm = by_vllm
+
+    def note_reading(self, manifest: Manifest, digests: Mapping[int, str]) -> None:
+        """By block number of the manifest. After one that is wrong all of them have to be shown again."""
+        blocks = [block for block in list_blocks(manifest.tensors) if block.number in digests]
+        if any(digests[b.number] != b.tensor.digests[b.index] for b in blocks):
+            self._right.clear()
+            self._by_vllm = False  # before the next load nothing more is shown
+        elif self._by_vllm:
+            self._right.update(map(_key, blocks))
+
+    def has_all(self, manifest: Manifest) -> bool:
+        return self._right.issuperset(map(_key, list_blocks(manifest.tensors)))
+
+
+def _key(block: Block) -> Key:
+    return block.tensor.name, block.start, block.stop
