@@ -383,6 +383,16 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "what our own table has written shows nothing of where vLLM's loader puts it",
+        "services/rollout/vllm/shown.py",
+        "        elif self._by_vllm:\n",
+        "        else:\n",
+        (
+            "tests/rollout/test_vllm_deadlines.py"
+            "::test_vllm_loads_the_next_version_after_a_wrong_block",
+        ),
+    ),
+    Mutation(
         "no parameter is left without a value where vLLM's own loader is not asked",
         "services/rollout/vllm/in_place.py",
         "if size > 0):\n",
