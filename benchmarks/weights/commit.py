@@ -156,7 +156,7 @@ async def _measure_after_delta(model: Path) -> tuple[list[Row], str]:
             patched.path, patched.description(), True
         ) as are_prepared:
             assert are_prepared
-        for shadow in (patched, whole):
+        for shadow in (whole, patched, whole):
             await engine.load_weights(shadow, VersionId(0, 1))
             await _read_back(engine, shadow, ((0, shadow.manifest.num_blocks),))
 

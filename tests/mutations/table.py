@@ -375,8 +375,8 @@ MUTATIONS = (
     Mutation(
         "after a load that failed everything is loaded",
         "services/rollout/vllm/engine.py",
-        "        if self._live is None:\n            return False\n        return bool(",
-        "        return bool(",
+        "self._live is not None and self._shown",
+        "self._shown",
         (
             "tests/rollout/test_vllm_deadlines.py"
             "::test_after_changes_that_were_written_by_half_everything_is_loaded",

@@ -234,6 +234,7 @@ class Checks:
         found: dict[str, Any] = {"last": last.info.name}
         for name, shadow in (("good", good), ("bad", bad)):
             await self.load(first)
+            assert not await self.wrong(first.manifest)
             before = len(self.by_vllm)
             await self.load(shadow)
             by_vllm = len(self.by_vllm) - before

@@ -34,13 +34,14 @@ ENGINES = {
     "qwen2.5-vl, one rank": ("qwen2_5_vl", False, "float32", 1, 2, "auto"),
     "qwen2.5-vl with the names of newer folders": ("qwen2_5_vl", False, "float32", 1, 2, "auto"),
     "qwen3-vl, tied, two ranks with a tower each": ("qwen3_vl", True, "bfloat16", 2, 2, "auto"),
+    "qwen3-vl, tied, with plain parameters": ("qwen3_vl", True, "bfloat16", 1, 2, PLAIN_WORKER),
     "qwen3-vl with stacked experts": ("qwen3_vl_moe", False, "float32", 1, 2, "auto"),
     "qwen3, experts on two ranks": ("qwen3_moe", True, "float32", 2, 2, "auto"),
 }
 
 
 def is_thorough(name):
-    return "stacked" in name or "newer folders" in name
+    return "stacked" in name or "newer folders" in name or "tied, with plain" in name
 
 
 @pytest.fixture(

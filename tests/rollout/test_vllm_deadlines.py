@@ -16,6 +16,7 @@ from services.rollout.vllm import engine as vllm_engine
 from services.rollout.vllm import workers as vllm_workers
 from services.rollout.vllm.engine import VllmEngine
 from services.rollout.vllm.plugin import BACKEND
+from services.rollout.vllm.shown import Shown
 from services.rollout.vllm.stream import VllmStream
 from services.rollout.vllm.workers import VllmWorkers
 from trimaran.config import parse_config
@@ -82,7 +83,7 @@ def llm():
 
 @pytest.fixture
 def engine(llm, monkeypatch):
-    """One that holds OLD, with a request under way. Its layers are packed."""
+    """One that holds OLD, all read back, with a request under way. Its layers are packed."""
     config = parse_config(
         {
             "model": {"path": "unused"},
@@ -94,6 +95,8 @@ def engine(llm, monkeypatch):
     engine = VllmEngine(config, Device("cpu", "gloo"), submit_timeout=0.05)
     engine.llm, engine._workers, engine._live = llm, VllmWorkers(llm, BACKEND), OLD
     engine._workers._refused.add(vllm_workers.WHOLE)
+    engine._shown.note_load(by_vllm=True)
+    engine._shown.note_reading(MANIFEST, {0: "one", 1: "two"})
     inputs: Any = ModuleType("vllm.inputs")
     inputs.TokensPrompt = dict
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
@@ -142,13 +145,15 @@ def test_changes_alone_are_prepared_before_the_pause_and_written_in_it(engine, l
 
 @pytest.fixture
 def plain(engine, monkeypatch):
-    """Its parameters are plain; it reads back whatever was put in here, and has loaded NEW itself."""
+    """Its parameters are plain; it reads back whatever is put in here, and has read nothing yet of NEW,
+    which vLLM has loaded."""
     digests = {0: "one", 1: "two"}
 
     async def read_back(manifest, ranges):
         return {number: digests[number] for first, end in ranges for number in range(first, end)}
 
     engine._workers._refused.clear()
+    engine._shown = Shown()
     monkeypatch.setattr(engine._workers, "read_back", read_back)
     asyncio.run(engine.load_weights(SHADOW, NEW))
     engine.llm.events.clear()
@@ -161,14 +166,15 @@ def test_a_whole_version_is_prepared_before_the_pause_and_written_in_it(engine, 
     assert llm.events == CHANGES
 
 
-def test_vllm_loads_whole_versions_until_all_that_it_loaded_was_read_back(
-    engine, llm, writes, plain
+@pytest.mark.parametrize("shadow", [SHADOW, PATCHED], ids=["whole", "changes"])
+def test_vllm_itself_loads_until_all_that_it_loaded_was_read_back(
+    engine, llm, writes, plain, shadow
 ):
     """A joiner's read-back goes on across versions. What our own table has put somewhere it finds there."""
     for blocks in ((0, 1),), ((1, 2),):
-        asyncio.run(engine.load_weights(SHADOW, NEW))
+        asyncio.run(engine.load_weights(shadow, NEW))
         asyncio.run(engine.read_back(MANIFEST, blocks))
-    asyncio.run(engine.load_weights(SHADOW, NEW))
+    asyncio.run(engine.load_weights(shadow, NEW))
     assert llm.events == [*LOAD, *LOAD, *CHANGES]
 
 

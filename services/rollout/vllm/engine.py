@@ -362,19 +362,13 @@ class VllmEngine:
 
     async def _load(self, shadow: Shadow, version: VersionId) -> float:
         description = shadow.description()
-        may_write = self._may_write(shadow.manifest, description)
+        # Without a live version nobody knows what would be written over: after a failure, or a sleep.
+        may_write = self._live is not None and self._shown.has_all(shadow.manifest)
         writes = self._workers.prepared_writes(shadow.path, description, may_write)
         async with writes as are_prepared, self._lock:
             started = await self._pause()
             await self._replace(shadow.path, description, version, are_prepared)
             return time.monotonic() - started
-
-    def _may_write(self, manifest: Manifest, description: dict[str, Any]) -> bool:
-        """Into parameters, where vLLM itself would load."""
-        # The first version, and after a failure or a sleep: nobody knows what would be written over.
-        if self._live is None:
-            return False
-        return bool(description["changes"]) or self._shown.has_all(manifest)
 
     async def _replace(
         self, path: str, description: dict[str, Any], version: VersionId, are_prepared: bool
@@ -385,8 +379,7 @@ class VllmEngine:
             await self._workers.make_writes()
         else:
             await self._workers.load(path, description)
-        if not (are_prepared and description["changes"]):
-            self._shown.note_load(by_vllm=not are_prepared)
+        self._shown.note_load(by_vllm=not are_prepared)
         # After the load, which needs room of its own for a moment.
         await self._wake("kv_cache")
         self._is_asleep = False

@@ -28,10 +28,9 @@ class Shown:
     def __init__(self) -> None:
         self._right: set[Key] = set()
         self._by_vllm = False
-        """The last whole version was loaded so."""
+        """The last version was loaded so."""
 
     def note_load(self, by_vllm: bool) -> None:
-        """Of a whole version."""
         self._by_vllm = by_vllm
 
     def note_reading(self, manifest: Manifest, digests: Mapping[int, str]) -> None:
