@@ -55,7 +55,7 @@ PLANTS = {
         "corrupt",
         (
             Change(
-                "services.weight_sync.control.proving",
+                "services.weight_sync.control.windows",
                 "if digest != expected[number]:",
                 "if False:",
             ),
