@@ -171,17 +171,22 @@ def test_a_version_that_lacks_something_is_not_written(lacks: str) -> None:
         worker.make_writes()
 
 
-def test_the_padding_of_a_vocabulary_needs_no_values() -> None:
-    from vllm.model_executor.layers.vocab_parallel_embedding import (
-        UnquantizedEmbeddingMethod,
-        VocabParallelEmbedding,
-    )
+def vocabulary_of(kind: Any, num_rows: int) -> Any:
+    """A layer of three tokens, without vLLM's distributed state."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 
-    embedding: Any = VocabParallelEmbedding.__new__(VocabParallelEmbedding)
-    Module.__init__(embedding)
-    embedding.weight = Parameter(torch.zeros(64, 4), requires_grad=False)
-    embedding.embedding_dim, embedding.quant_method = 4, UnquantizedEmbeddingMethod()
-    embedding.shard_indices = SimpleNamespace(org_vocab_start_index=0, org_vocab_end_index=3)
+    layer: Any = kind.__new__(kind)
+    Module.__init__(layer)
+    layer.weight = Parameter(torch.zeros(num_rows, 4), requires_grad=False)
+    layer.embedding_dim, layer.quant_method = 4, UnquantizedEmbeddingMethod()
+    layer.shard_indices = SimpleNamespace(org_vocab_start_index=0, org_vocab_end_index=3)
+    return layer
+
+
+def test_the_padding_of_a_vocabulary_needs_no_values() -> None:
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    embedding = vocabulary_of(VocabParallelEmbedding, num_rows=64)
     model = Module()
     model.add_module("embed", embedding)
     info = TensorInfo("embed.weight", "F32", (3, 4), 0, (), ("a" * 32,))
@@ -195,17 +200,10 @@ def test_the_padding_of_a_vocabulary_needs_no_values() -> None:
 
 
 def test_an_output_layer_is_packed_again_by_every_load() -> None:
-    from vllm.model_executor.layers.vocab_parallel_embedding import (
-        ParallelLMHead,
-        UnquantizedEmbeddingMethod,
-    )
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-    head: Any = ParallelLMHead.__new__(ParallelLMHead)
-    Module.__init__(head)
-    head.weight = Parameter(torch.zeros(3, 4), requires_grad=False)
-    head.quant_method = UnquantizedEmbeddingMethod()
+    head = vocabulary_of(ParallelLMHead, num_rows=3)
     head.cpu_linear = lambda *_: None
-    head.shard_indices = SimpleNamespace(org_vocab_start_index=0, org_vocab_end_index=3)
     model = Module()
     model.add_module("norm", head)
     assert targets_of(model).find(NORM).part.data_ptr() == head.weight.data_ptr()

@@ -96,7 +96,7 @@ def engine(llm, monkeypatch):
     engine.llm, engine._workers, engine._live = llm, VllmWorkers(llm, BACKEND), OLD
     engine._workers._refused.add(vllm_workers.WHOLE)
     engine._shown.note_load(by_vllm=True)
-    engine._shown.note_reading(MANIFEST, {0: "one", 1: "two"})
+    engine._shown.note_reading(MANIFEST, {0: "one", 1: "two"}, engine._shown.num_loads)
     inputs: Any = ModuleType("vllm.inputs")
     inputs.TokensPrompt = dict
     monkeypatch.setitem(sys.modules, "vllm", ModuleType("vllm"))
@@ -202,13 +202,15 @@ def test_vllm_loads_the_next_version_after_a_wrong_block(engine, llm, writes, pl
     assert llm.events == [*LOAD, *CHANGES]
 
 
-def test_what_is_read_while_another_version_is_loaded_shows_nothing(
+def test_what_is_read_while_a_version_is_loaded_shows_nothing(
     engine, llm, writes, plain, monkeypatch
 ):
     read = engine._workers.read_back
 
     async def load_meanwhile(manifest, ranges):
-        await engine.load_weights(SHADOW, VersionId(0, 3))
+        await engine.load_weights(
+            SHADOW, NEW
+        )  # the same once more, as a replica that is mended does
         return await read(manifest, ranges)
 
     monkeypatch.setattr(engine._workers, "read_back", load_meanwhile)

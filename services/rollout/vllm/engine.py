@@ -366,6 +366,7 @@ class VllmEngine:
         may_write = self._live is not None and self._shown.has_all(shadow.manifest)
         writes = self._workers.prepared_writes(shadow.path, description, may_write)
         async with writes as are_prepared, self._lock:
+            self._shown.note_load(by_vllm=not are_prepared)
             started = await self._pause()
             await self._replace(shadow.path, description, version, are_prepared)
             return time.monotonic() - started
@@ -379,7 +380,6 @@ class VllmEngine:
             await self._workers.make_writes()
         else:
             await self._workers.load(path, description)
-        self._shown.note_load(by_vllm=not are_prepared)
         # After the load, which needs room of its own for a moment.
         await self._wake("kv_cache")
         self._is_asleep = False
@@ -418,10 +418,9 @@ class VllmEngine:
             await self._workers.restore_cache()
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
-        live = self._live
+        num_loads = self._shown.num_loads
         digests = await self._workers.read_back(manifest, ranges)
-        if live == self._live:
-            self._shown.note_reading(manifest, digests)
+        self._shown.note_reading(manifest, digests, num_loads)
         return digests
 
     async def _pause(self) -> float:

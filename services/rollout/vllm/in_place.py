@@ -3,7 +3,7 @@
 A layer is loaded by vLLM's own code, which may pack, transpose or quantise what it is given, or keep
 something that it has derived from it. Only where its type says that it does nothing of the kind is
 written into the parameter: the elements that changed, or all of them, block by block out of the shadow,
-with nothing put together or copied in between. For any other vLLM's own code is asked.
+with nothing put together on the host. For any other vLLM's own code is asked.
 
 Everything that can be looked up or copied before is done while the engine generates, so that the
 pause holds the writes alone.

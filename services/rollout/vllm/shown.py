@@ -21,20 +21,27 @@ class Shown:
 
     shown = Shown()
     shown.note_load(by_vllm=True)
-    shown.note_reading(manifest, digests)  # of every block
+    shown.note_reading(manifest, digests, shown.num_loads)  # of every block
     shown.has_all(manifest)  # True, where all were right
     """
 
     def __init__(self) -> None:
         self._right: set[Key] = set()
+        self.num_loads = 0
+        """That have begun."""
         self._by_vllm = False
-        """The last version was loaded so."""
+        """The last one."""
 
     def note_load(self, by_vllm: bool) -> None:
+        """As it begins: what it does not finish is not what the one before it had put there."""
         self._by_vllm = by_vllm
+        self.num_loads += 1
 
-    def note_reading(self, manifest: Manifest, digests: Mapping[int, str]) -> None:
-        """By block number of the manifest. After one that is wrong all of them have to be shown again."""
+    def note_reading(self, manifest: Manifest, digests: Mapping[int, str], num_loads: int) -> None:
+        """By block number of the manifest, which may be a part of a version's. `num_loads`: when the reading
+        began; one that a load has crossed shows nothing. After a wrong block all have to be shown again."""
+        if num_loads != self.num_loads:
+            return
         blocks = [block for block in list_blocks(manifest.tensors) if block.number in digests]
         if any(digests[b.number] != b.tensor.digests[b.index] for b in blocks):
             self._right.clear()
