@@ -66,7 +66,10 @@ def test_who_takes_part_and_hangs_in_its_read_back_holds_up_one_publication(tmp_
                 await until(lambda: tried[-1] == step - 1)  # noqa: B023
                 await publish(coordinator, world, step)
         stages = [event.split()[2] for event in world.events if event.startswith("b stages")]
-        assert stages == ["0.1", "0.2", "0.4", "0.8"]
+        *before, last = stages
+        assert before == ["0.1", "0.2", "0.4"]
+        # Version 5 waited for the hanging one. It has overtaken it too where the pause after the fault was over.
+        assert last in ("0.7", "0.8")
 
     asyncio.run(scenario())
 
