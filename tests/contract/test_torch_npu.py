@@ -118,3 +118,13 @@ def test_the_library_knows_the_words_that_we_hand_it(installed: Stack) -> None:
         library = archive.read(NPU["library"])
     for word in NPU["words_of_the_library"]:
         assert word.encode() in library, word
+
+
+def test_elements_are_replaced_by_a_kernel_of_the_device(installed: Stack) -> None:
+    """Changes are written into parameters by `index_copy_`; what torch-npu lacks runs on the host."""
+    text = installed.text("services.rollout.vllm.in_place", "Write", "make")
+    assert text.endswith("self.flat.index_copy_(0, self.positions_P, self.values_P)")
+    (wheel,) = [file for file in STACKS[installed.version] if file.startswith("torch_npu")]
+    with zipfile.ZipFile(CACHE.place(wheel)) as archive:
+        listed = archive.read("torch_npu/csrc/aten/npu_native_functions_by_codegen.yaml").decode()
+    assert "func: index_copy_(Tensor(a!) self" in listed

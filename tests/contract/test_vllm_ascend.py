@@ -16,6 +16,7 @@ NPU = json.loads(FACTS.read_text(encoding="utf-8"))["npu"]
 SAMPLER = "vllm_ascend.sample.sampler"
 RUNNER = ("vllm_ascend.worker.model_runner_v1", "NPUModelRunner")
 LINEAR = "vllm_ascend.ops.linear"
+IN_PLACE = ("services.rollout.vllm.in_place",)
 IS_OLD = "0.23.0"
 
 
@@ -219,6 +220,39 @@ def test_dense_weights_stay_untransposed(stack: Stack) -> None:
         if isinstance(node, ast.If) and "_should_reshape_wo_a_to_3d" in ast.unparse(node.test):
             node.body = [ast.Pass()]
     assert "transpose" not in ast.unparse(after)
+
+
+def test_a_linear_layer_keeps_nothing_that_is_derived_from_its_weight(stack: Stack) -> None:
+    """But for NZ and what a layer asks for by a flag: so a version may be written into the weight itself
+    (services/rollout/vllm/in_place.py)."""
+    method = ast.literal_eval(stack.text(*IN_PLACE, "ASCEND_LINEAR").partition(" = ")[2])
+    assert method == (LINEAR, "AscendUnquantizedLinearMethod")
+    flag = ast.literal_eval(stack.text(*IN_PLACE, "FLOAT32_COPY").partition(" = ")[2])
+    after = stack.method(*method, "process_weights_after_loading")
+    for node in ast.walk(after):
+        if isinstance(node, ast.If) and flag in ast.unparse(node.test):
+            node.body = [ast.Pass()]
+    assigned = [n for n in ast.walk(after) if isinstance(n, ast.Assign)]
+    kept = {ast.unparse(t) for n in assigned for t in n.targets if not isinstance(t, ast.Name)}
+    assert kept == {"layer.weight.data"}
+    called = {ast.unparse(n.func) for n in ast.walk(after) if isinstance(n, ast.Call)}
+    named = {name.partition("(")[0] for name in called} - {"layer.weight.data.view"}
+    shapes = {"_should_keep_nd_for_310p_weight", "_should_keep_nd_for_compatibility_weight"}
+    assert named <= {"super", "getattr", "maybe_trans_nz", "_should_reshape_wo_a_to_3d"} | shapes
+    bases = stack.types.mro(stack.types.class_of(*method))
+    hooks = {c.name for c in bases if "process_weights_after_loading" in ast.unparse(c.node)}
+    assert hooks <= {
+        method[1],
+        "UnquantizedLinearMethod",
+        "QuantizeMethodBase",
+        "WeightSwitchMixin",
+    }
+
+
+def test_attention_of_a_vision_tower_renews_only_what_vllms_own_does(stack: Stack) -> None:
+    tower = stack.types.class_of("vllm_ascend.ops.mm_encoder_attention", "AscendMMEncoderAttention")
+    assert "MMEncoderAttention" in [base.name for base in stack.types.mro(tower)]
+    assert "process_weights_after_loading" not in ast.unparse(tower.node)
 
 
 def test_expert_weights_are_transposed_after_loading(stack: Stack) -> None:

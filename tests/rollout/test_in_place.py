@@ -209,18 +209,28 @@ def test_an_output_layer_is_packed_again_by_every_load() -> None:
     assert targets_of(model).find(NORM).part.data_ptr() == head.weight.data_ptr()
 
 
-def method_of(own: bool) -> Any:
+def method_of(module: str) -> Any:
+    """A subclass of vLLM's, as if `module` had it."""
     from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
-    kind = type("AscendUnquantizedLinearMethod", (UnquantizedLinearMethod,), {})
-    return object.__new__(kind if own else UnquantizedLinearMethod)
+    attributes = {"__module__": module}
+    return object.__new__(
+        type("AscendUnquantizedLinearMethod", (UnquantizedLinearMethod,), attributes)
+    )
+
+
+ASCEND = "vllm_ascend.ops.linear"
 
 
 @pytest.mark.parametrize(
     ("attributes", "why"),
     [
         (lambda: {"cpu_linear": lambda *_: None}, "packed for the host's processor"),
-        (lambda: {"quant_method": method_of(own=True)}, "AscendUnquantizedLinearMethod"),
+        (lambda: {"quant_method": method_of("elsewhere")}, "AscendUnquantizedLinearMethod"),
+        (
+            lambda: {"quant_method": method_of(ASCEND), "precast_fp32_weight": True},
+            "in float32, too",
+        ),
         (lambda: {"weight": Parameter(torch.zeros(4, 3).t(), False)}, "in another form"),
         (lambda: {"weight": Parameter(torch.zeros(3, 5), False)}, "in another form"),
         (lambda: {"weight": Parameter(torch.zeros(0), False)}, "in another form"),
@@ -229,6 +239,19 @@ def method_of(own: bool) -> Any:
 def test_a_layer_that_keeps_another_form_is_not_written_to(attributes: Any, why: str) -> None:
     with pytest.raises(InternalError, match=rf"norm.weight: .*{why}"):
         targets_of(model_of(**attributes())).find(NORM)
+
+
+def test_a_linear_layer_of_vllm_ascend_is_written_to() -> None:
+    """What its method does after a load is looked up in tests/contract/test_vllm_ascend.py."""
+    from vllm.model_executor.layers.linear import ReplicatedLinear
+
+    layer: Any = ReplicatedLinear.__new__(ReplicatedLinear)
+    Module.__init__(layer)
+    layer.weight = Parameter(torch.zeros(3, 4), requires_grad=False)
+    layer.quant_method = method_of(ASCEND)
+    model = Module()
+    model.add_module("norm", layer)
+    assert targets_of(model).find(NORM).part.data_ptr() == layer.weight.data_ptr()
 
 
 def test_a_model_with_a_layer_that_derives_from_weights_is_not_written_to() -> None:
@@ -258,8 +281,9 @@ def test_a_tensor_that_the_layer_does_not_have_is_vllms_to_pass_over(value: Any)
         targets_of(model).find(replace(NORM, name="norm.bias"))
 
 
-def test_scales_of_keys_and_values_are_not_derived_from_weights() -> None:
+@pytest.mark.parametrize("name", ["Attention", "MMEncoderAttention", "AscendMMEncoderAttention"])
+def test_scales_of_keys_and_values_are_not_derived_from_weights(name: str) -> None:
     model = model_of()
-    kind = type("Attention", (Module,), {"process_weights_after_loading": lambda *_: None})
+    kind = type(name, (Module,), {"process_weights_after_loading": lambda *_: None})
     model.add_module("attention", kind())
     targets_of(model).find(NORM)

@@ -30,9 +30,14 @@ from services.weight_sync.data.shadow import StoredTensor
 from trimaran.errors import InternalError
 from trimaran.types import TensorInfo
 
-ATTENTION = ("Attention", "MMEncoderAttention")
-"""vLLM's layers without weights of their own: after a load they renew the scales of their keys and
-values, and some a copy of attention sinks. Others, such as MLA's, keep products of a projection's weight."""
+ATTENTION = ("Attention", "MMEncoderAttention", "AscendMMEncoderAttention")
+"""Layers of vLLM and vLLM-Ascend without weights of their own: after a load they renew the scales of their
+keys and values, and some a copy of attention sinks. Others, such as MLA's, keep products of a projection's weight."""
+ASCEND_LINEAR = ("vllm_ascend.ops.linear", "AscendUnquantizedLinearMethod")
+"""Module and name of vLLM-Ascend's method of linear layers. After a load it may put the weight into NZ,
+which no replica starts with (`ascend`), give it a third dimension, which no version's tensor has, or keep
+it in float32, too, where the layer says so (`FLOAT32_COPY`)."""
+FLOAT32_COPY = "precast_fp32_weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +199,20 @@ def _why_not_plain(place: Place) -> str | None:
     if place.expert is not None or place.is_stack:
         return "with fused experts"
     method = getattr(module, "quant_method", None)
-    # vLLM's own: a subclass may keep more.
-    if method is not None and type(method) not in PLAIN_METHODS:
+    if method is not None and not _is_plain(type(method)):
         return f"whose method is {type(method).__name__}"
+    if getattr(module, FLOAT32_COPY, False):
+        return "which keeps its weight in float32, too"
     linear = getattr(module, "cpu_linear", torch.nn.functional.linear)
     # An output layer is packed again after every load; see `pack`.
     if linear is not torch.nn.functional.linear and not isinstance(module, ParallelLMHead):
         return "which is packed for the host's processor"
     return None
+
+
+def _is_plain(method: type) -> bool:
+    """These alone: a subclass may keep more."""
+    return method in PLAIN_METHODS or (method.__module__, method.__qualname__) == ASCEND_LINEAR
 
 
 def find_heads(model: torch.nn.Module) -> list[ParallelLMHead]:
