@@ -692,6 +692,9 @@ class TrainerSection(Section):
     expert_parallel: Positive = 1
     """Shares of the experts, of a model that has them. They lie on the ranks of the other kinds: the size
     divides tensor_parallel x context_parallel x data_parallel."""
+    expert_tensor_parallel: Positive = 1
+    """Ranks that hold a slice of each expert of a share, as tensor_parallel ranks do of the rest. It divides
+    tensor_parallel."""
     sequence_parallel: bool = False
     """Tensor-parallel ranks share the tokens where they would all compute the same, at norms: less
     memory for activations."""
@@ -798,9 +801,17 @@ class TrainerSection(Section):
     @model_validator(mode="after")
     def _experts_divide_ranks(self) -> TrainerSection:
         sizes = self.tensor_parallel, self.context_parallel, self.data_parallel
-        if (ranks := math.prod(sizes)) % self.expert_parallel:
+        parts = self.expert_parallel * self.expert_tensor_parallel
+        if self.tensor_parallel % self.expert_tensor_parallel:
             raise ValueError(
-                f"expert_parallel: {self.expert_parallel} does not divide tensor_parallel x"
+                f"expert_tensor_parallel: {self.expert_tensor_parallel} does not divide tensor_parallel"
+                f" {self.tensor_parallel}"
+            )
+        if (ranks := math.prod(sizes)) % parts:
+            slices = self.expert_tensor_parallel
+            times = f" x expert_tensor_parallel {slices}" if slices > 1 else ""
+            raise ValueError(
+                f"expert_parallel: {self.expert_parallel}{times} does not divide tensor_parallel x"
                 f" context_parallel x data_parallel ({' x '.join(map(str, sizes))} = {ranks})"
             )
         return self
@@ -840,6 +851,7 @@ class TrainerSection(Section):
             data=self.data_parallel,
             context=self.context_parallel,
             expert=self.expert_parallel,
+            expert_tensor=self.expert_tensor_parallel,
             layers=self.pipeline_layers,
         )
 

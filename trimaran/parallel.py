@@ -5,8 +5,12 @@ Pure arithmetic in one file, so that no other knows in which order ranks count:
     rank = tensor + T x (context + C x (data + D x pipeline))
 
 T, C, D are the sizes. That is megatron-core's own order "tp-cp-ep-dp-pp" (`parallel_state.RankGenerator`):
-what speaks most stands closest together. Experts are never split by tensor parallelism: the T x C x D
-ranks of a stage count 0, 1, ... E-1, 0, 1, ... through the E shares of the experts.
+what speaks most stands closest together. Experts have an order of their own, in which the T x C x D ranks of
+a stage count through their slices and shares again and again:
+
+    rank of the stage = slice + S x (share + E x copy)
+
+E shares of the experts, of each of which S ranks hold a slice of every expert.
 
 A rank's place says nothing about its device: each process sees its own device only, as the first one
 (trimaran/launch/devices.py).
@@ -28,7 +32,9 @@ class Layout:
     data: int = 1
     context: int = 1
     expert: int = 1
-    """Divides tensor x context x data."""
+    """Shares of the experts. Times `expert_tensor` it divides tensor x context x data."""
+    expert_tensor: int = 1
+    """Slices of each expert."""
     layers: tuple[int, ...] = ()
     """Of each stage of the pipeline; empty where all have equally many."""
 
@@ -44,8 +50,13 @@ class Layout:
 
     @property
     def shards_of_stage(self) -> int:
-        """Pairs of a slice of the attention and a share of the experts that a rank can have."""
-        return math.lcm(self.tensor, self.expert)
+        """Pairs of a slice of the attention and a part of the experts that a rank can have."""
+        return math.lcm(self.tensor, self.expert_parts)
+
+    @property
+    def expert_parts(self) -> int:
+        """Ranks that have all experts of a layer together, once."""
+        return self.expert * self.expert_tensor
 
     @property
     def senders(self) -> tuple[RankPlace, ...]:
@@ -88,7 +99,11 @@ class RankPlace:
 
     @property
     def expert(self) -> int:
-        return self._in_stage % self.layout.expert
+        return self._in_stage // self.layout.expert_tensor % self.layout.expert
+
+    @property
+    def expert_tensor(self) -> int:
+        return self._in_stage % self.layout.expert_tensor
 
     @property
     def sends(self) -> bool:
@@ -98,8 +113,8 @@ class RankPlace:
 
     @property
     def sends_experts(self) -> bool:
-        """Is the first with its share of the experts."""
-        return self._in_stage < self.layout.expert
+        """Is the first with its part of the experts."""
+        return self._in_stage < self.layout.expert_parts
 
     @property
     def sends_dense(self) -> bool:

@@ -36,11 +36,14 @@ def _faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
                 "trainer.sequence_parallel: a model with experts needs it where tensor_parallel is"
                 f" above 1 (it is {layout.tensor}); set it to true"
             )
-        if layout.expert % layout.tensor:
+        if layout.expert_parts % layout.tensor:
             yield (
-                f"trainer.expert_parallel: {layout.expert} is no multiple of tensor_parallel"
-                f" {layout.tensor}, and experts are not split by it; use a multiple"
+                f"trainer.expert_parallel: {layout.expert} x expert_tensor_parallel"
+                f" {layout.expert_tensor} is no multiple of tensor_parallel {layout.tensor}, so"
+                " tensor-parallel ranks would hold the same experts; use a multiple, or"
+                f" expert_tensor_parallel: {layout.tensor}"
             )
+    yield from _slices_faults(facts, layout.expert_tensor)
     yield from _lora_faults(facts, section)
     yield from _vision_faults(facts, section)
     if not facts.num_experts and section.router != RouterSection():
@@ -80,6 +83,21 @@ def _experts_fault(facts: ModelFacts, layout: Layout) -> str:
     return (
         f"trainer.expert_parallel: {layout.expert} shares of the experts, and the model has {has}"
     )
+
+
+def _slices_faults(facts: ModelFacts, slices: int) -> Iterator[str]:
+    name = "trainer.expert_tensor_parallel"
+    if slices == 1:
+        return
+    if not facts.num_experts:
+        yield f"{name}: the model has no experts; leave it out"
+    elif facts.stacks_experts:
+        yield (
+            f"{name}: {slices} slices, and this model's folder stacks its experts in one tensor, of which"
+            " each is one piece here; leave it out, and use expert_parallel"
+        )
+    elif facts.expert_size % slices:
+        yield f"{name}: {slices} does not divide the model's moe_intermediate_size {facts.expert_size}"
 
 
 def _context_faults(facts: ModelFacts, layout: Layout) -> Iterator[str]:

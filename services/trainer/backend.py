@@ -70,7 +70,7 @@ def build_policy(
         ),
         context_parallel_size=section.context_parallel,
         expert_model_parallel_size=section.expert_parallel,
-        expert_tensor_parallel_size=1,
+        expert_tensor_parallel_size=section.expert_tensor_parallel,
         distributed_timeout_minutes=math.ceil(section.step_timeout / 60),
         create_gloo_process_groups=False,
     )

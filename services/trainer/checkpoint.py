@@ -72,7 +72,8 @@ class RankLayout:
     def cut(self) -> tuple[int, ...]:
         """On what it depends which shard has which part of the model."""
         ranks = self.ranks
-        return ranks.tensor, ranks.pipeline, ranks.expert, self.virtual_stages, *ranks.layers
+        experts = ranks.expert, ranks.expert_tensor
+        return ranks.tensor, ranks.pipeline, *experts, self.virtual_stages, *ranks.layers
 
     def named(self) -> dict[str, object]:
         """What must agree, as the configuration calls it."""

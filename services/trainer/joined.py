@@ -40,7 +40,7 @@ def whole_shard(
         for one in map(saved.ranks.place, range(saved.ranks.num_ranks))
         if one.pipeline == place.pipeline
     ]
-    shares = [one for one in stage if one.tensor == place.tensor or one.expert == place.expert]
+    shares = [one for one in stage if one.tensor == place.tensor or _has_experts_of(one, place)]
     return Joined(rules, place, {one: open_file(one.rank) for one in shares})
 
 
@@ -105,6 +105,11 @@ def _parts(place: RankPlace, files: Mapping[RankPlace, SavedTensors]) -> Iterato
     for one, file in files.items():
         for key in file:
             name, _, start = key.rpartition("@")
-            same = one.expert == place.expert if EXPERT.search(name) else one.tensor == place.tensor
-            if same:
+            of_expert = EXPERT.search(name)
+            if _has_experts_of(one, place) if of_expert else one.tensor == place.tensor:
                 yield _Part(name, int(start), key, file)
+
+
+def _has_experts_of(one: RankPlace, other: RankPlace) -> bool:
+    """The same slices of the same experts."""
+    return (one.expert, one.expert_tensor) == (other.expert, other.expert_tensor)

@@ -122,6 +122,7 @@ MORE_CASES = (
     Case("qwen3_vl_moe", lengths=LONG),
     Case("qwen3_moe", lengths=LONG, trainer={"data_parallel": 2, "expert_parallel": 2}),
     Case("qwen3_moe", lengths=LONG, trainer={"expert_parallel": 2, **SHARED_SEQUENCE}),
+    Case("qwen3_moe", lengths=LONG, trainer={"expert_tensor_parallel": 2, **SHARED_SEQUENCE}),
     Case(
         "qwen2_5_vl",
         trainer={"pipeline_parallel": 2, "micro_batch_tokens": 1856, "pipeline_layers": [0, 4]},

@@ -53,8 +53,9 @@ def test_the_whole_list_of_what_is_patched() -> None:
         ],
         # jit_fuser is torch.compile, which would load its compilers for fusions that are off.
         "names": [
-            *("_get_cuda_rng_state", "_set_cuda_rng_state", "jit_fuser"),
-            *("maybe_move_tensor_to_cpu", "torch"),
+            # Gloo gathers and reduces equal parts only.
+            *("_gather_along_first_dim", "_get_cuda_rng_state", "_reduce_scatter_along_first_dim"),
+            *("_set_cuda_rng_state", "jit_fuser", "maybe_move_tensor_to_cpu", "torch"),
         ],
         "tensor methods": ["cuda", "type"],
         "torch itself": [],

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.e2e
 STEPS = 4
 SEQUENCE = {"sequence_parallel": True}
 SPLIT = {"distributed_optimizer": True}
+SLICED = {"tensor_parallel": 2, "expert_tensor_parallel": 2}
 OFFLOAD = {"offload": ["optimizer", "gradients"]}
 LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"tensor_parallel": 2} | SEQUENCE),
@@ -39,6 +40,7 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2", {"pipeline_parallel": 2}),
     ("qwen3", {"tensor_parallel": 2, "pipeline_parallel": 2} | SEQUENCE),
     ("qwen3_moe", {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE),
+    ("qwen2_moe", {"tensor_parallel": 2, "expert_tensor_parallel": 2} | SEQUENCE),
     ("qwen3", {"context_parallel": 2, "tensor_parallel": 2} | SEQUENCE),
     ("qwen2", {"data_parallel": 2, "pipeline_parallel": 2} | SPLIT),
     (DEEP, {"pipeline_parallel": 2, "virtual_stages": 2}),
@@ -78,6 +80,14 @@ MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
         | SEQUENCE,
     ),
     ("qwen2_moe", {"tensor_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 2} | SEQUENCE),
+    ("qwen3_moe", SLICED | {"data_parallel": 2, "expert_parallel": 2} | SEQUENCE),
+    ("qwen3_moe", SLICED | {"data_parallel": 2} | SEQUENCE | SPLIT),
+    ("qwen2_moe", SLICED | {"pipeline_parallel": 2, "recompute": True} | SEQUENCE),
+    ("qwen2_moe", SLICED | {"context_parallel": 2, "expert_parallel": 2} | SEQUENCE | OFFLOAD),
+    (
+        "qwen3_moe",
+        {"tensor_parallel": 4, "expert_parallel": 2, "expert_tensor_parallel": 2} | SEQUENCE,
+    ),
 ]
 MORE = (pytest.param(*one, marks=pytest.mark.thorough) for one in MORE_LAYOUTS)
 

@@ -60,6 +60,7 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     """With the fused attention, the explicit one, and both in one batch; prompts where they stand,
     and copied."""
     from services.trainer.megatron import attention, sequences
+    from services.trainer.megatron.groups import gather_rows
     from services.trainer.megatron.mapping import list_parts
 
     monkeypatch.setattr(attention, "PAIR_COST_CPU", pair_cost)
@@ -79,7 +80,7 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     weights: Any = policy._trained_weights()
     mains = ((name, weight.main_grad) for name, weight in weights)
     gradients = {
-        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, torch.clone)
+        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, gather_rows)
     }
     named: Any = model.named_parameters()
     wanted = unfused({name: parameter.grad for name, parameter in named})

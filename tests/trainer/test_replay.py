@@ -20,6 +20,7 @@ from services.trainer.chosen_experts import (
     join_experts,
 )
 from services.trainer.megatron import shared_experts
+from services.trainer.megatron.groups import gather_rows
 from services.trainer.megatron.mapping import list_parts
 from services.trainer.megatron.shared_experts import in_chunks, plan_shares
 from services.trainer.updates import plan_updates
@@ -145,7 +146,7 @@ def test_forced_choices_give_what_transformers_gives_with_them(
     weights: Any = policy._trained_weights()
     mains = ((name, weight.main_grad) for name, weight in weights)
     found = {
-        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, torch.clone)
+        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, gather_rows)
     }
     named: Any = model.named_parameters()
     gradients = unfused({name: parameter.grad for name, parameter in named})

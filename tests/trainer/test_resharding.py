@@ -41,6 +41,7 @@ SPARSE = (
     Layout(data=4, expert=4),
     Layout(tensor=2, expert=2),
     Layout(tensor=2, data=2, expert=4, pipeline=2),
+    Layout(tensor=2, data=2, expert=2, expert_tensor=2),
 )
 CASES = [
     (family, old, new)
@@ -88,6 +89,11 @@ def shard(
     }
 
 
+def part_of(place: RankPlace) -> tuple[int, int]:
+    """Of the experts."""
+    return place.expert, place.expert_tensor
+
+
 def parts_of(
     facts: ModelFacts, place: RankPlace, rules: Rules | None = None
 ) -> dict[str, torch.Tensor]:
@@ -104,7 +110,7 @@ def parts_of(
         others = [
             one
             for one in stage
-            if (one.expert == place.expert if is_expert else one.tensor == place.tensor)
+            if (part_of(one) == part_of(place) if is_expert else one.tensor == place.tensor)
         ]
         own, flat = others.index(place), tensor.flatten()
         bounds = [len(flat) * number // len(others) for number in range(len(others) + 1)]
@@ -151,6 +157,11 @@ def test_any_layout_reads_what_any_other_saved(facts: ModelFacts, old: Layout, n
         ("qwen3", Layout(pipeline=2, data=3), Layout(tensor=2)),
         ("qwen3_moe", Layout(data=4, expert=2), Layout()),
         ("qwen2_moe", Layout(tensor=2, data=2, expert=4), Layout(tensor=2, expert=2)),
+        (
+            "qwen3_moe",
+            Layout(tensor=2, data=4, expert=2, expert_tensor=2),
+            Layout(data=2, expert=2),
+        ),
     ],
     ids=str,
 )

@@ -40,6 +40,11 @@ MORE: list[tuple[str, Sizes, Sizes]] = [
     ("llama", {"pipeline_parallel": 2}, {"tensor_parallel": 2, "pipeline_parallel": 2} | SEQUENCE),
     ("qwen3", {}, {"tensor_parallel": 4}),
     ("qwen3_moe", {"data_parallel": 4, "expert_parallel": 4}, {"pipeline_parallel": 2}),
+    (
+        "qwen3_moe",
+        {"tensor_parallel": 2, "expert_tensor_parallel": 2, "data_parallel": 2} | SEQUENCE | SPLIT,
+        {"data_parallel": 2, "expert_parallel": 2},
+    ),
     ("qwen2", {"pipeline_parallel": 2, "pipeline_layers": [0, 2]}, {"pipeline_parallel": 2}),
     (
         *("llama", {"tensor_parallel": 2}),

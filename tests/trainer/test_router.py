@@ -14,6 +14,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 
 from services.trainer.batch import PackedBatch, StepBatch, pack
 from services.trainer.expert_loads import load_metrics, loads_by_layer
+from services.trainer.megatron.groups import gather_rows
 from services.trainer.megatron.mapping import list_parts
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import unfused
@@ -70,7 +71,7 @@ def test_gradients_with_both_losses_are_those_of_transformers(
     weights: Any = policy._stages[0].named_weights()
     mains = ((name, weight.main_grad) for name, weight in weights)
     found = {
-        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, torch.clone)
+        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, gather_rows)
     }
     named: Any = model.named_parameters()
     wanted = unfused({name: parameter.grad for name, parameter in named})

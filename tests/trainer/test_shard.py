@@ -67,7 +67,7 @@ def parts_of(architecture: Architecture, loaded: Tensors, place: RankPlace) -> l
             shards[:] = [rules[name].shard(whole, rank, size) for rank in range(size)]
             yield name, shards[number]
 
-    return list(list_parts(named(), rules, place, lambda _: torch.cat(shards)))
+    return list(list_parts(named(), rules, place, lambda *_: torch.cat(shards)))
 
 
 def snapshots(
@@ -127,6 +127,9 @@ EXPERT_LAYOUTS = (
     Layout(tensor=2, expert=2),
     Layout(tensor=2, data=2, expert=4),
     Layout(tensor=2, pipeline=2, data=4, expert=2),
+    Layout(tensor=2, expert_tensor=2),
+    Layout(tensor=2, data=2, expert=2, expert_tensor=2),
+    Layout(tensor=4, expert=2, expert_tensor=2),
 )
 
 

@@ -68,6 +68,7 @@ def packed_of(batch: TrainingBatch) -> PackedBatch:
 
 def train(policy: MegatronPolicy, packed: PackedBatch, factors: torch.Tensor) -> dict[str, Any]:
     """Gradients by the names of the folder."""
+    from services.trainer.megatron.groups import gather_rows
     from services.trainer.megatron.mapping import list_parts
 
     policy.zero_gradients()
@@ -75,7 +76,7 @@ def train(policy: MegatronPolicy, packed: PackedBatch, factors: torch.Tensor) ->
     weights: Any = policy._trained_weights()
     mains = ((name, weight.main_grad) for name, weight in weights)
     found: dict[str, list[torch.Tensor]] = {}
-    for part in list_parts(mains, policy._rules, WHOLE, torch.clone):
+    for part in list_parts(mains, policy._rules, WHOLE, gather_rows):
         found.setdefault(part.name, []).append(part.tensor.clone())
     return {name: torch.cat(tensors) for name, tensors in found.items()}
 

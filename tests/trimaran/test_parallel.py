@@ -17,9 +17,13 @@ SIZES = st.sampled_from([1, 2, 3, 4])
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
     tensor, pipeline, data, context = (draw(SIZES) for _ in range(4))
-    shared = tensor * context * data
-    expert = draw(st.sampled_from([size for size in range(1, shared + 1) if shared % size == 0]))
-    return Layout(tensor, pipeline, data, context, expert)
+    expert_tensor = draw(st.sampled_from(divisors(tensor)))
+    expert = draw(st.sampled_from(divisors(tensor * context * data // expert_tensor)))
+    return Layout(tensor, pipeline, data, context, expert, expert_tensor)
+
+
+def divisors(number: int) -> list[int]:
+    return [size for size in range(1, number + 1) if number % size == 0]
 
 
 def places(layout: Layout) -> list[RankPlace]:
@@ -38,9 +42,9 @@ def grouped(layout: Layout, key: Callable[[RankPlace], Hashable]) -> set[tuple[i
 def test_groups_are_those_of_megatron(layout: Layout) -> None:
     generator = pytest.importorskip("megatron.core.parallel_state").RankGenerator
     tp, pp, dp = layout.tensor, layout.pipeline, layout.data
-    cp, ep, order = layout.context, layout.expert, "tp-cp-ep-dp-pp"
+    cp, ep, etp, order = layout.context, layout.expert, layout.expert_tensor, "tp-cp-ep-dp-pp"
     dense = generator(tp=tp, ep=1, dp=dp, pp=pp, cp=cp, order=order)
-    expert = generator(tp=1, ep=ep, dp=tp * dp * cp // ep, pp=pp, cp=1, order=order)
+    expert = generator(tp=etp, ep=ep, dp=tp * dp * cp // ep // etp, pp=pp, cp=1, order=order)
 
     def ranks(source: object, token: str) -> set[tuple[int, ...]]:
         return {tuple(sorted(group)) for group in source.get_ranks(token)}  # type: ignore[attr-defined]
@@ -49,8 +53,12 @@ def test_groups_are_those_of_megatron(layout: Layout) -> None:
     assert grouped(layout, lambda p: (p.tensor, p.context, p.data)) == ranks(dense, "pp")
     assert grouped(layout, lambda p: (p.tensor, p.context, p.pipeline)) == ranks(dense, "dp")
     assert grouped(layout, lambda p: (p.tensor, p.data, p.pipeline)) == ranks(dense, "cp")
-    assert grouped(layout, lambda p: (p.expert, p.pipeline)) == ranks(expert, "dp")
-    same = grouped(layout, lambda p: (p.tensor, p.expert, p.pipeline))
+    parts = ranks(expert, "dp")
+    assert grouped(layout, lambda p: (p.expert, p.expert_tensor, p.pipeline)) == parts
+    copies = {rank: n for part in parts for n, rank in enumerate(sorted(part))}
+    slices = grouped(layout, lambda p: (copies[p.rank], p.expert, p.pipeline))
+    assert slices == ranks(expert, "tp")
+    same = grouped(layout, lambda p: (p.tensor, p.expert, p.expert_tensor, p.pipeline))
     assert grouped(layout, lambda p: p.shard) == same
 
 
@@ -63,8 +71,8 @@ def test_each_shard_has_one_sender_and_rank_0_has_the_first(layout: Layout) -> N
     assert len(dense) == layout.tensor * layout.pipeline
     assert all(p.sends and p.data == p.context == 0 for p in dense)
     experts = [p for p in places(layout) if p.sends_experts]
-    assert len({(p.expert, p.pipeline) for p in experts}) == len(experts)
-    assert len(experts) == layout.expert * layout.pipeline
+    assert len({(p.expert, p.expert_tensor, p.pipeline) for p in experts}) == len(experts)
+    assert len(experts) == layout.expert_parts * layout.pipeline
     assert all(p.sends for p in experts)
 
 
@@ -78,6 +86,7 @@ def test_numbers_stay_below_their_sizes_and_name_one_rank(layout: Layout) -> Non
         assert 0 <= place.data < layout.data
         assert 0 <= place.context < layout.context
         assert 0 <= place.expert < layout.expert
+        assert 0 <= place.expert_tensor < layout.expert_tensor
         assert place.is_last_stage == (place.pipeline == layout.pipeline - 1)
 
 
@@ -104,6 +113,12 @@ def test_experts_are_spread_over_tensor_parallel_ranks_too() -> None:
     assert [(p.tensor, p.expert) for p in places(layout)] == [(0, 0), (1, 1), (0, 2), (1, 3)]
     assert [p.sends for p in places(layout)] == [True] * 4
     assert [p.sends_dense for p in places(layout)] == [True, True, False, False]
+
+
+def test_slices_of_an_expert_lie_on_neighbours() -> None:
+    layout = Layout(tensor=2, data=2, expert=2, expert_tensor=2)
+    assert [(p.expert_tensor, p.expert) for p in places(layout)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert [p.sends_experts for p in places(layout)] == [True] * 4
 
 
 def test_a_rank_that_there_is_not() -> None:

@@ -138,6 +138,13 @@ def test_layouts_that_fit_experts(tensor: int, data: int, expert: int) -> None:
     check_trainer_layout(EXPERTS, section)
 
 
+SLICED = {"tensor_parallel": 2, "expert_tensor_parallel": 2, "sequence_parallel": True}
+
+
+def test_slices_of_experts_fit_where_they_divide_them() -> None:
+    check_trainer_layout(EXPERTS, TrainerSection.model_validate(SLICED))
+
+
 @pytest.mark.parametrize(
     ("facts", "sizes", "words"),
     [
@@ -164,7 +171,18 @@ def test_layouts_that_fit_experts(tensor: int, data: int, expert: int) -> None:
                 "expert_parallel": 3,
                 "sequence_parallel": True,
             },
-            "expert_parallel: 3 is no multiple of tensor_parallel 2",
+            "3 x expert_tensor_parallel 1 is no multiple of tensor_parallel 2, .*_tensor_parallel: 2",
+        ),
+        (FACTS, SLICED, "expert_tensor_parallel: the model has no experts; leave it out"),
+        (
+            replace(EXPERTS, expert_size=25),
+            SLICED,
+            "expert_tensor_parallel: 2 does not divide the model's moe_intermediate_size 25",
+        ),
+        (
+            replace(EXPERTS, family="qwen3_vl_moe"),
+            SLICED,
+            "2 slices, and this model's folder stacks its experts in one tensor",
         ),
         (
             replace(EXPERTS, shared_expert_size=30),
@@ -187,6 +205,16 @@ def test_shares_of_experts_lie_on_ranks_that_there_are() -> None:
     with pytest.raises(ValidationError, match=words):
         TrainerSection(
             tensor_parallel=2, data_parallel=2, expert_parallel=3, sequence_parallel=True
+        )
+
+
+def test_slices_of_experts_divide_tensor_parallel_ranks() -> None:
+    with pytest.raises(ValidationError, match="expert_tensor_parallel: 2 does not divide .* 1"):
+        TrainerSection(data_parallel=2, expert_tensor_parallel=2)
+    words = r"3 x expert_tensor_parallel 2 does not divide .* \(2 x 1 x 2 = 4\)"
+    with pytest.raises(ValidationError, match=words):
+        TrainerSection(
+            tensor_parallel=2, data_parallel=2, expert_parallel=3, expert_tensor_parallel=2
         )
 
 

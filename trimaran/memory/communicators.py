@@ -41,9 +41,11 @@ def _sizes(
     yield layout.num_ranks if distributed_optimizer else layout.tensor * layout.pipeline
     if model.facts.num_experts:
         yield layout.expert
-        yield layout.expert  # counts of tokens: a group of its own, though of the same ranks
-        yield layout.tensor * layout.context * layout.data // layout.expert  # gradients
-        yield 1 if distributed_optimizer else layout.expert * layout.pipeline
+        yield layout.expert_tensor
+        yield layout.expert_parts  # counts of tokens: a group of its own
+    if layout.expert > 1:  # otherwise experts have the groups of the rest
+        yield layout.tensor * layout.context * layout.data // layout.expert_parts  # gradients
+        yield 1 if distributed_optimizer else layout.expert_parts * layout.pipeline
     if replays:
         yield layout.tensor * layout.context
         yield layout.data * layout.pipeline if place.tensor == place.context == 0 else 1

@@ -61,7 +61,7 @@ def layer_bytes(
     return LayerBytes(
         norms=size * (2 * hidden / split + heads) / context,
         inputs=size * (2 * hidden / split + model.queries / tensor) / context,
-        mlp=_mlp(model, tensor) / context,
+        mlp=_mlp(model, tensor, layout.expert_tensor) / context,
         attention=_attention(model, work, tensor * context, pair_cost),
     )
 
@@ -80,15 +80,16 @@ def attention_input(model: Model, layout: Layout) -> float:
     return model.number_bytes * channels / layout.context
 
 
-def _mlp(model: Model, tensor: int) -> float:
+def _mlp(model: Model, tensor: int, slices: int) -> float:
     """With experts, of tokens that are spread evenly over them: each chosen expert has a copy of the token
     and gives one back, its activation once more before it is weighted, and the router keeps float32
-    scores and probabilities. Measured with four experts on one rank (tests/e2e/test_memory.py)."""
+    scores and probabilities. Measured with four experts on one rank (tests/e2e/test_memory.py). Ranks that
+    have `slices` of an expert each hold the tokens of all of them."""
     size = model.number_bytes
     if not model.facts.num_experts:
         return MLP_TENSORS * size * model.facts.intermediate_size / tensor
     inner = (MLP_TENSORS + 1) * size * model.facts.expert_size / tensor
-    each = 2 * size * model.facts.hidden_size + inner
+    each = 2 * size * model.facts.hidden_size * slices + inner
     return model.facts.experts_per_token * each + 2 * FP32 * model.facts.num_experts
 
 

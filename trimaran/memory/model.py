@@ -117,5 +117,5 @@ def num_tables(model: Model, place: RankPlace) -> int:
 
 
 def expert_parameters(model: Model, place: RankPlace) -> int:
-    """Of the rank's share of the experts, none of which is split."""
-    return num_layers(model, place) * model.expert_matrices // place.layout.expert
+    """Of the rank's part of the experts."""
+    return num_layers(model, place) * model.expert_matrices // place.layout.expert_parts

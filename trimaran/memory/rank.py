@@ -278,7 +278,7 @@ def _updated(trained: Trained, place: RankPlace) -> int:
     """Parameters whose optimizer the rank has, of those that others hold as well."""
     layout = place.layout
     same = layout.data * layout.context
-    experts = -(-trained.experts * layout.expert // (same * layout.tensor))
+    experts = -(-trained.experts * layout.expert_parts // (same * layout.tensor))
     return -(-trained.dense // same) + experts
 
 

@@ -22,7 +22,7 @@ class Matrix(NamedTuple):
     name: str
     parameters: int
     is_expert: bool = False
-    """Spread over expert-parallel ranks, and not over tensor-parallel ones."""
+    """Spread over the ranks of `Layout.expert_parts`, and not over tensor-parallel ones."""
     is_whole: bool = False
     """The same on every tensor-parallel rank."""
 
@@ -89,7 +89,7 @@ def trained_parameters(
     trained = sum(table for name in tables if not is_frozen(name, freeze))
     if place.pipeline == 0:
         trained += trained_tower(model, freeze)
-    return Trained(split // layout.tensor + whole + trained, experts // layout.expert)
+    return Trained(split // layout.tensor + whole + trained, experts // layout.expert_parts)
 
 
 def patterns(section: TrainerSection) -> tuple[str, ...]:

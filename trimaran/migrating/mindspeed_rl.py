@@ -257,8 +257,10 @@ def _layout(value: Any, theirs: Theirs) -> Outcome:
         return int(_shared(theirs, name) or 1)
 
     tensor, expert = size("tensor_model_parallel_size"), size("expert_model_parallel_size")
-    # With moe_tp_extend_ep the tensor-parallel ranks take whole experts too, as all ranks do here.
-    if expert > 1 and _shared_is_on(theirs, "moe_tp_extend_ep"):
+    # With moe_tp_extend_ep the tensor-parallel ranks take whole experts too; without it they split each.
+    extends = _shared_is_on(theirs, "moe_tp_extend_ep")
+    slices = tensor if expert > 1 and not extends else 1
+    if expert > 1 and extends:
         expert *= tensor
     shape = Shape(
         devices=int(value),
@@ -267,6 +269,7 @@ def _layout(value: Any, theirs: Theirs) -> Outcome:
         pipeline=size("pipeline_model_parallel_size"),
         context=size("context_parallel_size"),
         expert=expert,
+        expert_tensor=slices,
     )
     split = shape.split(theirs.in_turns)
     settings: dict[str, Any] = {
@@ -276,6 +279,8 @@ def _layout(value: Any, theirs: Theirs) -> Outcome:
         "trainer.context_parallel": shape.context,
         "trainer.expert_parallel": expert,
     }
+    if slices > 1:
+        settings["trainer.expert_tensor_parallel"] = slices
     if tensor > 1 and _shared_is_on(theirs, "sequence_parallel"):
         settings["trainer.sequence_parallel"] = True
     if split.data * shape.context > 1 and _shared_is_on(theirs, "use_distributed_optimizer"):
@@ -460,7 +465,8 @@ ROWS: tuple[Row, ...] = (
             "megatron_training.moe_tp_extend_ep",
             f"{RL}.actor_resource.num_npus",
             False,
-            "trainer.expert_parallel is x tensor_model_parallel_size then",
+            "trainer.expert_parallel is x tensor_model_parallel_size then; without it each expert is split by"
+            " trainer.expert_tensor_parallel",
         ),
         part(
             "megatron_training.sequence_parallel",

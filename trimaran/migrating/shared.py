@@ -70,6 +70,7 @@ class Shape:
     pipeline: int = 1
     context: int = 1
     expert: int = 1
+    expert_tensor: int = 1
 
     def split(self, in_turns: bool = False) -> Split:
         """Half of the devices train and the rest generates, or as near to it as the sizes go.
@@ -78,7 +79,8 @@ class Shape:
         """
         unit = self.tensor * self.pipeline * self.context
         # The smallest number of data-parallel ranks over which the experts divide.
-        least = self.expert // math.gcd(self.expert, self.tensor * self.context)
+        parts = self.expert * self.expert_tensor
+        least = parts // math.gcd(parts, self.tensor * self.context)
         if in_turns:
             if self.devices % (unit * least) or self.devices % self.rollout_tensor:
                 raise InputError(

@@ -430,12 +430,12 @@ ROWS: tuple[Row, ...] = (
         True,
         "trainer.sequence_parallel, where tensor_parallel is above 1",
     ),
-    own(
+    part(
         f"{MCORE}.expert_tensor_parallel_size",
-        "",
+        "trainer.n_gpus_per_node",
         None,
-        "an expert lies whole on one rank",
-        to.expert_tensor,
+        "trainer.expert_tensor_parallel; tensor_model_parallel_size where it is not set and"
+        " expert_model_parallel_size is above 1",
     ),
     own(
         f"{MCORE}.virtual_pipeline_model_parallel_size",

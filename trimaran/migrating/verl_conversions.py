@@ -304,6 +304,16 @@ def filtering(value: Any, theirs: Theirs) -> Outcome:
     )
 
 
+def _expert_slices(theirs: Theirs) -> int:
+    """megatron-core splits experts as it splits the rest, where nothing else is said. A model that has
+    experts is known by their shares."""
+    given = theirs[f"{MCORE}.expert_tensor_parallel_size"]
+    has_shares = int(theirs[f"{MCORE}.expert_model_parallel_size"] or 1) > 1
+    if given is None and has_shares:
+        given = theirs[f"{MCORE}.tensor_model_parallel_size"]
+    return int(given or 1)
+
+
 def layout(value: Any, theirs: Theirs) -> Outcome:
     has_layout = _is_megatron(theirs)
 
@@ -317,6 +327,7 @@ def layout(value: Any, theirs: Theirs) -> Outcome:
         pipeline=size("pipeline_model_parallel_size"),
         context=_context(theirs),
         expert=size("expert_model_parallel_size"),
+        expert_tensor=_expert_slices(theirs) if has_layout else 1,
     )
     split = shape.split(theirs.in_turns)
     settings: dict[str, Any] = {
@@ -326,6 +337,8 @@ def layout(value: Any, theirs: Theirs) -> Outcome:
         "trainer.context_parallel": shape.context,
         "trainer.expert_parallel": shape.expert,
     }
+    if shape.expert_tensor > 1:
+        settings["trainer.expert_tensor_parallel"] = shape.expert_tensor
     if shape.tensor > 1 and theirs.is_on(f"{MCORE}.sequence_parallel"):
         settings["trainer.sequence_parallel"] = True
     if split.data * shape.context > 1:
@@ -365,13 +378,6 @@ def uneven_stages(value: Any, theirs: Theirs) -> Outcome:
     first, last = (None if end is None else int(end) for end in ends)
     stages = int(theirs[f"{MCORE}.pipeline_model_parallel_size"] or 1)
     return first_and_last(first, last, stages, count_layers(theirs[f"{MODEL}.path"]))
-
-
-def expert_tensor(value: Any, theirs: Theirs) -> Outcome:
-    tensor = int(theirs[f"{MCORE}.tensor_model_parallel_size"] or 1)
-    if value is None or int(value) == 1 or tensor == 1:
-        return Outcome("ignored", "an expert lies whole on one rank")
-    return Outcome("refused", "an expert lies whole on one rank: give 1")
 
 
 def recompute(value: Any, theirs: Theirs) -> Outcome:

@@ -5,7 +5,7 @@ CPU each of its modules therefore sees a proxy of `torch` whose `cuda` namespace
 is the CPU; the real `torch` is untouched for everybody else. Two methods of
 tensors (`type`, `cuda`) cannot be scoped by module and look at who calls them.
 Three functions of megatron-core (`FUNCTIONS`) reach past `torch.cuda` or ask a
-tensor where it is, and are replaced.
+tensor where it is, and are replaced. Two (`WRAPPED`) need what Gloo lacks.
 
 tests/trainer/test_cpu.py pins the whole list.
 """
@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 CPU = torch.device("cpu")
 FACTORIES = ("tensor", "zeros", "ones", "empty", "empty_like", "zeros_like", "full", "arange")
@@ -48,6 +49,55 @@ FUNCTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "transformer.moe.token_dispatcher": {"maybe_move_tensor_to_cpu": _on_host},
 }
+
+
+Collective = Callable[..., torch.Tensor]
+
+
+def _gather_unequal(original: Collective) -> Collective:
+    """Gloo gathers equal parts only."""
+
+    def gather(
+        input_: torch.Tensor, group: Any, output_split_sizes: Any = None, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        count = group.size()
+        if output_split_sizes is None or count == 1:
+            return original(input_, group, output_split_sizes, *args, **kwargs)
+        sizes = [int(size) for size in output_split_sizes]
+        output = input_.new_empty(sum(sizes), *input_.shape[1:])
+        own = torch.cat([input_] * count)
+        dist.all_to_all_single(output, own, sizes, [len(input_)] * count, group=group)
+        return output
+
+    return gather
+
+
+def _reduce_scatter_unequal(original: Collective) -> Collective:
+    """Gloo reduces to equal parts only."""
+
+    def scatter(
+        input_: torch.Tensor, group: Any, input_split_sizes: Any = None, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        count = group.size()
+        if input_split_sizes is None or count == 1:
+            return original(input_, group, input_split_sizes, *args, **kwargs)
+        sizes = [int(size) for size in input_split_sizes]
+        own = sizes[group.rank()]
+        parts = input_.new_empty(count, own, *input_.shape[1:])
+        given = parts.flatten(0, 1)
+        dist.all_to_all_single(given, input_.contiguous(), [own] * count, sizes, group=group)
+        return parts.sum(0)
+
+    return scatter
+
+
+WRAPPED: dict[str, dict[str, Callable[[Collective], Collective]]] = {
+    "tensor_parallel.mappings": {
+        "_gather_along_first_dim": _gather_unequal,
+        "_reduce_scatter_along_first_dim": _reduce_scatter_unequal,
+    },
+}
+"""Each is given megatron-core's own."""
 
 
 class _Stream:
@@ -130,6 +180,9 @@ def let_megatron_run_on_cpu() -> None:
             importlib.import_module(f"megatron.core.{name}")
     for name, functions in FUNCTIONS.items():
         vars(sys.modules[f"megatron.core.{name}"]).update(functions)
+    for name, wrappers in WRAPPED.items():
+        names = vars(sys.modules[f"megatron.core.{name}"])
+        names.update({one: wrap(names[one]) for one, wrap in wrappers.items()})
     proxy = _TorchProxy()
     for name, module in list(sys.modules.items()):
         if name.startswith("megatron.core") and vars(module).get("torch") is torch:

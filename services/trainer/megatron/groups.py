@@ -16,6 +16,11 @@ def tensor_group() -> dist.ProcessGroup | None:
     return _unless_alone(parallel_state.get_tensor_model_parallel_group())
 
 
+def slices_group() -> dist.ProcessGroup | None:
+    """Those that share each of their experts."""
+    return _unless_alone(parallel_state.get_expert_tensor_parallel_group())
+
+
 def context_group() -> dist.ProcessGroup | None:
     """Those that share the tokens of each micro-batch."""
     return _unless_alone(parallel_state.get_context_parallel_group())
@@ -31,9 +36,10 @@ def stage_group() -> dist.ProcessGroup | None:
     return _unless_alone(parallel_state.get_pipeline_model_parallel_group())
 
 
-def gather_rows(shard: torch.Tensor) -> torch.Tensor:
-    """That of all tensor-parallel ranks, one after the other; all of them must call."""
-    group = tensor_group()
+def gather_rows(shard: torch.Tensor, of_expert: bool) -> torch.Tensor:
+    """That of all tensor-parallel ranks, or of all that share the expert, one after the other; all of them
+    must call."""
+    group = slices_group() if of_expert else tensor_group()
     if group is None:
         return shard
     whole = shard.new_empty(dist.get_world_size(group) * len(shard), *shard.shape[1:])

@@ -132,13 +132,14 @@ def list_parts(
     named: Iterable[tuple[str, torch.Tensor]],
     rules: Rules,
     place: RankPlace,
-    gather: Callable[[torch.Tensor], torch.Tensor],
+    gather: Callable[[torch.Tensor, bool], torch.Tensor],
 ) -> Iterator[Part]:
     """What this rank sends of each Hugging Face tensor.
 
     What several ranks hold is sent by the first of them, so that the parts of all ranks have each
     element once. Tensors may be views of live parameters. `gather`: a parameter of all
-    tensor-parallel ranks, one after the other; with it, all of these ranks must iterate to the end.
+    tensor-parallel ranks, or if True of all that share an expert, one after the other; with it, all of
+    these ranks must iterate to the end.
     """
     for name, parameter in named:
         rule = rule_for(name, rules)
@@ -147,7 +148,7 @@ def list_parts(
             continue
         rank, size = rule.at(place)
         if size > rule.most_ranks:
-            parameter = gather(parameter)
+            parameter = gather(parameter, rule.of_expert)
         shares = rule.shares(parameter, rank, size)
         for hf_name, share in zip(rule.names, shares, strict=True):
             if share.start < share.stop:  # else all of it is padding

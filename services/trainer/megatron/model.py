@@ -332,7 +332,7 @@ def _expert_config(facts: ModelFacts, layout: Layout) -> dict[str, Any]:
         "moe_ffn_hidden_size": facts.expert_size,
         "moe_shared_expert_intermediate_size": facts.shared_expert_size or None,
         "expert_model_parallel_size": layout.expert,
-        "expert_tensor_parallel_size": 1,
+        "expert_tensor_parallel_size": layout.expert_tensor,
     }
 
 

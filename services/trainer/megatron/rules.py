@@ -10,6 +10,8 @@
     element  linear_fc1, linear_fc2       one of a stack, transposed   an expert: not split
              of an expert                 of all experts
 
+Those of an expert are `gated` and `columns` over the ranks that have its slices; it is sent whole (`sent_whole`).
+
 K key/value heads, R query heads a key, D channels of a head, C of the model, F of the MLP.
 
 torch is imported where tensors are joined, so that `trimaran plan` can ask a family without it.
@@ -59,7 +61,7 @@ class MappingRule:
     replicated: bool = False
     """Every tensor-parallel rank holds the whole tensor."""
     of_expert: bool = False
-    """Of one expert, which no tensor-parallel ranks share."""
+    """Of one expert, which `expert_tensor` ranks share."""
     is_copy: bool = False
     """Of a parameter that another pipeline stage holds too, and sends."""
     most_ranks: int = sys.maxsize
@@ -72,7 +74,9 @@ class MappingRule:
 
     def at(self, place: RankPlace) -> tuple[int, int]:
         """The rank's number among those that share the parameter, and how many they are."""
-        return (0, 1) if self.of_expert else (place.tensor, place.layout.tensor)
+        if self.of_expert:
+            return place.expert_tensor, place.layout.expert_tensor
+        return place.tensor, place.layout.tensor
 
     def inside(self, prefix: str) -> MappingRule:
         """With `prefix` before the Hugging Face names."""
@@ -134,6 +138,22 @@ def gated(names: tuple[str, str], shape: Shape) -> MappingRule:
     return MappingRule(names, (shape, shape), shard, shares)
 
 
+def sent_whole(rule: MappingRule, expert: int) -> MappingRule:
+    """Of an expert, whose tensors are one block each in every layout: one of the ranks that share it sends
+    what all of them have, and they take turns from expert to expert."""
+
+    def shares(parameter: torch.Tensor, rank: int, size: int) -> Sequence[Share]:
+        if rank != expert % size:
+            return [Share(0, 0, parameter[:0])] * len(rule.names)
+        slices = [rule.shares(one, n, size) for n, one in enumerate(parameter.chunk(size))]
+        tensors = [
+            _joined([one.tensor for one in parts], rule.axis) for parts in zip(*slices, strict=True)
+        ]
+        return [Share(0, len(tensor), tensor) for tensor in tensors]
+
+    return replace(rule, shares=shares, of_expert=True, most_ranks=1)
+
+
 def element(name: str, shape: Shape, index: int) -> MappingRule:
     """Of the stack [experts, inputs, outputs] the matrix of one expert, [outputs, inputs]."""
     return MappingRule(
@@ -174,6 +194,11 @@ def qkv(names: tuple[str, str, str], kv_heads: int, queries: int, tail: Shape) -
     lengths = (kv_heads * queries, kv_heads * dim, kv_heads * dim)
     shapes = tuple((one, *rest) for one in lengths)
     return MappingRule(names, shapes, shard, shares, most_ranks=kv_heads)
+
+
+def _joined(tensors: Tensors, axis: int) -> torch.Tensor:
+    """A view where there is one alone."""
+    return tensors[0] if len(tensors) == 1 else _join(tensors, axis)
 
 
 def _join(tensors: Tensors, axis: int = 0) -> torch.Tensor:

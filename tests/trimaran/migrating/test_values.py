@@ -124,6 +124,27 @@ def test_experts_that_tensor_ranks_take_too_are_on_more_ranks() -> None:
         "generate_config__infer_tensor_parallel_size": 4,
     }
     assert config_of("mindspeed-rl", **keys).trainer.expert_parallel == 32
+    keys["actor_config__moe_tp_extend_ep"] = False
+    trainer = config_of("mindspeed-rl", **keys).trainer
+    assert (trainer.expert_parallel, trainer.expert_tensor_parallel) == (8, 4)
+
+
+@pytest.mark.parametrize(("given", "slices"), [(None, 2), (1, 1), (2, 2)])
+def test_experts_are_split_as_megatron_splits_them(given: int | None, slices: int) -> None:
+    """By default as the rest of the model."""
+    mcore = "actor_rollout_ref__actor__megatron"
+    keys = {
+        "actor_rollout_ref__actor__strategy": "megatron",
+        f"{mcore}__tensor_model_parallel_size": 2,
+        f"{mcore}__expert_model_parallel_size": 4,
+        f"{mcore}__expert_tensor_parallel_size": given,
+        "trainer__n_gpus_per_node": 32,
+    }
+    trainer = config_of("verl", **keys).trainer
+    assert (trainer.expert_parallel, trainer.expert_tensor_parallel) == (4, slices)
+    keys[f"{mcore}__expert_model_parallel_size"] = 1
+    keys[f"{mcore}__expert_tensor_parallel_size"] = None
+    assert config_of("verl", **keys).trainer.expert_tensor_parallel == 1
 
 
 @pytest.mark.parametrize(

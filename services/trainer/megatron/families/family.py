@@ -6,7 +6,7 @@ Shapes and names of all Hugging Face tensors follow from the rules, so nothing e
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.trainer.megatron.rules import (
@@ -16,6 +16,7 @@ from services.trainer.megatron.rules import (
     element,
     gated,
     qkv,
+    sent_whole,
     whole,
 )
 from trimaran.model_folder import ModelFacts
@@ -66,10 +67,7 @@ def experts(facts: ModelFacts) -> dict[str, MappingRule]:
     for expert in range(facts.num_experts):
         module, prefix = f"mlp.experts.local_experts.{expert}.", f"mlp.experts.{expert}."
         own = _gated_mlp(module, prefix, hidden, facts.expert_size)
-        # Never split, so its tensors travel whole.
-        down = whole(f"{prefix}down_proj.weight", (hidden, facts.expert_size))
-        own[f"{module}linear_fc2.weight"] = replace(down, replicated=False)
-        rules |= {name: replace(rule, of_expert=True) for name, rule in own.items()}
+        rules |= {name: sent_whole(rule, expert) for name, rule in own.items()}
     if facts.shared_expert_size:
         names = "mlp.shared_experts.", "mlp.shared_expert."
         rules |= _gated_mlp(*names, hidden, facts.shared_expert_size)
