@@ -16,7 +16,7 @@ NPU = json.loads(FACTS.read_text(encoding="utf-8"))["npu"]
 SAMPLER = "vllm_ascend.sample.sampler"
 RUNNER = ("vllm_ascend.worker.model_runner_v1", "NPUModelRunner")
 LINEAR = "vllm_ascend.ops.linear"
-IN_PLACE = ("services.rollout.vllm.in_place",)
+IN_PLACE = "services.rollout.vllm.in_place"
 IS_OLD = "0.23.0"
 
 
@@ -225,9 +225,9 @@ def test_dense_weights_stay_untransposed(stack: Stack) -> None:
 def test_a_linear_layer_keeps_nothing_that_is_derived_from_its_weight(stack: Stack) -> None:
     """But for NZ and what a layer asks for by a flag: so a version may be written into the weight itself
     (services/rollout/vllm/in_place.py)."""
-    method = ast.literal_eval(stack.text(*IN_PLACE, "ASCEND_LINEAR").partition(" = ")[2])
-    assert method == (LINEAR, "AscendUnquantizedLinearMethod")
-    flag = ast.literal_eval(stack.text(*IN_PLACE, "FLOAT32_COPY").partition(" = ")[2])
+    method = (LINEAR, "AscendUnquantizedLinearMethod")
+    assert stack.text(IN_PLACE, "ASCEND_LINEAR") == f"ASCEND_LINEAR = {method}"
+    flag = ast.literal_eval(stack.text(IN_PLACE, "FLOAT32_COPY").partition(" = ")[2])
     after = stack.method(*method, "process_weights_after_loading")
     for node in ast.walk(after):
         if isinstance(node, ast.If) and flag in ast.unparse(node.test):
