@@ -1032,6 +1032,12 @@ class RunConfig(Section):
                 f"rollout.group_size is 1, and algorithm.advantage: {advantage.type} compares the"
                 " completions of a group; give 2 or more, or take remax or reinforce_pp"
             )
+        if self.rollout.group_size < (least := getattr(advantage, "least_group", 1)):
+            raise ValueError(
+                f"rollout.group_size is {self.rollout.group_size}, and with algorithm.advantage:"
+                f" {advantage.type} every advantage would be 0 in groups of fewer than {least}; give"
+                f" {least} or more, or other options of {advantage.type}"
+            )
         if sampling and sampling.term and sampling.term not in self.reward.rules:
             raise ValueError(
                 f"algorithm.dynamic_sampling.term: {sampling.term} is none of reward.rules"

@@ -24,9 +24,14 @@ def read_names(folder: Path) -> list[str]:
         if path.is_file():
             return list(json.loads(path.read_text(encoding="utf-8"))["weight_map"])
         path = folder / WEIGHTS
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            header = json.loads(file.read(min(length, MOST_HEADER_BYTES)))
-        return [name for name, _ in header.items() if name != "__metadata__"]
+        return names_of(path)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path}: cannot be read ({error}); is the download complete?") from None
+
+
+def names_of(path: Path) -> list[str]:
+    """Of the tensors in a safetensors file. Raises OSError, and ValueError or AttributeError for another file."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        header = json.loads(file.read(min(length, MOST_HEADER_BYTES)))
+    return [name for name, _ in header.items() if name != "__metadata__"]

@@ -25,6 +25,7 @@ from services.trainer.torch_dist_reader import (
     TRACKER,
     read_box,
     read_entries,
+    read_vocabulary_multiple,
 )
 from services.trainer.whole_model import Parameters, Version
 from trimaran.errors import InputError
@@ -101,7 +102,7 @@ def torch_dist_to_huggingface(
 
 
 class MegatronCheckpoint:
-    """The parameters of a checkpoint that megatron-core's GPTModel has saved.
+    """The parameters of a checkpoint that megatron-core's GPTModel has saved, without padding.
 
     Example: MegatronCheckpoint(folder, read_model_folder(model)).parameters()
     """
@@ -123,6 +124,9 @@ class MegatronCheckpoint:
             raise InputError(
                 f"{folder}: holds {unknown[0]}, and the model's config.json makes no such tensor"
             )
+        for slot, shape in self._found.values():
+            if slot.key in VOCABULARY:
+                self._check_padding(slot.key, shape)
 
     @property
     def dtype(self) -> str:
@@ -136,6 +140,33 @@ class MegatronCheckpoint:
             start, box = (*slot.at, *(0 for _ in shape)), (*(1 for _ in slot.stack), *shape)
             entry = self._entries[slot.key]
             yield name, read_box(self._folder, slot.key, entry, start, box).view(shape).float()
+
+    def _check_padding(self, key: str, shape: Shape) -> None:
+        """Rows beyond the model's vocabulary are left out, so they must be padding: as many as Megatron adds
+        up to a multiple that the checkpoint records, or zero, or copies of the last token's, as converters
+        write them. Trained or random ones cannot be told from tokens."""
+        entry, kept = self._entries[key], shape[0]
+        rows = entry.shape[0]
+        if rows == kept:
+            return
+        multiple = read_vocabulary_multiple(self._folder)
+        if multiple and -(-kept // multiple) * multiple == rows:
+            return
+        start = kept - 1, *(0 for _ in shape[1:])
+        box = read_box(self._folder, key, entry, start, (rows - kept + 1, *shape[1:]))
+        last, others = box[0], box[1:]
+        if not others.any() or (others == last).all():
+            return
+        why = (
+            f"it was padded to a multiple of {multiple}"
+            if multiple
+            else "it does not record to which multiple it was padded"
+        )
+        raise InputError(
+            f"{self._folder}: {key} has {rows} rows, the model's config.json has vocab_size {kept}, and the"
+            f" other {rows - kept} would be lost: they are no padding as far as can be seen ({why}); give"
+            f" --model the model that was trained, or set vocab_size to {rows} there to keep them all"
+        )
 
     def _slots(self, name: str) -> list[Slot]:
         stacked = slots(name, self._facts)

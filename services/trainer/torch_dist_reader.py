@@ -3,7 +3,8 @@ runs nothing that stands in it.
 
 Its `.metadata` is a pickle, and a pickle may name any function and have it called. Here it may name the
 records of torch.distributed.checkpoint alone, and gets for each of them one that keeps what it is given.
-Tensors are read by torch.load with `weights_only`. `common.pt` and objects that are no tensors are left unread.
+Tensors are read by torch.load with `weights_only`. Of `common.pt` two numbers are read, with nothing of what it
+names; objects that are no tensors are left unread.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import zipfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from typing import Any
 
 import torch
 
-from services.trainer.torch_dist import BACKEND, CONFIG, METADATA
+from services.trainer.torch_dist import BACKEND, COMMON, CONFIG, METADATA
 from trimaran.errors import InputError
 
 RECORDS = {
@@ -140,6 +142,47 @@ def read_entries(folder: Path) -> dict[str, Entry]:
         raise InputError(f"{path}: {error}") from None
     except Exception as error:  # a pickle that is damaged raises whatever it likes
         raise InputError(f"{path}: cannot be read ({type(error).__name__}: {error})") from None
+
+
+class _Nothing(_Record):
+    """In place of whatever else is named or made: what is put into it is dropped."""
+
+    def __setitem__(self, key: object, value: object) -> None: ...
+
+    def append(self, value: object) -> None: ...
+
+    def extend(self, values: object) -> None: ...
+
+
+class _InertUnpickler(pickle.Unpickler):
+    """Makes numbers, texts, lists and dicts, and nothing of what a pickle names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return _Nothing
+
+    def persistent_load(self, pid: object) -> Any:
+        return _Nothing()
+
+
+def read_vocabulary_multiple(folder: Path) -> int | None:
+    """To which Megatron-LM has padded the vocabulary, as the arguments that it saves say; None where the
+    checkpoint has none. Raises InputError for a file that is damaged."""
+    path = folder / COMMON
+    if not path.is_file():
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            [name] = [one for one in archive.namelist() if one.endswith("/data.pkl")]
+            common = _InertUnpickler(archive.open(name)).load()
+    except Exception as error:  # as above
+        raise InputError(f"{path}: cannot be read ({type(error).__name__}: {error})") from None
+    arguments = common.get("args") if isinstance(common, dict) else None
+    given = getattr(arguments, "state", None)
+    if not isinstance(given, dict):
+        return None
+    sizes = given.get("make_vocab_size_divisible_by"), given.get("tensor_model_parallel_size")
+    each, ranks = (one if type(one) is int and one > 0 else None for one in sizes)
+    return each * ranks if each and ranks else None
 
 
 def _check_backend(path: Path) -> None:

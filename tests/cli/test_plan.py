@@ -11,18 +11,22 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import save_file
 
+from services.trainer.convert import huggingface_to_checkpoint
 from tests.tiny_model import write_tiny_model
 from tests.tiny_vision import nest_names, write_tiny_vision
 from trimaran.cli import plan as plan_command
 from trimaran.cli.main import main
-from trimaran.cli.plan import check_memory
+from trimaran.cli.plan import check_memory, plan_here
 from trimaran.cli.preflight import check_model
 from trimaran.config import load_config
 from trimaran.doctor.memory import Memory
 from trimaran.errors import InputError
 from trimaran.machine import Machine
+from trimaran.parallel import Layout
 
 CPU = Machine({}, frozenset(), 0, 0)
 
@@ -200,3 +204,37 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_word(run_file: Path) 
     ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_what_is_frozen_and_had_trained_in_the_run_before_is_in_the_plan_of_checkpoints(
+    run_file: Path, tmp_path: Path
+) -> None:
+    """Hand-worked: two layers of 128 channels, MLPs of 256, a tied vocabulary of 96."""
+    mlp, table = "'*.mlp.*'", "model.embed_tokens.weight"
+    freeze = f"trainer.freeze=[{mlp}, {table}]"
+    sizes = {mlp: 2 * 3 * 128 * 256, table: 96 * 128}
+
+    def copied(*words: str) -> list[int]:
+        config = load_config(str(run_file), ["model.dtype=bfloat16", freeze, *words])
+        return [rank.copied for rank in plan_here(config, CPU).ranks]
+
+    [plain] = copied()
+    first = tmp_path / "first"
+    huggingface_to_checkpoint(tmp_path / "model", first, Layout(pipeline=2), "float32")
+    load = f"trainer.load={first}"
+    assert copied(load) == [plain + 2 * sum(sizes.values())]
+    # Each rank writes it whole, and its part of the rest.
+    split = ["trainer.data_parallel=2", "trainer.distributed_optimizer=true"]
+    assert copied(load, *split) == [plain // 2 + 2 * sum(sizes.values())] * 2
+    # The run before had frozen the MLPs as well.
+    second = tmp_path / "second/checkpoints/step-00001"
+    second.mkdir(parents=True)
+    (second / "state.json").touch()
+    held = {f"main.embedding.word_embeddings.weight@{start}": torch.ones(8) for start in (0, 8)}
+    save_file(held, second / "shard-0.safetensors")
+    assert copied(f"trainer.load={tmp_path / 'second'}") == [plain + 2 * sizes[table]]
+    # It is on another host: as much as there may be.
+    assert copied("trainer.load=/elsewhere/first") == copied(load)
+    (second / "shard-0.safetensors").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"trainer\.load: .*shard-0\.safetensors: cannot be read"):
+        copied(f"trainer.load={tmp_path / 'second'}")

@@ -12,9 +12,10 @@ from services.rollout.temperature import check_temperature
 from services.rollout.transformers.batch import draws, inverse_cdf, likeliest
 from services.weight_sync.data.manifest import list_digests
 from tests.rollout.versions import patched_shadow_of, shadow_of
+from tests.tiny_model import write_tiny_model
 from trimaran.config import parse_config
 from trimaran.device import pick
-from trimaran.errors import BehindError, DeadlineError
+from trimaran.errors import BehindError, DeadlineError, TransferError
 from trimaran.types import Message, Sampling, VersionId
 
 MESSAGES = (Message("user", "What is 1 + 2?"),)
@@ -210,10 +211,57 @@ def test_draws_are_the_completions_own():
     assert len({draws(*key, 1).item() for key in keys}) == len(keys)
 
 
-def test_after_a_delta_changed_elements_alone_are_written(model):
+@pytest.fixture(scope="module", params=["llama", "qwen2_moe", "qwen3_moe"])
+def folder(request, model, tmp_path_factory):
+    """transformers keeps all experts of a layer in one parameter, folders have matrices of each."""
+    if request.param == "llama":
+        return model
+    return write_tiny_model(tmp_path_factory.mktemp("models") / request.param, request.param)
+
+
+def test_what_is_loaded_computes_what_transformers_does(folder):
+    from transformers import AutoModelForCausalLM
+
+    async def main():
+        engine: Any = create_engine(config_of(folder), pick("cpu"))
+        await engine.start()
+        try:
+            await engine.load_weights(first_version(folder), VersionId(0, 0))
+            return engine._model.state_dict()
+        finally:
+            await engine.close()
+
+    wanted = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    found = asyncio.run(main())
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+
+
+def test_a_version_that_lacks_an_expert_is_refused(tmp_path):
+    from safetensors.torch import load_file
+
+    folder = write_tiny_model(tmp_path / "model", "qwen3_moe")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.mlp.experts.2.up_proj.weight"]
+
+    async def main():
+        engine = create_engine(config_of(folder), pick("cpu"))
+        await engine.start()
+        try:
+            await engine.load_weights(shadow_of(None, tensors), VersionId(0, 0))
+        finally:
+            await engine.close()
+
+    lacks = r"lacks model\.layers\.1\.mlp\.experts\.gate_up_proj, or a part of it"
+    with pytest.raises(TransferError, match=lacks):
+        asyncio.run(main())
+
+
+def test_after_a_delta_changed_elements_alone_are_written(folder):
     """In this process the shadow is the engine's to read: what is not in the changes is made wrong."""
     from safetensors.torch import load_file
 
+    model = folder
     old = load_file(model / "model.safetensors")
     torch.manual_seed(0)
     new = {n: torch.where(torch.rand(v.shape) < 0.02, v + 1, v) for n, v in old.items()}

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def main(job: Job, rank: int) -> None:
     import torch.distributed as dist
     from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
     from megatron.core.dist_checkpointing.strategies import torch as strategies  # noqa: F401
+    from megatron.core.transformer.enums import AttnBackend
 
     from services.trainer.megatron.cpu import let_megatron_run_on_cpu
 
@@ -90,7 +92,13 @@ def main(job: Job, rank: int) -> None:
         if rank == 0:
             Path(job.save).mkdir()
         dist.barrier()
-        dist_checkpointing.save(model.sharded_state_dict(), job.save)
+        # As Megatron-LM saves the arguments of its command line.
+        arguments = Namespace(
+            make_vocab_size_divisible_by=128,
+            tensor_model_parallel_size=job.tensor,
+            attention_backend=AttnBackend.auto,
+        )
+        dist_checkpointing.save({"args": arguments, **model.sharded_state_dict()}, job.save)
     if job.answers:
         logits = forward(model, token_ids(config["vocab_size"]), config["hidden_size"], job)
         if logits is not None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +25,8 @@ from services.trainer.convert import (
 )
 from services.trainer.model_files import load_tensors
 from services.trainer.shard_file import ShardFile
+from services.trainer.tensor_file import TensorFile
+from services.trainer.torch_dist import TorchDistWriter
 from tests.trainer.models import FAMILIES, TIED
 from tests.trainer.test_resharding import DENSE, SPARSE, shard
 from trimaran.cli.main import main
@@ -253,6 +258,57 @@ def test_what_cannot_be_converted_is_told_before_anything_is_written(
     assert code == 1 and "full: [Errno 28] No space left on device; mend it" in text
     monkeypatch.undo()
     assert run_convert(source, tmp_path / "full")[0] == 0
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("to", ["huggingface", "torch_dist", "checkpoint"])
+def test_of_two_conversions_to_one_target_the_second_is_refused(
+    to: str,
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second one begins where the first one has written half, and each is a process of its own."""
+    source = model_folders["qwen2"]
+    assert run_convert(source, tmp_path / "made")[0] == 0
+    words = (tmp_path / "made", tmp_path / "other", "--to", to)
+    words += () if to == "checkpoint" else ("--model", source)
+    command = [sys.executable, "-m", "trimaran.cli", "convert", *map(str, words)]
+    second = list[subprocess.CompletedProcess[str]]()
+    write = TensorFile.write if to != "torch_dist" else TorchDistWriter.write
+
+    def convert_meanwhile(*arguments: Any) -> Any:
+        if not second:
+            second.append(subprocess.run(command, capture_output=True, text=True, check=False))
+        return write(*arguments)
+
+    writer = TensorFile if to != "torch_dist" else TorchDistWriter
+    monkeypatch.setattr(writer, "write", convert_meanwhile)
+    code, text = run_convert(*words)
+    assert code == 0, text
+    assert second[0].returncode == 2, second[0].stderr
+    [line] = second[0].stderr.splitlines()
+    assert "other: another conversion writes it just now" in line
+    monkeypatch.undo()
+    assert not [path.name for path in tmp_path.iterdir() if path.name not in ("made", "other")]
+    code, text = run_convert(*words)
+    assert code == 2 and "already" in text
+
+
+def test_what_a_killed_conversion_has_left_is_in_nobodys_way(
+    model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    source, target = model_folders["qwen2"], tmp_path / "other"
+    assert run_convert(source, tmp_path / "made")[0] == 0
+    half = tmp_path / "other.tmp"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
+    (tmp_path / ".other.lock").touch()
+    code, text = run_convert(tmp_path / "made", target, "--model", source)
+    assert code == 0, text
+    assert_same_tensors(source, target, tied=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"made", "other"}
 
 
 def test_a_huggingface_folder_may_have_been_float16(

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shutil
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -379,6 +380,99 @@ def test_what_cannot_be_read_is_told_with_a_remedy(
     old = tmp_path / "iter_0000005"
     (old / "mp_rank_00").mkdir(parents=True)
     refused("have Megatron save it with --ckpt-format torch_dist", folder=old)
+
+
+def pad(made: Path, folder: Path, rows: Callable[[torch.Tensor], torch.Tensor]) -> Path:
+    """The checkpoint with `rows(table)` behind the rows of each table of the vocabulary."""
+    source = made / "release"
+    folder.mkdir()
+    with TorchDistWriter(folder) as writer:
+        for key, entry in read_entries(source).items():
+            whole = read_box(source, key, entry, [0] * len(entry.shape), entry.shape)
+            more = rows(whole) if key in VOCABULARY else whole[:0]
+            writer.write([Slot(key)], torch.cat([whole, more]))
+    return folder
+
+
+def record(folder: Path, **arguments: object) -> None:
+    """As Megatron-LM saves the arguments of its command line."""
+    common = {"args": Namespace(**arguments), "iteration": 7, "rng": torch.zeros(3)}
+    torch.save(common, folder / "common.pt")
+
+
+def random_rows(count: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda table: torch.randn(count, table.shape[1])
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])  # tied, and not
+def test_a_vocabulary_that_is_larger_than_the_models_is_never_cut(
+    family: str, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    """qwen2 has 97 tokens, llama 96."""
+    source, made = model_folders[family], tmp_path / "made"
+    assert run_convert(source, made, "--to", "torch_dist")[0] == 0
+    size = read_architecture(source).facts.vocab_size
+
+    def refused(folder: Path, reason: str) -> None:
+        code, text = run_convert(folder, tmp_path / "back", "--model", source)
+        assert code == 2 and not list(tmp_path.glob("back*"))
+        [rows] = {read_entries(folder)[key].shape[0] for key in VOCABULARY[:1]}
+        assert f"has {rows} rows, the model's config.json has vocab_size {size}" in text
+        assert f"the other {rows - size} would be lost" in text and reason in text
+
+    one = pad(made, tmp_path / "one", random_rows(1))
+    refused(one, "does not record to which multiple")
+    refused(pad(made, tmp_path / "copies", lambda t: t[:3].clone()), "does not record")
+    padded = pad(made, tmp_path / "padded", random_rows(128 - size))
+    refused(padded, "does not record to which multiple")
+    record(padded, tensor_model_parallel_size=2)
+    refused(padded, "does not record to which multiple")
+    # Tokens were added, and then padded: to a multiple that is too small for padding alone.
+    record(padded, make_vocab_size_divisible_by=4, tensor_model_parallel_size=2)
+    refused(padded, "padded to a multiple of 8")
+    (padded / "common.pt").write_bytes(b"no archive")
+    code, text = run_convert(padded, tmp_path / "back", "--model", source)
+    assert code == 2 and "common.pt: cannot be read" in text
+
+
+def zero_rows(table: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(5, table.shape[1])
+
+
+def repeated_rows(table: torch.Tensor) -> torch.Tensor:
+    return table[-1:].expand(5, -1)
+
+
+@pytest.mark.parametrize("rows", [zero_rows, repeated_rows])
+def test_padding_is_left_out_that_is_zero_or_repeats_the_last_token(
+    rows: Callable[[torch.Tensor], torch.Tensor],
+    made: Path,
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+) -> None:
+    code, text = run_convert(
+        pad(made, tmp_path / "padded", rows), tmp_path / "back", "--model", model_folders["qwen2"]
+    )
+    assert code == 0, text
+    assert_same_tensors(model_folders["qwen2"], tmp_path / "back", tied=True)
+
+
+def test_padding_to_the_multiple_that_megatron_records_is_left_out(
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    source = model_folders["qwen2"]
+    padded = pad(made, tmp_path / "padded", random_rows(128 - 97))
+    record(
+        padded,
+        make_vocab_size_divisible_by=64,
+        tensor_model_parallel_size=2,
+        hook=Hostile(tmp_path / "ran"),
+    )
+    code, text = run_convert(padded, tmp_path / "back", "--model", source)
+    assert code == 0, text
+    assert_same_tensors(source, tmp_path / "back", tied=True)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_newest_of_megatrons_iterations_is_taken(

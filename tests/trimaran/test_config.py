@@ -132,6 +132,11 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
             "nothing differs",
         ),
         ("rollout", {"group_size": 1}, "group compares the completions of a group"),
+        (
+            "algorithm",
+            {"advantage": {"type": "pass_at_k", "k": 8}},
+            "pass_at_k every advantage would be 0 in groups of fewer than 9; give 9 or more",
+        ),
         ("trainer", {"min_learning_rate": 1}, "must not be more than learning_rate"),
         ("algorithm", {"kl": {"adaptive": {"target": 1}}}, "adaptive starts from coefficient"),
         ("algorithm", {"correction": {"token_bounds": [2, 3]}}, "must be [low, high] with 1"),

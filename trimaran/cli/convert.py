@@ -6,12 +6,17 @@ import argparse
 import importlib.util
 import json
 import math
+import os
 import shutil
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trimaran.cli.find_run import LATEST, find_folder, folder_of
 from trimaran.config import TrainerSection, load_config
 from trimaran.errors import InputError, UnavailableError
+from trimaran.file_lock import try_lock
 from trimaran.model_folder import ModelFacts, read_model_folder
 from trimaran.parallel import Layout
 from trimaran.trainer_layout import check_trainer_layout
@@ -68,8 +73,11 @@ def _from_huggingface(source: Path, target: Path, options: argparse.Namespace) -
     if options.to == TORCH_DIST:
         _check_free(target, layout, TORCH_DIST)
         whole = huggingface_parameters(source)
-        return _say(target, write_torch_dist(facts, whole, target, dtype), dtype)
-    made = huggingface_to_checkpoint(source, target, layout, dtype)
+        with _alone(target, is_new=True):
+            root = write_torch_dist(facts, whole, target, dtype)
+        return _say(target, root, dtype)
+    with _alone(target):
+        made = huggingface_to_checkpoint(source, target, layout, dtype)
     return _say(made, read_any(made).root, dtype)
 
 
@@ -90,7 +98,9 @@ def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) ->
         if given := [key for key in ("dtype", "model") if getattr(options, key)]:
             raise InputError(f"--{given[0]}: a checkpoint keeps what it is; leave it out")
         layout = _layout(state.model.facts, options)
-        return _say(checkpoint_to_checkpoint(folder, state, target, layout), state.root)
+        with _alone(target):
+            made = checkpoint_to_checkpoint(folder, state, target, layout)
+        return _say(made, state.root)
     facts = state.model.facts
     _check_free(target, _layout(facts, options), options.to or HUGGINGFACE)
     model = Path(options.model) if options.model else _model_of(folder)
@@ -101,16 +111,17 @@ def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) ->
         )
     dtype = options.dtype or state.layout.dtype
     whole = checkpoint_parameters(folder, state, model)
-    if options.to == TORCH_DIST:
-        root = write_torch_dist(facts, whole, target, dtype)
-    else:
-        root = write_huggingface(facts, whole, model, target, dtype)
-    if (dtype, DIGEST) == (state.layout.dtype, state.digest) and root != state.root:
-        shutil.rmtree(target)
-        raise InputError(
-            f"{folder}: with {model} the weights have root {root}, the trainer's had {state.root}; what"
-            " was frozen is taken from there: give --model the model that the run began with"
-        )
+    with _alone(target, is_new=True):
+        if options.to == TORCH_DIST:
+            root = write_torch_dist(facts, whole, target, dtype)
+        else:
+            root = write_huggingface(facts, whole, model, target, dtype)
+        if (dtype, DIGEST) == (state.layout.dtype, state.digest) and root != state.root:
+            shutil.rmtree(target)
+            raise InputError(
+                f"{folder}: with {model} the weights have root {root}, the trainer's had {state.root}; what"
+                " was frozen is taken from there: give --model the model that the run began with"
+            )
     return _say(target, root, dtype)
 
 
@@ -129,7 +140,8 @@ def _from_torch_dist(folder: Path, target: Path, options: argparse.Namespace) ->
 
     model = Path(options.model)
     _check_free(target, _layout(read_model_folder(model), options), HUGGINGFACE)
-    root, dtype = torch_dist_to_huggingface(folder, model, target, options.dtype)
+    with _alone(target, is_new=True):
+        root, dtype = torch_dist_to_huggingface(folder, model, target, options.dtype)
     return _say(target, root, dtype)
 
 
@@ -138,8 +150,46 @@ def _check_free(target: Path, layout: Layout, kind: str) -> None:
     if layout != Layout():
         what = "Hugging Face folder" if kind == HUGGINGFACE else f"{kind} checkpoint"
         raise InputError(f"a {what} has no layout ({layout}); give --to checkpoint")
+    _check_absent(target)
+
+
+def _check_absent(target: Path) -> None:
     if target.exists():
         raise InputError(f"{target}: is there already; name another folder")
+
+
+@contextmanager
+def _alone(target: Path, is_new: bool = False) -> Generator[None]:
+    """While it is written: another conversion would write the same temporary folder. The kernel takes the lock
+    from a process that is killed. `is_new`: nothing may be there.
+
+    Raises InputError where another one writes it.
+    """
+    path = target.resolve()
+    path = path.with_name(f".{path.name}.lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as lock:
+        if not _is_locked(lock.fileno(), path):
+            raise InputError(
+                f"{target}: another conversion writes it just now; wait for its end, or name another folder"
+            )
+        try:
+            if is_new:  # the other one may have ended since that was looked at
+                _check_absent(target)
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _is_locked(file: int, path: Path) -> bool:
+    """False also where who had the lock removed the file meanwhile: the next one has a new file."""
+    try:
+        if not try_lock(file, path):
+            return False
+    except InputError:  # it was possible without locks before there were any here
+        print(f"{path.parent}: has no locks; let no other conversion write there", file=sys.stderr)
+        return True
+    return path.exists() and os.path.samestat(os.fstat(file), path.stat())
 
 
 def _say(made: Path, root: str, dtype: str = "") -> int:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from trimaran.agreement import agree_on_data, agree_on_model, agree_on_weights
+from trimaran.cli.plan import thawed_patterns
 from trimaran.cli.preflight import check_datasets, check_model, show_errors
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
@@ -119,7 +120,8 @@ def _check_room(config: RunConfig, run: RunContext, rank: int, file: int) -> Non
     weights = sum(map(_size, config.model.path.glob("*.safetensors")))
     model = Model(read_model_folder(config.model.path), config.model.dtype)
     place = config.trainer.layout.place(rank)
-    share = rank_memory(model, place, work_of(config), choices_of(config, on_host=True)).saved
+    choices = choices_of(config, True, thawed_patterns(config, model.facts))
+    share = rank_memory(model, place, work_of(config), choices).saved
     have = sum(map(_size, folder.glob(f"checkpoints/*/shard-{file}[-.]*safetensors")))
     models = 1 + kept * config.run.checkpoint_models  # and the one at the end
     needed = kept * share + (models * weights if rank == 0 else 0) - have

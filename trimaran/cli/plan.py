@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from services.trainer.checkpoint_folder import STATE, newest
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.megatron.family_rules import family_rules
 from services.trainer.megatron.frozen import frozen_parameters
@@ -17,11 +18,13 @@ from trimaran.device import resolve
 from trimaran.doctor.memory import read_memory
 from trimaran.doctor.system import System
 from trimaran.errors import InputError
+from trimaran.freezing import is_frozen
 from trimaran.machine import Machine, read_gpu_memory, read_machine
 from trimaran.memory.model import Model
 from trimaran.memory.plan import GIB, Plan, Room, find_faults, make_plan, refuse_impossible
 from trimaran.memory.table import describe
 from trimaran.model_folder import ModelFacts, check_tensor_parallel, has_weights
+from trimaran.tensor_names import names_of
 from trimaran.trainer_layout import check_trainer_layout
 
 
@@ -62,6 +65,7 @@ def plan_here(config: RunConfig, machine: Machine, is_whole: bool = True) -> Pla
         Model(facts, config.model.dtype),
         trains_on_host=resolve(config.trainer.device, machine) == "cpu",
         rolls_on_host=resolve(config.rollout.device, machine) == "cpu",
+        thawed=thawed_patterns(config, facts),
     )
 
 
@@ -96,6 +100,26 @@ def _can_freeze(facts: ModelFacts, patterns: Sequence[str]) -> bool:
     except InputError:
         return False
     return True
+
+
+def thawed_patterns(config: RunConfig, facts: ModelFacts) -> tuple[str, ...]:
+    """Those of `trainer.freeze` of which the checkpoint of `trainer.load` holds something; all of them where
+    it is not on this host. Raises InputError where it cannot be read."""
+    load, freeze = config.trainer.load, config.trainer.freeze
+    if load is None or not freeze:
+        return ()
+    folder = load if (load / STATE).is_file() else newest(load)
+    if folder is None:
+        return freeze
+    rules, held = family_rules(facts), set[str]()
+    for path in folder.glob("shard-*.safetensors"):
+        try:
+            # Such as main.output_layer.weight@4096 (services/trainer/checkpoint.py).
+            own = {name.partition(".")[2].partition("@")[0] for name in names_of(path)}
+        except (OSError, ValueError, AttributeError) as error:
+            raise InputError(f"trainer.load: {path}: cannot be read ({error})") from None
+        held |= {name for one in own & rules.keys() for name in rules[one].names}
+    return tuple(one for one in freeze if any(is_frozen(name, (one,)) for name in held))
 
 
 def check_lengths(config: RunConfig, facts: ModelFacts) -> None:

@@ -129,15 +129,16 @@ def make_plan(
     trains_on_host: bool,
     rolls_on_host: bool,
     layout: Layout | None = None,
+    thawed: tuple[str, ...] = (),
 ) -> Plan:
-    """`layout`: another one than the configuration's."""
+    """`layout`: another one than the configuration's. `thawed`: as in `Choices`."""
     layout, work = layout or config.trainer.layout, work_of(config)
     ranks = (
         rank_memory(
             model,
             layout.place(rank),
             work,
-            choices_of(config, trains_on_host),
+            choices_of(config, trains_on_host, thawed),
         )
         for rank in range(layout.num_ranks)
     )
@@ -158,7 +159,7 @@ def make_plan(
     )
 
 
-def choices_of(config: RunConfig, on_host: bool) -> Choices:
+def choices_of(config: RunConfig, on_host: bool, thawed: tuple[str, ...] = ()) -> Choices:
     return Choices(
         reference=config.algorithm.kl.coefficient > 0,
         sequence_parallel=config.trainer.sequence_parallel,
@@ -169,6 +170,7 @@ def choices_of(config: RunConfig, on_host: bool) -> Choices:
         on_host=on_host,
         bf16_optimizer=config.trainer.optimizer == "adamw_bf16",
         freeze=config.trainer.freeze,
+        thawed=thawed,
         lora_rank=config.trainer.lora.rank if config.trainer.lora else 0,
         lora_targets=config.trainer.lora.targets if config.trainer.lora else (),
         recompute=config.trainer.recompute,

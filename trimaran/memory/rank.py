@@ -51,6 +51,8 @@ class Choices:
     """`trainer.optimizer: adamw_bf16`."""
     freeze: tuple[str, ...] = ()
     """Patterns over the names of what does not train (`trainer.freeze`)."""
+    thawed: tuple[str, ...] = ()
+    """Those of them whose parameters had trained in the run before (`trainer.load`): checkpoints hold these."""
     lora_rank: int = 0
     """Of adapters, which then are all that trains; 0 for none."""
     lora_targets: tuple[str, ...] = ()
@@ -97,7 +99,8 @@ class RankMemory:
     compares: bool
     """With a reference, in passes of their own."""
     saved: int
-    """In its file of a checkpoint, where it writes one: main weights and what the optimizer keeps."""
+    """In its file of a checkpoint, where it writes one: main weights and what the optimizer keeps, and what is
+    frozen and had trained in the run before."""
     copied: int
     """On the host while a checkpoint is written: the copy out of which it is; nothing where another rank
     writes the same."""
@@ -204,6 +207,9 @@ def rank_memory(
     updated = _updated(trained, place) if choices.distributed_optimizer else sum(trained)
     norm = size * model.facts.hidden_size / place.layout.context if place.is_last_stage else 0
     saved = (4 * BF16 if choices.bf16_optimizer else 3 * FP32) * updated
+    if choices.thawed:  # with the distributed optimizer on each rank, too
+        others = trained_parameters(model, place, choices.thawed, choices.virtual_stages)
+        saved += size * (dense + experts - sum(others))
     return RankMemory(
         weights=size * count,
         trained=size * sum(trained),

@@ -22,6 +22,7 @@ from services.rollout.chat import ChatTokenizer
 from services.rollout.deadlines import within
 from services.rollout.engine import Event, GenerationRequest
 from services.rollout.transformers.batch import DecodeBatch
+from services.rollout.transformers.parameters import find_parameter
 from trimaran.config import RunConfig
 from trimaran.errors import BehindError, TransferError
 from trimaran.types import Manifest, Message, Ranges, VersionId
@@ -200,7 +201,7 @@ class TransformersEngine:
         from services.rollout.read_back import SLICE_SECONDS, join, read_by_name, run_slice
 
         # The parameters are what it computes with; a tied output layer is the embedding's.
-        reader = read_by_name(self._model.get_parameter, manifest, ranges)
+        reader = read_by_name(lambda name: find_parameter(self._model, name).own, manifest, ranges)
         found: list[dict[int, str]] = []
         ended = False
         while not ended:
@@ -244,13 +245,14 @@ class TransformersEngine:
 def _copy_weights(model: torch.nn.Module, shadow: Shadow) -> None:
     import torch
 
-    missing = {name for name, _ in model.named_parameters()}
+    missing = {parameter: parameter.numel() for parameter in model.parameters()}
     with torch.no_grad():
         for name, tensor in shadow.tensors():
-            model.get_parameter(name).copy_(tensor)
-            missing.discard(name)
-    if missing:
-        raise ValueError(f"the version lacks {', '.join(sorted(missing))}")
+            held = find_parameter(model, name)
+            held.own.copy_(tensor)
+            missing[held.parameter] -= tensor.numel()
+    if lacking := sorted(name for name, one in model.named_parameters() if missing[one]):
+        raise ValueError(f"the version lacks {', '.join(lacking)}, or a part of it")
 
 
 def _write_changes(model: torch.nn.Module, manifest: Manifest, changes: Changes) -> None:
@@ -258,7 +260,7 @@ def _write_changes(model: torch.nn.Module, manifest: Manifest, changes: Changes)
 
     with torch.no_grad():
         for changed in changes.tensors(manifest.tensors):
-            parameter = model.get_parameter(changed.info.name)
+            parameter = find_parameter(model, changed.info.name).own
             positions, values = (
                 part.to(parameter.device) for part in (changed.positions, changed.values)
             )

@@ -158,6 +158,11 @@ class PassAtK(CompletionAdvantage):
 
     takes_penalties: ClassVar[bool] = False
 
+    @property
+    def least_group(self) -> int:
+        """Of k completions there is one set, and so nothing to compare."""
+        return self.k + 1
+
     def of_completions(self, rewards: Rewards) -> torch.Tensor:
         """Raises InputError with a KL term in the reward."""
         _refuse_penalties(rewards, "pass_at_k")

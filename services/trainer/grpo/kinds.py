@@ -66,6 +66,11 @@ class Advantage(Options):
     """Whether a group of equal rewards may teach something. One that is whitened may always."""
 
     @property
+    def least_group(self) -> int:
+        """Completions of a group below which all advantages are 0, whatever the rewards."""
+        return 2 if self.compares_group else 1
+
+    @property
     def needs_greedy(self) -> bool:
         """Whether each prompt is also answered greedily, for `Rewards.greedy_P`."""
         return False
