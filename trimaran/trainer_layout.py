@@ -161,7 +161,7 @@ def _tensor_fault(facts: ModelFacts, size: int) -> str:
     if facts.num_kv_heads * 2 * facts.head_dim % size:
         return f"does not divide the model's {facts.num_kv_heads} KV heads of {facts.head_dim} channels"
     inner = {"intermediate_size": facts.intermediate_size}
-    if facts.num_experts:  # an expert is never split
+    if facts.num_experts:  # experts have a size of their own (`_slices_faults`)
         inner = {"shared_expert_intermediate_size": facts.shared_expert_size}
     for name, length in inner.items():
         if length % size:

@@ -808,7 +808,7 @@ ROWS: tuple[Row, ...] = (
     ignored(
         f"{RL}.share_backbone", "with adapters the reference is the model without them, always"
     ),
-    ignored(f"{RL}.tp_split_expert", "an expert lies whole on one rank"),
+    ignored(f"{RL}.tp_split_expert", "actor_config.moe_tp_extend_ep says how experts are split"),
     only(
         f"{RL}.multi_turn_enable",
         False,
