@@ -18,10 +18,10 @@ Key = tuple[str, int, int]
 
 class Shown:
     """Example:
-        shown = Shown()
-        shown.note_load(by_vllm=True)
-        shown.note_reading(manifest, digests, shown.num_loads)  # of every block
-        shown.has_all(manifest)  # True, where all were right
+    shown = Shown()
+    shown.note_load(by_vllm=True)
+    shown.note_reading(manifest, digests, shown.num_loads)  # of every block
+    shown.has_all(manifest)  # True, where all were right
     """
 
     def __init__(self) -> None:
