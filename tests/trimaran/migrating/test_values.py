@@ -752,7 +752,10 @@ def test_what_their_examples_say_of_the_same_goes_through() -> None:
 def test_matrices_without_adapters_are_refused_where_there_are_adapters() -> None:
     key = "actor_rollout_ref.model.exclude_modules"
     for name, is_refused in ((".*visual.*", False), ("lm_head", True)):
-        given: dict[str, Any] = {key.replace(".", "__"): name, "actor_rollout_ref__model__lora_rank": 8}
+        given: dict[str, Any] = {
+            key.replace(".", "__"): name,
+            "actor_rollout_ref__model__lora_rank": 8,
+        }
         assert (key in converted("verl", **given).having("refused")) is is_refused
     easyr1: dict[str, Any] = {"worker__actor__model__lora__rank": 8}
     key = "worker__actor__model__lora__exclude_modules"
@@ -761,7 +764,10 @@ def test_matrices_without_adapters_are_refused_where_there_are_adapters() -> Non
 
 
 def test_a_function_gets_its_source_from_the_column_that_is_named_so() -> None:
-    given: dict[str, Any] = {"data__reward_fn_key": "source", "custom_reward_function__path": "reward.py"}
+    given: dict[str, Any] = {
+        "data__reward_fn_key": "source",
+        "custom_reward_function__path": "reward.py",
+    }
     assert "call source so" in converted("verl", **given).having("refused")["data.reward_fn_key"]
 
 
