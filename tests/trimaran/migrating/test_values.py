@@ -758,9 +758,10 @@ def test_matrices_without_adapters_are_refused_where_there_are_adapters() -> Non
         }
         assert (key in converted("verl", **given).having("refused")) is is_refused
     easyr1: dict[str, Any] = {"worker__actor__model__lora__rank": 8}
-    key = "worker__actor__model__lora__exclude_modules"
-    assert converted("easyr1", **(easyr1 | {key: ".*visual.*"})).having("refused") == {}
-    assert converted("easyr1", **(easyr1 | {key: ["q_proj"]})).having("refused")
+    easyr1["worker__actor__model__lora__exclude_modules"] = ".*visual.*"
+    assert converted("easyr1", **easyr1).having("refused") == {}
+    easyr1["worker__actor__model__lora__exclude_modules"] = ["q_proj"]
+    assert converted("easyr1", **easyr1).having("refused")
 
 
 def test_a_function_gets_its_source_from_the_column_that_is_named_so() -> None:
