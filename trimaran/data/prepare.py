@@ -135,14 +135,14 @@ def _with_columns(
     rows: Iterable[SourceRow], name: str, mapped: Sequence[str]
 ) -> Iterator[SourceRow]:
     """Raises InputError behind the last row where no row has a column that --map names."""
-    missing, num_rows = set(mapped), 0
-    for row in rows:
-        missing = {path for path in missing if find(row.values, path) is None}
-        num_rows += 1
-        yield row
-    if missing and num_rows:
+    missing, last = set(mapped), None
+    for last in rows:
+        missing = {path for path in missing if find(last.values, path) is None}
+        yield last
+    if missing and last:
         raise InputError(
-            f"--map: no row of {name} has {', '.join(sorted(missing))}; see its columns"
+            f"--map: no row of {name} has {', '.join(sorted(missing))}; the last one has"
+            f" {', '.join(map(str, last.values))}"
         )
 
 
