@@ -175,6 +175,22 @@ def test_images_are_brought_into_the_file_and_bad_ones_dropped(tmp_path: Path) -
     assert dataset[0].messages[0].text.startswith("How wide? <image> You FIRST think")
 
 
+@pytest.mark.parametrize("counts", [False, True])
+def test_an_image_that_no_run_takes_is_dropped(tmp_path: Path, counts: bool) -> None:
+    config = {"vision_config": {"patch_size": 14, "spatial_merge_size": 2}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for name, sides in (("thin", (500, 2)), ("fine", (280, 280))):
+        (tmp_path / f"{name}.png").write_bytes(png(*sides))
+    rows = [
+        {"question": "How wide?", "answer": "1", "image": f"{name}.png"}
+        for name in ("thin", "fine")
+    ]
+    card = prepared(tmp_path, rows, plan("geo3k", model=tmp_path if counts else None))
+    (dropped,) = card["dropped"]
+    assert "one side is over 200 times the other" in dropped["reason"]
+    assert dropped["first"] == ["train.jsonl:1"]
+
+
 @pytest.mark.parametrize("hold_out", [0, 2])
 def test_a_file_has_the_columns_that_its_rows_have(tmp_path: Path, hold_out: int) -> None:
     """An empty column of images would make a dataset of text one that a model for text cannot take."""
