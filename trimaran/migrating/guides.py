@@ -88,7 +88,7 @@ LAUNCHING: tuple[Replaced, ...] = (
     ),
     Replaced(
         "`conda create`, `pip install torch… torch_npu…`, and again, where another package has replaced them",
-        "the same script makes the environment, installs torch and torch-npu last, and checks every version",
+        "the same script makes the environment, and checks every version before and after",
     ),
     Replaced(
         "`pip install qwen-vl-utils mathruler viztracer uvloop`",
@@ -191,7 +191,7 @@ LAUNCHING: tuple[Replaced, ...] = (
         "`trimaran train run.yaml validation.only=true model.path=RUN/model`",
     ),
     Replaced(
-        "`| tee train.log`, and `grep` in it for `perf/throughput` or `e2e_tps`",
+        "`tee train.log`, and `grep` in it for `perf/throughput` or `e2e_tps`",
         "`metrics.jsonl` of the run's folder has a row for each step, with these names too where `metrics: {also: [verl, mindspeed-rl]}` asks for them",
     ),
     Replaced(
