@@ -118,6 +118,16 @@ def test_a_refused_or_unknown_key_writes_nothing(
     assert "is there already" in capsys.readouterr().err
 
 
+def test_an_option_of_a_launch_script_is_told_to_be_a_variable(
+    theirs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--data_path=data/geo3k", "--model_path=models/qwen"]
+    with pytest.raises(SystemExit):
+        main(["import", "easyr1", str(theirs), *words])
+    told = "is a variable: data_path=data/geo3k model_path=models/qwen trimaran import"
+    assert told in capsys.readouterr().err
+
+
 def test_keys_that_a_file_must_have_are_counted(
     theirs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -189,6 +189,7 @@ def test_the_time_left_follows_from_the_steps_seen() -> None:
 
 def test_the_last_words(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
+    (tmp_path / "samples").mkdir()
     (tmp_path / "summary.json").write_text(
         '{"heldout_before": {"greedy": 0.2, "sampled": 0.15}, "steps": 20, "seconds": 80.0,'
         ' "heldout_after": {"greedy": 0.95, "sampled": null}, "samples_per_second": 16.0,'
@@ -197,7 +198,17 @@ def test_the_last_words(tmp_path: Path) -> None:
     out = io.StringIO()
     show_summary(tmp_path, Console(file=out, width=120))
     text = out.getvalue()
-    for part in ("0.200", "0.150", "0.950", "20 steps in 80 s", "seed 3", "curve.png", "next"):
+    told = (
+        "0.200",
+        "0.150",
+        "0.950",
+        "20 steps in 80 s",
+        "seed 3",
+        "curve.png",
+        "next",
+        "samples/",
+    )
+    for part in told:
         assert part in text
     assert f"run folder: {tmp_path}" in text
 
@@ -228,3 +239,4 @@ def test_a_run_without_validation_or_summary(tmp_path: Path) -> None:
     )
     show_summary(tmp_path, Console(file=out, width=120))
     assert "held-out" not in out.getvalue()
+    assert "use the model" in out.getvalue() and "read what it answers" not in out.getvalue()

@@ -175,6 +175,22 @@ def test_images_are_brought_into_the_file_and_bad_ones_dropped(tmp_path: Path) -
     assert dataset[0].messages[0].text.startswith("How wide? <image> You FIRST think")
 
 
+@pytest.mark.parametrize("counts", [False, True])
+def test_an_image_that_no_run_takes_is_dropped(tmp_path: Path, counts: bool) -> None:
+    config = {"vision_config": {"patch_size": 14, "spatial_merge_size": 2}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for name, sides in (("thin", (500, 2)), ("fine", (280, 280))):
+        (tmp_path / f"{name}.png").write_bytes(png(*sides))
+    rows = [
+        {"question": "How wide?", "answer": "1", "image": f"{name}.png"}
+        for name in ("thin", "fine")
+    ]
+    card = prepared(tmp_path, rows, plan("geo3k", model=tmp_path if counts else None))
+    (dropped,) = card["dropped"]
+    assert "one side is over 200 times the other" in dropped["reason"]
+    assert dropped["first"] == ["train.jsonl:1"]
+
+
 @pytest.mark.parametrize("hold_out", [0, 2])
 def test_a_file_has_the_columns_that_its_rows_have(tmp_path: Path, hold_out: int) -> None:
     """An empty column of images would make a dataset of text one that a model for text cannot take."""
@@ -297,3 +313,31 @@ def test_a_source_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"train: no row of 2 is left \(2 no prompt\); --map"):
         prepared(tmp_path, [{"q": "a", "output": "1"}] * 2, plan("alpaca"))
     assert not (tmp_path / "out" / "train.parquet").exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_column_that_was_named_by_hand_is_in_some_row(tmp_path: Path, workers: int) -> None:
+    """Without the question of each row its further input alone would be the prompt."""
+    rows = [{"task": "a", "input": "b", "output": "1"}, {"input": "c", "output": "2"}]
+    for column, message in (
+        ("task", ""),
+        ("tsak", "no row of train has tsak; the last one has input, output"),
+    ):
+        keys = {**RECIPES["alpaca"].keys, "prompt": [column]}
+        made = replace(
+            plan("alpaca", mapped=(column,)), recipe=replace(RECIPES["alpaca"], keys=keys)
+        )
+        if message:
+            (tmp_path / "out" / "train.parquet").unlink()
+            with pytest.raises(InputError, match=message):
+                prepared(tmp_path, rows, made, workers=workers)
+            assert list((tmp_path / "out").glob("*.parquet*")) == []
+        else:
+            prepared(tmp_path, rows, made, workers=workers)
+            assert texts(tmp_path) == ["a\nb", "c"]
+
+
+def test_a_missing_number_is_no_answer(tmp_path: Path) -> None:
+    rows = [{"instruction": "a", "output": float("nan")}, {"instruction": "b", "output": 2.0}]
+    card = prepared(tmp_path, rows, plan("alpaca"))
+    assert card["dropped"] == [{"reason": "no answer", "rows": 1, "first": ["train.jsonl:1"]}]

@@ -94,6 +94,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "data.max_pixels": 2048 * 2048,
         "data.shuffle": False,
         "rollout.limit_images": 1,
+        "trainer.freeze": ["*visual.*"],
     },
 }
 

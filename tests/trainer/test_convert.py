@@ -210,6 +210,37 @@ def test_the_command_finds_a_run_by_its_id_and_the_newest(
         assert_same_tensors(source, Path(f"model-{number}"), tied=True)
 
 
+def test_the_command_finds_the_checkpoints_of_a_run_that_keeps_them_elsewhere(
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`run.checkpoints`, which `trimaran import` sets, too."""
+    monkeypatch.chdir(tmp_path)
+    source = model_folders["qwen2"]
+    assert run_convert(source, Path("kept/one"))[0] == 0
+    run = tmp_path / "runs/one"
+    run.mkdir(parents=True)
+
+    def write(place: str) -> None:
+        tree = {
+            "run": {"checkpoints": place},
+            "model": {"path": str(source)},
+            "data": {"train": "a.jsonl"},
+            "reward": {"rules": {"gsm8k": 1.0}},
+        }
+        (run / "config.yaml").write_text(json.dumps(tree))
+
+    write(str(tmp_path / "kept"))
+    code, text = run_convert("runs/one", "model")
+    assert code == 0, text
+    assert_same_tensors(source, Path("model"), tied=True)
+    write("s3://bucket/kept")
+    code, text = run_convert("one", "other")
+    assert code == 2 and "lie in s3://bucket/kept/one; fetch one" in text
+
+
 def test_what_cannot_be_converted_is_told_before_anything_is_written(
     model_folders: dict[str, Path],
     tmp_path: Path,

@@ -14,11 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trimaran.cli.find_run import LATEST, find_folder, folder_of
-from trimaran.config import TrainerSection, load_config
+from trimaran.config import RunConfig, TrainerSection, load_config
 from trimaran.errors import InputError, UnavailableError
 from trimaran.file_lock import try_lock
+from trimaran.launch.run_folder import CONFIG_NAME
 from trimaran.model_folder import ModelFacts, read_model_folder
 from trimaran.parallel import Layout
+from trimaran.places import is_bucket
+from trimaran.run_context import RunContext
+from trimaran.run_place import place_url
 from trimaran.trainer_layout import check_trainer_layout
 
 DTYPES = ("bfloat16", "float32")
@@ -83,7 +87,7 @@ def _from_huggingface(source: Path, target: Path, options: argparse.Namespace) -
 
 def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) -> int:
     from services.trainer.checkpoint import read_any
-    from services.trainer.checkpoint_folder import find
+    from services.trainer.checkpoint_folder import find, newest
     from services.trainer.convert import (
         checkpoint_parameters,
         checkpoint_to_checkpoint,
@@ -92,7 +96,10 @@ def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) ->
     from services.trainer.convert_megatron import write_torch_dist
     from services.trainer.whole_model import DIGEST
 
-    folder = find(source, "convert")
+    run = _run_with_a_place(source) if newest(source) is None else None
+    folder = find(
+        Path(place_url(run, RunContext.in_folder(source).run_id)) if run else source, "convert"
+    )
     state = read_any(folder)
     if options.to == CHECKPOINT:
         if given := [key for key in ("dtype", "model") if getattr(options, key)]:
@@ -103,7 +110,7 @@ def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) ->
         return _say(made, state.root)
     facts = state.model.facts
     _check_free(target, _layout(facts, options), options.to or HUGGINGFACE)
-    model = Path(options.model) if options.model else _model_of(folder)
+    model = Path(options.model) if options.model else run.model.path if run else _model_of(folder)
     if (found := read_model_folder(model)) != facts:
         raise InputError(
             f"--model: {model} holds another model than {folder} was trained from: {found} instead"
@@ -210,6 +217,19 @@ def _layout(facts: ModelFacts, options: argparse.Namespace) -> Layout:
     )
     check_trainer_layout(facts, section)
     return section.layout
+
+
+def _run_with_a_place(source: Path) -> RunConfig | None:
+    """A run's folder whose checkpoints lie where its `run.checkpoints` says. Raises InputError for a bucket."""
+    if not (source / CONFIG_NAME).is_file():
+        return None
+    config = load_config(source / CONFIG_NAME)
+    if is_bucket(config.run.checkpoints):
+        place = place_url(config, RunContext.in_folder(source).run_id)
+        raise InputError(
+            f"convert: the checkpoints of {source} lie in {place}; fetch one, and name its folder"
+        )
+    return config if config.run.checkpoints else None
 
 
 def _model_of(folder: Path) -> Path:

@@ -96,6 +96,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         TEMPLATES[options.template or recipe.template],
         system=options.system,
         thinking=None if options.thinking is None else options.thinking == "on",
+        mapped=tuple(filter(None, (word.partition("=")[2] for word in options.map))),
         keep=tuple(options.keep),
         unique=options.unique or recipe.unique,
         max_tokens=options.max_prompt_tokens,

@@ -191,7 +191,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and (not hasattr(options, "overrides") or any(word.startswith("-") for word in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        of_script = options.command == "import" and [
+            word.lstrip("-") for word in rest if "=" in word
+        ]
+        remedy = f"; what a script takes so is a variable: {' '.join(of_script)} trimaran import …"
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{remedy if of_script else ''}")
     if rest:
         options.overrides = [*options.overrides, *rest]
     return options

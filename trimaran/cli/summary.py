@@ -14,14 +14,15 @@ from rich.table import Table
 from trimaran.metrics import GREEDY_CORRECT, MAJORITY_AT, PASS_AT
 from trimaran.places import is_bucket
 
+SAMPLES = "  read what it answers   {folder}/samples/\n"
+
 Rewards = Mapping[str, float | None]
 
 NEXT = """\
 What to try next:
   see how it went        {folder}/curve.png and {folder}/timeline.png
   in TensorBoard         tensorboard --logdir {folder}/tensorboard
-  read what it answers   {folder}/samples/
-  use the model          {use}
+{samples}  use the model          {use}
   another run            trimaran train CONFIG run.seed=2, or run.max_lag=1"""
 
 
@@ -40,7 +41,9 @@ def show_summary(folder: Path, console: Console) -> None:
         model = summary.get("model", str(folder / "model"))
     console.print(f"run folder: {folder}", highlight=False, soft_wrap=True)
     if model:
-        text = NEXT.format(folder=_short(folder), use=_how_to_use(model))
+        short = _short(folder)
+        samples = SAMPLES.format(folder=short) if (folder / "samples").is_dir() else ""
+        text = NEXT.format(folder=short, samples=samples, use=_how_to_use(model))
         console.print(text, highlight=False, soft_wrap=True)
 
 

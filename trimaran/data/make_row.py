@@ -34,6 +34,8 @@ class Plan:
     thinking: bool | None = None
     """With it the chat template is asked for thinking or for none where tokens are counted; the file is the
     same."""
+    mapped: tuple[str, ...] = ()
+    """Columns of the recipe that were named by hand: some row has to have each."""
     keep: tuple[str, ...] = ()
     """Further columns that the file gets, as texts; none of recipe.columns."""
     unique: bool = False

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from trimaran.data.arrow import parquet, pyarrow
 from trimaran.data.make_row import CountTokens, Made, Plan, make_row
+from trimaran.data.recipes import find
 from trimaran.data.rows import ParquetRows
 from trimaran.data.sources import CARD, Source, SourceRow, digest_of, told
 from trimaran.errors import InputError
@@ -117,7 +118,7 @@ def is_current(source: Source, plan: Plan, path: Path) -> bool:
 
 
 def _make(source: Source, plan: Plan, make_counter: MakeCounter, workers: int) -> Iterator[Made]:
-    rows = islice(source.rows(), plan.limit)
+    rows = _with_columns(islice(source.rows(), plan.limit), source.name, plan.mapped)
     if workers == 1:
         _begin(plan, make_counter)
         yield from map(_make_here, rows)
@@ -128,6 +129,21 @@ def _make(source: Source, plan: Plan, make_counter: MakeCounter, workers: int) -
     with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (plan, make_counter)) as pool:
         for made in _in_order(pool, _chunks(rows), 2 * workers):
             yield from made
+
+
+def _with_columns(
+    rows: Iterable[SourceRow], name: str, mapped: Sequence[str]
+) -> Iterator[SourceRow]:
+    """Raises InputError behind the last row where no row has a column that --map names."""
+    missing, last = set(mapped), None
+    for last in rows:
+        missing = {path for path in missing if find(last.values, path) is None}
+        yield last
+    if missing and last:
+        raise InputError(
+            f"--map: no row of {name} has {', '.join(sorted(missing))}; the last one has"
+            f" {', '.join(map(str, last.values))}"
+        )
 
 
 _plan: Plan | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -228,8 +229,9 @@ def _answer(value: Any) -> str:
 
 
 def _text(value: Any, what: str) -> str:
-    """A number without a fraction as an integer: some datasets have 142.0 where 142 is meant."""
-    if value is None:
+    """A number without a fraction as an integer: some datasets have 142.0 where 142 is meant. NaN is how
+    pandas writes that a number is missing."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, list | dict):
         raise DroppedError(f"{what} that is no text")

@@ -57,10 +57,7 @@ def fit_size(
     Raises InputError where one side is over MAX_ASPECT times the other.
     Example: fit_size(480, 640, 262144, 4194304, 28) == (476, 644)
     """
-    if max(height, width) > MAX_ASPECT * min(height, width):
-        raise InputError(
-            f"{width} x {height} pixels: one side is over {MAX_ASPECT} times the other; crop it"
-        )
+    _check_aspect(height, width)
     sides = round(height / multiple) * multiple, round(width / multiple) * multiple
     if math.prod(sides) > max_pixels:
         scale = math.sqrt(height * width / max_pixels)
@@ -104,6 +101,13 @@ def image_multiple(model_folder: Path) -> int:
     return math.prod(sizes)
 
 
+def _check_aspect(height: int, width: int) -> None:
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        raise InputError(
+            f"{width} x {height} pixels: one side is over {MAX_ASPECT} times the other; crop it"
+        )
+
+
 def open_image(data: bytes) -> Image.Image:
     """Decoded, upright, RGB. Raises InputError as `prepare_image` does."""
     try:
@@ -133,6 +137,7 @@ def _check(image: Image.Image) -> None:
         raise InputError(
             f"{width} x {height} pixels are too many; at most {MAX_PIXELS}: make it smaller"
         )
+    _check_aspect(height, width)
     # The further pictures of an MPO file, a photograph of a telephone, are previews or other eyes.
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from trimaran.migrating.conversion import System
 from trimaran.migrating.dataset_files import DATASET_FILES
-from trimaran.migrating.guides import LAUNCHING, SWITCHES, Replaced
+from trimaran.migrating.guides import JOBS, LAUNCHING, SWITCHES, Replaced
 from trimaran.migrating.rows import Row
 from trimaran.migrating.systems import SYSTEMS
 from trimaran.other_names import LEFT_OUT, NAMES
@@ -81,6 +81,23 @@ the mean over micro-batches. Here `token_mean` is over all tokens of an update, 
 """
 
 
+STEPS = """\
+
+## What is typed
+
+The guides' code blocks, counted for one host with Ubuntu and without what is optional there, and what does the same here: six or seven
+commands, from a checkout to a trained model. Before the last one, `trimaran plan run.yaml` and `trimaran doctor run.yaml` say whether it will go.
+What needs an NPU nobody has run."""
+GUIDES = (
+    "Qwen2.5-VL (MindSpeed-MM)",
+    "Qwen3-VL (MindSpeed-MM on verl)",
+    "GRPO (MindSpeed-RL)",
+    "installation and Ray GRPO (MindSpeed-RL)",
+    "Qwen2.5-VL (EasyR1)",
+)
+"""The five that `JOBS` counts."""
+
+
 FIGURES = """\
 
 ## Their figures
@@ -112,6 +129,7 @@ A file of its `configs/datasets` says how rows are prepared. `trimaran import mi
 def markdown() -> Iterator[str]:
     """The lines of docs/migrating.md."""
     yield from HEAD.splitlines()
+    yield from _jobs()
     yield from _replaced("Command lines, variables and steps of the guides", LAUNCHING)
     yield from _replaced("Switches", SWITCHES)
     yield from _figures()
@@ -119,6 +137,16 @@ def markdown() -> Iterator[str]:
         yield from _system(system)
     yield from PREPARATION.splitlines()
     yield from _table(DATASET_FILES)
+
+
+def _jobs() -> Iterator[str]:
+    yield from STEPS.splitlines()
+    yield ""
+    yield "| what | " + " | ".join(GUIDES) + " | here |"
+    yield "|---" * (len(GUIDES) + 2) + "|"
+    for job in JOBS:
+        cells = (job.qwen25_vl, job.qwen3_vl, job.grpo, job.ray_grpo, job.easyr1, job.ours)
+        yield f"| {job.name} | {' | '.join(cells)} |"
 
 
 def _replaced(title: str, table: Sequence[Replaced]) -> Iterator[str]:

@@ -7,6 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.migrating.conversion import System
+from trimaran.migrating.number_types import (
+    GRADIENTS,
+    MAIN_WEIGHTS,
+    ONE_TYPE,
+    computed_in,
+    gradients,
+    main_weights,
+)
 from trimaran.migrating.rows import (
     Outcome,
     Row,
@@ -26,6 +34,8 @@ from trimaran.migrating.rows import (
 from trimaran.migrating.rows_file import column_names, has_template, has_words_around
 from trimaran.migrating.shared import (
     ALL_PROMPTS,
+    LANGUAGE_ALONE,
+    LENGTHS,
     LOGGED_TEXT,
     MEGATRON,
     MEMORY,
@@ -40,6 +50,7 @@ from trimaran.migrating.shared import (
     Shape,
     data_file,
     every,
+    excluded,
     freeze_tower,
     hosts,
     image_key,
@@ -50,6 +61,7 @@ from trimaran.migrating.shared import (
     limit_images,
     logged,
     loggers,
+    longest_sequence,
     lora,
     model_folder,
     paths_of,
@@ -206,6 +218,12 @@ def _optimizer(value: Any, theirs: Theirs) -> Outcome:
     if value not in ("adamw", "adamw_bf16"):
         return Outcome("refused", "optimizers are adamw and adamw_bf16")
     return Outcome("mapped", "", {"trainer.optimizer": value})
+
+
+def _main_weights(value: Any, theirs: Theirs) -> Outcome:
+    if theirs[f"{ACTOR}.optim.strategy"] == "adamw_bf16":
+        return Outcome("ignored", "trainer.optimizer: adamw_bf16 keeps weights in bfloat16")
+    return main_weights(value, theirs)
 
 
 def _betas(value: Any, theirs: Theirs) -> Outcome:
@@ -504,8 +522,12 @@ ROWS: tuple[Row, ...] = (
     ),
     part(f"{ACTOR}.model.lora.alpha", f"{ACTOR}.model.lora.rank", 64),
     part(f"{ACTOR}.model.lora.target_modules", f"{ACTOR}.model.lora.rank", "all-linear"),
-    ignored(
-        f"{ACTOR}.model.lora.exclude_modules", "adapters go to the language model's matrices alone"
+    own(
+        f"{ACTOR}.model.lora.exclude_modules",
+        "",
+        None,
+        f"{LANGUAGE_ALONE}. Other names are refused",
+        excluded(lambda theirs: int(theirs[f"{ACTOR}.model.lora.rank"] or 0) > 0),
     ),
     same(f"{ACTOR}.optim.lr", "trainer.learning_rate", 1e-6, to=real),
     own(
@@ -538,11 +560,25 @@ ROWS: tuple[Row, ...] = (
     ignored(f"{ACTOR}.optim.training_steps", "their program sets it", -1),
     *each(
         f"{ACTOR}.fsdp",
-        "enable_full_shard enable_cpu_offload enable_rank0_init use_orig_params torch_dtype fsdp_size"
-        " mp_param_dtype mp_reduce_dtype mp_buffer_dtype",
+        "enable_full_shard enable_cpu_offload enable_rank0_init use_orig_params fsdp_size mp_buffer_dtype",
         "parameters are split by trainer.tensor_parallel and pipeline_parallel, the optimizer by"
         " distributed_optimizer; numbers are those of model.dtype and trainer.optimizer",
     ),
+    own(
+        f"{ACTOR}.fsdp.torch_dtype",
+        "",
+        None,
+        f"{MAIN_WEIGHTS}, but with optim.strategy=adamw_bf16",
+        _main_weights,
+    ),
+    own(
+        f"{ACTOR}.fsdp.mp_param_dtype",
+        "",
+        "bf16",
+        f"{ONE_TYPE}; another one is refused",
+        computed_in(f"{ROLLOUT}.dtype"),
+    ),
+    own(f"{ACTOR}.fsdp.mp_reduce_dtype", "", "fp32", GRADIENTS, gradients),
     ignored(f"{ACTOR}.offload.offload_params", TURNS, False),
     switch(f"{ACTOR}.offload.offload_optimizer", False, "trainer.offload", ["optimizer"], ROOM),
     only(f"{ROLLOUT}.name", "vllm", ("vllm",), "the engine is vLLM", "give vllm"),
@@ -564,7 +600,13 @@ ROWS: tuple[Row, ...] = (
     same(f"{ROLLOUT}.enforce_eager", "rollout.eager", False),
     ignored(f"{ROLLOUT}.enable_chunked_prefill", "vLLM's version 1 always does it", False),
     same(f"{ROLLOUT}.tensor_parallel_size", "rollout.tensor_parallel", 2, to=whole),
-    ignored(f"{ROLLOUT}.max_model_len", "it is rollout.max_prompt_tokens + rollout.max_tokens"),
+    own(
+        f"{ROLLOUT}.max_model_len",
+        "",
+        None,
+        LENGTHS,
+        longest_sequence("data.max_prompt_length", "data.max_response_length"),
+    ),
     ignored(
         f"{ROLLOUT}.max_num_batched_tokens",
         "vLLM's own default; rollout.max_concurrency bounds completions",

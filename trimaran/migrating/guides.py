@@ -13,7 +13,103 @@ class Replaced:
     ours: str
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One part of a guide's job, with what each guide has its reader type for it.
+
+    Example: Job("data", "1", "1", "5", "5", "none: a name of the hub", "`trimaran data prepare`: 1")
+    """
+
+    name: str
+    qwen25_vl: str
+    qwen3_vl: str
+    grpo: str
+    ray_grpo: str
+    easyr1: str
+    ours: str
+
+
+JOBS: tuple[Job, ...] = (
+    Job(
+        "environment",
+        "49 commands, and one file edited",
+        "38 commands",
+        "another guide",
+        "42 commands",
+        "another guide",
+        "`source` of CANN and of ATB, then `sh deploy/npu/install.sh ENV a2` with two variables"
+        " ([ascend.md](ascend.md)); on GPUs two commands of `pip` ([install.md](install.md#nvidia)): 2 or 3",
+    ),
+    Job(
+        "weights",
+        "two runs of a converter, in another guide",
+        "a download",
+        "a converter, in an environment of its own",
+        "a converter",
+        "none: a name of the hub",
+        "`hf download NAME --local-dir models/NAME`: 1",
+    ),
+    Job("data", "1", "1", "5", "5", "none: a name of the hub", "`trimaran data prepare`: 1"),
+    Job(
+        "configuration",
+        "5 places in a script and a YAML file",
+        "6 values in ray_start.sh, and the script",
+        "5 places in a script and two YAML files",
+        "3 places in a script and a YAML file",
+        "a script and a YAML file, some 20 values",
+        "`trimaran import SYSTEM FILE key=value … -o run.yaml`: 1",
+    ),
+    Job("start, on one host", "1", "2", "1", "1", "1", "`trimaran train run.yaml`: 1"),
+    Job(
+        "start, on more hosts",
+        "1 on each, after its addresses are edited",
+        "1 on each, in order, and 1",
+        "1 on each, after its addresses are edited",
+        "1 on each, after its addresses are edited",
+        "not told",
+        "`network.subnet`, and Compose, Ray or Kubernetes ([deploy.md](deploy.md))",
+    ),
+    Job(
+        "a model that others load",
+        "a converter",
+        "verl's merger",
+        "a converter",
+        "a converter",
+        "EasyR1's merger",
+        "nothing: a run ends with one, and names it",
+    ),
+)
+"""Commands that the guides' code blocks have for one host with Ubuntu, without what they call optional."""
+
 LAUNCHING: tuple[Replaced, ...] = (
+    Replaced(
+        "`git clone` and `git checkout` of vLLM, vLLM-Ascend, Megatron-LM, MindSpeed, MindSpeed-RL, MindSpeed-MM, MindSpeed-LLM and verl, `cp -r megatron …`, `copy_adaptor_to_*.sh`, `verl_plugin` with `MODEL_SELECT` and `VERL_PATH`, apex",
+        "`sh deploy/npu/install.sh ENV a2`: packages at fixed versions, and no file of theirs is replaced ([ascend.md](ascend.md))",
+    ),
+    Replaced(
+        "`conda create`, `pip install torch… torch_npu…`, and again, where another package has replaced them",
+        "the same script makes the environment, and checks every version before and after",
+    ),
+    Replaced(
+        "`pip install qwen-vl-utils mathruler viztracer uvloop`",
+        "nothing: images and rewards need none of them",
+    ),
+    Replaced(
+        "`docker pull`, `docker run --privileged`, `docker commit`, `docker save`",
+        "`docker run` without `--privileged` ([ascend.md](ascend.md#first-steps-on-a-host)), or an image that is built: `deploy/docker/Containerfile` with `DEVICE=npu` ([deploy.md](deploy.md))",
+    ),
+    Replaced(
+        "`npu-smi info`, `torch_npu.npu.is_available()`, `apt-get install iproute2`",
+        "`trimaran doctor run.yaml`: versions, devices, addresses, ports and tools, each with the command that mends it ([doctor.md](doctor.md))",
+    ),
+    Replaced(
+        "code, weights and data at the same paths on every host, and Ray started in the same folder",
+        "`model.path` and the data's files at the same paths, or on a disk that all hosts see; `model.source` has a host fetch a model once",
+    ),
+    Replaced(
+        "`hf download`, `wget` of a data set",
+        "the same, or the name in its place: `trimaran data prepare NAME --from OWNER/NAME`, where the hub can be reached (`pip install 'trimaran[data]'`)",
+    ),
     Replaced(
         "`--data_path=DIR --model_path=DIR` behind a launch script",
         "`data_path=DIR model_path=DIR trimaran import verl SCRIPT`, as variables before the command; in a run `data.train=FILE data.validation=FILE model.path=DIR` behind `trimaran train run.yaml`",
@@ -71,24 +167,44 @@ LAUNCHING: tuple[Replaced, ...] = (
         "the same variables; [ascend.md](ascend.md) has those that a run sets itself",
     ),
     Replaced(
-        "`python geo3k.py --local_dir`, `--local_save_dir`, `--local_data`, `--local_dataset_path`",
-        "`trimaran data prepare geo3k`",
+        "`python geo3k.py --local_dir`, `--local_save_dir`, `--local_data`, `--local_dataset_path`, or a path that is edited into it",
+        "`trimaran data prepare geo3k --from FOLDER -o data/geo3k`",
     ),
     Replaced(
         "`preprocess_data.sh math_17k`, and the keys of `configs/datasets/math_17k.yaml`",
         "`trimaran data prepare`; `trimaran import mindspeed-rl math_17k.yaml` prints its words, and the [keys](#mindspeed-rls-datasets) have a table",
     ),
     Replaced(
-        "`ckpt_convert_*_hf2mcore.sh`, `convert_ckpt.py --load-model-type hf --target-tensor-parallel-size …`",
+        "`ckpt_convert_*_hf2mcore.sh`, `convert_ckpt.py --load-model-type hf --target-tensor-parallel-size … --moe-tp-extend-ep`, MindSpeed-MM's `mm-convert`, and a vision tower's checkpoint of its own (`vit_config.load`)",
         "nothing: a run reads the Hugging Face folder at any layout. `trimaran convert MODEL DIR --tensor-parallel N` makes a checkpoint, where one is wanted",
     ),
     Replaced(
-        "`ckpt_convert_*_mcore2hf.sh`, the folder `mg2hf`",
+        "`ckpt_convert_*_mcore2hf.sh`, the folder `mg2hf`, `python -m verl.model_merger`, EasyR1's `model_merger.py`",
         "nothing: a run ends with a Hugging Face folder. `trimaran convert RUN DIR` makes one of a checkpoint",
     ),
     Replaced(
         "`load`, `finetune: false`, `no_load_optim: false`, `ref_model_load_path` to go on with a run",
         "`trimaran train --resume RUN`; the reference is the first model all the same",
+    ),
+    Replaced(
+        "`trainer.val_only`, to measure a model that was trained",
+        "`trimaran train run.yaml validation.only=true model.path=RUN/model`",
+    ),
+    Replaced(
+        "`tee train.log`, and `grep` in it for `perf/throughput` or `e2e_tps`",
+        "`metrics.jsonl` of the run's folder has a row for each step, with these names too where `metrics: {also: [verl, mindspeed-rl]}` asks for them",
+    ),
+    Replaced(
+        "the guides' table of tokens a second",
+        "`make bench-npu`: each row is a run ([benchmarks](../benchmarks/README.md#the-guides-tables-on-npus))",
+    ),
+    Replaced(
+        "`VLLM_USE_V1`, `VLLM_ATTENTION_BACKEND`, `USE_OPTIMIZED_MODEL`",
+        "nothing: vLLM's version 1 is the only one, and chooses its attention by the device",
+    ),
+    Replaced(
+        "`RAY_PORT`, `DASHBOARD_PORT`, Ray's dashboard and debugger",
+        "nothing: [observability.md](observability.md) has what each process reports, and `logs/` of the run's folder a log of each. `trimaran serve` runs one service alone, under a debugger too",
     ),
 )
 

@@ -3,10 +3,11 @@ mindspeed_rl/config_cls of Ascend/MindSpeed-RL, April 2026, and its configs/."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from trimaran.migrating.conversion import System
 from trimaran.migrating.rows import (
@@ -22,12 +23,14 @@ from trimaran.migrating.rows import (
     only,
     own,
     part,
+    refused,
     same,
     switch,
 )
 from trimaran.migrating.shared import (
     HERE,
     IN_TRAINER,
+    LENGTHS,
     MEMORY,
     NO_CRITIC,
     NO_KL,
@@ -40,6 +43,7 @@ from trimaran.migrating.shared import (
     kept,
     kl_in,
     limit_images,
+    longest_sequence,
     lora,
     model_folder,
     real,
@@ -74,6 +78,12 @@ VERIFIERS = (
 """Their verifiers: rules of ours have these names."""
 STAGES = ("ray_grpo", "ray_dapo")
 SUFFIXES = (".parquet", ".jsonl")
+AS_IN_FOLDER = "the model is what the config.json of its folder says"
+TOWER = {
+    "vision_encoder": ("*visual.patch_embed.*", "*visual.blocks.*"),
+    "vision_projector": ("*visual.merger.*",),
+}
+"""Parts of a vision tower -> our names of their parameters."""
 
 
 def _both(*rows: Row) -> Iterator[Row]:
@@ -301,6 +311,67 @@ def _load(value: Any, theirs: Theirs) -> Outcome:
     )
 
 
+def _freeze(value: Any, theirs: Theirs) -> Outcome:
+    """MindSpeed-MM's description of a model says which parts of a vision tower stay as they are."""
+    if not theirs.is_on(f"{RL}.is_multimodal"):
+        return Outcome("ignored", AS_IN_FOLDER)
+    path = Path(str(value)).expanduser()
+    if value is None or not path.is_file():
+        text = (
+            f"{value or 'the description of the model'} is not here: vision_encoder and vision_projector are frozen, as"
+            " in the published ones; leave trainer.freeze out of the run, where they are to train"
+        )
+        return Outcome("noted", text, {"trainer.freeze": ["*visual.*"]})
+    described = json.loads(path.read_text(encoding="utf-8"))
+    frozen = [name for name in TOWER if _is_frozen(described, name)]
+    if not frozen:
+        return Outcome("ignored", "the vision tower trains")
+    patterns = ["*visual.*"] if len(frozen) == len(TOWER) else list(TOWER[frozen[0]])
+    return Outcome("mapped", "", {"trainer.freeze": patterns})
+
+
+def _is_frozen(described: Any, name: str) -> bool:
+    found = described
+    for section in ("image_encoder", name, "freeze"):
+        found = cast(dict[str, Any], found).get(section) if isinstance(found, dict) else None
+    return is_on(found, f"image_encoder.{name}.freeze")
+
+
+def _reference(value: Any, theirs: Theirs) -> Outcome:
+    """Their checkpoints are not read, but two of them are not one model."""
+    first = _shared(theirs, "load")
+    if value is None or first in (None, value):
+        return Outcome("ignored", "the reference is always model.path, also after a resume")
+    text = (
+        f"there a run begins with {first} and the reference is {value}: here both are model.path. To begin with"
+        " other weights set trainer.load in the run, to a checkpoint of them (`trimaran convert MODEL"
+        " CHECKPOINT` makes one)"
+    )
+    return Outcome("noted", text)
+
+
+def _split(value: Any, theirs: Theirs) -> Outcome:
+    """The shares of rows for training, validation and tests."""
+    shares = [float(word) for word in str(value or "").strip("[]").split(",") if word.strip()]
+    if not any(shares[1:]):
+        return Outcome("ignored", "data.validation is a file of its own")
+    return Outcome(
+        "refused",
+        "all rows of data.train train here: give 100,0,0, and keep rows back with `trimaran data prepare"
+        " --hold-out N`",
+    )
+
+
+def _partial(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or int(value) == 1:
+        return Outcome("ignored", "an answer is made with one version of the weights")
+    text = (
+        "there an answer may be made over so many steps; here in one, but with run.max_lag above 0, which says"
+        " how many steps old the weights of a token may be"
+    )
+    return Outcome("noted", text)
+
+
 def _checkpoints(value: Any, theirs: Theirs) -> Outcome:
     """All of them, as there."""
     number = kept(None, _shared(theirs, "train_iters"), _shared(theirs, "save_interval"))
@@ -377,8 +448,16 @@ ONE_SIZE = "passes for log-probabilities have micro-batches of the same size"
 GROUPS = "groups travel one by one, as soon as they are whole"
 
 ROWS: tuple[Row, ...] = (
-    ignored("model", "the model is what the config.json of its folder says"),
-    ignored("model.*", "the model is what the config.json of its folder says"),
+    own(
+        "model",
+        "trainer.freeze",
+        None,
+        "with is_multimodal MindSpeed-MM's description of the model: `freeze` of its vision_encoder and"
+        " vision_projector counts, and where the file is not here both are frozen, as in the published ones. The"
+        " rest is what the config.json of the model's folder says",
+        _freeze,
+    ),
+    ignored("model.*", AS_IN_FOLDER),
     *_both(
         own(
             "megatron_training.stage",
@@ -547,6 +626,7 @@ ROWS: tuple[Row, ...] = (
         same("megatron_training.clip_grad", "trainer.clip_grad", 1.0, to=real),
         same("megatron_training.adam_beta1", "trainer.beta1", 0.9, to=real),
         same("megatron_training.adam_beta2", "trainer.beta2", 0.999, to=real),
+        same("megatron_training.adam_eps", "trainer.epsilon", None, to=real),
         ignored("megatron_training.initial_loss_scale", "bfloat16 needs none"),
         own(
             "megatron_training.load",
@@ -589,7 +669,7 @@ ROWS: tuple[Row, ...] = (
             "megatron_training.moe_aux_loss_coeff", "trainer.router.load_balancing", None, to=real
         ),
         same("megatron_training.moe_z_loss_coeff", "trainer.router.z_loss", None, to=real),
-        ignored("megatron_training.model", "the model is what the config.json of its folder says"),
+        ignored("megatron_training.model", AS_IN_FOLDER),
         ignored("megatron_training.seq_length", f"{RL}.max_prompt_length bounds prompts"),
         ignored(
             "megatron_training.dataset_additional_keys",
@@ -599,7 +679,13 @@ ROWS: tuple[Row, ...] = (
             "megatron_training.full_shuffle_instruction_dataset",
             "data.shuffle is of the whole file",
         ),
-        ignored("megatron_training.split", "data.validation is a file of its own"),
+        own(
+            "megatron_training.split",
+            "",
+            None,
+            "100,0,0: data.validation is a file of its own. Other shares are refused",
+            _split,
+        ),
         ignored(
             "megatron_training.no_shared_storage",
             "run.checkpoints says where; the launcher's hosts need no common disk without it",
@@ -654,7 +740,11 @@ ROWS: tuple[Row, ...] = (
     ),
     ignored(f"{RL}.actor_resource.*", "devices are told apart by their kind"),
     ignored(f"{RL}.reference_resource.*", "the reference is on the trainer's devices"),
-    ignored(f"{RL}.reward_resource.*", "rewards come from rules, on the host"),
+    refused(
+        f"{RL}.reward_resource.*",
+        "there is no reward model here: serve one over HTTP (docs/reward-plugins.md), name it in reward.rules of"
+        " the run, and leave this out",
+    ),
     ignored(f"{RL}.critic_resource.*", NO_CRITIC),
     ignored(f"{RL}.vit_resource.*", IN_TRAINER),
     same(f"{RL}.max_prompt_length", "rollout.max_prompt_tokens", 512, to=whole),
@@ -799,9 +889,12 @@ ROWS: tuple[Row, ...] = (
         f"{IN_TRAINER}; trainer.pipeline_layers [0, N] gives it ranks of its own",
         False,
     ),
-    ignored(
+    own(
         f"{RL}.integrated_mode_config.ref_model_load_path",
+        "",
+        None,
         "the reference is always model.path, also after a resume",
+        _reference,
     ),
     ignored(f"{RL}.integrated_mode_config.*", HERE),
     ignored(f"{RL}.use_integrated_worker", TURNS, True),
@@ -826,7 +919,13 @@ ROWS: tuple[Row, ...] = (
     ignored(f"{RL}.blocking", GROUPS, True),
     ignored(f"{RL}.async_engine", GROUPS, False),
     ignored(f"{RL}.guarantee_order", "groups train in prompt order, always", False),
-    ignored(f"{RL}.partial_rollout_max_split", "an answer goes on after a change of weights", 1),
+    own(
+        f"{RL}.partial_rollout_max_split",
+        "",
+        1,
+        "an answer goes on after a change of weights, with run.max_lag above 0",
+        _partial,
+    ),
     ignored(f"{RL}.require_max_age_all_finished", "run.max_lag is a bound that holds", True),
     ignored(f"{RL}.zmq_communication", "services speak gRPC", True),
     ignored(f"{RL}.data_strategy", GROUPS, "td"),
@@ -869,8 +968,12 @@ ROWS: tuple[Row, ...] = (
         False,
     ),
     same(f"{GENERATE}.max_num_seqs", "rollout.max_concurrency", 1, to=whole),
-    ignored(
-        f"{GENERATE}.max_model_len", "it is rollout.max_prompt_tokens + rollout.max_tokens", 2048
+    own(
+        f"{GENERATE}.max_model_len",
+        "",
+        2048,
+        LENGTHS,
+        longest_sequence(f"{RL}.max_prompt_length", f"{SAMPLING}.max_tokens"),
     ),
     ignored(f"{GENERATE}.max_num_batched_tokens", "vLLM's own default", 2048),
     choice(
@@ -913,6 +1016,7 @@ ROWS: tuple[Row, ...] = (
     ignored(f"{SAMPLING}.seed", "each completion's seed follows from run.seed"),
     # Whole sections.
     ignored("vit_config.*", "the vision tower is read from model.path, and lies with the trainer"),
+    own("ref_config.load", "", None, "the reference is always model.path", _reference),
     ignored("ref_config.*", "the reference has the trainer's layout"),
     ignored("reward_config.*", "rewards come from rules"),
     ignored("critic_config.*", NO_CRITIC),

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from trimaran.config import SinkName
 from trimaran.errors import InputError
-from trimaran.migrating.rows import Fate, Outcome, Theirs, is_on
+from trimaran.migrating.rows import Convert, Fate, Outcome, Theirs, is_on
 from trimaran.migrating.rows_file import column_names, count_rows
 
 ESTIMATORS = {
@@ -136,22 +136,18 @@ class Split:
         )
 
 
-def steps_of(
-    total: Any, epochs: Any, batch: Any, files: Any, total_key: str, rows: int = 0
-) -> Outcome:
-    """`total` steps, or those of `epochs` over the rows of `files`. `rows`: at most so many, if not 0."""
+def steps_of(total: Any, epochs: Any, batch: Any, files: Any, total_key: str) -> Outcome:
+    """`total` steps, or those of `epochs` over the rows of `files`."""
     if total is not None:
         return Outcome("mapped", "", {"run.steps": int(total)})
     paths = paths_of(files)
-    counts = [count_rows(path) for path in paths]
-    found = None if None in counts or not paths else sum(filter(None, counts))
-    if found is None:
+    rows = rows_of(paths)
+    if rows is None:
         return Outcome(
             "refused",
             f"a run counts steps: give {total_key}=N. They count {epochs} epochs of rows // {batch}"
             " steps each, and the rows of the training file cannot be counted here",
         )
-    rows = min(found, rows) if rows > 0 else found
     if rows < int(batch):
         return Outcome(
             "refused", f"{', '.join(paths)}: {rows} rows, less than the {batch} prompts of a step"
@@ -166,6 +162,12 @@ def steps_of(
 
 def known_steps(outcome: Outcome) -> int | None:
     return outcome.settings.get("run.steps")
+
+
+def rows_of(paths: Sequence[str]) -> int | None:
+    """Of all files together; None where one cannot be counted."""
+    counts = [count_rows(path) for path in paths]
+    return None if None in counts or not paths else sum(filter(None, counts))
 
 
 def paths_of(files: Any) -> list[str]:
@@ -310,6 +312,37 @@ def lora(rank: Any, alpha: Any, targets: Any) -> Outcome:
     return Outcome("mapped", "", {"trainer.lora": section})
 
 
+def excluded(has_adapters: Callable[[Theirs], bool]) -> Convert:
+    """Matrices that get no adapters: here a vision tower never has any, and others are not told apart by layer."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        named = [value] if isinstance(value, str) else list(value or [])
+        others = [word for word in named if not re.search("visual|vision", str(word))]
+        if not others or not has_adapters(theirs):
+            return Outcome("ignored", LANGUAGE_ALONE)
+        return Outcome(
+            "refused", "leave it out, and name the matrices that get adapters in target_modules"
+        )
+
+    return convert
+
+
+def longest_sequence(prompt_key: str, answer_key: str) -> Convert:
+    """Of the engine, which ends an answer there."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        prompt, answer = int(theirs[prompt_key]), int(theirs[answer_key])
+        if value is None or int(value) >= prompt + answer:
+            return Outcome("ignored", LENGTHS)
+        return Outcome(
+            "noted",
+            f"there a prompt and its answer have {value} tokens together; here an answer has up to {answer}"
+            f" behind a prompt of up to {prompt}: give other lengths, where it should end earlier",
+        )
+
+    return convert
+
+
 def every(value: Any, ours: str, steps: int | None) -> Outcome:
     """Steps between two of a kind. What never happens there happens once here, at the end."""
     if value is not None and int(value) > 0:
@@ -330,6 +363,8 @@ def reward_function(path: Any, name: Any, options: Mapping[str, Any], text: str 
     )
 
 
+LENGTHS = "it is rollout.max_prompt_tokens + rollout.max_tokens"
+LANGUAGE_ALONE = "adapters go to the language model's matrices alone"
 HERE = "the engine has devices of its own here, and nothing makes room for it"
 TURNS = (
     "here `run.pools` says it: colocated pools take turns, and who waits gives its memory up; separate ones"

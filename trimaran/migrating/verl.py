@@ -9,6 +9,16 @@ from typing import Any
 
 from trimaran.migrating import verl_conversions as to
 from trimaran.migrating.conversion import System
+from trimaran.migrating.number_types import (
+    GRADIENTS,
+    MAIN_WEIGHTS,
+    MOMENTS,
+    ONE_TYPE,
+    computed_in,
+    gradients,
+    main_weights,
+    moments,
+)
 from trimaran.migrating.rows import (
     Outcome,
     Row,
@@ -28,6 +38,8 @@ from trimaran.migrating.rows import (
 )
 from trimaran.migrating.shared import (
     HERE,
+    LANGUAGE_ALONE,
+    LENGTHS,
     LOGGED_TEXT,
     MEGATRON,
     MEMORY,
@@ -40,11 +52,13 @@ from trimaran.migrating.shared import (
     WHOLE,
     data_file,
     every,
+    excluded,
     freeze_tower,
     hosts,
     limit_images,
     logged,
     loggers,
+    longest_sequence,
     model_folder,
     project_name,
     real,
@@ -65,7 +79,11 @@ TRANSFORMER = f"{MCORE}.override_transformer_config"
 PROFILERS = "docs/observability.md has what each process reports; there is no such profiler here"
 TOOLS = "answers have one turn here, without tools; give enable=False"
 NOTHING_ELSE = "with adapters nothing else trains here; give true"
-LENGTHS = "it is rollout.max_prompt_tokens + rollout.max_tokens"
+OVERRIDE = f"{ACTOR}.optim.override_optimizer_config"
+OWN_MANAGER = (
+    "a reward is a function here, as custom_reward_function names it: write the manager's sum of scores into"
+    " one, and leave it out"
+)
 
 
 def _template_kwarg(name: str, to: Callable[[Any], Any]) -> Row:
@@ -89,10 +107,13 @@ ROWS: tuple[Row, ...] = (
     ),
     own("data.val_files", "data.validation", None, "one file or several", to.validation),
     own("data.prompt_key", "data.prompt_key", "prompt", to.PREPARED, to.columns),
-    ignored(
+    own(
         "data.reward_fn_key",
-        "it is read where the reward is chosen; functions get the column data_source",
+        "",
         "data_source",
+        "it is read where the reward is chosen; functions get the column data_source, and with one another name"
+        " is refused",
+        to.source_column,
     ),
     same("data.max_prompt_length", "rollout.max_prompt_tokens", 512, to=whole),
     same("data.max_response_length", "rollout.max_tokens", 512, to=whole),
@@ -111,11 +132,12 @@ ROWS: tuple[Row, ...] = (
         "run.groups_per_step, where it is given; with filter_groups it says how many may be replaced."
         " Epochs are counted by it",
     ),
-    part(
+    own(
         "data.train_max_samples",
-        "trainer.total_epochs",
+        "",
         -1,
-        "rows that count; the file is read whole",
+        "-1: all rows. Fewer than the file has are refused, as the file is read whole",
+        to.most_rows,
     ),
     own("data.val_max_samples", "validation.max_prompts", -1, "-1: all", to.most_validated),
     ignored(
@@ -175,6 +197,13 @@ ROWS: tuple[Row, ...] = (
         "the order is prompt order or data.shuffle",
     ),
     ignored("data.sampler.class_name", "with sampler.class_path"),
+    only(
+        "data.datagen.path",
+        None,
+        (None,),
+        "not set",
+        "rows are those of the file: write them there before the run, and leave it out",
+    ),
     ignored("data.datagen.*", "rows are those of the file"),
     only("data.tool_config_path", None, (None,), "not set", TOOLS),
     only("data.function_tool_path", None, (None,), "not set", TOOLS),
@@ -360,7 +389,60 @@ ROWS: tuple[Row, ...] = (
         "norms and biases do not decay here",
         real,
     ),
-    own(f"{ACTOR}.optim.betas", "trainer.beta1, trainer.beta2", [0.9, 0.999], "", to.betas),
+    own(
+        f"{ACTOR}.optim.betas",
+        "trainer.beta1, trainer.beta2",
+        [0.9, 0.999],
+        "of the FSDP trainer; Megatron's does not read it, and has 0.9 and 0.999 without its own keys",
+        to.betas,
+    ),
+    part(f"{OVERRIDE}.betas", f"{ACTOR}.optim.betas", None, "goes before optim.betas"),
+    part(f"{OVERRIDE}.adam_beta1", f"{ACTOR}.optim.betas", None, "of Megatron's trainer"),
+    part(f"{OVERRIDE}.adam_beta2", f"{ACTOR}.optim.betas", None, "of Megatron's trainer"),
+    same(f"{OVERRIDE}.eps", "trainer.epsilon", None, "of the FSDP trainer", real),
+    same(f"{OVERRIDE}.adam_eps", "trainer.epsilon", None, "of Megatron's trainer", real),
+    only(
+        f"{OVERRIDE}.amsgrad",
+        False,
+        (False, None),
+        "it is off",
+        "the optimizer is AdamW without it; give false",
+    ),
+    only(
+        f"{OVERRIDE}.maximize",
+        False,
+        (False, None),
+        "it is off",
+        "the loss is made smaller; give false",
+    ),
+    only(
+        f"{OVERRIDE}.decoupled_weight_decay",
+        True,
+        (True, None),
+        "so here",
+        "the optimizer is AdamW, whose decay is decoupled; give true",
+    ),
+    *(
+        own(key, "", None, f"float32: {MOMENTS}. Another one is refused", moments)
+        for name in ("main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+        for key in (f"{OVERRIDE}.{name}", f"{ACTOR}.optim.{name}")
+    ),
+    *each(
+        OVERRIDE,
+        "optimizer_cpu_offload optimizer_offload_fraction offload_fraction overlap_cpu_optimizer_d2h_h2d"
+        " use_torch_optimizer_for_cpu_offload",
+        "the optimizer is on the host with trainer.offload: [optimizer]",
+    ),
+    *each(
+        OVERRIDE,
+        "use_precision_aware_optimizer store_param_remainders foreach fused capturable differentiable",
+        "how AdamW is computed follows from the device; its result is the same",
+    ),
+    refused(
+        f"{OVERRIDE}.*",
+        "the optimizer is AdamW with optim's lr, weight_decay and betas, and override_optimizer_config's eps or"
+        " adam_eps: leave it out",
+    ),
     own(
         f"{ACTOR}.optim.lr_warmup_steps",
         "trainer.warmup_steps",
@@ -391,11 +473,6 @@ ROWS: tuple[Row, ...] = (
         "AdamW",
         {"AdamW": "adamw", "adam": "adamw", "Adam": "adamw"},
         "the optimizer is AdamW",
-    ),
-    ignored(
-        f"{ACTOR}.optim.override_optimizer_config.*",
-        "the optimizer is on the host with"
-        " trainer.offload: [optimizer], and otherwise as docs/algorithms.md says",
     ),
     ignored(f"{ACTOR}.fsdp_config.param_offload", TURNS, False),
     own(f"{ACTOR}.fsdp_config.optimizer_offload", "trainer.offload", False, ROOM, to.offload),
@@ -513,7 +590,13 @@ ROWS: tuple[Row, ...] = (
     ),
     ignored(f"{ACTOR}.profiler.*", PROFILERS),
     ignored(f"{ACTOR}.rollout_n", "rollout.n"),
-    ignored(f"{ACTOR}.load_weight", "always", True),
+    only(
+        f"{ACTOR}.load_weight",
+        True,
+        (True, None),
+        "always",
+        "a run begins with the weights of the model's folder; give true",
+    ),
     only(f"{ACTOR}.qat.enable", False, (False,), "off", "weights are not quantized here"),
     ignored(f"{ACTOR}.qat.*", "off"),
     ignored(f"{ACTOR}.calculate_sum_pi_squared", "not measured", False),
@@ -522,19 +605,52 @@ ROWS: tuple[Row, ...] = (
     ignored(f"{ACTOR}.pad_to_length", PADDING),
     *each(
         f"{ACTOR}.fsdp_config",
-        "dtype entropy_checkpointing entropy_from_logits_chunk_size entropy_from_logits_with_chunking"
-        " forward_only forward_prefetch fsdp_size model_dtype offload_policy pad_to_length"
+        "entropy_checkpointing entropy_from_logits_chunk_size entropy_from_logits_with_chunking"
+        " forward_only forward_prefetch fsdp_size offload_policy pad_to_length"
         " pad_to_length_bucket reshard_after_forward seed strategy ulysses_sequence_parallel_size"
         " use_orig_params use_torch_compile mixed_precision.* qat.* turbo_config.*",
         "parameters are split by trainer.tensor_parallel and pipeline_parallel, the optimizer by"
         " distributed_optimizer; numbers are those of model.dtype",
     ),
+    *(
+        own(
+            f"{ACTOR}.{key}",
+            "",
+            "bfloat16",
+            f"{ONE_TYPE}; another one is refused",
+            computed_in(f"{ROLLOUT}.dtype"),
+        )
+        for key in (
+            "fsdp_config.dtype",
+            "fsdp_config.mixed_precision.param_dtype",
+            "megatron.dtype",
+        )
+    ),
+    own(f"{ACTOR}.fsdp_config.model_dtype", "", "fp32", MAIN_WEIGHTS, main_weights),
+    own(f"{ACTOR}.fsdp_config.mixed_precision.reduce_dtype", "", None, GRADIENTS, gradients),
+    own(f"{MCORE}.override_ddp_config.grad_reduce_in_fp32", "", True, GRADIENTS, to.in_float32),
+    *(
+        only(f"{key}.qat.enable", False, (False, None), "off", "weights are not quantized here")
+        for key in (f"{ACTOR}.fsdp_config", MCORE, ROLLOUT)
+    ),
     switch(f"{ACTOR}.fsdp_config.full_determinism", False, "run.deterministic", True, ""),
     *each(
         MCORE,
-        "dist_checkpointing_prefix dtype forward_only override_ddp_config.* override_mcore_model_config.*"
-        " router_replay.* seed use_megatron_fsdp use_remove_padding vanilla_mbridge",
+        "dist_checkpointing_prefix dist_ckpt_optim_fully_reshardable distrib_optim_fully_reshardable_mem_efficient"
+        " dynamic_context_parallel forward_only max_seqlen_per_dp_cp_rank override_ddp_config.* router_replay.*"
+        " seed use_megatron_fsdp use_remove_padding vanilla_mbridge",
         "weights are read from the model's folder, and split as trainer says; run.seed is the seed",
+    ),
+    *each(MCORE, "pad_bshd_to_minibatch_max pad_to_length pad_to_length_bucket", PADDING),
+    *each(
+        MCORE,
+        "entropy_from_logits_with_chunking entropy_from_logits_chunk_size",
+        "logits of a large micro-batch are computed by parts",
+    ),
+    ignored(f"{MCORE}.qat.*", "off"),
+    refused(
+        f"{MCORE}.override_mcore_model_config.*",
+        "the model is what its config.json says: write it there, and leave it out",
     ),
     *each(
         TRANSFORMER,
@@ -585,9 +701,26 @@ ROWS: tuple[Row, ...] = (
     ),
     *each(
         f"{ACTOR}.optim",
-        "lr_wsd_decay_steps lr_wsd_decay_style total_training_steps use_checkpoint_opt_param_scheduler"
-        " zero_indexed_step",
+        "lr_wsd_decay_steps lr_wsd_decay_style total_training_steps use_checkpoint_opt_param_scheduler",
         "the schedule is trainer.schedule, from the first step to run.steps",
+    ),
+    ignored(
+        f"{ACTOR}.optim.use_precision_aware_optimizer",
+        "how AdamW is computed follows from the device; its result is the same",
+    ),
+    *each(
+        f"{ACTOR}.optim",
+        "muon_coefficient_type muon_extra_scale_factor muon_fp32_matmul_prec muon_match_adamw_update_rms"
+        " muon_momentum muon_nesterov muon_num_ns_steps muon_scalar_optimizer muon_scale_mode muon_split_qkv"
+        " muon_tp_mode use_layer_wise_distributed_optimizer use_layer_wise_param_layout",
+        "of the optimizer Muon; here it is AdamW",
+    ),
+    own(
+        f"{ACTOR}.optim.zero_indexed_step",
+        "",
+        True,
+        "the schedule counts its steps from 0. false is refused where the rate changes",
+        to.first_step,
     ),
     own(
         f"{ACTOR}.optim.lr_decay_steps",
@@ -661,6 +794,13 @@ ROWS: tuple[Row, ...] = (
         "passes for log-probabilities have micro-batches of the same size",
     ),
     ignored(f"{REF}.ulysses_sequence_parallel_size", "the reference has the trainer's layout"),
+    own(
+        f"{REF}.model.path",
+        "",
+        None,
+        "the reference is model.path; another one is refused",
+        to.reference,
+    ),
     ignored(f"{REF}.*", "the reference has the trainer's layout and micro-batches"),
     # Rollout.
     only(f"{ROLLOUT}.name", "vllm", ("vllm",), "the engine is vLLM", "give vllm"),
@@ -676,8 +816,16 @@ ROWS: tuple[Row, ...] = (
         "answers are drawn",
         "answers that train are drawn; give true",
     ),
-    ignored(f"{ROLLOUT}.prompt_length", "data.max_prompt_length"),
-    ignored(f"{ROLLOUT}.response_length", "data.max_response_length"),
+    *(
+        own(
+            f"{ROLLOUT}.{kind}_length",
+            "",
+            None,
+            f"it is data.max_{kind}_length; another one is refused",
+            to.as_in_data(f"data.max_{kind}_length"),
+        )
+        for kind in ("prompt", "response")
+    ),
     choice(
         f"{ROLLOUT}.dtype",
         "model.dtype",
@@ -714,7 +862,13 @@ ROWS: tuple[Row, ...] = (
     ),
     same(f"{ROLLOUT}.max_num_seqs", "rollout.max_concurrency", 256, to=whole),
     ignored(f"{ROLLOUT}.max_num_batched_tokens", "vLLM's own default", 8192),
-    ignored(f"{ROLLOUT}.max_model_len", LENGTHS),
+    own(
+        f"{ROLLOUT}.max_model_len",
+        "",
+        None,
+        LENGTHS,
+        longest_sequence("data.max_prompt_length", "data.max_response_length"),
+    ),
     ignored(f"{ROLLOUT}.enable_chunked_prefill", "vLLM's version 1 always does it", True),
     same(f"{ROLLOUT}.enable_prefix_caching", "rollout.prefix_cache", True, to=is_on),
     ignored(f"{ROLLOUT}.cudagraph_capture_sizes", "vLLM's own"),
@@ -760,6 +914,13 @@ ROWS: tuple[Row, ...] = (
     only(f"{ROLLOUT}.multi_turn.enable", False, (False,), "one turn", TOOLS),
     ignored(f"{ROLLOUT}.multi_turn.*", "one turn"),
     only(f"{ROLLOUT}.agent.agent_loop_config_path", None, (None,), "not set", TOOLS),
+    only(
+        f"{ROLLOUT}.agent.default_agent_loop",
+        "single_turn_agent",
+        ("single_turn_agent", None),
+        "one turn",
+        "answers have one turn here, without tools; give single_turn_agent",
+    ),
     ignored(f"{ROLLOUT}.agent.*", "there is one loop"),
     only(f"{ROLLOUT}.quantization", None, (None,), "none", "weights are not quantized here"),
     ignored(f"{ROLLOUT}.quantization_config_file", "none"),
@@ -808,7 +969,7 @@ ROWS: tuple[Row, ...] = (
         "never",
         "answers are always generated; give false",
     ),
-    ignored(f"{ROLLOUT}.qat", "weights are not quantized here"),
+    ignored(f"{ROLLOUT}.qat.*", "weights are not quantized here"),
     # Model.
     own(f"{MODEL}.path", "model.path", None, "a folder", model_folder),
     only(
@@ -844,7 +1005,13 @@ ROWS: tuple[Row, ...] = (
         f"{MODEL}.lora_rank",
         ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"],
     ),
-    ignored(f"{MODEL}.exclude_modules", "adapters go to the language model's matrices alone"),
+    own(
+        f"{MODEL}.exclude_modules",
+        "",
+        None,
+        f"{LANGUAGE_ALONE}. Other names are refused",
+        excluded(to.has_adapters),
+    ),
     only(
         f"{MODEL}.lora_adapter_path",
         None,
@@ -855,9 +1022,24 @@ ROWS: tuple[Row, ...] = (
     only(f"{MODEL}.mtp.enable", False, (False,), "off", "no head for several tokens here"),
     *each(
         MODEL,
-        "external_lib fused_kernel_options.* hf_config_path tiled_mlp.* trust_remote_code use_fused_kernels"
+        "fused_kernel_options.* tiled_mlp.* trust_remote_code use_fused_kernels"
         " use_liger use_remove_padding use_shm",
         "the model is what its folder says; how it is computed follows from the device",
+    ),
+    only(
+        f"{MODEL}.external_lib",
+        None,
+        (None,),
+        "not set",
+        "code of a module is not loaded for a model: leave it out, where the model's family is here"
+        " (docs/architecture.md)",
+    ),
+    only(
+        f"{MODEL}.hf_config_path",
+        None,
+        (None,),
+        "not set",
+        "the model is what the config.json of its folder says; put it there",
     ),
     *each(
         f"{MODEL}.mtp",
@@ -867,8 +1049,22 @@ ROWS: tuple[Row, ...] = (
     ),
     *each(
         f"{MODEL}.lora",
-        "a2a_experimental dropout_position dtype exclude_modules lora_A_init_method lora_B_init_method merge",
+        "a2a_experimental dropout_position dtype lora_A_init_method merge",
         "A begins uniform and B at 0; the rest of the model does not train",
+    ),
+    own(
+        f"{MODEL}.lora.exclude_modules",
+        "",
+        None,
+        f"{LANGUAGE_ALONE}. Other names are refused",
+        excluded(to.has_adapters),
+    ),
+    only(
+        f"{MODEL}.lora.lora_B_init_method",
+        "zero",
+        ("zero", "zeros", None),
+        "the model begins as it is",
+        "B begins at 0 here; give zero",
     ),
     *(
         only(
@@ -1042,8 +1238,30 @@ ROWS: tuple[Row, ...] = (
         "there is no reward"
         " model here; serve one over HTTP (docs/reward-plugins.md) and name it in reward.rules",
     ),
-    ignored(
-        "reward_model.reward_manager", "how calls are grouped follows from the function", "naive"
+    *(
+        own(
+            key,
+            "",
+            "naive",
+            "how calls are grouped follows from the function. One of the user's own is refused",
+            to.manager,
+        )
+        for key in (
+            "reward_model.reward_manager",
+            "reward.reward_manager.name",
+            "reward_manager.name",
+        )
+    ),
+    *(
+        only(key, None, (None, "register"), "one of theirs", OWN_MANAGER)
+        for key in (
+            "reward.reward_manager.source",
+            "reward.reward_manager.module.path",
+            "reward_manager.source",
+            "reward_manager.module.path",
+            "reward_model.reward_loop_source",
+            "reward_model.reward_loop_module_path",
+        )
     ),
     ignored("reward.reward_manager.*", "how calls are grouped follows from the function"),
     part(
@@ -1054,8 +1272,13 @@ ROWS: tuple[Row, ...] = (
     ),
     part("reward.reward_kwargs.overlong_buffer_cfg.*", "custom_reward_function.path"),
     part("reward_model.overlong_buffer.*", "custom_reward_function.path", None, "the same"),
-    ignored("reward_model.reward_kwargs.max_resp_len", "rollout.max_tokens"),
-    ignored("reward.reward_kwargs.max_resp_len", "rollout.max_tokens"),
+    part(
+        "reward_model.reward_kwargs.max_resp_len",
+        "custom_reward_function.path",
+        None,
+        "max_tokens of the rule overlong; without it rollout.max_tokens",
+    ),
+    part("reward.reward_kwargs.max_resp_len", "custom_reward_function.path", None, "the same"),
     same("reward.num_workers", "reward.workers", None, to=whole),
     same("reward_model.num_workers", "reward.workers", None, to=whole),
     only(
@@ -1078,7 +1301,7 @@ ROWS: tuple[Row, ...] = (
         "reward_model",
         "enable_resource_pool forward_max_token_len_per_gpu launch_reward_fn_async load_weight max_length"
         " micro_batch_size micro_batch_size_per_gpu n_gpus_per_node nccl_timeout nnodes"
-        " reward_loop_class_name reward_loop_module_path reward_loop_source strategy"
+        " reward_loop_class_name strategy"
         " ulysses_sequence_parallel_size use_dynamic_bsz use_reward_loop megatron.* model.* profiler.*"
         " rollout.* sandbox_fusion.max_concurrent sandbox_fusion.memory_limit_mb",
         "rewards come from rules",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from trimaran.migrating.number_types import GRADIENTS
 from trimaran.migrating.processor_file import QWEN25_VL, pixel_bounds
-from trimaran.migrating.rows import Outcome, Theirs, is_on
+from trimaran.migrating.rows import Convert, Outcome, Theirs, is_on
 from trimaran.migrating.rows_file import column_names, distinct
 from trimaran.migrating.shared import (
     ALL_PROMPTS,
@@ -22,6 +23,7 @@ from trimaran.migrating.shared import (
     lora,
     paths_of,
     reward_function,
+    rows_of,
     samples,
     steps_of,
     updates_of,
@@ -34,6 +36,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
 MCORE = f"{ACTOR}.megatron"
 TRANSFORMER = f"{MCORE}.override_transformer_config"
+OVERRIDE = f"{ACTOR}.optim.override_optimizer_config"
 
 SOURCES = {
     "openai/gsm8k": "gsm8k",
@@ -83,8 +86,37 @@ def steps(theirs: Theirs) -> Outcome:
         drawn(theirs),
         theirs["data.train_files"],
         "trainer.total_training_steps",
-        int(theirs["data.train_max_samples"]),
     )
+
+
+def most_rows(value: Any, theirs: Theirs) -> Outcome:
+    """Of the training file, on which theirs goes through an epoch."""
+    files = paths_of(theirs["data.train_files"])
+    most, found = int(-1 if value is None else value), rows_of(files)
+    if most < 1 or (found is not None and found <= most):
+        return Outcome("ignored", "all rows train")
+    return Outcome(
+        "refused",
+        f"all rows of a file train here: give data.train_files a file of {most} rows (`trimaran data prepare"
+        f" … --limit {most}` reads the first ones), and -1",
+    )
+
+
+def source_column(value: Any, theirs: Theirs) -> Outcome:
+    named = (theirs["custom_reward_function.path"], theirs["reward.custom_reward_function.path"])
+    if value == "data_source" or not any(named):
+        return Outcome("ignored", "it is read where the reward is chosen")
+    text = f"functions get the column data_source: call {value} so in the file, and leave it out"
+    return Outcome("refused", text)
+
+
+def as_in_data(key: str) -> Convert:
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value is None or int(value) == int(theirs[key]):
+            return Outcome("ignored", f"it is {key}")
+        return Outcome("refused", f"one length counts here: give {key}={value}, and leave it out")
+
+    return convert
 
 
 def num_steps(theirs: Theirs) -> int | None:
@@ -417,11 +449,10 @@ def offload(value: Any, theirs: Theirs) -> Outcome:
 
 def reference_offload(value: Any, theirs: Theirs) -> Outcome:
     has_kl = theirs.is_on(f"{ACTOR}.use_kl_loss") or theirs.is_on("algorithm.use_kl_in_reward")
-    has_lora = int(theirs[f"{MODEL}.lora_rank"] or 0) or int(theirs[f"{MODEL}.lora.rank"] or 0)
     coefficient = kl(theirs[f"{ACTOR}.use_kl_loss"], theirs).settings.get(
         "algorithm.kl.coefficient"
     )
-    if not is_on(value) or not has_kl or has_lora or not coefficient:
+    if not is_on(value) or not has_kl or has_adapters(theirs) or not coefficient:
         return Outcome("ignored", "the reference stays on the device, or there is none")
     return Outcome("mapped", "", {"algorithm.kl.offload": True})
 
@@ -461,8 +492,62 @@ def least_rate(value: Any, theirs: Theirs) -> Outcome:
 
 
 def betas(value: Any, theirs: Theirs) -> Outcome:
-    beta1, beta2 = map(float, value)
-    return Outcome("mapped", "", {"trainer.beta1": beta1, "trainer.beta2": beta2})
+    if not _is_megatron(theirs):
+        beta1, beta2 = map(float, theirs[f"{OVERRIDE}.betas"] or value)
+        return Outcome("mapped", "", {"trainer.beta1": beta1, "trainer.beta2": beta2})
+    defaults = {"adam_beta1": 0.9, "adam_beta2": 0.999}
+    read = [theirs[f"{OVERRIDE}.{name}"] for name in defaults]
+    beta1, beta2 = (
+        default if given is None else float(given)
+        for given, default in zip(read, defaults.values(), strict=True)
+    )
+    settings = {"trainer.beta1": beta1, "trainer.beta2": beta2}
+    if list(map(float, value)) == [beta1, beta2]:
+        return Outcome("mapped", "", settings)
+    text = (
+        f"their Megatron trainer does not read it, and takes {beta1:g} and {beta2:g}, as here; set trainer.beta1"
+        " and trainer.beta2 for others"
+    )
+    return Outcome("noted", text, settings)
+
+
+def in_float32(value: Any, theirs: Theirs) -> Outcome:
+    return Outcome("ignored" if value is None or is_on(value) else "noted", GRADIENTS)
+
+
+def first_step(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or is_on(value) or not _falls(theirs):
+        return Outcome("ignored", "the schedule counts its steps from 0")
+    return Outcome("refused", "the schedule counts its steps from 0; give true")
+
+
+def has_adapters(theirs: Theirs) -> bool:
+    return any(int(theirs[f"{MODEL}.{key}"] or 0) > 0 for key in ("lora_rank", "lora.rank"))
+
+
+def reference(value: Any, theirs: Theirs) -> Outcome:
+    """Of the KL term."""
+    if value in (None, theirs[f"{MODEL}.path"]):
+        return Outcome("ignored", "the reference is model.path")
+    return Outcome(
+        "refused",
+        f"the reference is model.path, with which a run begins: give {MODEL}.path={value}, and set trainer.load"
+        " in the run to a checkpoint with which it begins (`trimaran convert MODEL CHECKPOINT` makes one)",
+    )
+
+
+MANAGERS = ("naive", "dapo", "batch", "prime", "gdpo", "rate_limited", "remote")
+"""Theirs, which differ in how they call a function, not in what it gives."""
+
+
+def manager(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or value in MANAGERS:
+        return Outcome("ignored", "how calls are grouped follows from the function")
+    return Outcome(
+        "refused",
+        f"{value} is none of {', '.join(MANAGERS)}: a reward is a function here, as custom_reward_function names"
+        " it",
+    )
 
 
 def clip(value: Any, theirs: Theirs) -> Outcome:
@@ -524,6 +609,9 @@ def _shaped(outcome: Outcome, theirs: Theirs) -> Outcome:
     if not rules or not is_on(buffer.get("enable"), f"{prefix}.enable"):
         return outcome
     options = {"buffer": int(buffer["len"])}
+    for key in ("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len"):
+        if theirs[key]:
+            options["max_tokens"] = int(theirs[key])
     overlong = {"weight": float(buffer.get("penalty_factor", 1.0)), "options": options}
     return Outcome(outcome.fate, outcome.text, {"reward.rules": {**rules, "overlong": overlong}})
 

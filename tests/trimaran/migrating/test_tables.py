@@ -15,7 +15,8 @@ from trimaran.migrating.systems import SYSTEMS, recognize
 
 PUBLISHED = Path(__file__).parent / "published"
 """Keys of the published examples, one a line: EasyR1's config.yaml and scripts, the GRPO scripts of verl and of
-MindSpeed-MM, MindSpeed-RL's GRPO and DAPO files."""
+MindSpeed-MM, MindSpeed-RL's GRPO and DAPO files; and those that a run of verl writes into `.hydra/config.yaml`
+besides (August 2026)."""
 LEAST: dict[str, dict[str, Any]] = {
     "verl": {
         "algorithm.adv_estimator": "grpo",

@@ -663,3 +663,189 @@ def test_a_hub_is_named_for_what_it_may_have(model: str, is_on_hub: bool) -> Non
     made = converted("easyr1", worker__actor__model__model_path=model)
     text = made.outcomes["worker.actor.model.model_path"].text
     assert ("hf download" in text) == is_on_hub
+
+
+OVERRIDE = "actor_rollout_ref__actor__optim__override_optimizer_config"
+FSDP = "actor_rollout_ref__actor__fsdp_config"
+MCORE = "actor_rollout_ref__actor__megatron"
+
+
+def test_verls_adamw_has_the_numbers_that_its_trainer_reads() -> None:
+    def adamw(**given: Any) -> tuple[float, float, float]:
+        trainer = config_of("verl", **given).trainer
+        return trainer.beta1, trainer.beta2, trainer.epsilon
+
+    betas: dict[str, Any] = {"actor_rollout_ref__actor__optim__betas": [0.9, 0.95]}
+    assert adamw(**betas) == (0.9, 0.95, 1e-8)
+    fsdp: dict[str, Any] = {f"{OVERRIDE}__betas": [0.8, 0.98], f"{OVERRIDE}__eps": 1e-15}
+    assert adamw(**betas, **fsdp) == (0.8, 0.98, 1e-15)
+    megatron: dict[str, Any] = {"actor_rollout_ref__actor__strategy": "megatron"}
+    assert adamw(**megatron, **betas) == (0.9, 0.999, 1e-8)
+    key = "actor_rollout_ref.actor.optim.betas"
+    assert "does not read it" in converted("verl", **megatron, **betas).having("noted")[key]
+    own: dict[str, Any] = {f"{OVERRIDE}__adam_beta2": 0.95, f"{OVERRIDE}__adam_eps": 1e-10}
+    assert adamw(**megatron, **betas, **own) == (0.9, 0.95, 1e-10)
+    assert key not in converted("verl", **megatron, **betas, **own).having("noted")
+
+
+def test_mindspeeds_epsilon_counts() -> None:
+    assert config_of("mindspeed-rl", actor_config__adam_eps=1e-10).trainer.epsilon == 1e-10
+
+
+@pytest.mark.parametrize(
+    ("system", "key", "value", "remedy"),
+    [
+        ("verl", f"{OVERRIDE}__amsgrad", True, "give false"),
+        ("verl", f"{OVERRIDE}__weight_decay", 0.1, "optim's lr, weight_decay and betas"),
+        ("verl", f"{OVERRIDE}__exp_avg_dtype", "bf16", "give float32"),
+        ("verl", "actor_rollout_ref__actor__optim__exp_avg_sq_dtype", "bf16", "give float32"),
+        ("verl", f"{OVERRIDE}__decoupled_weight_decay", False, "give true"),
+        ("verl", f"{FSDP}__dtype", "float16", "give bfloat16"),
+        ("verl", f"{FSDP}__mixed_precision__param_dtype", "fp32", "give bfloat16"),
+        ("verl", f"{FSDP}__qat__enable", True, "not quantized"),
+        ("verl", f"{MCORE}__dtype", "float16", "give bfloat16"),
+        ("verl", f"{MCORE}__qat__enable", True, "not quantized"),
+        ("verl", f"{MCORE}__override_mcore_model_config__num_layers", 2, "config.json"),
+        ("verl", "actor_rollout_ref__ref__model__path", "other", "set trainer.load"),
+        ("verl", "actor_rollout_ref__rollout__response_length", 64, "data.max_response_length=64"),
+        ("verl", "actor_rollout_ref__rollout__agent__default_agent_loop", "tool_agent", "one turn"),
+        ("verl", "actor_rollout_ref__model__external_lib", "models.mine", "is not loaded"),
+        ("verl", "actor_rollout_ref__model__hf_config_path", "other", "put it there"),
+        ("verl", "data__train_max_samples", 100, "--limit 100"),
+        ("verl", "data__datagen__path", "make.py", "before the run"),
+        ("verl", "reward_model__reward_manager", "mine", "a reward is a function here"),
+        ("verl", "reward__reward_manager__module__path", "mine.py", "a reward is a function here"),
+        ("mindspeed-rl", "rl_config__reward_resource__num_npus", 8, "serve one over HTTP"),
+        ("mindspeed-rl", "megatron_training__split", "90,5,5", "--hold-out N"),
+        ("easyr1", "worker__actor__fsdp__mp_param_dtype", "fp32", "give bfloat16"),
+    ],
+)
+def test_what_would_train_another_model_is_refused(
+    system: str, key: str, value: Any, remedy: str
+) -> None:
+    assert remedy in converted(system, **{key: value}).having("refused")[key.replace("__", ".")]
+
+
+@pytest.mark.parametrize(
+    ("system", "key", "value", "text"),
+    [
+        ("verl", f"{FSDP}__model_dtype", "bf16", "adamw_bf16 keeps such weights"),
+        ("verl", f"{FSDP}__mixed_precision__reduce_dtype", "bf16", "in float32"),
+        ("verl", f"{MCORE}__override_ddp_config__grad_reduce_in_fp32", False, "in float32"),
+        ("verl", "actor_rollout_ref__rollout__max_model_len", 1000, "1000 tokens together"),
+        ("easyr1", "worker__actor__fsdp__torch_dtype", "bf16", "adamw_bf16 keeps such weights"),
+        ("easyr1", "worker__rollout__max_model_len", 1000, "1000 tokens together"),
+        ("mindspeed-rl", "generate_config__max_model_len", 2200, "2200 tokens together"),
+        ("mindspeed-rl", "rl_config__partial_rollout_max_split", 2, "run.max_lag above 0"),
+    ],
+)
+def test_what_trains_a_little_differently_is_told(
+    system: str, key: str, value: Any, text: str
+) -> None:
+    assert text in converted(system, **{key: value}).having("noted")[key.replace("__", ".")]
+
+
+def test_what_their_examples_say_of_the_same_goes_through() -> None:
+    verl = {
+        f"{OVERRIDE}__optimizer_cpu_offload": True,
+        f"{OVERRIDE}__use_precision_aware_optimizer": True,
+        f"{OVERRIDE}__decoupled_weight_decay": True,
+        f"{FSDP}__dtype": "bfloat16",
+        f"{FSDP}__model_dtype": "fp32",
+        f"{MCORE}__dtype": "bfloat16",
+        "actor_rollout_ref__ref__model__path": "qwen",
+        "actor_rollout_ref__rollout__response_length": 512,
+        "actor_rollout_ref__rollout__max_model_len": 1024,
+        "actor_rollout_ref__model__exclude_modules": "layers.3",
+        "reward_model__reward_manager": "dapo",
+        "data__reward_fn_key": "source",
+    }
+    made = converted("verl", **verl)
+    keys = {key.replace("__", ".") for key in verl}
+    assert keys <= made.having("ignored").keys()
+    both: dict[str, Any] = {
+        "worker__actor__fsdp__torch_dtype": "bf16",
+        "worker__actor__optim__strategy": "adamw_bf16",
+    }
+    assert "worker.actor.fsdp.torch_dtype" in converted("easyr1", **both).having("ignored")
+
+
+def test_matrices_without_adapters_are_refused_where_there_are_adapters() -> None:
+    key = "actor_rollout_ref.model.exclude_modules"
+    for name, is_refused in ((".*visual.*", False), ("lm_head", True)):
+        given: dict[str, Any] = {
+            key.replace(".", "__"): name,
+            "actor_rollout_ref__model__lora_rank": 8,
+        }
+        assert (key in converted("verl", **given).having("refused")) is is_refused
+    easyr1: dict[str, Any] = {"worker__actor__model__lora__rank": 8}
+    easyr1["worker__actor__model__lora__exclude_modules"] = ".*visual.*"
+    assert converted("easyr1", **easyr1).having("refused") == {}
+    easyr1["worker__actor__model__lora__exclude_modules"] = ["q_proj"]
+    assert converted("easyr1", **easyr1).having("refused")
+
+
+def test_a_function_gets_its_source_from_the_column_that_is_named_so() -> None:
+    given: dict[str, Any] = {
+        "data__reward_fn_key": "source",
+        "custom_reward_function__path": "reward.py",
+    }
+    assert "call source so" in converted("verl", **given).having("refused")["data.reward_fn_key"]
+
+
+def test_verls_overlong_penalty_counts_to_the_length_that_it_names() -> None:
+    prefix = "reward_model__reward_kwargs"
+    given: dict[str, Any] = {
+        f"{prefix}__overlong_buffer_cfg__enable": True,
+        f"{prefix}__overlong_buffer_cfg__len": 100,
+        f"{prefix}__max_resp_len": 400,
+    }
+    options = config_of("verl", **given).reward.rules["overlong"].options
+    assert options == {"buffer": 100, "max_tokens": 400}
+
+
+def test_the_limit_of_rows_may_be_all_of_them(tmp_path: Path) -> None:
+    rows = tmp_path / "gsm8k.parquet"
+    parquet.write_table(
+        pyarrow.table({"prompt": ["1 + 1"] * 4, "data_source": ["openai/gsm8k"] * 4}), rows
+    )
+    for most, is_refused in ((4, False), (-1, False), (3, True)):
+        given: dict[str, Any] = {"data__train_files": str(rows), "data__train_max_samples": most}
+        assert ("data.train_max_samples" in converted("verl", **given).having("refused")) is (
+            is_refused
+        )
+
+
+@pytest.mark.parametrize(
+    ("frozen", "patterns"),
+    [
+        (("vision_encoder", "vision_projector"), ("*visual.*",)),
+        (("vision_encoder",), ("*visual.patch_embed.*", "*visual.blocks.*")),
+        (("vision_projector",), ("*visual.merger.*",)),
+        ((), ()),
+    ],
+)
+def test_a_tower_that_mindspeed_mms_model_file_freezes_stays_as_it_is(
+    tmp_path: Path, frozen: tuple[str, ...], patterns: tuple[str, ...]
+) -> None:
+    parts = {name: {"freeze": name in frozen} for name in ("vision_encoder", "vision_projector")}
+    path = tmp_path / "qwen2.5vl_3b.json"
+    path.write_text(json.dumps({"image_encoder": parts}))
+    given: dict[str, Any] = {"model": str(path), "rl_config__is_multimodal": True}
+    assert config_of("mindspeed-rl", **given).trainer.freeze == patterns
+    path.write_text(json.dumps({"image_encoder": {"vision_encoder": {"freeze": "maybe"}}}))
+    assert "neither on" in converted("mindspeed-rl", **given).having("refused")["model"]
+    path.unlink()
+    away = converted("mindspeed-rl", **given)
+    assert "is not here" in away.having("noted")["model"]
+    assert away.tree["trainer"]["freeze"] == ["*visual.*"]
+
+
+def test_mindspeeds_reference_is_the_model_that_a_run_begins_with() -> None:
+    key = "rl_config.integrated_mode_config.ref_model_load_path"
+    given: dict[str, Any] = {key.replace(".", "__"): "./first", "actor_config__load": "./first"}
+    assert key in converted("mindspeed-rl", **given).having("ignored")
+    given["actor_config__load"] = "./later"
+    assert "set trainer.load" in converted("mindspeed-rl", **given).having("noted")[key]
+    other: dict[str, Any] = {"ref_config__load": "./first", "actor_config__load": "./later"}
+    assert "ref_config.load" in converted("mindspeed-rl", **other).having("noted")
