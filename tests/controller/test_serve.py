@@ -500,7 +500,7 @@ def loop_at(only: bool, step: int, is_validated: bool) -> Any:
     config = make_config(run={"steps": STEPS}, data={"validation": "h.jsonl"}, validation=section)
     ledger = SimpleNamespace(state=SimpleNamespace(step=step))
     reporter = SimpleNamespace(validations={step: None} if is_validated else {})
-    return SimpleNamespace(config=config, ledger=ledger, reporter=reporter)
+    return SimpleNamespace(config=config, ledger=ledger, reporter=reporter, validator=object())
 
 
 def test_a_run_that_only_validates_trains_saves_and_exports_nothing(tmp_path: Path) -> None:
@@ -539,13 +539,14 @@ def test_a_validation_that_is_cancelled_before_it_began_does_not_pass_for_one(
             (True, 0, False, Goal.CANCEL),
             (True, 0, False, Goal.PAUSE),
             (False, STEPS, True, Goal.PAUSE),
+            (False, STEPS, False, Goal.CANCEL),
             (False, 1, True, Goal.PAUSE),
             (False, 1, True, Goal.CANCEL),
         )
     ]
     assert ended == [
         *(RunState.SUCCEEDED, RunState.CANCELLED, RunState.PAUSED),
-        *(RunState.SUCCEEDED, RunState.PAUSED, RunState.CANCELLED),
+        *(RunState.SUCCEEDED, RunState.CANCELLED, RunState.PAUSED, RunState.CANCELLED),
     ]
 
 
