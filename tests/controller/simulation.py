@@ -133,6 +133,42 @@ class Plan:
         )
 
 
+def draw_plan(seed: int, *kinds: str) -> Plan:
+    """Of all that may vary, and of `kinds` what else happens: "quota", "sampling", "kills", "faults", "moves"
+    of replicas, "end" by a pause or a cancel."""
+    rng = random.Random(seed)
+    max_lag, keep_checkpoints = rng.randint(0, 3), rng.randint(1, 2)
+    plan = Plan(
+        seed=seed,
+        steps=rng.randint(2, 12),
+        groups_per_step=rng.randint(1, 4),
+        max_lag=max_lag,
+        checkpoint_every=rng.choice([1, 2, 3, 5, 100]),
+        keep_checkpoints=keep_checkpoints,
+        validate_every=rng.choice([0, 0, 1, 3]),
+        times=rng.choice([(0.0, 1.0, 4.0), (0.0,), (0.0, 0.5, 30.0), (1.0,), (0.0, 0.0, 0.0, 5.0)]),
+    )
+    if "quota" in kinds:
+        # The smallest in which a run can go on: the groups that are alive, those of a step, and of each
+        # checkpoint but the newest one those of another; twice, since files hold groups of more than a step.
+        spread, num_steps = rng.choice([1.0, 5.0]), max_lag + 1 + keep_checkpoints
+        quota = 2 * num_steps * spread
+        every = rng.choice([3, 100])
+        plan = replace(plan, quota_steps=quota, spread=spread, checkpoint_every=every)
+    if "sampling" in kinds:
+        plan = replace(plan, replaced=rng.choice([0.3, 0.6]))
+    if "kills" in kinds:
+        lives = tuple(rng.uniform(0, 30) for _ in range(rng.randint(1, 4)))
+        plan = replace(plan, lives=lives, trainer_dies=rng.random() < 0.5)
+    if "faults" in kinds:
+        plan = replace(plan, faults=rng.choice([0.01, 0.05]))
+    if "moves" in kinds:
+        plan = replace(plan, moves=rng.choice([0.01, 0.1]))
+    if "end" in kinds:
+        plan = replace(plan, ends_at=rng.uniform(0, 40), cancels=rng.random() < 0.7)
+    return plan
+
+
 @dataclass(slots=True)
 class Told:
     """Outside of all lives."""

@@ -743,9 +743,8 @@ def test_a_save_that_fails_is_told_once_where_the_quota_is_nearly_full(
 ) -> None:
     config = make_config(run={"checkpoint_every": 6, "payload_quota_gib": 1.0})
     world = World(tmp_path, config)
-    world.ledger._num_bytes = 1 << 30  # in steps before
-    ledger: Any = world.ledger
-    ledger._check_quota = lambda quota, size: asyncio.sleep(0)
+    quota: Any = world.ledger.quota
+    quota.is_filled = lambda share, num_groups=0: True
     setattr(world.trainer, when, InternalError("No space left on device"))
     run(world)
     failed = [event[1] for event in world.events if event[0] == "checkpoint failed"]
