@@ -519,15 +519,14 @@ def test_what_a_resume_would_read_is_kept_until_a_record_that_is_written_says_ot
         ledger = await open_ledger(store, payloads)
         payload = scored(ledger, 0, 400)
         await ledger.flush()
-        write = store.extend
+        sizes = payloads.sizes
 
-        async def reissued_meanwhile(*given: Any, **named: Any) -> int:
+        async def reissued_meanwhile() -> dict[str, int]:
             if ledger.state.groups[0].attempt == 1:
                 ledger.record(Issued(0, 2, "p"))
-            return await write(*given, **named)
+            return await sizes()
 
-        store.extend = reissued_meanwhile
-        ledger.record(Issued(1, 1, "p"))
+        payloads.sizes = reissued_meanwhile
         await ledger.collect()
         resumed = await open_ledger(store, payloads)
         assert resumed.state.groups[0].payload == payload
