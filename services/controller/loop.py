@@ -7,8 +7,8 @@
                 │ └────────── groups of unproven weights ◀──────┘                  └─ of the step before ┘     │
                 └───────────────────────────── slots: the new weights are live ◀───────────────────────────────┘
 
-    _roll_out    waits for a free slot, a replica with room, its completions, their scores, and for
-                 the end of a pause while too many answers cannot be scored
+    _roll_out    waits for a free slot, a replica with room, its completions, their scores, for the
+                 end of a pause while too many answers cannot be scored, and for room in the quota
     _train       waits for a batch in prompt order, its proofs, the trainer, and before a commit until
                  the weights of the step before are live
     _make_live   waits for weight sync, and for a validation; of one step at a time

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -71,7 +71,9 @@ DEADLINE = 20_000.0
 MOST_LIVES = 12
 GIB = 1 << 30
 GROUP_BYTES = 4_000
-"""Of a group's payload, and next to nothing else, unless `spread` is above 1."""
+"""Of a group's payload, unless the plan says otherwise."""
+BYTES_PER_TOKEN = 17
+"""Of both completions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class Plan:
     """The quota, in steps of groups of GROUP_BYTES each."""
     spread: float = 1.0
     """How many times the largest group has as many bytes as the smallest."""
+    large: Mapping[int, float] = field(default_factory=dict[int, float])
+    """Groups of so many times GROUP_BYTES, by number."""
     times: tuple[float, ...] = (0.0, 1.0, 4.0)
     """Seconds: how long anything may take."""
     lives: tuple[float, ...] = ()
@@ -472,8 +476,9 @@ class SimulatedRollout:
         await world.pause()
         if world.fails():
             raise world.rng.choice([UnavailableError("Socket closed"), BehindError("behind")])
-        factor = 1 + (world.plan.spread - 1) * random.Random(f"{number} {world.plan.seed}").random()
-        num_tokens = int(GROUP_BYTES * factor / 24)
+        draw = random.Random(f"{number} {world.plan.seed}").random()
+        factor = world.plan.large.get(number, 1 + (world.plan.spread - 1) * draw)
+        num_tokens = int(GROUP_BYTES * factor / BYTES_PER_TOKEN)
         segment = Segment(0, num_tokens, live.version, self.name)
         completions = tuple(
             Completion(
