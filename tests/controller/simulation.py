@@ -113,7 +113,7 @@ class Plan:
     @property
     def config(self) -> RunConfig:
         quota = self.quota_steps
-        run = {
+        run: dict[str, Any] = {
             "steps": self.steps,
             "groups_per_step": self.groups_per_step,
             "max_lag": self.max_lag,
