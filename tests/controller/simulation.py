@@ -107,6 +107,8 @@ class Plan:
     """How often a call fails: of a replica, of the reward service, of weight sync, of the store."""
     moves: float = 0.0
     """How often a replica leaves or comes back, a second."""
+    taints: float = 0.0
+    """How often weight sync finds a fault in a version that a replica holds or has held, a second."""
     trainer_dies: bool = False
     """With a controller, now and then: it begins from its newest checkpoint again."""
 
@@ -167,7 +169,7 @@ def draw_plan(seed: int, *kinds: str) -> Plan:
     if "faults" in kinds:
         plan = replace(plan, faults=rng.choice([0.01, 0.05]))
     if "moves" in kinds:
-        plan = replace(plan, moves=rng.choice([0.01, 0.1]))
+        plan = replace(plan, moves=rng.choice([0.01, 0.1]), taints=rng.choice([0.0, 0.02, 0.1]))
     if "end" in kinds:
         plan = replace(plan, ends_at=rng.uniform(0, 40), cancels=rng.random() < 0.7)
     return plan
@@ -198,6 +200,10 @@ class Simulation:
         self.told = Told()
         self.store, self.payloads, self.anchor = MemoryStore(), MemoryPayloads(), MemoryAnchor()
         self.proofs: dict[tuple[VersionId, str], Proof] = {}
+        self.found: list[Proof] = []
+        """Faults."""
+        self.makers = {name: name for name in self._names}
+        """By replica, what its tokens name."""
         self.live: PolicyVersion | None = None
         self.unroutable: dict[str, str] = {}
         self.drained: set[str] = set()
@@ -345,8 +351,10 @@ class Simulation:
                     self.drained.add(name)
                 else:
                     self.unroutable[name] = "it is silent"
+            if self.rng.random() < self.plan.taints:
+                self._find_fault()
             # Whatever was reported or has left is back after a while, as mended by weight sync.
-            elif self.rng.random() < 0.2:
+            if self.rng.random() < 0.2:
                 self.unroutable.clear()
                 self.drained.clear()
 
@@ -391,7 +399,7 @@ class Simulation:
 
     async def list_faults(self, after: int) -> tuple[Proof, ...]:
         await self._ask()
-        return ()
+        return tuple(self.found[after:])
 
     async def get_routing(self) -> Routing:
         await self._ask()
@@ -421,10 +429,26 @@ class Simulation:
             raise UnavailableError("weight-sync: restarts")
         assert version == self.trainer.policy, "the trainer no longer holds it"
         self.live = version
-        for name in self._names:
-            key = version.version, name
-            self.proofs.setdefault(key, Proof(version.version, name, version.root, 4, 4))
+        for maker in self.makers.values():
+            self._prove(maker)
         return self._routing(), {}
+
+    def _prove(self, maker: str) -> None:
+        if live := self.live:
+            self.proofs.setdefault(
+                (live.version, maker), Proof(live.version, maker, live.root, 4, 4)
+            )
+
+    def _find_fault(self) -> None:
+        """And mend it at once: tokens from then on name another maker."""
+        if not self.proofs:
+            return
+        key = self.rng.choice(sorted(self.proofs))
+        self.proofs[key] = fault = replace(self.proofs[key], fault="block 3 differs")
+        self.found.append(fault)
+        name = fault.replica.partition("~")[0]
+        self.makers[name] = f"{name}~{len(self.found)}"
+        self._prove(self.makers[name])
 
     async def validate(self, step: int, num_samples: int) -> Validation:
         assert self.live and self.live.version.step == step
@@ -473,13 +497,14 @@ class SimulatedRollout:
         world = self.world
         live = world.live
         assert live and live.version >= min_version
+        maker = world.makers[self.name]
         await world.pause()
         if world.fails():
             raise world.rng.choice([UnavailableError("Socket closed"), BehindError("behind")])
         draw = random.Random(f"{number} {world.plan.seed}").random()
         factor = world.plan.large.get(number, 1 + (world.plan.spread - 1) * draw)
         num_tokens = int(GROUP_BYTES * factor / BYTES_PER_TOKEN)
-        segment = Segment(0, num_tokens, live.version, self.name)
+        segment = Segment(0, num_tokens, live.version, maker)
         completions = tuple(
             Completion(
                 (int(digest(sampling.seed, index, live.root), 16) % 30000,) * num_tokens,
@@ -532,6 +557,11 @@ class SimulatedTrainer(FakeTrainer):
             ]
             task = self.training[batch.step] = asyncio.create_task(world.pause())
         await asyncio.shield(task)
+        self._fail_at_times("trainer: a rank died")
+
+    def _fail_at_times(self, what: str) -> None:
+        if self.world.fails():
+            raise UnavailableError(what)
 
     async def train_batch(
         self, batch: TrainingBatch, timeout: float, lineage: int = 0, proofs: Any = ()
@@ -552,6 +582,7 @@ class SimulatedTrainer(FakeTrainer):
             await asyncio.wait([self.writing])
         assert step == self.step
         await asyncio.sleep(self.world.rng.choice([0.0, 0.5]))
+        self._fail_at_times(f"checkpoint of step {step}: no room for a copy")
         self.copied = step, self.root, ledger, None
         self.writing = asyncio.create_task(self._write(step, self.root, ledger))
 
@@ -567,6 +598,7 @@ class SimulatedTrainer(FakeTrainer):
                 return f"checkpoints/step-{step:05d}"
             raise OutOfOrderError(f"checkpoint of step {step}: no save of it has begun")
         await asyncio.shield(self.writing)
+        self._fail_at_times(f"checkpoint of step {step}: a rank hangs")
         return f"checkpoints/step-{step:05d}"
 
 
