@@ -30,6 +30,8 @@ from benchmarks.results_file import Row
 from services.controller.buffer import Buffer
 from services.controller.ledger_state import LedgerState
 from services.controller.loop import Loop
+from services.controller.quota import Quota
+from services.controller.room import Room
 from tests.controller.virtual_time import now, run_virtually
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig, parse_config
@@ -229,6 +231,7 @@ class _Ledger:
 
     def __init__(self) -> None:
         self.state = LedgerState()
+        self.quota = Quota(None, Room(0))
 
     def record(self, record: Any) -> None:
         self.state.apply(record)
@@ -236,7 +239,10 @@ class _Ledger:
     def keep(self, data: bytes, digest: str = "") -> str:
         return ""
 
-    is_half_full = is_nearly_full = False
+    def is_filled(self, share: float, num_groups: float = 0) -> bool:
+        return False
+
+    async def until_room(self, num_bytes: int, ask: Any) -> None: ...
 
     async def flush(self) -> None: ...
 

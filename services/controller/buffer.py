@@ -59,6 +59,7 @@ class Buffer:
         """Groups at the head of the line that wait: the trainer could take that many."""
         self._num_training = 0
         self._lead, self._num_calm = 1, 0
+        self._is_interrupted = False
         lock = asyncio.Lock()
         self._room, self._batch = asyncio.Condition(lock), asyncio.Condition(lock)
 
@@ -82,11 +83,14 @@ class Buffer:
             self._wake()
 
     async def take(self) -> tuple[ScoredGroup, ...]:
-        """The next batch, in prompt order."""
+        """The next batch, in prompt order; nothing, once, where it was interrupted and no batch waits."""
         async with self._batch:
             self._adapt_lead()
             self._wake()
-            await self._batch.wait_for(self._batch_waits)
+            await self._batch.wait_for(lambda: self._is_interrupted or self._batch_waits())
+            self._is_interrupted = False
+            if not self._batch_waits():
+                return ()
             batch = self._line[: self._groups_per_step]
             del self._line[: self._groups_per_step]
             self._num_ready -= len(batch)
@@ -109,6 +113,12 @@ class Buffer:
             self._waiting |= {s.group.number: s for s in batch if s.group.number not in reissued}
             self._reissued = deque(sorted([*self._reissued, *reissued]))
             self._wake()
+
+    async def interrupt(self) -> None:
+        """Whoever takes, or will, has to do something first that the groups of its batch wait for."""
+        async with self._batch:
+            self._is_interrupted = True
+            self._batch.notify()
 
     async def release(self) -> None:
         """The weights of the oldest batch that was taken are live; the next one may be in training."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -11,18 +11,34 @@ from dataclasses import dataclass
 from trimaran.config import RunConfig
 from trimaran.data.order import place_at
 from trimaran.data.prompts import Dataset, ImageLimits, ImageSizes, open_datasets
+from trimaran.errors import DeadlineError
 from trimaran.types import Prompt
 
 NUM_PREPARED = 4
 """Prompts whose images are decoded and scaled at a time; docs/data.md says what memory each needs."""
+READ_SECONDS = 600.0
+"""For a prompt and its images, with those that stand before it."""
 # Of their own: what else runs in asyncio's threads does not wait behind a validation's images.
 _threads = ThreadPoolExecutor(NUM_PREPARED, thread_name_prefix="prompts")
 
 
-async def _in_thread(read: Callable[[int], Prompt], place: int) -> Prompt:
+async def _in_thread(dataset: Dataset, row: int) -> Prompt:
+    """Raises DeadlineError for a disk that hangs."""
     context = copy_context()
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_threads, lambda: context.run(read, place))
+    limit = asyncio.timeout(READ_SECONDS)
+    try:
+        async with limit:
+            return await loop.run_in_executor(
+                _threads, lambda: context.run(dataset.__getitem__, row)
+            )
+    except TimeoutError:
+        if not limit.expired():
+            raise  # the disk's own
+        raise DeadlineError(
+            f"{dataset.section.path}: row {row + 1} has not been read for {READ_SECONDS:g} s; see that its"
+            " disk works again"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +69,17 @@ class TrainingPrompts:
 
     def at(self, number: int) -> Prompt:
         """Raises InputError that names the row, and UnusableImageError."""
-        lengths = [len(dataset) for dataset in self.datasets]
-        dataset, row = place_at(number, lengths, self.shares, self.seed, self.shuffle)
-        return self.datasets[dataset][row]
+        dataset, row = self._place(number)
+        return dataset[row]
 
     async def fetch(self, number: int) -> Prompt:
-        """The same in a thread: files are read, and images are decoded and scaled."""
-        return await _in_thread(self.at, number)
+        """The same in a thread: files are read, and images are decoded and scaled. Raises DeadlineError, too."""
+        return await _in_thread(*self._place(number))
+
+    def _place(self, number: int) -> tuple[Dataset, int]:
+        lengths = [len(dataset) for dataset in self.datasets]
+        dataset, row = place_at(number, lengths, self.shares, self.seed, self.shuffle)
+        return self.datasets[dataset], row
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +103,9 @@ class HeldOutPrompts:
         return len(self.places)
 
     async def fetch(self, index: int) -> Prompt:
-        """Raises InputError that names the row, and UnusableImageError."""
+        """Raises InputError that names the row, UnusableImageError, and DeadlineError."""
         dataset, row = self.places[index]
-        return await _in_thread(self.datasets[dataset].__getitem__, row)
+        return await _in_thread(self.datasets[dataset], row)
 
 
 def take_turns(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:

@@ -26,8 +26,9 @@ class Goals:
         self.on_change = on_change
         self.ending = asyncio.Event()
         """The run ends after the step under way; while it is held, at once."""
-        if goal is not Goal.RUN:
-            self.ending.set()
+        self.cancelled = asyncio.Event()
+        """Besides: it waits for no further batch, nor for a validation."""
+        self._tell()
 
     def set(self, goal: Goal) -> None:
         """Idempotent. Raises OutOfOrderError for a goal that would turn back."""
@@ -38,8 +39,14 @@ class Goals:
             )
         if goal is not self.goal:
             self.goal = goal
-            self.ending.set()
+            self._tell()
             self.on_change()
+
+    def _tell(self) -> None:
+        if self.goal is not Goal.RUN:
+            self.ending.set()
+        if self.goal is Goal.CANCEL:
+            self.cancelled.set()
 
     def state(self, otherwise: RunState) -> RunState:
         """How the run stands: it ends, or `otherwise`."""

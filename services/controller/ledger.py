@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from services.controller.anchor import AnchorFile
 from services.controller.archive import PREFIX, read_archive
 from services.controller.chain import Chain, fold
-from services.controller.disk import NoRoomError
 from services.controller.ledger_state import LedgerState, encode_state
 from services.controller.pack import Pack, place_of
 from services.controller.payloads import PayloadStore, payload_digest
+from services.controller.quota import Act, Quota
 from services.controller.records import (
     Compacted,
     LedgerError,
@@ -39,7 +39,6 @@ from trimaran.types import LedgerEnd
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
-GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +145,8 @@ class RunLedger:
         """The last of them, until its write begins."""
         self._new_archives: dict[str, bytes] = {}
         """Each is written after the records that it holds and before the one that names it."""
-        self._num_bytes: int | None = None
-        """Of all payloads, without the archive; None until they are counted, for the quota."""
-        self._bytes_kept = 0
-        """Of those that were left when they were last counted, after the step `_counted_step`: checkpoints
-        are recorded behind later steps."""
-        self._counted_step = self.state.step
+        self.quota = Quota(retention.quota_gib, room)
+        """Of all payloads, without the archive."""
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         self._queued: asyncio.Task[None] | None = None
@@ -177,23 +172,13 @@ class RunLedger:
         return LedgerEnd(self._written, self._written_hash)
 
     @property
-    def is_nearly_full(self) -> bool:
-        """A checkpoint now, and the collection that follows it, would keep the quota from filling:
-        three quarters of it are used, or another step like those since the last one may not fit."""
-        quota = self._retention.quota_gib
-        if quota is None or self._num_bytes is None or self._retention.keep_all:
-            return False
-        num_steps = max(1, self.state.step - self._counted_step)
-        step_bytes = (self._num_bytes - self._bytes_kept) / num_steps
-        return max(self._num_bytes / 0.75, self._num_bytes + 1.5 * step_bytes) > quota * GIB
+    def is_short(self) -> bool:
+        """Groups wait for room in the quota, and a checkpoint may make some."""
+        return not self._retention.keep_all and self.quota.short.is_set()
 
-    @property
-    def is_half_full(self) -> bool:
-        """More than half of the quota is used, or it is nearly full."""
-        quota = self._retention.quota_gib
-        if quota is None or self._num_bytes is None or self._retention.keep_all:
-            return False
-        return self.is_nearly_full or self._num_bytes * 2 > quota * GIB
+    def is_filled(self, share: float, num_groups: float = 0) -> bool:
+        """Whether so many more groups may fill more than `share` of the quota, and a checkpoint may help."""
+        return not self._retention.keep_all and self.quota.is_filled(share, num_groups)
 
     async def check_anchor(self, anchor: LedgerEnd, place: str) -> None:
         """Raises LedgerError when the store does not hold what `anchor`, kept at `place`, saw."""
@@ -236,8 +221,14 @@ class RunLedger:
         self._chain.add(self._chain.last + 1, tree, content, record)
         self._new_trees.append(tree)
 
+    async def until_room(self, num_bytes: int, ask: Act) -> None:
+        """Returns once the quota has room for a payload that is to be kept. Records are written meanwhile.
+        `ask`: for a checkpoint, which may make room."""
+        await self.quota.until_room(num_bytes, lambda: self._once(self._drop_payloads), ask)
+
     def keep(self, data: bytes, digest: str = "") -> str:
         """The name under which a later record names the payload. `digest`: where it is known already."""
+        self.quota.add(len(data))
         if self._filling is None or self._filling.is_full:
             self._filling = Pack()
             self._new_packs.append(self._filling)
@@ -262,7 +253,7 @@ class RunLedger:
         """
         await self.flush()
         try:
-            await asyncio.shield(self._in_turn(self._collect))
+            await self._once(self._collect)
         except UnavailableError as error:
             logger.warning("what no resume needs stays until the next checkpoint: %s", error)
 
@@ -273,6 +264,9 @@ class RunLedger:
         for write in self._writes:
             write.cancel()
         await asyncio.gather(*self._writes, return_exceptions=True)
+
+    async def _once(self, work: Callable[[], Awaitable[None]]) -> None:
+        await asyncio.shield(self._in_turn(work))
 
     def _in_turn(self, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
         """A task of its own: a caller that is cancelled leaves nothing half-written behind."""
@@ -298,7 +292,7 @@ class RunLedger:
         trees = list(self._new_trees)
         for pack in list(self._new_packs):
             files = {pack.file: pack.data()}
-            await self._room.until_written(lambda files=files: self._write_payloads(files))
+            await self._room.until_written(lambda files=files: self._payloads.write(files))
             self._new_packs.remove(pack)
         if trees:
             start = self._written
@@ -316,23 +310,6 @@ class RunLedger:
                 await self._room.until_written(lambda before=before: self._append(before, start))
                 await self._room.until_written(lambda data=data: self._payloads.write(data))
                 self._new_archives.pop(name, None)
-
-    async def _write_payloads(self, files: dict[str, bytes]) -> None:
-        num_bytes = sum(map(len, files.values()))
-        if self._retention.quota_gib is not None:
-            await self._check_quota(self._retention.quota_gib, num_bytes)
-        await self._payloads.write(files)
-        self._num_bytes = (self._num_bytes or 0) + num_bytes
-
-    async def _check_quota(self, quota_gib: float, num_bytes: int) -> None:
-        if self._num_bytes is None or self._num_bytes + num_bytes > quota_gib * GIB:
-            await self._drop_payloads()
-        if (self._num_bytes or 0) + num_bytes > quota_gib * GIB:
-            raise NoRoomError(
-                f"the run's payloads take up {(self._num_bytes or 0) / GIB:.3g} GiB, and"
-                f" run.payload_quota_gib is {quota_gib:g}; end the run, raise the quota in its"
-                " config.yaml and resume it, or remove payloads that nobody needs"
-            )
 
     async def _append(self, trees: list[Tree], start: int) -> None:
         """Those of `trees`, which come after record `start`, that are not written yet."""
@@ -371,13 +348,18 @@ class RunLedger:
 
     async def _drop_payloads(self) -> None:
         """All but those that a resume needs, and counts the bytes that are left."""
+        needed = self._needed_files()
+        await (
+            self._write()
+        )  # a resume reads what is written, and may need what the newest records do not
         found = await self._payloads.sizes()
         sizes = {name: size for name, size in found.items() if not name.startswith(PREFIX)}
         if not self._retention.keep_all:
-            kept = self.state.payloads_after(self.state.oldest_step)
-            needed = {place_of(name).file for name in kept}
-            drop = sizes.keys() - needed
+            drop = sizes.keys() - needed - self._needed_files()
             await self._payloads.delete(drop)
             sizes = {name: size for name, size in sizes.items() if name not in drop}
-        self._num_bytes = self._bytes_kept = sum(sizes.values())
-        self._counted_step = self.state.step
+        sizes |= {pack.file: pack.size for pack in self._new_packs}
+        self.quota.counted(sum(sizes.values()))
+
+    def _needed_files(self) -> set[str]:
+        return {place_of(name).file for name in self.state.payloads_after(self.state.oldest_step)}

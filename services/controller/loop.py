@@ -7,8 +7,8 @@
                 │ └────────── groups of unproven weights ◀──────┘                  └─ of the step before ┘     │
                 └───────────────────────────── slots: the new weights are live ◀───────────────────────────────┘
 
-    _roll_out    waits for a free slot, a replica with room, its completions, their scores, and for
-                 the end of a pause while too many answers cannot be scored
+    _roll_out    waits for a free slot, a replica with room, its completions, their scores, for the
+                 end of a pause while too many answers cannot be scored, and for room in the quota
     _train       waits for a batch in prompt order, its proofs, the trainer, and before a commit until
                  the weights of the step before are live
     _make_live   waits for weight sync, and for a validation; of one step at a time
@@ -101,6 +101,8 @@ class Loop:
     reporter: Reporter
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set from outside: the run ends after the step under way; while it is held, at once."""
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set from outside besides: what nothing is trained of any more, a batch or a validation, is not waited for."""
     lives: GroupLives = field(default_factory=GroupLives)
     buffer: Buffer = field(init=False)
     saver: CheckpointSaver = field(init=False)
@@ -168,8 +170,7 @@ class Loop:
         for step in range(self.ledger.state.step + 1, self.config.run.steps + 1):
             if self.ending.is_set():
                 break
-            with self.reporter.phase("waiting"):
-                taken = await self._unless_ended(self._take_proven())
+            taken = await self._next_batch()
             if not taken:
                 break
             groups, proofs = taken
@@ -183,9 +184,22 @@ class Loop:
                 await self._published()
             if step % self.config.run.checkpoint_every == 0:
                 await self.saver.begin(tasks)
-            if self.ledger.is_nearly_full:
+            if self.saver.is_nearly_full:
                 await self.saver.make_room()
         await self._published()
+
+    async def _next_batch(self) -> tuple[tuple[ScoredGroup, ...], tuple[Proof, ...]] | None:
+        """With its proofs; None when the run shall end. Its groups may wait for the room that a checkpoint of the
+        step before makes."""
+        while True:
+            with self.reporter.phase("waiting"):
+                taken = await self._unless_ended(self._take_proven())
+            if not taken or self.cancelled.is_set():
+                return None
+            if taken[0]:
+                return taken
+            await self._published()
+            await self.saver.make_room()
 
     def _may_train_on(self, step: int) -> bool:
         """Whether the next batch may train while the weights of `step` are published. Not where a checkpoint
@@ -193,7 +207,8 @@ class Loop:
         run, validation = self.config.run, self.config.validation
         validates = self.validator is not None and step % validation.every == 0
         # What is scored beside a publication and a step comes before the quota is looked at again.
-        saves = step % run.checkpoint_every == 0 or self.ledger.is_half_full
+        is_full = self.ledger.is_filled(0.5) or self.saver.is_nearly_full
+        saves = step % run.checkpoint_every == 0 or is_full
         return run.max_lag > 0 and not validates and not saves
 
     async def _make_live(self, batch: TrainingBatch, answer: TrainAnswer) -> None:
@@ -220,9 +235,11 @@ class Loop:
             await self.name_tainted()
 
     async def _take_proven(self) -> tuple[tuple[ScoredGroup, ...], tuple[Proof, ...]]:
-        """The next batch whose tokens are all proven; a group that is not is reissued before."""
+        """The next batch whose tokens are all proven; a group that is not is reissued before. Nothing where its
+        groups wait for room."""
         while True:
-            groups = await self.buffer.take()
+            if not (groups := await self.buffer.take()):
+                return (), ()
             proofs, unproven = await self.prover.prove(groups, lambda: self.router.live)
             if not unproven:
                 return groups, proofs
@@ -274,6 +291,7 @@ class Loop:
         verdicts = serialize_verdicts(scored)
         digest.update(verdicts)
         scored = replace(scored, payload=data + verdicts)
+        await ledger.until_room(len(scored.payload), self.buffer.interrupt)
         payload = ledger.keep(scored.payload, digest.hexdigest())
         scores = rewards_of(scored.verdicts_G), terms_of(scored.verdicts_G)
         makers = _told(makers_of(scored.greedy_segments))
@@ -428,13 +446,13 @@ class Loop:
                 self.reporter.validation(step, validation)
 
     async def _unless_ended(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """None when the run shall end while it is held: the work's groups may never be scored. A validation that
-        is the whole run does not keep it from ending either."""
+        """None when the run is cancelled, or shall end while it is held: the work's groups may never be scored, or
+        kept. A validation that is the whole run does not keep it from ending either."""
 
         async def ended() -> None:
             await self.ending.wait()
             if not self.config.validation.only:
-                await self.scorer.paused.wait()
+                await _any_of(self.cancelled, self.scorer.paused, self.ledger.quota.short)
 
         working, ending = asyncio.ensure_future(work), asyncio.ensure_future(ended())
         tasks = (working, ending)
@@ -442,9 +460,22 @@ class Loop:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return await working if working.done() else None
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _end(tasks)
+
+
+async def _any_of(*events: asyncio.Event) -> None:
+    """Returns once one of them is set."""
+    tasks = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await _end(tasks)
+
+
+async def _end(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _told(makers: Iterable[tuple[VersionId, str]]) -> tuple[tuple[str, str], ...]:

@@ -4,7 +4,8 @@
        ▲                                                    │  tried again after growing waits
        └────────────────── it goes through ◀────────────────┘
 
-Whoever needs the write waits in it, so nothing is issued, trained or published meanwhile.
+Whoever needs the write waits in it. All need the ledger's, so nothing is issued, trained or published
+while that one is held. `quota.py` says what goes on while payloads have reached their quota.
 """
 
 from __future__ import annotations
@@ -50,33 +51,55 @@ class Room:
         """
         self._timeout, self._ended, self._wait = timeout, ended or asyncio.Event(), wait
         self._on_hold, self._on_free = on_hold, on_free
-        self.held = False
+        self._num_held = 0
 
-    async def until_written(self, write: Callable[[], Awaitable[Result]]) -> Result:
-        """Raises HeldError, and what `write` raises but for UnavailableError."""
+    @property
+    def held(self) -> bool:
+        """Whether any write is."""
+        return self._num_held > 0
+
+    async def until_written(
+        self,
+        write: Callable[[], Awaitable[Result]],
+        again: Callable[[], asyncio.Event] | None = None,
+    ) -> Result:
+        """`again`: gives the event that will be set once another try is worth it. Such a write is not given up
+        where the run ends: what it waits for may come of the run's last step.
+
+        Raises HeldError, and what `write` raises but for UnavailableError.
+        """
         deadline = asyncio.get_running_loop().time() + self._timeout
         num_tries = 0
-        while True:
-            try:
-                result = await write()
-                break
-            except UnavailableError as error:
-                reason = str(error)
-            if self._ended.is_set():
-                raise HeldError(f"the run was ended while it was held: {reason}")
-            if asyncio.get_running_loop().time() > deadline:
-                raise HeldError(
-                    f"the run was held for {self._timeout:g} s (run.hold_timeout): {reason};"
-                    " mend that, then resume the run"
-                )
-            if not self.held:
-                self.held = True
-                self._on_hold(f"{reason}. The run goes on by itself then", {"tries": 1.0})
-            num_tries += 1
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._wait(num_tries)):
-                    await self._ended.wait()
-        if self.held:
-            self.held = False
+        try:
+            while True:
+                awaited = again() if again else self._ended
+                try:
+                    result = await write()
+                    break
+                except UnavailableError as error:
+                    reason = str(error)
+                if self._ended.is_set() and not again:
+                    raise HeldError(f"the run was ended while it was held: {reason}")
+                if asyncio.get_running_loop().time() > deadline:
+                    raise HeldError(
+                        f"the run was held for {self._timeout:g} s (run.hold_timeout): {reason};"
+                        " mend that, then resume the run"
+                    )
+                num_tries += 1
+                self._hold(reason, num_tries)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._wait(num_tries)):
+                        await awaited.wait()
+        finally:
+            self._num_held -= num_tries > 0
+        if num_tries and not self.held:
             self._on_free("the run's record can be written again", {"tries": num_tries + 1.0})
         return result
+
+    def _hold(self, reason: str, num_tries: int) -> None:
+        """Told once, by the first of all writes that are held at a time."""
+        if num_tries > 1:
+            return
+        self._num_held += 1
+        if self._num_held == 1:
+            self._on_hold(f"{reason}. The run goes on by itself then", {"tries": 1.0})

@@ -112,7 +112,7 @@ async def conduct(
             *(config, run, prompts, held_out, ledger, services, reporter, room, caller, place)
         )
         stack.push_async_callback(loop.router.close)
-        loop.ending = goals.ending
+        loop.ending, loop.cancelled = goals.ending, goals.cancelled
         if config.is_colocated:
             # A trainer that was started again waits for its devices, which replicas may have since a
             # controller before this one.
@@ -248,12 +248,12 @@ async def _export(loop: Loop) -> str:
 
 
 def _end_state(loop: Loop, goal: Goal) -> RunState:
-    """Of a run that trains no more, or that has validated."""
+    """Of a run that trains no more, or that has validated. A last validation that was given up is left to a
+    resume."""
     step = loop.ledger.state.step
-    if loop.config.validation.only:
-        is_done = step in loop.reporter.validations
-    else:
-        is_done = step == loop.config.run.steps
+    is_done = loop.config.validation.only or step == loop.config.run.steps
+    if loop.validator is not None:
+        is_done = is_done and step in loop.reporter.validations
     if is_done:
         return RunState.SUCCEEDED
     return RunState.PAUSED if goal is Goal.PAUSE else RunState.CANCELLED
@@ -265,8 +265,8 @@ async def _train_and_validate(loop: Loop, run_id: str, store: Store) -> None:
     is_asked = config.validation.before_train and state.step == 0
     if is_asked and await _asked(config, lambda: store.get(heldout_before)) is None:
         await loop.validate(0, config.validation.final_samples)
-        rewards = _rewards(reporter.validations.get(0))
-        await _asked(config, lambda: store.put(heldout_before, rewards))
+        if rewards := _rewards(reporter.validations.get(0)):  # else it was given up
+            await _asked(config, lambda: store.put(heldout_before, rewards))
     reporter.start_clock()
     await loop.run()
     if state.step == config.run.steps and state.step not in reporter.validations:

@@ -19,6 +19,7 @@ from typing import Any
 
 from services.controller.best import score_of
 from services.controller.ledger import RunLedger
+from services.controller.ledger_state import Stage
 from services.controller.records import Checkpointed
 from services.controller.report import Reporter
 from trimaran.clients import TrainerClient
@@ -74,10 +75,24 @@ class CheckpointSaver:
 
     async def make_room(self) -> None:
         """For payloads: the save under way may be enough, else there is another. Neither can be written
-        beside the next step, which has no room."""
+        beside the next step, which has no room. One that has failed is tried again while groups wait."""
         await self.ended()
-        if self.ledger.is_nearly_full and self._failed_step != self.ledger.state.step:
+        is_new = self._failed_step != self.ledger.state.step
+        if self.ledger.is_short or (self.is_nearly_full and is_new):
             await self.save()
+
+    @property
+    def is_nearly_full(self) -> bool:
+        """Whether three quarters of the quota are used, or it may have no room for the next step. What may be scored
+        in it: what has a slot and is not scored, and what comes in the place of a batch."""
+        run, groups = self.config.run, self.ledger.state.groups.values()
+        num_scored = sum(entry.stage in (Stage.SCORED, Stage.CONSUMED) for entry in groups)
+        num_slots = (run.max_lag + 1) * run.groups_per_step
+        num_more = max(num_slots - num_scored, 0.5 * run.groups_per_step)
+        num_more += (
+            run.keep_checkpoints * run.groups_per_step
+        )  # the oldest has to leave before its payloads
+        return self.ledger.is_filled(0.75) or self.ledger.is_filled(1.0, num_more)
 
     async def ended(self) -> None:
         """Returns when no save is under way."""

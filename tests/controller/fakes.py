@@ -439,7 +439,7 @@ class World:
             self.recorded.append(record)
 
         self.ledger.record = record
-        self.ending = asyncio.Event()
+        self.ending, self.cancelled = asyncio.Event(), asyncio.Event()
         self.settle = 0.02
         """Seconds for which a proof that is missing is waited for."""
 
@@ -480,6 +480,7 @@ class World:
             fake.validator,
             reporter,
             self.ending,
+            self.cancelled,
         )
         version, pending, loop.saver.came_at = await replay(
             self.ledger,

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from services.controller import datasets
 from services.controller.datasets import NUM_PREPARED, HeldOutPrompts, TrainingPrompts, take_turns
 from tests.data.pictures import png, size_of
 from trimaran.cli.preflight import check_datasets
 from trimaran.config import RunConfig, parse_config
 from trimaran.data.prompts import Dataset, UnusableImageError
-from trimaran.errors import InputError
+from trimaran.errors import DeadlineError, InputError
 from trimaran.types import Prompt
 
 
@@ -34,6 +35,26 @@ def write(path: Path, size: int, **columns: Any) -> str:
     rows = [{"prompt": f"{path.stem} {n}", "answer": str(n), **columns} for n in range(size)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
+
+
+def test_a_disk_that_hangs_is_told_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(tmp_path, train=[{"path": write(tmp_path / "a.jsonl", 5)}])
+    prompts, works = TrainingPrompts.open(config), threading.Event()
+    read = Dataset.__getitem__
+
+    def hangs(self: Dataset, place: int) -> Prompt:
+        works.wait(10)
+        return read(self, place)
+
+    monkeypatch.setattr(Dataset, "__getitem__", hangs)
+    monkeypatch.setattr(datasets, "READ_SECONDS", 0.1)
+    try:
+        with pytest.raises(DeadlineError, match=r"a\.jsonl: row \d has not been read for 0\.1 s"):
+            asyncio.run(asyncio.wait_for(prompts.fetch(0), 5))
+    finally:
+        works.set()
 
 
 def test_each_prompt_of_a_mixture_has_the_task_and_keys_of_its_dataset(tmp_path: Path) -> None:

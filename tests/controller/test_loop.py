@@ -432,16 +432,42 @@ def test_a_cancel_ends_a_pause_in_order(tmp_path: Path, later: bool) -> None:
     assert len(world.trainer.batches) == 2
 
 
-def test_a_cancel_while_groups_are_made_lets_the_step_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cancels", [False, True])
+def test_a_pause_while_groups_are_made_lets_the_step_end_and_a_cancel_waits_for_none(
+    tmp_path: Path, cancels: bool
+) -> None:
     world = World(tmp_path, make_config())
 
     async def delay(number: int) -> None:
         if number == GROUPS:
             world.ending.set()
+            if cancels:
+                world.cancelled.set()
+                await asyncio.Event().wait()
 
     world.delay = delay
     run(world)
-    assert world.ledger.state.step == 2
+    assert world.ledger.state.step == (1 if cancels else 2)
+    assert not world.ledger.state.has_pending_batch
+
+
+def test_a_cancel_gives_up_the_validation_under_way_and_makes_no_other(tmp_path: Path) -> None:
+    world = World(tmp_path, make_config(validation={"every": 1}))
+    steps: list[int] = []
+
+    class Validator:
+        async def validate(self, step: int, num_samples: int) -> Validation:
+            steps.append(step)
+            if step == 2:
+                world.ending.set()
+                world.cancelled.set()
+                await asyncio.Event().wait()
+            return Validation(0.5, 0.5, 0, 1.0)
+
+    world.validator = Validator()
+    run(world)
+    assert (world.ledger.state.step, steps, list(world.validations)) == (2, [1, 2], [])
+    assert [event[1] for event in world.events if event[0] == "validated"] == [1]
 
 
 def test_a_pause_that_lasts_too_long_ends_the_run(tmp_path: Path) -> None:
@@ -743,9 +769,8 @@ def test_a_save_that_fails_is_told_once_where_the_quota_is_nearly_full(
 ) -> None:
     config = make_config(run={"checkpoint_every": 6, "payload_quota_gib": 1.0})
     world = World(tmp_path, config)
-    world.ledger._num_bytes = 1 << 30  # in steps before
-    ledger: Any = world.ledger
-    ledger._check_quota = lambda quota, size: asyncio.sleep(0)
+    quota: Any = world.ledger.quota
+    quota.is_filled = lambda share, num_groups=0: True
     setattr(world.trainer, when, InternalError("No space left on device"))
     run(world)
     failed = [event[1] for event in world.events if event[0] == "checkpoint failed"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from services.controller.bucket import BucketPayloads
 from services.controller.disk import NoRoomError
 from services.controller.ledger import Retention, RunLedger, read_trees
 from services.controller.pack import PACK_BYTES, Pack, place_of
+from services.controller.patience import FIRST_WAIT_SECONDS
 from services.controller.payloads import (
     FolderPayloads,
     MissingPayloadError,
@@ -377,26 +379,34 @@ def test_a_part_of_the_disk_is_left_to_others(tmp_path: Path) -> None:
 
 
 def test_the_quota_collects_first_and_then_holds() -> None:
+    num_asked = 0
+
+    async def ask() -> None:
+        nonlocal num_asked
+        num_asked += 1
+
     async def body() -> None:
         payloads, store = MemoryPayloads(), MemoryStore()
         ledger = await open_ledger(
             store, payloads, Room(0.05, wait=lambda n: 0.01), quota_gib=1000 / (1 << 30)
         )
+        await ledger.until_room(0, ask)
         scored(ledger, 0, 400)
         trained(ledger, 1, 0)
         await ledger.flush()
-        assert not ledger.is_nearly_full
+        assert not ledger.is_filled(0.75)
         scored(ledger, 1, 400)
         trained(ledger, 2, 1)
         await ledger.flush()
-        assert ledger.is_nearly_full
+        assert ledger.is_filled(0.75)
         ledger.record(Checkpointed(2, "c", 2))
+        await ledger.until_room(700, ask)  # only without the first two
         kept = scored(ledger, 2, 700)
-        await ledger.flush()  # only without the first two
-        assert set(payloads.data) == {place_of(kept).file}
-        scored(ledger, 3, 400)
+        await ledger.flush()
+        assert set(payloads.data) == {place_of(kept).file} and not num_asked
         with pytest.raises(HeldError, match=r"held for 0\.05 s .*run\.payload_quota_gib"):
-            await ledger.flush()
+            await ledger.until_room(400, ask)
+        assert num_asked > 1 and not ledger.is_short
 
     asyncio.run(body())
 
@@ -415,23 +425,116 @@ def test_the_archive_comes_on_top_of_the_quota() -> None:
             await ledger.collect()
         archive = [len(data) for name, data in payloads.data.items() if name.startswith(PREFIX)]
         assert sum(archive) > 1000
-        assert not ledger.is_nearly_full
-        scored(ledger, 11, 700)
-        await ledger.flush()
+        await ledger.until_room(700, never)
 
     asyncio.run(body())
 
 
-def test_a_step_of_more_than_a_quarter_of_the_quota_asks_for_a_checkpoint_in_time() -> None:
-    async def body(size: int) -> bool:
-        ledger = await open_ledger(MemoryStore(), MemoryPayloads(), quota_gib=1000 / (1 << 30))
-        scored(ledger, 0, size)
-        trained(ledger, 1, 0)
-        await ledger.flush()
-        return ledger.is_nearly_full
+async def never() -> None:
+    raise AssertionError("there is room")
 
-    assert not asyncio.run(body(390))
-    assert asyncio.run(body(450))
+
+@pytest.mark.parametrize(("num_bytes", "may_fill"), [(390, False), (410, True)])
+def test_what_is_to_come_is_as_large_as_what_came(num_bytes: int, may_fill: bool) -> None:
+    async def body() -> bool:
+        ledger = await open_ledger(MemoryStore(), MemoryPayloads(), quota_gib=1000 / (1 << 30))
+        await ledger.until_room(num_bytes, never)
+        scored(ledger, 0, num_bytes)
+        return ledger.is_filled(1.0, 1.5)
+
+    assert asyncio.run(body()) is may_fill
+
+
+async def full_ledger(payloads: MemoryPayloads, on_hold: list[str]) -> RunLedger:
+    """Of 1000 bytes 900 are used, by two steps."""
+    room = Room(60, on_hold=lambda text, values: on_hold.append(text))
+    ledger = await open_ledger(MemoryStore(), payloads, room, quota_gib=1000 / (1 << 30))
+    await ledger.until_room(0, never)
+    for number in range(2):
+        scored(ledger, number, 450)
+        trained(ledger, number + 1, number)
+    await ledger.flush()
+    return ledger
+
+
+def test_a_payload_without_room_keeps_no_record_waiting_and_a_checkpoint_lets_it_in() -> None:
+    """Else the step under way could not be committed, and there would be no checkpoint."""
+
+    async def body() -> None:
+        payloads, held, asked = MemoryPayloads(), list[str](), asyncio.Event()
+
+        async def ask() -> None:
+            asked.set()
+
+        ledger = await full_ledger(payloads, held)
+        waiting = [asyncio.create_task(ledger.until_room(n, ask)) for n in (400, 300)]
+        async with asyncio.timeout(10):
+            await asked.wait()
+            ledger.record(Checkpointed(2, "c", 2))
+            await ledger.flush()
+            assert ledger.is_short and not any(task.done() for task in waiting)
+            await ledger.collect()
+            await asyncio.gather(*waiting)
+        assert not ledger.is_short and len(held) == 1 and not payloads.data
+
+    began = time.monotonic()
+    asyncio.run(body())
+    assert time.monotonic() - began < FIRST_WAIT_SECONDS / 2, "it waited for its next look"
+
+
+def test_those_that_wait_for_room_do_not_wake_each_other() -> None:
+    """Without an end, and nobody else would have a turn."""
+    num_counts = 0
+
+    async def body() -> None:
+        nonlocal num_counts
+        payloads = MemoryPayloads()
+        ledger = await full_ledger(payloads, [])
+        sizes = payloads.sizes
+
+        async def counted() -> dict[str, int]:
+            nonlocal num_counts
+            num_counts += 1
+            assert num_counts < 100
+            return await sizes()
+
+        async def ask() -> None: ...
+
+        payloads.sizes = counted
+        waiting = [asyncio.create_task(ledger.until_room(n, ask)) for n in (400, 300)]
+        await asyncio.sleep(0.1)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(body())
+    assert num_counts == 2, "one of each that waits"
+
+
+def test_what_a_resume_would_read_is_kept_until_a_record_that_is_written_says_otherwise() -> None:
+    """The newest records may be lost with their controller."""
+
+    async def body() -> None:
+        payloads, store = MemoryPayloads(), MemoryStore()
+        ledger = await open_ledger(store, payloads)
+        payload = scored(ledger, 0, 400)
+        await ledger.flush()
+        sizes = payloads.sizes
+
+        async def reissued_meanwhile() -> dict[str, int]:
+            if ledger.state.groups[0].attempt == 1:
+                ledger.record(Issued(0, 2, "p"))
+            return await sizes()
+
+        payloads.sizes = reissued_meanwhile
+        await ledger.collect()
+        resumed = await open_ledger(store, payloads)
+        assert resumed.state.groups[0].payload == payload
+        await resumed.load(payload)
+        await ledger.collect()
+        assert not payloads.data, "it has been reissued"
+
+    asyncio.run(body())
 
 
 def test_a_run_that_keeps_all_keeps_all() -> None:

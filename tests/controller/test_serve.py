@@ -17,8 +17,8 @@ from rich.console import Console
 from services.controller import run as conducting
 from services.controller import server as controller
 from services.controller.faulted import PausedTooLongError
-from services.controller.run import _end_state
-from services.controller.validation import FIRST_NUMBER
+from services.controller.run import _end_state, _train_and_validate
+from services.controller.validation import FIRST_NUMBER, Validation
 from tests.controller.fakes import digest, make_config
 from tests.trimaran.test_exposition import values
 from trimaran import rpc, wire
@@ -500,7 +500,7 @@ def loop_at(only: bool, step: int, is_validated: bool) -> Any:
     config = make_config(run={"steps": STEPS}, data={"validation": "h.jsonl"}, validation=section)
     ledger = SimpleNamespace(state=SimpleNamespace(step=step))
     reporter = SimpleNamespace(validations={step: None} if is_validated else {})
-    return SimpleNamespace(config=config, ledger=ledger, reporter=reporter)
+    return SimpleNamespace(config=config, ledger=ledger, reporter=reporter, validator=object())
 
 
 def test_a_run_that_only_validates_trains_saves_and_exports_nothing(tmp_path: Path) -> None:
@@ -539,14 +539,38 @@ def test_a_validation_that_is_cancelled_before_it_began_does_not_pass_for_one(
             (True, 0, False, Goal.CANCEL),
             (True, 0, False, Goal.PAUSE),
             (False, STEPS, True, Goal.PAUSE),
+            (False, STEPS, False, Goal.CANCEL),
             (False, 1, True, Goal.PAUSE),
             (False, 1, True, Goal.CANCEL),
         )
     ]
     assert ended == [
         *(RunState.SUCCEEDED, RunState.CANCELLED, RunState.PAUSED),
-        *(RunState.SUCCEEDED, RunState.PAUSED, RunState.CANCELLED),
+        *(RunState.SUCCEEDED, RunState.CANCELLED, RunState.PAUSED, RunState.CANCELLED),
     ]
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_validation_before_training_that_was_given_up_is_left_to_a_resume(
+    is_given_up: bool,
+) -> None:
+    loop, put = loop_at(False, 0, False), dict[str, Any]()
+
+    async def validate(step: int, num_samples: int) -> None:
+        if not is_given_up:
+            loop.reporter.validations[step] = Validation(0.5, 0.25, 0, 1.0)
+
+    async def nothing(*_: Any) -> None: ...
+
+    async def keep(key: str, value: Any) -> None:
+        put[key] = value
+
+    loop.validate, loop.run, loop.saver = validate, nothing, SimpleNamespace(save=nothing)
+    loop.reporter.start_clock = lambda: None
+    store: Any = SimpleNamespace(get=nothing, put=keep)
+    asyncio.run(_train_and_validate(loop, "run", store))
+    rewards = {"heldout_before/run": {"greedy": 0.5, "sampled": 0.25}}
+    assert put == ({} if is_given_up else rewards)
 
 
 @pytest.mark.parametrize(

@@ -119,14 +119,20 @@ def test_what_waits_for_the_weights_of_a_step_comes_before_the_next_one(
     assert [step for name, step in told if name == "ahead"] == [2, 4, 6]
 
 
+@pytest.mark.parametrize("max_lag", [1, 2])
 def test_a_quota_is_kept_from_filling_where_batches_train_beside_publications(
-    tmp_path: Path,
+    tmp_path: Path, max_lag: int
 ) -> None:
     """What was scored since a step was committed counts as well, before the next one begins."""
 
     def run_with(name: str, **more: Any) -> World:
         (tmp_path / name).mkdir()
-        section = {"steps": 24, "max_lag": 1, "checkpoint_every": 100, "hold_timeout": 1} | more
+        section = {
+            "steps": 24,
+            "max_lag": max_lag,
+            "checkpoint_every": 100,
+            "hold_timeout": 1,
+        } | more
         world = World(tmp_path / name, make_config(run=section))
         dice = random.Random(5)
         world.delay = lambda number: asyncio.sleep(dice.choice([0, 0.001, 0.004]))
@@ -138,7 +144,8 @@ def test_a_quota_is_kept_from_filling_where_batches_train_beside_publications(
     num_bytes = sum(path.stat().st_size for path in (tmp_path / "all").glob("payloads/*"))
     world = run_with("some", payload_quota_gib=6 / 24 * num_bytes / (1 << 30))
     assert world.ledger.state.step == 24
-    assert order(world, "saved") and order(world, "ahead")
+    assert order(world, "saved")
+    assert order(world, "ahead") or max_lag > 1, "three steps in the slots are half of the quota"
 
 
 def test_a_publication_that_fails_ends_the_run_and_comes_first_in_the_next(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def add_run_commands(commands: Any) -> None:
 
     _add(commands, PAUSE, "save a checkpoint after the step under way, and free the devices")
     _add(commands, RESUME, "queue a paused, cancelled or failed run again")
-    _add(commands, CANCEL, "end a run after the step under way")
+    _add(commands, CANCEL, "end a run once the batch that trains is live; it waits for no other")
     delete = _add(commands, DELETE, "remove an ended run's records and folder")
     delete.add_argument("--yes", action="store_true", help="nothing brings them back: say so")
     scale = _add(commands, SCALE, "how many replicas a run may have")
