@@ -349,9 +349,8 @@ class RunLedger:
     async def _drop_payloads(self) -> None:
         """All but those that a resume needs, and counts the bytes that are left."""
         needed = self._needed_files()
-        await (
-            self._write()
-        )  # a resume reads what is written, and may need what the newest records do not
+        # A resume reads what is written, and may need what the newest records do not.
+        await self._write()
         found = await self._payloads.sizes()
         sizes = {name: size for name, size in found.items() if not name.startswith(PREFIX)}
         if not self._retention.keep_all:
