@@ -67,9 +67,9 @@ PLANTS = {
         (
             Change(
                 "services.controller.ledger",
-                "await self._room.until_written(lambda files=files: self._write_payloads(files))",
+                "await self._room.until_written(lambda files=files: self._payloads.write(files))",
                 "asyncio.get_running_loop().call_later("
-                "0.5, asyncio.ensure_future, self._write_payloads(files))",
+                "0.5, asyncio.ensure_future, self._payloads.write(files))",
             ),
         ),
     ),

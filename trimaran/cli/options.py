@@ -191,14 +191,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and (not hasattr(options, "overrides") or any(word.startswith("-") for word in rest)):
-        of_script = options.command == "import" and [
-            word.lstrip("-") for word in rest if "=" in word
-        ]
-        remedy = f"; what a script takes so is a variable: {' '.join(of_script)} trimaran import …"
-        parser.error(f"unrecognized arguments: {' '.join(rest)}{remedy if of_script else ''}")
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{_as_variables(options, rest)}")
     if rest:
         options.overrides = [*options.overrides, *rest]
     return options
+
+
+def _as_variables(options: argparse.Namespace, rest: Sequence[str]) -> str:
+    """Behind the error: how an import is given what a training script takes as options."""
+    given = [word.lstrip("-") for word in rest if "=" in word]
+    if options.command != "import" or not given:
+        return ""
+    return f"; what a script takes so is a variable: {' '.join(given)} trimaran import …"
 
 
 def _parser() -> argparse.ArgumentParser:
