@@ -67,7 +67,7 @@ class Goal(StrEnum):
     PAUSE = "pause"
     """End after the step under way, with a checkpoint."""
     CANCEL = "cancel"
-    """The same, with a summary and the model as well."""
+    """End once the batch that trains is live, with a checkpoint, a summary and the model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,9 +89,8 @@ class CheckpointSaver:
         num_scored = sum(entry.stage in (Stage.SCORED, Stage.CONSUMED) for entry in groups)
         num_slots = (run.max_lag + 1) * run.groups_per_step
         num_more = max(num_slots - num_scored, 0.5 * run.groups_per_step)
-        num_more += (
-            run.keep_checkpoints * run.groups_per_step
-        )  # the oldest has to leave before its payloads
+        # The oldest checkpoint has to leave before its payloads.
+        num_more += run.keep_checkpoints * run.groups_per_step
         return self.ledger.is_filled(0.75) or self.ledger.is_filled(1.0, num_more)
 
     async def ended(self) -> None:

@@ -134,7 +134,7 @@ class Routes:
         return await self._runs.resume(client, run_id)
 
     async def cancel_run(self, client: Client, run_id: RunId) -> Run:
-        """The run ends after the step under way, with its checkpoint and summary."""
+        """The run ends once the batch that trains is live, with its checkpoint and summary. It waits for no other."""
         return await self._runs.cancel(client, run_id)
 
     async def scale_run(self, client: Client, run_id: RunId, scale: Scale) -> Run:

@@ -190,7 +190,7 @@ class AsyncRunClient(Client):
         return await self._ask(self._stub.ResumeRun, pb.ResumeRunRequest(run_id=run_id))
 
     async def cancel_run(self, run_id: str) -> Run:
-        """The run ends after the step under way, with its checkpoint and summary."""
+        """The run ends once the batch that trains is live, with its checkpoint and summary. It waits for no other."""
         return await self._ask(self._stub.CancelRun, pb.CancelRunRequest(run_id=run_id))
 
     async def delete_run(self, run_id: str) -> None:

@@ -153,7 +153,7 @@ class RunServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CancelRun(self, request, context):
-        """The run ends after the step under way, with its checkpoint and summary.
+        """The run ends once the batch that trains is live, with its checkpoint and summary. It waits for no other.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
