@@ -19,9 +19,10 @@ from services.controller import server as controller
 from services.controller.anchor import ANCHOR_NAME, read_anchors
 from services.controller.ledger_check import Findings, check_ledger
 from services.controller.payloads import open_payloads
-from tests.controller.test_serve import STEPS, Pool, configure, free_address, serve
+from tests.controller.test_serve import STEPS, Pool, configure, serve
 from tests.redis_server import RedisServer
 from trimaran.launch.run_folder import write_config
+from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState
 from trimaran.store import open_store
@@ -73,7 +74,7 @@ def back_up(folder: Path, copy: Path) -> None:
 
 
 async def conduct(folder: Path, pool: Pool, run: RunContext) -> None:
-    endpoints = {**await pool.start(), "controller": await free_address()}
+    endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
     config = configure(folder, endpoints)
     write_config(run.folder, config)
     copy_store(folder / "nothing.sqlite", folder / "manager.sqlite")

@@ -31,7 +31,7 @@ def order(world: World, *kinds: str) -> list[tuple[str, int]]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
