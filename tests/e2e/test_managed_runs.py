@@ -18,7 +18,7 @@ from tests.e2e import runs
 from trimaran.clients import AsyncRunClient
 from trimaran.runs import EventKind, Run, RunState
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 SECONDS = 100.0
 
 
