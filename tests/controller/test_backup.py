@@ -67,7 +67,7 @@ def back_up(folder: Path, copy: Path) -> None:
         env={**os.environ, **names},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "anchors    1 agree" in done.stdout
@@ -79,7 +79,7 @@ async def conduct(folder: Path, pool: Pool, run: RunContext) -> None:
     write_config(run.folder, config)
     copy_store(folder / "nothing.sqlite", folder / "manager.sqlite")
     try:
-        await asyncio.wait_for(controller.serve(config, run), 60)
+        await asyncio.wait_for(controller.serve(config, run), 200)
     finally:
         await pool.stop()
 

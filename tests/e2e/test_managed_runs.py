@@ -19,7 +19,7 @@ from trimaran.clients import AsyncRunClient
 from trimaran.runs import EventKind, Run, RunState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
-SECONDS = 100.0
+SECONDS = 240.0
 
 
 @pytest.fixture(autouse=True)
