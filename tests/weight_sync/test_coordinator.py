@@ -30,7 +30,8 @@ from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Caller, ProofLevel, VersionId
 
 CONFIG = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=10)
-QUICK = WeightSyncSection(stage_timeout=0.4, commit_timeout=1, join_timeout=0.2, prove_timeout=0.2)
+QUICK = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=0.2, prove_timeout=10)
+"""Where nobody takes a version, it is given up soon."""
 PAUSE = 0.01
 
 
