@@ -370,7 +370,8 @@ class Manager:
         def make(run: Managed) -> Managed:
             return replace(run, **changes) if run.state is RunState.QUEUED else run
 
-        await self.records.change(run_id, make)
+        with suppress(NotFoundError):  # it was deleted since the plan, or its creation was refused
+            await self.records.change(run_id, make)
 
     async def _move(self, holding: Holding, grant: Grant) -> None:
         run_id = holding.ask.run_id
