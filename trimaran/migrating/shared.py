@@ -388,6 +388,10 @@ NO_WARMUP = (
     "there the policy stands still in a critic's first steps; there is no critic here: give 0"
 )
 MEGATRON = "the trainer is Megatron's"
+AHEAD = (
+    "here the rate is one step ahead: there the first step has the rate of step 0, which in a warm-up is 0; here"
+    " steps count from 1"
+)
 
 
 def hosts(value: Any, theirs: Theirs) -> Outcome:
@@ -455,6 +459,12 @@ def samples(number: Any, temperature: Any, is_greedy: bool) -> Outcome:
     if temperature is not None:
         settings["validation.temperature"] = float(temperature)
     return Outcome("mapped", "", settings)
+
+
+def warm_up(steps: int) -> Outcome:
+    """Of a schedule that counts its steps from 0."""
+    settings = {"trainer.warmup_steps": steps}
+    return Outcome("noted", AHEAD, settings) if steps > 0 else Outcome("mapped", "", settings)
 
 
 def kept(most: Any, steps: Any, every_steps: Any) -> Outcome:

@@ -171,6 +171,7 @@ def test_experts_are_split_as_megatron_splits_them(given: int | None, slices: in
         (
             "mindspeed-rl",
             {
+                "megatron_training__stage": "ray_dapo",
                 "rl_config__filter_groups_enable": True,
                 "rl_config__filter_groups_train_batch_size": 48,
             },
@@ -534,6 +535,7 @@ def test_easyr1s_cispo_may_have_no_weight_below_1() -> None:
 def test_mindspeeds_filter_looks_at_a_verifier_only_where_there_is_one() -> None:
     metric = "acc_for_dapo"
     keys: dict[str, Any] = {
+        "megatron_training__stage": "ray_dapo",
         "rl_config__filter_groups_enable": True,
         "rl_config__filter_groups_train_batch_size": 16,
         "rl_config__filter_groups_metric": metric,
@@ -849,3 +851,82 @@ def test_mindspeeds_reference_is_the_model_that_a_run_begins_with() -> None:
     assert "set trainer.load" in converted("mindspeed-rl", **given).having("noted")[key]
     other: dict[str, Any] = {"ref_config__load": "./first", "actor_config__load": "./later"}
     assert "ref_config.load" in converted("mindspeed-rl", **other).having("noted")
+
+
+def test_mindspeed_rls_two_bounds_and_its_filter_are_dapos_alone() -> None:
+    """Its GRPO reads clip_ratio alone and filters nothing (models/loss/grpo_actor_loss_func.py)."""
+    keys: dict[str, Any] = {
+        "rl_config__clip_higher_enable": True,
+        "rl_config__clip_ratio_high": 0.28,
+        "rl_config__filter_groups_enable": True,
+        "rl_config__filter_groups_train_batch_size": 16,
+    }
+    made = converted("mindspeed-rl", **keys)
+    loss = made.tree["algorithm"]["loss"]
+    assert (loss["clip_low"], loss["clip_high"]) == (0.2, 0.2)
+    assert "ray_dapo" in made.having("noted")["rl_config.clip_ratio"]
+    assert "ray_dapo" in made.having("noted")["rl_config.filter_groups_enable"]
+    assert "dynamic_sampling" not in made.tree["algorithm"]
+    assert made.tree["run"]["groups_per_step"] == 32
+
+
+def test_mindspeed_rls_mean_of_micro_batches_is_told() -> None:
+    key = "rl_config.token_level_loss"
+    assert "micro-batch" in converted("mindspeed-rl").having("noted")[key]
+
+
+def test_easyr1_cuts_prompts_that_it_does_not_filter_and_somebody_is_told() -> None:
+    key = "data.filter_overlong_prompts"
+    off = converted("easyr1", data__filter_overlong_prompts=False)
+    assert "cut" in off.having("noted")[key]
+    assert key in converted("easyr1", data__filter_overlong_prompts=True).having("ignored")
+    assert key not in converted("easyr1").having("noted")
+
+
+def test_easyr1s_mean_of_sequences_weighs_micro_batches_by_tokens_and_somebody_is_told() -> None:
+    key = "worker.actor.loss_avg_mode"
+    made = converted("easyr1", worker__actor__loss_avg_mode="seq")
+    assert made.tree["algorithm"]["aggregation"] == "sequence_mean"
+    assert "micro-batch" in made.having("noted")[key]
+    assert key not in converted("easyr1").having("noted")
+
+
+def test_verls_sum_over_a_fixed_length_is_told_for_the_versions_that_differ() -> None:
+    key = "actor_rollout_ref.actor.loss_agg_mode"
+    made = converted("verl", actor_rollout_ref__actor__loss_agg_mode="seq-mean-token-sum-norm")
+    assert made.tree["algorithm"]["aggregation"] == {"type": "fixed", "tokens": 512}
+    assert "February 2026" in made.having("noted")[key]
+
+
+def test_verls_kl_term_beside_a_loss_of_whole_sequences_is_told() -> None:
+    key = "actor_rollout_ref.actor.loss_agg_mode"
+    gspo: dict[str, Any] = {"actor_rollout_ref__actor__policy_loss__loss_mode": "gspo"}
+    assert key not in converted("verl", **gspo).having("noted")
+    kl = {**gspo, "actor_rollout_ref__actor__use_kl_loss": True}
+    assert "KL" in converted("verl", **kl).having("noted")[key]
+    assert converted("verl", **kl).tree["algorithm"]["aggregation"] == "sequence_mean"
+    alike = {**kl, "actor_rollout_ref__actor__loss_agg_mode": "seq-mean-token-mean"}
+    assert key not in converted("verl", **alike).having("noted")
+
+
+def test_how_verls_megatron_begins_adapters_is_told_where_it_differs() -> None:
+    key = "actor_rollout_ref.model.lora.lora_A_init_method"
+    lora: dict[str, Any] = {"actor_rollout_ref__model__lora__rank": 8}
+    name = key.replace(".", "__")
+    for keys in (lora, {**lora, name: "xavier"}, {**lora, name: "normal"}):
+        assert "uniform" in converted("verl", **keys).having("noted")[key]
+    assert key in converted("verl", **lora, **{name: "kaiming"}).having("ignored")
+    assert key not in converted("verl").having("noted")
+    # The FSDP trainer's adapters are peft's.
+    assert key not in converted("verl", actor_rollout_ref__model__lora_rank=8).having("noted")
+    zero = converted("verl", **lora, **{name: "zero"})
+    assert "nothing would train" in zero.having("refused")[key]
+
+
+def test_a_router_in_other_numbers_is_told() -> None:
+    key = "actor_rollout_ref.actor.megatron.override_transformer_config.moe_router_dtype"
+    name = key.replace(".", "__")
+    assert "model.dtype" in converted("verl", **{name: "fp32"}).having("noted")[key]
+    assert key in converted("verl", **{name: None}).having("ignored")
+    full = converted("verl", **{name: "fp32"}, actor_rollout_ref__rollout__dtype="float32")
+    assert key in full.having("ignored")
