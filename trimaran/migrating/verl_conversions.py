@@ -59,6 +59,12 @@ FOLDERS = {
 }
 """The same by the folder or file into which verl's preparation writes."""
 
+DIFFERS = {
+    "acc_for_dapo": "; since August 2026 verl takes a last \\boxed{…} as well where no `Answer:` stands, and"
+    " acc_for_dapo does not"
+}
+"""Rules -> in what they differ from all versions of verl's function."""
+
 TO_THE_END = "a rate that falls has its least value at run.steps"
 
 
@@ -624,14 +630,18 @@ def reward(value: Any, theirs: Theirs) -> Outcome:
             f"the rows' data_source is {', '.join(sources)}, and no one rule is for all of these: give"
             " custom_reward_function.path=FILE.py",
         )
-    text = f"verl chooses it by data_source, which is {', '.join(sources)}"
-    return _shaped(Outcome("noted", text, {"reward.rules": {rules.pop(): 1.0}}), theirs)
+    rule = rules.pop()
+    text = f"verl chooses it by data_source, which is {', '.join(sources)}{DIFFERS.get(rule, '')}"
+    return _shaped(Outcome("noted", text, {"reward.rules": {rule: 1.0}}), theirs)
 
 
 def _by_folder(file: str) -> Outcome:
     for part_of_it in reversed(Path(file).with_suffix("").parts):
         if rule := FOLDERS.get(part_of_it):
-            text = f"verl chooses it by the rows' data_source; {file} tells none, so its name does: {rule}"
+            text = (
+                f"verl chooses it by the rows' data_source; {file} tells none, so its name does: {rule}"
+                f"{DIFFERS.get(rule, '')}"
+            )
             return Outcome("noted", text, {"reward.rules": {rule: 1.0}})
     why, remedy = "is not here", "bring it"
     if Path(file).is_file():

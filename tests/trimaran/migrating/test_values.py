@@ -12,6 +12,7 @@ from pyarrow import parquet
 
 from tests.trimaran.migrating.test_arithmetic import config_of
 from tests.trimaran.migrating.test_tables import converted
+from trimaran.migrating.conversion import Conversion
 from trimaran.migrating.shared import project_name
 
 
@@ -911,22 +912,40 @@ def test_verls_kl_term_beside_a_loss_of_whole_sequences_is_told() -> None:
 
 def test_how_verls_megatron_begins_adapters_is_told_where_it_differs() -> None:
     key = "actor_rollout_ref.model.lora.lora_A_init_method"
-    lora: dict[str, Any] = {"actor_rollout_ref__model__lora__rank": 8}
-    name = key.replace(".", "__")
-    for keys in (lora, {**lora, name: "xavier"}, {**lora, name: "normal"}):
-        assert "uniform" in converted("verl", **keys).having("noted")[key]
-    assert key in converted("verl", **lora, **{name: "kaiming"}).having("ignored")
-    assert key not in converted("verl").having("noted")
+
+    def made(method: str | None) -> Conversion:
+        keys: dict[str, Any] = {"actor_rollout_ref__model__lora__rank": 8}
+        if method:
+            keys[key.replace(".", "__")] = method
+        return converted("verl", **keys)
+
+    for method in (None, "xavier", "normal"):
+        assert "uniform" in made(method).having("noted")[key]
+    assert key in made("kaiming").having("ignored")
+    assert "nothing would train" in made("zero").having("refused")[key]
     # The FSDP trainer's adapters are peft's.
     assert key not in converted("verl", actor_rollout_ref__model__lora_rank=8).having("noted")
-    zero = converted("verl", **lora, **{name: "zero"})
-    assert "nothing would train" in zero.having("refused")[key]
+    assert key not in converted("verl").having("noted")
 
 
 def test_a_router_in_other_numbers_is_told() -> None:
     key = "actor_rollout_ref.actor.megatron.override_transformer_config.moe_router_dtype"
-    name = key.replace(".", "__")
-    assert "model.dtype" in converted("verl", **{name: "fp32"}).having("noted")[key]
-    assert key in converted("verl", **{name: None}).having("ignored")
-    full = converted("verl", **{name: "fp32"}, actor_rollout_ref__rollout__dtype="float32")
-    assert key in full.having("ignored")
+
+    def made(kind: str | None, engine: str) -> Conversion:
+        keys: dict[str, Any] = {key.replace(".", "__"): kind}
+        return converted("verl", **keys, actor_rollout_ref__rollout__dtype=engine)
+
+    assert "model.dtype" in made("fp32", "bfloat16").having("noted")[key]
+    assert key in made(None, "bfloat16").having("ignored")
+    assert key in made("fp32", "float32").having("ignored")
+
+
+def test_a_box_that_verls_dapo_takes_is_told(tmp_path: Path) -> None:
+    key = "custom_reward_function.path"
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.table({"data_source": ["math_dapo"]}), path)
+    assert "boxed" in converted("verl", data__train_files=str(path)).having("noted")[key]
+    named = converted("verl", data__train_files="dapo-math-17k.parquet")
+    assert "boxed" in named.having("noted")[key]
+    parquet.write_table(pyarrow.table({"data_source": ["openai/gsm8k"]}), path)
+    assert "boxed" not in converted("verl", data__train_files=str(path)).having("noted")[key]
