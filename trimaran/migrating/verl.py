@@ -1119,7 +1119,7 @@ ROWS: tuple[Row, ...] = (
         "trainer.total_training_steps",
         "trainer.total_epochs",
         None,
-        "run.steps; goes before total_epochs",
+        "run.steps, where total_epochs does not end before",
     ),
     same(
         "trainer.project_name",

@@ -88,13 +88,14 @@ def prompts(theirs: Theirs) -> int:
 
 
 def steps(theirs: Theirs) -> Outcome:
-    return steps_of(
-        theirs["trainer.total_training_steps"],
-        theirs["trainer.total_epochs"],
-        drawn(theirs),
-        theirs["data.train_files"],
-        "trainer.total_training_steps",
-    )
+    """Whichever of total_training_steps and total_epochs is over first."""
+    total, epochs = theirs["trainer.total_training_steps"], theirs["trainer.total_epochs"]
+    more = (epochs, drawn(theirs), theirs["data.train_files"], "trainer.total_training_steps")
+    of_epochs = known_steps(steps_of(None, *more))
+    if total is None or of_epochs is None or int(total) <= of_epochs:
+        return steps_of(total, *more)
+    text = f"its {epochs} epochs end before trainer.total_training_steps={total}, as there"
+    return Outcome("noted", text, {"run.steps": of_epochs})
 
 
 def most_rows(value: Any, theirs: Theirs) -> Outcome:
@@ -482,7 +483,8 @@ def warmup(value: Any, theirs: Theirs) -> Outcome:
     number = int(value or 0)
     if number <= 0:
         number = int(
-            float(theirs[f"{ACTOR}.optim.lr_warmup_steps_ratio"] or 0) * (num_steps(theirs) or 0)
+            float(theirs[f"{ACTOR}.optim.lr_warmup_steps_ratio"] or 0)
+            * (theirs["trainer.total_training_steps"] or num_steps(theirs) or 0)
         )
     if _falls(theirs):  # zero_indexed_step tells of the whole schedule
         return Outcome("mapped", "", {"trainer.warmup_steps": number})
@@ -660,6 +662,8 @@ def _shaped(outcome: Outcome, theirs: Theirs) -> Outcome:
     buffer = theirs.under(prefix)
     if not rules or not is_on(buffer.get("enable"), f"{prefix}.enable"):
         return outcome
+    if buffer.get("len") is None:
+        return Outcome("refused", f"give {prefix}.len=N, tokens at the end that are penalized")
     options = {"buffer": int(buffer["len"])}
     for key in ("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len"):
         if theirs[key]:

@@ -212,6 +212,29 @@ def test_steps_follow_from_the_rows(tmp_path: Path) -> None:
     assert config.run.checkpoint_every == config.validation.every == 120
 
 
+@pytest.mark.parametrize(("total", "steps"), [(None, 8), (5, 5), (8, 8), (100, 8)])
+def test_verls_run_ends_with_its_epochs_or_its_steps(
+    tmp_path: Path, total: int | None, steps: int
+) -> None:
+    """Its loop is over the epochs, and leaves it at total_training_steps (ray_trainer.py, fit)."""
+    rows = tmp_path / "rows.parquet"
+    table = {"prompt": ["a"] * 70, "answer": ["1"] * 70, "data_source": ["openai/gsm8k"] * 70}
+    parquet.write_table(pyarrow.table(table), rows)
+    made = converted(
+        "verl",
+        data__train_files=str(rows),
+        data__train_batch_size=16,
+        actor_rollout_ref__actor__ppo_mini_batch_size=16,
+        actor_rollout_ref__actor__optim__lr_warmup_steps_ratio=0.1,
+        trainer__total_epochs=2,
+        trainer__total_training_steps=total,
+    )
+    assert made.tree["run"]["steps"] == steps
+    # Their ratio is of the greater number.
+    assert made.tree["trainer"]["warmup_steps"] == (total or steps) // 10
+    assert ("end before" in made.having("noted").get("trainer.total_epochs", "")) == (total == 100)
+
+
 def test_steps_that_cannot_be_counted_are_refused_under_the_key_that_was_given() -> None:
     keys: dict[str, Any] = {"data__train_files": "away.parquet", "trainer__max_steps": None}
     assert "trainer.total_epochs" in converted("easyr1", **keys).having("refused")
@@ -949,3 +972,13 @@ def test_a_box_that_verls_dapo_takes_is_told(tmp_path: Path) -> None:
     assert "boxed" in named.having("noted")[key]
     parquet.write_table(pyarrow.table({"data_source": ["openai/gsm8k"]}), path)
     assert "boxed" not in converted("verl", data__train_files=str(path)).having("noted")[key]
+
+
+def test_verls_penalty_of_long_answers_needs_its_length() -> None:
+    buffer = "reward_model.reward_kwargs.overlong_buffer_cfg"
+    on: dict[str, Any] = {f"{buffer}.enable".replace(".", "__"): True}
+    refused = converted("verl", **on).having("refused")
+    assert refused["custom_reward_function.path"].startswith(f"give {buffer}.len=N")
+    on[f"{buffer}.len".replace(".", "__")] = 4096
+    made = converted("verl", **on)
+    assert made.tree["reward"]["rules"]["overlong"]["options"]["buffer"] == 4096
