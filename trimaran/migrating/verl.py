@@ -103,7 +103,7 @@ ROWS: tuple[Row, ...] = (
         "data.train_files",
         "data.train",
         None,
-        "one file or several",
+        "one file or several, each with a weight: its rows",
         data_file("data.train", "data.train_files"),
     ),
     own("data.val_files", "data.validation", None, "one file or several", to.validation),

@@ -12,6 +12,7 @@ from pyarrow import parquet
 
 from tests.trimaran.migrating.test_arithmetic import config_of
 from tests.trimaran.migrating.test_tables import converted
+from trimaran.config import parse_config
 from trimaran.migrating.conversion import Conversion
 from trimaran.migrating.shared import project_name
 
@@ -982,3 +983,36 @@ def test_verls_penalty_of_long_answers_needs_its_length() -> None:
     on[f"{buffer}.len".replace(".", "__")] = 4096
     made = converted("verl", **on)
     assert made.tree["reward"]["rules"]["overlong"]["options"]["buffer"] == 4096
+
+
+def write_rows(path: Path, number: int) -> str:
+    table = {"prompt": ["a"] * number, "answer": ["1"] * number, "data_source": ["math"] * number}
+    parquet.write_table(pyarrow.table(table), path)
+    return str(path)
+
+
+def test_verls_several_files_are_mixed_by_their_rows(tmp_path: Path) -> None:
+    """There they are one list of rows, of which each comes once an epoch (utils/dataset/rl_dataset.py)."""
+    files = [write_rows(tmp_path / "a.parquet", 40), write_rows(tmp_path / "b.parquet", 60)]
+    keys: dict[str, Any] = {
+        "data__train_files": files,
+        "data__train_batch_size": 10,
+        "actor_rollout_ref__actor__ppo_mini_batch_size": 10,
+    }
+    made = converted("verl", **keys)
+    train = parse_config(made.tree).data.train
+    assert [(str(one.path), one.weight) for one in train] == [(files[0], 2), (files[1], 3)]
+    assert "data.train_files" not in made.having("noted")
+    told = converted("verl", **keys, data__shuffle=False).having("noted")["data.train_files"]
+    assert "one file follows the other" in told
+    alone = converted("verl", **{**keys, "data__train_files": files[:1]}, data__shuffle=False)
+    assert "data.train_files" not in alone.having("noted")
+
+
+def test_verls_several_files_of_many_rows_are_mixed_nearly_by_their_rows(tmp_path: Path) -> None:
+    files = [write_rows(tmp_path / f"{number}.parquet", number) for number in (7, 7473, 12000)]
+    made = converted("verl", data__train_files=files)
+    weights = [one.weight for one in parse_config(made.tree).data.train]
+    assert weights == [1, 623, 1000]
+    away = converted("verl", data__train_files=[files[0], str(tmp_path / "away.parquet")])
+    assert "weight" in away.having("noted")["data.train_files"]
