@@ -95,6 +95,8 @@ def steps(theirs: Theirs) -> Outcome:
     if total is None or of_epochs is None or int(total) <= of_epochs:
         return steps_of(total, *more)
     text = f"its {epochs} epochs end before trainer.total_training_steps={total}, as there"
+    if _falls(theirs):
+        text += f"; the rate falls over {of_epochs} steps here, and there over {total}"
     return Outcome("noted", text, {"run.steps": of_epochs})
 
 

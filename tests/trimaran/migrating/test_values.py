@@ -221,19 +221,22 @@ def test_verls_run_ends_with_its_epochs_or_its_steps(
     rows = tmp_path / "rows.parquet"
     table = {"prompt": ["a"] * 70, "answer": ["1"] * 70, "data_source": ["openai/gsm8k"] * 70}
     parquet.write_table(pyarrow.table(table), rows)
-    made = converted(
-        "verl",
-        data__train_files=str(rows),
-        data__train_batch_size=16,
-        actor_rollout_ref__actor__ppo_mini_batch_size=16,
-        actor_rollout_ref__actor__optim__lr_warmup_steps_ratio=0.1,
-        trainer__total_epochs=2,
-        trainer__total_training_steps=total,
-    )
+    keys: dict[str, Any] = {
+        "data__train_files": str(rows),
+        "data__train_batch_size": 16,
+        "actor_rollout_ref__actor__ppo_mini_batch_size": 16,
+        "actor_rollout_ref__actor__optim__lr_warmup_steps_ratio": 0.1,
+        "trainer__total_epochs": 2,
+        "trainer__total_training_steps": total,
+    }
+    made = converted("verl", **keys)
     assert made.tree["run"]["steps"] == steps
     # Their ratio is of the greater number.
     assert made.tree["trainer"]["warmup_steps"] == (total or steps) // 10
     assert ("end before" in made.having("noted").get("trainer.total_epochs", "")) == (total == 100)
+    falling: dict[str, Any] = {"actor_rollout_ref__actor__optim__lr_scheduler_type": "cosine"}
+    told = converted("verl", **keys, **falling).having("noted").get("trainer.total_epochs", "")
+    assert ("over 8 steps here" in told) == (total == 100)
 
 
 def test_steps_that_cannot_be_counted_are_refused_under_the_key_that_was_given() -> None:
