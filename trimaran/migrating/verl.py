@@ -140,7 +140,13 @@ ROWS: tuple[Row, ...] = (
         "-1: all rows. Fewer than the file has are refused, as the file is read whole",
         to.most_rows,
     ),
-    own("data.val_max_samples", "validation.max_prompts", -1, "-1: all", to.most_validated),
+    own(
+        "data.val_max_samples",
+        "validation.max_prompts",
+        -1,
+        "-1: all. Else the first ones, which is noted where theirs are drawn",
+        to.most_validated,
+    ),
     ignored(
         "data.val_batch_size",
         "prompts of a validation are under way as the engines have room, and as their images take memory",

@@ -163,7 +163,11 @@ def rollout_experts(value: Any, theirs: Theirs) -> Outcome:
 
 def most_validated(value: Any, theirs: Theirs) -> Outcome:
     most = int(value) if value is not None and int(value) > 0 else ALL_PROMPTS
-    return Outcome("mapped", "", {"validation.max_prompts": most})
+    settings = {"validation.max_prompts": most}
+    rows = rows_of(paths_of(theirs["data.val_files"]))
+    if most == ALL_PROMPTS or not theirs.is_on("data.shuffle") or (rows or most + 1) <= most:
+        return Outcome("mapped", "", settings)
+    return Outcome("noted", "the first ones; there they are drawn, as data.shuffle is on", settings)
 
 
 def truncation(value: Any, theirs: Theirs) -> Outcome:

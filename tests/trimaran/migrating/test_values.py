@@ -1019,3 +1019,13 @@ def test_verls_several_files_of_many_rows_are_mixed_nearly_by_their_rows(tmp_pat
     assert weights == [1, 623, 1000]
     away = converted("verl", data__train_files=[files[0], str(tmp_path / "away.parquet")])
     assert "weight" in away.having("noted")["data.train_files"]
+
+
+def test_held_out_rows_that_verl_draws_are_told(tmp_path: Path) -> None:
+    key = "data.val_max_samples"
+    keys: dict[str, Any] = {"data__val_files": write_rows(tmp_path / "val.parquet", 9)}
+    for most, shuffled, is_told in ((5, True, True), (5, False, False), (9, True, False)):
+        made = converted("verl", **keys, data__val_max_samples=most, data__shuffle=shuffled)
+        assert made.tree["validation"]["max_prompts"] == most
+        assert (key in made.having("noted")) == is_told
+    assert key not in converted("verl", **keys).having("noted")
