@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -99,6 +100,8 @@ class Runs:
         self._watchers = Watchers(settings.limits.watchers)
         self._counting = asyncio.Lock()
         """Held from the count of an owner's runs until one more is recorded."""
+        self._verifying: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By client. A check keeps our event loop busy, a record after the other."""
         self._clock = clock
 
     async def create(
@@ -418,10 +421,11 @@ class Runs:
             return await ask_group(store, run, group)
 
     async def ledger_verify(self, client: ClientIdentity, run_id: str) -> LedgerAnswer:
-        """It reads all of it, so it counts as watching while it lasts. Raises LimitError."""
+        """It reads all of it, so it counts as watching while it lasts, and a client has one at work:
+        others wait. Raises LimitError."""
         run = self._of(client, run_id)
         with self._watchers.one_more(client.name):
-            async with self._stores.of(run.store_url) as store:
+            async with self._verifying[client.name], self._stores.of(run.store_url) as store:
                 return await verify(store, run)
 
     def _check_number(self, owner: str) -> None:

@@ -45,6 +45,7 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.launch.launchers import Presence
+from trimaran.run_answers import LedgerAnswer
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.store import open_store
@@ -899,6 +900,35 @@ async def test_followed_logs_and_verified_ledgers_count_as_watching(tmp_path: Pa
         assert (await anext(served.runs.logs(ANN, run_id, "launcher"))).lines == ["one"]
         await followed.aclose()
         assert (await served.runs.ledger_verify(ANN, run_id)).sound
+
+
+@asynchronous
+async def test_a_client_has_one_ledger_verified_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    may_end = asyncio.Event()
+
+    async def verify(store: object, run: Managed) -> LedgerAnswer:
+        begun.append(run.owner)
+        await may_end.wait()
+        return LedgerAnswer((), {})
+
+    monkeypatch.setattr("services.manager.runs.verify", verify)
+    async with managing(tmp_path / "runs") as served:
+        run_id = await create(served, tmp_path)
+        operator = ClientIdentity("olga", "olga", Role.OPERATOR)
+        asked = [
+            asyncio.create_task(served.runs.ledger_verify(client, run_id))
+            for client in (ANN, ANN, operator)
+        ]
+        await until(lambda: len(begun) == 2)  # of ann one, and the operator's
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+            assert len(begun) == 2
+        may_end.set()
+        await asyncio.gather(*asked)
+        assert len(begun) == 3
 
 
 @asynchronous
