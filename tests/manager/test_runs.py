@@ -136,6 +136,7 @@ async def test_a_run_gets_the_plugin_tokens_that_it_names_and_no_others(
         other = await create(served, tmp_path, "2")
         await until(lambda: len(launcher.secrets) == 2)
         assert launcher.secrets == {named: {"TRIMARAN_A_TOKEN": "secret A"}, other: {}}
+    monkeypatch.setenv("NOTIFY_SOCKET", "secret /run/systemd/notify")
     settings = ManagerSettings.model_validate({"allow": allow})
     assert not [v for v in launcher_environment(settings).values() if v.startswith("secret ")]
 
