@@ -227,6 +227,7 @@ def test_a_batch_waits_until_its_weights_have_the_level_that_the_run_needs(
     async def until_read_back() -> None:
         is_waited_for.set()
         await asyncio.gather(*readings.values())  # weight sync replaces no version before
+        is_waited_for.clear()
 
     async def note() -> None:
         levels = {maker: proof.level for maker, proof in world.weight_sync.proofs.items()}
