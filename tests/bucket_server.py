@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
+from trimaran.network import LOOPBACK, split
+
 
 @contextmanager
 def served() -> Iterator[Endpoint]:
     """The server, with the variables that lead to it in this process' environment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = Endpoint(port)
+    server = Endpoint(split(LOOPBACK.free_address())[1])
     with pytest.MonkeyPatch.context() as patch:
         for name, value in server.variables.items():
             patch.setenv(name, value)

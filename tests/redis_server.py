@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
+
+from trimaran.network import LOOPBACK, split
 
 START_SECONDS = 30.0
 WHY_SKIPPED = "redis-server is not installed; Debian's package redis-server brings it"
@@ -34,8 +36,8 @@ class RedisServer:
         self.folder, self.settings = folder, settings or DURABLE
         self._pinned = ("taskset", "-c", ",".join(map(str, cores))) if cores else ()
         self.address = address
-        with socket.create_server((address, 0)) as listener:
-            self.port: int = listener.getsockname()[1]
+        # One that no connection is given while the server is away.
+        self.port = split(replace(LOOPBACK, address=address).free_address())[1]
         self._process: subprocess.Popen[bytes] | None = None
 
     def url(self, prefix: str, options: str = "") -> str:

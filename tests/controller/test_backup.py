@@ -19,9 +19,10 @@ from services.controller import server as controller
 from services.controller.anchor import ANCHOR_NAME, read_anchors
 from services.controller.ledger_check import Findings, check_ledger
 from services.controller.payloads import open_payloads
-from tests.controller.test_serve import STEPS, Pool, configure, free_address, serve
+from tests.controller.test_serve import STEPS, Pool, configure, serve
 from tests.redis_server import RedisServer
 from trimaran.launch.run_folder import write_config
+from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState
 from trimaran.store import open_store
@@ -66,7 +67,7 @@ def back_up(folder: Path, copy: Path) -> None:
         env={**os.environ, **names},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "anchors    1 agree" in done.stdout
@@ -75,12 +76,12 @@ def back_up(folder: Path, copy: Path) -> None:
 
 
 async def conduct(folder: Path, pool: Pool, run: RunContext) -> None:
-    endpoints = {**await pool.start(), "controller": await free_address()}
+    endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
     config = configure(folder, endpoints)
     write_config(run.folder, config)
     copy_store(folder / "nothing.sqlite", folder / "manager.sqlite")
     try:
-        await asyncio.wait_for(controller.serve(config, run), 60)
+        await asyncio.wait_for(controller.serve(config, run), 200)
     finally:
         await pool.stop()
 

@@ -14,10 +14,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from services.controller import server as controller
 from services.controller.room import HeldError
 from services.manager.results import validation_steps
-from tests.controller.test_serve import STEPS, Pool, configure, free_address
+from tests.controller.test_serve import STEPS, Pool, configure
 from tests.tiny_disk import disk, empty, fill
 from trimaran.clients import ControllerClient
 from trimaran.expert_loads import read_loads
+from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
 from trimaran.run_events import is_last, watch_events
 from trimaran.runs import Goal, RunEvent, RunState
@@ -52,14 +53,14 @@ def run(
     async def body() -> None:
         pool = Pool()
         pool.expert_loads = [ExpertLoads(0, (5, 3))]
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         looking = asyncio.create_task(look(endpoints["controller"]))
         more: dict[str, Any] = {"payloads": str(disk)} if disk else {}
         config = configure(tmp_path, endpoints, hold_timeout=hold_timeout, **more)
         try:
             await controller.serve(config, RunContext.in_folder(tmp_path / "run"))
         finally:
-            await asyncio.wait_for(looking, 10)
+            await asyncio.wait_for(looking, 60)
             await pool.stop()
 
     try:

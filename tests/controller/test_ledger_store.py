@@ -54,7 +54,7 @@ def with_ledger(
         await RunLedger.open(store, FolderPayloads(tmp_path), "run")  # the chain holds
         return [record async for _, record in read_records(store, "run")]
 
-    return asyncio.run(asyncio.wait_for(whole(), 30))
+    return asyncio.run(asyncio.wait_for(whole(), 120))
 
 
 def test_what_an_older_controller_writes_while_its_successor_reads_is_read_again(
@@ -87,7 +87,7 @@ def test_what_an_older_controller_writes_while_its_successor_reads_is_read_again
         assert len(reads) == 1
         anchor.close()
 
-    asyncio.run(asyncio.wait_for(body(), 30))
+    asyncio.run(asyncio.wait_for(body(), 120))
 
 
 def test_a_record_and_an_anchor_that_come_while_the_ledger_is_read_are_no_loss(
@@ -111,7 +111,7 @@ def test_a_record_and_an_anchor_that_come_while_the_ledger_is_read_are_no_loss(
         assert anchor.read() == (await RunLedger.open(store, payloads, "run")).durable
         anchor.close()
 
-    asyncio.run(asyncio.wait_for(body(), 30))
+    asyncio.run(asyncio.wait_for(body(), 120))
 
 
 @pytest.mark.parametrize("done_first", [False, True])
@@ -196,7 +196,7 @@ def test_a_run_outlasts_a_store_that_is_away_for_a_while(
 
     monkeypatch.setattr(world.store, "extend", failing)
     try:
-        asyncio.run(asyncio.wait_for(world.run(), 30))
+        asyncio.run(asyncio.wait_for(world.run(), 120))
     finally:
         world.close()
     assert world.ledger.state.step == 3

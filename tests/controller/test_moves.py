@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from services.controller import server as controller
-from tests.controller.test_serve import STEPS, Pool, configure, free_address
+from tests.controller.test_serve import STEPS, Pool, configure
+from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
 from trimaran.runs import Run, RunState, endpoints_key, run_from_tree, run_key, service_key
 from trimaran.store import open_store
@@ -40,11 +41,11 @@ def test_a_controller_that_was_told_old_addresses_finds_everybody(tmp_path: Path
         run_folder.mkdir()
         await tell(run_folder, await pool.start())
         gone = {
-            "controller": await free_address(),
-            "reward": await free_address(),
-            "weight_sync": await free_address(),
-            "trainer": [await free_address()],
-            "rollout": [await free_address(), await free_address()],
+            "controller": LOOPBACK.free_address(),
+            "reward": LOOPBACK.free_address(),
+            "weight_sync": LOOPBACK.free_address(),
+            "trainer": [LOOPBACK.free_address()],
+            "rollout": [LOOPBACK.free_address(), LOOPBACK.free_address()],
         }
         config, run = configure(tmp_path, gone), RunContext.in_folder(run_folder)
         try:
@@ -77,7 +78,7 @@ def test_services_that_move_under_way_are_found_at_their_new_addresses(tmp_path:
                 moves.append(asyncio.create_task(move()))
 
         pool.trainer.during_step = during
-        config = configure(tmp_path, {**endpoints, "controller": await free_address()})
+        config = configure(tmp_path, {**endpoints, "controller": LOOPBACK.free_address()})
         try:
             await asyncio.wait_for(controller.serve(config, RunContext.in_folder(run_folder)), 60)
         finally:
@@ -97,12 +98,16 @@ def test_what_a_service_says_itself_counts_more_than_the_launchers_record(tmp_pa
         pool, run_folder = Pool(), tmp_path / "run"
         run_folder.mkdir()
         endpoints = await pool.start()
-        await tell(run_folder, {**endpoints, "reward": await free_address()})
+        await tell(run_folder, {**endpoints, "reward": LOOPBACK.free_address()})
         store = await open_store(RunContext.in_folder(run_folder).store_url)
         own = {"address": endpoints["reward"], "code": None, "is_up": True}
         await store.put(service_key("run", "reward"), own)
         await store.close()
-        old = {**endpoints, "reward": await free_address(), "controller": await free_address()}
+        old = {
+            **endpoints,
+            "reward": LOOPBACK.free_address(),
+            "controller": LOOPBACK.free_address(),
+        }
         try:
             config, run = configure(tmp_path, old), RunContext.in_folder(run_folder)
             await asyncio.wait_for(controller.serve(config, run), 60)

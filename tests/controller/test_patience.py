@@ -22,7 +22,7 @@ def ask(error: UnavailableError, num_failures: int, when_full: float) -> int:
         return len(calls)
 
     work = patiently(call, 0.0, "the store", retry=0.02, patience_when_full=when_full)
-    return asyncio.run(asyncio.wait_for(work, 30))
+    return asyncio.run(asyncio.wait_for(work, 120))
 
 
 def test_a_full_store_has_longer_than_one_that_is_away() -> None:

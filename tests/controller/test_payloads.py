@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,6 @@ from services.controller.bucket import BucketPayloads
 from services.controller.disk import NoRoomError
 from services.controller.ledger import Retention, RunLedger, read_trees
 from services.controller.pack import PACK_BYTES, Pack, place_of
-from services.controller.patience import FIRST_WAIT_SECONDS
 from services.controller.payloads import (
     FolderPayloads,
     MissingPayloadError,
@@ -446,8 +444,10 @@ def test_what_is_to_come_is_as_large_as_what_came(num_bytes: int, may_fill: bool
 
 
 async def full_ledger(payloads: MemoryPayloads, on_hold: list[str]) -> RunLedger:
-    """Of 1000 bytes 900 are used, by two steps."""
-    room = Room(60, on_hold=lambda text, values: on_hold.append(text))
+    """Of 1000 bytes 900 are used, by two steps. Who waits for room does not look again by himself."""
+    room = Room(
+        3600, on_hold=lambda text, values: on_hold.append(text), wait=lambda num_tries: 3600.0
+    )
     ledger = await open_ledger(MemoryStore(), payloads, room, quota_gib=1000 / (1 << 30))
     await ledger.until_room(0, never)
     for number in range(2):
@@ -468,7 +468,7 @@ def test_a_payload_without_room_keeps_no_record_waiting_and_a_checkpoint_lets_it
 
         ledger = await full_ledger(payloads, held)
         waiting = [asyncio.create_task(ledger.until_room(n, ask)) for n in (400, 300)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asked.wait()
             ledger.record(Checkpointed(2, "c", 2))
             await ledger.flush()
@@ -477,9 +477,7 @@ def test_a_payload_without_room_keeps_no_record_waiting_and_a_checkpoint_lets_it
             await asyncio.gather(*waiting)
         assert not ledger.is_short and len(held) == 1 and not payloads.data
 
-    began = time.monotonic()
     asyncio.run(body())
-    assert time.monotonic() - began < FIRST_WAIT_SECONDS / 2, "it waited for its next look"
 
 
 def test_those_that_wait_for_room_do_not_wake_each_other() -> None:
@@ -577,7 +575,7 @@ def test_a_held_run_that_is_ended_ends() -> None:
         await asyncio.sleep(0.05)
         ended.set()
         with pytest.raises(HeldError, match="ended while it was held: the bucket is away"):
-            await asyncio.wait_for(flush, 10)
+            await asyncio.wait_for(flush, 60)
         await ledger.close()
 
     asyncio.run(body())

@@ -37,7 +37,7 @@ START = VersionId(0, 0)
 
 def run(world: World) -> World:
     try:
-        asyncio.run(asyncio.wait_for(world.run(), 30))
+        asyncio.run(asyncio.wait_for(world.run(), 120))
     finally:
         world.close()
     return world
@@ -105,7 +105,7 @@ def test_a_proof_that_comes_a_moment_later_is_waited_for(tmp_path: Path) -> None
         await running
 
     try:
-        asyncio.run(asyncio.wait_for(body(), 30))
+        asyncio.run(asyncio.wait_for(body(), 120))
     finally:
         world.close()
     assert [event for event in world.events if event[0] == "report"] == []
@@ -259,7 +259,7 @@ def test_tokens_whose_weights_never_reach_the_level_are_made_again(tmp_path: Pat
         await running
 
     try:
-        asyncio.run(asyncio.wait_for(body(), 30))
+        asyncio.run(asyncio.wait_for(body(), 120))
     finally:
         world.close()
     again = [r for r in records(tmp_path) if isinstance(r, Issued) and r.reissue]
@@ -280,7 +280,7 @@ def test_no_proof_is_waited_for_that_cannot_rise_any_more(tmp_path: Path) -> Non
         fake: Any = world.weight_sync
         prover = ProofCheck(fake, 5.0, needed=ProofLevel.LOADED, prove_timeout=3600)
         scored = [ScoredGroup(group_of(maker), ())]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             _, unproven = await prover.prove(scored, lambda: VersionId(0, 1))
         assert unproven[0].version == START
 
@@ -313,7 +313,7 @@ def test_a_proof_is_read_once_more_where_its_version_was_replaced_meanwhile(tmp_
         assert not unproven and [proof.level for proof in proofs] == [ProofLevel.LOADED]
 
     try:
-        asyncio.run(asyncio.wait_for(body(), 30))
+        asyncio.run(asyncio.wait_for(body(), 120))
     finally:
         world.close()
 

@@ -36,7 +36,7 @@ def issued(folder: Path, number: int) -> list[Issued]:
 
 def run(world: World) -> None:
     try:
-        asyncio.run(asyncio.wait_for(world.run(), 30))
+        asyncio.run(asyncio.wait_for(world.run(), 120))
     finally:
         world.close()
 

@@ -50,7 +50,7 @@ def run_world(
     world.trainer.salt = salt
     world.trainer.nonfinite = lambda step: f"bad step {step}" if step in nonfinite else ""
     try:
-        asyncio.run(asyncio.wait_for(world.run(), 30))
+        asyncio.run(asyncio.wait_for(world.run(), 120))
     finally:
         world.close()
     return world
@@ -205,7 +205,7 @@ def test_a_checkpoint_whose_controller_died_before_it_heard_of_it_is_recorded(
     world = World(tmp_path / "crash", config, {0: "root-0", 2: roots[2]})
     world.trainer.loaded = 2 if was_saved else 0
     try:
-        asyncio.run(asyncio.wait_for(world.run(), 30))
+        asyncio.run(asyncio.wait_for(world.run(), 120))
     finally:
         world.close()
     assert world.ledger.state.step == 3
@@ -225,7 +225,7 @@ def test_a_checkpoint_whose_controller_died_is_recorded_also_where_steps_have_fo
     world = World(tmp_path / "crash", config, {0: "root-0", 3: roots[3]})
     world.trainer.loaded = saved or 2
     try:
-        loop = asyncio.run(asyncio.wait_for(world.run(), 30))
+        loop = asyncio.run(asyncio.wait_for(world.run(), 120))
     finally:
         world.close()
     assert loop.ledger.state.checkpoints == ([saved] if saved else [])

@@ -37,6 +37,7 @@ from trimaran.expert_loads import read_loads
 from trimaran.exposition import StoreSeconds
 from trimaran.launch.exits import exit_code
 from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, VALIDATION_SECONDS
+from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
 from trimaran.run_events import is_last, watch_events
 from trimaran.runs import (
@@ -325,13 +326,6 @@ def configure(
     )
 
 
-async def free_address() -> str:
-    server = rpc.Server("127.0.0.1:0", [])
-    await server.start()
-    await server.stop()
-    return server.address
-
-
 async def watch(
     run_folder: Path, events: list[RunEvent], until: Callable[[RunEvent], bool] = is_last
 ) -> None:
@@ -357,7 +351,7 @@ async def serve(folder: Path, pool: Pool, **run: Any) -> list[RunEvent]:
     """A whole run, watched from outside."""
     run_folder = folder / "run"
     run_folder.mkdir(exist_ok=True)
-    endpoints = {**await pool.start(), "controller": await free_address()}
+    endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
     events: list[RunEvent] = []
     watcher = asyncio.create_task(watch(run_folder, events))
     await asyncio.sleep(0)
@@ -367,7 +361,7 @@ async def serve(folder: Path, pool: Pool, **run: Any) -> list[RunEvent]:
             60,
         )
     finally:
-        await asyncio.wait_for(watcher, 10)
+        await asyncio.wait_for(watcher, 60)
         await pool.stop()
     return events
 
@@ -413,7 +407,7 @@ def test_a_store_that_is_away_under_way_costs_no_start_of_the_controller(tmp_pat
     async def body() -> list[str]:
         pool = Pool()
         (tmp_path / "run").mkdir()
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         run = RunContext.in_folder(tmp_path / "run")
         store = AwayStore(tmp_path / "run" / "store.sqlite")
         config = configure(tmp_path, endpoints)
@@ -593,7 +587,7 @@ def test_a_validation_that_is_the_whole_run_ends_when_it_is_asked_to(
         pool = Pool()
         run_folder = tmp_path / "run"
         run_folder.mkdir()
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         events: list[RunEvent] = []
 
         async def ask() -> None:
@@ -608,7 +602,7 @@ def test_a_validation_that_is_the_whole_run_ends_when_it_is_asked_to(
         await pool.stop()
         return events
 
-    events = asyncio.run(asyncio.wait_for(body(), 20))
+    events = asyncio.run(asyncio.wait_for(body(), 120))
     assert events[-1].run.state is state
     assert not list((tmp_path / "run" / "samples").iterdir())
 
@@ -620,7 +614,7 @@ def test_a_sink_that_hangs_holds_up_neither_the_runs_end_nor_what_the_controller
 
     class Hangs:
         def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
-            gate.wait(20)
+            gate.wait(120)
 
         def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None: ...
 
@@ -632,11 +626,11 @@ def test_a_sink_that_hangs_holds_up_neither_the_runs_end_nor_what_the_controller
     async def body() -> bool:
         run_folder, pool, events = tmp_path / "run", Pool(), list[RunEvent]()
         run_folder.mkdir()
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         config = configure(tmp_path, endpoints)
         serving = asyncio.create_task(controller.serve(config, RunContext.in_folder(run_folder)))
         try:
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 await watch(run_folder, events)
             await rpc.wait_until_serving(endpoints["controller"], 5)
             is_closing = not serving.done()
@@ -660,8 +654,8 @@ def test_a_controller_that_is_killed_after_its_last_word_does_not_say_it_again(
 
     async def again() -> tuple[list[str], int]:
         run = RunContext.in_folder(tmp_path / "run")
-        endpoints = {**await Pool().start(), "controller": await free_address()}
-        await asyncio.wait_for(controller.serve(configure(tmp_path, endpoints), run), 30)
+        endpoints = {**await Pool().start(), "controller": LOOPBACK.free_address()}
+        await asyncio.wait_for(controller.serve(configure(tmp_path, endpoints), run), 120)
         store = await open_store(run.store_url)
         try:
             events = entries(store, events_stream(run.run_id))
@@ -693,7 +687,7 @@ def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
 
     async def body() -> None:
         (tmp_path / "run").mkdir()
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
 
         async def look(step: int) -> None:
             async with MetricsClient(endpoints["controller"]) as process:
@@ -731,7 +725,7 @@ def test_a_failure_is_recorded_and_raised_and_what_may_pass_is_no_failure(
         pool.trainer.during_step = fail
         run = RunContext.in_folder(tmp_path / "run")
         run.folder.mkdir()
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         with pytest.raises(TrimaranError) as caught:
             await controller.serve(configure(tmp_path, endpoints), run)
         await pool.stop()
@@ -761,7 +755,7 @@ def test_a_pause_ends_after_the_step_with_a_checkpoint_and_the_run_goes_on_later
     async def body() -> list[RunEvent]:
         run_folder = tmp_path / "run"
         run_folder.mkdir()
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
 
         async def pause(step: int) -> None:
             async with ControllerClient(endpoints["controller"], "run") as client:
@@ -811,7 +805,7 @@ def test_a_model_of_an_earlier_step_is_not_the_run_s(tmp_path: Path) -> None:
     folder.mkdir()
 
     async def body() -> None:
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         try:
             config = configure(tmp_path, endpoints)
             await asyncio.wait_for(controller.serve(config, RunContext.in_folder(folder)), 60)
@@ -847,17 +841,17 @@ def test_a_frozen_controller_that_comes_back_writes_neither_events_nor_records(
         pool.trainer.during_step = freeze
         run = RunContext.in_folder(tmp_path / "run")
         run.folder.mkdir()
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         life = asyncio.create_task(controller.serve(configure(tmp_path, endpoints), run))
-        await asyncio.wait_for(frozen.wait(), 30)
+        await asyncio.wait_for(frozen.wait(), 60)
         events: list[RunEvent] = []
         watcher = asyncio.create_task(watch(run.folder, events))
-        later = {**endpoints, "controller": await free_address()}
+        later = {**endpoints, "controller": LOOPBACK.free_address()}
         await controller.serve(configure(tmp_path, later), run)
         await watcher
         thawed.set()
         with pytest.raises(StaleEpochError):
-            await asyncio.wait_for(life, 30)
+            await asyncio.wait_for(life, 60)
         await pool.stop()
         store = await open_store(run.store_url)
         last, record = await store.last(events_stream("run")), await store.get(run_key("run"))
@@ -925,15 +919,15 @@ def test_a_paused_run_fails_after_its_time_and_goes_on_when_resumed(
     run: dict[str, Any] = {"max_attempts": 20, "checkpoint_every": 100}
 
     async def body() -> None:
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         config = configure(tmp_path, endpoints, {"pause_timeout": 1.0}, **run)
         watcher = asyncio.create_task(watch(tmp_path / "run", events))
         with pytest.raises(PausedTooLongError, match="no plugin"):
             await controller.serve(config, RunContext.in_folder(tmp_path / "run"))
-        await asyncio.wait_for(watcher, 10)
+        await asyncio.wait_for(watcher, 60)
         await pool.stop()
 
-    asyncio.run(asyncio.wait_for(body(), 60))
+    asyncio.run(asyncio.wait_for(body(), 120))
     assert (events[-1].kind, events[-1].run.state) == ("finished", RunState.FAILED)
     assert "paused for 1 s (reward.pause_timeout)" in events[-1].run.error
     later = asyncio.run(serve(tmp_path, Pool(), **run))
@@ -946,7 +940,7 @@ def test_a_paused_run_is_cancelled_in_order(tmp_path: Path, short_waits: None) -
     (tmp_path / "run").mkdir()
 
     async def body() -> list[RunEvent]:
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         events: list[RunEvent] = []
 
         async def cancel_in_pause() -> None:
@@ -976,7 +970,7 @@ def test_cancel_ends_with_checkpoint_and_summary(tmp_path: Path) -> None:
     async def body() -> list[RunEvent]:
         run_folder = tmp_path / "run"
         run_folder.mkdir()
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
 
         async def cancel(step: int) -> None:
             async with ControllerClient(endpoints["controller"], "run") as client:
@@ -1013,11 +1007,11 @@ def test_a_stopped_run_resumes_from_its_ledger(tmp_path: Path) -> None:
 
         pool.trainer.during_step = hang
         (tmp_path / "run").mkdir()
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         life = asyncio.create_task(
             controller.serve(configure(tmp_path, endpoints), RunContext.in_folder(tmp_path / "run"))
         )
-        await asyncio.wait_for(arrived.wait(), 30)
+        await asyncio.wait_for(arrived.wait(), 60)
         life.cancel()  # as SIGTERM does
         with pytest.raises(asyncio.CancelledError):
             await life
@@ -1068,7 +1062,7 @@ def test_another_runs_id_is_refused(tmp_path: Path) -> None:
 
     async def body() -> None:
         (tmp_path / "run").mkdir()
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         config = configure(tmp_path, endpoints, steps=1)
         await asyncio.gather(
             controller.serve(config, RunContext.in_folder(tmp_path / "run")), ask(endpoints)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from services.controller import server as controller
-from tests.controller.test_serve import Pool, configure, free_address, serve
+from tests.controller.test_serve import Pool, configure, serve
 from tests.redis_server import RedisServer
 from trimaran.errors import TrimaranError
+from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
 from trimaran.runs import RunState
 from trimaran.store import open_store
@@ -68,7 +69,7 @@ def test_a_server_that_lost_the_end_of_the_ledger_ends_the_run_and_is_named(
 
     async def body() -> None:
         """Nobody watches: an event of the end cannot be written any more."""
-        endpoints = {**await pool.start(), "controller": await free_address()}
+        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         run = RunContext.in_folder(tmp_path / "run")
         try:
             await asyncio.wait_for(controller.serve(configure(tmp_path, endpoints), run), 60)

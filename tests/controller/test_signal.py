@@ -18,7 +18,7 @@ GROUPS, STEPS = 4, 6
 
 def run(world: World) -> World:
     try:
-        asyncio.run(asyncio.wait_for(world.run(), 30))
+        asyncio.run(asyncio.wait_for(world.run(), 120))
     finally:
         world.close()
     return world

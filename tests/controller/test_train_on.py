@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -31,7 +32,7 @@ def order(world: World, *kinds: str) -> list[tuple[str, int]]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -136,8 +137,17 @@ def test_a_quota_is_kept_from_filling_where_batches_train_beside_publications(
         world = World(tmp_path / name, make_config(run=section))
         dice = random.Random(5)
         world.delay = lambda number: asyncio.sleep(dice.choice([0, 0.001, 0.004]))
-        world.weight_sync.pace = lambda: asyncio.sleep(dice.choice([0, 0.005, 0.02]))
         world.trainer.pace = lambda: asyncio.sleep(dice.choice([0, 0.005, 0.02]))
+
+        async def pace() -> None:
+            await asyncio.sleep(dice.choice([0, 0.005, 0.02]))
+            if max_lag == 1 and world.trainer.batches and not order(world, "ahead"):
+                # Once the next batch shall be there in time, where it may train.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(2):
+                        await until(lambda: bool(order(world, "ahead")))
+
+        world.weight_sync.pace = pace
         return run(world)
 
     run_with("all", keep_payloads="all")

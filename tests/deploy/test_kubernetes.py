@@ -7,7 +7,6 @@ import functools
 import json
 import os
 import re
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ from trimaran.cli.main import main
 from trimaran.cli.options import parse
 from trimaran.config import RunConfig, parse_config
 from trimaran.launch.environment import part_of
+from trimaran.network import LOOPBACK, split
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/kubernetes"
@@ -242,8 +242,7 @@ def test_redis_asks_for_the_password_and_keeps_what_it_acknowledges(tmp_path: Pa
     """As its container starts it, with other folders and another port."""
     container = dict(pods(render("cpu")))["redis"]["containers"][0]
     (tmp_path / "redis-password").write_text("a-password")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = split(LOOPBACK.free_address())[1]
     given = [*container["command"], *container["args"], "--port", str(port)]
     command = [re.sub(r"(?<![\w/])/(secrets|tmp|data)\b", str(tmp_path), word) for word in given]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)

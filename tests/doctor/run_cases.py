@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +24,7 @@ from trimaran.launch.devices import Placement, Pool
 from trimaran.machine import GpuMemory
 from trimaran.memory.models import QWEN25_7B
 from trimaran.memory.plan import make_plan
-from trimaran.network import join
+from trimaran.network import LOOPBACK, join, split
 from trimaran.store import ServerFacts, probe_server
 from trimaran.trust import Trust
 
@@ -110,8 +109,7 @@ def mounted_as(kind: str) -> Callable[[Path], Made]:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    return split(LOOPBACK.free_address())[1]
 
 
 def no_store(root: Path) -> Made:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,8 +15,10 @@ from pathlib import Path
 import psutil
 
 from tests import marked
+from trimaran.telemetry import read_json_lines
 
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 480
+"""Of a run that takes one to two minutes on a machine with nothing else to do."""
 
 
 def start(*arguments: str | Path, run_folder_parent: Path) -> subprocess.Popen:
@@ -109,11 +110,8 @@ def wait_for(condition: Callable[[], object], process: subprocess.Popen, what: s
 
 
 def rows(run_folder: Path, kind: str) -> list[dict]:
-    path = run_folder / "metrics.jsonl"
-    if not path.exists():
-        return []
-    lines = path.read_text().splitlines()
-    return [row for row in map(json.loads, lines) if row["kind"] == kind]
+    """So far: the run may be writing the next one."""
+    return [row for row in read_json_lines(run_folder / "metrics.jsonl") if row["kind"] == kind]
 
 
 def kill_tree(process: subprocess.Popen) -> None:

@@ -18,8 +18,8 @@ from tests.e2e import runs
 from trimaran.clients import AsyncRunClient
 from trimaran.runs import EventKind, Run, RunState
 
-pytestmark = pytest.mark.e2e
-SECONDS = 100.0
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+SECONDS = 240.0
 
 
 @pytest.fixture(autouse=True)

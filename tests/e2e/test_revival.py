@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 
 import pytest
@@ -21,6 +20,7 @@ from trimaran.runs import (
     run_key,
 )
 from trimaran.store import entries, open_store
+from trimaran.telemetry import read_json_lines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -164,9 +164,7 @@ def test_a_replica_joins_a_run_that_goes_on_and_leaves_it_again(write_run, tmp_p
 
 def made_groups(folder):
     """Replicas that were busy, by the run's timeline."""
-    path = folder / "timeline.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    rows = [json.loads(line) for line in lines if line.endswith("}")]
+    rows = read_json_lines(folder / "timeline.jsonl")
     return {row["process"] for row in rows if row["activity"] == "generating"}
 
 

@@ -24,7 +24,7 @@ from trimaran.run_context import RunContext
 from trimaran.trust import NO_TRUST, Trust, make_token, new_token
 from trimaran.types import Caller
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 PASSWORD = "correct-horse-battery-staple"
 BUCKET_SECRET = "bucket-secret-of-the-test"
 PLUGIN_VARIABLE, PLUGIN_TOKEN = "TRIMARAN_STYLE_TOKEN", "plugin-token-of-the-test"

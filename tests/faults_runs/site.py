@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from trimaran.clients import AsyncRunClient
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import DeadlineError, InputError, TrimaranError, UnavailableError
 from trimaran.launch.lease import holder_name
+from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
 from trimaran.runs import Run, RunState, launcher_lease
 from trimaran.store import Store, entries, find_store
@@ -158,7 +158,7 @@ class Site:
         row = json.dumps({"prompt": "What is 1 + 2?", "answer": "3"}) + "\n"
         (folder / "train.jsonl").write_text(64 * row)
         self.redis = RedisServer(folder / "redis") if store == "redis" else None
-        self.address = _free_address()
+        self.address = LOOPBACK.free_address()
         self.client = AsyncRunClient(self.address, timeout=2.0)
         self.runs: list[DrivenRun] = []
         self.supervisor = Supervisor(self._kill_manager, self.start_manager)
@@ -173,7 +173,7 @@ class Site:
             "folder": str(self.folder / "runs"),
             "store": self.redis.url("site") if self.redis else "",
             "address": self.address,
-            "http_address": _free_address(),
+            "http_address": LOOPBACK.free_address(),
             "pools": {"host": {"device": "cpu", "slots": 16}},
             "allow": {"models": [str(self.folder)], "data": [str(self.folder)]},
         }
@@ -307,8 +307,3 @@ class Site:
             "outage_timeout": 30,
             "frozen_timeout": FROZEN_SECONDS,
         }
-
-
-def _free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"

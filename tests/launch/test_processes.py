@@ -310,8 +310,11 @@ def test_a_host_that_dies_with_a_replica_that_is_given_up_does_not_bring_it_back
             processes._restarts["follower-0"] = TWICE()
             processes.kill("rollout-0")
             processes.kill("follower-0")
-            await asyncio.sleep(0.2)
+            while processes._children.exits.qsize() < 2:
+                await asyncio.sleep(0.01)
             waiting = asyncio.create_task(processes.wait(notes.append))
+            while processes.alive.keys() != {"controller", "rollout-1"}:
+                await asyncio.sleep(0.01)
             await asyncio.sleep(0.5)
             assert processes.alive.keys() == {"controller", "rollout-1"}
             assert not waiting.done()

@@ -125,7 +125,7 @@ async def test_its_watchers_are_told(tmp_path: Path) -> None:
 
     stores, seen = Stores(), list[int]()
     tails = Tails(cast(RunStores, stores), poll=0.02)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(StoreError, match="gone back"):
             async for found in watch(tails, "r", "u", 0, lambda: False):
                 assert isinstance(found, RunEvent)

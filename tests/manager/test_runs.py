@@ -521,15 +521,15 @@ async def test_a_launcher_whose_lease_ended_while_its_store_was_away_may_renew_i
     tmp_path: Path,
 ) -> None:
     launcher = FakeLauncher()
-    times = replace(FAST, first_lease=0.0, lapse=2.0)
+    times = replace(FAST, first_lease=0.0, lapse=DEADLINE)
     async with managing(tmp_path / "runs", launcher, times) as served:
         run_id = await create(served, tmp_path)
         processes = await started(served, launcher, run_id)
         assert processes.lease
         await processes.store.renew(processes.lease, 0.01)
-        await asyncio.sleep(0.5)
+        await until(lambda: run_id in served.manager._lapsed)
         await processes.store.renew(processes.lease, 60.0)
-        await asyncio.sleep(2.5)
+        await until(lambda: run_id not in served.manager._lapsed)
         assert launcher.events == [f"start {run_id}"]
         await processes.store.close()
 

@@ -23,7 +23,7 @@ __all__ = ["tiny_model", "write_run"]
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(PROMETHEUS is None, reason=WHY_SKIPPED),
 ]
 DASHBOARD = ROOT / "deploy/grafana/trimaran.json"

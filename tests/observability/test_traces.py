@@ -26,7 +26,7 @@ __all__ = ["tiny_model", "write_run"]
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(AGENT is None or not HAS_SDK, reason=WHY_SKIPPED),
 ]
 STEPS, GROUPS_PER_STEP = 2, 2

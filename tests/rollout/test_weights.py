@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from services.rollout.deadlines import hold
 from services.rollout.weights import NUM_OVERDUE_CHECKS, THREAD_SECONDS, ReplicaWeights
 from services.weight_sync.data.manifest import build_manifest, list_digests
 from trimaran.config import WeightSyncSection
@@ -228,8 +229,15 @@ def test_a_read_back_ends_where_the_engine_goes_to_sleep(turns):
     run(body, turn=own)
 
 
-def test_one_sleeps_after_a_commit_that_took_as_long_as_it_may(turns):
+def test_one_sleeps_after_a_commit_that_took_as_long_as_it_may(turns, monkeypatch):
     own, trainer = turns
+    waits: list[float] = []
+
+    def noted(lock, seconds, what):
+        waits.append(seconds)
+        return hold(lock, seconds, what)
+
+    monkeypatch.setattr("services.rollout.weights.hold", noted)
 
     async def body(weights, receiver, engine):
         await weights.stage(ONE, FIRST, [], limits_of(10))
@@ -238,15 +246,15 @@ def test_one_sleeps_after_a_commit_that_took_as_long_as_it_may(turns):
         commit = asyncio.create_task(weights.commit(ONE, MAKER))
         await asyncio.sleep(0.01)
         sleep = asyncio.create_task(weights.sleep())
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.01)
         trainer.release()
-        await asyncio.sleep(0.3)
         engine.may_load.set()
         await asyncio.gather(commit, sleep)
         assert weights.is_asleep
+        assert waits[-1] > 60.0, "the commit may wait for its turn, and load, for so long each"
         weights.check()
 
-    run(body, turn=own, commit_timeout=0.5)
+    run(body, turn=own, commit_timeout=30)
 
 
 def test_one_that_cannot_even_begin_to_sleep_ends(turns):
@@ -254,13 +262,14 @@ def test_one_that_cannot_even_begin_to_sleep_ends(turns):
 
     async def body(weights, receiver, engine):
         await publish(weights, ONE, FIRST)
+        weights._thread_timeout = 0.05  # a busy machine takes longer for a thread
         async with weights._loading:
             with pytest.raises(DeadlineError):
                 await weights.sleep()
         with pytest.raises(InternalError, match="did not leave its devices to the trainer"):
             weights.check()
 
-    run(body, thread_timeout=0.05, turn=own, commit_timeout=0.05)
+    run(body, turn=own, commit_timeout=0.05)
 
 
 def test_an_engine_that_stays_awake_ends_its_replica_and_so_its_turn(turns):

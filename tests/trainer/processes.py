@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,6 +14,7 @@ from tests.first_epoch import draw_epoch
 from trimaran import rpc
 from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig, dump_config
+from trimaran.network import LOOPBACK
 from trimaran.types import Caller
 
 START_SECONDS = 120.0
@@ -22,11 +22,11 @@ ANSWER_SECONDS = 120.0
 
 
 def free_addresses(count: int) -> list[str]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    """Outside of the range from which the kernel takes a port for a connection at any time."""
+    found: list[str] = []
+    while len(found) < count:
+        found.append(LOOPBACK.free_address(set(found)))
+    return found
 
 
 @contextlib.asynccontextmanager

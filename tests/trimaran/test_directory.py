@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.extending.memory_store import MemoryStore
 from tests.trimaran.test_rpc import GROUP, FakeReward, FakeRun, reward_service
-from trimaran import rpc
+from trimaran import directory, rpc
 from trimaran.clients import RewardClient
 from trimaran.directory import Directory, Place, find_address
 from trimaran.errors import DeadlineError, UnavailableError, UnreachableError
@@ -136,25 +137,33 @@ def test_streams_and_questions_for_health_find_who_has_moved() -> None:
     asyncio.run(body())
 
 
-def test_many_calls_that_fail_together_look_once() -> None:
+def test_many_calls_that_fail_together_look_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(directory, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
     async def body() -> None:
-        looks: list[float] = []
+        num_looks = 0
 
         async def look() -> str:
-            looks.append(0.0)
-            await asyncio.sleep(0.05)
+            nonlocal num_looks
+            num_looks += 1
             return ""
 
         place = Place("reward", "127.0.0.1:1", look, pause=0.2)
-        for _ in range(64):
-            place.look_again()
-        await asyncio.sleep(0.1)
-        place.look_again()
-        assert len(looks) == 1
-        await asyncio.sleep(0.3)
-        place.look_again()
-        await asyncio.sleep(0.1)
-        assert len(looks) == 2
+
+        async def call() -> None:
+            for _ in range(64):
+                place.look_again()
+            for _ in range(3):  # turns of the loop, in which a look begins and ends
+                await asyncio.sleep(0)
+
+        await call()
+        clock.now += 0.1
+        await call()
+        assert num_looks == 1
+        clock.now += 0.15
+        await call()
+        assert num_looks == 2
         assert place.address == "127.0.0.1:1"  # nobody says otherwise
 
     asyncio.run(body())

@@ -28,7 +28,7 @@ def with_store(folder: Path, scenario: Callable[[Store], Awaitable[None]]) -> li
         finally:
             await store.close()
 
-    return asyncio.run(asyncio.wait_for(body(), 30))
+    return asyncio.run(asyncio.wait_for(body(), 120))
 
 
 async def open_stream(store: Any) -> FencedStream:

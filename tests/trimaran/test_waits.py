@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 
+from tests.controller.virtual_time import now, run_virtually
 from trimaran import rpc
 from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.v1 import run_pb2, run_pb2_grpc
@@ -46,30 +48,45 @@ async def away(seconds: float = 3600.0) -> None:
         await asyncio.sleep(seconds)
 
 
-def test_a_caller_hears_what_is_waited_for_before_its_deadline() -> None:
+def test_a_caller_hears_what_is_waited_for_before_its_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As if the deadline were nearer than it is: the answer has time for its way on a busy machine."""
+    told: list[float] = []
+
+    def nearer(seconds: float) -> AbstractAsyncContextManager[None]:
+        told.append(seconds)
+        return answering_within(0.5)
+
+    monkeypatch.setattr(rpc, "answering_within", nearer)
     why = "the store redis://host:6379/0 does not answer .connection refused."
     with pytest.raises(UnavailableError, match=why):
-        ask(away, timeout=1.5)
+        ask(away, timeout=50.0)
+    assert len(told) == 1 and told[0] <= 50.0
 
 
-def test_a_caller_hears_of_a_wait_that_begins_just_before_the_deadline() -> None:
+def test_a_wait_that_begins_just_before_the_deadline_is_told_in_time() -> None:
     """Who waited for the same store before it has given up, so its lock is free at that moment."""
 
-    async def in_turn() -> None:
-        await away(1.75)
-        await away()
+    async def in_turn() -> float:
+        with pytest.raises(UnavailableError, match="does not answer"):
+            async with answering_within(2.0):
+                await away(1.75)
+                await away()
+        return now()
 
-    with pytest.raises(UnavailableError, match="does not answer"):
-        ask(in_turn, timeout=2.0)
+    assert 1.75 < run_virtually(in_turn()) < 2.0
 
 
 def test_work_that_takes_long_and_waits_for_nothing_has_its_whole_time() -> None:
-    async def long() -> None:
-        await away(0.01)
-        await asyncio.sleep(1.5)
-        await away(0.01)
+    async def long() -> float:
+        async with answering_within(3.0):
+            await away(0.01)
+            await asyncio.sleep(2.9)
+            await away(0.01)
+        return now()
 
-    ask(long, timeout=3.0)
+    assert run_virtually(long()) == pytest.approx(2.92)
     with pytest.raises(DeadlineError, match="no answer within 1 s"):
         ask(lambda: asyncio.sleep(3600), timeout=1.0)
 

@@ -116,7 +116,7 @@ class Run:
         incarnation, self.leaving = self.joined.pop(name), name
         publishing = asyncio.create_task(self.publish(None))
         await asyncio.sleep(0.001)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.coordinator.deregister(RUN, name, incarnation)
             self.leaving, self.left[name] = "", len(self.world.events)
             await publishing
@@ -127,7 +127,7 @@ class Run:
             process.stage = process.commit = process.proof = "ok"
         with suppress(UnavailableError):
             await self.publish(None)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while self.coordinator.routing().unroutable:
                 self.check()
                 await asyncio.sleep(0.005)

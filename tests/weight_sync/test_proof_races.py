@@ -33,7 +33,7 @@ class SlowStore(SqliteStore):
     async def put(self, key, value, expected=None) -> int:
         if self.mark in key:
             self.arrived.set()
-            await asyncio.wait_for(self.go.wait(), 10)
+            await asyncio.wait_for(self.go.wait(), 60)
         return await super().put(key, value, expected)
 
 
@@ -159,7 +159,7 @@ def test_the_versions_before_a_fault_that_a_sample_has_found_are_tainted(tmp_pat
             world.replicas["b"].proof = "wrong"
             await publish_all(coordinator, world, 3)
             await publish(coordinator, world, 4)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while not (listed := await coordinator.list_faults(0)):
                     await asyncio.sleep(0.01)
             assert [(p.version.step, p.replica) for p in listed] == [(4, "b"), (3, "b")]

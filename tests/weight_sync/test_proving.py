@@ -441,7 +441,7 @@ def test_a_restart_reads_back_what_the_run_needs_of_the_live_version(tmp_path):
             [of_a] = await coordinator.list_proofs([VersionId(0, 2)])
             assert of_a.level is ProofLevel.DELIVERED
             await until(lambda: "a reads back 0..4" in world.events[-2:])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while of_a.level is not ProofLevel.LOADED:
                     [of_a] = await coordinator.list_proofs([VersionId(0, 2)])
                     await asyncio.sleep(0.01)
