@@ -42,6 +42,11 @@ def weights_key(run_id: str) -> str:
     return f"weights/{run_id}"
 
 
+def checkpoint_key(run_id: str) -> str:
+    """The same of the checkpoint of another run with which this one begins."""
+    return f"checkpoint/{run_id}"
+
+
 def data_key(run_id: str) -> str:
     """The same of the controller's data."""
     return f"data/{run_id}"
@@ -70,6 +75,15 @@ async def agree_on_weights(store: Store, run_id: str, who: str, folder: Path) ->
     await _agree(
         *(store, weights_key(run_id), who, digests, f"model.path: {folder}"),
         "give every host of the trainer the weights that the run began with",
+    )
+
+
+async def agree_on_checkpoint(store: Store, run_id: str, who: str, state: Path) -> None:
+    """The same of the checkpoint of another run with which a rank begins. `state`: its state.json, which has the
+    digests of all that is in it."""
+    await _agree(
+        *(store, checkpoint_key(run_id), who, digests_of([state]), f"trainer.load: {state.parent}"),
+        "a run begins with one checkpoint: begin it anew, and name one that stays",
     )
 
 

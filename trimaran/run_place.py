@@ -20,6 +20,7 @@ from typing import Any
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, NotFoundError
 from trimaran.places import FolderPlace, Place, is_bucket, open_place
+from trimaran.run_context import RunContext
 from trimaran.store import ConflictError, Store
 
 KEY = "run.checkpoints"
@@ -52,6 +53,13 @@ def saved_states(folder: Path, place: Place | None) -> Iterator[tuple[str, Any]]
         if match := STATE.fullmatch(name):
             with suppress(NotFoundError):  # removed since
                 yield f"{found.url}/{match[1]}", json.loads(found.read(name))
+
+
+def has_checkpoint(config: RunConfig, run: RunContext) -> bool:
+    """The run, of its own; then `trainer.load` has done its part."""
+    if config.trainer.load is None:
+        return False  # nobody asks
+    return next(saved_states(run.folder, run_place(config, run.run_id)), None) is not None
 
 
 async def claim_place(store: Store, run_id: str, who: str, place: Place) -> None:

@@ -224,6 +224,8 @@ def _write_beside(path: Path, text: str) -> Path:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     with open(os.open(partial, flags, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # a power cut would leave its name, and nothing under it
     return partial
 
 

@@ -14,13 +14,16 @@ new_secret() {
   [ -s "$1" ] || python -c 'import secrets; print(secrets.token_hex(32))' > "$1"
 }
 
-# new_client NAME ROLE FILE: one whose token is lost gets another.
+# new_client NAME ROLE FILE: one whose token is lost gets another. The token comes last: where this was
+# interrupted, there is none, and the next `up` makes both anew.
 new_client() {
   [ ! -s "$3" ] || return 0
   touch /clients/clients.yaml
   sed -i "/name: \"$1\",/d" /clients/clients.yaml
-  trimaran token new --owner demo --role "$2" --name "$1" > "$3" 2> /tmp/line
+  trimaran token new --owner demo --role "$2" --name "$1" > /tmp/token 2> /tmp/line
   grep -- '- {' /tmp/line >> /clients/clients.yaml
+  cp /tmp/token "$3.new"
+  mv "$3.new" "$3"
 }
 
 new_secret /secrets/token

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from services.controller.anchor import AnchorFile
-from services.controller.datasets import HeldOutPrompts, TrainingPrompts
+from services.controller.datasets import HeldOutPrompts, TrainingPrompts, open_prompts
 from services.controller.disk import told_when_full
 from services.controller.events import RunLog
 from services.controller.faulted import FaultedGate
@@ -88,8 +88,7 @@ async def conduct(
     `afterwards`: what is closed only when the run's end is recorded, because it may take long.
     """
     began = time.monotonic()
-    prompts = await asyncio.to_thread(TrainingPrompts.open, config)
-    held_out = await asyncio.to_thread(HeldOutPrompts.open, config)
+    prompts, held_out = await open_prompts(config)
     async with AsyncExitStack() as stack:
         room = Room(
             config.run.hold_timeout,

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response, Security
 from fastapi.responses import StreamingResponse
@@ -114,7 +115,7 @@ class Routes:
         text = config if isinstance(config, str) else json.dumps(config)  # JSON is YAML
         request_id = request.request_id or uuid.uuid4().hex
         run = await self._runs.create(client, request_id, text, request.overrides, request.priority)
-        response.headers["Location"] = f"/v1/runs/{run.run_id}"
+        response.headers["Location"] = f"/v1/runs/{quote(run.run_id)}"
         return run
 
     async def get_run(self, client: Client, run_id: RunId) -> Run:

@@ -7,6 +7,7 @@ and must not come from a page of another origin.
 
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -16,16 +17,23 @@ from services.manager.http_problems import Problem, answer
 
 MAX_BODY_BYTES = 4 << 20
 """Of a run's specification."""
+BODY_SECONDS = 60.0
 
 
 class Safety:
     """An ASGI middleware."""
 
     def __init__(
-        self, app: ASGIApp, hosts: frozenset[str], max_body_bytes: int = MAX_BODY_BYTES
+        self,
+        app: ASGIApp,
+        hosts: frozenset[str],
+        max_body_bytes: int = MAX_BODY_BYTES,
+        body_seconds: float = BODY_SECONDS,
     ) -> None:
-        """`hosts`: the names under which the manager may be asked; empty: any."""
-        self._app, self._hosts, self._max_body_bytes = app, hosts, max_body_bytes
+        """`hosts`: the names under which the manager may be asked; empty: any. `body_seconds`: for a
+        request to arrive whole, before anybody knows who sends it."""
+        self._app, self._hosts = app, hosts
+        self._max_body_bytes, self._body_seconds = max_body_bytes, body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -39,15 +47,23 @@ class Safety:
 
     def _refuse(self, headers: Headers) -> Problem | None:
         host, origin = headers.get("host", ""), headers.get("origin")
-        name = urlsplit(f"//{host}").hostname or ""
-        if self._hosts and name not in self._hosts:
-            return _forbidden(f"host: {host!r} is not the manager's name")
-        if origin is not None and urlsplit(origin).netloc != host:
+        name = _hostname(host)
+        if name is None or (self._hosts and name not in self._hosts):
+            return _forbidden(f"host: {host[:200]!r} is not the manager's name")
+        if origin is not None and origin.partition("://")[2] != host:
             return _forbidden(f"origin: a page of {origin[:200]!r} may not ask the manager")
         return None
 
     async def _read(self, receive: Receive) -> bytes | Problem:
         """The whole body, or why it is refused."""
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                return await self._read_all(receive)
+        except TimeoutError:
+            detail = f"the body: did not arrive within {self._body_seconds:g} s"
+            return Problem(title="DEADLINE_EXCEEDED", status=408, detail=f"{detail}; send it again")
+
+    async def _read_all(self, receive: Receive) -> bytes | Problem:
         chunks: list[bytes] = []
         size, more = 0, True
         while more:
@@ -62,6 +78,14 @@ class Safety:
                 )
             chunks.append(chunk)
         return b"".join(chunks)
+
+
+def _hostname(host: str) -> str | None:
+    """None for what can be no host, such as half a bracket."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return None
 
 
 def _forbidden(detail: str) -> Problem:

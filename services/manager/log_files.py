@@ -18,7 +18,8 @@ MOST_BYTES = 1 << 20
 """That one answer holds."""
 NAME = re.compile(r"[a-z0-9-]{1,64}")
 SECRETS = (
-    (re.compile(r"(\w+://[^\s:/@]*):[^\s/@]+@"), r"\1:***@"),
+    # Only from a word's beginning: else a line of one word takes time with its length's square.
+    (re.compile(r"((?<!\w)\w+://[^\s:/@]*):[^\s/@]+@"), r"\1:***@"),
     (
         re.compile(r"(?i)(bearer\s+|(?:token|password|secret|api_key)\s*[=:]\s*)[^\s,;'\"]+"),
         r"\1***",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from trimaran.launch.launchers import Launcher, Presence
 from trimaran.launch.lease import is_elsewhere
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, Goal, RunState
-from trimaran.store import ConflictError, Lease, StoreError, StoreFullError
+from trimaran.store import ConflictError, Lease, StoreError, StoreFullError, is_shared
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class Manager:
             try:
                 await self.tick()
             except UnavailableError as error:
-                logger.warning("the manager's store does not answer: %s", error)
+                logger.warning("the runs cannot be looked at: %s", error)
             try:
                 async with asyncio.timeout(self._times.look):
                     await self.records.changed.wait()
@@ -210,7 +210,7 @@ class Manager:
 
     async def _follow(self, run: Managed, presence: Presence) -> None:
         if run.run_id not in self._prepared:
-            await self._prepare(run)
+            await self._prepare(run, presence)
         if not run.state.has_processes:
             return
         if presence is Presence.GONE and await self._is_elsewhere(run):
@@ -279,7 +279,8 @@ class Manager:
         except StoreFullError:
             raise
         except (TimeoutError, UnavailableError) as error:
-            logger.info("run %s: its store takes no write: %s", run.run_id, error)
+            why = error if str(error) else f"no answer for {ROOM_SECONDS:g} s"
+            logger.info("run %s: its store takes no write: %s", run.run_id, why)
 
     def _ending_seconds(self, run: Managed, presence: Presence) -> float:
         if presence is not Presence.ENDING:
@@ -303,7 +304,7 @@ class Manager:
         self._not_started.pop(run.run_id, None)
         try:
             await self._start_launcher(run)
-        except TrimaranError as error:
+        except (TrimaranError, OSError) as error:  # such as a disk without room for its files
             self._not_started[run.run_id] = str(error)
             raise
 
@@ -326,11 +327,16 @@ class Manager:
                 ):
                     await asyncio.sleep(0.01)
 
-    async def _prepare(self, run: Managed) -> None:
+    async def _prepare(self, run: Managed, presence: Presence) -> None:
         """What creation does, also where a manager died in its middle."""
         try:
             await asyncio.to_thread(prepare, run, self._deployment)
         except InputError as error:
+            if presence is not Presence.GONE:
+                await self._kill(run)
+                raise  # its devices are free once its processes are gone: then we look again
+            if is_shared(run.store_url) and await self._is_elsewhere(run):
+                raise  # it goes on there
             text = str(error)
 
             def give_up(now: Managed) -> Managed:
@@ -370,7 +376,11 @@ class Manager:
         def make(run: Managed) -> Managed:
             return replace(run, **changes) if run.state is RunState.QUEUED else run
 
-        with suppress(NotFoundError):  # it was deleted since the plan, or its creation was refused
+        await self._change_if_there(run_id, make)
+
+    async def _change_if_there(self, run_id: str, make: Callable[[Managed], Managed]) -> None:
+        """Somebody may have deleted it since the plan was made."""
+        with suppress(NotFoundError):
             await self.records.change(run_id, make)
 
     async def _move(self, holding: Holding, grant: Grant) -> None:
@@ -380,7 +390,7 @@ class Manager:
             return replace(run, grant=grant) if run.grant == holding.grant else run
 
         logger.info("run %s: has other devices instead of those that are gone", run_id)
-        await self.records.change(run_id, make)
+        await self._change_if_there(run_id, make)
 
     async def _scale(self, holding: Holding, plan: Plan) -> None:
         run_id = holding.ask.run_id
@@ -393,7 +403,7 @@ class Manager:
             return replace(run, grant=grant, leaving=run.leaving | taken)
 
         logger.info("run %s: replicas %s are added, %s leave", run_id, [*added], sorted(taken))
-        await self.records.change(run_id, make)
+        await self._change_if_there(run_id, make)
 
     async def _delete(self, run: Managed) -> None:
         await self.records.check()

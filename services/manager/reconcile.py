@@ -82,8 +82,13 @@ def decide(run: Managed, seen: Seen, now: float, times: Times = TIMES) -> Decisi
         text = "processes that the launcher left behind have not ended; they are killed"
         return Decision(run, Action.KILL, text)
     if run.start_at and not _has_ended_itself(seen):
-        return _start(run, now) if now >= run.start_at else Decision(run)
+        return _start(run, now) if _is_due(run, now, times) else Decision(run)
     return _after_death(run, seen, now, times)
+
+
+def _is_due(run: Managed, now: float, times: Times) -> bool:
+    """Also where the clock was set back since: nobody waits for longer than the longest pause."""
+    return not now < run.start_at <= now + times.longest_pause
 
 
 def _has_ended_itself(seen: Seen) -> bool:

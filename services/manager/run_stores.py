@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from trimaran.errors import NotFoundError
-from trimaran.store import Store, find_store, open_store
+from trimaran.store import Store, find_store, open_store, store_name
 from trimaran.waits import locked
 
 IDLE_SECONDS = 30.0
@@ -58,7 +58,7 @@ class RunStores:
                     shared.store = await (self._open(url) if make else self._find(url))
                 store = shared.store
             if store is None:
-                raise NotFoundError(f"{url}: nothing was recorded there")
+                raise NotFoundError(f"{store_name(url)}: nothing was recorded there")
             yield store
         finally:
             shared.users -= 1

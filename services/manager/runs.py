@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import time
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from services.manager.ledger_answers import ask_group, trained_samples, trained_
 from services.manager.log_files import LogFile, LogLines, list_processes
 from services.manager.manager import Manager
 from services.manager.needs import check_fits, find_needs
-from services.manager.pools import Ask
+from services.manager.pools import Ask, Need
 from services.manager.reconcile import ended
 from services.manager.records import Managed
 from services.manager.results import (
@@ -69,6 +70,7 @@ SAMPLES, MAX_SAMPLES = 20, 1000
 LINES, MAX_LINES = 100, 10000
 FOLLOW_SECONDS = 0.5
 DELETE_SECONDS = 10.0
+EARLIER = "the manager's store, for which an earlier run waits,"
 
 Admit = Callable[[str, Sequence[str]], RunConfig]
 """A run's YAML and its overrides, checked against what the operator allows. Raises InputError,
@@ -96,7 +98,10 @@ class Runs:
         self._records, self._stores = manager.records, manager.stores
         self._tails = Tails(manager.stores)
         self._watchers = Watchers(settings.limits.watchers)
-        self._creating = asyncio.Lock()
+        self._counting = asyncio.Lock()
+        """Held from the count of an owner's runs until one more is recorded."""
+        self._verifying: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By client. A check keeps our event loop busy, a record after the other."""
         self._clock = clock
 
     async def create(
@@ -122,12 +127,15 @@ class Runs:
             most = self._settings.limits.priority
             raise InputError(f"priority: {priority} is not between {-most} and {most}")
         checked = await asyncio.to_thread(self._admit, config, overrides)
-        async with locked(self._creating, "the manager's store, for which an earlier run waits,"):
+        needs = await asyncio.to_thread(self._find_needs, checked)
+        async with locked(self._counting, EARLIER):
             if (known := await self._known(client.owner, request_id, asked)) is not None:
                 return known.view
             self._check_number(client.owner)
             self._check_kept(client.owner)
-            made = replace(self._make(client, request_id, checked, priority), asked=asked)
+            run_id = await asyncio.to_thread(self._new_id, checked.run.name, self._clock())
+            made = self._make(client, request_id, checked, priority, run_id, needs)
+            made = replace(made, asked=asked)
             await self._records.add(made)
         await self._manager.prepared(made.run_id)
         return made.view
@@ -230,7 +238,9 @@ class Runs:
             cleared = {"error": "", "remedy": "", "ended_at": 0.0, "queued_at": self._clock()}
             return run.go(RunState.QUEUED, goal=Goal.RUN, **cleared)
 
-        return await self._steer(client, run_id, make)
+        async with locked(self._counting, EARLIER):
+            resumed = await self._records.change(run_id, make)
+        return await self._told(resumed)
 
     async def cancel(self, client: ClientIdentity, run_id: str) -> Run:
         """Raises StateError for a run that has succeeded or failed."""
@@ -411,10 +421,11 @@ class Runs:
             return await ask_group(store, run, group)
 
     async def ledger_verify(self, client: ClientIdentity, run_id: str) -> LedgerAnswer:
-        """It reads all of it, so it counts as watching while it lasts. Raises LimitError."""
+        """It reads all of it, so it counts as watching while it lasts, and a client has one at work:
+        others wait. Raises LimitError."""
         run = self._of(client, run_id)
         with self._watchers.one_more(client.name):
-            async with self._stores.of(run.store_url) as store:
+            async with self._verifying[client.name], self._stores.of(run.store_url) as store:
                 return await verify(store, run)
 
     def _check_number(self, owner: str) -> None:
@@ -443,18 +454,29 @@ class Runs:
                 f" workers, and {most:g} are allowed"
             )
 
+    def _find_needs(self, config: RunConfig) -> tuple[Need, Need]:
+        """Of the trainer and of one replica. It reads the model's folder, on a disk that may hang."""
+        check_hosts(config, self._settings.launcher)
+        pools, rollout = self._manager.pools, config.rollout
+        trainer, replica = find_needs(config, pools)
+        replicas = rollout.replicas, rollout.max_replicas
+        check_fits(Ask("", "", 0, 0.0, trainer, replica, *replicas), pools)
+        # After that: the pools bound the ranks of which each is computed.
+        check_memory(config, trainer, replica, pools)
+        return trainer, replica
+
     def _make(
-        self, client: ClientIdentity, request_id: str, config: RunConfig, priority: int
+        self,
+        client: ClientIdentity,
+        request_id: str,
+        config: RunConfig,
+        priority: int,
+        run_id: str,
+        needs: tuple[Need, Need],
     ) -> Managed:
         now, rollout = self._clock(), config.rollout
-        check_hosts(config, self._settings.launcher)
-        trainer, replica = find_needs(config, self._manager.pools)
-        run_id = self._new_id(config.run.name, now)
         folder = self._settings.folder / run_id
-        replicas = rollout.replicas, rollout.max_replicas
-        check_fits(Ask(run_id, "", 0, now, trainer, replica, *replicas), self._manager.pools)
-        # After that: the pools bound the ranks of which each is computed.
-        check_memory(config, trainer, replica, self._manager.pools)
+        trainer, replica = needs
         return Managed(
             run_id=run_id,
             name=config.run.name,
@@ -486,12 +508,17 @@ class Runs:
         self, client: ClientIdentity, run_id: str, make: Callable[[Managed], Managed]
     ) -> Run:
         self._of(client, run_id)
-        run = await self._records.change(run_id, make)
+        return await self._told(await self._records.change(run_id, make))
+
+    async def _told(self, run: Managed) -> Run:
+        """To those who watch it."""
         try:
             await self._manager.links.say_once(run)
         except (StoreError, StoreFullError) as error:
             # The change is recorded, and stands: only those who watch the run are not told.
-            logger.warning("run %s: %s, which its store cannot take: %s", run_id, run.state, error)
+            logger.warning(
+                "run %s: %s, which its store cannot take: %s", run.run_id, run.state, error
+            )
         return run.view
 
     def _of(self, client: ClientIdentity, run_id: str) -> Managed:

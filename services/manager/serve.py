@@ -26,7 +26,7 @@ from services.manager.runs import Runs
 from services.manager.server import MAX_REQUEST_BYTES, run_service
 from services.manager.settings import ManagerSettings
 from services.reward.allowed import ALLOW_VARIABLE
-from trimaran import rpc
+from trimaran import rpc, watchdog
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.exposition import StoreSeconds
@@ -206,8 +206,8 @@ def _admission(settings: ManagerSettings) -> Callable[..., RunConfig]:
 def launcher_environment(settings: ManagerSettings) -> dict[str, str]:
     """Of every run: what its rewards may call is the operator's word alone, and tokens of plugins
     are only for runs that name them."""
-    secrets = _secrets(settings)
-    environment = {name: value for name, value in os.environ.items() if name not in secrets}
+    others = (*_secrets(settings), *watchdog.VARIABLES)  # what systemd says to us is ours alone
+    environment = {name: value for name, value in os.environ.items() if name not in others}
     if (allow := settings.allowed) is not None:
         environment[ALLOW_VARIABLE] = "\n".join(allow.entries)
     return environment

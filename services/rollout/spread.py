@@ -104,11 +104,11 @@ class SpreadReceiver:
             left = max(deadline - time.monotonic(), 0.001)
             bounded = TransferLimits(bucket_bytes=limits.bucket_bytes, timeout=left)
             staged.shadow.changes = None  # they lie on this host alone
+            # Not where it lies in the memory of another replica, which has applied the delta.
+            has_pieces = any(base_root for _, base_root in staged.given)
+            asked = version, manifest, sources, bounded, attempt, has_pieces
             staged.shadow.elsewhere = tuple(
-                self._on_all(
-                    lambda one: self._pull(one, version, manifest, sources, bounded, attempt),
-                    left + MARGIN_SECONDS,
-                )
+                self._on_all(lambda one: self._pull(one, *asked), left + MARGIN_SECONDS)
             )
         except BaseException:
             self.discard(version.version, attempt)
@@ -139,13 +139,14 @@ class SpreadReceiver:
         sources: Sequence[Source],
         limits: TransferLimits,
         attempt: str,
+        has_pieces: bool,
     ) -> str:
-        """Returns the path of its shadow."""
+        """Returns the path of its shadow. `has_pieces`: of a delta, and so our relay."""
         peers = (self.peer,)
         # In as many parts as it came to us, each over a connection of its own.
         whole = [RelaySource(source.blocks, peers) for source in sources]
         patched = [RelaySource(source.blocks, peers, delta_of(source)) for source in sources]
-        told = patched if any(source.delta for source in patched) else whole
+        told = patched if has_pieces else whole
         try:
             staged, path = await one.stage(version, manifest, told, limits, attempt)
         except OutOfOrderError:

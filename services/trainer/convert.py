@@ -134,10 +134,15 @@ def _write(target: Path, state: TrainerState, shard: Callable[[RankPlace], Saved
     senders = state.layout.ranks.senders
     specs = [spec for place in senders for spec in shard(place).specs.values()]
     check_room(target, sum(spec.num_bytes for spec in specs))
-    digests = [
-        checkpoint.write_shard(target, state.step, place.shard, shard(place)) for place in senders
-    ]
-    return checkpoint.publish(target, replace(state, shards=tuple(digests)), Keep(newest=1))
+    try:
+        digests = [
+            checkpoint.write_shard(target, state.step, place.shard, shard(place))
+            for place in senders
+        ]
+        return checkpoint.publish(target, replace(state, shards=tuple(digests)), Keep(newest=1))
+    except BaseException:  # a disk that it has filled would stay full
+        checkpoint.tidy(target)
+        raise
 
 
 def check_room(target: Path, num_bytes: int) -> None:

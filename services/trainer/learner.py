@@ -172,7 +172,7 @@ def train_step(
         sums = TokenSums(names, policy.device)
         seed = random.Random(f"{config.run.seed}/{batch.step}/{number}").getrandbits(62)
         with times.of("gradient"):
-            found, norm = _compute_gradient(policy, update, values, algorithm, seed, sums)
+            found, norm = _compute_gradient(policy, update, values, config, seed, sums)
         if found:
             faults += found
             continue
@@ -212,22 +212,23 @@ def _compute_gradient(
     policy: Policy,
     update: Update,
     values: StepValues,
-    algorithm: AlgorithmSection,
+    config: RunConfig,
     seed: int,
     sums: TokenSums,
 ) -> tuple[tuple[str, ...], float]:
     """What is not finite, if anything, and the gradient's norm. The same on every rank."""
     if update.faults:  # each rank looked at all inputs
         return update.faults, 0.0
-    weights_M = token_weights(update, algorithm, policy.device)
-    objective = Objective(algorithm, values, weights_M, seed)
+    weights_M = token_weights(update, config.algorithm, policy.device)
+    objective = Objective(config.algorithm, values, weights_M, seed)
     policy.zero_gradients()
     _accumulate(policy, update.pack(policy.device), objective, sums)
     norm = policy.sum_gradients()
     is_bad = torch.tensor([not (math.isfinite(norm) and sums.finite)])
     if not policy.any_rank(is_bad).item():
         return (), norm
-    return _blame(policy, update, objective, sums), norm
+    neighbours = config.trainer.layout.neighbours
+    return _blame(policy, update, objective, sums, neighbours), norm
 
 
 def _accumulate(
@@ -241,20 +242,25 @@ def _accumulate(
 
 
 def _blame(
-    policy: Policy, update: Update, objective: Objective, sums: TokenSums
+    policy: Policy, update: Update, objective: Objective, sums: TokenSums, neighbours: int
 ) -> tuple[str, ...]:
-    """Which groups it is, each piece computed once more by itself."""
+    """Which groups it is, each piece computed once more by itself. All ranks at a time, but for neighbours
+    (`Layout.neighbours`), which take turns: a piece of one is in the gradients of the others' experts."""
     flags = torch.zeros(len(update.groups), dtype=torch.bool)
-    for rank, pieces in enumerate(update.pieces):
-        for piece in pieces:
+    first = policy.data_rank - policy.data_rank % neighbours
+    for turn in range(neighbours):
+        pieces = update.pieces[first + turn]
+        for number in range(max(map(len, update.pieces[turn::neighbours]))):
             alone = sums.empty_like()
             policy.zero_gradients()
+            own = pieces[number : number + 1]
             # Without a piece a rank takes part all the same: others' tokens may pass its experts.
-            is_mine = rank == policy.data_rank
-            packed = [update.pack_pieces((piece,), policy.device)] if is_mine else []
+            is_mine = first + turn == policy.data_rank
+            packed = [update.pack_pieces(own, policy.device)] if own and is_mine else []
             _accumulate(policy, packed, objective, alone)
             is_finite = alone.finite and math.isfinite(policy.own_gradient_norm())
-            flags[piece.place] |= not is_finite
+            for piece in own:
+                flags[piece.place] |= not is_finite
     flags = policy.any_rank(flags)
     numbers = [update.step.groups[place].group.number for place in update.groups]
     faults = [

@@ -11,11 +11,12 @@ import pytest
 
 from tests.cli.conftest import WriteRun
 from tests.trimaran.test_model_folder import SMOLLM2
-from trimaran.cli.launch import has_checkpoint
+from trimaran.cli.launch import prepared
 from trimaran.cli.main import main
 from trimaran.cli.preflight import check_run
 from trimaran.config import load_config
 from trimaran.run_context import RunContext
+from trimaran.run_place import has_checkpoint
 
 Refused = Callable[..., str]
 
@@ -75,6 +76,19 @@ def test_a_run_that_has_a_checkpoint_of_its_own_needs_none_to_begin_with(
     state.write_text("{}")
     assert has_checkpoint(config, run)
     check_run(config, has_checkpoint=True)
+
+
+def test_the_newest_checkpoint_to_begin_with_is_chosen_once(
+    write_run: WriteRun, tmp_path: Path
+) -> None:
+    """The run that writes them may go on, while this one is started again before it has one of its own."""
+    config = load_config(write_run(trainer={"load": "first"}))
+    states = [tmp_path / f"first/checkpoints/step-000{step}/state.json" for step in (10, 20)]
+    for state in states:
+        state.parent.mkdir(parents=True)
+        state.write_text("{}")
+        config = prepared(config, "local", move_busy=False)
+        assert config.trainer.load == states[0].parent
 
 
 def test_a_misspelt_key_is_answered_with_the_nearest(write_run: WriteRun, refused: Refused) -> None:

@@ -82,6 +82,23 @@ def test_a_folder_becomes_a_file_a_split_once(
     ]
 
 
+def test_many_reasons_are_shown_in_part_and_stand_in_the_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "raw").mkdir()
+    for size in range(40):  # bytes of a file, which its reason names
+        (tmp_path / "raw" / f"{size}.png").write_bytes(b"x" * size)
+    rows = [{"problem": "?", "answer": "1", "images": [f"{size}.png"]} for size in range(40)]
+    source = write(tmp_path / "raw" / "train.jsonl", [*rows, {"problem": "1 + 1?", "answer": "2"}])
+    words = ["data", "prepare", "geo3k", "--from", str(source), "-o", str(tmp_path / "out")]
+    assert main(words) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-1] == "  28 dropped for 28 other reasons: train.card.json has them"
+    assert len(shown) == 14
+    card = json.loads((tmp_path / "out" / "train.card.json").read_text())
+    assert len(card["dropped"]) == 40
+
+
 def test_options_that_do_not_fit_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

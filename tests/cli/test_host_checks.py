@@ -193,6 +193,33 @@ def test_ranks_on_several_hosts_start_from_equal_weights(site: Site) -> None:
     site.start("rollout-0", "b", **several)  # its weights come from the trainer
 
 
+def checkpoint(run: Path, step: int, digest: str) -> None:
+    """As much of it as a start looks at."""
+    folder = run / "checkpoints" / f"step-{step:05d}"
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text(json.dumps({"step": step, "shards": [digest]}))
+
+
+def test_all_ranks_and_lives_begin_with_one_checkpoint_of_another_run(
+    site: Site, tmp_path: Path
+) -> None:
+    """Which may go on, and write a newer one between two looks; ranks without an export are in no weight root."""
+    first = tmp_path / "first"
+    begin = {"trainer": {"data_parallel": 2, "load": str(first)}}
+    checkpoint(first, 10, "a")
+    config = site.start("trainer-0", "a", **begin)
+    assert config.trainer.load == first / "checkpoints" / "step-00010"
+    assert site.start("trainer-1", "b", **begin).trainer == config.trainer
+    checkpoint(first, 20, "b")
+    line = r"trainer-1 on .*: trainer\.load: .*step-00020 is not what trainer-0 on .* had, by its state\.json"
+    with pytest.raises(InputError, match=line):
+        site.start("trainer-1", "b", **begin)
+    named = {"trainer": {"data_parallel": 2, "load": str(config.trainer.load)}}
+    site.start("trainer-1", "b", **named)
+    checkpoint(site.hosts["b"] / "run", 5, "c")  # its own: nobody reads another any more
+    site.start("trainer-1", "b", **begin)
+
+
 def test_places_that_take_no_files_are_named(site: Site, bucket: Endpoint) -> None:
     (site.data.parent / "file").write_text("")
     for key in ("payloads", "checkpoints"):

@@ -14,7 +14,7 @@ from tests.cli.conftest import WriteRun
 from tests.cli.test_progress import STEP
 from tests.clients.fake_manager import ThreadedManager, managing
 from trimaran.cli.main import main
-from trimaran.cli.samples_view import describe_rest
+from trimaran.cli.samples_view import describe_rest, describe_sample
 from trimaran.run_answers import RunSample, RunSamples
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, Run, RunState, run_to_tree
@@ -226,6 +226,24 @@ def test_thousands_of_steps_stand_in_a_line() -> None:
         "validations after steps (--step N): 0, 10, 20, 30, …, 4960, 4970, 4980, 4990 (500 of them);"
         " trained steps that are kept (--trained --step N): 1-5000"
     )
+
+
+def test_what_others_wrote_does_nothing_to_a_terminal(
+    manager: ThreadedManager, capsys: Capture
+) -> None:
+    sample = RunSample("p", "\x1b[2J名\u3000?", "a\tb\x9b31m", "", 1.0, {}, "")
+    assert "\n".join(describe_sample(sample, full=True)).splitlines()[1:3] == [
+        "  prompt:    \\x1b[2J名\u3000?",
+        "  answer:    a\tb\\x9b31m",
+    ]
+    manager.do(manager.runs.add, "run")
+    text = "\x1b]0;title\x07 it died"
+    manager.do(manager.runs.finish, "run", RunState.FAILED, error=text, remedy=text)
+    for command in (["list"], ["show", "run"], ["watch", "run"]):
+        main(command)
+        shown = capsys.readouterr().out
+        assert "\\x1b]0;title\\x07 it died" in shown
+        assert "\x1b" not in shown
 
 
 def test_another_manager_is_named(manager: ThreadedManager, capsys: Capture) -> None:

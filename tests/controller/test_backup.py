@@ -71,6 +71,8 @@ def back_up(folder: Path, copy: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "anchors    1 agree" in done.stdout
+    for store in (copy / "store.sqlite", copy.parent / "manager.sqlite"):  # they hold keys
+        assert store.stat().st_mode & 0o077 == 0, store
 
 
 async def conduct(folder: Path, pool: Pool, run: RunContext) -> None:

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from services.controller import datasets
-from services.controller.datasets import NUM_PREPARED, HeldOutPrompts, TrainingPrompts, take_turns
+from services.controller.datasets import (
+    NUM_PREPARED,
+    HeldOutPrompts,
+    TrainingPrompts,
+    open_prompts,
+    take_turns,
+)
 from tests.data.pictures import png, size_of
 from trimaran.cli.preflight import check_datasets
 from trimaran.config import RunConfig, parse_config
@@ -53,6 +59,28 @@ def test_a_disk_that_hangs_is_told_and_not_waited_for(
     try:
         with pytest.raises(DeadlineError, match=r"a\.jsonl: row \d has not been read for 0\.1 s"):
             asyncio.run(asyncio.wait_for(prompts.fetch(0), 60))
+    finally:
+        works.set()
+
+
+def test_a_disk_that_hangs_when_the_files_are_opened_is_told_and_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write(tmp_path / f"{name}.jsonl", 5) for name in ("a", "b")]
+    config = configured(tmp_path, train=paths[0], validation=paths[1])
+    works = threading.Event()
+
+    def hangs(self: Dataset) -> int:
+        works.wait(10)
+        return 5
+
+    monkeypatch.setattr(Dataset, "__len__", hangs)
+    monkeypatch.setattr(datasets, "READ_SECONDS", 0.1)
+    try:
+        with pytest.raises(
+            DeadlineError, match=r"a\.jsonl, .*b\.jsonl: could not be opened for 0\.1 s"
+        ):
+            asyncio.run(asyncio.wait_for(open_prompts(config), 5))
     finally:
         works.set()
 

@@ -198,15 +198,23 @@ def test_faults_at_any_time_break_neither_order_nor_lag(tmp_path: Path, max_lag:
     assert max(world.lags()) <= max_lag
 
 
-def test_a_batch_waits_until_its_weights_have_the_level_that_the_run_needs(tmp_path: Path) -> None:
+def test_a_batch_waits_until_its_weights_have_the_level_that_the_run_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing trains before; nothing is made again for it."""
     world = World(tmp_path, make_config(run={"steps": 3, "proof": "loaded", "max_lag": 1}))
     trained_at: list[bool] = []
     readings: dict[VersionId, asyncio.Task[None]] = {}
-    answer = world.weight_sync.get_routing
+    answer, may_rise = world.weight_sync.get_routing, ProofCheck._may_rise
+    is_waited_for = asyncio.Event()
+
+    def may_rise_and_tell(check: ProofCheck, *given: Any) -> bool:
+        is_waited_for.set()
+        return may_rise(check, *given)
 
     async def read_back(version: VersionId) -> None:
-        await asyncio.sleep(0.1)
+        await is_waited_for.wait()
+        is_waited_for.clear()
         for name in world.weight_sync.names:
             world.weight_sync.read_back(version, name)
 
@@ -217,7 +225,9 @@ def test_a_batch_waits_until_its_weights_have_the_level_that_the_run_needs(tmp_p
         return await answer()
 
     async def until_read_back() -> None:
+        is_waited_for.set()
         await asyncio.gather(*readings.values())  # weight sync replaces no version before
+        is_waited_for.clear()
 
     async def note() -> None:
         levels = {maker: proof.level for maker, proof in world.weight_sync.proofs.items()}
@@ -225,6 +235,7 @@ def test_a_batch_waits_until_its_weights_have_the_level_that_the_run_needs(tmp_p
 
     world.weight_sync.get_routing, world.weight_sync.pace = get_routing, until_read_back
     world.trainer.pace = note
+    monkeypatch.setattr(ProofCheck, "_may_rise", may_rise_and_tell)
     run(world)
     assert trained_at == [True] * 3
     assert all(len(attempts(world, number)) == 1 for number in range(3 * GROUPS))

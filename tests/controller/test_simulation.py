@@ -53,6 +53,22 @@ def test_a_quota_of_six_steps_never_stops_a_run_that_is_two_steps_ahead(
     simulate(plan)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("max_lag", "keep_checkpoints"), [(0, 3), (0, 6), (1, 3), (3, 4)])
+def test_the_payloads_of_checkpoints_that_are_kept_are_foreseen(
+    seed: int, max_lag: int, keep_checkpoints: int
+) -> None:
+    """A checkpoint makes no room as long as the oldest one is kept: those before it have to be saved in time. In
+    the smallest quota in which the run can go on."""
+    plan = Plan(
+        *(seed, 20, 2, max_lag),
+        keep_checkpoints=keep_checkpoints,
+        quota_steps=max_lag + 1 + keep_checkpoints,
+        times=(1.0,),
+    )
+    assert not simulate(plan).held
+
+
 @pytest.mark.parametrize("max_lag", [0, 1, 2])
 def test_a_group_that_is_larger_than_all_before_waits_for_a_checkpoint_and_no_longer(
     max_lag: int,

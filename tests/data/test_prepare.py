@@ -309,6 +309,24 @@ def test_what_would_have_no_effect_is_dropped_with_its_reason(tmp_path: Path) ->
     assert make_row(SourceRow("a:1", values, tmp_path), plan("geo3k"), None).columns
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"question": "\ud800", "answer": "#### 1"},
+        {"question": "a", "answer": "#### \ud800"},
+        {"question": "a", "answer": "#### 1", "level": "\ud800"},
+    ],
+)
+def test_what_no_file_can_hold_is_dropped_with_its_reason(
+    tmp_path: Path, values: dict[str, str]
+) -> None:
+    card = prepared(tmp_path, [values, gsm8k(1)], plan("gsm8k", keep=("level",)))
+    assert (card["rows"]["written"], [one["reason"] for one in card["dropped"]]) == (
+        1,
+        ["half of a surrogate pair, which is no text"],
+    )
+
+
 def test_a_source_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"train: no row of 2 is left \(2 no prompt\); --map"):
         prepared(tmp_path, [{"q": "a", "output": "1"}] * 2, plan("alpaca"))

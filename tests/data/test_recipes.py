@@ -148,6 +148,13 @@ def test_each_recipe_reads_what_its_dataset_has(
         ("chat", turn(["a"]), "a part other than a text"),
         ("chat", turn("a", tool_calls=[{"function": {}}]), "a turn that calls a tool"),
         ("math", {"problem": [{"role": "user"}], "answer": "1"}, "a prompt that is no text"),
+        ("math", {"problem": b"1 + 1?", "answer": "2"}, "a prompt that is no text"),
+        ("math", {"problem": "1 + 1?", "answer": b"2"}, "an answer that is no text"),
+        ("sharegpt", {"conversations": 5}, "turns that are no list"),
+        ("chat", {"messages": {"role": "user", "content": "a"}, "answer": "1"}, "no list"),
+        ("alpaca", {"instruction": "a", "history": [["q"]], "output": "b"}, "no question"),
+        ("alpaca", {"instruction": "a", "history": ["q"], "output": "b"}, "no question"),
+        ("alpaca", {"instruction": "a", "history": "q", "output": "b"}, "turns that are no list"),
     ],
 )
 def test_rows_that_make_no_prompt_are_dropped_with_a_reason(
@@ -155,6 +162,12 @@ def test_rows_that_make_no_prompt_are_dropped_with_a_reason(
 ) -> None:
     with pytest.raises(DroppedError, match=reason):
         read_row(row, RECIPES[name])
+
+
+def test_a_history_that_is_missing_is_none() -> None:
+    for missing in (None, [], float("nan")):
+        row = {"instruction": "a", "history": missing, "output": "b"}
+        assert read_row(row, RECIPES["alpaca"]).messages == (("user", "a"),)
 
 
 def test_columns_are_named_by_hand() -> None:

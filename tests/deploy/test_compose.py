@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -191,6 +192,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (FOLDER / "prepare.sh").read_text(),
     )
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    # Killed between a token and its line for the manager: the next one makes both.
+    killer = tmp_path_factory.mktemp("killer")
+    (killer / "grep").write_text("#!/bin/sh\nkill -KILL $PPID\n")
+    (killer / "grep").chmod(0o755)
+    killed = subprocess.run(["sh", "-c", script], env=os.environ | {"PATH": f"{killer}:{path}"})
+    assert killed.returncode == -signal.SIGKILL
     for _ in range(2):  # again, after one was lost
         (folder / "scrape/token").unlink(missing_ok=True)
         subprocess.run(["sh", "-c", script], env=os.environ | {"PATH": path}, check=True)

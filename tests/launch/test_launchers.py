@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
+from trimaran.errors import UnavailableError
 from trimaran.launch.launchers import MARK, LocalLauncher, Presence, _marked
 from trimaran.run_context import RunContext
 
@@ -102,3 +106,24 @@ def test_one_that_hangs_as_it_is_executed_holds_nobody_up_for_long(tmp_path: Pat
     process(tmp_path, 6, state="D")
     fill(process(tmp_path, 7), "/runs/a")
     assert list(_marked(tmp_path, patience=0.05)) == [(7, "/runs/a", True)]
+
+
+def test_who_cannot_look_does_not_say_that_anybody_is_gone(tmp_path: Path) -> None:
+    """As where a process may open no more files: for a launcher that an earlier manager has started,
+    /proc is all there is."""
+    fill(process(tmp_path, 7), "/runs/a")
+    (tmp_path / "7" / "cmdline").unlink()
+    (tmp_path / "7" / "cmdline").symlink_to("cmdline")  # it cannot be opened, and is there
+    with pytest.raises(OSError, match="symbolic links"):
+        list(_marked(tmp_path))
+
+    async def find_without_files() -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            await LocalLauncher({}).find([])
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    with pytest.raises(UnavailableError, match="launchers cannot be seen .*Too many open files"):
+        asyncio.run(find_without_files())

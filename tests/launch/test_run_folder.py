@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from trimaran.config import Endpoints, RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.launch.run_folder import locked, make_run_folder, open_run_folder, write_config
 from trimaran.parallel import Layout
+from trimaran.run_context import RunContext
+from trimaran.trust import make_token
 
 
 def configure(folder: Path) -> RunConfig:
@@ -68,3 +71,24 @@ def test_one_launcher_at_a_time(tmp_path: Path) -> None:
         pass
     with locked(tmp_path):
         pass
+
+
+def test_what_a_resume_needs_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut an empty file would stand under its name: a run that no resume brings back."""
+    synced: dict[int, int] = {}
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        fsync(descriptor)
+        found = os.fstat(descriptor)
+        synced[found.st_ino] = found.st_size
+
+    monkeypatch.setattr(os, "fsync", noted)
+    make_token(tmp_path)
+    RunContext.in_folder(tmp_path).write()
+    write_config(tmp_path, configure(tmp_path))
+    for name in ("token", "context.json", "config.yaml"):
+        written = (tmp_path / name).stat()
+        assert synced[written.st_ino] == written.st_size > 0, name

@@ -12,9 +12,10 @@ import httpx
 import pytest
 import uvicorn
 
-from services.manager.http import make_app
+from services.manager.http import LOOPBACK, make_app
 from services.manager.http_events import with_pauses
 from services.manager.http_problems import problem_of
+from services.manager.http_safety import Safety
 from services.manager.log_files import LogLines
 from tests.clients.fake_runs import FakeRuns
 from trimaran.errors import (
@@ -188,6 +189,50 @@ def test_no_web_page_steers_a_manager() -> None:
             assert problem(answer)[:2] == (403, "PERMISSION_DENIED")
         own = {"Origin": "http://127.0.0.1:7980"}
         assert (await client.post("/v1/runs/run/pause", headers=own)).status_code == 200
+
+    ask(body)
+
+
+@pytest.mark.parametrize("header", ["Host: [", "Host: a]b:7980", "Origin: http://["])
+def test_what_can_be_no_host_is_refused(header: str) -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        name, _, odd = header.partition(": ")
+        answer = await client.get("/v1/runs/run", headers={name: odd})
+        assert problem(answer)[:2] == (403, "PERMISSION_DENIED")
+
+    for hosts in (LOOPBACK, frozenset[str]()):
+        ask(body, hosts=hosts)
+
+
+def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
+    """Nobody knows yet who sends it."""
+    parts: list[dict[str, Any]] = [{"type": "http.request", "body": b"{", "more_body": True}]
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return parts.pop() if parts else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def app(*_: Any) -> None:
+        raise AssertionError("half a body was handed on")
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/runs", "headers": []}
+    safety = Safety(app, frozenset(), body_seconds=0.01)
+    asyncio.run(asyncio.wait_for(safety(scope, receive, send), 60))
+    assert sent[0]["status"] == 408 and b"within 0.01 s; send it again" in sent[1]["body"]
+
+
+def test_the_place_of_a_run_whose_name_is_not_latin() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        async def create(*_: Any) -> Any:
+            return runs.add("名-1")
+
+        runs.create = create  # type: ignore[method-assign]
+        answer = await client.post("/v1/runs", json={"config": "run: {name: 名}"})
+        assert answer.status_code == 201
+        assert (await client.get(answer.headers["location"])).json()["run_id"] == "名-1"
 
     ask(body)
 

@@ -89,6 +89,11 @@ def test_starts_a_launcher_when_its_time_has_come() -> None:
     assert after.action is Action.START and (after.run.starts, after.run.start_at) == (2, 0.0)
 
 
+def test_a_clock_that_is_set_back_holds_up_no_start() -> None:
+    early = run(RunState.STARTING, start_at=NOW + 3600, launched_at=0.0)
+    assert look(early, seen(Presence.GONE)).action is Action.START
+
+
 def test_a_launcher_that_is_there_after_all_is_not_started_again_when_it_ends() -> None:
     """It was taken for dead. What was planned for that case falls away as soon as it is seen."""
     planned = look(run(RunState.STARTING), seen(Presence.GONE)).run

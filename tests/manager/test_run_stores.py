@@ -105,3 +105,15 @@ async def test_idle_stores_are_closed_and_those_in_use_are_not(tmp_path: Path) -
         async with asyncio.timeout(0.5):
             await stores.close()
     assert used in closed
+
+
+@asynchronous
+async def test_a_store_in_which_nothing_is_shows_no_password() -> None:
+    async def find(url: str) -> Store | None:
+        return None
+
+    url = "redis://:secret@127.0.0.1:6379/0?prefix=run/demo"
+    with pytest.raises(NotFoundError, match="^redis://127.0.0.1:6379/0 ") as raised:
+        async with RunStores(find=find).of(url):
+            pass
+    assert "secret" not in str(raised.value)

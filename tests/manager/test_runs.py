@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
 import shutil
 import sqlite3
+import threading
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -43,6 +45,7 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.launch.launchers import Presence
+from trimaran.run_answers import LedgerAnswer
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.store import open_store
@@ -133,6 +136,7 @@ async def test_a_run_gets_the_plugin_tokens_that_it_names_and_no_others(
         other = await create(served, tmp_path, "2")
         await until(lambda: len(launcher.secrets) == 2)
         assert launcher.secrets == {named: {"TRIMARAN_A_TOKEN": "secret A"}, other: {}}
+    monkeypatch.setenv("NOTIFY_SOCKET", "secret /run/systemd/notify")
     settings = ManagerSettings.model_validate({"allow": allow})
     assert not [v for v in launcher_environment(settings).values() if v.startswith("secret ")]
 
@@ -260,7 +264,10 @@ async def test_an_unanswered_write_is_looked_up(tmp_path: Path) -> None:
         run_id = await create(served, tmp_path)
         assert [run.run_id for run in served.manager.records.all()] == [run_id]
 
-        async def refused(*arguments: Any) -> None:
+        async def refused(changed: Mapping[str, Any], *fence: Any) -> None:
+            if not changed.keys() - {f"managed/{run_id}"}:
+                await put_fenced(changed, *fence)  # of the loop, and not of the one that is made
+                return
             store.put_fenced = put_fenced
             raise UnavailableError("it was not written")
 
@@ -424,6 +431,40 @@ async def test_a_launcher_that_cannot_be_started_is_the_reason_of_the_failure(
         run_id = await create(served, tmp_path)
         await until(lambda: state_of(served, run_id) is RunState.FAILED)
         assert "too many processes" in (await served.runs.get(ANN, run_id)).error
+
+
+@asynchronous
+async def test_a_disk_without_room_for_a_launchers_files_is_the_reason_of_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "config.partial")
+
+    monkeypatch.setattr("services.manager.manager.write_run_files", is_full)
+    async with managing(tmp_path / "runs") as served:
+        run_id = await create(served, tmp_path)
+        await until(lambda: state_of(served, run_id) is RunState.FAILED)
+        error = (await served.runs.get(ANN, run_id)).error
+        assert "No space left on device: 'config.partial'" in error
+
+
+@asynchronous
+async def test_a_run_whose_folder_became_unusable_fails_once_its_processes_are_gone(
+    tmp_path: Path,
+) -> None:
+    """Until then its devices are not free. A new manager looks at the folder again."""
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        await processes.report(RunState.RUNNING)
+        await until(lambda: state_of(served, run_id) is RunState.RUNNING)
+    (tmp_path / "runs" / run_id / "context.json").write_text("{")
+    async with managing(tmp_path / "runs", launcher) as served:
+        await until(lambda: state_of(served, run_id) is RunState.FAILED)
+        assert launcher.events == [f"start {run_id}", f"kill {run_id}"]
+        assert "context.json: cannot be read" in (await served.runs.get(ANN, run_id)).error
+        await processes.store.close()
 
 
 @asynchronous
@@ -735,6 +776,75 @@ async def test_a_run_that_is_resumed_counts_among_its_owners(tmp_path: Path) -> 
 
 
 @asynchronous
+async def test_a_run_that_is_deleted_while_the_plan_is_carried_out_does_not_end_the_manager(
+    tmp_path: Path,
+) -> None:
+    settings = ManagerSettings.model_validate(
+        {"folder": tmp_path / "runs", "address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
+        | {"pools": {"gpu": {"device": "cuda", "devices": list(range(8))}}}
+    )
+    async with serving(settings, FakeLauncher(), FAST) as served:
+        records = served.manager.records
+        creating = [asyncio.create_task(create(served, tmp_path, request)) for request in "12"]
+        await until(lambda: len(records.all()) == 2)
+        store: Any = records.store
+        put_fenced = store.put_fenced
+        deleting: list[asyncio.Task[None]] = []
+
+        async def meanwhile(changed: Mapping[str, Any], *fence: Any) -> None:
+            await put_fenced(changed, *fence)
+            if "starting" in (tree.get("state") for tree in changed.values()) and not deleting:
+                [other] = [run for run in records.all() if f"managed/{run.run_id}" not in changed]
+                await served.runs.cancel(ANN, other.run_id)
+                deleting.append(asyncio.create_task(served.runs.delete(ANN, other.run_id)))
+                await until(lambda: any(run.is_deleted for run in records.all()))
+
+        store.put_fenced = meanwhile
+        await served.manager.tick()
+        [first] = [run for run in records.all() if not run.is_deleted]
+        assert first.state is RunState.STARTING and deleting
+        while any(run.is_deleted for run in records.all()):
+            await served.manager.tick()
+        await asyncio.gather(*creating, *deleting)
+        assert [run.run_id for run in records.all()] == [first.run_id]
+
+
+@asynchronous
+async def test_runs_that_are_resumed_at_once_stay_within_the_limit(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs", limits={"runs": 2}) as served:
+        all_devices = specification(tmp_path, rollout={"tensor_parallel": 7})
+        other = await served.runs.create(BOB, "other", all_devices)
+        await until(lambda: state_of(served, other.run_id) is RunState.STARTING)
+        ended: list[str] = []
+        for number in range(4):
+            ended.append(await create(served, tmp_path, str(number)))
+            cancelled = await served.runs.cancel(ANN, ended[-1])
+            assert cancelled.state is RunState.CANCELLED
+        again = [served.runs.resume(ANN, run_id) for run_id in ended]
+        answers = await asyncio.gather(*again, return_exceptions=True)
+        assert [isinstance(answer, LimitError) for answer in answers].count(True) == 2, answers
+
+
+@asynchronous
+async def test_a_disk_that_hangs_under_a_model_holds_up_no_other_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, answers = threading.Event(), threading.Event()
+
+    def hangs(*_: object) -> None:
+        reads.set()
+        assert answers.wait(DEADLINE), "nobody else was answered meanwhile"
+
+    monkeypatch.setattr("services.manager.runs.check_memory", hangs)
+    async with managing(tmp_path / "runs") as served:
+        creating = asyncio.create_task(create(served, tmp_path))
+        await until(reads.is_set)
+        assert await served.runs.list(BOB) == ([], "")
+        answers.set()
+        assert await creating
+
+
+@asynchronous
 async def test_a_run_that_has_ended_is_resumed_within_the_limits_of_now_and_a_paused_one_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -791,6 +901,35 @@ async def test_followed_logs_and_verified_ledgers_count_as_watching(tmp_path: Pa
         assert (await anext(served.runs.logs(ANN, run_id, "launcher"))).lines == ["one"]
         await followed.aclose()
         assert (await served.runs.ledger_verify(ANN, run_id)).sound
+
+
+@asynchronous
+async def test_a_client_has_one_ledger_verified_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    may_end = asyncio.Event()
+
+    async def verify(store: object, run: Managed) -> LedgerAnswer:
+        begun.append(run.owner)
+        await may_end.wait()
+        return LedgerAnswer((), {})
+
+    monkeypatch.setattr("services.manager.runs.verify", verify)
+    async with managing(tmp_path / "runs") as served:
+        run_id = await create(served, tmp_path)
+        operator = ClientIdentity("olga", "olga", Role.OPERATOR)
+        asked = [
+            asyncio.create_task(served.runs.ledger_verify(client, run_id))
+            for client in (ANN, ANN, operator)
+        ]
+        await until(lambda: len(begun) == 2)  # of ann one, and the operator's
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+            assert len(begun) == 2
+        may_end.set()
+        await asyncio.gather(*asked)
+        assert len(begun) == 3
 
 
 @asynchronous

@@ -248,6 +248,16 @@ MUTATIONS = (
         ),
     ),
     Mutation(
+        "so does the version that becomes live while the fault is recorded",
+        LEDGER,
+        "        while newest != self._newest(proof):\n",
+        "        while False:\n",
+        (
+            "tests/weight_sync/test_proof_races.py"
+            "::test_a_version_that_becomes_live_while_a_fault_is_recorded_has_it_too",
+        ),
+    ),
+    Mutation(
         "what had trained when a fault was found is named in the ledger",
         "services/controller/loop.py",
         "            await self.name_tainted()\n",

@@ -18,8 +18,10 @@ from services.weight_sync.data.memory import MemoryReader
 from services.weight_sync.data.receiver import WeightReceiver
 from services.weight_sync.data.shadow import open_shadow
 from tests.weight_sync.ends import (
+    by_relay,
     from_memory,
     group_of,
+    holds,
     in_group,
     limits_of,
     make_snapshot,
@@ -27,9 +29,10 @@ from tests.weight_sync.ends import (
     snapshot_of,
     stage,
     started,
+    take_from_memory,
 )
 from trimaran.errors import OutOfOrderError, TransferError, UnavailableError
-from trimaran.types import PolicyVersion, Staged, Transport, VersionId
+from trimaran.types import PolicyVersion, RelaySource, Staged, Transport, VersionId
 
 
 class Follower:
@@ -189,6 +192,30 @@ def test_a_delta_travels_on_as_one_and_whole_to_a_host_that_lacks_its_base(
         for one in followers:
             assert one.receiver.staged
             assert torch.equal(one.receiver.staged.shadow.buffer, second.buffer)
+
+
+def test_a_delta_that_a_neighbour_has_applied_travels_on_whole() -> None:
+    """The first host reads the version in the memory of another replica, and so has no pieces to give."""
+    values = make_values()
+    first = snapshot_of(values)
+    with hosts() as (sender, receiver, followers), started(receivers=1) as (_, [owner]):
+        sender.hold(first)
+        take_from_memory(owner, first)
+        for one in (receiver._own, *(follower.receiver for follower in followers)):
+            take_from_memory(one, first)
+        sender.hold(None)
+        values["proj"][1, 3] += 1.0
+        second = snapshot_of(values, reuse=first, keep_delta=True)
+        sender.hold(second)
+        assert second.delta
+        delta = second.delta.describe(second.layout.ranges)
+        stage(owner, second, by_relay(second, sender.peer, delta=delta), step=2)
+        assert owner.staged
+        path = owner.staged.shadow.path
+        source = RelaySource(second.layout.ranges, (owner.peer,), delta, path)
+        assert stage(receiver, second, source, step=2, attempt="b").path == ""
+        for follower in followers:
+            assert holds(follower.receiver, second)
 
 
 def test_without_a_delta_a_refusal_is_not_asked_twice() -> None:

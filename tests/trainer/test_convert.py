@@ -121,6 +121,25 @@ def test_a_damaged_shard_is_named_and_nothing_is_left(
     assert not list(tmp_path.glob("back*"))
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_conversion_to_another_layout_that_fails_leaves_nothing_either(
+    model_folders: dict[str, Path], tmp_path: Path, is_there: bool
+) -> None:
+    """A disk that it has filled would stay full."""
+    source, target = model_folders["llama"], tmp_path / "other"
+    folder = huggingface_to_checkpoint(source, tmp_path / "made", Layout(pipeline=2), "float32")
+    path = folder / "shard-1.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    if is_there:
+        target.mkdir()
+    with pytest.raises(InputError, match=r"shard-1\.safetensors: is damaged"):
+        state = checkpoint.read_any(folder)
+        checkpoint_to_checkpoint(folder, state, target, Layout(tensor=2, pipeline=2))
+    assert not list(tmp_path.glob("other/*/*"))
+
+
 def test_a_checkpoint_that_was_copied_out_of_a_bucket_is_read(
     model_folders: dict[str, Path], tmp_path: Path
 ) -> None:

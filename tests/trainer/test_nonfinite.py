@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from services.trainer.batch import PackedBatch
 from services.trainer.finite import describe
 from services.trainer.learner import StepResult, train_step
 from services.trainer.outputs import TokenOutputs
-from tests.trainer.batches import random_batch
+from tests.trainer.batches import completion, random_batch, scored_group
 from tests.trainer.broken import bad_batch, change, exploding_batch, with_logprob, with_rewards
 from tests.trainer.models import make_model
 from tests.trainer.plain_policy import PlainPolicy
@@ -156,6 +157,32 @@ def test_a_rank_whose_own_numbers_are_finite_leaves_the_update_out_with_the_othe
     policy = WithABadNeighbour(make_model("llama"))
     result = check_left_out(policy, random_batch(1), make_config(trainer=FAST))
     assert result.nonfinite == "group 3: its loss or gradient is not finite"
+
+
+@pytest.mark.parametrize(("expert_parallel", "turns"), [(1, 1), (2, 2), (4, 4)])
+def test_ranks_look_for_the_group_at_the_same_time_but_for_those_that_share_experts(
+    make_config: MakeConfig, expert_parallel: int, turns: int
+) -> None:
+    """One after the other, 64 ranks would take 64 times as long as a step, which has a deadline."""
+    num_passes: list[int] = []
+
+    class Looking(PlainPolicy):
+        def forward_backward(self, micro_batches: Any, loss: Any, entropy: bool = False) -> None:
+            num_passes.append(len(micro_batches))
+            super().forward_backward(micro_batches, loss, entropy)
+
+        def any_rank(self, flags: torch.Tensor) -> torch.Tensor:
+            return torch.ones_like(flags) if len(flags) == 1 else flags
+
+    answers = [completion([5, 6, 7]), completion([8, 9, 10])]
+    groups = (scored_group([3, 4], answers, [0.0, 1.0], number) for number in range(8))
+    layout = {"data_parallel": 4, "expert_parallel": expert_parallel}
+    policy = Looking(make_model("llama"), data_rank=1)
+    config = make_config(run={"groups_per_step": 8}, trainer=FAST | layout)
+    check_left_out(policy, TrainingBatch(1, tuple(groups)), config)
+    # Two pieces of each rank.
+    assert len(num_passes) == 1 + turns * 2
+    assert num_passes.count(1) == 1 + 2
 
 
 def test_groups_that_are_not_finite_only_together_are_named_together(

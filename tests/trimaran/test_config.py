@@ -38,6 +38,22 @@ def test_paths_are_taken_from_the_folder_of_the_file_and_overrides_win(tmp_path)
     assert (config.trainer.learning_rate, config.run.steps) == (1e-5, 3)
 
 
+def test_a_section_given_as_a_value_takes_the_place_of_the_whole_section(tmp_path):
+    """As README.md says: what was in a loss or in the rules does not stay beside what is given."""
+    path = written(
+        tmp_path,
+        "model: {path: m}\ndata: {train: t}\nreward: {rules: {exact: 1}}\n"
+        "algorithm: {loss: {type: ppo_clip, dual_clip: 3.0}}\n"
+        "metrics: {project: mine, also: [verl]}\n",
+    )
+    words = ["algorithm.loss={type: gspo}", "reward.rules={gsm8k: 1}", "metrics={also: []}"]
+    config = load_config(path, words)
+    assert config.algorithm.loss.type == "gspo"
+    assert list(config.reward.rules) == ["gsm8k"]
+    assert config.metrics == load_config(path, ["metrics={}"]).metrics
+    assert load_config(path, ["metrics.also=[]"]).metrics.project == "mine"
+
+
 def test_a_path_beside_the_folder_of_the_file_is_named_by_its_place(tmp_path):
     """A manager takes no path with `..` in it."""
     (tmp_path / "examples").mkdir()

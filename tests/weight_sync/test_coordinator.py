@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from services.weight_sync.control.coordinator import Coordinator
+from services.weight_sync.control.ledger import VersionLedger
 from services.weight_sync.control.pauses import Pauses
 from tests.trimaran.store.test_sqlite import hang
 from tests.weight_sync.fakes import (
@@ -634,6 +635,29 @@ def test_a_silent_replica_leaves_routing_and_is_tried_again(world, tmp_path):
 
     asyncio.run(scenario())
     assert world.events[0] == "a reads back 0..4"
+
+
+@pytest.mark.parametrize("error", [UnavailableError("no answer"), InputError("refuses us")])
+def test_the_watch_over_replicas_outlives_a_store_that_fails(world, tmp_path, monkeypatch, error):
+    """A Redis that refuses us after a fail-over is set right by an operator, who starts nobody again."""
+    saved = VersionLedger.save_members
+
+    async def scenario():
+        failed = asyncio.Event()
+
+        async def fail(ledger):
+            failed.set()
+            raise error
+
+        async with running(world, tmp_path, heartbeats(0.3)) as coordinator:
+            await join(coordinator, world, "a")
+            await publish(coordinator, world)
+            monkeypatch.setattr(VersionLedger, "save_members", fail)
+            await until(failed.is_set)
+            monkeypatch.setattr(VersionLedger, "save_members", saved)
+            await until(lambda: names(coordinator) == ["a"])
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.e2e

@@ -74,6 +74,25 @@ def test_a_piece_turns_old_bits_into_new_ones(case):
     assert len(piece) <= 1 + new.nbytes
 
 
+def test_no_flipped_bit_of_a_piece_hides_a_change():
+    """A neighbour takes positions from pieces that it cannot compare with a digest; values lie in the shadow."""
+    block, old = block_of("BF16", 400), np.zeros(400, np.uint16)
+    new = old.copy()
+    new[[2, 3, 250, 399]] = [1, 0xFFFF, 64, 1]
+    piece = encode_piece(old, new)
+    num_refused = 0
+    for bit in range(8 * len(piece)):
+        flipped = bytearray(piece)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            positions = decode_piece(block, bytes(flipped), new).positions
+        except TransferError:
+            num_refused += 1
+        else:
+            assert {2, 3, 250, 399} <= set(np.arange(400)[positions].tolist())
+    assert num_refused > 7 * len(piece)
+
+
 def test_a_piece_of_hand_made_changes():
     old = np.zeros(400, np.uint16)
     new = old.copy()

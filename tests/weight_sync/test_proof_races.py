@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from services.weight_sync.control.ledger import VersionLedger
 from services.weight_sync.control.pool import ReplicaPool
 from tests.weight_sync.fakes import (
@@ -14,6 +16,7 @@ from tests.weight_sync.fakes import (
 )
 from tests.weight_sync.test_coordinator import join, names, publish, publish_all, running, until
 from tests.weight_sync.test_proving import proof, sampling
+from trimaran.errors import UnavailableError
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import VersionId
 
@@ -94,6 +97,49 @@ def test_a_fault_taints_every_version_since_the_block_was_last_right(tmp_path):
         assert order == [6, 5, 4, 3, 2]
         assert (await tainted(tmp_path / "two", (2,)))[1] == [6, 5]
         assert (await tainted(tmp_path / "zero", (0,)))[1] == [6]
+
+    asyncio.run(scenario())
+
+
+class FailingStore(SqliteStore):
+    """Takes so many records yet."""
+
+    num_left = 1000
+
+    async def put(self, key, value, expected=None) -> int:
+        self._take()
+        return await super().put(key, value, expected)
+
+    async def extend(self, stream, values, after=None) -> int:
+        self._take()
+        return await super().extend(stream, values, after)
+
+    def _take(self) -> None:
+        self.num_left -= 1
+        if self.num_left < 0:
+            raise UnavailableError("the store is away")
+
+
+@pytest.mark.parametrize("num_taken", range(4))
+def test_a_fault_that_was_recorded_by_half_is_listed_in_full_when_it_is_found_again(
+    tmp_path, num_taken
+):
+    async def scenario():
+        store = FailingStore(tmp_path / "store.sqlite")
+        ledger = await VersionLedger.open(store, RUN)
+        for step in (1, 2, 3):
+            await ledger.prepare(manifest_of(step))
+            await ledger.commit(CALLER, version_of(step), manifest_of(step), [proof("a", step, 0)])
+        store.num_left = num_taken
+        with pytest.raises(UnavailableError):
+            await ledger.save_fault(proof("a", 3, 0, "wrong"), (), (2,))
+        store.num_left = 1000
+        ledger = await VersionLedger.open(store, RUN)
+        await ledger.save_fault(proof("a", 3, 0, "wrong"), (), (2,))
+        assert {one.version.step for one in await ledger.list_faults()} == {1, 2, 3}
+        found = await ledger.list_proofs([VersionId(0, step) for step in (1, 2, 3)])
+        assert all(one.fault for one in found)
+        await store.close()
 
     asyncio.run(scenario())
 
@@ -247,6 +293,43 @@ def test_a_wrong_block_that_the_next_version_left_in_place_is_mended(tmp_path, m
             assert (world.replicas["b"].maker, world.replicas["b"].wrong) == ("b~1", set())
             faulty = {(p.version.step, p.replica) for p in await coordinator.list_faults(0)}
             assert {(3, "b"), (4, "b")} <= faulty
+
+    asyncio.run(scenario())
+
+
+def test_a_version_that_becomes_live_while_a_fault_is_recorded_has_it_too(tmp_path, monkeypatch):
+    """An operator's read-back holds no commit off, and its record takes its time."""
+    world = World()
+    found = VersionLedger._find_tainted
+
+    async def scenario():
+        begun, go = asyncio.Event(), asyncio.Event()
+
+        async def find_late(ledger, *fault):
+            tainted = await found(ledger, *fault)
+            begun.set()
+            await go.wait()
+            return tainted
+
+        async with running(world, tmp_path, sampling(0.2)) as coordinator:
+            await join(coordinator, world, "a", "b", in_place=True)
+            for step in (1, 2, 3):
+                await publish_all(coordinator, world, step)
+            monkeypatch.setattr(VersionLedger, "_find_tainted", find_late)
+            world.replicas["b"].wrong = {2}
+            verifying = asyncio.create_task(coordinator.verify(["b"]))
+            await begun.wait()
+            await publish(coordinator, world, 4)
+            assert (world.replicas["b"].maker, world.replicas["b"].wrong) == ("b", {2})
+            go.set()
+            await verifying
+            faults = await coordinator.list_faults(0)
+            assert [(p.version.step, p.replica) for p in faults].count((3, "b")) == 1
+            assert (4, "b") in {(p.version.step, p.replica) for p in faults}
+            proofs = await coordinator.list_proofs([VersionId(0, 4)])
+            assert "found at 0.3" in next(p.fault for p in proofs if p.replica == "b")
+            await until(lambda: names(coordinator) == ["a", "b"])
+            assert world.replicas["b"].maker == "b~1"
 
     asyncio.run(scenario())
 

@@ -347,15 +347,25 @@ def test_a_replica_joins_although_versions_follow_each_other_faster_than_it_is_r
 ):
     world = World()
     by_block(monkeypatch)
-
-    async def slowly(name, version):
-        await asyncio.sleep(0.1 if name == "b" else 0)
+    let_join = ReadBackProver.let_join
 
     async def scenario():
+        is_waited_for = asyncio.Event()
+
+        async def let_join_and_tell(prover, members):
+            is_waited_for.set()
+            await let_join(prover, members)
+            is_waited_for.clear()
+
+        async def as_slow_as_may_be(name, version):
+            if name == "b" and "b" not in names(coordinator):
+                await is_waited_for.wait()
+
+        monkeypatch.setattr(ReadBackProver, "let_join", let_join_and_tell)
         async with running(world, tmp_path) as coordinator:
             await join(coordinator, world, "a")
             await publish(coordinator, world, 1)
-            world.hooks["read back"] = slowly
+            world.hooks["read back"] = as_slow_as_may_be
             await join(coordinator, world, "b")
             for step in range(2, 12):
                 await publish(coordinator, world, step)

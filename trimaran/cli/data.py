@@ -25,7 +25,7 @@ from trimaran.data.prompts import (
     open_datasets,
 )
 from trimaran.data.recipes import RECIPES, mapped
-from trimaran.data.sources import Source, find_sources
+from trimaran.data.sources import CARD, Source, find_sources
 from trimaran.data.templates import TEMPLATES
 from trimaran.errors import InputError
 from trimaran.images.prepare import image_multiple, num_tokens, open_image
@@ -34,6 +34,8 @@ from trimaran.types import Message, Prompt
 
 NO_MODEL = "none"
 """Of a dataset that is looked at without one."""
+SHOWN_REASONS = 12
+"""Why rows were dropped; images alone may have as many reasons as there are sizes."""
 
 
 def data(options: argparse.Namespace) -> int:
@@ -127,8 +129,12 @@ def _describe(path: Path, card: CardTree) -> Iterator[str]:
     rows = card["rows"]
     held_out = f", {rows['held_out']} in {held_out_path(path).name}" if rows["held_out"] else ""
     yield f"{path}: {rows['written']} rows of {rows['read']}{held_out}{lengths}"
-    for dropped in card["dropped"]:
+    shown, more = card["dropped"][:SHOWN_REASONS], card["dropped"][SHOWN_REASONS:]
+    for dropped in shown:
         yield f"  {dropped['rows']} dropped: {dropped['reason']} (first: {dropped['first'][0]})"
+    if more:
+        number = sum(dropped["rows"] for dropped in more)
+        yield f"  {number} dropped for {len(more)} other reasons: {path.stem}{CARD} has them"
     for name in card.get("absent", ()):
         yield f"  --keep {name}: no row has it"
 

@@ -12,9 +12,15 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from trimaran.agreement import agree_on_data, agree_on_model, agree_on_weights
+from services.trainer.checkpoint_folder import STATE
+from trimaran.agreement import (
+    agree_on_checkpoint,
+    agree_on_data,
+    agree_on_model,
+    agree_on_weights,
+)
 from trimaran.cli.plan import thawed_patterns
-from trimaran.cli.preflight import check_datasets, check_model, show_errors
+from trimaran.cli.preflight import check_datasets, check_model, show_errors, with_checkpoint
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.environment import NUMBERED, process_name
@@ -27,7 +33,7 @@ from trimaran.model_fetch import find_model
 from trimaran.model_folder import read_model_folder
 from trimaran.places import is_bucket, open_place
 from trimaran.run_context import RunContext
-from trimaran.run_place import KEY, claim_place, place_url, run_place
+from trimaran.run_place import KEY, claim_place, has_checkpoint, place_url, run_place
 from trimaran.store import open_store
 
 
@@ -43,8 +49,11 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
             config = _with_model(config)
         if kind == "controller":
             _check_data(config, run)
+        begins = kind == "trainer" and not has_checkpoint(config, run)
+        if begins:
+            config = with_checkpoint(config)
         if kind in ("controller", *NUMBERED):
-            await _agree(kind, who, config, run)
+            await _agree(kind, who, config, run, begins)
         if kind == "trainer" and (file := config.trainer.checkpoint_file(index)) is not None:
             _check_room(config, run, index, file)
         if kind == "controller":
@@ -78,14 +87,17 @@ def _check_data(config: RunConfig, run: RunContext) -> None:
         check_datasets(config)
 
 
-async def _agree(kind: str, who: str, config: RunConfig, run: RunContext) -> None:
-    """With the run's other processes and lives, by its store, on what each has found."""
+async def _agree(kind: str, who: str, config: RunConfig, run: RunContext, begins: bool) -> None:
+    """With the run's other processes and lives, by its store, on what each has found. `begins`: a rank, without a
+    checkpoint of the run's own."""
     store = await open_store(run.store_url)
     try:
         if kind in NUMBERED:
             await agree_on_model(store, run.run_id, who, config.model.path)
         if kind == "trainer" and config.network.subnet is not None:  # it may be on several hosts
             await agree_on_weights(store, run.run_id, who, config.model.path)
+        if begins and (load := config.trainer.load):
+            await agree_on_checkpoint(store, run.run_id, who, load / STATE)
         if kind == "controller":
             await agree_on_data(store, run.run_id, config.data.files)
         if kind not in ("rollout", "follower") and (place := run_place(config, run.run_id)):

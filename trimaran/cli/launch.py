@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable, Mapping
 
 from trimaran import scope
-from trimaran.cli.preflight import check_run, show_errors
+from trimaran.cli.preflight import check_run, show_errors, with_checkpoint
 from trimaran.clients import ControllerClient
 from trimaran.config import Endpoints, RunConfig
 from trimaran.errors import InputError, UnavailableError
@@ -40,7 +40,7 @@ from trimaran.launch.site import Site
 from trimaran.machine import read_machine
 from trimaran.network import find_host
 from trimaran.run_context import RunContext
-from trimaran.run_place import run_place, saved_states
+from trimaran.run_place import has_checkpoint
 from trimaran.runs import Goal, Run, launcher_lease
 from trimaran.scrape import ADDRESS_VARIABLE
 from trimaran.store import Store, open_store
@@ -97,17 +97,12 @@ def prepared(
         check_installed()
     if launcher != "local":
         return config.model_copy(update={"endpoints": Endpoints()})
-    check_run(config, has_checkpoint=run is not None and has_checkpoint(config, run))
+    goes_on = run is not None and has_checkpoint(config, run)
+    check_run(config, goes_on)
+    if not goes_on:
+        config = with_checkpoint(config)
     show_errors(config)
     return fill_endpoints(config, move_busy)
-
-
-def has_checkpoint(config: RunConfig, run: RunContext) -> bool:
-    """Of its own; then `trainer.load` has done its part."""
-    if config.trainer.load is None:
-        return False  # nobody asks
-    place = run_place(config, run.run_id)
-    return next(saved_states(run.folder, place), None) is not None
 
 
 async def launch_here(

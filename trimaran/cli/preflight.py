@@ -38,11 +38,21 @@ def refuse_password(store: str | None) -> None:
 def check_run(config: RunConfig, has_checkpoint: bool = False) -> None:
     """Of a run whose processes all start on this machine. `has_checkpoint`: of its own, from which it goes on."""
     check_inputs(config)
-    if config.trainer.load is not None and not has_checkpoint:
-        find(config.trainer.load, "trainer.load")
+    if not has_checkpoint:
+        with_checkpoint(config)
     machine = read_machine(os.environ)
     place(config, machine)
     check_memory(config, machine)
+
+
+def with_checkpoint(config: RunConfig) -> RunConfig:
+    """`trainer.load` by name, where it is a folder of several: the run that writes these may go on, and the newest
+    be another one for the next that looks. Raises InputError where there is none."""
+    if config.trainer.load is None:
+        return config
+    load = find(config.trainer.load, "trainer.load")
+    trainer = config.trainer.model_copy(update={"load": load})
+    return config.model_copy(update={"trainer": trainer})
 
 
 def check_inputs(config: RunConfig) -> None:

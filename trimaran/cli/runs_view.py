@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from trimaran.cli.plain import plain
 from trimaran.run_answers import Checkpoint
 from trimaran.runs import Run, RunState
 
@@ -23,7 +24,7 @@ def runs_table(runs: Sequence[Run]) -> Iterator[str]:
     for row, text in zip(rows, remarks, strict=True):
         yield "  ".join(map(str.ljust, row, widths)).rstrip()
         if text:
-            yield f"    {' '.join(text.split())}"
+            yield f"    {plain(' '.join(text.split()))}"
 
 
 def remark(run: Run) -> str:
@@ -54,14 +55,14 @@ def describe_run(run: Run, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
         "folder": run.folder,
     }
     yield run.run_id
-    yield from (f"  {name:<13} {value}" for name, value in facts.items() if value)
+    yield from (f"  {name:<13} {plain(value)}" for name, value in facts.items() if value)
 
 
 def describe_end(run: Run) -> Iterator[str]:
     """After the last event."""
     yield f"{run.run_id}: {run.state.value} after step {run.step} of {run.num_steps}"
     if run.remedy:
-        yield f"what to do: {run.remedy}"
+        yield f"what to do: {plain(run.remedy)}"
     if run.folder:
         yield f"run folder: {run.folder}"
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 
+from trimaran.cli.plain import plain
 from trimaran.run_answers import RunSample, RunSamples
 
 PAGE = 500
@@ -41,13 +42,14 @@ def show(ask: Ask, options: argparse.Namespace) -> int:
 def describe_sample(sample: RunSample, full: bool) -> Iterator[str]:
     worth = f"no reward: {sample.fault}" if sample.fault else f"reward {sample.reward:g}"
     terms = ", ".join(f"{name} {value:g}" for name, value in sample.terms.items())
-    yield f"{sample.prompt_id}  {worth}{f' ({terms})' if terms else ''}"
+    yield plain(f"{sample.prompt_id}  {worth}{f' ({terms})' if terms else ''}")
     for name, text in (
         ("prompt", sample.prompt),
         ("answer", sample.answer),
         ("reference", sample.reference),
     ):
-        first, *rest = (text if full else _cut(text)).splitlines() or [""]
+        lines = (text if full else _cut(text)).splitlines()
+        first, *rest = map(plain, lines or [""])
         yield f"  {name + ':':<10} {first}"
         yield from (f"  {'':<10} {line}" for line in rest)
 

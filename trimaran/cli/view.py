@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimaran import metrics
+from trimaran.cli.plain import plain
 from trimaran.runs import EventKind, Run, RunEvent
 
 NUM_ROWS = 10
@@ -73,7 +74,7 @@ class View:
 
     def note(self, text: str) -> None:
         # A Text: foreign words may look like rich's markup ("[/x]") or emoji ("rows.jsonl:100:").
-        self.console.print(Text(text), soft_wrap=True)
+        self.console.print(Text(plain(text)), soft_wrap=True)
 
     def _step(self, event: RunEvent) -> None:
         raise NotImplementedError

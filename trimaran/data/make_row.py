@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -78,12 +78,14 @@ def make_row(row: SourceRow, plan: Plan, count: CountTokens | None) -> Made:
         images = [_embed(image, row.folder) for image in draft.images]
         columns = _columns(draft, images, plan)
         messages = [Message(one["role"], one["content"]) for one in columns["prompt"]]
+        _check_unicode(message.text for message in messages)  # before they are counted
         tokens = count and count(messages) + _image_tokens(images, plan)
+        kept = {name: _as_text(find(row.values, name)) for name in plan.kept}
+        _check_unicode([columns["answer"], *kept.values()])
         if plan.max_tokens is not None and tokens is not None and tokens > plan.max_tokens:
             raise DroppedError(f"a prompt of more than {plan.max_tokens} tokens")
     except DroppedError as dropped:
         return Made(row.place, None, str(dropped))
-    kept = {name: _as_text(find(row.values, name)) for name in plan.kept}
     return Made(row.place, {**columns, **kept}, tokens=tokens)
 
 
@@ -100,6 +102,15 @@ def _check_read(row: SourceRow, draft: Draft, recipe: Recipe) -> None:
             f" {' and '.join(map(repr, found))}; give --map images={found[0]}, or --map images= where the mark"
             " is meant as text"
         )
+
+
+def _check_unicode(texts: Iterable[str | None]) -> None:
+    """Raises DroppedError for what no file can hold."""
+    try:
+        for text in texts:
+            (text or "").encode()
+    except UnicodeEncodeError:
+        raise DroppedError("half of a surrogate pair, which is no text") from None
 
 
 def _is_marked(text: str) -> bool:

@@ -153,8 +153,10 @@ def _with_places(text: str, num_images: int) -> str:
 def _instruction(values: Mapping[str, Any], recipe: Recipe) -> list[tuple[str, str]]:
     parts = [_text(_field(values, recipe, name), "a prompt") for name in ("prompt", "query")]
     messages: list[tuple[str, str]] = []
-    for pair in cast(list[Any], _field(values, recipe, "history") or []):
-        question, answer = cast(Sequence[Any], pair)
+    for pair in _items(_field(values, recipe, "history")):
+        if not isinstance(pair, list) or len(cast(list[Any], pair)) != 2:
+            raise DroppedError("a history of what is no question with its answer")
+        question, answer = cast(list[Any], pair)
         messages += [("user", _text(question, TURN)), ("assistant", _text(answer, TURN))]
     return [*messages, ("user", "\n".join(part for part in parts if part))]
 
@@ -163,10 +165,19 @@ def _conversation(value: Any) -> tuple[list[tuple[str, str]], str]:
     """The turns up to the last question, and the answer behind it; empty where there is none."""
     if isinstance(value, str):
         return [("user", value)], ""
-    turns = [_turn(item) for item in cast(list[Any], value or [])]
+    turns = [_turn(item) for item in _items(value)]
     if turns and turns[-1][0] == "assistant":
         return turns[:-1], turns[-1][1]
     return turns, ""
+
+
+def _items(value: Any) -> list[Any]:
+    """None where the row has none; NaN is how pandas writes that."""
+    if not value or (isinstance(value, float) and math.isnan(value)):
+        return []
+    if not isinstance(value, list):
+        raise DroppedError("turns that are no list")
+    return cast(list[Any], value)
 
 
 def _turn(item: Any) -> tuple[str, str]:
@@ -233,7 +244,7 @@ def _text(value: Any, what: str) -> str:
     pandas writes that a number is missing."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, list | dict):
+    if isinstance(value, list | dict | bytes):
         raise DroppedError(f"{what} that is no text")
     if isinstance(value, float) and value.is_integer():
         return str(int(value))

@@ -29,6 +29,8 @@ EXECUTING_SECONDS = 2.0
 """For the kernel to show what a process that has just been executed was given; it takes some ms, and
 longer on a busy machine."""
 EXECUTING_POLL_SECONDS = 0.005
+NOT_OURS = FileNotFoundError, ProcessLookupError, PermissionError
+"""Of a process that is looked at: gone meanwhile, or another user's."""
 LEAVING_FLAGS = 0x00200000 | 0x4
 """In a process's stat: a thread of the kernel, or one that ends (PF_KTHREAD, PF_EXITING)."""
 
@@ -112,7 +114,7 @@ class LocalLauncher:
         child = self._living().get(folder)
         if child is not None:
             child.kill()
-        found = await asyncio.to_thread(lambda: list(_marked()))
+        found = await self._look()
         own = [(pid, is_launcher) for pid, marked, is_launcher in found if marked == folder]
         launchers = [one for one in own if one[1]]
         for pid, _ in launchers if launchers or child else own:
@@ -123,7 +125,7 @@ class LocalLauncher:
         # has started, /proc alone tells.
         launchers = set(self._living())
         others: set[str] = set()
-        for _, folder, is_launcher in await asyncio.to_thread(lambda: list(_marked())):
+        for _, folder, is_launcher in await self._look():
             (launchers if is_launcher else others).add(folder)
 
         def presence(folder: str) -> Presence:
@@ -132,6 +134,16 @@ class LocalLauncher:
             return Presence.ENDING if folder in others else Presence.GONE
 
         return {run.run_id: presence(str(run.folder)) for run in runs}
+
+    async def _look(self) -> list[tuple[int, str, bool]]:
+        """Raises UnavailableError: who cannot look has not seen that anybody is gone."""
+        try:
+            return await asyncio.to_thread(lambda: list(_marked()))
+        except OSError as error:
+            raise UnavailableError(
+                f"/proc: the launchers cannot be seen ({error}); where too many files are open,"
+                " raise the limit of the manager's process (ulimit -n)"
+            ) from None
 
     def _living(self) -> Mapping[str, subprocess.Popen[bytes]]:
         """Our children that have not ended; the others are reaped."""
@@ -153,8 +165,7 @@ def _marked(
     for entry in proc.iterdir():
         if not entry.name.isdecimal():
             continue
-        # Gone meanwhile, or another user's: none of ours.
-        with suppress(OSError):
+        with suppress(*NOT_OURS):
             while _is_being_executed(entry) and time.monotonic() < deadline:
                 time.sleep(EXECUTING_POLL_SECONDS)
             if folder := _mark_of(entry):

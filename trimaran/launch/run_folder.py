@@ -113,7 +113,10 @@ def write_config(folder: Path, config: RunConfig) -> Path:
     """The resolved configuration; each service reads it."""
     path = folder / CONFIG_NAME
     partial = path.with_suffix(".partial")
-    partial.write_text(dump_config(config), encoding="utf-8")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(dump_config(config))
+        file.flush()
+        os.fsync(file.fileno())  # a power cut would leave its name, and nothing under it
     partial.replace(path)
     return path
 

@@ -33,6 +33,7 @@ from trimaran.migrating.rows import (
 )
 from trimaran.migrating.rows_file import column_names, has_template, has_words_around
 from trimaran.migrating.shared import (
+    AHEAD,
     ALL_PROMPTS,
     LANGUAGE_ALONE,
     LENGTHS,
@@ -75,6 +76,7 @@ from trimaran.migrating.shared import (
     top_p_of_validation,
     updates_of,
     validates_only,
+    warm_up,
     whole,
 )
 
@@ -82,6 +84,8 @@ ACTOR = "worker.actor"
 ROLLOUT = "worker.rollout"
 RULES = {"math": "math", "r1v": "r1v", "dapo": "dapo", "geo3k": "geo3k"}
 """Their published reward functions, by the name of the file -> the same as rules of ours."""
+
+SKIPPED = "a longer prompt is skipped, counted and reported"
 
 PROMPTS = {"math": "think_boxed", "r1v": "r1v", "dapo": "dapo"}
 """Their files of examples/format_prompt -> the same words as a template of `trimaran data prepare`."""
@@ -238,8 +242,34 @@ def _betas(value: Any, theirs: Theirs) -> Outcome:
 def _warmup_ratio(value: Any, theirs: Theirs) -> Outcome:
     if theirs[f"{ACTOR}.optim.lr_warmup_steps"] is not None or not float(value):
         return Outcome("ignored", "lr_warmup_steps goes before, or there is no warm-up")
-    steps = int(float(value) * (_num_steps(theirs) or 0))
-    return Outcome("mapped", "", {"trainer.warmup_steps": steps})
+    return warm_up(int(float(value) * (_num_steps(theirs) or 0)))
+
+
+def _warmup_steps(value: Any, theirs: Theirs) -> Outcome:
+    return Outcome("ignored", "not set") if value is None else warm_up(int(value))
+
+
+def _schedule(value: Any, theirs: Theirs) -> Outcome:
+    if value == "constant":
+        return Outcome("mapped", "", {"trainer.schedule": value})
+    if value == "cosine":
+        return Outcome("noted", AHEAD, {"trainer.schedule": value})
+    return Outcome("refused", "give constant or cosine")
+
+
+def _mean(value: Any, theirs: Theirs) -> Outcome:
+    if value == "token":
+        return Outcome("mapped", "", {"algorithm.aggregation": "token_mean"})
+    if value == "seq":
+        text = "there the mean of each micro-batch weighs as its tokens do; here every completion counts alike"
+        return Outcome("noted", text, {"algorithm.aggregation": "sequence_mean"})
+    return Outcome("refused", "give token or seq")
+
+
+def _overlong(value: Any, theirs: Theirs) -> Outcome:
+    if is_on(value):
+        return Outcome("ignored", SKIPPED)
+    return Outcome("noted", f"{SKIPPED}; there it is cut on the right")
 
 
 def _least_rate(value: Any, theirs: Theirs) -> Outcome:
@@ -388,8 +418,12 @@ ROWS: tuple[Row, ...] = (
     same("data.seed", "run.seed", 1, to=whole),
     same("data.min_pixels", "data.min_pixels", 262144, to=whole),
     same("data.max_pixels", "data.max_pixels", 4194304, to=whole),
-    ignored(
-        "data.filter_overlong_prompts", "a longer prompt is skipped, counted and reported", True
+    own(
+        "data.filter_overlong_prompts",
+        "",
+        True,
+        f"{SKIPPED}; with false it is cut there, which is noted",
+        _overlong,
     ),
     ignored("data.filter_overlong_prompts_workers", "prompts are counted as they are issued", 16),
     choice(
@@ -474,12 +508,12 @@ ROWS: tuple[Row, ...] = (
     part(f"{ACTOR}.clip_ratio_dual", f"{ACTOR}.loss_type", 3.0),
     part(f"{ACTOR}.tau_positive", f"{ACTOR}.loss_type", 1.0),
     part(f"{ACTOR}.tau_negative", f"{ACTOR}.loss_type", 1.05),
-    choice(
+    own(
         f"{ACTOR}.loss_avg_mode",
         "algorithm.aggregation",
         "token",
-        {"token": "token_mean", "seq": "sequence_mean"},
-        "give token or seq",
+        "token → token_mean, seq → sequence_mean. Another one is refused",
+        _mean,
     ),
     same(f"{ACTOR}.ppo_epochs", "algorithm.epochs", 1, to=whole),
     ignored(f"{ACTOR}.padding_free", PADDING, True),
@@ -548,14 +582,14 @@ ROWS: tuple[Row, ...] = (
     own(
         f"{ACTOR}.optim.lr_warmup_ratio", "trainer.warmup_steps", 0.0, "of run.steps", _warmup_ratio
     ),
-    same(f"{ACTOR}.optim.lr_warmup_steps", "trainer.warmup_steps", None, to=whole),
+    own(f"{ACTOR}.optim.lr_warmup_steps", "trainer.warmup_steps", None, AHEAD, _warmup_steps),
     own(f"{ACTOR}.optim.min_lr_ratio", "trainer.min_learning_rate", None, "x lr", _least_rate),
-    choice(
+    own(
         f"{ACTOR}.optim.lr_scheduler_type",
         "trainer.schedule",
         "constant",
-        {"constant": "constant", "cosine": "cosine"},
-        "give constant or cosine",
+        f"constant and cosine, which is noted: {AHEAD}. Another one is refused",
+        _schedule,
     ),
     ignored(f"{ACTOR}.optim.training_steps", "their program sets it", -1),
     *each(

@@ -77,6 +77,15 @@ VERIFIERS = (
 )
 """Their verifiers: rules of ours have these names."""
 STAGES = ("ray_grpo", "ray_dapo")
+SCHEDULES = ("constant", "linear", "cosine")
+MOVES = (
+    "there the rate moves after each update, begins with that of step 0, and with epochs above 1 moves so many"
+    " times as fast; here it moves once a step"
+)
+MEANS = (
+    "there an update's loss is the mean of its micro-batches' means; here all of its tokens, or completions, count"
+    " alike"
+)
 SUFFIXES = (".parquet", ".jsonl")
 AS_IN_FOLDER = "the model is what the config.json of its folder says"
 TOWER = {
@@ -148,9 +157,13 @@ def _data(value: Any, theirs: Theirs) -> Outcome:
     return data_file("data.train", f"{MEGATRON_TRAINING}.data_path")(value, theirs)
 
 
+def _is_dapo(theirs: Theirs) -> bool:
+    return _shared(theirs, "stage") == "ray_dapo"
+
+
 def _trained(theirs: Theirs) -> Any:
     """Prompts that a step trains on: with filtering fewer than global_batch_size, which it draws."""
-    if theirs.is_on(f"{RL}.filter_groups_enable"):
+    if _is_dapo(theirs) and theirs.is_on(f"{RL}.filter_groups_enable"):
         return theirs[f"{RL}.filter_groups_train_batch_size"]
     return _shared(theirs, "global_batch_size")
 
@@ -185,7 +198,7 @@ def _micro_batch(value: Any, theirs: Theirs) -> Outcome:
 
 
 def _kl(value: Any, theirs: Theirs) -> Outcome:
-    if _shared(theirs, "stage") == "ray_dapo":
+    if _is_dapo(theirs):
         return NO_KL
     adaptive = None
     if theirs[f"{RL}.kl_ctrl_type"] == "adaptive":
@@ -196,16 +209,22 @@ def _kl(value: Any, theirs: Theirs) -> Outcome:
 
 def _loss(value: Any, theirs: Theirs) -> Outcome:
     low = high = float(value)
-    if theirs.is_on(f"{RL}.clip_higher_enable"):
+    has_two = theirs.is_on(f"{RL}.clip_higher_enable")
+    if has_two and _is_dapo(theirs):
         low, high = (float(theirs[f"{RL}.clip_ratio_{end}"]) for end in ("low", "high"))
-    loss = {"type": "ppo_clip", "clip_low": low, "clip_high": high}
-    return Outcome("mapped", "", {"algorithm.loss": loss})
+    settings = {"algorithm.loss": {"type": "ppo_clip", "clip_low": low, "clip_high": high}}
+    if has_two and not _is_dapo(theirs):
+        text = (
+            "clip_higher_enable has an effect with ray_dapo alone there: clip_ratio is both bounds"
+        )
+        return Outcome("noted", text, settings)
+    return Outcome("mapped", "", settings)
 
 
 def _aggregation(value: Any, theirs: Theirs) -> Outcome:
-    is_by_token = is_on(value) or _shared(theirs, "stage") != "ray_dapo"
+    is_by_token = is_on(value) or not _is_dapo(theirs)
     ours = "token_mean" if is_by_token else "sequence_mean"
-    return Outcome("mapped", "", {"algorithm.aggregation": ours})
+    return Outcome("noted", MEANS, {"algorithm.aggregation": ours})
 
 
 def _images(value: Any, theirs: Theirs) -> Outcome:
@@ -242,6 +261,9 @@ def _reward(value: Any, theirs: Theirs) -> Outcome:
 def _filtering(value: Any, theirs: Theirs) -> Outcome:
     if not is_on(value):
         return Outcome("ignored", "every group trains")
+    if not _is_dapo(theirs):
+        text = "every group trains, as there: groups are filtered with ray_dapo alone"
+        return Outcome("noted", text)
     batches = int(theirs[f"{RL}.filter_groups_max_batches"])
     drawn, trained = int(_shared(theirs, "global_batch_size") or 0), int(_trained(theirs))
     most = 1000.0 if batches < 0 else min(1000.0, max(1.0, batches * drawn / trained - 1))
@@ -383,7 +405,17 @@ def _checkpoints(value: Any, theirs: Theirs) -> Outcome:
 
 def _warmup(value: Any, theirs: Theirs) -> Outcome:
     steps = int(float(value or 0) * int(_shared(theirs, "train_iters") or 0))
-    return Outcome("mapped", "", {"trainer.warmup_steps": steps})
+    settings = {"trainer.warmup_steps": steps}
+    return Outcome("noted", MOVES, settings) if steps else Outcome("mapped", "", settings)
+
+
+def _schedule(value: Any, theirs: Theirs) -> Outcome:
+    if value not in SCHEDULES:
+        return Outcome("refused", f"give {', '.join(SCHEDULES)}")
+    settings = {"trainer.schedule": value}
+    return Outcome(
+        "mapped" if value == "constant" else "noted", "" if value == "constant" else MOVES, settings
+    )
 
 
 def _recompute(value: Any, theirs: Theirs) -> Outcome:
@@ -485,8 +517,8 @@ ROWS: tuple[Row, ...] = (
             "megatron_training.global_batch_size",
             "run.groups_per_step",
             None,
-            "prompts of a step; each is answered n_samples_per_prompt times. With filter_groups_enable"
-            " filter_groups_train_batch_size",
+            "prompts of a step; each is answered n_samples_per_prompt times. With ray_dapo and"
+            " filter_groups_enable filter_groups_train_batch_size",
             _groups,
         ),
         own("megatron_training.train_iters", "run.steps", None, "has to be given", _steps),
@@ -607,12 +639,12 @@ ROWS: tuple[Row, ...] = (
             "trainer.optimizer: adamw_bf16 has no fp32 weights",
         ),
         same("megatron_training.lr", "trainer.learning_rate", 1e-6, to=real),
-        choice(
+        own(
             "megatron_training.lr_decay_style",
             "trainer.schedule",
             "linear",
-            {"constant": "constant", "linear": "linear", "cosine": "cosine"},
-            "give one of these",
+            f"{', '.join(SCHEDULES)}; one that falls is noted: {MOVES}. Another one is refused",
+            _schedule,
         ),
         same("megatron_training.min_lr", "trainer.min_learning_rate", 0.0, to=real),
         own(
@@ -769,7 +801,7 @@ ROWS: tuple[Row, ...] = (
         f"{RL}.clip_ratio",
         "algorithm.loss",
         0.2,
-        "ppo_clip; with clip_higher_enable clip_ratio_low and clip_ratio_high",
+        "ppo_clip; with clip_higher_enable and ray_dapo clip_ratio_low and clip_ratio_high",
         _loss,
     ),
     part(f"{RL}.clip_higher_enable", f"{RL}.clip_ratio", False),
@@ -779,7 +811,7 @@ ROWS: tuple[Row, ...] = (
         f"{RL}.token_level_loss",
         "algorithm.aggregation",
         True,
-        "token_mean; false with ray_dapo: sequence_mean",
+        f"token_mean; false with ray_dapo: sequence_mean. {MEANS}",
         _aggregation,
     ),
     same(f"{RL}.entropy_coeff", "algorithm.entropy.coefficient", 0.0, to=real),
@@ -839,7 +871,7 @@ ROWS: tuple[Row, ...] = (
         f"{RL}.filter_groups_enable",
         "algorithm.dynamic_sampling",
         False,
-        "groups in which the metric is equal are replaced",
+        "with ray_dapo groups in which the metric is equal are replaced",
         _filtering,
     ),
     part(f"{RL}.filter_groups_metric", f"{RL}.filter_groups_enable", "acc"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from trimaran.config import SinkName
+from trimaran.config import MAX_SHARE, SinkName
 from trimaran.errors import InputError
 from trimaran.migrating.rows import Convert, Fate, Outcome, Theirs, is_on
 from trimaran.migrating.rows_file import column_names, count_rows
@@ -192,11 +192,37 @@ def data_file(ours: str, key: str) -> Callable[[Any, Theirs], Outcome]:
             )
         found = [str(Path(path).absolute()) for path in paths]
         settings: dict[str, Any] = {ours: found[0] if len(found) == 1 else found}
+        notes: list[str] = []
         if away := [path for path in paths if not Path(path).exists()]:
-            return Outcome("noted", f"{', '.join(away)}: not here now", settings)
-        return Outcome("mapped", "", settings)
+            notes.append(f"{', '.join(away)}: not here now")
+        if ours == "data.train" and len(found) > 1:
+            weights, text = _mixed(paths, theirs.is_on("data.shuffle"))
+            pairs = zip(found, weights, strict=True)
+            if set(weights) != {1}:
+                settings = {ours: [{"path": path, "weight": weight} for path, weight in pairs]}
+            notes += [text] if text else []
+        return Outcome("noted" if notes else "mapped", "; ".join(notes), settings)
 
     return convert
+
+
+def _mixed(paths: Sequence[str], shuffled: bool) -> tuple[list[int], str]:
+    """A weight for each of several files, which are one list of rows there; and what differs."""
+    counts = [count_rows(path) or 0 for path in paths]
+    if not all(counts):
+        return [1] * len(paths), (
+            "there the files are one list of rows; here each has the same part of the prompts, as their rows cannot"
+            " be counted: set the weight of each in data.train of the run"
+        )
+    shared = math.gcd(*counts)
+    weights = [count // shared for count in counts]
+    if (most := max(weights)) > MAX_SHARE:
+        weights = [max(1, round(weight * MAX_SHARE / most)) for weight in weights]
+    if not shuffled:
+        return weights, "there one file follows the other; here they are mixed by their rows"
+    if most > MAX_SHARE:
+        return weights, f"mixed nearly by their rows, {' to '.join(map(str, weights))}"
+    return weights, ""
 
 
 def image_key(value: Any, theirs: Theirs) -> Outcome:
@@ -388,6 +414,10 @@ NO_WARMUP = (
     "there the policy stands still in a critic's first steps; there is no critic here: give 0"
 )
 MEGATRON = "the trainer is Megatron's"
+AHEAD = (
+    "here the rate is one step ahead: there the first step has the rate of step 0, which in a warm-up is 0; here"
+    " steps count from 1"
+)
 
 
 def hosts(value: Any, theirs: Theirs) -> Outcome:
@@ -455,6 +485,12 @@ def samples(number: Any, temperature: Any, is_greedy: bool) -> Outcome:
     if temperature is not None:
         settings["validation.temperature"] = float(temperature)
     return Outcome("mapped", "", settings)
+
+
+def warm_up(steps: int) -> Outcome:
+    """Of a schedule that counts its steps from 0."""
+    settings = {"trainer.warmup_steps": steps}
+    return Outcome("noted", AHEAD, settings) if steps > 0 else Outcome("mapped", "", settings)
 
 
 def kept(most: Any, steps: Any, every_steps: Any) -> Outcome:

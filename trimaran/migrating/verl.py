@@ -37,6 +37,7 @@ from trimaran.migrating.rows import (
     told,
 )
 from trimaran.migrating.shared import (
+    AHEAD,
     HERE,
     LANGUAGE_ALONE,
     LENGTHS,
@@ -102,7 +103,7 @@ ROWS: tuple[Row, ...] = (
         "data.train_files",
         "data.train",
         None,
-        "one file or several",
+        "one file or several, each with a weight: its rows",
         data_file("data.train", "data.train_files"),
     ),
     own("data.val_files", "data.validation", None, "one file or several", to.validation),
@@ -139,7 +140,13 @@ ROWS: tuple[Row, ...] = (
         "-1: all rows. Fewer than the file has are refused, as the file is read whole",
         to.most_rows,
     ),
-    own("data.val_max_samples", "validation.max_prompts", -1, "-1: all", to.most_validated),
+    own(
+        "data.val_max_samples",
+        "validation.max_prompts",
+        -1,
+        "-1: all. Else the first ones, which is noted where theirs are drawn",
+        to.most_validated,
+    ),
     ignored(
         "data.val_batch_size",
         "prompts of a validation are under way as the engines have room, and as their images take memory",
@@ -357,7 +364,8 @@ ROWS: tuple[Row, ...] = (
         "algorithm.aggregation",
         "token-mean",
         "token-mean → token_mean, seq-mean-token-sum → sequence_sum, seq-mean-token-mean → sequence_mean,"
-        " seq-mean-token-sum-norm → fixed; gspo, sapo and geo_mean take sequence_mean whatever it says",
+        " seq-mean-token-sum-norm → fixed; gspo, sapo and geo_mean take sequence_mean whatever it says, and then"
+        " so do the KL term and the entropy here",
         to.aggregation,
     ),
     part(f"{ACTOR}.loss_scale_factor", f"{ACTOR}.loss_agg_mode"),
@@ -447,7 +455,7 @@ ROWS: tuple[Row, ...] = (
         f"{ACTOR}.optim.lr_warmup_steps",
         "trainer.warmup_steps",
         -1,
-        "below 0: lr_warmup_steps_ratio x steps",
+        f"0 or below: lr_warmup_steps_ratio x steps. A warm-up is noted: {AHEAD}",
         to.warmup,
     ),
     part(f"{ACTOR}.optim.lr_warmup_steps_ratio", f"{ACTOR}.optim.lr_warmup_steps", 0.0),
@@ -657,7 +665,7 @@ ROWS: tuple[Row, ...] = (
         "account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split apply_rope_fusion"
         " attention_backend bias_activation_fusion bias_dropout_fusion cp_partition_mode"
         " deallocate_pipeline_outputs gradient_accumulation_fusion masked_softmax_fusion"
-        " max_seqlen_per_dp_cp_rank moe_enable_deepep moe_grouped_gemm moe_permute_fusion moe_router_dtype"
+        " max_seqlen_per_dp_cp_rank moe_enable_deepep moe_grouped_gemm moe_permute_fusion"
         " moe_shared_expert_overlap moe_token_dispatcher_type persist_layer_norm recompute_method"
         " recompute_modules recompute_num_layers sequence_packing_scheduler use_flash_attn context_parallel_algo"
         " normalization swiglu use_fused_rmsnorm use_fused_swiglu",
@@ -673,6 +681,13 @@ ROWS: tuple[Row, ...] = (
         "apply_dsa_kernel_fusion dsa_indexer_loss_coeff dsa_indexer_use_sparse_loss use_ascend_gdn"
         " use_fused_mhc use_naive_l2norm use_triton_gdn",
         "of layers that no model here has",
+    ),
+    own(
+        f"{TRANSFORMER}.moe_router_dtype",
+        "",
+        None,
+        f"{to.ROUTER_NUMBERS}; fp32 and fp64 are noted",
+        to.router_numbers,
     ),
     told(
         f"{TRANSFORMER}.pipeline_model_parallel_layout",
@@ -719,7 +734,7 @@ ROWS: tuple[Row, ...] = (
         f"{ACTOR}.optim.zero_indexed_step",
         "",
         True,
-        "the schedule counts its steps from 0. false is refused where the rate changes",
+        f"false is as here, but Megatron's trainer does not read it. Else a rate that falls is noted: {AHEAD}",
         to.first_step,
     ),
     own(
@@ -1049,8 +1064,15 @@ ROWS: tuple[Row, ...] = (
     ),
     *each(
         f"{MODEL}.lora",
-        "a2a_experimental dropout_position dtype lora_A_init_method merge",
-        "A begins uniform and B at 0; the rest of the model does not train",
+        "a2a_experimental dropout_position dtype merge",
+        "engines get the model with its adapters added; the rest of it does not train",
+    ),
+    own(
+        f"{MODEL}.lora.lora_A_init_method",
+        "",
+        "xavier",
+        f"{to.FIRST_A}; xavier and normal are noted, zero is refused",
+        to.first_a,
     ),
     own(
         f"{MODEL}.lora.exclude_modules",
@@ -1103,7 +1125,7 @@ ROWS: tuple[Row, ...] = (
         "trainer.total_training_steps",
         "trainer.total_epochs",
         None,
-        "run.steps; goes before total_epochs",
+        "run.steps, where total_epochs does not end before",
     ),
     same(
         "trainer.project_name",

@@ -10,6 +10,7 @@ from trimaran.migrating.processor_file import QWEN25_VL, pixel_bounds
 from trimaran.migrating.rows import Convert, Outcome, Theirs, is_on
 from trimaran.migrating.rows_file import column_names, distinct
 from trimaran.migrating.shared import (
+    AHEAD,
     ALL_PROMPTS,
     NO_KL,
     ROOM,
@@ -27,6 +28,7 @@ from trimaran.migrating.shared import (
     samples,
     steps_of,
     updates_of,
+    warm_up,
 )
 from trimaran.migrating.stages import INTERLEAVED, count_layers, first_and_last
 
@@ -57,6 +59,12 @@ FOLDERS = {
 }
 """The same by the folder or file into which verl's preparation writes."""
 
+DIFFERS = {
+    "acc_for_dapo": "; since August 2026 verl takes a last \\boxed{…} as well where no `Answer:` stands, and"
+    " acc_for_dapo does not"
+}
+"""Rules -> in what they differ from all versions of verl's function."""
+
 TO_THE_END = "a rate that falls has its least value at run.steps"
 
 
@@ -80,13 +88,16 @@ def prompts(theirs: Theirs) -> int:
 
 
 def steps(theirs: Theirs) -> Outcome:
-    return steps_of(
-        theirs["trainer.total_training_steps"],
-        theirs["trainer.total_epochs"],
-        drawn(theirs),
-        theirs["data.train_files"],
-        "trainer.total_training_steps",
-    )
+    """Whichever of total_training_steps and total_epochs is over first."""
+    total, epochs = theirs["trainer.total_training_steps"], theirs["trainer.total_epochs"]
+    more = (epochs, drawn(theirs), theirs["data.train_files"], "trainer.total_training_steps")
+    of_epochs = known_steps(steps_of(None, *more))
+    if total is None or of_epochs is None or int(total) <= of_epochs:
+        return steps_of(total, *more)
+    text = f"its {epochs} epochs end before trainer.total_training_steps={total}, as there"
+    if _falls(theirs):
+        text += f"; the rate falls over {of_epochs} steps here, and there over {total}"
+    return Outcome("noted", text, {"run.steps": of_epochs})
 
 
 def most_rows(value: Any, theirs: Theirs) -> Outcome:
@@ -152,7 +163,11 @@ def rollout_experts(value: Any, theirs: Theirs) -> Outcome:
 
 def most_validated(value: Any, theirs: Theirs) -> Outcome:
     most = int(value) if value is not None and int(value) > 0 else ALL_PROMPTS
-    return Outcome("mapped", "", {"validation.max_prompts": most})
+    settings = {"validation.max_prompts": most}
+    rows = rows_of(paths_of(theirs["data.val_files"]))
+    if most == ALL_PROMPTS or not theirs.is_on("data.shuffle") or (rows or most + 1) <= most:
+        return Outcome("mapped", "", settings)
+    return Outcome("noted", "the first ones; there they are drawn, as data.shuffle is on", settings)
 
 
 def truncation(value: Any, theirs: Theirs) -> Outcome:
@@ -272,7 +287,11 @@ def loss(value: Any, theirs: Theirs) -> Outcome:
 
 def aggregation(value: Any, theirs: Theirs) -> Outcome:
     if theirs[f"{ACTOR}.policy_loss.loss_mode"] in ("gspo", "sapo", "geo_mean"):
-        return Outcome("mapped", "", {"algorithm.aggregation": "sequence_mean"})
+        by_sequence = {"algorithm.aggregation": "sequence_mean"}
+        if value == "seq-mean-token-mean" or not _has_other_terms(theirs):
+            return Outcome("mapped", "", by_sequence)
+        text = f"there the KL term and the entropy keep {value}, beside such a loss; here all have one mean"
+        return Outcome("noted", text, by_sequence)
     longest = theirs[f"{ACTOR}.loss_scale_factor"] or theirs["data.max_response_length"]
     ours: dict[str, Any] = {
         "token-mean": "token_mean",
@@ -284,9 +303,18 @@ def aggregation(value: Any, theirs: Theirs) -> Outcome:
         return Outcome("refused", f"aggregations are {', '.join(ours)} (given: {value})")
     settings = {"algorithm.aggregation": ours[value]}
     if value == "seq-mean-token-sum-norm":
-        text = "here the sum is divided by the number of completions too: scale the learning rate"
+        text = (
+            "as verl since February 2026; before, it did not divide by the number of completions too, so scale the"
+            " learning rate of an older run"
+        )
         return Outcome("noted", text, settings)
     return Outcome("mapped", "", settings)
+
+
+def _has_other_terms(theirs: Theirs) -> bool:
+    """In the loss, beside the policy's own."""
+    has_entropy = float(theirs[f"{ACTOR}.entropy_coeff"] or 0) != 0
+    return has_entropy or theirs.is_on(f"{ACTOR}.use_kl_loss")
 
 
 def correction(value: Any, theirs: Theirs) -> Outcome:
@@ -458,12 +486,15 @@ def reference_offload(value: Any, theirs: Theirs) -> Outcome:
 
 
 def warmup(value: Any, theirs: Theirs) -> Outcome:
-    number = int(value) if value is not None else -1
-    if number < 0:
+    number = int(value or 0)
+    if number <= 0:
         number = int(
-            float(theirs[f"{ACTOR}.optim.lr_warmup_steps_ratio"] or 0) * (num_steps(theirs) or 0)
+            float(theirs[f"{ACTOR}.optim.lr_warmup_steps_ratio"] or 0)
+            * (theirs["trainer.total_training_steps"] or num_steps(theirs) or 0)
         )
-    return Outcome("mapped", "", {"trainer.warmup_steps": number})
+    if _falls(theirs):  # zero_indexed_step tells of the whole schedule
+        return Outcome("mapped", "", {"trainer.warmup_steps": number})
+    return warm_up(number)
 
 
 def _falls(theirs: Theirs) -> bool:
@@ -516,9 +547,12 @@ def in_float32(value: Any, theirs: Theirs) -> Outcome:
 
 
 def first_step(value: Any, theirs: Theirs) -> Outcome:
-    if value is None or is_on(value) or not _falls(theirs):
-        return Outcome("ignored", "the schedule counts its steps from 0")
-    return Outcome("refused", "the schedule counts its steps from 0; give true")
+    """Of a rate that falls; FSDP's trainer alone reads it."""
+    if not _falls(theirs):
+        return Outcome("ignored", "the rate does not fall")
+    if is_on(value) or _is_megatron(theirs):
+        return Outcome("noted", AHEAD)
+    return Outcome("ignored", "the schedule counts its steps from 1, as here")
 
 
 def has_adapters(theirs: Theirs) -> bool:
@@ -536,6 +570,28 @@ def reference(value: Any, theirs: Theirs) -> Outcome:
     )
 
 
+def first_a(value: Any, theirs: Theirs) -> Outcome:
+    """With which A an adapter of Megatron's begins."""
+    if int(theirs[f"{MODEL}.lora.rank"] or 0) <= 0:
+        return Outcome("ignored", "of Megatron's adapters alone")
+    if value == "zero":
+        return Outcome(
+            "refused", "B begins at 0, so nothing would train with such an A: give kaiming"
+        )
+    if value == "kaiming":
+        return Outcome("ignored", FIRST_A)
+    return Outcome("noted", f"{FIRST_A}, not {value}")
+
+
+def router_numbers(value: Any, theirs: Theirs) -> Outcome:
+    number_type = theirs[f"{ROLLOUT}.dtype"]
+    if value is None or (value == "fp32" and number_type == "float32"):
+        return Outcome("ignored", ROUTER_NUMBERS)
+    return Outcome("noted", f"{ROUTER_NUMBERS}, which is {number_type}; there it is {value}")
+
+
+FIRST_A = "A begins uniform within 1 / sqrt(its inputs), as kaiming"
+ROUTER_NUMBERS = "a router's scores are in model.dtype, as where it is null"
 MANAGERS = ("naive", "dapo", "batch", "prime", "gdpo", "rate_limited", "remote")
 """Theirs, which differ in how they call a function, not in what it gives."""
 
@@ -582,14 +638,18 @@ def reward(value: Any, theirs: Theirs) -> Outcome:
             f"the rows' data_source is {', '.join(sources)}, and no one rule is for all of these: give"
             " custom_reward_function.path=FILE.py",
         )
-    text = f"verl chooses it by data_source, which is {', '.join(sources)}"
-    return _shaped(Outcome("noted", text, {"reward.rules": {rules.pop(): 1.0}}), theirs)
+    rule = rules.pop()
+    text = f"verl chooses it by data_source, which is {', '.join(sources)}{DIFFERS.get(rule, '')}"
+    return _shaped(Outcome("noted", text, {"reward.rules": {rule: 1.0}}), theirs)
 
 
 def _by_folder(file: str) -> Outcome:
     for part_of_it in reversed(Path(file).with_suffix("").parts):
         if rule := FOLDERS.get(part_of_it):
-            text = f"verl chooses it by the rows' data_source; {file} tells none, so its name does: {rule}"
+            text = (
+                f"verl chooses it by the rows' data_source; {file} tells none, so its name does: {rule}"
+                f"{DIFFERS.get(rule, '')}"
+            )
             return Outcome("noted", text, {"reward.rules": {rule: 1.0}})
     why, remedy = "is not here", "bring it"
     if Path(file).is_file():
@@ -608,6 +668,8 @@ def _shaped(outcome: Outcome, theirs: Theirs) -> Outcome:
     buffer = theirs.under(prefix)
     if not rules or not is_on(buffer.get("enable"), f"{prefix}.enable"):
         return outcome
+    if buffer.get("len") is None:
+        return Outcome("refused", f"give {prefix}.len=N, tokens at the end that are penalized")
     options = {"buffer": int(buffer["len"])}
     for key in ("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len"):
         if theirs[key]:

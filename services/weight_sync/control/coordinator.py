@@ -37,7 +37,6 @@ from trimaran.errors import (
     OutOfOrderError,
     StaleEpochError,
     TrimaranError,
-    UnavailableError,
 )
 from trimaran.store import Store
 from trimaran.types import (
@@ -321,7 +320,7 @@ class Coordinator:
                 self._stager.give_up(member, reason)
             try:
                 await self._pool.exclude(dict.fromkeys(silent, reason))
-            except UnavailableError as error:
+            except TrimaranError as error:
                 logger.warning("the sweep goes on without its store: %s", error)
             self._catch_ups.start()
             before = time.monotonic()

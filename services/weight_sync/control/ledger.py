@@ -145,10 +145,23 @@ class VersionLedger:
         Every version that its maker had loaded since all the wrong blocks were last right has the
         fault too; so do those that it has loaded meanwhile, for a delta writes what changed alone.
         """
+        newest = self._newest(proof)
         known, tainted = await self._find_tainted(proof, wrong)
         found = [(proof, unite(known, right)), *tainted]
+        await self._save_faults(found)
+        # Its engine may have loaded the next one while this was written.
+        while newest != self._newest(proof):
+            before, newest = newest, self._newest(proof)
+            _, tainted = await self._find_tainted(proof, wrong)
+            await self._save_faults([one for one in tainted if one[0].version > before])
+
+    def _newest(self, proof: Proof) -> VersionId:
+        return self.live.version if self.live else proof.version
+
+    async def _save_faults(self, found: Sequence[tuple[Proof, Ranges]]) -> None:
         for one, blocks in found:
             await self.save_proofs([one], blocks)
+        # After the proofs: nothing of what is listed trains from now on.
         rows = [[*_version(one), one.root, one.replica, *_row(one, ())[:3]] for one, _ in found]
         await self._store.extend(f"{self._key}/faults", rows)
 
@@ -160,8 +173,7 @@ class VersionLedger:
         unknown, known = set(wrong), Ranges(())
         tainted: list[tuple[Proof, Ranges]] = []
         is_later = True
-        newest = self.live.version if self.live else proof.version
-        tree = await self._get(f"version/{newest}")
+        tree = await self._get(f"version/{self._newest(proof)}")
         while tree:
             version = VersionId(*tree["version"])
             row = tree["proofs"].get(proof.replica)
@@ -173,8 +185,9 @@ class VersionLedger:
                 known = right
             if not unknown:
                 break
-            if row and version != proof.version and not row[2]:
-                fault = f"found at {proof.version}, not read back since: {proof.fault}"
+            if row and version != proof.version:
+                # One that has a fault already may be in its proof alone: the list is written after it.
+                fault = row[2] or f"found at {proof.version}, not read back since: {proof.fault}"
                 before = Proof(version, proof.replica, tree["root"], row[0], row[1], fault)
                 tainted.append((before, right))
             tree = await self._get(f"version/{tree['before']}") if tree["before"] else None

@@ -12,6 +12,8 @@ from pyarrow import parquet
 
 from tests.trimaran.migrating.test_arithmetic import config_of
 from tests.trimaran.migrating.test_tables import converted
+from trimaran.config import parse_config
+from trimaran.migrating.conversion import Conversion
 from trimaran.migrating.shared import project_name
 
 
@@ -171,6 +173,7 @@ def test_experts_are_split_as_megatron_splits_them(given: int | None, slices: in
         (
             "mindspeed-rl",
             {
+                "megatron_training__stage": "ray_dapo",
                 "rl_config__filter_groups_enable": True,
                 "rl_config__filter_groups_train_batch_size": 48,
             },
@@ -208,6 +211,32 @@ def test_steps_follow_from_the_rows(tmp_path: Path) -> None:
     config = config_of("easyr1", **keys)
     assert (config.run.steps, config.trainer.warmup_steps) == (15 * 8, 12)
     assert config.run.checkpoint_every == config.validation.every == 120
+
+
+@pytest.mark.parametrize(("total", "steps"), [(None, 8), (5, 5), (8, 8), (100, 8)])
+def test_verls_run_ends_with_its_epochs_or_its_steps(
+    tmp_path: Path, total: int | None, steps: int
+) -> None:
+    """Its loop is over the epochs, and leaves it at total_training_steps (ray_trainer.py, fit)."""
+    rows = tmp_path / "rows.parquet"
+    table = {"prompt": ["a"] * 70, "answer": ["1"] * 70, "data_source": ["openai/gsm8k"] * 70}
+    parquet.write_table(pyarrow.table(table), rows)
+    keys: dict[str, Any] = {
+        "data__train_files": str(rows),
+        "data__train_batch_size": 16,
+        "actor_rollout_ref__actor__ppo_mini_batch_size": 16,
+        "actor_rollout_ref__actor__optim__lr_warmup_steps_ratio": 0.1,
+        "trainer__total_epochs": 2,
+        "trainer__total_training_steps": total,
+    }
+    made = converted("verl", **keys)
+    assert made.tree["run"]["steps"] == steps
+    # Their ratio is of the greater number.
+    assert made.tree["trainer"]["warmup_steps"] == (total or steps) // 10
+    assert ("end before" in made.having("noted").get("trainer.total_epochs", "")) == (total == 100)
+    falling: dict[str, Any] = {"actor_rollout_ref__actor__optim__lr_scheduler_type": "cosine"}
+    told = converted("verl", **keys, **falling).having("noted").get("trainer.total_epochs", "")
+    assert ("over 8 steps here" in told) == (total == 100)
 
 
 def test_steps_that_cannot_be_counted_are_refused_under_the_key_that_was_given() -> None:
@@ -534,6 +563,7 @@ def test_easyr1s_cispo_may_have_no_weight_below_1() -> None:
 def test_mindspeeds_filter_looks_at_a_verifier_only_where_there_is_one() -> None:
     metric = "acc_for_dapo"
     keys: dict[str, Any] = {
+        "megatron_training__stage": "ray_dapo",
         "rl_config__filter_groups_enable": True,
         "rl_config__filter_groups_train_batch_size": 16,
         "rl_config__filter_groups_metric": metric,
@@ -849,3 +879,153 @@ def test_mindspeeds_reference_is_the_model_that_a_run_begins_with() -> None:
     assert "set trainer.load" in converted("mindspeed-rl", **given).having("noted")[key]
     other: dict[str, Any] = {"ref_config__load": "./first", "actor_config__load": "./later"}
     assert "ref_config.load" in converted("mindspeed-rl", **other).having("noted")
+
+
+def test_mindspeed_rls_two_bounds_and_its_filter_are_dapos_alone() -> None:
+    """Its GRPO reads clip_ratio alone and filters nothing (models/loss/grpo_actor_loss_func.py)."""
+    keys: dict[str, Any] = {
+        "rl_config__clip_higher_enable": True,
+        "rl_config__clip_ratio_high": 0.28,
+        "rl_config__filter_groups_enable": True,
+        "rl_config__filter_groups_train_batch_size": 16,
+    }
+    made = converted("mindspeed-rl", **keys)
+    loss = made.tree["algorithm"]["loss"]
+    assert (loss["clip_low"], loss["clip_high"]) == (0.2, 0.2)
+    assert "ray_dapo" in made.having("noted")["rl_config.clip_ratio"]
+    assert "ray_dapo" in made.having("noted")["rl_config.filter_groups_enable"]
+    assert "dynamic_sampling" not in made.tree["algorithm"]
+    assert made.tree["run"]["groups_per_step"] == 32
+
+
+def test_mindspeed_rls_mean_of_micro_batches_is_told() -> None:
+    key = "rl_config.token_level_loss"
+    assert "micro-batch" in converted("mindspeed-rl").having("noted")[key]
+
+
+def test_easyr1_cuts_prompts_that_it_does_not_filter_and_somebody_is_told() -> None:
+    key = "data.filter_overlong_prompts"
+    off = converted("easyr1", data__filter_overlong_prompts=False)
+    assert "cut" in off.having("noted")[key]
+    assert key in converted("easyr1", data__filter_overlong_prompts=True).having("ignored")
+    assert key not in converted("easyr1").having("noted")
+
+
+def test_easyr1s_mean_of_sequences_weighs_micro_batches_by_tokens_and_somebody_is_told() -> None:
+    key = "worker.actor.loss_avg_mode"
+    made = converted("easyr1", worker__actor__loss_avg_mode="seq")
+    assert made.tree["algorithm"]["aggregation"] == "sequence_mean"
+    assert "micro-batch" in made.having("noted")[key]
+    assert key not in converted("easyr1").having("noted")
+
+
+def test_verls_sum_over_a_fixed_length_is_told_for_the_versions_that_differ() -> None:
+    key = "actor_rollout_ref.actor.loss_agg_mode"
+    made = converted("verl", actor_rollout_ref__actor__loss_agg_mode="seq-mean-token-sum-norm")
+    assert made.tree["algorithm"]["aggregation"] == {"type": "fixed", "tokens": 512}
+    assert "February 2026" in made.having("noted")[key]
+
+
+def test_verls_kl_term_beside_a_loss_of_whole_sequences_is_told() -> None:
+    key = "actor_rollout_ref.actor.loss_agg_mode"
+    gspo: dict[str, Any] = {"actor_rollout_ref__actor__policy_loss__loss_mode": "gspo"}
+    assert key not in converted("verl", **gspo).having("noted")
+    kl = {**gspo, "actor_rollout_ref__actor__use_kl_loss": True}
+    assert "KL" in converted("verl", **kl).having("noted")[key]
+    assert converted("verl", **kl).tree["algorithm"]["aggregation"] == "sequence_mean"
+    alike = {**kl, "actor_rollout_ref__actor__loss_agg_mode": "seq-mean-token-mean"}
+    assert key not in converted("verl", **alike).having("noted")
+
+
+def test_how_verls_megatron_begins_adapters_is_told_where_it_differs() -> None:
+    key = "actor_rollout_ref.model.lora.lora_A_init_method"
+
+    def made(method: str | None) -> Conversion:
+        keys: dict[str, Any] = {"actor_rollout_ref__model__lora__rank": 8}
+        if method:
+            keys[key.replace(".", "__")] = method
+        return converted("verl", **keys)
+
+    for method in (None, "xavier", "normal"):
+        assert "uniform" in made(method).having("noted")[key]
+    assert key in made("kaiming").having("ignored")
+    assert "nothing would train" in made("zero").having("refused")[key]
+    # The FSDP trainer's adapters are peft's.
+    assert key not in converted("verl", actor_rollout_ref__model__lora_rank=8).having("noted")
+    assert key not in converted("verl").having("noted")
+
+
+def test_a_router_in_other_numbers_is_told() -> None:
+    key = "actor_rollout_ref.actor.megatron.override_transformer_config.moe_router_dtype"
+
+    def made(kind: str | None, engine: str) -> Conversion:
+        keys: dict[str, Any] = {key.replace(".", "__"): kind}
+        return converted("verl", **keys, actor_rollout_ref__rollout__dtype=engine)
+
+    assert "model.dtype" in made("fp32", "bfloat16").having("noted")[key]
+    assert key in made(None, "bfloat16").having("ignored")
+    assert key in made("fp32", "float32").having("ignored")
+
+
+def test_a_box_that_verls_dapo_takes_is_told(tmp_path: Path) -> None:
+    key = "custom_reward_function.path"
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pyarrow.table({"data_source": ["math_dapo"]}), path)
+    assert "boxed" in converted("verl", data__train_files=str(path)).having("noted")[key]
+    named = converted("verl", data__train_files="dapo-math-17k.parquet")
+    assert "boxed" in named.having("noted")[key]
+    parquet.write_table(pyarrow.table({"data_source": ["openai/gsm8k"]}), path)
+    assert "boxed" not in converted("verl", data__train_files=str(path)).having("noted")[key]
+
+
+def test_verls_penalty_of_long_answers_needs_its_length() -> None:
+    buffer = "reward_model.reward_kwargs.overlong_buffer_cfg"
+    on: dict[str, Any] = {f"{buffer}.enable".replace(".", "__"): True}
+    refused = converted("verl", **on).having("refused")
+    assert refused["custom_reward_function.path"].startswith(f"give {buffer}.len=N")
+    on[f"{buffer}.len".replace(".", "__")] = 4096
+    made = converted("verl", **on)
+    assert made.tree["reward"]["rules"]["overlong"]["options"]["buffer"] == 4096
+
+
+def write_rows(path: Path, number: int) -> str:
+    table = {"prompt": ["a"] * number, "answer": ["1"] * number, "data_source": ["math"] * number}
+    parquet.write_table(pyarrow.table(table), path)
+    return str(path)
+
+
+def test_verls_several_files_are_mixed_by_their_rows(tmp_path: Path) -> None:
+    """There they are one list of rows, of which each comes once an epoch (utils/dataset/rl_dataset.py)."""
+    files = [write_rows(tmp_path / "a.parquet", 40), write_rows(tmp_path / "b.parquet", 60)]
+    keys: dict[str, Any] = {
+        "data__train_files": files,
+        "data__train_batch_size": 10,
+        "actor_rollout_ref__actor__ppo_mini_batch_size": 10,
+    }
+    made = converted("verl", **keys)
+    train = parse_config(made.tree).data.train
+    assert [(str(one.path), one.weight) for one in train] == [(files[0], 2), (files[1], 3)]
+    assert "data.train_files" not in made.having("noted")
+    told = converted("verl", **keys, data__shuffle=False).having("noted")["data.train_files"]
+    assert "one file follows the other" in told
+    alone = converted("verl", **{**keys, "data__train_files": files[:1]}, data__shuffle=False)
+    assert "data.train_files" not in alone.having("noted")
+
+
+def test_verls_several_files_of_many_rows_are_mixed_nearly_by_their_rows(tmp_path: Path) -> None:
+    files = [write_rows(tmp_path / f"{number}.parquet", number) for number in (7, 7473, 12000)]
+    made = converted("verl", data__train_files=files)
+    weights = [one.weight for one in parse_config(made.tree).data.train]
+    assert weights == [1, 623, 1000]
+    away = converted("verl", data__train_files=[files[0], str(tmp_path / "away.parquet")])
+    assert "weight" in away.having("noted")["data.train_files"]
+
+
+def test_held_out_rows_that_verl_draws_are_told(tmp_path: Path) -> None:
+    key = "data.val_max_samples"
+    keys: dict[str, Any] = {"data__val_files": write_rows(tmp_path / "val.parquet", 9)}
+    for most, shuffled, is_told in ((5, True, True), (5, False, False), (9, True, False)):
+        made = converted("verl", **keys, data__val_max_samples=most, data__shuffle=shuffled)
+        assert made.tree["validation"]["max_prompts"] == most
+        assert (key in made.having("noted")) == is_told
+    assert key not in converted("verl", **keys).having("noted")
