@@ -270,8 +270,9 @@ class Records:
             self._requests[request_key(run.owner, run.request_id)] = run.run_id
 
     def _forget(self, run_id: str) -> None:
-        run = self._runs.pop(run_id)
-        self._requests.pop(request_key(run.owner, run.request_id), None)
+        """Nothing where it is forgotten: who made it, and was refused, may have come first."""
+        if run := self._runs.pop(run_id, None):
+            self._requests.pop(request_key(run.owner, run.request_id), None)
 
 
 def request_key(owner: str, request_id: str) -> str:

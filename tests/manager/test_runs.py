@@ -980,3 +980,29 @@ async def test_logs_samples_and_checkpoints(tmp_path: Path) -> None:
                 await processes.append(RunEvent(0, EventKind.CHECKPOINT, at, root=root))
         kept = [(c.step, c.root, c.kept) for c in await served.runs.checkpoints(ANN, run_id)]
         assert kept == [(5, "", False), (7, "02d7", False), (10, "5f0c", True)]
+
+
+@asynchronous
+async def test_a_creation_that_is_refused_while_the_loop_waits_for_it_ends_no_loop(
+    tmp_path: Path,
+) -> None:
+    async with managing(tmp_path / "runs") as served:
+        store: Any = served.manager.records.store
+        put_fenced, refuse = store.put_fenced, asyncio.Event()
+
+        async def refused(*arguments: Any) -> None:
+            store.put_fenced = put_fenced
+            await refuse.wait()
+            raise StateError("refused")
+
+        store.put_fenced = refused
+        creating = asyncio.create_task(create(served, tmp_path))
+        await until(lambda: served.manager.records.all())
+        [run] = served.manager.records.all()
+        planned = asyncio.create_task(served.manager._change_if_queued(run.run_id, waiting_for="x"))
+        await asyncio.sleep(0.05)  # it waits for the run's lock
+        refuse.set()
+        with pytest.raises(StateError):
+            await creating
+        await planned
+        assert served.manager.records.all() == []
