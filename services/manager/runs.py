@@ -425,7 +425,10 @@ class Runs:
         others wait. Raises LimitError."""
         run = self._of(client, run_id)
         with self._watchers.one_more(client.name):
-            async with self._verifying[client.name], self._stores.of(run.store_url) as store:
+            async with (
+                locked(self._verifying[client.name], "the check of another ledger for this client"),
+                self._stores.of(run.store_url) as store,
+            ):
                 return await verify(store, run)
 
     def _check_number(self, owner: str) -> None:

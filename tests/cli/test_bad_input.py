@@ -13,7 +13,6 @@ from tests.cli.conftest import WriteRun
 from tests.trimaran.test_model_folder import SMOLLM2
 from trimaran.cli.launch import prepared
 from trimaran.cli.main import main
-from trimaran.cli.preflight import check_run
 from trimaran.config import load_config
 from trimaran.run_context import RunContext
 from trimaran.run_place import has_checkpoint
@@ -75,7 +74,7 @@ def test_a_run_that_has_a_checkpoint_of_its_own_needs_none_to_begin_with(
     state.parent.mkdir(parents=True)
     state.write_text("{}")
     assert has_checkpoint(config, run)
-    check_run(config, has_checkpoint=True)
+    assert prepared(config, "local", move_busy=False, run=run).trainer == config.trainer
 
 
 def test_the_newest_checkpoint_to_begin_with_is_chosen_once(

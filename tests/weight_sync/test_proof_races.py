@@ -135,8 +135,9 @@ def test_a_fault_that_was_recorded_by_half_is_listed_in_full_when_it_is_found_ag
             await ledger.save_fault(proof("a", 3, 0, "wrong"), (), (2,))
         store.num_left = 1000
         ledger = await VersionLedger.open(store, RUN)
-        await ledger.save_fault(proof("a", 3, 0, "wrong"), (), (2,))
-        assert {one.version.step for one in await ledger.list_faults()} == {1, 2, 3}
+        for _ in range(2):
+            await ledger.save_fault(proof("a", 3, 0, "wrong"), (), (2,))
+            assert sorted(one.version.step for one in await ledger.list_faults()) == [1, 2, 3]
         found = await ledger.list_proofs([VersionId(0, step) for step in (1, 2, 3)])
         assert all(one.fault for one in found)
         await store.close()

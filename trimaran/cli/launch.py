@@ -97,9 +97,8 @@ def prepared(
         check_installed()
     if launcher != "local":
         return config.model_copy(update={"endpoints": Endpoints()})
-    goes_on = run is not None and has_checkpoint(config, run)
-    check_run(config, goes_on)
-    if not goes_on:
+    check_run(config)
+    if run is None or not has_checkpoint(config, run):
         config = with_checkpoint(config)
     show_errors(config)
     return fill_endpoints(config, move_busy)

@@ -35,11 +35,9 @@ def refuse_password(store: str | None) -> None:
         )
 
 
-def check_run(config: RunConfig, has_checkpoint: bool = False) -> None:
-    """Of a run whose processes all start on this machine. `has_checkpoint`: of its own, from which it goes on."""
+def check_run(config: RunConfig) -> None:
+    """Of a run whose processes all start on this machine."""
     check_inputs(config)
-    if not has_checkpoint:
-        with_checkpoint(config)
     machine = read_machine(os.environ)
     place(config, machine)
     check_memory(config, machine)

@@ -811,7 +811,7 @@ ROWS: tuple[Row, ...] = (
         f"{RL}.token_level_loss",
         "algorithm.aggregation",
         True,
-        f"token_mean; false with ray_dapo: sequence_mean. {MEANS}",
+        f"token_mean; false with ray_dapo: sequence_mean; {MEANS}",
         _aggregation,
     ),
     same(f"{RL}.entropy_coeff", "algorithm.entropy.coefficient", 0.0, to=real),

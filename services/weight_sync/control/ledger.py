@@ -161,8 +161,10 @@ class VersionLedger:
     async def _save_faults(self, found: Sequence[tuple[Proof, Ranges]]) -> None:
         for one, blocks in found:
             await self.save_proofs([one], blocks)
-        # After the proofs: nothing of what is listed trains from now on.
-        rows = [[*_version(one), one.root, one.replica, *_row(one, ())[:3]] for one, _ in found]
+        # After the proofs: nothing of what is listed trains from now on. Each is listed once.
+        listed = {(one.version, one.replica) for one in await self.list_faults()}
+        new = [one for one, _ in found if (one.version, one.replica) not in listed]
+        rows = [[*_version(one), one.root, one.replica, *_row(one, ())[:3]] for one in new]
         await self._store.extend(f"{self._key}/faults", rows)
 
     async def _find_tainted(
