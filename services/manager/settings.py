@@ -13,10 +13,17 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
 from services.manager.admission import Allow, PluginCredentials
 from services.manager.costs import Limits
@@ -40,7 +47,7 @@ from trimaran.device import Kind, find_hidden, find_missing, find_visible
 from trimaran.errors import InputError
 from trimaran.launch.devices import describe_sight
 from trimaran.machine import Machine, read_machine
-from trimaran.store import is_shared
+from trimaran.store import is_shared, store_from
 from trimaran.trust import is_loopback
 
 ADDRESS = "127.0.0.1:7900"
@@ -48,9 +55,38 @@ HTTP_ADDRESS = "127.0.0.1:7980"
 KINDS: tuple[Kind, ...] = ("npu", "cuda")
 COSTS = ("runs", "kept", "replicas", "steps", "tokens", "disk_gib")
 """Limits about which an operator must have a word where others than this machine's users submit."""
-AnyTls = TypeVar("AnyTls", bound=Section)
 LEAST_SLOTS = 8
 """Of the pool that a machine without a configuration has: the example has three processes."""
+
+
+def _path(path: Path, info: ValidationInfo) -> Path:
+    return _folder(info) / path
+
+
+def _place(place: Any, info: ValidationInfo) -> Any:
+    """Before `Place` takes it from the working directory."""
+    is_folder = isinstance(place, str) and "://" not in place
+    return str(_folder(info) / place) if is_folder else place
+
+
+def _function(entry: str, info: ValidationInfo) -> str:
+    return str(_folder(info) / entry) if ".py:" in entry else entry
+
+
+def _store(url: str, info: ValidationInfo) -> str:
+    return store_from(_folder(info), url)
+
+
+def _folder(info: ValidationInfo) -> Path:
+    """Of the file, which `load_settings` gives as the context."""
+    return info.context or Path()
+
+
+File = Annotated[Path, AfterValidator(_path)]
+"""A path as all those of this configuration: a relative one starts at the folder of the file."""
+AllowedPlace = Annotated[Place, BeforeValidator(_place)]
+AllowedFunction = Annotated[str, AfterValidator(_function)]
+StoreUrl = Annotated[str, AfterValidator(_store)]
 
 
 def _check_names(value: Any) -> Any:
@@ -92,9 +128,9 @@ class PoolSection(Section):
 class TlsSection(Section):
     """PEM files; each is read again when it changes. `tls: {certificate: tls.crt, key: tls.key}`"""
 
-    certificate: Path
-    key: Path
-    authorities: Path | None = None
+    certificate: File
+    key: File
+    authorities: File | None = None
     """Clients must show a certificate that one of these signed (mutual TLS)."""
 
 
@@ -104,9 +140,9 @@ class ServiceTlsSection(Section):
     services: {tls: {certificate: service.crt, key: service.key, authorities: services-ca.crt}}
     """
 
-    certificate: Path
-    key: Path
-    authorities: Path
+    certificate: File
+    key: File
+    authorities: File
     """Each side shows the other a certificate that one of these signed."""
     server_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]*$")] = ""
     """That each service's certificate must carry. Without it the address that is called: the
@@ -126,7 +162,7 @@ class CredentialsSection(Section):
     """What calls of one plugin's host may show and trust."""
 
     token_variable: str | None = None
-    ca_file: Path | None = None
+    ca_file: File | None = None
 
 
 class AllowSection(Section):
@@ -135,16 +171,16 @@ class AllowSection(Section):
     anything: bool = False
     """The operator's word that runs may name whatever the manager's own user may read and write: its
     keys, other clients' tokens and other runs as well. It stands alone."""
-    models: tuple[Path, ...] = ()
+    models: tuple[File, ...] = ()
     """Folders below which `model.path` and `trainer.load` lie."""
-    data: tuple[Path, ...] = ()
+    data: tuple[File, ...] = ()
     rules: tuple[str, ...] | None = None
     """Built-in rules; all, where it is not given."""
-    sources: tuple[Place, ...] = ()
+    sources: tuple[AllowedPlace, ...] = ()
     """Folders and buckets below which `model.source` may lie, such as s3://models."""
-    payloads: tuple[Place, ...] = ()
+    payloads: tuple[AllowedPlace, ...] = ()
     """The same for `run.payloads` and `run.checkpoints`, such as s3://bucket/payloads."""
-    functions: tuple[str, ...] = ()
+    functions: tuple[AllowedFunction, ...] = ()
     """file.py:name or package.module:name, as `trimaran train --allow` takes them."""
     sinks: tuple[SinkName, ...] = ()
     """wandb, swanlab, mlflow, trackio: what `metrics.sinks` may name. The run's controller uses the
@@ -243,15 +279,15 @@ class FairShareSection(Section):
 class ManagerSettings(Section):
     """All of it. Example: ManagerSettings(pools={"host": {"device": "cpu", "slots": 8}})"""
 
-    folder: Path = Path("runs")
+    folder: File = Path("runs")
     """Each run has a folder in it, and the manager its store."""
-    store: str = ""
+    store: StoreUrl = ""
     """As `open_store` takes it; empty: manager.sqlite in `folder`, and a file in each run's."""
     address: Address = ADDRESS
     http_address: Address = HTTP_ADDRESS
     pools: Mapping[str, PoolSection] = Field(default_factory=dict)
     """Empty: the accelerators in sight, and slots of the CPU."""
-    clients: Path | None = None
+    clients: File | None = None
     """Tokens of clients with their owners and roles; without it whoever reaches the manager is an
     operator, so it listens on loopback only."""
     tls: TlsSection | None = None
@@ -268,7 +304,7 @@ class ManagerSettings(Section):
     sets: Positive = 1
     """How many controllers, reward services and weight syncs there are with `launcher: external`. Each
     serves one run at a time, so further runs wait. Ranks and replicas are counted by `pools`."""
-    service_token: Path | None = None
+    service_token: File | None = None
     """A file with a secret of 16 characters or more. External services show it to each other and to their
     launcher; they have the same file, because they are there before their run. Under the other launchers
     each run's token is made of it, so that a manager on another host that has the file goes on with runs
@@ -429,42 +465,12 @@ def load_settings(
     for override in overrides:
         set_override(tree, override, override_value(override))
     source = str(path) if path else "trimaran up"
+    here = path.parent.resolve() if path else Path.cwd()
     try:
-        settings = ManagerSettings.model_validate(tree | dict(given or {}))
+        return ManagerSettings.model_validate(tree | dict(given or {}), context=here)
     except ValidationError as error:
         faults = describe_faults(ManagerSettings, error)
         raise InputError("\n".join(f"{source}: {fault}" for fault in faults)) from None
-    return _absolute(settings, path.parent.resolve() if path else Path.cwd())
-
-
-def _absolute(settings: ManagerSettings, here: Path) -> ManagerSettings:
-    allow, tls = settings.allow, settings.tls
-    if allow:
-        allow = allow.model_copy(
-            update={
-                "models": tuple(here / root for root in allow.models),
-                "data": tuple(here / root for root in allow.data),
-            }
-        )
-    services = settings.services
-    if services.tls:
-        services = services.model_copy(update={"tls": _absolute_files(services.tls, here)})
-    return settings.model_copy(
-        update={
-            "folder": here / settings.folder,
-            "clients": here / settings.clients if settings.clients else None,
-            "service_token": here / settings.service_token if settings.service_token else None,
-            "allow": allow,
-            "tls": _absolute_files(tls, here) if tls else None,
-            "services": services,
-        }
-    )
-
-
-def _absolute_files(tls: AnyTls, here: Path) -> AnyTls:
-    given = {name: getattr(tls, name) for name in type(tls).model_fields}
-    files = {name: here / file for name, file in given.items() if isinstance(file, Path)}
-    return tls.model_copy(update=files)
 
 
 def _names(section: PoolSection) -> tuple[str, ...]:

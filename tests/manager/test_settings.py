@@ -61,6 +61,31 @@ def test_relative_paths_start_at_the_file_and_the_command_line_wins(tmp_path: Pa
         load_settings(path, {}, ["limits.run=3"])
 
 
+def test_every_relative_path_starts_at_the_file(tmp_path: Path) -> None:
+    tls = "certificate: c, key: k, authorities: a"
+    path = write(
+        tmp_path,
+        "store: 'sqlite:m.sqlite'\nservice_token: t\n"
+        f"tls: {{{tls}}}\nservices: {{tls: {{{tls}}}}}\n"
+        "allow:\n  models: [m]\n  data: [d]\n  sources: [s, 's3://s']\n"
+        "  payloads: [p, 's3://p']\n  functions: ['f.py:*', 'a.b:c']\n"
+        "  plugin_credentials: {h: {ca_file: h.pem}}\n",
+    )
+    settings = load_settings(path)
+    allow, services = settings.allow, settings.services.tls
+    assert settings.store_url == f"sqlite:{tmp_path}/m.sqlite"
+    assert settings.service_token == tmp_path / "t"
+    assert allow and (allow.models, allow.data) == ((tmp_path / "m",), (tmp_path / "d",))
+    assert allow.sources == (f"{tmp_path}/s", "s3://s")
+    assert allow.payloads == (f"{tmp_path}/p", "s3://p")
+    assert allow.functions == (f"{tmp_path}/f.py:*", "a.b:c")
+    assert allow.plugin_credentials["h"].ca_file == tmp_path / "h.pem"
+    for given in (settings.tls, services):
+        assert given and given.authorities
+        found = given.certificate, given.key, given.authorities
+        assert found == (tmp_path / "c", tmp_path / "k", tmp_path / "a")
+
+
 def test_pools_hold_what_the_vendors_variables_take(tmp_path: Path) -> None:
     text = (
         "pools: {x: {device: cuda, devices: [GPU-ab, MIG-cd]}, y: {device: npu, devices: [3, 1]}}"

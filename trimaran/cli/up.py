@@ -14,7 +14,7 @@ from services.manager.settings import ManagerSettings, load_settings
 from trimaran.cli.preflight import refuse_password, show_errors
 from trimaran.health_note import Notes
 from trimaran.machine import read_machine
-from trimaran.store import store_name
+from trimaran.store import store_from, store_name
 from trimaran.telemetry import setup_logging
 from trimaran.watchdog import watched
 
@@ -30,7 +30,7 @@ def up(options: argparse.Namespace) -> int:
             refuse_password(word.removeprefix("store="))
     given: dict[str, Any] = {
         "folder": Path(options.folder).resolve() if options.folder else None,
-        "store": options.store,
+        "store": options.store and store_from(Path.cwd(), options.store),
         "address": options.address,
         "http_address": options.http,
         "launcher": options.launcher,

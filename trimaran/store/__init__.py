@@ -10,6 +10,7 @@ from trimaran.store.open import (
     is_shared,
     open_store,
     run_store_url,
+    store_from,
     store_name,
 )
 from trimaran.store.port import (
@@ -49,6 +50,7 @@ __all__ = [
     "probe_server",
     "records",
     "run_store_url",
+    "store_from",
     "store_name",
     "timed",
 ]

@@ -54,6 +54,15 @@ def run_store_url(url: str, run_id: str, folder: Path = Path()) -> str:
     return f"{SQLITE}{folder / RUN_STORE_NAME}"
 
 
+def store_from(folder: Path, url: str) -> str:
+    """The same store, where a relative path starts at `folder`.
+
+    Example: store_from(Path("/srv"), "sqlite:a.sqlite") == "sqlite:/srv/a.sqlite"
+    """
+    path = url.removeprefix(SQLITE)
+    return f"{SQLITE}{folder / path}" if url.startswith(SQLITE) and path else url
+
+
 async def _open(url: str, make: bool) -> Store | None:
     if is_redis(url):
         from trimaran.store.redis import RedisStore  # late: its import takes a tenth of a second
