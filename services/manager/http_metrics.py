@@ -35,8 +35,9 @@ class MetricsRoutes:
         router = APIRouter(prefix="/metrics", tags=["metrics"])
         refused = responses(401, 403, 413, 500, 503)
         text: dict[str, Any] = {"response_class": Response, "responses": refused | TEXT}
-        # The names decide who may ask: whoever may list runs, and whoever may read the run.
-        router.get("", name="ListRuns", **text)(self.own)
+        # The names decide who may ask. The manager's own numbers are an operator's, as by MetricsService;
+        # the rest is for whoever may list runs, and may read the run.
+        router.get("", name="GetMetrics", **text)(self.own)
         router.get("/targets", name="ListRuns", responses=refused)(self.targets)
         text["responses"] |= responses(404, 422, 504)
         router.get("/runs/{run_id}/{process}", name="GetRun", **text)(self.process)

@@ -32,7 +32,7 @@ def _identify_again(
     request: Request,
     bearer: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
 ) -> Callable[[], Any]:
-    """Says who asks, and may: as for the method of RunService that the route is named after."""
+    """Says who asks, and may: as for the method of gRPC that the route is named after."""
     token = bearer.credentials if bearer else ""
     method = METHOD.format(request.scope["route"].name)
     return partial(request.app.state.identify, method, token)

@@ -131,6 +131,8 @@ def test_tokens_and_roles_are_those_of_grpc() -> None:
     async def read_only(client: httpx.AsyncClient, runs: FakeRuns) -> None:
         assert (await client.get("/v1/runs/run")).status_code == 200
         assert problem(await client.post("/v1/runs/run/pause"))[:2] == (403, "PERMISSION_DENIED")
+        assert problem(await client.get("/metrics"))[:2] == (403, "PERMISSION_DENIED")
+        assert (await client.get("/metrics/targets")).status_code == 200
 
     async def stranger(client: httpx.AsyncClient, runs: FakeRuns) -> None:
         answer = await client.get("/v1/runs")
