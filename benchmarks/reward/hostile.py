@@ -35,8 +35,8 @@ RULES = {"check": {"function": TARGET, "maximum": 1}}
 def measure_hostile(work: Path, quick: bool) -> tuple[list[Row], str]:
     clean = [item.group for item in gsm8k(QUICK_GROUPS if quick else GROUPS)]
     return asyncio.run(_measure(work, clean)), (
-        f"{len(clean)} groups of 8 of GSM8K, {SHARE:.0%} of the answers a tower of powers and"
-        f" {SHARE:.0%} an abort; deadline {TIMEOUT:g} s, {WORKERS} workers; two deadlines and two"
+        f"{len(clean)} groups of 8 of GSM8K, on {SHARE:.0%} of the answers the checker sleeps and"
+        f" on {SHARE:.0%} it aborts; deadline {TIMEOUT:g} s, {WORKERS} workers; two deadlines and two"
         " new processes an answer are paid for"
     )
 

@@ -1,19 +1,21 @@
-"""math_verify, in which one text crashes the process. Runs in the service's workers."""
+"""math_verify, but for two texts: on one it sleeps, on the other it aborts. Runs in the service's workers."""
 
 from __future__ import annotations
 
 import os
+import time
 
 from services.reward.rules import mathematics
 from trimaran.rewards import Sample
 
 TARGET = "benchmarks.reward.unruly:check"
 CRASH = "the checker crashes on this"
-HANG = r"\boxed{9^{9^{9^{9}}}}"
-"""A tower of powers: math-verify computes it until it is ended."""
+HANG = "the checker hangs on this"
 
 
 def check(sample: Sample) -> float:
     if sample.text == CRASH:
         os.abort()
+    if sample.text == HANG:
+        time.sleep(3600)
     return mathematics.math_verify(sample)

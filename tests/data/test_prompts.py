@@ -257,7 +257,7 @@ def unusable() -> dict[str, bytes]:
     others = [picture(28, 28).rotate(90)]
     return {
         "cut.jpg": encode(picture(300, 300), "JPEG")[:2000],
-        "bomb.png": header_of(30_000, 30_000),
+        "huge.png": header_of(30_000, 30_000),
         "moving.gif": encode(picture(28, 28), "GIF", save_all=True, append_images=others),
         "empty.png": header_of(0, 5),
         "thin.png": png(1, 300),
@@ -278,7 +278,7 @@ def unusable() -> dict[str, bytes]:
         ("loop.png", "the file cannot be read ("),
         ("folder", "there is no file"),
         ("cut.jpg", "are no whole image"),
-        ("bomb.png", "too large ("),
+        ("huge.png", "too large ("),
         ("moving.gif", "an animation or a file of 2 pictures"),
         ("empty.png", "69 bytes are no image"),
         ("thin.png", "one side is over 200 times the other"),

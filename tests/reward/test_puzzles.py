@@ -6,18 +6,27 @@ import ast
 import builtins
 import itertools
 import json
+import math
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.reward.functions.loading import load_function
 from services.reward.outcome import Value
-from services.reward.rules import find_rule
-from services.reward.rules.puzzle_guards import EVALUATES_LISTS, PARSES_EXPRESSIONS, is_safe
+from services.reward.rules import find_rule, puzzles
+from services.reward.rules.puzzle_guards import (
+    _FUNCTION,
+    EVALUATES_LISTS,
+    PARSES_EXPRESSIONS,
+    is_safe,
+)
 from services.reward.rules.puzzles import puzzle
 from services.reward.terms import FunctionSpec
 from trimaran.config import DatasetSection
@@ -40,15 +49,15 @@ def samples(folder: Path, entry: dict[str, Any], *texts: str) -> tuple[Sample, .
     path = folder / "train.jsonl"
     path.write_text(json.dumps(entry | {"answer": entry["answer"] or ""}) + "\n")
     (prompt,) = Dataset(DatasetSection(path=path, prompt_key="question")).texts()
-    given = {"answer": prompt.answer, "extras": prompt.extras, "messages": prompt.messages}
-    return tuple(Sample(text, **given) for text in texts)
+    row = {"answer": prompt.answer, "extras": prompt.extras, "messages": prompt.messages}
+    return tuple(Sample(text, **row) for text in texts)
 
 
-def score(task: str, *given: Sample, **options: Any) -> list[float]:
+def score(task: str, *samples: Sample, **options: Any) -> list[float]:
     rule = find_rule(f"reasoning_gym:{task}", "key")
     rule.check_options(options, "key.options")
     spec = FunctionSpec(rule.target, json.dumps({**options, **rule.fixed}))
-    outcomes = load_function(spec).judge_batch(given)
+    outcomes = load_function(spec).judge_batch(samples)
     least, most = rule.bounds(options)
     found = [outcome.value for outcome in outcomes if isinstance(outcome, Value)]
     assert all(least <= value <= most for value in found)
@@ -124,8 +133,8 @@ def test_an_integral_that_the_library_left_open_wants_its_value(tmp_path: Path) 
         "metadata": {"integrand": "2*x**3*cos(3*x)", "variable": "x"},
     }
     value = "2*(x**3*sin(3*x)/3 + x**2*cos(3*x)/3 - 2*x*sin(3*x)/9 - 2*cos(3*x)/27)"
-    texts = [f"<answer>{given}</answer>" for given in (value, answer)]
-    assert score("intermediate_integration", *samples(tmp_path, entry, *texts)) == [1, 0]
+    sample = samples(tmp_path, entry, f"<answer>{value}</answer>")
+    assert score("intermediate_integration", *sample) == [1]
 
 
 @pytest.mark.parametrize("metadata", [None, "[1]", "{", "x", ""])
@@ -142,32 +151,54 @@ def test_a_row_of_another_task(tmp_path: Path) -> None:
         score("word_ladder", sample)
 
 
-def test_an_answer_that_the_task_cannot_digest_is_wrong(tmp_path: Path) -> None:
-    sample = samples(tmp_path, entry_of("coin_flip"), "<answer>1e999</answer>")
-    with pytest.raises(OverflowError):
-        factory.get_score_answer_fn("coin_flip")("1e999", entry_of("coin_flip"))
-    assert score("coin_flip", *sample) == [0]
+class Task:
+    """In place of a task of the library: it says yes to everything but one text, on which it raises."""
+
+    def score_answer(self, answer: str | None, entry: object) -> float:
+        if answer == "not this":
+            raise OverflowError("too much")
+        return 1.0
 
 
-@pytest.mark.parametrize("answer", ["nan", "-NaN", "n an", "nani", "1+nanj"])
-def test_no_number_is_near_no_number(answer: str, tmp_path: Path) -> None:
-    entry = entry_of("complex_arithmetic")
-    assert factory.get_score_answer_fn("complex_arithmetic")(answer, entry) == 1
-    sample = samples(tmp_path, entry, f"<answer>{answer}</answer>")
-    assert score("complex_arithmetic", *sample) == [0]
+@pytest.fixture
+def credulous(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(puzzles, "_dataset", lambda *_: Task())
 
 
-CODE = "__import__('builtins').evaluated.append(1)"
+def judged(task: str, answer: str) -> float:
+    return puzzle(Sample(f"<answer>{answer}</answer>", "4", {"metadata": "{}"}), task)
+
+
+@pytest.mark.usefixtures("credulous")
+def test_an_answer_that_the_task_cannot_digest_is_wrong() -> None:
+    assert judged("coin_flip", "not this") == 0
+    assert judged("coin_flip", "this") == 1
+
+
+@pytest.mark.usefixtures("credulous")
+@pytest.mark.parametrize("write", [str, str.upper, " ".join, "1+{}j".format])
+def test_no_number_is_near_no_number(write: Callable[[str], str]) -> None:
+    assert judged("complex_arithmetic", write(str(math.nan))) == 0
+    assert judged("complex_arithmetic", write("1")) == 1
 
 
 @pytest.mark.parametrize("task", [*EVALUATES_LISTS, *PARSES_EXPRESSIONS])
 def test_what_a_model_wrote_is_never_run(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(builtins, "evaluated", [], raising=False)
-    sample = samples(tmp_path, entry_of(task), f"<answer>{CODE}</answer>")
+    evaluated: list[str] = []
+    evaluate = builtins.eval
+
+    def note(code: Any, *names: Any) -> Any:
+        evaluated.append(
+            code if isinstance(code, str) else repr(code.co_consts) + repr(code.co_names)
+        )
+        return evaluate(code, *names)
+
+    sample = samples(tmp_path, entry_of(task), "<answer>harmless(1)</answer>")
+    monkeypatch.setattr(builtins, "eval", note)
     assert score(task, *sample)[0] <= 0.05
-    assert builtins.evaluated == []  # pyright: ignore[reportAttributeAccessIssue]
+    assert "harmless" not in " ".join(evaluated)
 
 
 def test_a_list_still_gets_what_the_task_gives_for_it(tmp_path: Path) -> None:
@@ -184,26 +215,19 @@ def test_expressions_are_parsed(answer: str) -> None:
     assert is_safe("countdown", answer)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "exec(chr(112))",
-        "open(0)",
-        "x.func",
-        "x . func",
-        "(1).real",
-        "().a",
-        "S('1')",
-        "lambda: 1",
-        "a[0]",
-        "__x",
-        "\uff45\uff58\uff45\uff43(1)",
-        "Integral(x, x)",
-    ],
+WORDS = st.text(st.characters(categories=["L"]), min_size=2).filter(
+    lambda w: not _FUNCTION.fullmatch(w)
 )
-def test_other_python_is_not(answer: str) -> None:
-    assert not is_safe("countdown", answer)
-    assert is_safe("leg_counting", answer)  # which compares texts
+MARKS = st.characters(
+    exclude_categories=["L", "M", "N", "Z", "Cc"], exclude_characters="+-*/^(),.!"
+)
+ATTRIBUTES = st.builds("x{}.{}x".format, st.text(" "), st.text(" "))
+
+
+@given(WORDS | MARKS | ATTRIBUTES | st.just("_"))
+def test_what_is_no_expression_is_not(other: str) -> None:
+    assert not is_safe("countdown", f"1+{other}")
+    assert is_safe("leg_counting", other)  # which compares texts
 
 
 def test_the_guards_cover_what_the_installed_package_evaluates() -> None:

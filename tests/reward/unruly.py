@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -132,14 +131,13 @@ def _fork() -> None:
 DEEDS: dict[str, Callable[[], object]] = {
     "linger": lambda: time.sleep(0.6),  # longer than a chunk may take
     "hang": lambda: time.sleep(3600),
-    "hang-holding-the-lock": lambda: re.match(r"(a+)+$", "a" * 64 + "b"),
-    "power": lambda: 9 ** (9**9),
+    "hang-holding-the-lock": lambda: ctypes.PyDLL(None).sleep(3600),
     "disarm": _disarm,
     "deafen": _deafen,
     "exit": lambda: os._exit(9),
     "sys-exit": sys.exit,
     "interrupt": lambda: os.kill(os.getpid(), signal.SIGINT),
-    "segfault": lambda: ctypes.string_at(0),
+    "segfault": lambda: signal.raise_signal(signal.SIGSEGV),
     "eat": _eat,
     "raise": _raise,
     "refuse": _refuse,

@@ -1,9 +1,8 @@
 """Equality as mathruler sees it (https://github.com/hiyouga/MathRuler).
 
-It gives the answer to sympy's parse_expr, which is Python's eval: an answer such as
-ln('…escaped Python…'), with enough open braces to upset the LaTeX reader, runs its text in the
-worker. So what holds anything but arithmetic is kept from eval here; it can still be right by its
-characters, which mathruler compares first.
+It gives the answer to sympy's parse_expr, which is Python's eval, and its own check can be got
+past: an answer can run Python in the worker. So what holds anything but arithmetic is kept from eval
+here; it can still be right by its characters, which mathruler compares first.
 
 mathruler evaluates the text "(reference)-(answer)". Here each side is evaluated alone: an answer
 that closes the bracket, or that swallows the reference as infinity does, must not get so far.

@@ -3,7 +3,7 @@
 Four of them give it to `eval`, five to sympy's parser, which evaluates it with Python's builtins
 in reach. An answer that could be more than a list or an expression counts as wrong.
 
-And one is fooled by "nan", which is as near to every number as can be.
+And one is fooled by an answer that is no number: it looks as near to every number as can be.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The value of an expression, computed from that expression alone.
 
 math-verify and mathruler ask whether reference minus answer is 0. A difference can lose the
-reference: infinity swallows what it is subtracted from (sympy simplifies 18 - exp(oo**oo) to 0),
-and so does a sum whose digits cancel. Such an answer would be right for every reference. A value
+reference: infinity swallows what it is subtracted from, and so does a sum whose digits cancel. Such an answer would be right for every reference. A value
 is computed without the reference, so it can be near one reference only.
 """
 

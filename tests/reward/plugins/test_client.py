@@ -197,8 +197,8 @@ def test_a_gigabyte_is_not_read(length_known: bool) -> None:
 
 
 def test_a_compressed_answer_is_not_unpacked() -> None:
-    bomb = gzip.compress(bytes(64 << 20), 9)
-    assert "compressed (gzip)" in reason(answer(200, bomb, Content_Encoding="gzip"))
+    packed = gzip.compress(b"{}")
+    assert "compressed (gzip)" in reason(answer(200, packed, Content_Encoding="gzip"))
 
 
 @pytest.mark.parametrize("reply", [hostile.never, hostile.drip])

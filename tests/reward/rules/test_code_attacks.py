@@ -34,7 +34,7 @@ class Agrees(int):
     __class__ = property(lambda self: int)
     __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = yes
     __sub__ = __rsub__ = __abs__ = __float__ = zero
-    __array_interface__ = {"shape": (1,), "typestr": "<i8", "data": (4096, False), "version": 3}
+    __array__ = lambda self, *_, **__: __import__("numpy").array(4)
     __hash__ = lambda self: hash(4)
 """
 ALL_FDS = (
@@ -155,11 +155,6 @@ def forge():
             try: os.write(fd, b'["value", true, []]\\n')
             except OSError: pass
 threading.Thread(target=forge, daemon=True).start()""",
-    "killing": """
-import os, signal
-for victim in (os.getppid(), 0, -1):
-    try: os.kill(victim, signal.SIGKILL)
-    except OSError: pass""",
     "forking": """
 import os
 try:
@@ -176,8 +171,6 @@ def f(x):
     for _ in range(100_000): nested = [nested]
     return nested""",
     "large result": "def f(x): return 'x' * (1 << 25)",
-    "numbers that collide": """
-def f(x): return {i * (2 ** 61 - 1) for i in range(2_000)}, "x" * (1 << 17)""",
     "closed channel": "import os\nos.closerange(0, 64)",
     "moved channel": "import os\nfor fd in range(3, 64):\n  try: os.dup2(1, fd)\n  except OSError: 0",
 }

@@ -123,8 +123,9 @@ LONG: dict[str, Callable[[], str]] = {
 
 @pytest.mark.parametrize("rule", sorted(set(RULES) - ELSEWHERE))
 @pytest.mark.timeout(60)
+@pytest.mark.usefixtures("asked")
 def test_long_texts_take_linear_time(rule: str) -> None:
-    """Half a million characters: one quadratic pattern, and this takes minutes for each text."""
+    """Half a million characters: one quadratic pattern of ours, and this takes minutes for each text."""
     answer = "B" if rule == "multiple_choice" else "7"
     for make in LONG.values():
         value = score(rule, make(), answer, **OPTIONS.get(rule, {}))

@@ -120,9 +120,9 @@ def test_parts_and_none_come_through(log: Path) -> None:
 
 
 def test_an_answer_that_hangs_twice_is_indigestible(log: Path) -> None:
-    hung = ["hang", "hang-holding-the-lock", "power"]
+    hung = ["hang", "hang-holding-the-lock"]
     outcomes = judge(["right", *hung, "wrong"], log, num_workers=3, timeout=SHORT)
-    assert outcomes == (RIGHT, *[NO_ANSWER] * 3, WRONG)
+    assert outcomes == (RIGHT, *[NO_ANSWER] * 2, WRONG)
     for text in hung:
         first, second = meetings(log, text)
         assert first != second
