@@ -6,7 +6,7 @@
 #   /plugin    for reward and the plugin: the plugin's token
 #   /redis     for Redis: its configuration, with the password
 #   /clients   for the manager: who may submit runs; and the token of the client who submits one here
-#   /scrape    for Prometheus: its token, with which it reads and submits nothing
+#   /scrape    for Prometheus: its token, an operator's, as the manager's own numbers are for operators
 set -eu
 umask 077
 
@@ -40,4 +40,4 @@ no-appendfsync-on-rewrite no
 maxmemory-policy noeviction
 CONF
 new_client demo submitter /clients/demo.token
-new_client prometheus viewer /scrape/token
+new_client prometheus operator /scrape/token

@@ -229,7 +229,16 @@ def test_each_secret_is_another_and_for_its_user_alone(made: Path) -> None:
     known = {client.identity.name: client for client in read_clients(made / "clients/clients.yaml")}
     for name, file in (("demo", "clients/demo.token"), ("prometheus", "scrape/token")):
         assert known[name].sha256 == digest((made / file).read_text().strip())
-    assert known["prometheus"].identity.role == "viewer"
+    # The manager's own numbers are for operators.
+    assert known["prometheus"].identity.role == "operator"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_container_has_bounds_of_memory_and_log(device: str) -> None:
+    for name, service in load(device)["services"].items():
+        assert re.fullmatch("[0-9]+g", service["mem_limit"]), name
+        assert service["logging"]["driver"] == "json-file", name
+        assert service["logging"]["options"] == {"max-size": "32m", "max-file": "2"}, name
 
 
 def settings_of(device: str) -> ManagerSettings:

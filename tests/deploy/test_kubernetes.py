@@ -8,7 +8,11 @@ import json
 import os
 import re
 import subprocess
+import threading
+import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +60,11 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @functools.cache
-def render(device: str, *values: str, version: str = "1.33.0") -> tuple[dict[str, Any], ...]:
+def render(
+    device: str, *values: str, version: str = "1.33.0", json_values: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], ...]:
     settings = [f"--set={value}" for value in values]
+    settings += [f"--set-json={value}" for value in json_values]
     where = ["--namespace=lab", f"--kube-version={version}", "--values", CHART / f"{device}.yaml"]
     done = helm("template", "demo", CHART, *where, *settings)
     assert done.returncode == 0, done.stderr
@@ -67,6 +74,10 @@ def render(device: str, *values: str, version: str = "1.33.0") -> tuple[dict[str
 def named(objects: tuple[dict[str, Any], ...], kind: str, name: str) -> dict[str, Any]:
     [found] = [o for o in objects if (o["kind"], o["metadata"]["name"]) == (kind, f"demo-{name}")]
     return found
+
+
+def secret_data(secret: dict[str, Any]) -> dict[str, str]:
+    return {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}
 
 
 def pods(objects: tuple[dict[str, Any], ...]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -84,6 +95,10 @@ def command_line(container: dict[str, Any]) -> list[str]:
     script = " ".join(container.get("command", []))
     rank = ["--index", "0"] if '--index "${HOSTNAME##*-}"' in script else []
     return [*container["args"], *rank]
+
+
+def devices_of(container: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in container["resources"]["limits"].items() if k != "memory"}
 
 
 def ours(objects: tuple[dict[str, Any], ...]) -> dict[str, list[str]]:
@@ -131,6 +146,188 @@ def test_disruption_budgets_are_of_the_version_that_the_cluster_has() -> None:
     for version, api in (("1.20.2", "policy/v1beta1"), ("1.21.0", "policy/v1")):
         budget = named(render("cpu", version=version), "PodDisruptionBudget", "rollout")
         assert budget["apiVersion"] == api
+
+
+def test_every_stateful_pod_has_a_disruption_budget() -> None:
+    objects = render("npu", *SETS)
+    stateful = {o["metadata"]["name"] for o in objects if o["kind"] == "StatefulSet"}
+    budgets = {
+        o["metadata"]["name"]: o["spec"] for o in objects if o["kind"] == "PodDisruptionBudget"
+    }
+    assert stateful == {"demo-rollout", "demo-trainer", "demo-redis"} == budgets.keys()
+    # Where the store's node is emptied, the operator says when.
+    assert budgets["demo-redis"]["maxUnavailable"] == 0
+    without = render("npu", "redis.address=redis.lab:6379")
+    assert not [o for o in without if o["metadata"]["name"] == "demo-redis"]
+
+
+POD_OF = {
+    "manager": "manager",
+    "controller": "controller",
+    "reward": "reward",
+    "weightSync": "weight-sync",
+    "rollout": "rollout",
+    "trainer": "trainer",
+    "redis": "redis",
+    "demo": "plugin",
+}
+OWN = {
+    "env": [{"name": "HCCL_CONNECT_TIMEOUT", "value": "600"}],
+    "volumes": [{"name": "own", "emptyDir": {}}],
+    "volumeMounts": [{"name": "own", "mountPath": "/own"}],
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"key": "own", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+    "resources.limits": {"memory": "33Gi"},
+}
+
+
+@pytest.mark.parametrize("kuberay", [False, True], ids=["pods", "kuberay"])
+def test_every_pod_takes_what_kubernetes_has_for_it(kuberay: bool) -> None:
+    own = [f"{part}.{key}={json.dumps(value)}" for part in POD_OF for key, value in OWN.items()]
+    ray = ("kuberay.enabled=true", "kuberay.image=ours:1") if kuberay else ()
+    plain = dict(pods(render("cpu", *ray)))
+    found = dict(pods(render("cpu", *ray, json_values=tuple(own))))
+    assert len(found) == (5 if kuberay else len(POD_OF))
+    for name, pod in found.items():
+        container, before = pod["containers"][0], plain[name]["containers"][0]
+        assert container["resources"]["limits"]["memory"] == "33Gi", name
+        assert container["resources"]["requests"] == before["resources"]["requests"], name
+        # Behind ours, so that an operator's word counts.
+        assert container["env"] == [*before.get("env", []), *OWN["env"]], name
+        for key in ("nodeSelector", "tolerations", "affinity"):
+            assert pod[key] == OWN[key], name
+        assert (
+            OWN["volumes"][0] in pod["volumes"]
+            and len(pod["volumes"]) == len(plain[name]["volumes"]) + 1
+        )
+        assert OWN["volumeMounts"][0] in container["volumeMounts"], name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_container_has_a_limit_of_memory_above_what_it_asks_for(device: str) -> None:
+    for name, pod in pods(render(device)):
+        resources = pod["containers"][0]["resources"]
+        asked, most = (bytes_of(resources[key]["memory"]) for key in ("requests", "limits"))
+        assert asked <= most, name
+
+
+def bytes_of(quantity: str) -> int:
+    return int(quantity[:-2]) * {"Mi": 1 << 20, "Gi": 1 << 30}[quantity[-2:]]
+
+
+def test_images_carry_the_version() -> None:
+    """The chart's is the package's."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for given, expected in ((), version), (("image.version=1.2.3-rc1",), "1.2.3-rc1"):
+        for name, pod in pods(render("npu", *given)):
+            if name != "redis":
+                tag = pod["containers"][0]["image"].rpartition(":")[2]
+                assert tag == f"{expected}-{'npu' if name in ('rollout', 'trainer') else 'cpu'}"
+
+
+def test_prometheus_gets_through_the_network_policies() -> None:
+    """npu.yaml turns monitoring on."""
+    [rule] = named(render("npu"), "NetworkPolicy", "monitoring")["spec"]["ingress"]
+    where = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    assert rule == {"from": [where], "ports": [{"port": 7980}]}
+    without = render("npu", "monitoring.enabled=false")
+    assert not [one for one in without if one["metadata"]["name"] == "demo-monitoring"]
+
+
+def test_sinks_functions_and_rules_reach_the_manager_and_the_rewards(tmp_path: Path) -> None:
+    allow = {"sinks": ["mlflow"], "functions": ["/rewards/mine.py:score"], "rules": ["gsm8k"]}
+    objects = render("npu", json_values=(f"manager.allow={json.dumps(allow)}",))
+    settings = manager_settings(objects, tmp_path)
+    assert settings.allow
+    assert (list(settings.allow.sinks), list(settings.allow.rules or ())) == (["mlflow"], ["gsm8k"])
+    reward = dict(pods(objects))["reward"]["containers"][0]
+    [entries] = [one["value"] for one in reward["env"] if one["name"] == "TRIMARAN_ALLOW"]
+    assert entries.split("\n") == allow["functions"]
+    every = manager_settings(render("npu"), tmp_path).allow
+    assert every and every.rules is None
+
+
+def answers_of_a_cluster(objects: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    """As much as Helm asks for: which kinds there are, and the objects themselves. By path."""
+    kinds: dict[str, dict[str, Any]] = {}
+    found: dict[str, Any] = {"/version": {"major": "1", "minor": "33", "gitVersion": "v1.33.0"}}
+    for one in objects:
+        version, kind = one["apiVersion"], one["kind"]
+        root = f"/{'apis' if '/' in version else 'api'}/{version}"
+        plural = kind.lower() + "s"
+        kinds.setdefault(root, {})[kind] = {
+            "name": plural,
+            "kind": kind,
+            "namespaced": True,
+            "verbs": ["get"],
+        }
+        owner = {"meta.helm.sh/release-name": "demo", "meta.helm.sh/release-namespace": "lab"}
+        there = {**one, "metadata": {**one["metadata"], "annotations": owner}}
+        found[f"{root}/namespaces/lab/{plural}/{one['metadata']['name']}"] = there
+    for root, resources in kinds.items():
+        version = root.split("/", 2)[2]
+        found[root] = {"groupVersion": version, "resources": [*resources.values()]}
+    versions = [version.split("/", 2)[2] for version in kinds if version.startswith("/apis/")]
+    groups = [
+        {
+            "name": version.partition("/")[0],
+            "versions": [{"groupVersion": version, "version": version.partition("/")[2]}],
+        }
+        for version in versions
+    ]
+    found["/api"] = {"versions": ["v1"]}
+    found["/apis"] = {"groups": groups}
+    return found
+
+
+@contextmanager
+def cluster_with(objects: tuple[dict[str, Any], ...]) -> Iterator[str]:
+    answers = answers_of_a_cluster(objects)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = answers.get(self.path.partition("?")[0])
+            missing = {
+                "apiVersion": "v1",
+                "kind": "Status",
+                "status": "Failure",
+                "reason": "NotFound",
+            }
+            body = json.dumps(found or missing).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def test_an_upgrade_keeps_the_clients_that_were_added() -> None:
+    before = render("cpu")
+    secret = named(before, "Secret", "clients")
+    data = secret_data(secret)
+    line = f"- {{name: ada, owner: ada, role: viewer, sha256: {digest('a-token-of-ada')}}}\n"
+    added = {**data, "clients.yaml": data["clients.yaml"].rstrip() + "\n" + line}
+    encoded = {key: base64.b64encode(text.encode()).decode() for key, text in added.items()}
+    others = tuple(one for one in before if one is not secret)
+    with cluster_with((*others, {**secret, "data": encoded})) as address:
+        done = helm(
+            *("template", "demo", CHART, "--namespace=lab", "--values", CHART / "cpu.yaml"),
+            *("--dry-run=server", "--disable-openapi-validation", f"--kube-apiserver={address}"),
+        )
+    assert done.returncode == 0, done.stderr
+    objects = tuple(filter(None, yaml.safe_load_all(done.stdout)))
+    assert secret_data(named(objects, "Secret", "clients")) == added
 
 
 @pytest.mark.parametrize(
@@ -215,12 +412,16 @@ def test_the_plugin_may_be_called_and_the_run_may_name_it(tmp_path: Path) -> Non
 
 
 def test_the_clients_tokens_are_those_of_the_file(tmp_path: Path) -> None:
-    data = named(render("cpu"), "Secret", "clients")["stringData"]
+    data = secret_data(named(render("cpu"), "Secret", "clients"))
     path = tmp_path / "clients.yaml"
     path.write_text(data["clients.yaml"])
     path.chmod(0o600)
-    known = {client.identity.name: client.sha256 for client in read_clients(path)}
-    assert known == {name: digest(data[f"{name}.token"]) for name in ("demo", "prometheus")}
+    clients = {client.identity.name: client for client in read_clients(path)}
+    assert {name: client.sha256 for name, client in clients.items()} == {
+        name: digest(data[f"{name}.token"]) for name in ("demo", "prometheus")
+    }
+    # The manager's own numbers are for operators.
+    assert clients["prometheus"].identity.role == "operator"
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -229,9 +430,7 @@ def test_no_secret_is_in_a_pod_or_a_configuration(device: str) -> None:
     secrets: set[str] = set()
     for one in objects:
         if one["kind"] == "Secret":
-            secrets |= {base64.b64decode(text).decode() for text in one.get("data", {}).values()}
-            tokens = {k: v for k, v in one.get("stringData", {}).items() if k.endswith("token")}
-            secrets |= set(tokens.values())
+            secrets |= {v for k, v in secret_data(one).items() if k != "clients.yaml"}
     assert len(secrets) == 5 and all(len(secret) == 48 for secret in secrets)
     elsewhere = yaml.safe_dump([one for one in objects if one["kind"] != "Secret"])
     assert not any(secret in elsewhere for secret in secrets)
@@ -315,9 +514,9 @@ def test_every_service_is_asked_for_its_health_and_no_python_writes_outside(
 def test_replicas_and_ranks_ask_for_their_devices(device: str) -> None:
     found = dict(pods(render(device)))
     for name, count in (("rollout", 2), ("trainer", 1)):
-        assert found[name]["containers"][0]["resources"]["limits"] == {RESOURCES[device]: count}
+        assert devices_of(found[name]["containers"][0]) == {RESOURCES[device]: count}
         assert found[name]["nodeSelector"]
-    assert "limits" not in found["controller"]["containers"][0]["resources"]
+    assert not devices_of(found["controller"]["containers"][0])
 
 
 def config_on(hosts: int) -> RunConfig:
@@ -357,8 +556,7 @@ def test_the_pods_of_a_set_are_a_replica_and_its_followers(
         o for o in objects if (o["kind"], o["metadata"]["name"]) == ("Deployment", "demo-rollout")
     ]
     [container] = found["template"]["spec"]["containers"]
-    limits = container["resources"].get("limits")
-    assert limits == (None if device == "cpu" else {RESOURCES[device]: 2})
+    assert devices_of(container) == ({} if device == "cpu" else {RESOURCES[device]: 2})
     config, places = config_on(hosts), list[tuple[int, int]]()
     for number in range(3 * hosts):
         options = parse(argv_of(container, f"demo-rollout-{number}", tmp_path))
@@ -387,7 +585,7 @@ def test_a_ray_cluster_has_a_worker_for_each_host_of_a_replica() -> None:
     assert (group["groupName"], group["replicas"], group["maxReplicas"]) == ("rollout", 8, 12)
     assert json.loads(json.loads(group["rayStartParams"]["resources"]))["NPU"] == 8
     [container] = group["template"]["spec"]["containers"]
-    assert container["resources"]["limits"] == {RESOURCES["npu"]: 8}
+    assert devices_of(container) == {RESOURCES["npu"]: 8}
 
 
 def test_a_bucket_takes_the_claims_place_and_its_keys_go_to_few(tmp_path: Path) -> None:

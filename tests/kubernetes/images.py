@@ -17,8 +17,8 @@ NAME = "trimaran-test/kubernetes"
 """Of the chart's images, in values.yaml."""
 PAUSE = "trimaran-test/pause"
 KINDS = ("control", "rollout", "trainer")
-NEXT = "v2-"
-"""The tag's prefix of what an upgrade installs. The images are the same: that it goes is the point."""
+VERSION, NEXT = "0.1.0", "0.1.0-next"
+"""The chart's own version, and that of what an upgrade installs. The images are the same: that it goes is the point."""
 
 
 def build_all() -> None:
@@ -29,16 +29,16 @@ def build_all() -> None:
         context = Path(scratch) / "context"
         write_inputs(context)
         shutil.copy(ROOT / "examples/reward_plugin/brevity.py", context)
-        for target, tag in (("pause", PAUSE), ("demo", f"{NAME}-demo:cpu")):
+        for target, tag in (("pause", PAUSE), ("demo", f"{NAME}-demo:{VERSION}-cpu")):
             given = {"BASE": BASE, "CONTROL": f"{ours}-control:cpu"}
             arguments = [f"--build-arg={name}={image}" for name, image in given.items()]
             file = Path(__file__).with_name("Containerfile")
             where = [f"--file={file}", f"--target={target}", f"--tag={tag}", str(context)]
             _docker(environment, "build", "--quiet", *arguments, *where)
         for kind in KINDS:
-            _docker(environment, "tag", f"{ours}-{kind}:cpu", f"{NAME}-{kind}:cpu")
+            _docker(environment, "tag", f"{ours}-{kind}:cpu", f"{NAME}-{kind}:{VERSION}-cpu")
         for kind in (*KINDS, "demo"):
-            _docker(environment, "tag", f"{NAME}-{kind}:cpu", f"{NAME}-{kind}:{NEXT}cpu")
+            _docker(environment, "tag", f"{NAME}-{kind}:{VERSION}-cpu", f"{NAME}-{kind}:{NEXT}-cpu")
 
 
 def _docker(environment: Mapping[str, str], *words: str) -> None:

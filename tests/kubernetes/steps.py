@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.kubernetes.images import NAME as IMAGES
-from tests.kubernetes.images import NEXT
+from tests.kubernetes.images import NEXT, VERSION
 from tests.kubernetes.release import NAME, Release
 
 REPLICAS, RANKS = 2, 2
@@ -99,7 +99,7 @@ def _kill(release: Release, part: str, count: int, number: int = 0) -> dict[str,
 def upgrade(release: Release) -> Figures:
     """Images under another tag everywhere, which hold the same, with the tokens of before and no device more: the run goes on."""
     before = _secrets(release)
-    release.install("upgrade", f"--set=image.tagPrefix={NEXT}")
+    release.install("upgrade", f"--set=image.version={NEXT}")
     seconds = _wait_for_images(release, NEXT)
     assert _secrets(release) == before
     return {"ready": seconds, "step": release.wait_for_steps()}
@@ -109,7 +109,7 @@ def rollback(release: Release) -> Figures:
     """The tags of before are back, and the run goes on."""
     before = _secrets(release)
     release.helm("rollback", "1")
-    seconds = _wait_for_images(release, "")
+    seconds = _wait_for_images(release, VERSION)
     assert _secrets(release) == before
     return {"ready": seconds, "step": release.wait_for_steps()}
 
@@ -120,19 +120,19 @@ def _secrets(release: Release) -> list[Any]:
     ]
 
 
-def _wait_for_images(release: Release, prefix: str) -> float:
+def _wait_for_images(release: Release, version: str) -> float:
     expected = {"manager": ("control", 1), "controller": ("control", 1)} | {
         part: (part, count) for part, count in COMPUTE.items()
     }
 
     def are_there() -> bool:
         return all(
-            release.images(part) == {f"{IMAGES}-{kind}:{prefix}cpu"}
+            release.images(part) == {f"{IMAGES}-{kind}:{version}-cpu"}
             and release.is_ready(part, count)
             for part, (kind, count) in expected.items()
         )
 
-    return release.wait_for(f"images {prefix}cpu", are_there, 600)
+    return release.wait_for(f"images {version}-cpu", are_there, 600)
 
 
 def ends(release: Release) -> Figures:

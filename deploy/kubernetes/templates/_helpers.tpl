@@ -19,7 +19,7 @@ labels:
 
 {{/* dict "root" $ "kind" "rollout" "device" "npu" */}}
 {{- define "trimaran.image" -}}
-image: {{ .root.Values.image.name }}-{{ .kind }}:{{ .root.Values.image.tagPrefix }}{{ .device }}
+image: {{ .root.Values.image.name }}-{{ .kind }}:{{ .root.Values.image.version | default .root.Chart.AppVersion }}-{{ .device }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 {{- end }}
 
@@ -34,7 +34,7 @@ securityContext:
   fsGroup: 10001
   fsGroupChangePolicy: OnRootMismatch
   seccompProfile: {type: RuntimeDefault}
-# SIGTERM drains: a replica gives its groups away first.
+# SIGTERM drains: a replica gives its groups away first. Whatever a service does then, it ends within 20 s.
 terminationGracePeriodSeconds: 60
 {{- with .Values.image.pullSecrets }}
 imagePullSecrets:
@@ -203,24 +203,31 @@ envFrom: [{secretRef: {name: {{ . }}}}]
 {{- toYaml (merge (deepCopy $pool) (dict "resource" (get $resource $pool.device))) }}
 {{- end }}
 
-{{- define "trimaran.resources" -}}
-{{- $resources := deepCopy .resources -}}
-{{- if .pool.resource -}}
-{{- $limits := merge (dict .pool.resource .devices) ($resources.limits | default dict) -}}
-{{- $resources = set $resources "limits" $limits -}}
-{{- end -}}
-{{- toYaml $resources }}
+{{/* What values say of a pod comes in by these three. Of the pod: */}}
+{{- define "trimaran.place" -}}
+{{- range $key := list "nodeSelector" "tolerations" "affinity" "runtimeClassName" }}
+{{- with get $ $key }}
+{{ $key }}: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
 {{- end }}
 
-{{- define "trimaran.place" -}}
-{{- with .nodeSelector }}
-nodeSelector: {{- toYaml . | nindent 2 }}
+{{/* of its container, dict "own" "env" (our own variables), and with devices "pool" "devices"; */}}
+{{- define "trimaran.container" -}}
+{{- with concat (.env | default list) (.own.env | default list) }}
+env: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .tolerations }}
-tolerations: {{- toYaml . | nindent 2 }}
+{{- $resources := deepCopy .own.resources }}
+{{- if dig "resource" "" (.pool | default dict) }}
+{{- $_ := set $resources "limits" (merge (dict .pool.resource .devices) ($resources.limits | default dict)) }}
 {{- end }}
-{{- with .runtimeClassName }}
-runtimeClassName: {{ . }}
+resources: {{- toYaml $resources | nindent 2 }}
+{{- end }}
+
+{{/* and "volumes" or "volumeMounts", behind ours: dict "own" "key". */}}
+{{- define "trimaran.more" -}}
+{{- with get .own .key }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
