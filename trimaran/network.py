@@ -19,9 +19,11 @@ from dataclasses import dataclass, replace
 
 from trimaran.config import NetworkSection, RunConfig
 from trimaran.errors import InputError
+from trimaran.system_errors import refused
 from trimaran.trust import Trust
 
 BACKLOG = 64
+HTTP_BACKLOG = 1024
 
 # Of <linux/netlink.h>, <linux/rtnetlink.h> and <linux/if_addr.h>.
 _GET_ADDRESSES, _NEW_ADDRESS, _ERROR, _DONE = 22, 20, 2, 3
@@ -174,6 +176,22 @@ def split(address: str) -> tuple[str, int]:
     """What `join` joined. Raises ValueError where there is no port."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def listening_at(address: str, key: str) -> tuple[socket.socket, str]:
+    """For HTTP; with the address as it was given, and its port. `key` names it in errors.
+
+    Raises InputError, and UnavailableError where the machine is at fault.
+    """
+    try:
+        host, port = split(address)
+        listener = socket.create_server((host, port), family=family_of(host), backlog=HTTP_BACKLOG)
+    except (OSError, ValueError, OverflowError) as error:
+        raise refused(f"{key}: {address}: cannot be listened on", error, "name another") from None
+    # Connections inherit it. asyncio does not set it on those of a socket that it did not make,
+    # and TLS would wait 40 ms for an acknowledgement with each answer.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener, join(host, listener.getsockname()[1])
 
 
 def family_of(host: str) -> socket.AddressFamily:

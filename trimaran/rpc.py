@@ -26,6 +26,7 @@ from trimaran.channel import Method, TrustedChannel
 from trimaran.directory import Place
 from trimaran.exposition import Exposition, process_labels
 from trimaran.fence import EpochFence, Issued, nobody_knows
+from trimaran.open_files import most_connections
 from trimaran.recheck import IDENTIFY_SECONDS, while_allowed
 from trimaran.rpc_metrics import CallMetrics, MetricsServicer
 from trimaran.scrape import Scrape
@@ -51,6 +52,11 @@ OPTIONS = [
     ("grpc.so_reuseport", 0),
 ]
 
+IDLE_SECONDS = 300.0
+"""Without a call, after which a connection ends; the caller's next call makes another."""
+HANDSHAKE_SECONDS = 10.0
+"""From a connection to its first frames, with TLS in between."""
+
 PINGS = [
     # Callers on other hosts ask whether we live, `channel.AWAY`, also while a long call says nothing.
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
@@ -65,8 +71,8 @@ REACH_PAUSE_SECONDS = 0.5
 Identify = Callable[[str, str], ClientIdentity]
 """Given the method's path and the token ("" without one): who calls. Raises UnauthenticatedError or
 ForbiddenError."""
-HEALTH = "/grpc.health."
-"""Open to everybody: probes have no token."""
+HEALTH = "/grpc.health.v1.Health/Check"
+"""Open to everybody: probes have no token. Who has none may not watch it, and so hold a connection."""
 
 STRANGERS = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED)
 """What another run's process, or another service, answers to a call that is not meant for it."""
@@ -89,7 +95,7 @@ class _Boundary(grpc.aio.ServerInterceptor):
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         method: str = handler_call_details.method
-        if method.startswith(HEALTH):
+        if method == HEALTH:
             return await continuation(handler_call_details)
         token = _token(handler_call_details.invocation_metadata)
         try:
@@ -221,6 +227,15 @@ def service(file: FileDescriptor, add: Callable[[Any, Any], None], servicer: Any
     return Service(descriptor.full_name, add_to)
 
 
+def _bounds() -> list[tuple[str, int]]:
+    """On what strangers may hold open."""
+    return [
+        ("grpc.max_allowed_incoming_connections", most_connections()),
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_SECONDS * 1000)),
+        ("grpc.max_connection_idle_ms", int(IDLE_SECONDS * 1000)),
+    ]
+
+
 class Server:
     """One gRPC server with health and reflection; SERVING from `start` to `stop`.
 
@@ -247,6 +262,7 @@ class Server:
         if not (identify and (trust.tls or trust.is_network_trusted)):
             trust.check_address(address)
         options = [*OPTIONS, *PINGS, ("grpc.max_receive_message_length", max_request_bytes)]
+        options += _bounds()
         options += server_options(trust.tls) if trust.tls else []
         boundary = _Boundary(issued, identify or trust.identify, identify_seconds)
         self.metrics = Exposition()

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 from trimaran.errors import InputError
 from trimaran.exposition import CONTENT_TYPE
-from trimaran.network import join, split
+from trimaran.network import listening_at
 from trimaran.tls import http_context
 from trimaran.trust import Trust, is_loopback, read_token
 
@@ -23,7 +23,6 @@ ADDRESS_VARIABLE = "TRIMARAN_METRICS"
 TOKEN_VARIABLE = "TRIMARAN_METRICS_TOKEN_FILE"
 """A file with the bearer token that Prometheus shows. Never the run's own token, with which
 Prometheus could call every service."""
-STOP_SECONDS = 1.0
 
 
 class Scrape:
@@ -45,7 +44,7 @@ class Scrape:
                 " `network: trusted` stands for them)"
             )
         self.address, self._tls, self._token, self._text = address, trust.tls, token, text
-        self._runner: Any = None
+        self._open = AsyncExitStack()
 
     @classmethod
     def from_environment(
@@ -60,31 +59,26 @@ class Scrape:
 
     async def start(self) -> None:
         """Raises InputError for an address that cannot be bound."""
-        from aiohttp import web  # late: it takes a tenth of a second that others need not pay
+        # Late: they take some tenths of a second that others need not pay.
+        from starlette.applications import Starlette
+        from starlette.requests import Request
+        from starlette.responses import Response
+        from starlette.routing import Route
 
-        async def answer(request: web.Request) -> web.Response:
+        from trimaran.http_server import serving_http
+
+        async def answer(request: Request) -> Response:
             shown = request.headers.get("Authorization", "")
             if self._token and not hmac.compare_digest(
                 shown.encode(), f"Bearer {self._token}".encode()
             ):
-                return web.Response(status=401, text="the token of this endpoint is missing\n")
-            return web.Response(body=self._text(), headers={"Content-Type": CONTENT_TYPE})
+                return Response("the token of this endpoint is missing\n", status_code=401)
+            return Response(self._text(), headers={"Content-Type": CONTENT_TYPE})
 
-        app = web.Application()
-        app.router.add_get("/metrics", answer)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=STOP_SECONDS)
-        await self._runner.setup()
-        context = http_context(self._tls) if self._tls else None
-        try:
-            host, port = split(self.address)
-            site = web.TCPSite(self._runner, host, port, ssl_context=context)
-            await site.start()
-        except (OSError, ValueError) as error:
-            await self.stop()
-            raise InputError(f"{ADDRESS_VARIABLE}: {self.address}: {error}; name another") from None
-        self.address = join(host, self._runner.addresses[0][1])
+        tls = http_context(self._tls) if self._tls else None
+        listener, self.address = listening_at(self.address, ADDRESS_VARIABLE)
+        app = Starlette(routes=[Route("/metrics", answer)])
+        await self._open.enter_async_context(serving_http(app, listener, tls))
 
     async def stop(self) -> None:
-        if self._runner:
-            await self._runner.cleanup()
-            self._runner = None
+        await self._open.aclose()

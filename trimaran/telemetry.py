@@ -15,9 +15,10 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
@@ -53,11 +54,32 @@ def setup_logging(process_name: str, run_id: str = "") -> None:
     text = logging.Formatter(LOG_FORMAT, defaults={"process_name": process_name})
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else text)
+    handler.addFilter(OncePerSecond())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in ("trimaran", "services"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger(LIVES).setLevel(logging.INFO if form == "json" else logging.WARNING)
     logging.captureWarnings(True)
+
+
+class OncePerSecond(logging.Filter):
+    """Of warnings and errors that say the same, one a second: a failure that is met thousands of times
+    must not fill the disk."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._told: dict[tuple[str, str], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        now, what = self._clock(), (record.name, record.getMessage())
+        if now - self._told.get(what, -inf) < 1.0:
+            return False
+        self._told = {one: at for one, at in self._told.items() if now - at < 1.0}
+        self._told[what] = now
+        return True
 
 
 class JsonFormatter(logging.Formatter):

@@ -16,7 +16,6 @@ from services.manager.admission import admit
 from services.manager.clients_file import Clients
 from services.manager.folders import Deployment, own_folder
 from services.manager.http import LOOPBACK, make_app
-from services.manager.http_server import http_server
 from services.manager.manager import LEASE_SECONDS, Manager
 from services.manager.ray_pools import RayPools
 from services.manager.reconcile import TIMES, Times
@@ -30,10 +29,12 @@ from trimaran import rpc, watchdog
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
 from trimaran.exposition import StoreSeconds
+from trimaran.http_server import serving_http
 from trimaran.launch.launchers import Launcher, LocalLauncher
 from trimaran.launch.ray.cluster import Cluster, ray_address
+from trimaran.network import listening_at
 from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name, timed
-from trimaran.tls import read_pem
+from trimaran.tls import http_context, read_pem
 from trimaran.trust import NO_TRUST, TOKEN, TlsFiles, Trust, is_loopback, read_secret
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
@@ -131,7 +132,9 @@ async def serving(
         )
         await server.start()
         stack.push_async_callback(server.stop)
-        http = await stack.enter_async_context(http_server(app, settings.http_address, trust.tls))
+        tls = http_context(trust.tls) if trust.tls else None
+        listener, http = listening_at(settings.http_address, "--http")
+        await stack.enter_async_context(serving_http(app, listener, tls))
         yield Serving(server.address, http, manager, runs)
 
 

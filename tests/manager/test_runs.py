@@ -702,7 +702,7 @@ async def test_a_second_manager_at_the_same_address_is_refused(tmp_path: Path) -
         with pytest.raises(InputError, match=told):
             async with managing(tmp_path / "others", address=served.address):
                 pass
-        told = f"--http: {served.http_address}: Address already in use .*; name another"
+        told = f"--http: {served.http_address}: cannot be .* \\(Address already in use .*; name another"
         with pytest.raises(InputError, match=told):
             async with managing(tmp_path / "more", http_address=served.http_address):
                 pass

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc
@@ -16,6 +16,7 @@ from trimaran.fence import EpochFence, nobody_knows
 from trimaran.status import CODES
 from trimaran.store import LostWritesError, StoreError
 from trimaran.store.sqlite import SqliteStore
+from trimaran.trust import Trust
 from trimaran.types import Caller, Faulted, Group, Message, Prompt
 from trimaran.v1 import reward_pb2, reward_pb2_grpc, run_pb2, run_pb2_grpc, types_pb2
 
@@ -482,3 +483,44 @@ def test_every_error_has_a_name_of_its_own_and_a_code_that_means_nothing_else():
     by_code = {code: [error for error in CODES if CODES[error] is code] for code in CODES.values()}
     assert by_code[grpc.StatusCode.UNAUTHENTICATED] == [errors.UnauthenticatedError]
     assert by_code[grpc.StatusCode.PERMISSION_DENIED] == [errors.ForbiddenError]
+
+
+SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""What a client of HTTP/2 sends first; it asks for nothing."""
+
+
+@pytest.mark.parametrize("words", [b"", SETTINGS], ids=["silent", "idle"])
+def test_connections_that_ask_for_nothing_are_few_and_end(words, monkeypatch):
+    monkeypatch.setattr(rpc, "most_connections", lambda: 3)
+    monkeypatch.setattr(rpc, "HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr(rpc, "IDLE_SECONDS", 0.3)
+
+    async def run():
+        server = rpc.Server("127.0.0.1:0", [])
+        await server.start()
+        host, _, port = server.address.rpartition(":")
+        strangers = [await asyncio.open_connection(host, port) for _ in range(5)]
+        for reader, writer in strangers:
+            writer.write(words)
+            with suppress(ConnectionError):  # the last ones are turned away at once
+                await reader.read()
+        assert await rpc.is_serving(server.address, 5.0)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_a_stranger_may_ask_for_health_and_not_watch_it():
+    async def run():
+        server = rpc.Server("127.0.0.1:0", [], trust=Trust("a-token-of-this-test"))
+        await server.start()
+        request = health_pb2.HealthCheckRequest()
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            await stub.Check(request, timeout=5.0)
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await stub.Watch(request, timeout=5.0).read()
+        assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 20))

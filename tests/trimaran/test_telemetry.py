@@ -16,6 +16,7 @@ from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, find_metric
 from trimaran.telemetry import (
     JsonLines,
     MetricsWriter,
+    OncePerSecond,
     TimelineWriter,
     read_json_lines,
     setup_logging,
@@ -182,3 +183,16 @@ def test_a_log_line_names_its_process(capsys: pytest.CaptureFixture[str]) -> Non
     log = capsys.readouterr().err
     assert "trainer-3 INFO services.trainer: something" in log
     assert "chatter" not in log
+
+
+def test_a_failure_that_is_met_a_thousand_times_is_one_line_a_second() -> None:
+    now = 0.0
+    once = OncePerSecond(lambda: now)
+
+    def passes(text: str, level: int = logging.WARNING) -> bool:
+        return once.filter(logging.LogRecord("a", level, "", 1, "%s", (text,), None))
+
+    assert [passes("no files") for _ in range(1000)] == [True] + [False] * 999
+    assert passes("no room") and passes("no files", logging.INFO)
+    now = 1.0
+    assert passes("no files") and not passes("no files")

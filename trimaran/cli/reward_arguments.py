@@ -6,7 +6,6 @@ import argparse
 import ipaddress
 import json
 import math
-import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -99,17 +98,3 @@ def check_tls(certificate: str | None, key: str | None) -> None:
         raise InputError(
             f"--tls-cert {certificate}, --tls-key {key}: {error}; give two PEM files that match"
         ) from None
-
-
-def listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        listener = socket.create_server((host, port), family=family, backlog=1024)
-    except OSError as error:
-        raise InputError(
-            f"--host {host} --port {port}: {error.strerror}; choose another, or --port 0"
-        ) from None
-    # Connections inherit it. asyncio does not set it on those of a socket that it did not make,
-    # and TLS would wait 40 ms for an acknowledgement with each answer.
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener

@@ -8,12 +8,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
-
-import uvicorn
 
 from services.reward.plugins.app import make_app
 from services.reward.plugins.contract import CONTRACT, Info
@@ -25,11 +22,13 @@ from trimaran.cli.reward_arguments import (
     check_tls,
     find_function,
     is_loopback,
-    listen,
     parse_options,
 )
 from trimaran.errors import InputError
 from trimaran.health_note import Notes
+from trimaran.http_server import HttpServer, http_config
+from trimaran.network import join, listening_at
+from trimaran.open_files import raise_limit
 from trimaran.telemetry import setup_logging
 
 STOP_SECONDS = 10
@@ -60,8 +59,10 @@ def serve(arguments: argparse.Namespace) -> int:
             " give --token-variable NAME, or listen at 127.0.0.1"
         )
     check_tls(arguments.tls_cert, arguments.tls_key)
-    listener = listen(arguments.host, arguments.port)
+    address = join(arguments.host, arguments.port)
+    listener, _ = listening_at(address, "--host, --port")
     setup_logging("reward-plugin")
+    raise_limit()
     notes = Notes.claim("reward-plugin", os.environ)
     notes.wait("loads the function", LOAD_SECONDS)
     # The function's processes inherit the environment; the token is not theirs.
@@ -72,16 +73,12 @@ def serve(arguments: argparse.Namespace) -> int:
         return asyncio.run(_serve(pool, spec, info, token, options, listener, arguments, notes))
 
 
-class _Server(uvicorn.Server):
-    """Ends in order, and leaves the signals to us: uvicorn would raise them again afterwards,
-    and the pool would not be closed."""
+class _Server(HttpServer):
+    """Ends in order: uvicorn would raise the signals again afterwards, and the pool would not be
+    closed."""
 
     loading: asyncio.Task[Any] | None = None
     """Until there is something to serve, ending means to cancel this."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
 
     def stop(self) -> None:
         """In order; at once when it is said twice."""
@@ -102,14 +99,10 @@ async def _serve(
 ) -> int:
     app = make_app(partial(pool.judge, spec), info, token, options)
     server = _Server(
-        uvicorn.Config(
+        http_config(
             app,
             ssl_certfile=arguments.tls_cert,
             ssl_keyfile=arguments.tls_key,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            ws="none",
             timeout_graceful_shutdown=STOP_SECONDS,
         )
     )

@@ -33,6 +33,7 @@ from trimaran.launch.environment import (
 from trimaran.launch.exits import FAILED, exit_code
 from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
 from trimaran.network import find_host, join
+from trimaran.open_files import raise_limit
 from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.telemetry import setup_logging
 
@@ -75,6 +76,7 @@ def serve(
     if parent:
         die_with_parent(int(parent), signal.SIGTERM)
     setup_logging(process_name(kind, index), run.run_id)
+    raise_limit()
     tracing.configure(os.environ)
     Notes.claim(process_name(kind, index), os.environ).wait("starts", config.start_timeout)
     if config_path:

@@ -14,6 +14,7 @@ from services.manager.settings import ManagerSettings, load_settings
 from trimaran.cli.preflight import refuse_password, show_errors
 from trimaran.health_note import Notes
 from trimaran.machine import read_machine
+from trimaran.open_files import raise_limit
 from trimaran.store import store_from, store_name
 from trimaran.telemetry import setup_logging
 from trimaran.watchdog import watched
@@ -43,6 +44,7 @@ def up(options: argparse.Namespace) -> int:
     settings.check_in_sight(read_machine(os.environ))
     show_errors(None)
     setup_logging("manager")
+    raise_limit()
     notes = Notes.claim("manager", os.environ)
     notes.wait("starts", START_SECONDS)
     return asyncio.run(_until_stopped(settings, notes))
