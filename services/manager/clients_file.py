@@ -18,8 +18,9 @@ from typing import Any, cast
 
 import yaml
 
+from services.manager.audit import audit_refusal
 from services.manager.permissions import check_role
-from trimaran.errors import InputError, UnauthenticatedError
+from trimaran.errors import InputError, TrimaranError, UnauthenticatedError
 from trimaran.reread import Reread
 from trimaran.trust import ClientIdentity, Role, missing_token, new_token
 
@@ -51,13 +52,17 @@ class Clients:
 
     def identify(self, method: str, token: str) -> ClientIdentity:
         """For `rpc.Server`. Raises UnauthenticatedError, or ForbiddenError for the role."""
-        if not token:
-            raise UnauthenticatedError(missing_token(method))
-        identity = self._find(token)
-        if identity is None:
-            name = method.rpartition("/")[2]
-            raise UnauthenticatedError(f"{name}: nobody here has this token; ask an operator")
-        check_role(identity, method)
+        identity = self._find(token) if token else None
+        try:
+            if not token:
+                raise UnauthenticatedError(missing_token(method))
+            if identity is None:
+                name = method.rpartition("/")[2]
+                raise UnauthenticatedError(f"{name}: nobody here has this token; ask an operator")
+            check_role(identity, method)
+        except TrimaranError as error:
+            audit_refusal(identity, method, error)
+            raise
         return identity
 
     def _find(self, token: str) -> ClientIdentity | None:

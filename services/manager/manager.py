@@ -204,7 +204,6 @@ class Manager:
             return ended(replace(now, **words), state, time.time()) if now == run else now
 
         if (await self.records.change(run.run_id, make)).state is state:
-            logger.warning("run %s: %s: %s", run.run_id, state, error)
             await self.stores.forget(run.store_url)  # a copy is opened anew
             self.links.forget(run)
 

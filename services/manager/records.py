@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -21,8 +22,18 @@ from trimaran.runs import TRANSITIONS, Goal, Replicas, Run, RunState
 from trimaran.store import Lease, Store, records
 from trimaran.waits import locked
 
+logger = logging.getLogger(__name__)
+
 LEASE = "manager"
 STORE = "the manager's store, for which an earlier change of the run waits,"
+ASKED = (
+    RunState.QUEUED,
+    RunState.PAUSING,
+    RunState.PAUSED,
+    RunState.CANCELLING,
+    RunState.CANCELLED,
+)
+"""States that only clients bring a run to, at once or by way of another of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,8 @@ class Managed:
     asked: str = ""
     """A digest of the request that made it, by which a repetition is known; empty where an earlier
     version has made it, and any repetition is taken for the same."""
+    asked_by: str = ""
+    """The client that has created, paused, resumed or cancelled it last."""
     is_deleted: bool = False
     """DeleteRun came: what is left of it is being removed."""
     waiting_for: str = field(default="", compare=False)
@@ -87,6 +100,11 @@ class Managed:
         """For clients: paths in its folder as they stand there. Where that lies is `Run.folder` and
         helps only on this machine."""
         return text.replace(f"{self.folder}/", "")
+
+    @property
+    def words(self) -> str:
+        """Who has asked for the state that it is in; empty where no client has."""
+        return f"by {self.asked_by}" if self.asked_by and self.state in ASKED else ""
 
     @property
     def ask(self) -> Ask:
@@ -215,6 +233,7 @@ class Records:
             except BaseException:
                 self._forget(run.run_id)
                 raise
+        logger.info("run %s: %s %s", run.run_id, run.state, run.words)
 
     async def change(self, run_id: str, make: Callable[[Managed], Managed]) -> Managed:
         """Durable when it returns. `make` is given the run as it is now; what it raises rises."""
@@ -224,6 +243,7 @@ class Records:
             after = make(before)
             if after != before:
                 await self._write(after)
+                _log_state(before.state, after)
             elif after is not before:
                 self._keep(after)  # it only says why it waits
             return after
@@ -273,6 +293,14 @@ class Records:
         """Nothing where it is forgotten: who made it, and was refused, may have come first."""
         if run := self._runs.pop(run_id, None):
             self._requests.pop(request_key(run.owner, run.request_id), None)
+
+
+def _log_state(before: RunState, run: Managed) -> None:
+    if run.state is before:
+        return
+    level = logging.WARNING if run.state is RunState.FAILED else logging.INFO
+    words = [f"was {before}", *filter(None, (run.words, run.error))]
+    logger.log(level, "run %s: %s; %s", run.run_id, run.state, "; ".join(words))
 
 
 def request_key(owner: str, request_id: str) -> str:

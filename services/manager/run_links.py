@@ -85,7 +85,7 @@ class RunLinks:
             if event.run.state is run.state and event.kind is kind:
                 return
             break
-        await self.say(run, kind, "")
+        await self.say(run, kind, run.words)
 
     async def say(self, run: Managed, kind: EventKind, text: str) -> None:
         event = RunEvent(0, kind, run.view, {}, text, time.time())

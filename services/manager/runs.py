@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from services.manager.admission import check_request_id
+from services.manager.audit import audited
 from services.manager.costs import check_costs, check_kept, check_owner, host_memory_gib
 from services.manager.device_memory import check_memory
 from services.manager.ledger_answers import ask_group, trained_samples, trained_steps, verify
@@ -104,6 +105,7 @@ class Runs:
         """By client. A check keeps our event loop busy, a record after the other."""
         self._clock = clock
 
+    @audited
     async def create(
         self,
         client: ClientIdentity,
@@ -206,18 +208,20 @@ class Runs:
             async for event in paced(watch(self._tails, run_id, run.store_url, after, over)):
                 yield self._complete(run, event)
 
+    @audited
     async def pause(self, client: ClientIdentity, run_id: str) -> Run:
         """Raises StateError for a run that has ended or is being cancelled."""
 
         def make(run: Managed) -> Managed:
             if run.state in (RunState.PAUSED, RunState.PAUSING):
                 return run
-            if run.state is RunState.QUEUED:
-                return run.go(RunState.PAUSED, goal=Goal.PAUSE)
-            return run.go(RunState.PAUSING, goal=Goal.PAUSE)
+            is_queued = run.state is RunState.QUEUED
+            state = RunState.PAUSED if is_queued else RunState.PAUSING
+            return run.go(state, goal=Goal.PAUSE, asked_by=client.name)
 
         return await self._steer(client, run_id, make)
 
+    @audited
     async def resume(self, client: ClientIdentity, run_id: str) -> Run:
         """Raises StateError for a run that has succeeded, or whose processes are still ending,
         InputError where the pools are too small for it by now, and LimitError where its owner has
@@ -236,24 +240,27 @@ class Runs:
             if run.state.has_ended:
                 self._check_number(run.owner)
             cleared = {"error": "", "remedy": "", "ended_at": 0.0, "queued_at": self._clock()}
-            return run.go(RunState.QUEUED, goal=Goal.RUN, **cleared)
+            return run.go(RunState.QUEUED, goal=Goal.RUN, asked_by=client.name, **cleared)
 
         async with locked(self._counting, EARLIER):
             resumed = await self._records.change(run_id, make)
         return await self._told(resumed)
 
+    @audited
     async def cancel(self, client: ClientIdentity, run_id: str) -> Run:
         """Raises StateError for a run that has succeeded or failed."""
 
         def make(run: Managed) -> Managed:
             if run.state in (RunState.CANCELLED, RunState.CANCELLING):
                 return run
+            asked = replace(run, goal=Goal.CANCEL, asked_by=client.name)
             if run.state in (RunState.QUEUED, RunState.PAUSED):
-                return ended(replace(run, goal=Goal.CANCEL), RunState.CANCELLED, self._clock())
-            return run.go(RunState.CANCELLING, goal=Goal.CANCEL)
+                return ended(asked, RunState.CANCELLED, self._clock())
+            return asked.go(RunState.CANCELLING)
 
         return await self._steer(client, run_id, make)
 
+    @audited
     async def scale(
         self, client: ClientIdentity, run_id: str, min_replicas: int, max_replicas: int
     ) -> Run:
@@ -285,8 +292,11 @@ class Runs:
                 )
             return scaled
 
-        return (await self._records.change(run_id, make)).view
+        scaled = await self._records.change(run_id, make)
+        text = f"scaled to {min_replicas}:{max_replicas} by {client.name}"
+        return await self._told(scaled, text)
 
+    @audited
     async def delete(self, client: ClientIdentity, run_id: str) -> None:
         """Raises StateError for a run that has not ended."""
 
@@ -496,6 +506,7 @@ class Runs:
             min_replicas=rollout.replicas,
             max_replicas=rollout.max_replicas,
             queued_at=now,
+            asked_by=client.name,
         )
 
     def _new_id(self, name: str, now: float) -> str:
@@ -513,10 +524,11 @@ class Runs:
         self._of(client, run_id)
         return await self._told(await self._records.change(run_id, make))
 
-    async def _told(self, run: Managed) -> Run:
-        """To those who watch it."""
+    async def _told(self, run: Managed, text: str = "") -> Run:
+        """To those who watch it: its state or, where that is the same, `text`."""
+        links = self._manager.links
         try:
-            await self._manager.links.say_once(run)
+            await (links.say(run, EventKind.PROCESS, text) if text else links.say_once(run))
         except (StoreError, StoreFullError) as error:
             # The change is recorded, and stands: only those who watch the run are not told.
             logger.warning(
