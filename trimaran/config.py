@@ -227,13 +227,17 @@ class RowSection(Section):
     """What the columns of a dataset's rows are, and what their prompts are taken for."""
 
     prompt_key: str = "prompt"
-    """Holds a text, or a list of {"role", "content"} messages."""
+    """Holds a text, or a list of {"role", "content"} messages. As the other keys, a column or a place inside of one,
+    as `extra_info.question`."""
     answer_key: str = "answer"
+    """Of rows as verl writes them, without a column `answer`, it is `reward_model.ground_truth`."""
     image_key: str | None = None
     """Holds the prompt's images, one or a list: bytes, {"bytes", "path"} as the datasets library writes
     them, or the path of a file, from the dataset's folder on. Without it the rows have no images."""
     task: Annotated[str, Field(min_length=1)] = "default"
     """Reward rules may be for some tasks only."""
+    task_key: str | None = None
+    """Holds each row's task, in the place of `task`. verl's files have it in `data_source`."""
     system: str | None = None
     """A system message before every prompt that has none of its own."""
 

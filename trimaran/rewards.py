@@ -43,12 +43,13 @@ class Sample:
     """
 
     text: str
+    """The assistant's whole turn. Where the prompt ends with an assistant's message (a prefill), it begins with it."""
     answer: str
     """The reference answer; "" where the dataset has none."""
     extras: Mapping[str, str] = field(default_factory=dict[str, str])
     """The row's other columns. A value that is not a text is JSON here: 3 is "3"."""
     messages: tuple[Message, ...] = ()
-    """The prompt, without its images."""
+    """The prompt, without its images and its prefill."""
     task: str = "default"
     prompt_id: str = ""
     token_ids: tuple[int, ...] = ()

@@ -442,6 +442,19 @@ class Prompt:
     """The reference; empty where the dataset has none."""
     extras: Mapping[str, str] = field(default_factory=dict[str, str])
 
+    @property
+    def question(self) -> str:
+        """The text of the last message before the answer."""
+        return split_prefill(self.messages)[0][-1].text
+
+
+def split_prefill(messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
+    """The messages before the answer, and how the answer begins: a last message that is the assistant's,
+    from which the model goes on; "" without one."""
+    if messages and messages[-1].role == "assistant":
+        return messages[:-1], messages[-1].text
+    return messages, ""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -510,6 +523,7 @@ class Completion:
     logprobs_T: Sequence[float]
     """At the sampling temperature."""
     text: str
+    """The assistant's whole turn: of the tokens, behind the prompt's prefill where it has one."""
     finish_reason: str
     """"stop" (end of sequence, kept as the last token) or "length"."""
     segments: tuple[Segment, ...]

@@ -471,8 +471,10 @@ def decode_group(message: types_pb2.Group) -> types.Group:
 def encode_score_request(
     caller: types_pb2.Caller, group: types.Group
 ) -> reward_pb2.ScoreGroupRequest:
-    """What the group is judged by, and no more: log-probabilities alone would double it."""
-    messages = tuple(types.Message(m.role, m.text) for m in group.prompt.messages)
+    """What the group is judged by, and no more: log-probabilities alone would double it. A prefill stands in the
+    answers' texts, so not in the messages."""
+    turns, _ = types.split_prefill(group.prompt.messages)
+    messages = tuple(types.Message(m.role, m.text) for m in turns)
     return reward_pb2.ScoreGroupRequest(
         caller=caller,
         prompt=encode_prompt(replace(group.prompt, messages=messages)),

@@ -276,14 +276,14 @@ def _answer_row(step: int, answer: _Answer) -> AnswerRow | None:
     [completion], [verdict] = answer.greedy.group.completions_G, answer.greedy.verdicts_G
     prompt = answer.prompt
     reward = verdict.reward if isinstance(verdict, Score) else None
-    texts = prompt.messages[-1].text, completion.text, prompt.answer
+    texts = prompt.question, completion.text, prompt.answer
     return AnswerRow(step, prompt.prompt_id, task_of(prompt), *texts, reward, verdict.terms)
 
 
 def _row(answer: _Answer, has_samples: bool) -> dict[str, Any]:
     return {
         "prompt_id": answer.prompt.prompt_id,
-        "prompt": answer.prompt.messages[-1].text,
+        "prompt": answer.prompt.question,
         "answer": answer.prompt.answer,
         **_texts(answer.greedy, "greedy_"),
         **(_texts(answer.sampled) if has_samples else {}),

@@ -107,7 +107,7 @@ def _samples(scored: ScoredGroup) -> list[RunSample]:
     return [
         RunSample(
             prompt_id=prompt.prompt_id,
-            prompt=prompt.messages[-1].text,
+            prompt=prompt.question,
             answer=completion.text,
             reference=prompt.answer,
             reward=0.0 if isinstance(verdict, Faulted) else verdict.reward,

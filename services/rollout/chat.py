@@ -13,10 +13,12 @@ from typing import Any
 
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
-from trimaran.types import IMAGE_PLACE, Message
+from trimaran.types import IMAGE_PLACE, Message, split_prefill
 
 NO_THINKING = " /no_think"
 """Qwen3's switch in a user's message: the answer begins with an empty <think></think>."""
+THINK = "<think>"
+"""Some templates begin the answer with it."""
 GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 """What transformers adds to Jinja: around what the assistant says."""
 
@@ -69,7 +71,8 @@ class ChatTokenizer:
         return "; ".join(told)
 
     def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """A model without a chat template gets the texts, one after the other.
+        """A model without a chat template gets the texts, one after the other. Where the last message is the
+        assistant's, its text follows what the template writes before an answer, character for character.
 
         Images become what the template makes of them, one image token each. Raises InputError where
         images and their places in the text do not match, or the template cannot take the messages.
@@ -79,9 +82,10 @@ class ChatTokenizer:
         if self._tokenizer.chat_template is None:
             text = "\n".join(message.text for message in messages)
             return tuple(self._tokenizer(text).input_ids)
+        turns, prefill = split_prefill(messages)
         contents = [
             {"role": one.role, "content": content_of(one)}
-            for one in _with_suffix(messages, self._suffix)
+            for one in _with_suffix(turns, self._suffix)
         ]
         try:
             text = self._tokenizer.apply_chat_template(
@@ -92,7 +96,9 @@ class ChatTokenizer:
                 f"the model's chat template cannot take it ({type(error).__name__}: {error}); a prompt"
                 " with images needs one that takes a list of parts"
             ) from None
-        return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
+        if text.rstrip().endswith(THINK) and prefill.startswith(THINK):
+            text = text.rstrip().removesuffix(THINK)
+        return tuple(self._tokenizer(text + prefill, add_special_tokens=False).input_ids)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)

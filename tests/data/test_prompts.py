@@ -228,7 +228,7 @@ def test_a_mark_without_images_is_text_for_a_model_that_takes_none(tmp_path: Pat
     with pytest.raises(InputError) as caught:
         dataset(path, SIZES)[0]
     assert str(caught.value) == (
-        f"{path}:1: <image> stands in its text, and no key names a column of images, which the model takes;"
+        f"{path}:1: <image> stands in its text, and no key names a column of images;"
         " set data.image_key (the row also has 'about', 'images'), or write it otherwise where it is meant as"
         " text"
     )

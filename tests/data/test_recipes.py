@@ -142,10 +142,10 @@ def test_each_recipe_reads_what_its_dataset_has(
         (
             "chat",
             turn([{"type": "image_url", "image_url": {"url": "a"}}]),
-            "a part other than a text",
+            "a turn with a part of the type",
         ),
-        ("chat", turn([{"type": "image", "image": "a.png"}]), "a part other than a text"),
-        ("chat", turn(["a"]), "a part other than a text"),
+        ("chat", turn([{"type": "image", "image": "a.png"}]), "a turn with a part of the type"),
+        ("chat", turn(["a"]), "a turn with a part of the type"),
         ("chat", turn("a", tool_calls=[{"function": {}}]), "a turn that calls a tool"),
         ("math", {"problem": [{"role": "user"}], "answer": "1"}, "a prompt that is no text"),
         ("math", {"problem": b"1 + 1?", "answer": "2"}, "a prompt that is no text"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from trimaran import errors, wire
 from trimaran.packed import Logprobs, TokenIds
-from trimaran.types import Completion, Group, PartialCompletion, Prompt, Segment
+from trimaran.types import Completion, Group, PartialCompletion, Prompt, Segment, split_prefill
 from trimaran.v1 import rollout_pb2 as pb
 
 
@@ -64,8 +64,11 @@ class GroupAssembly:
 
     def group(self, number: int, attempt: int, prompt: Prompt) -> Group:
         """Call when `complete`."""
+        completions_G, (_, prefill) = self.completions(), split_prefill(prompt.messages)
+        if prefill:
+            completions_G = tuple(replace(one, text=prefill + one.text) for one in completions_G)
         return Group(
-            *(number, attempt, prompt, self.prompt_token_ids, self.completions()),
+            *(number, attempt, prompt, self.prompt_token_ids, completions_G),
             image_digest=self.image_digest,
             prompt_experts=self._prompt_experts,
         )

@@ -25,20 +25,21 @@ def image_columns(row: Mapping[str, Any], named: Collection[str | None]) -> list
 
 
 def check_text_alone(
-    place: str, row: Mapping[str, Any], named: Collection[str | None], takes_images: bool
+    place: str, row: Mapping[str, Any], named: Collection[str | None], is_mark: bool
 ) -> None:
-    """Of a row whose text has IMAGE_PLACE, where no key names images. It is text where neither the row has an
-    image nor the model takes any (`takes_images`). Raises InputError where it must be a mark."""
+    """Of a row whose text has IMAGE_PLACE, where no key names images. It is text where the row has no image,
+    the model takes none, and it is no part of a message (else `is_mark`). Raises InputError where it must be a
+    mark."""
     stands = f"{place}: {IMAGE_PLACE} stands in its text, and no key names"
     if found := image_columns(row, named):
         raise InputError(
             f"{stands} the images in {' and '.join(map(repr, found))}; set data.image_key={found[0]}, or leave"
             f" the column out of the file where {IMAGE_PLACE} is meant as text"
         )
-    if takes_images:
+    if is_mark:
         others = [repr(name) for name in row if name not in named]
         raise InputError(
-            f"{stands} a column of images, which the model takes; set data.image_key (the row also has"
+            f"{stands} a column of images; set data.image_key (the row also has"
             f" {', '.join(others) or 'no further column'}), or write it otherwise where it is meant as text"
         )
 

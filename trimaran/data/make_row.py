@@ -10,7 +10,8 @@ from typing import Any, cast
 
 from trimaran.data.files import read_named, shown
 from trimaran.data.image_columns import has_video, image_columns, own_size
-from trimaran.data.recipes import NUMBERED_PLACE, Draft, DroppedError, Recipe, find, read_row
+from trimaran.data.recipes import NUMBERED_PLACE, Draft, DroppedError, Recipe, read_row
+from trimaran.data.row_parts import find
 from trimaran.data.sources import SourceRow
 from trimaran.data.templates import Template
 from trimaran.errors import InputError

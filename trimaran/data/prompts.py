@@ -9,12 +9,23 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
-from trimaran.config import DataSection, DatasetSection, RolloutSection
+from trimaran.config import DataSection, DatasetSection, RolloutSection, RowSection
 from trimaran.data.files import check_name, read_named, shown
-from trimaran.data.image_columns import VIDEO_PLACE, check_text_alone, has_video, own_size
+from trimaran.data.image_columns import (
+    VIDEO_PLACE,
+    check_text_alone,
+    has_video,
+    own_size,
+)
+from trimaran.data.row_parts import UnusablePartError, find, text_of
 from trimaran.data.rows import Rows, open_rows
 from trimaran.errors import InputError
-from trimaran.types import IMAGE_PLACE, Message, Prompt
+from trimaran.types import IMAGE_PLACE, Message, Prompt, split_prefill
+
+OWN_ANSWER = RowSection.model_fields["answer_key"].default
+VERL_ANSWER = "reward_model.ground_truth"
+"""Where verl's files hold the answer."""
+ONE_TURN = "an answer has one turn, without tools, so far"
 
 
 class UnusableImageError(InputError):
@@ -150,10 +161,10 @@ class Dataset:
 
     def _read(self, line: int, row: Any) -> tuple[Prompt, tuple[_Image, ...]]:
         place, section = f"{self.section.path}:{line}", self.section
-        _check(place, row, section)
+        prompt_value, answer, task, image_value = _values(place, row, section)
         used = (section.prompt_key, section.answer_key, section.image_key)
-        images = _images(place, row[section.image_key]) if section.image_key is not None else ()
-        messages = _messages(place, row[section.prompt_key], section)
+        images = _images(place, image_value)
+        messages = _messages(place, prompt_value, section)
         if any(has_video(row, message.text) for message in messages):
             raise InputError(
                 f"{place}: {VIDEO_PLACE} marks a video, and no model here takes any; leave the row out"
@@ -161,12 +172,13 @@ class Dataset:
         if section.image_key is not None:
             messages = _with_places(place, messages, len(images))
         elif any(IMAGE_PLACE in message.text for message in messages):
-            check_text_alone(place, row, used, takes_images=self.sizes is not None)
+            is_mark = self.sizes is not None or _has_parts(prompt_value)
+            check_text_alone(place, row, used, is_mark)
         prompt = Prompt(
             prompt_id=f"{self.name or section.path.name}:{line}",
             messages=messages,
-            task=section.task,
-            answer=_text(row[section.answer_key]),
+            task=task,
+            answer=_text(answer),
             extras={
                 key: _text(value)
                 for key, value in row.items()
@@ -243,19 +255,38 @@ def without_images(prompt: Prompt) -> Prompt:
     return replace(prompt, messages=tuple(replace(one, images=()) for one in prompt.messages))
 
 
-def _check(place: str, row: Any, section: DatasetSection) -> None:
+def _values(place: str, row: Any, section: DatasetSection) -> tuple[Any, Any, str, Any]:
+    """Of the prompt, the answer, the task and the images: None where no key names images."""
     if not isinstance(row, dict):
         raise InputError(f"{place}: a row must be an object with {section.prompt_key!r}")
     row = cast(dict[str, Any], row)
-    for key, setting in ((section.prompt_key, "prompt_key"), (section.answer_key, "answer_key")):
-        if row.get(key) is None:
-            raise InputError(_missing(place, key, setting, row))
-    if section.image_key is not None and section.image_key not in row:
-        raise InputError(_missing(place, section.image_key, "image_key", row))
+    if row.get("tools") and section.prompt_key != "tools":
+        raise InputError(f"{place}: has 'tools': {ONE_TURN}; leave the column out, or the row")
+    prompt = _value(place, row, section.prompt_key, "prompt_key")
+    answer_key = section.answer_key
+    is_default = answer_key == OWN_ANSWER
+    if is_default and answer_key not in row and find(row, VERL_ANSWER) is not None:
+        answer_key = VERL_ANSWER
+    answer = _value(place, row, answer_key, "answer_key")
+    task = section.task
+    if section.task_key is not None:
+        task = _text(_value(place, row, section.task_key, "task_key"))
+    images = None
+    if section.image_key is not None:
+        images = find(row, section.image_key)
+        if images is None and section.image_key.partition(".")[0] not in row:
+            raise InputError(_missing(place, section.image_key, "image_key", row))
     values = ((key, value) for key, value in row.items() if key != section.image_key)
     values = ((key, value) for key, value in values if not _holds_bytes(value))
     if bad := next((key for key, value in values if not _is_unicode(_text(value))), None):
         raise InputError(f"{place}: {bad!r} holds half of a surrogate pair, which is no text")
+    return prompt, answer, task, images
+
+
+def _value(place: str, row: Mapping[str, Any], key: str, setting: str) -> Any:
+    if (found := find(row, key)) is None:
+        raise InputError(_missing(place, key, setting, row))
+    return found
 
 
 def _missing(place: str, key: str, setting: str, row: Mapping[str, Any]) -> str:
@@ -266,14 +297,25 @@ def _missing(place: str, key: str, setting: str, row: Mapping[str, Any]) -> str:
 def _messages(place: str, value: Any, section: DatasetSection) -> tuple[Message, ...]:
     if isinstance(value, str) and value:
         return _with_system((Message("user", value),), section.system)
-    if isinstance(value, list) and value and all(map(_is_message, cast(list[Any], value))):
-        items = cast(list[dict[str, str]], value)
-        messages = tuple(Message(item["role"], item["content"]) for item in items)
-        return _with_system(messages, section.system)
-    raise InputError(
-        f"{place}: {section.prompt_key!r} must be a text or a list of"
-        ' {"role": text, "content": text} messages, and not empty'
-    )
+    items = cast(list[Any], value) if isinstance(value, list) else []
+    if any(map(_has_tool, items)):
+        raise InputError(f"{place}: has messages of a tool: {ONE_TURN}; leave the row out")
+    if not items or not all(map(_is_message, items)):
+        raise InputError(
+            f"{place}: {section.prompt_key!r} must be a text or a list of"
+            ' {"role": text, "content": text or parts} messages, and not empty'
+        )
+    messages = tuple(_message(place, item, section) for item in items)
+    if not split_prefill(messages)[0]:
+        raise InputError(f"{place}: {section.prompt_key!r} has no message before the assistant's")
+    return _with_system(messages, section.system)
+
+
+def _message(place: str, item: Mapping[str, Any], section: DatasetSection) -> Message:
+    try:
+        return Message(item["role"], text_of(item["content"]))
+    except UnusablePartError as error:
+        raise InputError(f"{place}: a message of {section.prompt_key!r} has {error}") from None
 
 
 def _with_system(messages: tuple[Message, ...], system: str | None) -> tuple[Message, ...]:
@@ -287,7 +329,19 @@ def _is_message(item: Any) -> bool:
     if not isinstance(item, Mapping):
         return False
     message = cast(Mapping[str, Any], item)
-    return all(isinstance(message.get(key), str) for key in ("role", "content"))
+    return isinstance(message.get("role"), str) and isinstance(message.get("content"), str | list)
+
+
+def _has_parts(value: Any) -> bool:
+    messages = cast(list[Any], value) if isinstance(value, list) else []
+    return any(isinstance(one["content"], list) for one in messages)
+
+
+def _has_tool(item: Any) -> bool:
+    if not isinstance(item, Mapping):
+        return False
+    message = cast(Mapping[str, Any], item)
+    return message.get("role") == "tool" or bool(message.get("tool_calls"))
 
 
 def _images(place: str, value: Any) -> tuple[_Image, ...]:

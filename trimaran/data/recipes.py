@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from trimaran.data.row_parts import UnusablePartError, find, text_of
 from trimaran.errors import InputError
 from trimaran.types import IMAGE_PLACE
 
@@ -193,21 +194,13 @@ def _turn(item: Any) -> tuple[str, str]:
 
 
 def _content(value: Any) -> str:
-    """A text; or parts, of which those of text follow one another, and an image without one of its own is the
-    place of the next image of the row."""
+    """An image without one of its own is the place of the next image of the row."""
     if not isinstance(value, list):
         return _text(value, TURN)
-    return "".join(map(_part, cast(list[Any], value)))
-
-
-def _part(item: Any) -> str:
-    part = cast(dict[str, Any], item) if isinstance(item, dict) else {}
-    kind, rest = part.get("type"), {name for name, value in part.items() if value is not None}
-    if kind == "text" and isinstance(part.get("text"), str):
-        return part["text"]
-    if kind == "image" and rest == {"type"}:
-        return IMAGE_PLACE
-    raise DroppedError('a turn with a part other than a text or {"type": "image"}')
+    try:
+        return text_of(cast(list[Any], value))
+    except UnusablePartError as error:
+        raise DroppedError(f"a turn with {error}") from None
 
 
 def _field(values: Mapping[str, Any], recipe: Recipe, name: str) -> Any:
@@ -216,20 +209,6 @@ def _field(values: Mapping[str, Any], recipe: Recipe, name: str) -> Any:
         if (found := find(values, path)) is not None:
             return found
     return None
-
-
-def find(values: Any, path: str) -> Any:
-    """The value at `a.0.b`; a column whose own name has dots goes before. None where there is none."""
-    if isinstance(values, Mapping) and path in cast(Mapping[str, Any], values):
-        return cast(Mapping[str, Any], values)[path]
-    for part in path.split("."):
-        if isinstance(values, Mapping):
-            values = cast(Mapping[str, Any], values).get(part)
-        elif isinstance(values, list) and part.isdigit() and int(part) < len(cast(Any, values)):
-            values = cast(list[Any], values)[int(part)]
-        else:
-            return None
-    return cast(Any, values)
 
 
 def _answer(value: Any) -> str:

@@ -1,0 +1,168 @@
+"""Rows in the forms of other frameworks: verl's Parquet, parts, a prefill, tools."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from services.reward.functions.arguments import Reading, verl
+from services.rollout.chat import ChatTokenizer
+from tests.data.pictures import png, size_of
+from tests.data.test_prompts import SIZES, dataset, write_jsonl
+from tests.reward.rules.calling import DATA, needs_data
+from tests.tiny_model import tiny_tokenizer
+from trimaran import wire
+from trimaran.cli.main import main
+from trimaran.clients import GroupAssembly
+from trimaran.errors import InputError
+from trimaran.rewards import Sample
+from trimaran.types import Caller, Message, Prompt
+from trimaran.v1 import rollout_pb2
+
+CARROTS = "How many carrots?"
+
+
+def verl_row(question: str, solution: str, index: int) -> dict[str, Any]:
+    """As verl's script for GSM8K writes one."""
+    return {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "user", "content": f"{question} Answer behind ####."}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": solution.rpartition("#### ")[2]},
+        "extra_info": {"split": "train", "index": index, "answer": solution, "question": question},
+    }
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> Path:
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+def test_verls_own_file_needs_no_key(tmp_path: Path) -> None:
+    row = verl_row("2 + 3?", "2 + 3 = 5\n#### 5", 0)
+    path = write_parquet(tmp_path / "train.parquet", [row])
+    (prompt,) = dataset(path).texts()
+    assert prompt.messages == (Message("user", "2 + 3? Answer behind ####."),)
+    assert (prompt.answer, prompt.task) == ("5", "default")
+    (named,) = dataset(path, answer_key="reward_model.ground_truth", task_key="data_source").texts()
+    assert (named.answer, named.task) == ("5", "openai/gsm8k")
+    (other,) = dataset(
+        path, prompt_key="extra_info.question", answer_key="extra_info.index"
+    ).texts()
+    assert (other.messages, other.answer) == ((Message("user", "2 + 3?"),), "0")
+    arguments = verl([judged(prompt, "so 5")], Reading()).arguments
+    assert (arguments["data_source"], arguments["ground_truth"]) == ("openai/gsm8k", "5")
+    assert arguments["extra_info"].items() >= row["extra_info"].items()
+
+
+def judged(prompt: Prompt, answer: str) -> Sample:
+    """As the reward service has the one answer of a group."""
+    assembly = GroupAssembly(1)
+    finished = rollout_pb2.Finished(finish_reason="stop", text=answer)
+    assembly.take(rollout_pb2.GenerateResponse(finished=[finished]))
+    group = assembly.group(0, 1, prompt)
+    caller = wire.encode_caller(Caller("run", 1))
+    (sample,) = wire.decode_samples(wire.encode_score_request(caller, group))
+    return sample
+
+
+@needs_data
+def test_rows_of_gsm8k_in_verls_form_are_shown_and_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (DATA / "gsm8k" / "train.jsonl").open() as file:
+        read = [json.loads(line) for line, _ in zip(file, range(4), strict=False)]
+    rows = [verl_row(one["question"], one["answer"], n) for n, one in enumerate(read)]
+    path = str(write_parquet(tmp_path / "train.parquet", rows))
+    overrides = ["data.task_key=data_source", "reward.rules={gsm8k: 1.0}"]
+    assert main(["data", "check", path, *overrides]) == 0
+    assert f"{path}: 4 rows, 0 of them bad" in capsys.readouterr().out
+    assert main(["data", "show", path, "data.shuffle=false", "--count", "1", *overrides]) == 0
+    out = capsys.readouterr().out
+    assert "train.parquet:1, task openai/gsm8k" in out
+    assert "[user] Natalia sold clips" in out and "... answer: 72" in out
+
+
+def test_an_answer_goes_on_from_the_assistants_last_message(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role + ': ' + m.content | trim + '\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {{ opening }}{% endif %}"
+    )
+    tokenizer.add_tokens(["<think>"])
+    tokenizer.save_pretrained(tmp_path / "model")
+
+    def rendered(prefill: str, **kwargs: str) -> str:
+        chat = ChatTokenizer(tmp_path / "model", template_kwargs=kwargs)
+        messages = (Message("user", "1 + 2?"), Message("assistant", prefill))
+        return chat.show(chat.tokenize(messages))
+
+    assert rendered("It is ") == "user: 1 + 2?\nassistant: It is "
+    assert rendered("3", opening="x") == "user: 1 + 2?\nassistant: x3"
+    # What a template of a thinking model writes itself is not written twice.
+    assert rendered("<think>1", opening="<think>\n") == "user: 1 + 2?\nassistant: <think>1"
+
+
+def test_a_prefill_is_the_beginning_of_the_text_that_is_judged(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "1 + 2?"}, {"role": "assistant", "content": "It is "}]
+    rows = [{"prompt": turns, "answer": "3"}, {"prompt": turns[1:], "answer": "3"}]
+    loaded = dataset(write_jsonl(tmp_path / "a.jsonl", rows))
+    prompt = loaded[0]
+    assert prompt.question == "1 + 2?"
+    sample = judged(prompt, "3")
+    assert (sample.text, sample.prompt) == ("It is 3", "1 + 2?")
+    with pytest.raises(InputError, match="a.jsonl:2: 'prompt' has no message before the assist"):
+        loaded[1]
+
+
+def test_content_is_read_from_parts(tmp_path: Path) -> None:
+    def row(*parts: dict[str, Any], **columns: Any) -> dict[str, Any]:
+        return {"prompt": [{"role": "user", "content": list(parts)}], "answer": "2", **columns}
+
+    image, text = {"type": "image"}, {"type": "text", "text": CARROTS}
+    rows = [row(text, image, text, image, images=[png(28, 56), png(56, 28)]), row(text)]
+    path = write_parquet(tmp_path / "a.parquet", rows)
+    loaded = dataset(path, SIZES, image_key="images")
+    (message,) = loaded[0].messages
+    assert message.text == f"{CARROTS}<image>{CARROTS}<image>"
+    assert [size_of(one) for one in message.images] == [(28, 56), (56, 28)]
+    assert loaded[1].messages == (Message("user", CARROTS),)
+    with pytest.raises(
+        InputError, match="a.parquet:1: <image> stands .* set data.image_key=images"
+    ):
+        dataset(path)[0]
+    alone = write_jsonl(tmp_path / "b.jsonl", [row(image, text)])
+    with pytest.raises(InputError, match="b.jsonl:1: <image> stands .* set data.image_key "):
+        dataset(alone)[0]
+    sound = row({"type": "input_audio", "input_audio": {}})
+    with pytest.raises(InputError, match="a.jsonl:1: a message of 'prompt' has a part of the type"):
+        dataset(write_jsonl(tmp_path / "a.jsonl", [sound]))[0]
+
+
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add"}}]}
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"prompt": "1 + 2?", "tools": [{"name": "add"}]}, "has 'tools': an answer has one turn"),
+        ({"prompt": [{"role": "user", "content": "?"}, CALL]}, "of a tool: an answer has one turn"),
+        ({"prompt": [{"role": "tool", "content": "3"}]}, "of a tool: an answer has one turn"),
+    ],
+)
+def test_tools_are_refused_with_the_reason(
+    tmp_path: Path, row: dict[str, Any], reason: str
+) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{**row, "answer": "3"}])
+    with pytest.raises(InputError, match=f"a.jsonl:1: .*{reason}"):
+        dataset(path)[0]
+
+
+def test_a_row_without_a_tool_in_its_column_is_a_prompt(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "?", "answer": "3", "tools": []}])
+    assert dataset(path)[0].answer == "3"
