@@ -40,6 +40,7 @@ from trimaran.parallel import Layout
 from trimaran.places import is_bucket
 from trimaran.recipes import RecipeName, follow_recipe
 from trimaran.section import Options, Section, one_of
+from trimaran.system_errors import refused
 from trimaran.types import MAX_PIXELS, ProofLevel
 
 MAX_COUNT = 10**9
@@ -1259,9 +1260,7 @@ def load_tree(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> di
     try:
         tree = _branch(yaml.safe_load(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot be read ({error.strerror}); give a run's YAML file"
-        ) from None
+        raise refused(f"{path}: cannot be read", error, "give a run's YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if tree is None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from trimaran.choices import FAMILIES
 from trimaran.errors import InputError
+from trimaran.system_errors import refused
 from trimaran.tensor_names import read_names
 from trimaran.vision_tower import VisionFacts, num_tower_parameters, vision_facts
 
@@ -167,8 +168,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(
-            f"model.path: {path} cannot be read ({error.strerror}); give a Hugging Face model folder"
+        raise refused(
+            f"model.path: {path} cannot be read", error, "give a Hugging Face model folder"
         ) from None
     except ValueError:
         raise InputError(f"model.path: {path} is not JSON; is the download complete?") from None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from trimaran.errors import InputError
+from trimaran.errors import InputError, UnavailableError
 
 logger = logging.getLogger(__name__)
 Value = TypeVar("Value")
@@ -32,16 +32,19 @@ class Reread(Generic[Value]):
         """Looks at the files' times each time, which takes microseconds."""
         seen = self._look()
         if seen != self._seen:
-            self._seen = seen
             names = ", ".join(map(str, self._paths))
             try:
                 self._value = self._read()
+            except UnavailableError as error:
+                logger.warning("%s: changed and is to be read again: %s", names, error)
+                return self._value
             except InputError as error:
                 logger.warning(
                     "%s changed and cannot be used, so the old one counts: %s", names, error
                 )
             else:
                 logger.info("%s changed and was read again", names)
+            self._seen = seen
         return self._value
 
     def _look(self) -> _Sign:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.errors import InputError
+from trimaran.system_errors import refused
 from trimaran.trust import NO_TRUST, Trust, write_private
 
 CONTEXT_NAME = "context.json"
@@ -36,7 +37,7 @@ class RunContext:
     def in_folder(cls, folder: Path) -> RunContext:
         """What `write` wrote there; without that a run named as the folder, with its store inside.
 
-        Raises InputError where the file is damaged.
+        Raises InputError where the file is damaged, UnavailableError where the machine is at fault.
         """
         path, own_store = folder / CONTEXT_NAME, f"sqlite:{folder / STORE_NAME}"
         if not path.is_file():
@@ -49,7 +50,7 @@ class RunContext:
         except InputError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); write it anew") from None
+            raise refused(f"{path}: cannot be read", error, "write it again") from None
 
     def write(self) -> None:
         """For the processes of the run."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from trimaran.errors import InputError
+from trimaran.system_errors import refused
 
 INDEX, WEIGHTS = "model.safetensors.index.json", "model.safetensors"
 LENGTH_BYTES = 8
@@ -26,7 +26,7 @@ def read_names(folder: Path) -> list[str]:
         path = folder / WEIGHTS
         return names_of(path)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); is the download complete?") from None
+        raise refused(f"{path}: cannot be read", error, "is the download complete?") from None
 
 
 def names_of(path: Path) -> list[str]:

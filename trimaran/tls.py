@@ -13,6 +13,7 @@ import grpc
 
 from trimaran.errors import InputError
 from trimaran.reread import Reread
+from trimaran.system_errors import refused
 from trimaran.trust import TlsFiles, Trust
 
 # grpcio's type stubs lack these.
@@ -123,7 +124,7 @@ def _server_context(files: TlsFiles) -> ssl.SSLContext:
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         names = ", ".join(map(str, files.paths))
-        raise InputError(f"{names}: cannot be used for TLS ({error})") from None
+        raise refused(f"{names}: cannot be used for TLS", error) from None
     return context
 
 
@@ -134,7 +135,7 @@ def _client_context(files: TlsFiles) -> ssl.SSLContext:
             context.load_cert_chain(files.certificate, files.key, password=lambda: "")
     except (OSError, ValueError) as error:
         names = ", ".join(map(str, files.paths))
-        raise InputError(f"{names}: cannot be used for TLS ({error})") from None
+        raise refused(f"{names}: cannot be used for TLS", error) from None
     return context
 
 
@@ -147,4 +148,4 @@ def _read(path: Path | None) -> bytes | None:
     try:
         return path.read_bytes() if path else None
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        raise refused(f"{path}: cannot be read", error) from None

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.errors import ForbiddenError, InputError, UnauthenticatedError
+from trimaran.system_errors import refused
 
 TOKEN_NAME = "token"
 """In a run folder."""
@@ -235,7 +236,7 @@ def read_token(path: Path) -> str:
         with path.open(encoding="ascii") as file:
             found, text = os.fstat(file.fileno()), file.read(1024).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: the token cannot be read ({error})") from None
+        raise refused(f"{path}: the token cannot be read", error) from None
     # A container engine's secret may be root's, and readable by our group alone.
     if found.st_mode & (0o077 if found.st_uid == os.geteuid() else 0o037):
         raise InputError(f"{path}: others can read this token; make a new one, and chmod 600 it")
@@ -253,7 +254,7 @@ def read_secret(path: str | Path, option: str) -> str:
         with open(path, encoding="utf-8") as file:
             mode, text = os.fstat(file.fileno()).st_mode, file.read(4096).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{option}: {path} cannot be read ({error})") from None
+        raise refused(f"{option}: {path} cannot be read", error) from None
     if mode & 0o002:
         raise InputError(f"{option}: {path}: everybody may write it; chmod 600 it")
     if not text or "\n" in text:

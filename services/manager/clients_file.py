@@ -22,6 +22,7 @@ from services.manager.audit import audit_refusal
 from services.manager.permissions import check_role
 from trimaran.errors import InputError, TrimaranError, UnauthenticatedError
 from trimaran.reread import Reread
+from trimaran.system_errors import refused
 from trimaran.trust import ClientIdentity, Role, missing_token, new_token
 
 NAME = re.compile(r"[\w@.-]{1,100}", re.ASCII)
@@ -80,7 +81,7 @@ def read_clients(path: Path) -> tuple[KnownClient, ...]:
         mode = path.stat().st_mode
         entries = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        raise refused(f"{path}: cannot be read", error) from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if mode & 0o022:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 from services.manager.pools import Device
 from services.manager.records import Managed
 from trimaran.config import RunConfig, parse_config
-from trimaran.errors import InputError
+from trimaran.errors import InputError, UnavailableError
 from trimaran.launch.run_folder import write_config
 from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.shared_memory import SUFFIX, remove_left
@@ -32,16 +34,29 @@ class Deployment:
 LOCAL = Deployment()
 
 
-def prepare(run: Managed, deployment: Deployment = LOCAL) -> None:
-    """The run's folder with its context, as it should be by now. Raises InputError."""
-    folder = Path(run.folder)
+@contextmanager
+def writing(run: Managed) -> Generator[None]:
+    """Whatever the system refuses in the run's folder is the machine's fault, or the manager's folder's:
+    the run has named neither. Raises UnavailableError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
-        raise InputError(
-            f"run {run.run_id}: {folder} cannot be made ({error.strerror}); name a folder that can"
-            " when you start the manager"
+        raise UnavailableError(
+            f"run {run.run_id}: {run.folder} cannot be written ({error.strerror}); see that the"
+            " manager's folder can, and that the manager may open enough files (ulimit -n)"
         ) from None
+
+
+def prepare(run: Managed, deployment: Deployment = LOCAL) -> None:
+    """The run's folder with its context, as it should be by now. Raises InputError, and
+    UnavailableError."""
+    with writing(run):
+        _prepare(run, deployment)
+
+
+def _prepare(run: Managed, deployment: Deployment) -> None:
+    folder = Path(run.folder)
+    folder.mkdir(parents=True, exist_ok=True)
     is_new = not (folder / CONTEXT_NAME).exists()
     if is_new and any(folder.iterdir()):
         raise InputError(f"run {run.run_id}: {folder} is somebody else's; submit the run again")
@@ -73,7 +88,8 @@ def write_run_files(run: Managed, deployment: Deployment = LOCAL) -> RunConfig:
     services trust each other from now on."""
     prepare(run, deployment)
     config = granted_config(run, has_devices=deployment.launcher == "local")
-    write_config(Path(run.folder), config)
+    with writing(run):
+        write_config(Path(run.folder), config)
     return config
 
 

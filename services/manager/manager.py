@@ -303,9 +303,20 @@ class Manager:
         self._not_started.pop(run.run_id, None)
         try:
             await self._start_launcher(run)
-        except (TrimaranError, OSError) as error:  # such as a disk without room for its files
+        except (TrimaranError, OSError) as error:
             self._not_started[run.run_id] = str(error)
+            if isinstance(error, UnavailableError | StoreFullError):
+                # The machine, not the run: no launcher has died.
+                await self._start_again(run, str(error))
             raise
+
+    async def _start_again(self, run: Managed, why: str) -> None:
+        def make(now: Managed) -> Managed:
+            start_at = time.time() + self._times.first_pause
+            planned = replace(now, start_at=start_at, held=now.told(why))
+            return planned if now == run else now
+
+        await self.records.change(run.run_id, make)
 
     async def _start_launcher(self, run: Managed) -> None:
         await self.links.say_once(run)
@@ -346,6 +357,7 @@ class Manager:
             raise
         if run.state is RunState.QUEUED:
             await self.links.say_once(run)
+            self.stores.close_unused(run.store_url)  # it may wait for days
         self._prepared.add(run.run_id)
 
     async def _share_out(self) -> None:

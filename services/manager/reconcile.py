@@ -127,7 +127,7 @@ def _start(run: Managed, now: float) -> Decision:
         return Decision(ended(run, RunState.PAUSED, now))
     if run.goal is Goal.CANCEL:
         return Decision(ended(run, RunState.CANCELLED, now))
-    launched = replace(run, start_at=0.0, launched_at=now, starts=run.starts + 1)
+    launched = replace(run, start_at=0.0, launched_at=now, starts=run.starts + 1, held="")
     return Decision(launched, Action.START)
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from trimaran.errors import ForbiddenError, InputError
+from trimaran.system_errors import refused
 
 MAX_SHOWN = 300
 """Characters of a path in a message."""
@@ -95,8 +96,8 @@ class InRoots:
             place = place / part
             try:
                 mode = place.lstat().st_mode
-            except OSError:
-                raise InputError(f"{key}: {path}: no such file or folder") from None
+            except OSError as error:
+                raise refused(f"{key}: {path}: cannot be read", error) from None
             if stat.S_ISLNK(mode):
                 raise ForbiddenError(
                     f"{key}: {path}: {part} is a symbolic link; name what it leads to"
@@ -117,12 +118,12 @@ class InRoots:
 
 @contextmanager
 def told(key: str, path: Path) -> Generator[None]:
-    """What the system says of `path` is an InputError of `key`: a name that is too long, a folder
+    """What the system says of `path` is an error of `key`: a name that is too long, a folder
     that the manager may not enter."""
     try:
         yield
     except OSError as error:
-        raise InputError(f"{key}: {str(path)[:MAX_SHOWN]}: {error.strerror}") from None
+        raise refused(f"{key}: {str(path)[:MAX_SHOWN]}: cannot be read", error) from None
 
 
 def _existing(found: Path, path: Path, key: str) -> Path:

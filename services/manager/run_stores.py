@@ -12,7 +12,9 @@ from trimaran.errors import NotFoundError
 from trimaran.store import Store, find_store, open_store, store_name
 from trimaran.waits import locked
 
-IDLE_SECONDS = 30.0
+IDLE_SECONDS = 2.0
+"""Longer than the time between two looks at a run: a store that is open takes a thread and three
+descriptors."""
 
 
 @dataclass(slots=True)
@@ -69,11 +71,17 @@ class RunStores:
         """To be called now and then. Nobody waits for those that hang."""
         before = time.monotonic() - self._idle_seconds
         for url, shared in list(self._shared.items()):
-            if shared.store is not None and not shared.users and shared.used_at < before:
-                del self._shared[url]
-                closing = asyncio.create_task(shared.store.close())
-                self._closing.add(closing)
-                closing.add_done_callback(self._closing.discard)
+            if shared.used_at < before:
+                self.close_unused(url)
+
+    def close_unused(self, url: str) -> None:
+        """Before its time, where it is not needed again soon. Nobody waits for it."""
+        shared = self._shared.get(url)
+        if shared is not None and shared.store is not None and not shared.users:
+            del self._shared[url]
+            closing = asyncio.create_task(shared.store.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     async def forget(self, url: str) -> None:
         """Before its files are removed. Who still uses it gets an error."""

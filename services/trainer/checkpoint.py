@@ -41,6 +41,7 @@ from trimaran.errors import InputError, UnavailableError
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout
 from trimaran.places import discard, put_in_place, sync
+from trimaran.system_errors import refused
 from trimaran.types import LedgerEnd
 from trimaran.vision_tower import VisionFacts
 
@@ -233,7 +234,7 @@ def _read_text(folder: Path) -> str:
     try:
         return (folder / STATE).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder / STATE}: not a trainer checkpoint ({error})") from None
+        raise refused(f"{folder / STATE}: not a trainer checkpoint", error) from None
 
 
 def parse_state(text: str, folder: str, layout: RankLayout, model: Model) -> TrainerState:

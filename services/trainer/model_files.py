@@ -17,6 +17,7 @@ from trimaran.errors import InputError, InternalError
 from trimaran.model_folder import EMBEDDING, HEAD
 from trimaran.model_manifest import MANIFEST
 from trimaran.places import put_in_place, sync
+from trimaran.system_errors import refused
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
@@ -31,9 +32,12 @@ def load_tensors(folder: Path, tied: bool) -> dict[str, torch.Tensor]:
     tensors: dict[str, torch.Tensor] = {}
     for name in files:
         try:
+            (folder / name).open(
+                "rb"
+            ).close()  # safetensors calls whatever fails here a missing file
             tensors |= load_file(folder / name)
         except (OSError, SafetensorError) as error:
-            raise InputError(f"{folder / name}: cannot be read ({error})") from None
+            raise refused(f"{folder / name}: cannot be read", error) from None
     if not tied and HEAD not in tensors and any(name.endswith(EMBEDDING) for name in tensors):
         raise InputError(f"{folder}: config.json says untied, but {HEAD} is missing")
     return tensors

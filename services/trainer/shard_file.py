@@ -21,6 +21,7 @@ from services.trainer.finite import is_finite
 from services.trainer.saved import SavedTensors, specs_of
 from services.trainer.tensor_file import Spec, TensorFile, raw, read_header
 from trimaran.errors import InputError, InternalError
+from trimaran.system_errors import refused
 
 UNKNOWN = "0" * 32
 """Takes a digest's place in the header until the tensor is written."""
@@ -70,7 +71,7 @@ class ShardFile(SavedTensors):
             tree: dict[str, Any] = json.loads(header)
             self._file: Any = safe_open(path, framework="pt")
         except (OSError, ValueError, SafetensorError) as error:
-            raise InputError(f"{where}: cannot be read ({error}); {remedy}") from None
+            raise refused(f"{where}: cannot be read", error, remedy) from None
         self._digests: dict[str, str] = tree.pop("__metadata__", {})
         self._specs = {
             name: Spec(name, entry["dtype"], tuple(entry["shape"])) for name, entry in tree.items()

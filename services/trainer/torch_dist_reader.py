@@ -23,6 +23,7 @@ import torch
 
 from services.trainer.torch_dist import BACKEND, COMMON, CONFIG, METADATA
 from trimaran.errors import InputError
+from trimaran.system_errors import refused
 
 RECORDS = {
     "torch.distributed.checkpoint.metadata": (
@@ -190,7 +191,7 @@ def _check_backend(path: Path) -> None:
         config = json.loads(path.read_text(encoding="utf-8"))
         backend, version = config["sharded_backend"], config["sharded_backend_version"]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{path}: not that of a distributed checkpoint ({error})") from None
+        raise refused(f"{path}: not that of a distributed checkpoint", error) from None
     if (backend, version) != (BACKEND, 1):
         raise InputError(
             f"{path}: a checkpoint of the format {backend}, version {version}; have Megatron save it with"

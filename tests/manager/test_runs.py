@@ -425,27 +425,29 @@ async def test_a_launcher_that_cannot_be_started_is_the_reason_of_the_failure(
 ) -> None:
     class Refusing(FakeLauncher):
         async def start(self, run: RunContext, secrets: Mapping[str, str]) -> None:
-            raise UnavailableError("no launcher can be started (too many processes)")
+            raise InputError("no launcher can be started (Permission denied)")
 
     async with managing(tmp_path / "runs", Refusing()) as served:
         run_id = await create(served, tmp_path)
         await until(lambda: state_of(served, run_id) is RunState.FAILED)
-        assert "too many processes" in (await served.runs.get(ANN, run_id)).error
+        assert "Permission denied" in (await served.runs.get(ANN, run_id)).error
 
 
 @asynchronous
-async def test_a_disk_without_room_for_a_launchers_files_is_the_reason_of_the_failure(
+async def test_a_disk_without_room_for_a_launchers_files_holds_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "config.partial")
 
-    monkeypatch.setattr("services.manager.manager.write_run_files", is_full)
-    async with managing(tmp_path / "runs") as served:
+    monkeypatch.setattr("services.manager.folders.write_config", is_full)
+    launcher = FakeLauncher()
+    async with managing(tmp_path / "runs", launcher) as served:
         run_id = await create(served, tmp_path)
-        await until(lambda: state_of(served, run_id) is RunState.FAILED)
-        error = (await served.runs.get(ANN, run_id)).error
-        assert "No space left on device: 'config.partial'" in error
+        await until(lambda: "No space left" in served.manager.records.get(run_id).held)
+        assert state_of(served, run_id) is RunState.STARTING
+        monkeypatch.undo()
+        await until(lambda: launcher.there.get(run_id) is Presence.THERE)
 
 
 @asynchronous
@@ -1006,3 +1008,53 @@ async def test_a_creation_that_is_refused_while_the_loop_waits_for_it_ends_no_lo
             await creating
         await planned
         assert served.manager.records.all() == []
+
+
+@asynchronous
+async def test_a_folder_that_the_machine_cannot_make_yet_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher, make, left = FakeLauncher(), Path.mkdir, 5
+
+    def mkdir(path: Path, *arguments: Any, **options: Any) -> None:
+        nonlocal left
+        if left and path.parent == tmp_path / "runs":
+            left -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        make(path, *arguments, **options)
+
+    async with managing(tmp_path / "runs", launcher) as served:
+        monkeypatch.setattr(Path, "mkdir", mkdir)
+        run_id = await create(served, tmp_path)
+        await until(lambda: launcher.there.get(run_id) is Presence.THERE)
+    assert left == 0
+
+
+@asynchronous
+async def test_a_launcher_that_the_machine_cannot_start_yet_has_not_died(tmp_path: Path) -> None:
+    class Starved(FakeLauncher):
+        left = 2 * FAST.max_deaths
+
+        async def start(self, run: RunContext, secrets: Mapping[str, str]) -> None:
+            if self.left:
+                self.left -= 1
+                raise UnavailableError("no launcher can be started (Too many open files)")
+            await super().start(run, secrets)
+
+    launcher = Starved()
+    async with managing(tmp_path / "runs", launcher) as served:
+        run_id = await create(served, tmp_path)
+        await until(lambda: launcher.there.get(run_id) is Presence.THERE)
+        assert served.manager.records.get(run_id).deaths == 0
+
+
+@asynchronous
+async def test_a_run_that_waits_holds_no_store_open(tmp_path: Path) -> None:
+    async with managing(tmp_path / "runs") as served:
+        served.manager.stores._idle_seconds = 1e9
+        for number in range(9):
+            await create(served, tmp_path, str(number))
+        runs = served.manager.records.all()
+        queued = {run.store_url for run in runs if run.state is RunState.QUEUED}
+        assert queued
+        await until(lambda: not queued & served.manager.stores._shared.keys())

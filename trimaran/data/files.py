@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trimaran.errors import InputError
+from trimaran.system_errors import refused
 
 MAX_FILE_BYTES = 1 << 28
 MAX_NAME_BYTES = 4096
@@ -31,7 +32,7 @@ def read_named(folder: Path, name: str) -> bytes:
             raise InputError(f"the file has more than {MAX_FILE_BYTES >> 20} MiB")
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"the file cannot be read ({error.strerror})") from None
+        raise refused("the file cannot be read", error) from None
     except RuntimeError:  # of `resolve`, before Python 3.13
         raise InputError("the file cannot be read (its symbolic links form a loop)") from None
 

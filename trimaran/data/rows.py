@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Protocol, runtime_checkable
 from trimaran.choices import DATASET_FORMATS
 from trimaran.data.arrow import parquet, pyarrow
 from trimaran.errors import InputError
+from trimaran.system_errors import refused
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ class JsonlRows:
                     yield file
                     return
         except OSError as error:
-            raise InputError(f"{self._path}: cannot be read ({error.strerror})") from None
+            raise refused(f"{self._path}: cannot be read", error) from None
         raise InputError(
             f"{self._path}: changed after it was opened, by its size or its time; its rows may be others"
             " now. Put the file back, or start anew; write a new dataset under a new name"
@@ -198,4 +199,4 @@ class ParquetRows:
         try:
             yield
         except (pyarrow().ArrowException, OSError) as error:
-            raise InputError(f"{self._path}: not Parquet ({error})") from None
+            raise refused(f"{self._path}: not Parquet", error) from None

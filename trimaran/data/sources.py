@@ -15,6 +15,7 @@ from trimaran.data.arrow import ipc, pyarrow
 from trimaran.data.json_array import read_array
 from trimaran.data.rows import STREAMED_ROWS, JsonlRows, ParquetRows
 from trimaran.errors import InputError
+from trimaran.system_errors import refused
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?(@[\w.-]+)?")
 """owner/name, :configuration and @split, which may be left out."""
@@ -101,11 +102,11 @@ def digest_of(path: Path) -> str:
 
 @contextmanager
 def told(path: Path) -> Generator[None]:
-    """What the system says of a file is an InputError that names it."""
+    """What the system says of a file is an error that names it."""
     try:
         yield
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
+        raise refused(f"{path}: cannot be read", error) from None
 
 
 def _local(path: Path) -> list[Source]:

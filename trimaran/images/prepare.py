@@ -15,6 +15,7 @@ from pathlib import Path
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from trimaran.errors import InputError
+from trimaran.system_errors import refused
 from trimaran.types import MAX_PIXELS
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
@@ -87,9 +88,10 @@ def image_multiple(model_folder: Path) -> int:
     try:
         vision = json.loads(path.read_text("utf-8")).get("vision_config", {})
     except (OSError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"model.path: {path} cannot be read ({error}); images are prepared for a model, so the"
-            " controller's host needs its config.json"
+        raise refused(
+            f"model.path: {path} cannot be read",
+            error,
+            "images are prepared for a model, so the controller's host needs its config.json",
         ) from None
     sizes = [vision.get(key) for key in ("patch_size", "spatial_merge_size")]
     if not all(isinstance(size, int) and size > 0 for size in sizes):

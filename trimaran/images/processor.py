@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimaran.errors import InputError
+from trimaran.system_errors import refused
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,9 +159,10 @@ def _load_processor(folder: Path) -> Any:
     try:
         return processor.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever transformers stumbles over
-        raise InputError(
-            f"model.path: {folder} holds no image processor that transformers can load"
-            f" ({type(error).__name__}: {error}); is preprocessor_config.json there?"
+        raise refused(
+            f"model.path: {folder} holds no image processor that transformers can load",
+            error,
+            "is preprocessor_config.json there?",
         ) from None
 
 
@@ -168,7 +170,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     try:
         return json.loads((folder / "config.json").read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"model.path: {folder}/config.json cannot be read: {error}") from None
+        raise refused(f"model.path: {folder}/config.json cannot be read", error) from None
 
 
 def _image_token(config: dict[str, Any], folder: Path) -> int:

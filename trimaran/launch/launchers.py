@@ -20,6 +20,7 @@ from typing import Protocol
 
 from trimaran.errors import UnavailableError
 from trimaran.run_context import RunContext
+from trimaran.system_errors import refused
 
 MARK = "TRIMARAN_LAUNCHED"
 """Environment variable of a launcher and of all that it starts: the run's folder. By it a manager
@@ -103,9 +104,10 @@ class LocalLauncher:
                     start_new_session=True,
                 )
         except OSError as error:
-            raise UnavailableError(
-                f"run {run.run_id}: no launcher can be started ({error}); see that the manager may"
-                f" start processes and write {log}"
+            raise refused(
+                f"run {run.run_id}: no launcher can be started",
+                error,
+                f"see that the manager may start processes and write {log}",
             ) from None
         self._children[str(run.folder)] = child
 

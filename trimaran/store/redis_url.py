@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from trimaran.errors import InputError
+from trimaran.system_errors import refused
 
 SCHEMES = ("redis", "rediss")
 OPTIONS = ("prefix", "durability", "password_file", "ca_file", "cert_file", "key_file")
@@ -89,4 +90,4 @@ def _password(name: str, given: str | None, file: str | None) -> str | None:
     try:
         return Path(file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{name}: password_file {file} cannot be read ({error})") from None
+        raise refused(f"{name}: password_file {file} cannot be read", error) from None

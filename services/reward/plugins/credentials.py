@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from trimaran.config import PluginSection
 from trimaran.errors import InputError
+from trimaran.system_errors import refused
 
 
 def read_token(section: PluginSection) -> str | None:
@@ -39,7 +40,8 @@ def read_certificates(section: PluginSection) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cafile=section.ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise InputError(
-            f"plugin {section.url}: ca_file {section.ca_file} cannot be used: {error};"
-            " give a file of certificates in PEM"
+        raise refused(
+            f"plugin {section.url}: ca_file {section.ca_file} cannot be used",
+            error,
+            "give a file of certificates in PEM",
         ) from None

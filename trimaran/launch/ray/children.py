@@ -44,6 +44,7 @@ from trimaran.launch.service_records import ServiceRecord, end_life, read_servic
 from trimaran.run_context import CONTEXT_NAME, RunContext
 from trimaran.runs import replicas_key
 from trimaran.store import Store, is_shared
+from trimaran.system_errors import is_of_the_machine
 from trimaran.trust import TOKEN_NAME
 
 logger = logging.getLogger(__name__)
@@ -228,7 +229,8 @@ class RayChildren:
         except TrimaranError as error:
             ended = self._failed(child, TRY_AGAIN, str(error))
         except OSError as error:
-            ended = self._failed(child, BAD_INPUT, str(error))
+            code = TRY_AGAIN if is_of_the_machine(error) else BAD_INPUT
+            ended = self._failed(child, code, str(error))
         finally:
             child.is_over = True
             dispose = asyncio.create_task(self._dispose(child))
