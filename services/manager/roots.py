@@ -96,8 +96,8 @@ class InRoots:
             place = place / part
             try:
                 mode = place.lstat().st_mode
-            except OSError as error:
-                raise refused(f"{key}: {path}: cannot be read", error) from None
+            except (FileNotFoundError, NotADirectoryError):
+                raise InputError(f"{key}: {path}: no such file or folder") from None
             if stat.S_ISLNK(mode):
                 raise ForbiddenError(
                     f"{key}: {path}: {part} is a symbolic link; name what it leads to"
