@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from services.reward.rules.formats import ANSWER, ANSWER_END, THINK_END
 from services.reward.rules.registry import Options
-from services.reward.rules.texts import BOX, as_seen, closing_brace, reference_of, shown
+from services.reward.rules.texts import BOX, as_boxed, as_seen, closing_brace, reference_of, shown
 from trimaran.rewards import ReferenceUnusableError, Sample
 
 CHOICES = "ABCDE"
@@ -83,7 +83,7 @@ def is_choices(choices: object) -> bool:
     maxsize=2
 )  # reference and text: the rule reads them, and then who asks for the prediction
 def chosen(text: str) -> str | None:
-    text = _answered(as_seen(text)).strip()
+    text = _answered(as_boxed(as_seen(text))).strip()
     if (alone := _alone(text)) and "\n" not in text:
         return alone
     choices = sorted([*_stated(text), *_boxed(text)], key=lambda choice: choice.end)

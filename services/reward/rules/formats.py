@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from services.reward.rules.texts import BOX, in_order
+from services.reward.rules.texts import BOX, as_boxed, in_order
 from trimaran.rewards import Sample
 
 THINK, THINK_END, ANSWER, ANSWER_END = "<think>", "</think>", "<answer>", "</answer>"
@@ -36,7 +36,7 @@ def think_answer(sample: Sample) -> float:
 def strict_format(sample: Sample) -> float:
     r"""1 when each tag stands exactly once and in order, the text begins and ends with them, and
     the answer holds exactly one \boxed{…}; else -0.5."""
-    text = sample.text
+    text = as_boxed(sample.text)
     right = (
         all(text.count(tag) == 1 for tag in TAGS)
         and in_order(text, *TAGS)
@@ -56,13 +56,13 @@ def is_boxed_answer(text: str) -> bool:
     r"""<think>…</think>…<answer>…\boxed{…}…</answer>: the gate of base_acc and
     math_verify_reward."""
     return text.endswith(ANSWER_END) and in_order(
-        text, THINK, THINK_END, ANSWER, BOX, "}", ANSWER_END
+        as_boxed(text), THINK, THINK_END, ANSWER, BOX, "}", ANSWER_END
     )
 
 
 def is_boxed_thought(text: str) -> bool:
     r"""<think>…</think>…\boxed{…}…: the format of math and geo3k."""
-    return in_order(text, THINK, THINK_END, BOX, "}")
+    return in_order(as_boxed(text), THINK, THINK_END, BOX, "}")
 
 
 def is_think_answer(text: str) -> bool:

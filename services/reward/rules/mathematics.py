@@ -15,6 +15,7 @@ from services.reward.rules import formats
 from services.reward.rules.texts import (
     BOX,
     FINAL_MARK,
+    as_boxed,
     boxes,
     closing_brace,
     depth,
@@ -181,7 +182,7 @@ def _concludes(text: str, references: tuple[str, ...]) -> bool:
 
     if len(references) > 1 and (given := _all_boxes(text)):
         return _equal(given, references, MATH_VERIFY)
-    end = _end(text)
+    end = _end(as_boxed(text))
     return depth(end) <= MAX_DEPTH and by_math_verify.concludes(end, ", ".join(references))
 
 
@@ -213,7 +214,7 @@ def first_turn(text: str) -> str:
 def loose_box(text: str) -> str:
     r"""After the last "boxed": up to the closing brace, or the end of the text where there is
     none; of "\boxed 5$", up to the dollar sign."""
-    _before, mark, behind = text.rpartition("boxed")
+    _before, mark, behind = as_boxed(text).rpartition("boxed")
     if not mark:
         return ""
     if not behind.startswith("{"):

@@ -39,7 +39,7 @@ UNWRAPPED = tuple(
         r"\\text\{(.*?)\}",
         r"\\textbf\{(.*?)\}",
         r"\\overline\{(.*?)\}",
-        r"\\boxed\{(.*)\}",
+        r"\\(?:boxed|fbox)\{(.*)\}",
     )
 )
 FORMULA = re.compile(r"([^$0-9]*)(\$[^$]*\$)([^$0-9]*)")

@@ -39,8 +39,14 @@ def as_seen(text: str) -> str:
     return UNSEEN.sub("", text.translate(ALIKE))
 
 
+def as_boxed(text: str) -> str:
+    r"""Each \fbox{ as \boxed{: MATH's own solutions have both."""
+    return text.replace("\\fbox{", BOX)
+
+
 def last_box(text: str) -> str | None:
-    r"""What stands in the last \boxed{…}; None where there is none or it is not closed."""
+    r"""What stands in the last \boxed{…} or \fbox{…}; None where there is none or it is not closed."""
+    text = as_boxed(text)
     start = text.rfind(BOX)
     if start < 0:
         return None
@@ -88,7 +94,8 @@ def in_order(text: str, *marks: str) -> bool:
 
 
 def boxes(text: str) -> list[str]:
-    r"""What stands in each closed \boxed{…} that lies in no other."""
+    r"""What stands in each closed \boxed{…} or \fbox{…} that lies in no other."""
+    text = as_boxed(text)
     open_braces: list[int | None] = []  # where the content of a box begins; None: no box
     found: list[tuple[int, int]] = []
     for brace in BOX_OR_BRACE.finditer(text):
@@ -107,6 +114,7 @@ def references_of(answer: str) -> tuple[str, ...]:
 
     Raises ReferenceUnusableError when that is nothing, or more than MAX_BOXES.
     """
+    answer = as_boxed(answer)
     _before, mark, final = answer.rpartition(FINAL_MARK)
     finals = [final] if mark else boxes(answer) if BOX in answer else [answer]
     bare = {_compact(final): _bare(final) for final in finals}
