@@ -10,6 +10,7 @@ from pathlib import Path
 from services.manager.roots import told
 from trimaran.config import RunConfig
 from trimaran.errors import LimitError
+from trimaran.memory.work import answer_bytes
 
 MAIN_STATE = 6
 """A checkpoint's bytes for each byte of a bfloat16 model: weights and two moments in float32."""
@@ -42,7 +43,7 @@ class Limits:
     """That the checkpoints and payloads of one run may take, on disks and in buckets: its payloads must
     then have a quota."""
     host_memory_gib: float = 0
-    """Of one run: reward workers, and what replicas on the CPU keep."""
+    """Of one run: reward workers, what replicas on the CPU keep, and the answers that are under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +75,24 @@ def costs_of(config: RunConfig) -> Costs:
 
 def host_memory_gib(config: RunConfig, replicas: int) -> float:
     """With so many replicas."""
-    reward = config.reward
-    return replicas * config.rollout.kv_cache_gib + reward.workers * reward.memory_mib / 1024
+    return sum(_host_memory(config, replicas).values())
+
+
+def _host_memory(config: RunConfig, replicas: int) -> dict[str, float]:
+    """GiB, by the keys of which they are."""
+    reward, rollout = config.reward, config.rollout
+    return {
+        "rollout.max_replicas x rollout.kv_cache_gib": replicas * rollout.kv_cache_gib,
+        "reward.workers x reward.memory_mib": reward.workers * reward.memory_mib / 1024,
+        "rollout.group_size x run.groups_per_step x (run.max_lag + 1) answers of rollout.max_tokens,"
+        " and those of a validation": answer_bytes(config, replicas) / GIB,
+    }
 
 
 def check_costs(config: RunConfig, limits: Limits) -> Costs:
     """Raises LimitError with a line for each field that is too much."""
     costs = costs_of(config)
+    memory = _host_memory(config, costs.replicas)
     fields = {
         "devices": "rollout.replicas x rollout.tensor_parallel + trainer.tensor_parallel x"
         " pipeline_parallel x data_parallel x context_parallel (run.pools: colocated counts them once)",
@@ -89,11 +101,12 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
         "tokens": "run.steps x run.groups_per_step x rollout.group_size x rollout.max_tokens, and"
         " what algorithm.dynamic_sampling.max_replaced, greedy answers (remax) and validation add",
         "disk_gib": "(run.keep_checkpoints + run.keep_best) x the model's state + run.payload_quota_gib (GiB)",
-        "host_memory_gib": "rollout.max_replicas x rollout.kv_cache_gib + reward.workers x"
-        " reward.memory_mib (GiB)",
+        # What takes most stands first.
+        "host_memory_gib": " + ".join(sorted(memory, key=memory.__getitem__, reverse=True))
+        + " (GiB)",
     }
     faults = [
-        f"{text}: {wanted:,.6g} is more than this owner's {name}, {most:,.6g}"
+        f"{text}: {wanted:,.6g} is more than this owner's {name}, {most:,.6g}; lower it"
         for name, text in fields.items()
         if 0 < (most := getattr(limits, name)) < (wanted := getattr(costs, name))
     ]

@@ -464,7 +464,7 @@ class Runs:
         if most < (wanted := host_memory_gib(config, replicas)):
             raise LimitError(
                 f"max_replicas: {replicas} need {wanted:,.6g} GiB of the host's memory with the reward"
-                f" workers, and {most:g} are allowed"
+                f" workers and the answers under way, and {most:g} are allowed"
             )
 
     def _find_needs(self, config: RunConfig) -> tuple[Need, Need]:

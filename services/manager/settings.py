@@ -53,7 +53,7 @@ from trimaran.trust import is_loopback
 ADDRESS = "127.0.0.1:7900"
 HTTP_ADDRESS = "127.0.0.1:7980"
 KINDS: tuple[Kind, ...] = ("npu", "cuda")
-COSTS = ("runs", "kept", "replicas", "steps", "tokens", "disk_gib")
+COSTS = ("runs", "kept", "replicas", "steps", "tokens", "disk_gib", "host_memory_gib")
 """Limits about which an operator must have a word where others than this machine's users submit."""
 LEAST_SLOTS = 8
 """Of the pool that a machine without a configuration has: the example has three processes."""
@@ -242,7 +242,7 @@ class LimitsSection(Section):
     disk_gib: Annotated[float, Field(ge=0)] = 0
     """That one run may take by checkpoints and payloads."""
     host_memory_gib: Annotated[float, Field(ge=0)] = 0
-    """Of one run."""
+    """Of one run: reward workers, what replicas on the CPU keep, and the answers that are under way."""
     priority: NonNegative = 100
     """Priorities lie between minus that and that."""
     watchers: Positive = 100

@@ -558,3 +558,24 @@ def test_the_operators_network_is_that_of_every_run(roots):
     with pytest.raises(ForbiddenError, match=r"network: the operator has said it .*10\.0\.0\.0/8"):
         admit(specify(**other), (), allow(roots), NO_LIMITS, operators)
     assert admit(specify(**other), (), allow(roots), NO_LIMITS)[0].network.subnet
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("rollout", "group_size", 10**9),
+        ("rollout", "max_tokens", 10**9),
+        ("rollout", "kv_cache_gib", 65000),
+        ("reward", "memory_mib", 67_000_000),
+    ],
+)
+def test_what_takes_the_hosts_memory_is_refused_by_its_key(
+    roots: Any, section: str, key: str, value: int
+) -> None:
+    limits = Limits(host_memory_gib=64)
+    admitted(roots, specify(), limits=limits)
+    with pytest.raises(LimitError) as caught:
+        admitted(roots, specify(), f"{section}.{key}={value}", limits=limits)
+    first = str(caught.value).partition(" + r")[0]  # the part that takes most
+    assert f"{section}.{key}" in first
+    assert str(caught.value).endswith("more than this owner's host_memory_gib, 64; lower it")

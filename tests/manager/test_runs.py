@@ -879,11 +879,11 @@ async def test_an_owner_keeps_so_many_runs(tmp_path: Path) -> None:
 
 @asynchronous
 async def test_replicas_that_the_hosts_memory_does_not_bear_are_refused(tmp_path: Path) -> None:
-    limits = {"host_memory_gib": 12}  # of which reward workers may take eight
+    limits = {"host_memory_gib": 12.5}  # of which reward workers may take eight
     async with managing(tmp_path / "runs", limits=limits) as served:
         run_id = await create(served, tmp_path)
         assert (await served.runs.scale(ANN, run_id, 1, 4)).replicas.max == 4
-        with pytest.raises(LimitError, match="^max_replicas: 5 need 13 GiB"):
+        with pytest.raises(LimitError, match=r"^max_replicas: 5 need 13\.\d+ GiB"):
             await served.runs.scale(ANN, run_id, 1, 5)
 
 

@@ -160,7 +160,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, text: str, words: str) -> None:
 
 
 BEYOND = "address: 0.0.0.0:7900\nclients: c.yaml\n"
-LIMITS = "limits: {runs: 20, kept: 0, replicas: 64, steps: 1000, tokens: 0, disk_gib: 0}\n"
+LIMITS = "limits: {runs: 20, kept: 0, replicas: 64, steps: 1000, tokens: 0, disk_gib: 0, host_memory_gib: 9}\n"
 
 
 def test_where_others_submit_the_operator_must_have_a_word_on_what_runs_may_cost(
@@ -171,10 +171,10 @@ def test_where_others_submit_the_operator_must_have_a_word_on_what_runs_may_cost
     with pytest.raises(InputError) as caught:
         load_settings(write(tmp_path, text)).check_submissions()
     said = str(caught.value)
-    assert said.startswith("limits: kept, replicas, tokens, disk_gib not given")
+    assert said.startswith("limits: kept, replicas, tokens, disk_gib, host_memory_gib not given")
     assert (
         "at 0.0.0.0:7900;" in said
-        and "limits: {kept: 0, replicas: 0, tokens: 0, disk_gib: 0}" in said
+        and "limits: {kept: 0, replicas: 0, tokens: 0, disk_gib: 0, host_memory_gib: 0}" in said
     )
     with pytest.raises(InputError, match=r"at 10\.0\.0\.7:80;"):
         load_settings(write(tmp_path, "http_address: 10.0.0.7:80")).check_submissions()
@@ -186,8 +186,8 @@ def test_where_others_submit_the_operator_must_have_a_word_on_what_runs_may_cost
     settings.check_submissions()
     assert settings.allowed is None
     assert settings.limits.describe() == (
-        "runs 20, replicas 64, steps 1000; no limit of kept, running, devices, tokens, disk_gib,"
-        " host_memory_gib"
+        "runs 20, replicas 64, steps 1000, host_memory_gib 9; no limit of kept, running, devices, tokens,"
+        " disk_gib"
     )
 
 

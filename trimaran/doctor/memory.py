@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.manager.costs import GIB, MAIN_STATE, host_memory_gib
+from services.manager.costs import GIB, MAIN_STATE
 from trimaran.config import RunConfig
 from trimaran.device import Kind
 from trimaran.doctor.finding import Check, Fault, Finding, Severity
@@ -87,7 +87,8 @@ def needs_of(config: RunConfig, kind: Kind, is_alone: bool = False) -> Mapping[s
     needs["the trainer's copy of the version"] = model
     if kind == "cpu":
         needs["the trainer's weights, gradients and moments"] = model * (1 + MAIN_STATE + GRADIENTS)
-    return needs | {"reward workers at their limit": host_memory_gib(config, 0) * GIB}
+    workers = config.reward.workers * config.reward.memory_mib << 20
+    return needs | {"reward workers at their limit": workers}
 
 
 def check_memory(facts: Memory, needs: Mapping[str, float]) -> Iterator[Finding]:

@@ -66,6 +66,25 @@ class Work:
         return min(max(micro_batch_tokens, self.smallest), self.batch_tokens)
 
 
+ANSWER_BYTES, TOKEN_BYTES = 64 << 10, 128
+"""On the host, of an answer under way and of each of its tokens, in the rollout, the controller, the reward
+service and the trainer together: more than the 11 KiB and 92 bytes of runs of 8,192 answers and of 420 tokens."""
+
+
+def answer_bytes(config: RunConfig, replicas: int) -> int:
+    """What all answers that are under way at a time take on the host, with so many replicas."""
+    work, rollout, section = work_of(config), config.rollout, config.validation
+    slots = (config.run.max_lag + 1) * config.run.groups_per_step
+    trained = slots * (work.group + config.algorithm.needs_greedy)
+    size = ANSWER_BYTES + TOKEN_BYTES * (work.prompt + work.completion)
+    if not config.data.validation:
+        return trained * size
+    samples = 1 + max(section.samples, section.final_samples)
+    held_out = 2 * (replicas * rollout.max_concurrency + samples)
+    longest = work.prompt + (section.max_tokens or rollout.max_tokens)
+    return trained * size + held_out * (ANSWER_BYTES + TOKEN_BYTES * longest)
+
+
 def work_of(config: RunConfig) -> Work:
     """The longest that a run's limits allow."""
     rollout, layout = config.rollout, config.trainer.layout
