@@ -102,7 +102,7 @@ def test_a_port_in_use(refused: Refused, function: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         message = refused("serve", function, "--port", port)
-    assert f"--port {port}: Address already in use" in message
+    assert f":{port}: cannot be listened on (Address already in use" in message
 
 
 def test_a_check_of_nothing_fails_once(capsys: pytest.CaptureFixture[str]) -> None:
