@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
+from trimaran.errors import did_you_mean
 from trimaran.metrics import (
     GREEDY_REWARD,
     METRICS,
@@ -24,8 +24,7 @@ def check_best_by(key: str) -> str:
     key = SHORT.get(key, key)
     if "<" not in key and _find(key):
         return key
-    near = difflib.get_close_matches(key, [*SHORT, *(metric.key for metric in METRICS)], 1, 0.5)
-    hint = f" (did you mean {near[0]}?)" if near else ""
+    hint = did_you_mean(key, [*SHORT, *(metric.key for metric in METRICS)])
     raise ValueError(
         f"{key!r} is no metric{hint}; docs/metrics.md has them, such as {GREEDY_REWARD} and {REWARD_MEAN}. What"
         " stands there in angle brackets is a name or a number here"

@@ -12,7 +12,6 @@ has the recipes.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from trimaran.errors import InputError
+from trimaran.errors import InputError, did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +48,8 @@ class Choices:
         places = [place for place, _ in self._find(name)]
         if not places:
             names = self.names()
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
             raise InputError(
-                f"{name!r} is unknown{hint} (known here: {', '.join(names)};"
+                f"{name!r} is unknown{did_you_mean(name, names)} (known here: {', '.join(names)};"
                 f" installed packages add entry points to {self.group})"
             )
         if len(places) > 1:

@@ -42,6 +42,7 @@ from trimaran.recipes import RecipeName, follow_recipe
 from trimaran.section import Options, Section, one_of
 from trimaran.system_errors import refused
 from trimaran.types import MAX_PIXELS, ProofLevel
+from trimaran.yaml_text import parse_yaml
 
 MAX_COUNT = 10**9
 MAX_PROCESSES = 1024
@@ -1258,7 +1259,7 @@ def load_tree(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> di
     """What a YAML file and the overrides say, with absolute paths, not checked yet."""
     path = Path(path)
     try:
-        tree = _branch(yaml.safe_load(path.read_text(encoding="utf-8")))
+        tree = _branch(parse_yaml(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise refused(f"{path}: cannot be read", error, "give a run's YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -1348,7 +1349,7 @@ def override_value(override: str) -> Any:
     """That of "key.sub=value", read as YAML. Raises InputError."""
     text = override.partition("=")[2]
     try:
-        return yaml.safe_load(text) if text else ""
+        return parse_yaml(text) if text else ""
     except yaml.YAMLError:
         raise InputError(f"{override!r}: the value is not YAML") from None
 

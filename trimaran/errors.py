@@ -6,7 +6,15 @@ that derives from one of these elsewhere crosses as the class here that it deriv
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
 from typing import ClassVar, cast
+
+
+def did_you_mean(word: str, known: Collection[str], cutoff: float = 0.5) -> str:
+    """The end of a message about an unknown word; empty where no known word is near."""
+    near = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -24,6 +24,7 @@ from trimaran.errors import InputError, TrimaranError, UnauthenticatedError
 from trimaran.reread import Reread
 from trimaran.system_errors import refused
 from trimaran.trust import ClientIdentity, Role, missing_token, new_token
+from trimaran.yaml_text import parse_yaml
 
 NAME = re.compile(r"[\w@.-]{1,100}", re.ASCII)
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -79,10 +80,10 @@ def read_clients(path: Path) -> tuple[KnownClient, ...]:
     """Raises InputError naming the file, the entry and what is wrong with it."""
     try:
         mode = path.stat().st_mode
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+        entries = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise refused(f"{path}: cannot be read", error) from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if mode & 0o022:
         raise InputError(

@@ -99,7 +99,7 @@ async def _payload_names(store: Store, payloads: PayloadStore, run_id: str, step
                 names = [scored.pop((group, attempt), "") for group, attempt in record.groups]
                 if record.step == step:
                     return [name for name in names if name]
-    raise NotFoundError(f"trained_step {step}: no such step was trained yet")
+    raise NotFoundError(f"trained_step {step}: no such step has been trained")
 
 
 def _samples(scored: ScoredGroup) -> list[RunSample]:

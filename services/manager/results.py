@@ -71,7 +71,7 @@ def validation_samples(
         with suppress(NotFoundError):
             fetch_file(place, name, path)
     if not path.is_file():
-        known = ", ".join(map(str, validation_steps(folder, place))) or "none yet"
+        known = ", ".join(map(str, validation_steps(folder, place))) or "none"
         raise NotFoundError(f"validation_step {step}: has no samples; those that have: {known}")
     samples: list[RunSample] = []
     number = 0

@@ -34,6 +34,7 @@ from trimaran.launch.launchers import Launcher, LocalLauncher
 from trimaran.launch.ray.cluster import Cluster, ray_address
 from trimaran.network import listening_at
 from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name, timed
+from trimaran.system_errors import refused
 from trimaran.tls import http_context, read_pem
 from trimaran.trust import NO_TRUST, TOKEN, TlsFiles, Trust, is_loopback, read_secret
 
@@ -76,7 +77,11 @@ async def serving(
         settings.check_submissions()
         settings.check_services()
         settings.check_launcher()
-        settings.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            settings.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"--folder: {settings.folder} cannot be made"
+            raise refused(what, error, "name another one") from None
         store_seconds = StoreSeconds()
         store = timed(await _open(settings.store_url, say), store_seconds)
         stack.push_async_callback(store.close)

@@ -49,6 +49,7 @@ from trimaran.launch.devices import describe_sight
 from trimaran.machine import Machine, read_machine
 from trimaran.store import is_shared, store_from
 from trimaran.trust import is_loopback
+from trimaran.yaml_text import parse_yaml
 
 ADDRESS = "127.0.0.1:7900"
 HTTP_ADDRESS = "127.0.0.1:7980"
@@ -455,7 +456,7 @@ def load_settings(
     tree: dict[str, Any] = {}
     if path is not None:
         try:
-            tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            tree = parse_yaml(path.read_text(encoding="utf-8")) or {}
         except OSError as error:
             raise InputError(f"--config: {path} cannot be read ({error.strerror})") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from trimaran.config import load_config
 from trimaran.run_context import RunContext
 from trimaran.run_place import has_checkpoint
 
+ROOT = Path(__file__).parents[2]
 Refused = Callable[..., str]
 
 
@@ -88,6 +90,55 @@ def test_the_newest_checkpoint_to_begin_with_is_chosen_once(
         state.write_text("{}")
         config = prepared(config, "local", move_busy=False)
         assert config.trainer.load == states[0].parent
+
+
+NESTED = "a: " + "[" * 600
+"""Deeper than what reads it can go."""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("train {nested}", "not YAML: too many levels"),
+        ("submit {nested}", "not YAML: too many levels"),
+        ("up --config {nested}", "not YAML: too many levels"),
+        ("import verl {nested}", "not YAML: too many levels"),
+        ("train {nested_value}", "not YAML: month must be in 1..12"),
+        ("up --folder {file}/runs", "--folder: {file}/runs cannot be made (Not a directory)"),
+        (
+            "data show {run} model.path=gone --images {file}/seen",
+            "error: {file}/seen: Not a directory",
+        ),
+    ],
+)
+def test_a_file_or_folder_that_cannot_be_used_is_named(
+    words: str, told: str, write_run: WriteRun, refused: Refused, tmp_path: Path
+) -> None:
+    names = {name: tmp_path / name for name in ("nested", "nested_value", "file")}
+    names["nested"].write_text(NESTED)
+    names["nested_value"].write_text("run: {name: 2020-13-45}")
+    names["file"].touch()
+    names["run"] = write_run()
+    assert told.format(**names) in refused(*(word.format(**names) for word in words.split()))
+
+
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [("trian", "train"), ("data chekc", "check"), ("serve rolout", "rollout")],
+)
+def test_a_misspelt_word_is_answered_with_the_nearest(
+    words: str, nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words.split())
+    assert f"; did you mean {nearest}?" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert capsys.readouterr().out == f"trimaran {known['project']['version']}\n"
 
 
 def test_a_misspelt_key_is_answered_with_the_nearest(write_run: WriteRun, refused: Refused) -> None:

@@ -193,6 +193,21 @@ def test_samples(manager: ThreadedManager, capsys: Capture) -> None:
     assert manager.runs.calls[-1] == ("samples", None, "run", None, 1, 5, 0)
 
 
+def test_samples_of_steps_that_are_not_kept(manager: ThreadedManager, capsys: Capture) -> None:
+    """Those of a run that has ended do not come any more."""
+    manager.runs.trained_steps = ()
+    manager.do(manager.runs.add, "run")
+    assert main(["samples", "run", "--trained"]) == 2
+    assert capsys.readouterr().err == "error: run: no step has been trained\n"
+    manager.do(manager.runs.step, "run", 2, 0.5)
+    manager.do(manager.runs.finish, "run")
+    assert main(["samples", "run", "--trained"]) == 2
+    told = (
+        "run: what its 2 steps trained on is not kept; run.keep_payloads=all keeps it in a next run"
+    )
+    assert capsys.readouterr().err == f"error: {told}\n"
+
+
 def test_few_samples_are_shown_cut_short_and_all_of_them_where_it_is_asked(
     manager: ThreadedManager, capsys: Capture
 ) -> None:

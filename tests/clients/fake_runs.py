@@ -27,6 +27,7 @@ class FakeRuns:
     logged: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """By process."""
     more_samples: tuple[RunSample, ...] = ()
+    trained_steps: tuple[int, ...] = (1, 2)
     """Of every step, beside two."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -176,7 +177,9 @@ class FakeRuns:
         samples = (right, fault, *self.more_samples)
         step = trained_step if validation_step is None else validation_step
         page = samples[offset : offset + limit]
-        return RunSamples((0, 2), (1, 2), page, len(samples), 2 if step is None else step)
+        return RunSamples(
+            (0, 2), self.trained_steps, page, len(samples), 2 if step is None else step
+        )
 
     async def logs(
         self,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from trimaran.cli.options import parse
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
@@ -24,6 +27,11 @@ FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"`([^`]+)`")
 WHOLE_PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})/[\w./*-]*[\w/*]")
 PART_OF_A_PATH = re.compile(r"(\w+)(?:/\w+)*/\w+\.py")
+OURS = re.compile(r"(?:^|[;&|] *)trimaran ([a-z][a-z-]*)")
+TYPED = re.compile(
+    r"^(?:\$ )?(?:[A-Z_]+=\S* )*trimaran (.*?)(?:   .*| &| \| .*| > .*| 2> .*)?$",
+    re.MULTILINE,
+)
 MAKE = re.compile(r"(?:^|[;&|] *)make ([a-z][a-z0-9-]*)", re.MULTILINE)
 
 
@@ -95,6 +103,29 @@ def test_make_targets_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     named = {target for command in commands(text) for target in MAKE.findall(command)}
     assert named <= targets
+
+
+@each_document
+def test_commands_of_ours_exist(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line of a block is one that can be typed; in a sentence the command may stand alone."""
+    text = document.read_text(encoding="utf-8")
+    blocks = [re.sub(r"\\\n *", "", fence) for fence in FENCE.findall(text)]
+    lines = {line for block in blocks for line in TYPED.findall(block) if "…" not in line}
+    wrong: list[str] = []
+    for line in lines:
+        words = [word.strip("[]") for word in shlex.split(line, comments=True)]
+        try:
+            parse(words)
+        except SystemExit as end:
+            if end.code:
+                wrong.append(f"{line}: {capsys.readouterr().err.splitlines()[-1]}")
+    named = {word for code in CODE.findall(FENCE.sub("", text)) for word in OURS.findall(code)}
+    for word in named:
+        with pytest.raises(SystemExit) as help:
+            parse([word, "--help"])
+        if help.value.code:
+            wrong.append(word)
+    assert not wrong
 
 
 def test_the_tree_of_the_readme_exists() -> None:

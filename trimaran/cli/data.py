@@ -13,7 +13,6 @@ from services.reward.allowed import Allowed
 from services.reward.terms import check_row, make_terms
 from services.rollout.chat import ChatTokenizer
 from services.rollout.images import check_image_tokens
-from trimaran.cli.pictures import picture, shows_pictures
 from trimaran.config import RunConfig, load_config, parse_config, resolve_tree
 from trimaran.data.make_row import CountTokens, Plan
 from trimaran.data.prepare import CardTree, held_out_path, is_current, prepare
@@ -226,9 +225,6 @@ def _shown(number: int, prompt: Prompt, tokens: PromptTokens | None) -> Iterator
             tokens.check(token_ids, images)
         except InputError as error:
             yield f"... skipped: {error}"
-    if shows_pictures():
-        for image in images:
-            yield from picture(image)
     yield from (f"... {name}: {text[:200]}" for name, text in _beside(prompt))
 
 

@@ -42,7 +42,6 @@ def add_data_commands(commands: Any) -> None:
         "data",
         help="datasets: prepare one, show what a model will see, check every row",
         epilog=DATA_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_prepare(actions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import select
 import signal
@@ -13,8 +14,11 @@ from pathlib import Path
 from trimaran.cli.options import parse
 from trimaran.cli.run_options import RUN_COMMANDS
 from trimaran.errors import InputError, TrimaranError
+from trimaran.system_errors import is_of_the_machine
 
 FILE_ENDINGS = (".yaml", ".yml", ".json")
+
+logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,6 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not _has_lost_reader():
             raise
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.filename is None:
+            raise
+        logger.info("the file that could not be used", exc_info=True)  # only where a log is kept
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1 if is_of_the_machine(error) else 2
 
 
 def _has_lost_reader() -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from trimaran.cli.data_options import add_data_commands
 from trimaran.cli.run_options import add_run_commands
 from trimaran.cli.trust_options import add_trust_options
+from trimaran.errors import did_you_mean
 
 KINDS = ("controller", "reward", "weight-sync", "rollout", "follower", "trainer")
 
@@ -187,6 +188,30 @@ exit codes: 1 when a check fails, 2 for bad input
 """
 
 
+class _Parser(argparse.ArgumentParser):
+    """The parser of a command: examples keep their lines, and a wrong choice gets its nearest."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            error.message += did_you_mean(str(value), [*(action.choices or ())])
+            raise
+
+
+class _ShowVersion(argparse.Action):
+    """Reads the version only when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import version
+
+        print("trimaran", version("trimaran"))
+        parser.exit()
+
+
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Overrides may also stand behind options: argparse takes positionals in one place only."""
     parser = _parser()
@@ -207,16 +232,16 @@ def _as_variables(options: argparse.Namespace, rest: Sequence[str]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="trimaran", description="GRPO post-training as separate services that speak gRPC."
     )
+    parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print it")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     train = commands.add_parser(
         "train",
         help="run a training: starts every service and shows its progress",
         epilog=TRAIN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     train.add_argument("config", nargs="?", metavar="CONFIG", help="a run's YAML file")
     train.add_argument(
@@ -248,7 +273,6 @@ def _parser() -> argparse.ArgumentParser:
         "serve",
         help="start one service alone, in this process",
         epilog=SERVE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     serve.add_argument("kind", choices=KINDS)
     serve.add_argument(
@@ -339,7 +363,6 @@ def _add_model(commands: Any) -> None:
         "model",
         help="models that the hosts of a run fetch",
         epilog=MODEL_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = model.add_subparsers(dest="action", required=True, metavar="ACTION")
     push = actions.add_parser("push", help="bring one to a bucket or a folder, for model.source")
@@ -352,7 +375,6 @@ def _add_health(commands: Any) -> None:
         "health",
         help="does the service of this container answer? for health checks of images",
         epilog=HEALTH_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     health.add_argument("kind", nargs="?", default="", choices=("", *HEALTH_KINDS), metavar="KIND")
     health.add_argument("--address", default="", metavar="HOST:PORT|URL", help="that is asked")
@@ -364,7 +386,6 @@ def _add_token(commands: Any) -> None:
         "token",
         help="tokens of a manager's clients",
         epilog=TOKEN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = token.add_subparsers(dest="action", required=True, metavar="ACTION")
     new = actions.add_parser("new", help="make one, and the line of the clients file for it")
@@ -378,7 +399,6 @@ def _add_up(commands: Any) -> None:
         "up",
         help="start the manager, which takes runs and keeps them going",
         epilog=UP_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     up.add_argument(
         "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
@@ -401,7 +421,6 @@ def _add_doctor(commands: Any) -> None:
         "doctor",
         help="what is wrong with this host, other hosts and the links between them",
         epilog=DOCTOR_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     doctor.add_argument("config", nargs="?", metavar="CONFIG", help="a run's YAML file")
     doctor.add_argument(
@@ -421,7 +440,6 @@ def _add_convert(commands: Any) -> None:
         "convert",
         help="a Hugging Face folder to a checkpoint of any layout, of ours or of Megatron's, and back",
         epilog=CONVERT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     convert.add_argument(
         "source",
@@ -462,7 +480,6 @@ def _add_plan(commands: Any) -> None:
         "plan",
         help="what a run takes of devices and hosts, and whether it fits, before anything starts",
         epilog=PLAN_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     plan.add_argument("config", metavar="CONFIG", help="a run's YAML file")
     plan.add_argument(
@@ -481,7 +498,6 @@ def _add_import(commands: Any) -> None:
         "import",
         help="a file of verl, EasyR1 or MindSpeed-RL as a run of ours",
         epilog=IMPORT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("system", choices=("verl", "easyr1", "mindspeed-rl"), metavar="SYSTEM")
     command.add_argument("file", metavar="FILE", help="theirs")
@@ -498,7 +514,6 @@ def _add_weights(commands: Any) -> None:
         "weights",
         help="which version is live, on which replica, and whether it is what was published",
         epilog=WEIGHTS_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     questions = weights.add_subparsers(dest="question", required=True, metavar="QUESTION")
     listing = questions.add_parser("list", help="committed versions and how far they are proven")
@@ -520,7 +535,6 @@ def _add_ledger(commands: Any) -> None:
         "ledger",
         help="what the run has recorded: the life of a group, and whether all of it is sound",
         epilog=LEDGER_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     questions = ledger.add_subparsers(dest="question", required=True, metavar="QUESTION")
     show = questions.add_parser("show", help="the life of one group in plain words")
@@ -539,7 +553,6 @@ def _add_experts(commands: Any) -> None:
         "experts",
         help="how a run's steps have loaded the experts of its model",
         epilog=EXPERTS_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.add_argument("run", nargs="?", metavar="RUN")
     command.add_argument(
@@ -560,7 +573,6 @@ def _add_replay(commands: Any) -> None:
         "replay",
         help="train a run again from its ledger, and compare the weights of every step",
         epilog=REPLAY_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     replay.add_argument("run", metavar="RUN")
     replay.add_argument(
@@ -578,14 +590,12 @@ def _add_reward(commands: Any) -> None:
         "reward",
         help="serve a reward function over HTTP, or check a plugin that others serve",
         epilog=REWARD_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = reward.add_subparsers(dest="action", required=True, metavar="ACTION")
     serve = actions.add_parser(
         "serve",
         help="a reward function as an HTTP server",
         epilog=REWARD_SERVE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     serve.add_argument("function", metavar="FUNCTION", help="of any signature that a run takes")
     add = serve.add_argument
@@ -612,7 +622,6 @@ def _add_reward(commands: Any) -> None:
         "check",
         help="does a plugin keep the contract? one verdict a line",
         epilog=REWARD_CHECK_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     check.add_argument("url", metavar="URL")
     add = check.add_argument

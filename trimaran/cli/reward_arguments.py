@@ -19,6 +19,7 @@ from services.reward.rules import find_rule
 from services.reward.terms import FunctionSpec, rule_function
 from trimaran.config import LAST_PORT
 from trimaran.errors import InputError
+from trimaran.yaml_text import parse_yaml
 
 MIN_MEMORY_MIB = 256
 
@@ -73,7 +74,7 @@ def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
         if not equals or not key.isidentifier():
             raise InputError(f"--option {pair!r}: an option reads key=value")
         try:
-            options[key] = yaml.safe_load(text) if text else ""
+            options[key] = parse_yaml(text) if text else ""
             json.dumps(options[key], allow_nan=False)
         except (yaml.YAMLError, TypeError, ValueError):
             raise InputError(f"--option {pair!r}: the value is not a plain YAML value") from None

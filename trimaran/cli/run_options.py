@@ -84,7 +84,6 @@ def _add(commands: Any, name: str, words: str, *, has_run: bool = True) -> argpa
         help=words.partition(".")[0],
         description=words,
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if has_run:
         command.add_argument("run", metavar="RUN")

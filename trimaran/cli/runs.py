@@ -93,7 +93,7 @@ def _follow(client: RunClient, run: Run, after: int, console: Console) -> int:
 def _logs(client: RunClient, options: argparse.Namespace) -> int:
     run_id = find_managed(client, options.run).run_id
     if not options.process:
-        known = shorten(client.list_logs(run_id)) or "none yet"
+        known = shorten(client.list_logs(run_id)) or "none"
         print(f"the launcher's log; others: {known}", file=sys.stderr)
     for line in client.get_logs(run_id, options.process, options.lines, options.follow):
         print(line, flush=options.follow)
@@ -140,12 +140,18 @@ def _scale(client: RunClient, options: argparse.Namespace) -> int:
 
 
 def _samples(client: RunClient, options: argparse.Namespace) -> int:
-    run_id = find_managed(client, options.run).run_id
+    run = find_managed(client, options.run)
+    run_id = run.run_id
     step: int | None = options.number if options.step is None else options.step
     if options.trained and step is None:
         trained = client.get_samples(run_id, limit=1).trained_steps
         if not trained:
-            raise InputError(f"{run_id}: no trained step is kept yet")
+            raise InputError(
+                f"{run_id}: what its {run.step} steps trained on is not kept; run.keep_payloads=all"
+                " keeps it in a next run"
+                if run.step
+                else f"{run_id}: no step has been trained"
+            )
         step = trained[-1]
 
     def ask(offset: int, limit: int) -> RunSamples:

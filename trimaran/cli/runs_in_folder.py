@@ -37,7 +37,7 @@ def logs(folder: Path, options: argparse.Namespace) -> int:
     known = sorted(path.stem for path in (folder / "logs").glob("*.log"))
     if options.process not in known:
         problem = f"{options.process}: no log of {folder}" if options.process else "give a PROCESS"
-        raise InputError(f"{problem}; there are: {', '.join(known) or 'none yet'}")
+        raise InputError(f"{problem}; there are: {', '.join(known) or 'none'}")
     for line in _read_log(folder / "logs" / f"{options.process}.log", options):
         print(line, end="", flush=options.follow)
     return 0
@@ -49,7 +49,7 @@ def samples(folder: Path, options: argparse.Namespace) -> int:
     step = options.number if options.step is None else options.step
     step = (steps or (None,))[-1] if step is None else step
     if options.trained or step not in steps:
-        known = ", ".join(map(str, steps)) or "none yet"
+        known = ", ".join(map(str, steps)) or "none"
         raise InputError(f"{folder}: without a manager there are samples of validations: {known}")
 
     def ask(offset: int, limit: int) -> RunSamples:

@@ -17,6 +17,7 @@ from trimaran.data.templates import TEMPLATES
 from trimaran.errors import InputError
 from trimaran.migrating.conversion import System
 from trimaran.migrating.rows import Outcome, Row, Theirs, ignored, is_on, only, own, part
+from trimaran.yaml_text import parse_yaml
 
 NAME = "NAME"
 """Of the recipe, the first word behind `trimaran data prepare`."""
@@ -97,7 +98,7 @@ def _columns(theirs: Theirs) -> Mapping[str, Any]:
     if given is None:
         return theirs.under("map_keys")
     try:
-        found = yaml.safe_load(given) if isinstance(given, str) else given
+        found = parse_yaml(given) if isinstance(given, str) else given
     except yaml.YAMLError:
         found = given
     if not isinstance(found, dict):

@@ -14,6 +14,7 @@ import yaml
 
 from trimaran.errors import InputError
 from trimaran.migrating.shell import find_command, matching
+from trimaran.yaml_text import parse_yaml
 
 SCRIPTS = (".sh", ".bash")
 MODULE = "verl."
@@ -115,7 +116,7 @@ def _without_options(script: Path, words: Sequence[str]) -> list[str]:
 def read_tree(path: Path) -> dict[str, Any] | None:
     """A YAML file that holds a mapping; None for anything else. Raises InputError for what is no YAML."""
     try:
-        tree = yaml.load(_text(path), _Loader)
+        tree = parse_yaml(_text(path), _Loader)
     except yaml.YAMLError as error:
         raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     return cast(dict[str, Any], tree) if isinstance(tree, dict) else None
@@ -286,6 +287,6 @@ def _scalar(text: str) -> Any:
     if text.startswith(("{", "[")):
         text = QUOTED_OR_KEY.sub(lambda found: found[1] or f"{found[2]} ", text)
     try:
-        return yaml.load(text, _Loader) if text else None
+        return parse_yaml(text, _Loader) if text else None
     except yaml.YAMLError:
         return text

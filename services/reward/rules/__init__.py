@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +11,7 @@ from services.reward.rules.code import rule as code
 from services.reward.rules.mathematics import LIBRARIES
 from services.reward.rules.registry import OneOf, Options, Rule, any_reference, nonempty_reference
 from services.reward.rules.texts import check_final, check_finals
-from trimaran.errors import InputError
+from trimaran.errors import InputError, did_you_mean
 
 
 def _place(target: str) -> str:
@@ -151,7 +150,6 @@ def find_rule(name: str, key: str) -> Rule:
     rule = RULES.get(ALIASES.get(name, name))
     if rule is None:
         known = (*RULES, *ALIASES)
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(name, known, 0.4)
         raise InputError(f"{key}: unknown rule{hint} (known: {', '.join(known)})")
     return rule
