@@ -27,8 +27,8 @@ class FakeRuns:
     logged: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """By process."""
     more_samples: tuple[RunSample, ...] = ()
-    trained_steps: tuple[int, ...] = (1, 2)
     """Of every step, beside two."""
+    trained_steps: tuple[int, ...] = (1, 2)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, run_id: str, state: RunState = RunState.RUNNING, **facts: Any) -> Run:
