@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from services.trainer.megatron.families.family import Family
+from services.trainer.megatron.known_keys import check_keys
 from services.trainer.megatron.rope import Rope, parse_rope
 from trimaran.choices import FAMILIES
 from trimaran.errors import InputError
@@ -43,11 +44,7 @@ def read_architecture(folder: Path, is_whole: bool = True) -> Architecture:
             f" {type(family).__name__}, and no services.trainer.megatron.families.family.Family;"
             " docs/extending.md has the recipe"
         )
-    for key, value in {"hidden_act": "silu", **family.required}.items():
-        if (given := config.get(key, value)) != value:
-            raise InputError(
-                f"model.path: {source}: {key}: {given!r} is not supported; it must be {value!r}"
-            )
+    check_keys(config, family, f"model.path: {source}")
     if "rms_norm_eps" not in config:
         raise InputError(f"model.path: {source} lacks rms_norm_eps")
     rope = parse_rope(config, f"model.path: {source}")

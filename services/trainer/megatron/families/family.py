@@ -113,6 +113,14 @@ def expert_keywords(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+EXPERT_KEYS = frozenset(
+    {
+        *("num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size"),
+        *("norm_topk_prob", "router_aux_loss_coef", "output_router_logits"),
+        *("shared_expert_intermediate_size",),
+    }
+)
+"""`Family.known`. The auxiliary loss is not trained."""
 EVERY_LAYER = {"decoder_sparse_step": 1, "mlp_only_layers": []}
 """`Family.required`: each layer has experts."""
 
@@ -128,3 +136,6 @@ class Family:
     config.json holds."""
     required: Mapping[str, Any] = field(default_factory=dict)
     """Keys that config.json may have with these values only: with others, layers would be others."""
+    known: frozenset[str] = frozenset()
+    """Further keys of config.json, which `keywords` reads or which change nothing; those of all families
+    stand in megatron/known_keys.py. A folder with another key is refused."""

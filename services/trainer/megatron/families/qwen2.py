@@ -3,6 +3,7 @@ experts and one that every token passes."""
 
 from services.trainer.megatron.families.family import (
     EVERY_LAYER,
+    EXPERT_KEYS,
     Family,
     attention,
     expert_keywords,
@@ -21,5 +22,6 @@ QWEN2_MOE = Family(
         "add_qkv_bias": True,
         "moe_shared_expert_gate": True,
     },
-    required=EVERY_LAYER,
+    required={"qkv_bias": True, **EVERY_LAYER},
+    known=EXPERT_KEYS,
 )

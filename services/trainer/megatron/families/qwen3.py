@@ -3,6 +3,7 @@ vision tower experts are stacked, and the weights of a token's experts always ad
 
 from services.trainer.megatron.families.family import (
     EVERY_LAYER,
+    EXPERT_KEYS,
     Family,
     attention,
     expert_keywords,
@@ -23,9 +24,11 @@ QWEN3_MOE = Family(
     layer=lambda facts: attention(facts, norms=True) | experts(facts),
     keywords=lambda config: expert_keywords(config) | NORMS,
     required={"attention_bias": False, **EVERY_LAYER},
+    known=EXPERT_KEYS,
 )
 QWEN3_VL_MOE = Family(
     layer=lambda facts: attention(facts, norms=True) | stacked_experts(facts),
     keywords=lambda config: expert_keywords({**config, "norm_topk_prob": True}) | NORMS,
     required={"attention_bias": False, **EVERY_LAYER},
+    known=EXPERT_KEYS,
 )
