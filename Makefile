@@ -1,9 +1,9 @@
 # make demo   set everything up and train SmolLM2-135M to add one-digit numbers
 # make demo PLUGIN=1   the same with a second reward, judged by a plugin over HTTP
-# make test   set everything up, check the code and run every test on the CPU: lint, unit, e2e; 40 to 60 minutes
-# make unit   the quick tests: some six minutes on two cores. Without real engines, whole runs, installations, sweeps
-# make e2e    the tests that `make unit` leaves out, two at a time: half an hour to three quarters
-# make thorough  more layouts of trainer ranks, and more sizes of what `trimaran plan` foretells
+# make test   set everything up, check the code, run the quick tests and the core of the others: at most 12 minutes on two cores
+# make unit   the quick tests alone
+# make test-all  `make test` and all other tests: an hour or more. PART=kills, engines, layouts, guides, installs or cluster
+#             runs that part alone; figures go to tests/results/test-all.json
 # make contract  download the NPU packages that we pin and check, without importing them, that they have what we use
 # make test-cluster  runs on a Ray cluster of four hosts (network namespaces), harmed in every way: about 10 minutes, as root
 # make bench  measure against TRL and plain transformers
@@ -33,7 +33,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo demo-vision test unit e2e thorough test-compose test-cluster test-k8s kubernetes-tools contract contract-run test-sinks archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer bench-npu faults-weights faults-runs mutate-weights clean
+.PHONY: install demo demo-vision test test-all unit test-compose test-cluster test-k8s kubernetes-tools contract contract-run test-sinks archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer bench-npu faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -59,18 +59,17 @@ endif
 demo-vision: install
 	$(BIN)/python -m tests.e2e.colours
 
-test: lint unit e2e
-
+SUITE = $(BIN)/python -m tests.suite
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
+test: install archives kubernetes-tools
+	$(SUITE) test
+
 unit: install archives kubernetes-tools
-	$(PYTEST) -m "not e2e" -n 3 --dist worksteal
+	$(SUITE) unit
 
-e2e: install
-	$(PYTEST) -m "e2e and not thorough" -n 2 --dist loadfile
-
-thorough: install
-	$(PYTEST) -m thorough
+test-all: install archives kubernetes-tools
+	$(SUITE) $(or $(PART),all)
 
 # Needs Debian's docker.io, iptables and mmdebstrap, and docker-compose 2.26 or newer on the path. It says
 # what is missing. ONLY="up scale" runs these alone and records nothing;

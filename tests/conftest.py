@@ -1,15 +1,15 @@
-"""What is e2e by its folder; no test fails because the machine is slow, or because it has a GPU."""
+"""The suite of each test; no test fails because the machine is slow, or because it has a GPU."""
 
 import logging
 import os
 from collections.abc import Generator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.redis_server import redis_program, redis_server, shared_redis
+from tests.suite import E2E_FOLDERS, PART_NAMES, place_of, suite_of
 from trimaran import scope
 from trimaran.device import VISIBLE_DEVICES, find_visible
 from trimaran.machine import read_machine
@@ -20,8 +20,6 @@ __all__ = ["redis_program", "redis_server", "shared_redis"]
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
 
-TESTS = Path(__file__).parent
-E2E_FOLDERS = ("e2e", "faults", "install", "launch", "mutations")
 GPUS = VISIBLE_DEVICES["cuda"]
 SHELL = os.environ.setdefault("TRIMARAN_TEST_GPUS", os.environ.get(GPUS, "all"))
 """What the shell said: a worker of pytest-xdist finds the variable emptied already."""
@@ -55,8 +53,17 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("needs an NVIDIA GPU and a torch with CUDA")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    for name in ("core", *PART_NAMES):
+        config.addinivalue_line("markers", f"{name}: e2e, by the table in tests/suite.py")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.relative_to(TESTS).parts[0] in E2E_FOLDERS:
+        if item.nodeid.startswith(E2E_FOLDERS):
             item.add_marker(pytest.mark.e2e)
+        suite = suite_of(item.nodeid, item.get_closest_marker("e2e") is not None)
+        if suite != "unit":
+            item.add_marker(suite)
+    items.sort(key=lambda item: place_of(item.nodeid))

@@ -51,14 +51,14 @@ def record(
 ) -> None:
     """Replaces the part's last result; the others stay."""
     results = json.loads(file.read_text()) if file.exists() else {}
-    given = {"date": date, "commit": commit(), "versions": dict(versions)}
+    given = {"date": date, "commit": commit(file), "versions": dict(versions)}
     results[part] = {**given, **asdict(counts)}
     file.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
 
 
-def commit() -> str:
-    """The checkout's, with a plus where files of it have changed since, but for the results."""
-    changed = _git("status", "--porcelain", "--", ".", f":!{FILE.relative_to(ROOT)}")
+def commit(file: Path) -> str:
+    """The checkout's, with a plus where files of it have changed since, but for the results in `file`."""
+    changed = _git("status", "--porcelain", "--", ".", f":(exclude){file}")
     return _git("rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
 
 

@@ -46,7 +46,6 @@ def test_colocated_pools_reach_the_weights_of_separate_ones_whoever_dies_in_whos
     assert runs.survivors(tmp_path) == []
 
 
-@pytest.mark.thorough
 def test_a_replica_that_is_frozen_when_the_trainers_turn_comes_is_ended_and_the_turn_goes_on(
     write_run, tmp_path
 ):

@@ -119,7 +119,6 @@ def test_a_killed_launcher_leaves_no_orphan_and_its_run_resumes_bitwise(write_ru
     assert rewards[0] == rewards[1]
 
 
-@pytest.mark.thorough
 def test_a_run_goes_on_in_another_layout_and_another_run_with_its_weights(write_run, tmp_path):
     path = write_run(run={"steps": 6, "checkpoint_every": 2, "keep_best": 1})
     process = runs.start("train", path, run_folder_parent=tmp_path)

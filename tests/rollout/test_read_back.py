@@ -40,17 +40,7 @@ ENGINES = {
 }
 
 
-def is_thorough(name):
-    return "stacked" in name or "newer folders" in name or "tied, with plain" in name
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(name, marks=pytest.mark.thorough if is_thorough(name) else ())
-        for name in ENGINES
-    ],
-)
+@pytest.fixture(scope="module", params=ENGINES)
 def report(request, tmp_path_factory):
     family, tied, dtype, tensor_parallel, num_kv_heads, worker = ENGINES[request.param]
     folder = tmp_path_factory.mktemp("model")

@@ -57,8 +57,6 @@ CASES = [
     ("qwen2", {"pipeline": 2}),
     ("qwen3", {"tensor": 2}),
     ("qwen3_moe", {"expert": 2}),
-]
-MORE = [
     ("qwen2", {}),
     ("qwen3", {}),
     ("qwen3", {"pipeline": 2}),
@@ -71,7 +69,7 @@ MORE = [
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     ("family", "layout"),
-    [*CASES, *(pytest.param(*one, marks=pytest.mark.thorough) for one in MORE)],
+    CASES,
     ids=str,
 )
 def test_megatron_cores_own_model_loads_it_and_what_it_saves_comes_back(

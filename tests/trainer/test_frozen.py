@@ -111,19 +111,13 @@ SPLIT = {"distributed_optimizer": True}
     ("family", "sizes", "tolerance"),
     [
         ("qwen2", {"pipeline_parallel": 2, "freeze": FIRST_STAGE}, 2e-4),
-        pytest.param(
-            *("qwen2", {"pipeline_parallel": 2, "data_parallel": 2, "freeze": FIRST_STAGE} | SPLIT),
-            *(2e-4,),
-            marks=pytest.mark.thorough,
+        (
+            "qwen2",
+            {"pipeline_parallel": 2, "data_parallel": 2, "freeze": FIRST_STAGE} | SPLIT,
+            2e-4,
         ),
-        pytest.param(
-            *("llama", {"tensor_parallel": 2, "sequence_parallel": True, "freeze": MANY}, 2e-4),
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param(
-            *("qwen3", {"tensor_parallel": 2, "data_parallel": 2, "freeze": MANY} | BF16, 0.03),
-            marks=pytest.mark.thorough,
-        ),
+        ("llama", {"tensor_parallel": 2, "sequence_parallel": True, "freeze": MANY}, 2e-4),
+        ("qwen3", {"tensor_parallel": 2, "data_parallel": 2, "freeze": MANY} | BF16, 0.03),
     ],
 )
 def test_ranks_together_train_what_one_trains(

@@ -182,21 +182,12 @@ class AdaptedTrainer(ReferenceTrainer):
     ("family", "sizes"),
     [
         ("qwen2", {"tensor_parallel": 2, "sequence_parallel": True}),
-        pytest.param("llama", {"tensor_parallel": 2}, marks=pytest.mark.thorough),
-        pytest.param(
-            *("qwen3", {"data_parallel": 2, "distributed_optimizer": True}),
-            marks=pytest.mark.thorough,
-        ),
-        pytest.param("llama", {"context_parallel": 2}, marks=pytest.mark.thorough),
-        pytest.param(
-            "qwen2_moe", {"data_parallel": 2, "expert_parallel": 2}, marks=pytest.mark.thorough
-        ),
-        pytest.param(
-            "qwen2", {"pipeline_parallel": 2, "tensor_parallel": 2}, marks=pytest.mark.thorough
-        ),
-        pytest.param(
-            "qwen2", {"pipeline_parallel": 2, "pipeline_layers": [0, 2]}, marks=pytest.mark.thorough
-        ),
+        ("llama", {"tensor_parallel": 2}),
+        ("qwen3", {"data_parallel": 2, "distributed_optimizer": True}),
+        ("llama", {"context_parallel": 2}),
+        ("qwen2_moe", {"data_parallel": 2, "expert_parallel": 2}),
+        ("qwen2", {"pipeline_parallel": 2, "tensor_parallel": 2}),
+        ("qwen2", {"pipeline_parallel": 2, "pipeline_layers": [0, 2]}),
     ],
 )
 def test_ranks_train_export_and_publish_what_plain_adapters_become(

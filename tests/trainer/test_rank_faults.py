@@ -38,8 +38,6 @@ CASES = [
     ("saving", signal.SIGKILL, "trainer rank 1: "),
     ("saving", signal.SIGSTOP, "trainer rank 1: .* no answer within 8 s"),
     ("loading", signal.SIGKILL, ""),
-]
-MORE = [
     ("stepping", signal.SIGKILL, "rank|closed|reset"),
     ("loading", signal.SIGSTOP, ""),
     ("copying", signal.SIGKILL, "trainer rank 1: "),
@@ -76,7 +74,7 @@ class Ranks:
 
 @pytest.mark.parametrize(
     ("place", "number", "told"),
-    [*CASES, *(pytest.param(*one, marks=pytest.mark.thorough) for one in MORE)],
+    CASES,
     ids=lambda value: value.name if isinstance(value, signal.Signals) else None,
 )
 def test_a_rank_that_dies_or_stops_ends_in_the_last_good_state(

@@ -332,7 +332,9 @@ def test_a_model_without_experts_replays_none(make_config: MakeConfig) -> None:
 
 TENSOR = {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
 SPREAD = {"data_parallel": 2, "pipeline_parallel": 2, "expert_parallel": 2}
-MORE: tuple[dict[str, Any], ...] = (
+LAYOUTS: tuple[dict[str, Any], ...] = (
+    TENSOR,
+    SPREAD,
     {"pipeline_parallel": 2, "recompute": True},
     {"pipeline_parallel": 2, "pipeline_layers": [0, LAYERS]},
     {"context_parallel": 2, "expert_parallel": 2},
@@ -343,7 +345,7 @@ MORE: tuple[dict[str, Any], ...] = (
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     "sizes",
-    [TENSOR, SPREAD, *(pytest.param(sizes, marks=pytest.mark.thorough) for sizes in MORE)],
+    LAYOUTS,
     ids=lambda sizes: "-".join(sizes),
 )
 def test_ranks_together_replay_what_one_does(

@@ -31,8 +31,6 @@ CASES: list[tuple[str, Sizes, Sizes]] = [
         {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE,
     ),
     ("qwen2", LORA, {"tensor_parallel": 2, "pipeline_parallel": 2} | LORA),
-]
-MORE: list[tuple[str, Sizes, Sizes]] = [
     ("qwen2", {"tensor_parallel": 2}, {"pipeline_parallel": 2}),
     ("qwen2", {"pipeline_parallel": 2}, {"data_parallel": 2, "tensor_parallel": 2} | SPLIT),
     ("llama", {"data_parallel": 2} | SPLIT, {"data_parallel": 4} | SPLIT),
@@ -59,7 +57,7 @@ SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl")
 
 @pytest.mark.parametrize(
     ("family", "first", "then"),
-    [*CASES, *(pytest.param(*one, marks=pytest.mark.thorough) for one in MORE)],
+    CASES,
     ids=name_of,
 )
 def test_the_next_steps_in_another_layout_are_those_of_the_undisturbed_run(
@@ -119,8 +117,6 @@ def test_the_next_steps_in_another_layout_are_those_of_the_undisturbed_run(
 THAWED: list[tuple[str, Sizes, Sizes]] = [
     ("llama", {"data_parallel": 2} | SPLIT, {"tensor_parallel": 2}),
     ("qwen2", {"tensor_parallel": 2}, {"pipeline_parallel": 2}),
-]
-MORE_THAWED: list[tuple[str, Sizes, Sizes]] = [
     ("llama", {"data_parallel": 2} | SPLIT, {"data_parallel": 2} | SPLIT),
     ("qwen2", {"pipeline_parallel": 2}, {"data_parallel": 2} | SPLIT),
 ]
@@ -128,7 +124,7 @@ MORE_THAWED: list[tuple[str, Sizes, Sizes]] = [
 
 @pytest.mark.parametrize(
     ("family", "first", "then"),
-    [*THAWED, *(pytest.param(*one, marks=pytest.mark.thorough) for one in MORE_THAWED)],
+    THAWED,
     ids=name_of,
 )
 def test_what_is_frozen_and_had_trained_in_the_run_before_is_read_in_another_layout(

@@ -33,8 +33,6 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_vl", {"tensor_parallel": 2} | SEQUENCE),
     ("qwen3_vl_moe", {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE),
     ("qwen2_5_vl", {"pipeline_parallel": 2, "pipeline_layers": [0, 4]}),
-]
-MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_vl", {}),
     ("qwen3_vl", {"tensor_parallel": 2}),
     ("qwen2_5_vl", {"tensor_parallel": 2} | SEQUENCE),
@@ -55,7 +53,6 @@ MORE_LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_vl", {"pipeline_parallel": 2, "data_parallel": 2} | FROZEN),
     ("qwen2_5_vl", {"pipeline_parallel": 2, "virtual_stages": 2} | FROZEN),
 ]
-MORE = (pytest.param(*one, marks=pytest.mark.thorough) for one in MORE_LAYOUTS)
 
 
 def config_for(folder: Path, sizes: dict[str, Any]) -> RunConfig:
@@ -74,7 +71,7 @@ def config_for(folder: Path, sizes: dict[str, Any]) -> RunConfig:
     )
 
 
-@pytest.mark.parametrize(("family", "sizes"), [*LAYOUTS, *MORE], ids=name_of)
+@pytest.mark.parametrize(("family", "sizes"), LAYOUTS, ids=name_of)
 def test_four_optimizer_steps_equal_plain_transformers(
     family: str, sizes: dict[str, Any], tmp_path: Path
 ) -> None:
