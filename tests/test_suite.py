@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
     [
         (CORE[0], "core"),
         (f"{CORE[0]}[a case]", "core"),
-        (f"{CORE[0]}_else", "engines"),
+        (f"{CORE[0]}_else", "kills"),
         ("tests/rollout/test_new.py::test_x", "engines"),
         ("tests/doctor/test_hosts.py::test_x", "cluster"),
         ("tests/doctor/test_new.py::test_x", "installs"),
