@@ -33,6 +33,25 @@ CORE = (
     "tests/e2e/test_two_hosts.py::test_a_run_on_two_hosts_reaches_the_weights_of_one_on_loopback",
     "tests/e2e/test_managed_runs.py::test_two_runs_at_once_of_which_one_loses_its_launcher_and_one_is_paused",
     "tests/e2e/test_vision_run.py::test_a_model_with_experts_goes_the_whole_way",
+    # What each engine, transport, layout and checkpoint promises, in one process or a few.
+    "tests/rollout/test_service.py",
+    "tests/cli/test_train.py",
+    "tests/weight_sync/test_collective.py",
+    "tests/trainer/test_parity.py::test_logits_and_four_optimizer_steps_equal_plain_transformers[qwen2-data_parallel=2,pipeline_parallel=2,distributed_optimizer=True]",
+    "tests/weight_sync/test_room.py",
+    "tests/weight_sync/test_relay.py",
+    "tests/weight_sync/test_rendezvous.py",
+    "tests/weight_sync/test_coordinator.py",
+    "tests/weight_sync/test_coordinator_faults.py",
+    "tests/trainer/test_checkpoint.py",
+    "tests/rollout/test_in_place.py",
+    "tests/rollout/test_pass_outputs.py",
+    "tests/controller/test_payloads.py",
+    "tests/controller/test_resume.py",
+    "tests/controller/test_serve.py",
+    "tests/reward/test_server.py",
+    "tests/reward/workers/test_exits.py",
+    "tests/trimaran/test_imports.py",
     # The manager is killed and resumes.
     "tests/manager/test_processes.py::test_a_killed_manager_disturbs_no_run_and_the_next_one_finds_all",
 )
@@ -79,7 +98,7 @@ E2E_FOLDERS = ("tests/e2e/", "tests/faults/", "tests/install/", "tests/launch/")
 """All of their tests are e2e, marked or not."""
 SELECTIONS = {
     "unit": ("-m", "not e2e", *(f"--ignore={folder}" for folder in E2E_FOLDERS)),
-    "core": CORE,  # each worker imports these files alone
+    "core": ("-m", "core", *CORE),  # each worker imports these files alone
 }
 """How pytest finds a suite; a part by its mark."""
 WORKERS = {
