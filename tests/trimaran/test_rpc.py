@@ -516,7 +516,7 @@ def test_a_stranger_may_ask_for_health_and_not_watch_it():
         await server.start()
         request = health_pb2.HealthCheckRequest()
         async with grpc.aio.insecure_channel(server.address) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
+            stub: Any = health_pb2_grpc.HealthStub(channel)
             await stub.Check(request, timeout=5.0)
             with pytest.raises(grpc.aio.AioRpcError) as refusal:
                 await stub.Watch(request, timeout=5.0).read()
