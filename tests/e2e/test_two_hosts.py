@@ -136,22 +136,28 @@ def weights(run_folder: Path) -> bytes:
     return (run_folder / "model" / "model.safetensors").read_bytes()
 
 
+@pytest.fixture(scope="module")
+def known() -> list[bytes]:
+    """Weights of the run on loopback, which need no second one for another transport."""
+    return []
+
+
 @pytest.mark.parametrize("transport", ["collective", "relay"])
 def test_a_run_on_two_hosts_reaches_the_weights_of_one_on_loopback(
-    pair, write_run, tmp_path, transport
+    pair, write_run, tmp_path, transport, known
 ):
     sections = {"run": {"deterministic": True}, "weight_sync": {"transport": transport}}
-    path = write_run(**sections)
-    code, output = runs.train(path, run_folder_parent=tmp_path)
-    assert code == 0, output
-    alone = runs.only_run(tmp_path / "runs")
+    if not known:
+        code, output = runs.train(write_run(**sections), run_folder_parent=tmp_path)
+        assert code == 0, output
+        known.append(weights(runs.only_run(tmp_path / "runs")))
 
     config = load_config(write_run(**sections, network={"subnet": "10.77.0.0/24"}))
     with ExitStack() as stack:
         there = TwoHosts(pair, tmp_path / "hosts", config, stack)
         there.prepare(TRUSTED, TRUSTED)
         run_there(there)
-        assert weights(there.folders[0]) == weights(alone)
+        assert [weights(there.folders[0])] == known
         # Nothing of the run lies on the second host but what it was handed.
         left = {file.name for file in there.folders[1].iterdir()}
         assert left <= {"context.json", "token", "logs"}
