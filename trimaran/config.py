@@ -152,6 +152,10 @@ Address = Annotated[
 ]
 
 
+LENGTH_KEYS = ("steps", "epochs")
+"""Of `run`: each says how long it goes on, so that one takes the other's place."""
+
+
 class RunSection(Section):
     """How long a run goes on, and how it is repeated. `run: {name: addition, steps: 20, seed: 2}`"""
 
@@ -160,7 +164,10 @@ class RunSection(Section):
     folder: Path = Path("runs")
     """Where run folders are made; relative to the working directory."""
     seed: NonNegative = 1
-    steps: Positive = 20
+    steps: Positive | None = None
+    """20, where `epochs` is not given either."""
+    epochs: Positive | None = None
+    """In place of `steps`: times that the prompts are gone through; docs/data.md. The controller counts the steps."""
     groups_per_step: Positive = 8
     max_lag: NonNegative = 0
     """How many steps old the weights behind a token may be when it trains; 0 is synchronous GRPO."""
@@ -203,6 +210,35 @@ class RunSection(Section):
     pools: Literal["separate", "colocated"] = "separate"
     """separate: trainer and rollout have devices of their own. colocated: they take turns on the same ones,
     and who waits keeps its state in the host's memory. docs/parallelism.md says what that costs."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ends_one_way(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return tree
+        branch = cast(dict[str, Any], tree)
+        named = [key for key in LENGTH_KEYS if branch.get(key) is not None]
+        if len(named) > 1:
+            raise ValueError("steps and epochs: give one of them, and null for the other")
+        return branch if named else {**branch, "steps": 20}
+
+    @property
+    def num_steps(self) -> int:
+        """0 while nothing has counted those of `epochs`."""
+        return self.steps or 0
+
+    def counted(self, num_prompts: int) -> RunSection:
+        """With the steps of its epochs. A batch goes on into the next epoch, so that only the last epoch's end may
+        leave prompts over. Raises InputError for prompts that are too few for a step."""
+        if self.epochs is None:
+            return self
+        steps = self.epochs * num_prompts // self.groups_per_step
+        if not steps:
+            raise InputError(
+                f"run.epochs: {self.epochs} x {num_prompts} prompts are less than a step of"
+                f" {self.groups_per_step} (run.groups_per_step); give more epochs, or a smaller step"
+            )
+        return self.model_copy(update={"steps": steps, "epochs": None})
 
     @property
     def num_checkpoints(self) -> int:
@@ -1280,6 +1316,11 @@ def resolve_tree(
         if isinstance(branch.get(key), str):
             branch[key] = str((folder / branch[key]).resolve())
     _resolve_inner_paths(plain, folder)
+    names = [f"run.{key}" for key in LENGTH_KEYS]
+    if any(override.partition("=")[0] in names for override in overrides):
+        run = _branch(plain.get("run")) or {}
+        for key in LENGTH_KEYS:
+            run.pop(key, None)
     for override in overrides:
         _apply(plain, override)
     _resolve_inner_paths(plain, Path.cwd())  # those of overrides, as for PATH_KEYS

@@ -654,3 +654,5 @@ class TrainingBatch:
     """The step that it leads to: the first is 1."""
     groups: tuple[ScoredGroup, ...]
     """In prompt order."""
+    num_steps: int = 0
+    """Of the run, as it stood when the batch was chosen: a falling learning rate ends there."""

@@ -546,7 +546,9 @@ def serialize_train_request(
 
     Layout: https://protobuf.dev/programming-guides/encoding, length-delimited records.
     """
-    parts = [types_pb2.TrainingBatch(step=batch.step).SerializeToString()]
+    parts = [
+        types_pb2.TrainingBatch(step=batch.step, num_steps=batch.num_steps).SerializeToString()
+    ]
     for payload in map(payload_of, batch.groups):
         parts += [_head(types_pb2.TrainingBatch.GROUPS_FIELD_NUMBER, len(payload)), payload]
     head = _head(trainer_pb2.TrainBatchRequest.BATCH_FIELD_NUMBER, sum(map(len, parts)))
@@ -565,7 +567,7 @@ def _head(field: int, length: int) -> bytes:
 
 
 def decode_batch(message: types_pb2.TrainingBatch) -> types.TrainingBatch:
-    return types.TrainingBatch(message.step, decode_groups(message.groups))
+    return types.TrainingBatch(message.step, decode_groups(message.groups), message.num_steps)
 
 
 def decode_groups(payloads: Iterable[bytes]) -> tuple[types.ScoredGroup, ...]:

@@ -29,6 +29,7 @@ from services.controller.records import (
     Issued,
     LedgerError,
     Opened,
+    Planned,
     Record,
     Replayed,
     Scored,
@@ -92,6 +93,8 @@ class StepEntry:
     nonfinite: str = ""
     """Why optimizer updates of the step were left out; empty where all were made."""
     seconds: float = 0.0
+    num_steps: int = 0
+    """Of the run, as it was planned when the batch was chosen."""
 
 
 @dataclass(slots=True)
@@ -133,6 +136,8 @@ class LedgerState:
     """The last committed one."""
     began: Began | None = None
     """The weights before the first step."""
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Those that a resume may change, as they are now."""
     lineage: int = 0
     checkpoints: list[int] = field(default_factory=list)
     """The kept ones."""
@@ -188,6 +193,8 @@ class LedgerState:
                 pass
             case Began(version):
                 self.began, self.lineage = record, version.lineage
+            case Planned(_, settings):
+                self.settings |= settings
             case Issued(number, attempt):
                 self._issue(number, attempt)
             case Generated(number, attempt):
@@ -248,7 +255,8 @@ class LedgerState:
             self._move(number, attempt, Stage.CONSUMED)
         numbers = tuple(number for number, _ in record.groups)
         payloads = tuple(self.groups[number].payload for number in numbers)
-        self.steps[record.step] = StepEntry(numbers, payloads, record.proofs)
+        num_steps = self.settings.get("run.steps", 0)
+        self.steps[record.step] = StepEntry(numbers, payloads, record.proofs, num_steps=num_steps)
 
     def _commit(self, record: Committed) -> None:
         step = record.version.step
@@ -307,6 +315,7 @@ def decode_state(tree: Mapping[str, Any]) -> LedgerState:
         steps={step: _decode_step(entry) for step, entry in tree["steps"]},
         step=tree["step"],
         began=began and Began(VersionId(**began["version"]), began["root"]),
+        settings=dict(tree["settings"]),
         lineage=tree["lineage"],
         checkpoints=list(tree["checkpoints"]),
         totals=Totals(**tree["totals"]),
@@ -328,4 +337,5 @@ def _decode_step(tree: Mapping[str, Any]) -> StepEntry:
         root=tree["root"],
         nonfinite=tree["nonfinite"],
         seconds=tree["seconds"],
+        num_steps=tree["num_steps"],
     )

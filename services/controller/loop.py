@@ -148,7 +148,7 @@ class Loop:
         self.buffer = Buffer(
             run.groups_per_step,
             run.max_lag,
-            run.steps - state.step,
+            run.num_steps - state.step,
             state.next_number,
             [*groups.unissued, *groups.reissued],
             groups.reused,
@@ -167,14 +167,14 @@ class Loop:
 
     async def _train(self, tasks: asyncio.TaskGroup) -> None:
         """Batches -> new weights. `tasks` make them live, and write checkpoints."""
-        for step in range(self.ledger.state.step + 1, self.config.run.steps + 1):
+        for step in range(self.ledger.state.step + 1, self.config.run.num_steps + 1):
             if self.ending.is_set():
                 break
             taken = await self._next_batch()
             if not taken:
                 break
             groups, proofs = taken
-            batch = TrainingBatch(step, groups)
+            batch = TrainingBatch(step, groups, self.config.run.num_steps)
             with self.lives.step(step, groups):
                 await self.consume(batch, proofs)
                 answer = await self.train(batch)
@@ -220,7 +220,7 @@ class Loop:
         self.router.cut_activities()
         self.report(batch, answer, sync_metrics)
         await self.reporter.written()
-        if step == self.config.run.steps:  # before it is saved, as the others: for its score
+        if step == self.config.run.num_steps:  # before it is saved, as the others: for its score
             await self.validate(step, self.config.validation.final_samples)
         elif step % self.config.validation.every == 0:
             await self.validate(step, self.config.validation.samples)

@@ -56,6 +56,19 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """What a resume may change, as it is for the steps from `step` on: all of it in a run's first record, then
+    what is no longer as it was.
+
+    Example:
+        Planned(21, {"run.steps": 60, "validation.every": 10})
+    """
+
+    step: int
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Reissue:
     """Why a group is reissued: issued once more, as its next attempt. Stands in that `Issued` record.
 
@@ -279,6 +292,7 @@ Record = (
     GroupRecord
     | Opened
     | Began
+    | Planned
     | Consumed
     | Committed
     | Timed

@@ -105,6 +105,11 @@ class Reporter:
         """All services have answered, and the run stands where it stood: it goes on, or ends."""
         self._log.emit(EventKind.STATE, step=step, state=state)
 
+    def changed(self, text: str) -> None:
+        """By a resume."""
+        logger.info("%s", text)
+        self._log.emit(EventKind.PROCESS, text=text)
+
     def start_clock(self) -> None:
         """The next step begins now."""
         self._step_began = time.monotonic()

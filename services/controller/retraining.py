@@ -57,7 +57,7 @@ def describe_difference(step: int, root: str, recorded: str) -> str:
 
 async def load_batch(load: Load, step: int, entry: StepEntry) -> TrainingBatch:
     groups = [parse_scored_group(await load(name)) for name in entry.payloads]
-    return TrainingBatch(step, tuple(groups))
+    return TrainingBatch(step, tuple(groups), entry.num_steps)
 
 
 async def train_again(

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from services.controller.ledger import Retention, RunLedger
 from services.controller.loop import Loop
 from services.controller.patience import patiently
 from services.controller.payloads import claim_payloads, open_payloads
+from services.controller.plan import plan
 from services.controller.proofs import ProofCheck
 from services.controller.records import Opened
 from services.controller.report import Reporter
@@ -89,6 +90,8 @@ async def conduct(
     """
     began = time.monotonic()
     prompts, held_out = await open_prompts(config)
+    config = config.model_copy(update={"run": config.run.counted(len(prompts))})
+    log.run = replace(log.run, num_steps=config.run.num_steps)
     async with AsyncExitStack() as stack:
         room = Room(
             config.run.hold_timeout,
@@ -104,6 +107,8 @@ async def conduct(
         if is_new_here:
             await bring_back_metrics(store, run.run_id, rows)
         ledger = await _open_ledger(config, run, caller, store, room, stack)
+        if text := plan(ledger, config):
+            reporter.changed(text)
         metrics.show(CONTROLLER_GROUPS, lambda: ledger.state.count_stages())
         directory = Directory(store, run.run_id, named_addresses(config))
         services = await _connect(directory, caller, run.trust, stack)
@@ -250,7 +255,7 @@ def _end_state(loop: Loop, goal: Goal) -> RunState:
     """Of a run that trains no more, or that has validated. A last validation that was given up is left to a
     resume."""
     step = loop.ledger.state.step
-    is_done = loop.config.validation.only or step == loop.config.run.steps
+    is_done = loop.config.validation.only or step == loop.config.run.num_steps
     if loop.validator is not None:
         is_done = is_done and step in loop.reporter.validations
     if is_done:
@@ -268,7 +273,7 @@ async def _train_and_validate(loop: Loop, run_id: str, store: Store) -> None:
             await _asked(config, lambda: store.put(heldout_before, rewards))
     reporter.start_clock()
     await loop.run()
-    if state.step == config.run.steps and state.step not in reporter.validations:
+    if state.step == config.run.num_steps and state.step not in reporter.validations:
         # A controller before this one has trained the last step.
         await loop.validate(state.step, config.validation.final_samples)
     await loop.saver.save()

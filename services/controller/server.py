@@ -136,13 +136,14 @@ async def _serve(
 async def _known(store: Store, config: RunConfig, run: RunContext) -> Run:
     """As the launcher recorded it, or a controller before this one."""
     record = await store.get(run_key(run.run_id))
-    begun = Run(run.run_id, RunState.STARTING, 0, config.run.steps)
+    begun = Run(run.run_id, RunState.STARTING, 0, config.run.num_steps)
     return run_from_tree(record.value) if record else begun
 
 
 def _begin(known: Run, config: RunConfig, goals: Goals) -> Run:
     state = goals.state(RunState.STARTING)
-    return replace(known, state=state, num_steps=config.run.steps, error="", remedy="")
+    num_steps = config.run.num_steps or known.num_steps
+    return replace(known, state=state, num_steps=num_steps, error="", remedy="")
 
 
 def _tell_failure(log: RunLog, cause: BaseException) -> None:

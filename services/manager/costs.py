@@ -66,7 +66,7 @@ def costs_of(config: RunConfig) -> Costs:
     return Costs(
         devices=config.num_devices,
         replicas=replicas,
-        steps=config.run.steps,
+        steps=config.run.num_steps,
         tokens=_trained(config) * rollout.max_tokens + _validated(config) * _longest(config),
         disk_gib=_checkpoints(config) / GIB + (config.run.payload_quota_gib or 0),
         host_memory_gib=host_memory_gib(config, replicas),
@@ -110,6 +110,11 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
         for name, text in fields.items()
         if 0 < (most := getattr(limits, name)) < (wanted := getattr(costs, name))
     ]
+    if config.run.epochs and (limits.steps or limits.tokens):
+        faults.append(
+            "run.epochs: how many steps they are is known once the run reads its data, and this owner's steps or"
+            " tokens are limited; give run.steps"
+        )
     if limits.disk_gib and not config.model.path.is_dir():
         faults.append(
             f"model.path: {config.model.path} is not on the manager's host, so nobody can say what its"
@@ -151,7 +156,7 @@ def _trained(config: RunConfig) -> int:
     sampling = algorithm.dynamic_sampling
     replaced = math.ceil(sampling.max_replaced * groups) if sampling else 0
     answers = config.rollout.group_size + algorithm.needs_greedy
-    return config.run.steps * (groups + replaced) * answers
+    return config.run.num_steps * (groups + replaced) * answers
 
 
 def _validated(config: RunConfig) -> int:
@@ -161,7 +166,7 @@ def _validated(config: RunConfig) -> int:
     section = config.validation
     if section.only:
         return section.max_prompts * (section.final_samples + 1)
-    on_the_way = config.run.steps // section.every * (section.samples + 1)
+    on_the_way = config.run.num_steps // section.every * (section.samples + 1)
     return section.max_prompts * (on_the_way + 2 * (section.final_samples + 1))
 
 

@@ -500,7 +500,7 @@ class Runs:
             folder=str(folder),
             store_url=run_store_url(self._settings.store_url, run_id, folder),
             config=_tree(config),
-            num_steps=config.run.steps,
+            num_steps=config.run.num_steps,
             trainer=trainer,
             replica=replica,
             min_replicas=rollout.replicas,

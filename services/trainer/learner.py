@@ -162,7 +162,7 @@ def train_step(
             updates = policy.share_experts(updates)
     first_epoch = updates[: algorithm.updates_per_batch]
     values = look_up(policy, step, rollout_M, advantages_M, first_epoch, config, previous, times)
-    rate = learning_rate(config.trainer, batch.step, config.run.steps)
+    rate = learning_rate(config.trainer, batch.step, batch.num_steps)
     names = sum_names(algorithm)
     totals = TokenSums(names, policy.device)
     made: list[Update] = []

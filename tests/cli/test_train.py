@@ -18,6 +18,7 @@ from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.cli.main import main
 from trimaran.config import RunConfig
 from trimaran.launch.service_process import ServiceProcess
+from trimaran.runs import Run, RunState, run_key, run_to_tree
 from trimaran.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.e2e
@@ -85,12 +86,26 @@ def test_a_run_that_has_finished_is_not_resumed(
     (config,) = (tmp_path / "runs").glob("run-*/config.yaml")
     folder = config.parent
     store = SqliteStore(folder / "store.sqlite")
-    record = {"state": "succeeded", "step": 20, "error": ""}
-    asyncio.run(store.put(f"run/{folder.name}", record))
+    run = Run(folder.name, RunState.SUCCEEDED, step=20, num_steps=20)
+    asyncio.run(store.put(run_key(folder.name), run_to_tree(run)))
     asyncio.run(store.close())
     monkeypatch.setattr("trimaran.cli.launch.run_services", lambda *_: pytest.fail("started"))
     assert main(["train", "--resume", str(folder)]) == 0
-    assert "has finished" in capsys.readouterr().out
+    assert "extend it with --resume" in capsys.readouterr().out
+    assert main(["train", "--resume", str(folder), "run.steps=19"]) == 2
+    assert "run.steps: 19, and the run has 20" in capsys.readouterr().err
+    assert main(["train", "--resume", str(folder), "run.epochs=40"]) == 0  # of 4 prompts, 8 a step
+    assert "extend it with --resume" in capsys.readouterr().out
+
+    started: list[int] = []
+
+    def services(config: RunConfig, *_: object) -> list[ServiceProcess]:
+        started.append(config.run.num_steps)
+        return make_services(tmp_path, {"controller": "die0"})
+
+    monkeypatch.setattr("trimaran.cli.launch.run_services", services)
+    assert main(["train", "--resume", str(folder), "run.steps=60"]) == 0
+    assert started == [60]
 
 
 def test_a_signal_ends_all_and_names_the_way_to_go_on(write_run: WriteRun, tmp_path: Path) -> None:

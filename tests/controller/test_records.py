@@ -12,6 +12,7 @@ from services.controller.records import (
     Filtered,
     Issued,
     LedgerError,
+    Planned,
     Record,
     Reissue,
     Scored,
@@ -29,8 +30,11 @@ pairs = st.lists(st.tuples(st.text(), st.text())).map(tuple)
 scored = st.builds(Scored, rewards=values, terms=terms, makers=pairs)
 filtered = st.builds(Filtered, rewards=values, terms=terms)
 snapshots = st.builds(Compacted, state=st.dictionaries(st.text(), st.integers()))
-others = [t for t in TYPES.values() if t not in (Timed, Scored, Filtered, Compacted)]
-records = st.one_of([finite_times, scored, filtered, snapshots, *map(st.from_type, others)])
+planned = st.builds(Planned, settings=st.dictionaries(st.text(), st.integers()))
+others = [t for t in TYPES.values() if t not in (Timed, Scored, Filtered, Compacted, Planned)]
+records = st.one_of(
+    [finite_times, scored, filtered, snapshots, planned, *map(st.from_type, others)]
+)
 
 
 @given(record=records)
@@ -46,7 +50,17 @@ def test_its_hash_is_the_same_before_and_after(record: Record) -> None:
 
 def test_a_kind_is_the_types_name() -> None:
     assert set(TYPES) == {
-        *("opened", "began", "issued", "generated", "scored", "filtered", "skipped", "consumed"),
+        *(
+            "opened",
+            "began",
+            "planned",
+            "issued",
+            "generated",
+            "scored",
+            "filtered",
+            "skipped",
+            "consumed",
+        ),
         *("committed", "timed", "branched", "replayed", "checkpointed", "tainted", "compacted"),
     }
     assert encode(Issued(17, 2, "p", Reissue("it died", "rollout-0"))) == {

@@ -51,3 +51,33 @@ def test_an_asynchronous_run_is_trained_again_to_the_same_weights(write_run, tmp
     assert code == 1, output
     assert "payload is missing" in output
     assert runs.survivors(tmp_path) == []
+
+
+def test_a_run_that_has_ended_is_extended_and_replayed_with_the_rates_that_it_had(
+    write_run, tmp_path
+):
+    length = {"steps": None, "epochs": 1, "groups_per_step": 5}
+    path = write_run(
+        run={**length, "deterministic": True, "keep_payloads": "all"},
+        trainer={"schedule": "linear"},
+    )
+    code, output = runs.train(path, run_folder_parent=tmp_path)
+    assert code == 0, output
+    assert "step 2/2" in output, "10 prompts are two steps of 5"
+    folder = runs.only_run(tmp_path / "runs")
+
+    words = ("--resume", folder, "run.steps=4", "validation.every=3")
+    code, output = runs.train(*words, run_folder_parent=tmp_path)
+    assert code == 0, output
+    told = (
+        "from step 3 on: run.steps 4 (was 2), validation.every 3 (was 2); trainer.schedule linear"
+    )
+    assert told in output
+    rates = [row["trainer/learning_rate"] for row in runs.rows(folder, "step")]
+    assert rates == pytest.approx([0.5e-3, 0.0, 0.25e-3, 0.0])
+    assert [row["step"] for row in runs.rows(folder, "validation")] == [0, 2, 3, 4]
+
+    code, output = trimaran("replay", folder, tmp_path=tmp_path)
+    assert code == 0, output
+    assert "the same: 4 steps" in output
+    assert runs.survivors(tmp_path) == []

@@ -40,7 +40,20 @@ def test_a_run_folder_gives_its_configuration_back(tmp_path: Path) -> None:
     assert resolved.run == config.run
 
 
-def test_a_resumed_run_may_have_another_layout_and_nothing_else(tmp_path: Path) -> None:
+def test_a_resumed_run_may_go_on_for_longer_and_keeps_what_its_steps_train(tmp_path: Path) -> None:
+    folder = make_run_folder(configure(tmp_path))
+    write_config(folder, configure(tmp_path))
+    words = ["run.steps=60", "run.checkpoint_every=5", "validation.every=7", "metrics.also=[verl]"]
+    _, longer = open_run_folder(str(folder), words)
+    assert (longer.run.steps, longer.run.checkpoint_every, longer.validation.every) == (60, 5, 7)
+    _, by_epochs = open_run_folder(str(folder), ["run.epochs=3"])
+    assert (by_epochs.run.epochs, by_epochs.run.steps) == (3, None)
+    for key in ("run.seed", "run.best_by", "run.groups_per_step", "validation.only", "data.train"):
+        with pytest.raises(InputError, match=f"^{key}: a resumed run keeps it"):
+            open_run_folder(str(folder), ["run.steps=60", f"{key}=1"])
+
+
+def test_a_resumed_run_may_have_another_layout(tmp_path: Path) -> None:
     config = configure(tmp_path)
     folder = make_run_folder(config)
     addresses = {"trainer": ["127.0.0.1:7001"], "reward": "127.0.0.1:7002"}
@@ -53,7 +66,7 @@ def test_a_resumed_run_may_have_another_layout_and_nothing_else(tmp_path: Path) 
     assert relaid.algorithm == config.algorithm
     _, smaller = open_run_folder(str(folder), ["trainer.micro_batch_tokens=64"])
     assert smaller.endpoints == Endpoints.model_validate(addresses)
-    message = r"trainer\.learning_rate=1: a resumed run keeps its .*, trainer\.recompute$"
+    message = r"trainer\.learning_rate: a resumed run keeps it.*, trainer\.recompute$"
     with pytest.raises(InputError, match=message):
         open_run_folder(str(folder), [*overrides, "trainer.learning_rate=1"])
 

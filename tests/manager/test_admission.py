@@ -345,6 +345,14 @@ def test_costs_are_bounded_and_the_field_is_named(roots, limits, field):
     )
 
 
+def test_epochs_pass_no_limit_of_steps(roots):
+    text = specify(run={"epochs": 1000})
+    assert admitted(roots, text).run.epochs == 1000
+    for limits in (Limits(steps=10), Limits(tokens=10**6)):
+        with pytest.raises(LimitError, match=r"run\.epochs: .*; give run\.steps"):
+            admitted(roots, text, limits=limits)
+
+
 def test_payloads_on_a_bounded_disk_need_a_quota(roots):
     with pytest.raises(LimitError, match=r"run\.payload_quota_gib: missing; this owner's disk_gib"):
         admitted(roots, specify(), limits=Limits(disk_gib=10))

@@ -141,7 +141,7 @@ def test_warm_up_is_linear(model: torch.nn.Module, make_config: MakeConfig) -> N
         train_step(PlainPolicy(model), random_batch(step), config).metrics["trainer/learning_rate"]
         for step in (1, 3, 4, 9)
     ]
-    assert rates == pytest.approx([0.25e-20, 0.75e-20, 1e-20, 1e-20])
+    assert rates == pytest.approx([0.25e-20, 0.75e-20, 1e-20, 1e-20], rel=1e-6, abs=0)
 
 
 def test_a_batch_without_any_signal_still_answers(
@@ -403,6 +403,20 @@ def test_the_learning_rate_falls_to_its_least_at_the_last_step() -> None:
     cosine = section.model_copy(update={"schedule": "cosine"})
     rates = [learning_rate(cosine, step, 110) for step in (10, 35, 60, 110)]
     assert rates == pytest.approx([1.0, 0.1 + 0.9 * (1 + 2**-0.5) / 2, 0.55, 0.1])
+
+
+def test_a_step_has_the_rate_of_the_total_that_its_batch_bears(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    """A run may be extended, and a replay meets both totals."""
+    config = make_config(run={"steps": 7}, trainer={"learning_rate": 1e-20, "schedule": "linear"})
+    rates = [
+        train_step(
+            PlainPolicy(model), replace(random_batch(2), num_steps=num_steps), config
+        ).metrics["trainer/learning_rate"]
+        for num_steps in (2, 4)
+    ]
+    assert rates == pytest.approx([0.0, 0.5e-20], rel=1e-6, abs=0)
 
 
 def test_a_step_without_a_token_says_nothing_of_the_kl(

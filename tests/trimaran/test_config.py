@@ -2,6 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from trimaran.config import (
     RuleSection,
@@ -36,6 +37,26 @@ def test_paths_are_taken_from_the_folder_of_the_file_and_overrides_win(tmp_path)
     assert config.model.path == tmp_path / "model"
     assert list(map(str, config.data.files)) == ["/data/t.jsonl"]
     assert (config.trainer.learning_rate, config.run.steps) == (1e-5, 3)
+
+
+def test_a_run_has_steps_or_epochs_and_an_override_takes_the_place_of_either(tmp_path):
+    assert parse_config(MINIMAL).run.steps == 20
+    with pytest.raises(InputError, match="run: steps and epochs: give one of them"):
+        parse_config(MINIMAL | {"run": {"steps": 3, "epochs": 2}})
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(MINIMAL | {"run": {"steps": 3, "groups_per_step": 4}}))
+    run = load_config(path, ["run.epochs=2"]).run
+    assert (run.steps, run.epochs, run.num_steps) == (None, 2, 0)
+    with pytest.raises(InputError, match="steps and epochs"):
+        load_config(path, ["run.epochs=2", "run.steps=3"])
+    resolved = parse_config(config_to_tree(load_config(path, ["run.epochs=2"]))).run
+    assert resolved == run, "what is written down reads back"
+
+    # 2 x 9 prompts are 4 whole steps of 4: a batch goes on into the next epoch.
+    assert run.counted(9).num_steps == 4
+    assert run.counted(9).counted(100).num_steps == 4, "counted once"
+    with pytest.raises(InputError, match=r"run\.epochs: 2 x 1 prompts are less than a step of 4"):
+        run.counted(1)
 
 
 def test_a_section_given_as_a_value_takes_the_place_of_the_whole_section(tmp_path):

@@ -21,6 +21,7 @@ examples:
   trimaran train examples/addition/run.yaml run.seed=2 run.max_lag=1
   trimaran train examples/addition/run.yaml 'algorithm.loss={type: gspo}'      a section as a value takes the place of the whole one
   trimaran train --resume runs/addition-20260101-120000
+  trimaran train --resume runs/addition-20260101-120000 run.steps=60    for longer
   trimaran train --resume runs/addition-20260101-120000 trainer.tensor_parallel=2    another layout
 """
 

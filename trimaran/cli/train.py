@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
+from services.controller.datasets import TrainingPrompts
 from trimaran.cli.find_run import LATEST, find_folder
 from trimaran.cli.import_ import refuse_theirs
 from trimaran.cli.launch import Signals, launch_here, prepared
@@ -17,17 +18,18 @@ from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
 from trimaran.cli.view import choose_view
 from trimaran.config import RunConfig, load_config
+from trimaran.errors import InputError
 from trimaran.launch.run_folder import (
-    has_succeeded,
     locked,
     make_run_folder,
     open_run_folder,
+    recorded_run,
     write_config,
 )
 from trimaran.launch.service_process import ServiceDiedError
 from trimaran.network import check_tensors, find_host
 from trimaran.run_context import RunContext
-from trimaran.runs import RunState, events_stream
+from trimaran.runs import Run, RunState, events_stream
 from trimaran.store import open_store
 from trimaran.trust import make_token
 
@@ -59,16 +61,35 @@ def resume(
     launcher: str = "local",
     overrides: Sequence[str] = (),
 ) -> int:
-    """`overrides`: of the trainer's layout alone."""
+    """`overrides`: of what `trimaran.resumable` names."""
     folder, config = open_run_folder(str(find_folder(run)) if run == LATEST else run, overrides)
     make_token(folder)  # an older run has none
     context = replace(RunContext.in_folder(folder), launcher=launcher)
-    if asyncio.run(has_succeeded(context)):
+    if (known := asyncio.run(recorded_run(context))) and not _has_more(config, known):
         console = Console()
-        console.print("this run has finished; there is nothing to resume")
+        console.print(
+            f"this run has finished its {known.step} steps; extend it with --resume {folder} run.steps=N",
+            soft_wrap=True,
+        )
         show_summary(folder, console)
         return 0
     return _launch(prepared(config, launcher, move_busy=True, run=context), context, network)
+
+
+def _has_more(config: RunConfig, known: Run) -> bool:
+    """Whether the configuration, with what is to change, leaves a run anything to do. Raises InputError for less
+    steps than it has."""
+    is_done = known.state is RunState.SUCCEEDED
+    if is_done and config.validation.only:
+        return False
+    run = config.run
+    if run.epochs and is_done:
+        run = run.counted(len(TrainingPrompts.open(config)))
+    if run.steps is not None and run.steps < known.step:
+        raise InputError(
+            f"run.steps: {run.steps}, and the run has {known.step}; give as many or more"
+        )
+    return not is_done or run.steps != known.step
 
 
 def _launch(config: RunConfig, run: RunContext, network: str | None) -> int:
@@ -92,7 +113,7 @@ def _launch(config: RunConfig, run: RunContext, network: str | None) -> int:
 
 async def _run(config: RunConfig, run: RunContext, console: Console) -> int:
     store = await open_store(run.store_url)
-    signals, view = Signals(), choose_view(console, config.run.steps)
+    signals, view = Signals(), choose_view(console, config.run.num_steps)
     resume = f"go on with: trimaran train --resume {run.folder}"
     try:
         shown = await store.last(events_stream(run.run_id))

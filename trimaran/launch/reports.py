@@ -63,7 +63,7 @@ class Reports:
         run = replace(
             run,
             state=RunState.STARTING,
-            num_steps=config.run.steps,
+            num_steps=config.run.num_steps or run.num_steps,
             name=config.run.name,
             error="",
             remedy="",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,28 +13,13 @@ from typing import Any
 from trimaran.config import RunConfig, dump_config, load_config, load_tree, parse_config
 from trimaran.errors import InputError
 from trimaran.file_lock import try_lock
+from trimaran.resumable import LAYOUT_KEYS, PLANNED_KEYS
 from trimaran.run_context import RunContext
-from trimaran.runs import RunState, config_key
+from trimaran.runs import Run, config_key, run_from_tree, run_key
 from trimaran.store import find_store, store_name
 from trimaran.trust import make_token
 
 CONFIG_NAME = "config.yaml"
-LAYOUT_KEYS = tuple(
-    f"trainer.{key}"
-    for key in (
-        *("tensor_parallel", "pipeline_parallel", "pipeline_layers", "virtual_stages"),
-        *(
-            "data_parallel",
-            "context_parallel",
-            "expert_parallel",
-            "expert_tensor_parallel",
-            "sequence_parallel",
-        ),
-        *("distributed_optimizer", "offload", "devices", "threads", "micro_batch_tokens"),
-        "recompute",
-    )
-)
-"""What a resume may change: it says how the same steps are computed."""
 
 
 def make_run_folder(config: RunConfig) -> Path:
@@ -58,13 +43,14 @@ def make_run_folder(config: RunConfig) -> Path:
 
 
 def open_run_folder(path: str, overrides: Sequence[str] = ()) -> tuple[Path, RunConfig]:
-    """An earlier run's folder and configuration, with another layout of its trainer where `overrides`
-    say so. Raises InputError when it is not one, and for any other override."""
+    """An earlier run's folder and configuration, with what `overrides` say of how long it goes on, what it
+    leaves behind and how its trainer is laid out. Raises InputError when it is not one, and for any other override."""
     for override in overrides:
-        if override.partition("=")[0] not in LAYOUT_KEYS:
+        key = override.partition("=")[0]
+        if key not in (*PLANNED_KEYS, *LAYOUT_KEYS):
             raise InputError(
-                f"{override}: a resumed run keeps its configuration; what may change is how its"
-                f" trainer is laid out: {', '.join(LAYOUT_KEYS)}"
+                f"{key}: a resumed run keeps it, as all that changes what its steps train; what may change:"
+                f" {', '.join((*PLANNED_KEYS, *LAYOUT_KEYS))}"
             )
     folder = Path(path).resolve()
     if not (folder / CONFIG_NAME).is_file():
@@ -81,32 +67,31 @@ def open_run_folder(path: str, overrides: Sequence[str] = ()) -> tuple[Path, Run
     return folder, parse_config({**tree, "endpoints": addresses}, source=str(folder / CONFIG_NAME))
 
 
-async def has_succeeded(run: RunContext) -> bool:
-    """As the controller recorded it at the run's end."""
-    store = await find_store(run.store_url)
-    if store is None:
-        return False
-    try:
-        record = await store.get(f"run/{run.run_id}")
-    finally:
-        await store.close()
-    return record is not None and record.value["state"] == RunState.SUCCEEDED
+async def recorded_run(run: RunContext) -> Run | None:
+    """As its processes last recorded it; None where none has."""
+    tree = await _recorded(run, run_key(run.run_id))
+    return None if tree is None else run_from_tree(tree)
 
 
 async def recorded_config(run: RunContext) -> RunConfig:
     """As the run's launcher put it into the store. Raises InputError where nothing stands there."""
-    store = await find_store(run.store_url)
-    try:
-        record = await store.get(config_key(run.run_id)) if store else None
-    finally:
-        if store:
-            await store.close()
-    if record is None:
+    tree = await _recorded(run, config_key(run.run_id))
+    if tree is None:
         raise InputError(
             f"run {run.run_id}: its store {store_name(run.store_url)} holds no configuration; its"
             " launcher puts it there at its start; or give --config FILE"
         )
-    return parse_config(record.value, source=f"run {run.run_id}, in its store")
+    return parse_config(tree, source=f"run {run.run_id}, in its store")
+
+
+async def _recorded(run: RunContext, key: str) -> Mapping[str, Any] | None:
+    store = await find_store(run.store_url)
+    try:
+        record = await store.get(key) if store else None
+    finally:
+        if store:
+            await store.close()
+    return record and record.value
 
 
 def write_config(folder: Path, config: RunConfig) -> Path:
