@@ -1089,7 +1089,10 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _rules_have_tasks(self) -> RunConfig:
-        tasks = {one.task: None for one in (*self.data.train, *self.data.validation)}
+        datasets = (*self.data.train, *self.data.validation)
+        if any(one.task_key is not None for one in datasets):
+            return self  # the rows have their own
+        tasks = {one.task: None for one in datasets}
         for name, rule in self.reward.rules.items():
             for task in rule.tasks:
                 if task not in tasks:

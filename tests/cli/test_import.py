@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow
 import pytest
 import yaml
+from pyarrow import parquet
 
 from trimaran.cli.main import main
 from trimaran.config import config_to_tree, load_config
+from trimaran.data.prompts import Dataset
 
 EASYR1 = """
 data: {train_files: train.jsonl, rollout_batch_size: 16, max_prompt_length: 64, max_response_length: 64}
@@ -217,3 +220,52 @@ def test_a_file_with_odd_content_is_told_in_one_line(
     path.write_text(text)
     assert main(["plan", str(path)]) == 2
     assert told in capsys.readouterr().err
+
+
+SMALL = """
+data: {train_files: train.parquet, val_files: test.parquet, train_batch_size: 2}
+algorithm: {adv_estimator: grpo}
+actor_rollout_ref:
+  model: {path: model}
+  actor: {ppo_mini_batch_size: 2}
+  rollout: {n: 5, tensor_model_parallel_size: 2}
+trainer: {total_epochs: 3}
+"""
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_small_file_of_verl_trains_as_it_stands_on_verls_own_rows(
+    theirs: Path, capsys: pytest.CaptureFixture[str], is_here: bool
+) -> None:
+    """Also where the rows come later than the import, which then leaves their number and their rules to the run."""
+    rows = [
+        {
+            "data_source": source,
+            "prompt": [{"role": "user", "content": "1 + 1?"}],
+            "reward_model": {"style": "rule", "ground_truth": "2"},
+            "answer": "1 + 1 = 2, so #### 2",
+        }
+        for source in ("openai/gsm8k", "lighteval/MATH", "openai/gsm8k")
+    ]
+
+    def write_rows() -> None:
+        for name in ("train", "test"):
+            parquet.write_table(pyarrow.Table.from_pylist(rows), f"{name}.parquet")
+
+    if is_here:
+        write_rows()
+    Path("small.yaml").write_text(SMALL)
+    assert main(["import", "verl", "small.yaml", "-o", "ours.yaml"]) == 0
+    assert "0 refused" in capsys.readouterr().out.splitlines()[-1]
+    write_rows()
+    config, text = load_config("ours.yaml"), Path("ours.yaml").read_text()
+    assert (config.run.steps, config.run.epochs) == ((3, None) if is_here else (None, 3))
+    assert "# noted: actor_rollout_ref.actor.use_dynamic_bsz: there ppo_micro" in text
+    for section in config.data.train:
+        first, second, _ = Dataset(section).texts()
+        assert (first.answer, first.task, second.task) == ("2", "openai/gsm8k", "lighteval/MATH")
+        for prompt in (first, second):
+            judges = [
+                name for name, rule in config.reward.rules.items() if rule.is_for(prompt.task)
+            ]
+            assert judges == [{"openai/gsm8k": "gsm8k"}.get(prompt.task, "boxed_equal")]

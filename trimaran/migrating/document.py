@@ -68,7 +68,7 @@ All four projects have a batch of prompts for each step, answer each prompt n ti
 | answers to a prompt | `rollout.group_size` | `rollout.n` | `worker.rollout.n` | `n_samples_per_prompt` |
 | one update | `algorithm.updates_per_batch` parts of a step | `ppo_mini_batch_size` prompts | `worker.actor.global_batch_size` prompts | `mini_batch_size` prompts |
 | one forward pass of a rank | `trainer.micro_batch_tokens` packed tokens | `ppo_micro_batch_size_per_gpu` sequences, or `ppo_max_token_len_per_gpu` tokens | `micro_batch_size_per_device_for_update` sequences | `micro_batch_size` sequences, or `update_max_packing_token_size` tokens |
-| one step | `run.steps` of them | a batch; `total_epochs` goes through the rows | the same | `train_iters` of them |
+| one step | `run.steps` of them, or those of `run.epochs` | a batch; `total_epochs` goes through the rows | the same | `train_iters` of them |
 
 EasyR1's well-known example: 256 prompts x 6 answers are 1,536 sequences, 192 for each of 8 devices. `global_batch_size: 64` is 64
 prompts, so 384 sequences or 48 for each device, and 256 / 64 = 4 updates. With 2 sequences in a forward pass a device makes 24 of

@@ -77,6 +77,7 @@ from trimaran.migrating.shared import (
     updates_of,
     validates_only,
     warm_up,
+    warm_up_share,
     whole,
 )
 
@@ -242,7 +243,7 @@ def _betas(value: Any, theirs: Theirs) -> Outcome:
 def _warmup_ratio(value: Any, theirs: Theirs) -> Outcome:
     if theirs[f"{ACTOR}.optim.lr_warmup_steps"] is not None or not float(value):
         return Outcome("ignored", "lr_warmup_steps goes before, or there is no warm-up")
-    return warm_up(int(float(value) * (_num_steps(theirs) or 0)))
+    return warm_up(warm_up_share(float(value), _num_steps(theirs), "trainer.max_steps"))
 
 
 def _warmup_steps(value: Any, theirs: Theirs) -> Outcome:
@@ -714,7 +715,7 @@ ROWS: tuple[Row, ...] = (
     ignored("worker.critic.*", NO_CRITIC),
     own(
         "trainer.total_epochs",
-        "run.steps",
+        "run.steps, run.epochs",
         15,
         "x (rows // data.rollout_batch_size)",
         _of_epochs,

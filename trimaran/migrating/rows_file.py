@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from trimaran.data.prepare import card_path
 from trimaran.data.templates import TEMPLATES
@@ -24,13 +26,18 @@ def count_rows(path: str) -> int | None:
 
 
 def column_names(path: str) -> list[str] | None:
-    """None where the file is not here, or no Parquet."""
+    """None where the file is not here, or neither Parquet nor JSONL; of JSONL those of the first row."""
+    if (rows := _json_rows(Path(path))) is not None:
+        return [name for row in islice(rows, 1) for name in row]
     table = _parquet(Path(path))
     return list(table.schema_arrow.names) if table else None
 
 
 def distinct(path: str, column: str) -> list[str] | None:
     """The texts of the column, each once; None where the file or the column is not here."""
+    if (rows := _json_rows(Path(path))) is not None:
+        texts = {str(value) for row in rows if (value := row.get(column)) is not None}
+        return sorted(texts) or None
     table = _parquet(Path(path))
     if table is None or column not in table.schema_arrow.names:
         return None
@@ -58,6 +65,20 @@ def _template(path: str) -> dict[str, Any] | None:
         return dict(card["plan"]["template"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _json_rows(file: Path) -> Iterator[Mapping[str, Any]] | None:
+    """None where the file is no JSONL, or not here."""
+    if file.suffix != ".jsonl" or not file.is_file():
+        return None
+    return _read_json(file)
+
+
+def _read_json(file: Path) -> Iterator[Mapping[str, Any]]:
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            if line.strip():
+                yield cast(Mapping[str, Any], json.loads(line))
 
 
 def _parquet(file: Path) -> Any:

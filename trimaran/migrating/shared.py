@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from trimaran.config import MAX_SHARE, SinkName
+from trimaran.config import MAX_COUNT, MAX_SHARE, SinkName
 from trimaran.errors import InputError
 from trimaran.migrating.rows import Convert, Fate, Outcome, Theirs, is_on
 from trimaran.migrating.rows_file import column_names, count_rows
@@ -137,16 +137,17 @@ class Split:
 
 
 def steps_of(total: Any, epochs: Any, batch: Any, files: Any, total_key: str) -> Outcome:
-    """`total` steps, or those of `epochs` over the rows of `files`."""
+    """`total` steps, or those of `epochs` over the rows of `files`, which the run counts where they are not here."""
     if total is not None:
         return Outcome("mapped", "", {"run.steps": int(total)})
     paths = paths_of(files)
     rows = rows_of(paths)
     if rows is None:
         return Outcome(
-            "refused",
-            f"a run counts steps: give {total_key}=N. They count {epochs} epochs of rows // {batch}"
-            " steps each, and the rows of the training file cannot be counted here",
+            "noted",
+            f"the rows of the training file cannot be counted here, so the run counts them: epochs x rows // {batch}"
+            f" steps. There the rest of each epoch is dropped; {total_key}=N gives another number",
+            {"run.epochs": int(epochs)},
         )
     if rows < int(batch):
         return Outcome(
@@ -373,7 +374,7 @@ def every(value: Any, ours: str, steps: int | None) -> Outcome:
     """Steps between two of a kind. What never happens there happens once here, at the end."""
     if value is not None and int(value) > 0:
         return Outcome("mapped", "", {ours: int(value)})
-    return Outcome("noted", "there never; here once, at the end", {ours: steps or 1})
+    return Outcome("noted", "there never; here once, at the end", {ours: steps or MAX_COUNT})
 
 
 def reward_function(path: Any, name: Any, options: Mapping[str, Any], text: str = "") -> Outcome:
@@ -487,6 +488,15 @@ def samples(number: Any, temperature: Any, is_greedy: bool) -> Outcome:
     return Outcome("mapped", "", settings)
 
 
+def warm_up_share(share: float, steps: int | None, total_key: str) -> int:
+    """Of the run's steps. Raises InputError where these are not known."""
+    if share and not steps:
+        raise InputError(
+            f"it is a share of the run's steps, which are not known here: bring the training file, or give {total_key}=N"
+        )
+    return int(share * (steps or 0))
+
+
 def warm_up(steps: int) -> Outcome:
     """Of a schedule that counts its steps from 0."""
     settings = {"trainer.warmup_steps": steps}
@@ -498,6 +508,9 @@ def kept(most: Any, steps: Any, every_steps: Any) -> Outcome:
     if most is not None and int(most) > 0:
         return Outcome("mapped", "", {"run.keep_checkpoints": int(most)})
     often = int(every_steps or 0)
+    if often > 0 and not steps:
+        text = "there all are kept; how many that are is not known here, so the newest is"
+        return Outcome("noted", text, {"run.keep_checkpoints": 1})
     number = math.ceil(int(steps or 1) / often) if often > 0 else 1
     return Outcome("mapped", "", {"run.keep_checkpoints": number})
 

@@ -107,7 +107,7 @@ ROWS: tuple[Row, ...] = (
         data_file("data.train", "data.train_files"),
     ),
     own("data.val_files", "data.validation", None, "one file or several", to.validation),
-    own("data.prompt_key", "data.prompt_key", "prompt", to.PREPARED, to.columns),
+    own("data.prompt_key", "data.prompt_key, data.answer_key", "prompt", to.ANSWER, to.columns),
     own(
         "data.reward_fn_key",
         "",
@@ -1116,9 +1116,10 @@ ROWS: tuple[Row, ...] = (
     ),
     own(
         "trainer.total_epochs",
-        "run.steps",
+        "run.steps, run.epochs",
         30,
-        "x (rows // data.gen_batch_size, or data.train_batch_size where that is null)",
+        "steps: x (rows // data.gen_batch_size, or data.train_batch_size where that is null); epochs where the rows"
+        " cannot be counted at the import",
         lambda value, theirs: to.steps(theirs),
     ),
     part(
@@ -1231,7 +1232,7 @@ ROWS: tuple[Row, ...] = (
         "reward.rules",
         None,
         "the function, called as it stands once"
-        " `--allow` names it; without one the rule for the rows' data_source: openai/gsm8k → gsm8k,"
+        " `--allow` names it; without one the rules for the rows' data_source: openai/gsm8k → gsm8k,"
         " hiyouga/geometry3k → geo3k, MATH → boxed_equal, DAPO's and AIME → acc_for_dapo",
         to.reward,
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from trimaran.migrating.shared import (
     steps_of,
     updates_of,
     warm_up,
+    warm_up_share,
 )
 from trimaran.migrating.stages import INTERLEAVED, count_layers, first_and_last
 
@@ -93,7 +95,14 @@ def steps(theirs: Theirs) -> Outcome:
     more = (epochs, drawn(theirs), theirs["data.train_files"], "trainer.total_training_steps")
     of_epochs = known_steps(steps_of(None, *more))
     if total is None or of_epochs is None or int(total) <= of_epochs:
-        return steps_of(total, *more)
+        outcome = steps_of(total, *more)
+        if "run.epochs" in outcome.settings and drawn(theirs) != prompts(theirs):
+            return Outcome(
+                "refused",
+                "an epoch is counted by data.gen_batch_size, a step by data.train_batch_size, and the rows of the"
+                " training file cannot be counted here: bring it, or give trainer.total_training_steps=N",
+            )
+        return outcome
     text = f"its {epochs} epochs end before trainer.total_training_steps={total}, as there"
     if _falls(theirs):
         text += f"; the rate falls over {of_epochs} steps here, and there over {total}"
@@ -209,10 +218,10 @@ def micro_batch(value: Any, theirs: Theirs) -> Outcome:
         tokens = int(theirs[f"{ACTOR}.ppo_max_token_len_per_gpu"]) * _context(theirs)
     else:
         sequences = theirs[f"{ACTOR}.ppo_micro_batch_size_per_gpu"]
-        if sequences is None:
-            text = f"give {ACTOR}.ppo_micro_batch_size_per_gpu=N; ppo_micro_batch_size is of all devices"
-            return Outcome("refused", text)
         longest = int(theirs["data.max_prompt_length"]) + int(theirs["data.max_response_length"])
+        if sequences is None:
+            text = "there ppo_micro_batch_size_per_gpu has to say it; one sequence, which changes memory and pace alone"
+            return Outcome("noted", text, {"trainer.micro_batch_tokens": longest})
         tokens = int(sequences) * longest
     return Outcome("mapped", "", {"trainer.micro_batch_tokens": tokens})
 
@@ -488,10 +497,9 @@ def reference_offload(value: Any, theirs: Theirs) -> Outcome:
 def warmup(value: Any, theirs: Theirs) -> Outcome:
     number = int(value or 0)
     if number <= 0:
-        number = int(
-            float(theirs[f"{ACTOR}.optim.lr_warmup_steps_ratio"] or 0)
-            * (theirs["trainer.total_training_steps"] or num_steps(theirs) or 0)
-        )
+        share = float(theirs[f"{ACTOR}.optim.lr_warmup_steps_ratio"] or 0)
+        total = "trainer.total_training_steps"
+        number = warm_up_share(share, theirs[total] or num_steps(theirs), total)
     if _falls(theirs):  # zero_indexed_step tells of the whole schedule
         return Outcome("mapped", "", {"trainer.warmup_steps": number})
     return warm_up(number)
@@ -631,16 +639,27 @@ def reward(value: Any, theirs: Theirs) -> Outcome:
     unknown = [
         source for source in sources if source not in SOURCES and not source.startswith("aime")
     ]
-    rules = {SOURCES.get(source, "acc_for_dapo") for source in sources if source not in unknown}
-    if unknown or len(rules) != 1:
+    if unknown or not sources:
         return Outcome(
             "refused",
-            f"the rows' data_source is {', '.join(sources)}, and no one rule is for all of these: give"
-            " custom_reward_function.path=FILE.py",
+            f"the rows' data_source is {', '.join(sources)}, and verl has no rule for {', '.join(unknown) or 'it'}:"
+            " give custom_reward_function.path=FILE.py",
         )
-    rule = rules.pop()
-    text = f"verl chooses it by data_source, which is {', '.join(sources)}{DIFFERS.get(rule, '')}"
-    return _shaped(Outcome("noted", text, {"reward.rules": {rule: 1.0}}), theirs)
+    return _shaped(_by_source(sources, f"which is {', '.join(sources)}"), theirs)
+
+
+def _by_source(sources: Iterable[str], what: str) -> Outcome:
+    """A rule for all rows, or each for those of its sources. A row of none is refused at the start, as there."""
+    found: dict[str, list[str]] = {}
+    for source in sources:
+        found.setdefault(SOURCES.get(source, "acc_for_dapo"), []).append(source)
+    text = (
+        f"verl chooses it by data_source, {what}{''.join(DIFFERS.get(rule, '') for rule in found)}"
+    )
+    if len(found) == 1:
+        return Outcome("noted", text, {"reward.rules": dict.fromkeys(found, 1.0)})
+    rules = {rule: {"weight": 1.0, "tasks": tasks} for rule, tasks in found.items()}
+    return Outcome("noted", text, {"data.task_key": "data_source", "reward.rules": rules})
 
 
 def _by_folder(file: str) -> Outcome:
@@ -651,13 +670,14 @@ def _by_folder(file: str) -> Outcome:
                 f"{DIFFERS.get(rule, '')}"
             )
             return Outcome("noted", text, {"reward.rules": {rule: 1.0}})
-    why, remedy = "is not here", "bring it"
-    if Path(file).is_file():
-        why, remedy = "tells none", "prepare it with `--keep data_source`"
+    if not Path(file).is_file():
+        return _by_source(
+            SOURCES, f"and {file} is not here: a row of another one is refused at the start"
+        )
     return Outcome(
         "refused",
-        f"verl chooses the reward by the rows' data_source, and {file} {why}: {remedy}, or give"
-        " custom_reward_function.path=FILE.py",
+        f"verl chooses the reward by the rows' data_source, and {file} tells none: prepare it with"
+        " `--keep data_source`, or give custom_reward_function.path=FILE.py",
     )
 
 
@@ -675,7 +695,8 @@ def _shaped(outcome: Outcome, theirs: Theirs) -> Outcome:
         if theirs[key]:
             options["max_tokens"] = int(theirs[key])
     overlong = {"weight": float(buffer.get("penalty_factor", 1.0)), "options": options}
-    return Outcome(outcome.fate, outcome.text, {"reward.rules": {**rules, "overlong": overlong}})
+    settings = {**outcome.settings, "reward.rules": {**rules, "overlong": overlong}}
+    return Outcome(outcome.fate, outcome.text, settings)
 
 
 def kept_checkpoints(value: Any, theirs: Theirs) -> Outcome:
@@ -688,14 +709,12 @@ def validation_samples(value: Any, theirs: Theirs) -> Outcome:
 
 
 def columns(value: Any, theirs: Theirs) -> Outcome:
-    """verl's own files have the answer inside of another column."""
+    """verl reads the answer inside of another column; a file that was prepared here has it in `answer`."""
     settings = {"data.prompt_key": value}
     known = [column_names(file) for file in paths_of(theirs["data.train_files"])]
-    if None in known or not known:
-        return Outcome("noted", PREPARED, settings)
-    if all("answer" in names or "reward_model" not in names for names in known if names):
+    if any(names is not None and "reward_model" not in names for names in known):
         return Outcome("mapped", "", settings)
-    return Outcome("refused", PREPARED)
+    return Outcome("noted", ANSWER, {**settings, "data.answer_key": "reward_model.ground_truth"})
 
 
 OVERLONG = (
@@ -704,9 +723,8 @@ OVERLONG = (
     "reward_model.overlong_buffer",
 )
 """Where the penalty of long answers stands."""
-PREPARED = (
-    "verl's own files hold the answer in reward_model.ground_truth, where a run looks for a column: `trimaran"
-    " data prepare chat --from FILE` makes a file with the columns prompt and answer of it; give"
-    " data.train_files=FILE"
+ANSWER = (
+    "data.answer_key is reward_model.ground_truth, which verl reads; a file of `trimaran data prepare` has the"
+    " answer in `answer`"
 )
 EXPERTS_OF_A_REPLICA = "experts of a replica are split by rollout.tensor_parallel alone"

@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from tests.trimaran.migrating.test_arithmetic import config_of
 from tests.trimaran.migrating.test_tables import converted
-from trimaran.config import parse_config
+from trimaran.config import MAX_COUNT, parse_config
 from trimaran.migrating.conversion import Conversion
 from trimaran.migrating.shared import project_name
 
@@ -161,7 +161,17 @@ def test_experts_are_split_as_megatron_splits_them(given: int | None, slices: in
         ("verl", {"trainer__v1__trainer_mode": "separate_async"}, "run.max_lag"),
         ("easyr1", {"data__train_files": "hiyouga/geometry3k@train"}, "trimaran data prepare"),
         ("easyr1", {"data__format_prompt": "./examples/format_prompt/math.jinja"}, "template"),
-        ("easyr1", {"trainer__max_steps": None}, "give trainer.max_steps=N"),
+        (
+            "easyr1",
+            {"trainer__max_steps": None, "worker__actor__optim__lr_warmup_ratio": 0.1},
+            "give trainer.max_steps=N",
+        ),
+        (
+            "verl",
+            {"trainer__total_training_steps": None, "data__gen_batch_size": 512}
+            | {"algorithm__filter_groups__enable": True},
+            "give trainer.total_training_steps=N",
+        ),
         ("mindspeed-rl", {"megatron_training__data_path": "./dataset/data"}, "prefix"),
         ("mindspeed-rl", {"rl_config__verifier_function": ["acurracy"]}, "verifiers are"),
         (
@@ -239,12 +249,15 @@ def test_verls_run_ends_with_its_epochs_or_its_steps(
     assert ("over 8 steps here" in told) == (total == 100)
 
 
-def test_steps_that_cannot_be_counted_are_refused_under_the_key_that_was_given() -> None:
+def test_steps_that_cannot_be_counted_here_are_the_runs_epochs() -> None:
     keys: dict[str, Any] = {"data__train_files": "away.parquet", "trainer__max_steps": None}
-    assert "trainer.total_epochs" in converted("easyr1", **keys).having("refused")
-    older = converted("easyr1", **keys, trainer__total_episodes=15).having("refused")
-    assert "trainer.total_episodes" in older
-    assert "trainer.total_epochs" not in older
+    made = converted("easyr1", **keys, trainer__total_epochs=4, trainer__val_freq=-1)
+    assert "the run counts them" in made.having("noted")["trainer.total_epochs"]
+    assert (made.tree["run"]["epochs"], made.tree["run"].get("steps")) == (4, None)
+    assert made.tree["validation"]["every"] == MAX_COUNT, "at the end alone, wherever that is"
+    older = converted("easyr1", **keys, trainer__total_episodes=15)
+    assert "trainer.total_episodes" in older.having("noted")
+    assert older.tree["run"]["epochs"] == 15
 
 
 @pytest.mark.parametrize(
@@ -283,25 +296,27 @@ def test_verls_reward_follows_from_the_rows_source(tmp_path: Path) -> None:
     )
     assert list(geometry.reward.rules) == ["geo3k"]
     mixed = converted("verl", data__train_files=rows_of("openai/gsm8k", "hiyouga/geometry3k"))
-    assert "no one rule" in mixed.having("refused")["custom_reward_function.path"]
+    assert mixed.tree["data"]["task_key"] == "data_source"
+    assert mixed.tree["reward"]["rules"] == {
+        "geo3k": {"weight": 1.0, "tasks": ["hiyouga/geometry3k"]},
+        "gsm8k": {"weight": 1.0, "tasks": ["openai/gsm8k"]},
+    }
     other = converted("verl", data__train_files=rows_of("mine"))
     assert "data_source is mine" in other.having("refused")["custom_reward_function.path"]
     nested = pyarrow.table({"prompt": ["1 + 1?"], "reward_model": [{"ground_truth": "2"}]})
     parquet.write_table(nested, tmp_path / "gsm8k.parquet")
     raw = converted("verl", data__train_files=str(tmp_path / "gsm8k.parquet"))
-    assert "trimaran data prepare" in raw.having("refused")["data.prompt_key"]
+    assert raw.tree["data"]["answer_key"] == "reward_model.ground_truth"
     unnamed = tmp_path / "mine.parquet"
     parquet.write_table(pyarrow.table({"prompt": ["1 + 1?"], "answer": ["2"]}), unnamed)
     text = converted("verl", data__train_files=str(unnamed)).having("refused")
     assert "mine.parquet tells none: prepare it" in text["custom_reward_function.path"]
     # Without the file its name tells, as verl's preparation writes it.
     assert list(config_of("verl").reward.rules) == ["gsm8k"]
-    assert (
-        "is not here"
-        in converted("verl", data__train_files="x.parquet").having("refused")[
-            "custom_reward_function.path"
-        ]
-    )
+    away = config_of("verl", data__train_files="x.parquet")
+    assert away.reward.rules["gsm8k"].tasks == ("openai/gsm8k",)
+    assert away.reward.rules["boxed_equal"].tasks[-1] == "HuggingFaceH4/MATH-500"
+    assert away.data.train[0].task_key == "data_source"
 
 
 def test_a_function_of_the_users_is_named_with_its_options() -> None:
