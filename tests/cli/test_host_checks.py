@@ -105,7 +105,7 @@ def test_hosts_that_have_all_start(site: Site) -> None:
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
 def test_another_model_beside_equal_weights_is_found(site: Site, name: str) -> None:
-    edit_json(site.hosts["b"] / "tiny" / name, added="a template that nobody else has")
+    edit_json(site.hosts["b"] / "tiny" / name, _added="a template that no other host has")
     site.start("trainer-0", "a")
     with pytest.raises(InputError) as raised:
         site.start("rollout-1", "b")
