@@ -163,6 +163,16 @@ def test_records_of_another_controller_are_not_taken_for_ours(tmp_path: Path) ->
     assert with_ledger(tmp_path, body) == [Opened(2)]
 
 
+def test_a_record_that_is_refused_is_not_written(tmp_path: Path) -> None:
+    async def body(_: FailingStore, ledger: RunLedger) -> None:
+        ledger.record(Issued(0, 1, "p"))
+        with pytest.raises(LedgerError):
+            ledger.record(Issued(0, 1, "p"))
+        await ledger.flush()
+
+    assert with_ledger(tmp_path, body) == [Issued(0, 1, "p")]
+
+
 def test_records_that_the_store_lost_are_named(tmp_path: Path) -> None:
     async def body() -> None:
         store = SqliteStore(tmp_path / "store.sqlite")

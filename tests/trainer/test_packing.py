@@ -143,6 +143,10 @@ def test_the_imbalance_is_that_of_the_ranks(
     assert abs(plan.imbalance - expected) < 1e-9
 
 
+def test_neighbours_that_fill_the_limit_are_joined() -> None:
+    assert list(join([40, 40, 50], limit=80)) == [range(2), range(2, 3)]
+
+
 @given(st.lists(st.integers(0, 60), max_size=16), st.integers(1, 100))
 def test_neighbours_are_joined_in_order_up_to_the_limit(tokens: list[int], limit: int) -> None:
     joined = list(join(tokens, limit))
