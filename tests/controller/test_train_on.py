@@ -43,7 +43,7 @@ def overlapping_world(folder: Path, **sections: Any) -> World:
 
     async def pace() -> None:
         step = max((number for _, number in order(world, "publish")), default=0)
-        if 0 < step < world.config.run.steps:
+        if 0 < step < world.config.run.num_steps:
             await until(lambda: ("ahead", step + 1) in world.events)
             await until(lambda: world.trainer.ahead is not None)
 
