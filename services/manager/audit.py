@@ -24,7 +24,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Self = TypeVar("Self")
 
-NOBODY = "-"
+NONE = "-"
 GONE = "CANCELLED"
 """The client went away before the answer; what it asked for may have been done."""
 
@@ -62,15 +62,14 @@ def audit_refusal(client: ClientIdentity | None, method: str, error: Exception) 
     if name not in CHANGING:
         return
     if client is None:
-        _write(logging.WARNING, NOBODY, NOBODY, name, "", _code(error))
+        _write(logging.WARNING, NONE, NONE, name, "", _code(error))
     else:
         _write(logging.INFO, client.name, client.owner, name, "", _code(error))
 
 
 def _write(level: int, client: str, owner: str, method: str, run_id: str, result: str) -> None:
-    run = (
-        f"{run_id[:200]!r}" if run_id else NOBODY
-    )  # a client has chosen it, so it may hold a line's end
+    # A client has chosen the name, so it may hold a line's end.
+    run = repr(run_id[:200]) if run_id else NONE
     with scope.about(client=client, owner=owner, method=method, run=run_id[:200], result=result):
         logger.log(level, "client %s, owner %s: %s %s: %s", client, owner, method, run, result)
 

@@ -17,33 +17,23 @@ READ = frozenset(
         "partial_rotary_factor",
     }
 )
+# Keys that begin with "_" are of transformers itself, and are passed over.
 HARMLESS = frozenset(
     {
         # About the file, its tokens, generation and training elsewhere.
-        *("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype"),
+        *("architectures", "transformers_version", "dtype", "torch_dtype"),
         *("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", "sep_token_id"),
         *("decoder_start_token_id", "id2label", "label2id", "num_labels", "problem_type"),
-        *(
-            "finetuning_task",
-            "task_specific_params",
-            "tokenizer_class",
-            "prefix",
-            "_attn_implementation",
-        ),
+        *("finetuning_task", "task_specific_params", "tokenizer_class", "prefix"),
         *("initializer_range", "initializer_factor", "use_cache", "return_dict", "use_return_dict"),
         *("output_attentions", "output_hidden_states", "chunk_size_feed_forward", "auto_map"),
         *("is_llama_config", "transformers.js_config", "unsloth_version"),
-        *("unsloth_fixed", "_attn_implementation_autoset", "torchscript", "is_decoder"),
+        *("unsloth_fixed", "torchscript", "is_decoder"),
         # Of generation, as transformers 4 writes them where they are not its defaults.
         *("max_length", "min_length", "do_sample", "num_beams", "temperature", "top_k", "top_p"),
         *("repetition_penalty", "no_repeat_ngram_size", "num_return_sequences", "max_new_tokens"),
         # How other code computes the same.
-        *(
-            "pretraining_tp",
-            "_flash_attn_2_enabled",
-            "use_flash_attention",
-            "gradient_checkpointing",
-        ),
+        *("pretraining_tp", "use_flash_attention", "gradient_checkpointing"),
         # Tokens of images and videos, beside the one that is read.
         *("vision_start_token_id", "vision_end_token_id", "vision_token_id", "video_token_id"),
     }
