@@ -6,7 +6,7 @@ whole process group takes that one along, and they would stay until the host sta
 notes the names in its run folder, `logs/NAME.shm`, while it starts (`noting`) and once it is up, and whoever comes after it removes what is left: its
 next life, or who has started it once it is gone. What a living process maps stays, whosever it is.
 
-vLLM's processes also meet at sockets, which they would leave in the folder for temporary files. A
+vLLM's processes and reward workers also meet at sockets, which they would leave in the folder for temporary files. A
 service has a folder for them beside the memory: it exists on every host, is writable in containers, and
 its path is short, as that of a socket must be.
 """

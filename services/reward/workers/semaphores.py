@@ -1,21 +1,31 @@
-"""The locks that the workers' pools share with their workers.
+"""What the workers' pools leave on the host after a kill: locks, and the fork server's socket.
 
-multiprocessing keeps each as a named semaphore, a file in /dev/shm. A worker that is started again has
-new ones, so those of a run's reward service bear its name, and that is what it notes
-(trimaran/shared_memory.py).
+multiprocessing keeps each lock as a named semaphore, a file in /dev/shm, and the socket in a folder for
+temporary files, /tmp/pymp-*. A worker that is started again has new locks, so those of a run's reward
+service bear its name, and that is what it notes (trimaran/shared_memory.py). The socket lies in the
+service's own folder there.
 """
 
 from __future__ import annotations
 
-from multiprocessing import process
+import shutil
+from multiprocessing import process, util
 from pathlib import Path
 from typing import Any
 
-from trimaran.shared_memory import FOLDER, note_names, note_of, remove_left, semaphore_prefix
+from trimaran.shared_memory import (
+    FOLDER,
+    make_socket_folder,
+    note_names,
+    note_of,
+    remove_left,
+    semaphore_prefix,
+)
 
 
 def claim_semaphores(run_folder: Path) -> None:
-    """From now on this process's are named after the run; those of an earlier life are removed.
+    """From now on this process's locks and socket are named after the run; those of an earlier life
+    are removed.
 
     Call it once, before a pool is made, and while no other reward service of the run lives.
     """
@@ -24,8 +34,11 @@ def claim_semaphores(run_folder: Path) -> None:
     remove_left(note)
     note_names(note, [])
     current: Any = process.current_process()
-    # There is no other way to name them.
+    sockets = str(make_socket_folder(note))
+    util.Finalize(None, shutil.rmtree, (sockets, True), exitpriority=-100)  # at an orderly end
+    # multiprocessing has no public names for either.
     current._config["semprefix"] = f"/{semaphore_prefix(run_folder)}"
+    current._config["tempdir"] = sockets
 
 
 def find_semaphores(run_folder: Path, folder: Path = FOLDER) -> list[Path]:

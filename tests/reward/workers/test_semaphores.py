@@ -1,4 +1,4 @@
-"""A reward service that is killed leaves semaphores behind, and its next life removes them."""
+"""A reward service that is killed leaves semaphores and a socket behind; its next life removes them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from services.reward.workers.semaphores import find_semaphores
+from trimaran.shared_memory import FOLDER, note_of, remove_left, semaphore_prefix
 
 pytestmark = pytest.mark.e2e  # real worker processes
 ROOT = Path(__file__).parents[3]
@@ -34,9 +35,11 @@ if __name__ == "__main__":
 
 
 def begin(script: Path, run_folder: Path) -> subprocess.Popen[str]:
+    temporary = script.parent / "temporary"
+    temporary.mkdir(exist_ok=True)
     life = subprocess.Popen(
         [sys.executable, script, run_folder],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -44,6 +47,10 @@ def begin(script: Path, run_folder: Path) -> subprocess.Popen[str]:
     )
     assert life.stdout and life.stdout.readline() == "up\n"
     return life
+
+
+def find_all(run: Path) -> list[Path]:
+    return list(FOLDER.glob(f"*{semaphore_prefix(run)}-*"))
 
 
 def test_the_next_life_removes_what_a_kill_has_left(tmp_path):
@@ -58,8 +65,8 @@ def test_the_next_life_removes_what_a_kill_has_left(tmp_path):
     second = begin(script, run)
     assert not set(left) & set(find_semaphores(run))
     second.communicate("", timeout=30)  # ends in order
-    assert not find_semaphores(run)
-    others = find_semaphores(other)
-    assert others  # of another run: not ours to remove
-    for path in others:
-        path.unlink()
+    assert not find_all(run)
+    assert find_semaphores(other)  # of another run: not ours to remove
+    remove_left(note_of(other, "reward"))  # as its launcher would
+    assert not find_all(other)
+    assert not list((tmp_path / "temporary").iterdir())
