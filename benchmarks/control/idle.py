@@ -201,6 +201,8 @@ class World:
     def training(self, step: int) -> nullcontext[None]:
         return nullcontext()
 
+    def progress(self, text: str) -> None: ...
+
     async def written(self) -> None: ...
 
     async def publish_version(self, version: PolicyVersion, timeout: float) -> Any:

@@ -187,6 +187,8 @@ class Loop:
             if self.saver.is_nearly_full:
                 await self.saver.make_room()
         await self._published()
+        if not self.saver.is_saved:
+            self.reporter.progress(f"writing the checkpoint of step {self.ledger.state.step}")
 
     async def _next_batch(self) -> tuple[tuple[ScoredGroup, ...], tuple[Proof, ...]] | None:
         """With its proofs; None when the run shall end. Its groups may wait for the room that a checkpoint of the

@@ -105,8 +105,8 @@ class Reporter:
         """All services have answered, and the run stands where it stood: it goes on, or ends."""
         self._log.emit(EventKind.STATE, step=step, state=state)
 
-    def changed(self, text: str) -> None:
-        """By a resume."""
+    def progress(self, text: str) -> None:
+        """Work that takes long and has no event of its own: most of it at the run's start and end."""
         logger.info("%s", text)
         self._log.emit(EventKind.PROCESS, text=text)
 
@@ -177,6 +177,7 @@ class Reporter:
     def validating(self, step: int) -> Iterator[None]:
         """Validation stands on the timeline and outside the step's seconds."""
         began = time.monotonic()
+        self.progress("validating")
         with self._timeline.span("controller", "validating", step):
             yield
         self._step_began += time.monotonic() - began

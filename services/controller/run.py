@@ -108,7 +108,7 @@ async def conduct(
             await bring_back_metrics(store, run.run_id, rows)
         ledger = await _open_ledger(config, run, caller, store, room, stack)
         if text := plan(ledger, config):
-            reporter.changed(text)
+            reporter.progress(text)
         metrics.show(CONTROLLER_GROUPS, lambda: ledger.state.count_stages())
         directory = Directory(store, run.run_id, named_addresses(config))
         services = await _connect(directory, caller, run.trust, stack)
@@ -123,7 +123,7 @@ async def conduct(
             place_of_sync = directory.place("weight-sync")
             await rpc.wait_until_serving(place_of_sync, config.start_timeout, run.trust)
             await loop.leave_devices()
-        await _wait_for_services(config, run, store, services, directory)
+        await _wait_for_services(config, run, store, services, directory, reporter)
         try:
             return await _conduct(loop, run, store, goals, room, place, began)
         except HeldError:
@@ -217,6 +217,7 @@ async def _conduct(
         answer = await loop.train_pending(pending, version)
         version = answer.version
         loop.report(pending, answer, {})
+    reporter.progress(f"bringing the weights of step {state.step} to the replicas")
     await loop.publish(version)
     async with loop.router.watching():
         if config.validation.only:
@@ -229,10 +230,12 @@ async def _conduct(
     model = ""
     if not config.validation.only:
         await loop.leave_devices()
+        reporter.progress("exporting the model")
         model = await room.until_written(lambda: _export(loop))
     before = await _asked(config, lambda: store.get(_heldout_key(run.run_id)))
     wall_seconds = time.monotonic() - began
     summary = _summary(loop, run.folder, model, before and before.value, wall_seconds)
+    reporter.progress("drawing the curve and the timeline")
     await reporter.written()
     await room.until_written(lambda: asyncio.to_thread(_conclude, run.folder, summary, place))
     return ended
@@ -374,6 +377,7 @@ async def _wait_for_services(
     store: Store,
     services: Services,
     directory: Directory,
+    reporter: Reporter,
 ) -> None:
     """Until all answer and the replicas have registered. Raises DeadlineError naming who is missing.
 
@@ -385,14 +389,21 @@ async def _wait_for_services(
     named: dict[str, str] = record.value if record else {}
     num_started = sum(name.startswith("rollout-") for name in named) or config.rollout.replicas
     num_wanted = min(num_started, config.rollout.replicas)
+
+    async def wait_for(name: str) -> None:
+        await rpc.wait_until_serving(directory.place(name), timeout, run.trust)
+        reporter.progress(f"{name} is ready")
+
     async with asyncio.TaskGroup() as tasks:
         for name in ("weight-sync", "reward", *trainers):
-            place = directory.place(name)
-            tasks.create_task(rpc.wait_until_serving(place, timeout, run.trust))
+            tasks.create_task(wait_for(name))
     deadline = time.monotonic() + timeout
+    names = set[str]()
     while True:
         routing = await services.weight_sync.get_routing()
-        names = {replica.name for replica in routing.routable} | set(routing.unroutable)
+        known, names = names, {each.name for each in routing.routable} | set(routing.unroutable)
+        for name in sorted(names - known):
+            reporter.progress(f"{name} is ready")
         if len(names) >= num_wanted:
             return
         if time.monotonic() > deadline:

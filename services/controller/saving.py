@@ -82,6 +82,12 @@ class CheckpointSaver:
             await self.save()
 
     @property
+    def is_saved(self) -> bool:
+        """Whether the newest step has a checkpoint."""
+        state = self.ledger.state
+        return bool(state.checkpoints) and state.checkpoints[-1] == state.step
+
+    @property
     def is_nearly_full(self) -> bool:
         """Whether three quarters of the quota are used, or it may have no room for the next step. What may be scored
         in it: what has a slot and is not scored, and what comes in the place of a batch."""
@@ -119,8 +125,8 @@ class CheckpointSaver:
 
     async def _begin(self) -> int | None:
         """The step; None where there is nothing to wait for."""
-        step, state = self.ledger.state.step, self.ledger.state
-        if state.checkpoints and state.checkpoints[-1] == step:
+        step = self.ledger.state.step
+        if self.is_saved:
             return None
         # A save that a controller before this one began: the parts of all ranks, the whole. Then the copy.
         timeout = 3 * self.config.trainer.save_timeout + MARGIN_SECONDS

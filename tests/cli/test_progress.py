@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from tests.cli.fake_controller import event
 from trimaran import metrics
 from trimaran.cli.progress import follow
 from trimaran.cli.summary import show_summary
-from trimaran.cli.view import LiveView, PlainView, StepClock, View, describe_left
+from trimaran.cli.view import LiveView, PlainView, StepClock, View, describe_left, format_seconds
 from trimaran.runs import RunEvent, RunState, event_to_tree, events_stream
 from trimaran.store import open_store
 
@@ -76,6 +77,10 @@ def test_a_run_that_is_paused_is_followed_no_further(tmp_path: Path) -> None:
     assert asyncio.run(shown(tmp_path, [[], [end]])) == [end]
 
 
+def without_clock(text: str) -> list[str]:
+    return [line[len("12:00:00  ") :] for line in text.splitlines()]
+
+
 def show(view_class: type[View], **options: object) -> str:
     out = io.StringIO()
     console = Console(file=out, width=160, force_terminal=view_class is LiveView)
@@ -109,11 +114,11 @@ def test_each_state_is_named() -> None:
     out = io.StringIO()
     for state in (RunState.QUEUED, RunState.PAUSED):
         PlainView(Console(file=out)).show(event(1, "state", 2, state=state))
-    assert out.getvalue().splitlines() == ["step 2: queued", "step 2: paused"]
+    assert without_clock(out.getvalue()) == ["step 2: queued", "step 2: paused"]
 
 
 def test_plain_lines_off_a_terminal() -> None:
-    lines = show(PlainView).splitlines()
+    lines = without_clock(show(PlainView))
     assert lines[0] == "step 0: starting: waiting for the services"
     assert lines[1] == "step 0/4  held-out reward: greedy 0.200, sampled 0.150"
     assert lines[2] == (
@@ -141,7 +146,7 @@ def test_why_a_run_is_held_is_told_once_in_plain_lines() -> None:
     view = PlainView(Console(file=out, width=160))
     for each in (HELD, STEP_WHILE_HELD, RELEASED):
         view.show(each)
-    lines = out.getvalue().splitlines()
+    lines = without_clock(out.getvalue())
     assert lines[0] == "step 2: held: half cannot be scored"
     assert lines[1].startswith("step 3/4  reward")
     assert lines[2] == "step 3: released: answers can be scored again"
@@ -176,15 +181,51 @@ def test_a_failed_run_shows_its_error(view_class: type[View]) -> None:
     assert "the trainer is gone" in out.getvalue()
 
 
-def test_the_time_left_follows_from_the_steps_seen() -> None:
+def test_the_time_left_follows_from_the_times_of_the_steps() -> None:
     clock = StepClock()
-    assert clock.seconds_left(20) is None
-    clock.step_done(5, now=100.0)
-    assert clock.seconds_left(20) is None
-    clock.step_done(7, now=108.0)
-    assert clock.seconds_left(20) == 13 * 4.0
-    assert describe_left(52.0) == "about 0:52 left"
-    assert describe_left(125.4) == "about 2:05 left"
+    clock.step_done(5, at=100.0)
+    assert clock.ends_at(20) is None
+    clock.step_done(7, at=108.0)
+    assert clock.ends_at(20) == 108.0 + 13 * 4.0
+    assert describe_left(clock.ends_at(20), now=108.0) == "about 0:52 left"
+    clock.step_done(6, at=200.0)  # again, after a crash
+    assert clock.ends_at(20) is None
+    assert [format_seconds(seconds) for seconds in (0.4, 125.4, 3725.0)] == [
+        *("0:00", "2:05", "1:02:05")
+    ]
+
+
+def at(seconds: float, each: RunEvent) -> RunEvent:
+    return replace(each, time=seconds, run=replace(each.run, started_at=NOON))
+
+
+NOON = time.mktime((2026, 11, 20, 12, 0, 0, 0, 0, 0))
+
+
+def test_plain_lines_have_the_events_times_and_an_estimate_of_the_end() -> None:
+    """A watcher that comes late gets the events at once: its own clock says nothing of them."""
+    out = io.StringIO()
+    view = PlainView(Console(file=out, width=160))
+    progress = event(9, "process", 2, text="exporting the model")
+    for each in (at(NOON, EVENTS[2]), at(NOON + 65, EVENTS[4]), at(NOON + 66, progress)):
+        view.show(each)
+    first, second, third = out.getvalue().splitlines()
+    assert first.startswith("12:00:00  step 1/4  reward") and "left" not in first
+    assert second.startswith("12:01:05  step 2/4  reward") and second.endswith("about 2:10 left")
+    assert third == "12:01:06  step 2: exporting the model"
+
+
+def test_the_live_table_says_how_long_the_run_has_gone_on_and_when_it_may_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view = LiveView(Console(file=io.StringIO(), width=160, force_terminal=True), num_steps=4)
+    for each in (at(NOON + 5, EVENTS[2]), at(NOON + 65, EVENTS[4])):
+        view.show(each)
+    monkeypatch.setattr(time, "time", lambda: NOON + 70)
+    picture = io.StringIO()
+    Console(file=picture, width=160).print(view._render())
+    assert "step 2/4" in picture.getvalue()
+    assert "1:10 since the start, about 1:55 left" in picture.getvalue()
 
 
 def test_the_last_words(tmp_path: Path) -> None:

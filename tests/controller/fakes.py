@@ -342,6 +342,8 @@ class FakeReporter:
     def __init__(self, events: list[Any], validations: dict[int, Validation]) -> None:
         self.events, self.validations = events, validations
 
+    def progress(self, text: str) -> None: ...
+
     def phase(self, name: str) -> nullcontext[None]:
         return nullcontext()
 

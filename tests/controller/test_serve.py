@@ -429,7 +429,7 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
     kinds = [event.kind for event in events]
-    assert [kind for kind in kinds if kind not in ("state", "replica_lost")] == [
+    assert [kind for kind in kinds if kind not in ("state", "process", "replica_lost")] == [
         *("validation", "step", "step", "validation", "step", "checkpoint", "step"),
         *("validation", "checkpoint", "finished"),
     ]
@@ -472,6 +472,31 @@ def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     assert (folder / "timeline.png").stat().st_size > 0
 
 
+def test_what_takes_long_at_the_start_and_the_end_is_reported(tmp_path: Path) -> None:
+    """Loading models, the first weights, validations, the last checkpoint, the export, the pictures."""
+    events = asyncio.run(serve(tmp_path, Pool()))
+    [running] = [
+        index
+        for index, event in enumerate(events)
+        if (event.kind, event.run.state) == (EventKind.STATE, RunState.RUNNING)
+    ]
+    texts = [
+        event.text if event.kind is EventKind.PROCESS else event.kind.value for event in events
+    ]
+    assert set(texts[:running]) == {"state"} | {
+        f"{name} is ready"
+        for name in ("weight-sync", "reward", "trainer-0", "rollout-0", "rollout-1")
+    }
+    assert texts[running + 1 : running + 3] == [
+        "bringing the weights of step 0 to the replicas",
+        "validating",
+    ]
+    assert texts[-6:] == [
+        *("validation", f"writing the checkpoint of step {STEPS}", "checkpoint"),
+        *("exporting the model", "drawing the curve and the timeline", "finished"),
+    ]
+
+
 def test_a_run_begins_without_a_validation_where_none_is_asked_for(tmp_path: Path) -> None:
     asyncio.run(serve(tmp_path, Pool(), validation={"before_train": False, "every": 2}))
     rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
@@ -503,7 +528,7 @@ def test_a_run_that_only_validates_trains_saves_and_exports_nothing(tmp_path: Pa
         serve(tmp_path, pool, validation={"only": True, "every": 2, "final_samples": 4})
     )
     folder = tmp_path / "run"
-    kinds = [event.kind for event in events if event.kind not in ("state", "replica_lost")]
+    kinds = [event.kind for event in events if event.kind not in ("state", "process")]
     assert kinds == ["validation", "finished"]
     assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, 0)
     assert (pool.trainer.step, pool.saved, pool.exported) == (0, [], [])
