@@ -12,7 +12,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from services.controller.disk import Disk, write_durably
+from services.controller.disk import CLOSE_SECONDS, DISK_SECONDS, told_when_full, write_durably
+from trimaran.call_thread import Disk
 from trimaran.errors import InputError
 from trimaran.places import Place
 from trimaran.run_place import saved_states
@@ -32,7 +33,7 @@ class AnchorFile:
 
     def __init__(self, run_folder: Path) -> None:
         self.path = run_folder / ANCHOR_NAME
-        self._disk = Disk(self.path)
+        self._disk = Disk(self.path, DISK_SECONDS)
 
     def read(self) -> LedgerEnd | None:
         """None before the first. Raises InputError when it is damaged."""
@@ -49,10 +50,11 @@ class AnchorFile:
     async def write(self, anchor: LedgerEnd) -> None:
         """On the disk when it returns. A crash may leave the one before, which is true as well."""
         data = (json.dumps(asdict(anchor)) + "\n").encode()
-        await self._disk.do(lambda: write_durably(self.path, data))
+        with told_when_full(self.path):
+            await self._disk.do(lambda: write_durably(self.path, data))
 
     def close(self) -> None:
-        self._disk.close()
+        self._disk.close(CLOSE_SECONDS)
 
 
 def read_anchors(run_folder: Path, place: Place | None = None) -> dict[str, LedgerEnd]:

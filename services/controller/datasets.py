@@ -2,58 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
-from typing import TypeVar
 
+from trimaran.call_thread import Disk
 from trimaran.config import RunConfig
 from trimaran.data.order import place_at
 from trimaran.data.prompts import Dataset, ImageLimits, ImageSizes, open_datasets
-from trimaran.errors import DeadlineError
 from trimaran.types import Prompt
 
 NUM_PREPARED = 4
 """Prompts whose images are decoded and scaled at a time; docs/data.md says what memory each needs."""
 READ_SECONDS = 600.0
 """For a prompt and its images, with those that stand before it; and to open a run's files."""
-# Of their own: what else runs in asyncio's threads does not wait behind a validation's images.
-_threads = ThreadPoolExecutor(NUM_PREPARED, thread_name_prefix="prompts")
-
-Result = TypeVar("Result")
+# What else runs in asyncio's threads does not wait behind a validation's images.
+_disk = Disk("prompts", READ_SECONDS, num_threads=NUM_PREPARED)
 
 
 async def open_prompts(config: RunConfig) -> tuple[TrainingPrompts, HeldOutPrompts]:
-    """Those of a run, in a thread. Raises InputError as `TrainingPrompts.open`, and DeadlineError for a disk
+    """Those of a run, in a thread. Raises InputError as `TrainingPrompts.open`, and UnavailableError for a disk
     that hangs."""
     files = ", ".join(map(str, config.data.files))
-    return await _in_thread(
-        lambda: (TrainingPrompts.open(config), HeldOutPrompts.open(config)),
-        f"{files}: could not be opened",
+    return await _disk.do(
+        lambda: (TrainingPrompts.open(config), HeldOutPrompts.open(config)), files
     )
 
 
 async def _read(dataset: Dataset, row: int) -> Prompt:
-    what = f"{dataset.section.path}: row {row + 1} has not been read"
-    return await _in_thread(lambda: dataset[row], what)
-
-
-async def _in_thread(work: Callable[[], Result], what: str) -> Result:
-    """Raises DeadlineError, which begins with `what`, for a disk that hangs."""
     context = copy_context()
-    loop = asyncio.get_running_loop()
-    limit = asyncio.timeout(READ_SECONDS)
-    try:
-        async with limit:
-            return await loop.run_in_executor(_threads, lambda: context.run(work))
-    except TimeoutError:
-        if not limit.expired():
-            raise  # the disk's own
-        raise DeadlineError(
-            f"{what} for {READ_SECONDS:g} s; see that its disk works again"
-        ) from None
+    what = f"{dataset.section.path}: row {row + 1}"
+    return await _disk.do(lambda: context.run(dataset.__getitem__, row), what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +67,7 @@ class TrainingPrompts:
         return dataset[row]
 
     async def fetch(self, number: int) -> Prompt:
-        """The same in a thread: files are read, and images are decoded and scaled. Raises DeadlineError, too."""
+        """The same in a thread: files are read, and images are decoded and scaled. Raises UnavailableError, too."""
         return await _read(*self._place(number))
 
     def _place(self, number: int) -> tuple[Dataset, int]:
@@ -118,7 +97,7 @@ class HeldOutPrompts:
         return len(self.places)
 
     async def fetch(self, index: int) -> Prompt:
-        """Raises InputError that names the row, UnusableImageError, and DeadlineError."""
+        """Raises InputError that names the row, UnusableImageError, and UnavailableError."""
         dataset, row = self.places[index]
         return await _read(self.datasets[dataset], row)
 

@@ -1,20 +1,17 @@
-"""Work on a disk that may hang or be full: in a thread of its own, with a deadline."""
+"""A disk that may be full: the error that says so, files that are whole or not there, and how much room is left."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 from trimaran.append_file import FULL
-from trimaran.call_thread import CallThread
-from trimaran.errors import DeadlineError, UnavailableError
-
-Result = TypeVar("Result")
+from trimaran.call_thread import Disk
+from trimaran.errors import UnavailableError
 
 DISK_SECONDS = 60.0
 """For one piece of work, with those that stand before it."""
@@ -37,33 +34,6 @@ def told_when_full(place: Path) -> Generator[None]:
         raise NoRoomError(f"{place}: {error.strerror}; make room there") from None
 
 
-class Disk:
-    """One piece of work after the other, in the order in which they came, cancelled or not.
-
-    Example: await Disk(run_folder).do(lambda: write_durably(run_folder / "state.json", data))
-    """
-
-    def __init__(self, place: Path, timeout: float = DISK_SECONDS) -> None:
-        """`place`: for messages. `timeout`: seconds."""
-        self._place, self._timeout = place, timeout
-        self._thread = CallThread("disk")
-
-    async def do(self, work: Callable[[], Result]) -> Result:
-        """Raises NoRoomError when the disk is full, UnavailableError when it hangs."""
-        try:
-            with told_when_full(self._place):
-                return await self._thread.wait(work, self._timeout)
-        except DeadlineError:
-            raise UnavailableError(
-                f"{self._place}: its disk has not answered for {self._timeout:g} s;"
-                " see that it works again"
-            ) from None
-
-    def close(self) -> None:
-        """What was asked for is done before; a disk that hangs is left alone."""
-        self._thread.stop(lambda: None, CLOSE_SECONDS)
-
-
 class FreeDisk:
     """How much room a folder's disk has, asked now and then: a disk that hangs holds nobody up.
 
@@ -80,14 +50,14 @@ class FreeDisk:
 
     @asynccontextmanager
     async def watched(self) -> AsyncGenerator[FreeDisk]:
-        disk = Disk(self._folder)
+        disk = Disk(self._folder, DISK_SECONDS)
         task = asyncio.create_task(self._watch(disk))
         try:
             yield self
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            disk.close()
+            disk.close(CLOSE_SECONDS)
 
     async def _watch(self, disk: Disk) -> None:
         while True:

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Protocol
 
 from services.controller.disk import (
+    CLOSE_SECONDS,
     DISK_SECONDS,
-    Disk,
     NoRoomError,
     drop_partials,
+    told_when_full,
     write_durably,
 )
 from services.controller.pack import MIB, Place, place_of
+from trimaran.call_thread import Disk
 from trimaran.errors import InputError
 from trimaran.places import is_bucket, sync
 from trimaran.store import Store
@@ -145,7 +147,8 @@ class FolderPayloads:
 
     async def write(self, files: Mapping[str, bytes]) -> None:
         if files:
-            await self._disk.do(lambda: self._write(files))
+            with told_when_full(self._folder):
+                await self._disk.do(lambda: self._write(files))
 
     async def read(self, name: str) -> bytes:
         place = place_of(name)
@@ -167,10 +170,11 @@ class FolderPayloads:
         await self._disk.do(unlink)
 
     async def claim(self, owner: str) -> str:
-        return await self._disk.do(lambda: self._claim(owner))
+        with told_when_full(self._folder):
+            return await self._disk.do(lambda: self._claim(owner))
 
     async def close(self) -> None:
-        self._disk.close()
+        self._disk.close(CLOSE_SECONDS)
 
     def _write(self, files: Mapping[str, bytes]) -> None:
         if not self._has_written:

@@ -28,11 +28,11 @@ from services.trainer.host_copy import copy_to_host
 from services.trainer.learner import Policy, StepResult, train_step
 from services.trainer.model_files import write_model_folder
 from services.trainer.provenance import check_proofs
-from services.trainer.saver import Saver
 from services.trainer.shared_batch import share_batch
 from services.trainer.tensor_file import Spec
 from services.weight_sync.data.manifest import num_bytes
 from services.weight_sync.data.snapshot import Snapshot
+from trimaran.call_thread import Disk
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError, OutOfOrderError, UnavailableError
@@ -147,7 +147,7 @@ class TrainerRank:
         """None on a rank that does not export."""
         self._root = ""
         """Of the step that is done, also while its snapshot is being replaced."""
-        self._saver = Saver(config.trainer.save_timeout)
+        self._disk = Disk("checkpoints", config.trainer.save_timeout, "trainer.save_timeout")
         self._step = 0
         self._lineage = 0
         self._metrics: dict[str, float] = {}
@@ -185,6 +185,7 @@ class TrainerRank:
 
     async def close(self) -> None:
         self._compute.shutdown(wait=False, cancel_futures=True)
+        self._disk.close(0.0)
         if self._turn:
             self._turn.close()
 
@@ -320,7 +321,7 @@ class TrainerRank:
             raise OutOfOrderError(
                 f"checkpoint of step {step}: the trainer is at {self._step}{beyond}"
             )
-        self._saver.check(_save_name(step))
+        self._disk.check(_save_name(step))
 
     async def begin_save(self, step: int) -> None:
         """Copies this rank's part of a checkpoint to the host, and begins to write the copy. Waits for
@@ -350,13 +351,13 @@ class TrainerRank:
         run = self._config.run
         keep = Keep(run.keep_checkpoints, run.keep_best)
         what = _save_name(state.step)
-        place = await self._saver.run(what, lambda: self._checkpoints.publish(state, keep))
+        place = await self._disk.do(lambda: self._checkpoints.publish(state, keep), what)
         self.saved, self.ledger = (state.step, place), ledger
         return place
 
     async def discard_checkpoint(self) -> None:
         """On rank 0, after a failure: what was written of it goes, what stood before stays."""
-        await self._saver.run("removal of an unfinished checkpoint", self._checkpoints.tidy)
+        await self._disk.do(self._checkpoints.tidy, "removal of an unfinished checkpoint")
 
     def check_export(self, path: str) -> Path:
         """The target. Ask rank 0, which writes, before any rank hears of it: a rank that refused alone
@@ -453,7 +454,7 @@ class TrainerRank:
             finally:
                 copies.clear()  # whoever keeps an error would keep them
 
-        return await self._saver.run(_save_name(step), write)
+        return await self._disk.do(write, _save_name(step))
 
     def _describe_state(self) -> TrainerState:
         return TrainerState(

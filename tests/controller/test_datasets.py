@@ -21,7 +21,7 @@ from tests.data.pictures import png, size_of
 from trimaran.cli.preflight import check_datasets
 from trimaran.config import RunConfig, parse_config
 from trimaran.data.prompts import Dataset, UnusableImageError
-from trimaran.errors import DeadlineError, InputError
+from trimaran.errors import InputError, UnavailableError
 from trimaran.types import Prompt
 
 
@@ -55,9 +55,11 @@ def test_a_disk_that_hangs_is_told_and_not_waited_for(
         return read(self, place)
 
     monkeypatch.setattr(Dataset, "__getitem__", hangs)
-    monkeypatch.setattr(datasets, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(datasets._disk, "timeout", 0.1)
     try:
-        with pytest.raises(DeadlineError, match=r"a\.jsonl: row \d has not been read for 0\.1 s"):
+        with pytest.raises(
+            UnavailableError, match=r"a\.jsonl: row \d: its disk has not answered for 0\.1 s"
+        ):
             asyncio.run(asyncio.wait_for(prompts.fetch(0), 60))
     finally:
         works.set()
@@ -75,10 +77,10 @@ def test_a_disk_that_hangs_when_the_files_are_opened_is_told_and_not_waited_for(
         return 5
 
     monkeypatch.setattr(Dataset, "__len__", hangs)
-    monkeypatch.setattr(datasets, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(datasets._disk, "timeout", 0.1)
     try:
         with pytest.raises(
-            DeadlineError, match=r"a\.jsonl, .*b\.jsonl: could not be opened for 0\.1 s"
+            UnavailableError, match=r"a\.jsonl, .*b\.jsonl: its disk has not answered for 0\.1 s"
         ):
             asyncio.run(asyncio.wait_for(open_prompts(config), 5))
     finally:

@@ -837,13 +837,13 @@ def test_a_disk_that_hangs_fails_what_had_to_be_recorded_and_the_old_version_ser
             store = coordinator._ledger._store
             assert isinstance(store, SqliteStore)
             disk = hang(store, "INSERT")
-            store.disk.timeout = 0.05
+            store.file.disk.timeout = 0.05
             with pytest.raises(UnavailableError, match="store.sqlite: its disk has not answered"):
                 await publish(coordinator, world, 2)
             assert names(coordinator) == ["a"] and live_of(coordinator) == VersionId(0, 1)
             disk.let_go.set()
-            await until(lambda: not store.disk.thread.hangs)
-            store.disk.timeout = 60
+            await until(lambda: not store.file.disk.hangs)
+            store.file.disk.timeout = 60
             await publish(coordinator, world, 2)
             assert live_of(coordinator) == VersionId(0, 2)
 

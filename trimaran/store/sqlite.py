@@ -51,20 +51,20 @@ class SqliteStore:
         self, path: Path, timeout: float = DISK_SECONDS, close_timeout: float = CLOSE_SECONDS
     ) -> None:
         """Seconds: as in `SqliteFile`."""
-        self.disk = SqliteFile(path, timeout, close_timeout)
+        self.file = SqliteFile(path, timeout, close_timeout)
 
     async def open(self, make: bool = True) -> bool:
         """Now, and not with the first call: what is wrong with the file is known at the start.
 
         False where there is no file yet and none is to be made.
         """
-        if not make and not self.disk.path.is_file():
+        if not make and not self.file.path.is_file():
             return False
-        await self.disk.call(lambda connection: None)
+        await self.file.call(lambda connection: None)
         return True
 
     async def close(self) -> None:
-        await self.disk.close()
+        await self.file.close()
 
     async def get(self, key: str) -> Record | None:
         rows = await self._select("SELECT value, version FROM records WHERE key = ?", key)
@@ -80,14 +80,14 @@ class SqliteStore:
             connection.execute(PUT, (key, text, version))
             return version
 
-        return await self.disk.write(write)
+        return await self.file.write(write)
 
     async def delete(self, key: str, expected: int | None = None) -> None:
         def write(connection: sqlite3.Connection) -> None:
             check_expected(key, expected, _record_version(connection, key))
             connection.execute("DELETE FROM records WHERE key = ?", (key,))
 
-        await self.disk.write(write)
+        await self.file.write(write)
 
     async def list_records(
         self, prefix: str = "", after: str = "", limit: int = PAGE
@@ -109,7 +109,7 @@ class SqliteStore:
             for row in rows:
                 connection.execute(PUT, (*row, _tick(connection)))
 
-        await self.disk.write(write)
+        await self.file.write(write)
 
     async def extend(self, stream: str, values: Sequence[Any], after: int | None = None) -> int:
         texts = [encode_value(value) for value in values]
@@ -122,7 +122,7 @@ class SqliteStore:
             connection.executemany("INSERT INTO streams VALUES (?, ?, ?)", rows)
             return last + len(rows)
 
-        return await self.disk.write(write)
+        return await self.file.write(write)
 
     async def read(
         self, stream: str, after: int | None = None, limit: int = PAGE
@@ -139,11 +139,11 @@ class SqliteStore:
                 raise TrimmedError(stream, after, through)
             return rows
 
-        rows = await self.disk.call(select)
+        rows = await self.file.call(select)
         return tuple((n, decode_value(text, self._where(f"{stream} {n}"))) for n, text in rows)
 
     async def last(self, stream: str) -> int:
-        return await self.disk.call(lambda connection: _last(connection, stream))
+        return await self.file.call(lambda connection: _last(connection, stream))
 
     async def trim(self, stream: str, through: int) -> None:
         def write(connection: sqlite3.Connection) -> None:
@@ -154,7 +154,7 @@ class SqliteStore:
                 )
                 connection.execute("INSERT OR REPLACE INTO trims VALUES (?, ?)", (stream, end))
 
-        await self.disk.write(write)
+        await self.file.write(write)
 
     async def acquire(self, name: str, holder: str, seconds: float) -> Lease | None:
         def write(connection: sqlite3.Connection) -> Lease | None:
@@ -168,7 +168,7 @@ class SqliteStore:
             )
             return Lease(name, holder, epoch)
 
-        return await self.disk.write(write)
+        return await self.file.write(write)
 
     async def renew(self, lease: Lease, seconds: float) -> None:
         def write(connection: sqlite3.Connection) -> None:
@@ -179,7 +179,7 @@ class SqliteStore:
             if not changed:
                 raise ConflictError(f"lease {lease.name}: {lease.holder} does not hold it any more")
 
-        await self.disk.write(write)
+        await self.file.write(write)
 
     async def release(self, lease: Lease) -> None:
         def write(connection: sqlite3.Connection) -> None:
@@ -188,19 +188,19 @@ class SqliteStore:
                 (lease.name, lease.epoch, lease.holder),
             )
 
-        await self.disk.write(write)
+        await self.file.write(write)
 
     async def holder(self, name: str) -> Lease | None:
-        return await self.disk.call(lambda connection: _held(connection, name))
+        return await self.file.call(lambda connection: _held(connection, name))
 
     async def next_epoch(self, name: str) -> int:
         def write(connection: sqlite3.Connection) -> int:
             return connection.execute(DRAW, (name,)).fetchone()[0]
 
-        return await self.disk.write(write)
+        return await self.file.write(write)
 
     async def newest_epoch(self, name: str) -> int:
-        return await self.disk.call(lambda connection: _newest_epoch(connection, name))
+        return await self.file.call(lambda connection: _newest_epoch(connection, name))
 
     async def delete_all(self, prefix: str = "") -> None:
         def write(connection: sqlite3.Connection) -> None:
@@ -210,16 +210,16 @@ class SqliteStore:
                     (prefix, prefix + LAST_KEY),
                 )
 
-        await self.disk.write(write)
+        await self.file.write(write)
 
     async def _select(self, statement: str, *values: Any) -> list[Any]:
-        return await self.disk.call(lambda c: c.execute(statement, values).fetchall())
+        return await self.file.call(lambda c: c.execute(statement, values).fetchall())
 
     def _record(self, key: str, text: str, version: int) -> Record:
         return Record(decode_value(text, self._where(key)), version)
 
     def _where(self, name: str) -> str:
-        return f"{self.disk.path}: {name}"
+        return f"{self.file.path}: {name}"
 
 
 def _tick(connection: sqlite3.Connection) -> int:

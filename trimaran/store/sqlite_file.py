@@ -1,4 +1,4 @@
-"""One SQLite file, used on a thread of its own and made or brought up to date as it is opened.
+"""One SQLite file, used on a thread of its own, and made as it is opened.
 
 A disk that hangs (a network file system without its server) holds whoever writes to it or reads
 from it in the kernel, for ever. So every call is made on the file's own thread, and raises
@@ -16,32 +16,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from trimaran.call_thread import CallThread
-from trimaran.errors import DeadlineError, TrimaranError, UnavailableError
+from trimaran.call_thread import Disk
+from trimaran.errors import TrimaranError, UnavailableError
 from trimaran.store.port import StoreError, StoreFullError
 from trimaran.waits import waiting_for
 
 SCHEMA_VERSION = 1
-MIGRATIONS: tuple[str, ...] = (
-    # Up to Trimaran 0.1 a file had no version and these tables, a record no version of its own.
-    """
-    CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-    CREATE TABLE IF NOT EXISTS streams (
+SCHEMA = """
+    CREATE TABLE records (key TEXT PRIMARY KEY, value TEXT NOT NULL, version INTEGER NOT NULL);
+    CREATE TABLE clock (version INTEGER NOT NULL);
+    INSERT INTO clock VALUES (0);
+    CREATE TABLE streams (
         stream TEXT NOT NULL, sequence INTEGER NOT NULL, value TEXT NOT NULL,
         PRIMARY KEY (stream, sequence)
     );
-    CREATE TABLE IF NOT EXISTS epochs (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL);
-    ALTER TABLE records ADD COLUMN version INTEGER NOT NULL DEFAULT 1;
-    CREATE TABLE clock (version INTEGER NOT NULL);
-    INSERT INTO clock SELECT MIN(COUNT(*), 1) FROM records;
     CREATE TABLE trims (stream TEXT PRIMARY KEY, through INTEGER NOT NULL);
+    CREATE TABLE epochs (name TEXT PRIMARY KEY, epoch INTEGER NOT NULL);
     CREATE TABLE leases (
         name TEXT PRIMARY KEY, holder TEXT NOT NULL, epoch INTEGER NOT NULL,
         boot TEXT NOT NULL, until REAL NOT NULL
     );
-    """,
-)
-"""Each brings a file of the version before up to the next one."""
+"""
 
 BUSY_TIMEOUT_SECONDS = 30.0
 """For another process to end its own transaction."""
@@ -65,23 +60,20 @@ class SqliteFile:
     def __init__(self, path: Path, timeout: float, close_timeout: float) -> None:
         """Seconds: of a call, and for the last one as the file is closed."""
         self.path = path
-        self.timeout = timeout
         self.connection: sqlite3.Connection | None = None
-        self.thread = CallThread(f"store {path.name}")
+        self.disk = Disk(path, timeout)
         self._close_timeout = close_timeout
         self._is_closed = False
 
     async def call(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
         """On the file's thread, one call after the other: only there is the connection used."""
-        if self.thread.hangs:
-            raise self._no_answer()
         try:
             with waiting_for(f"the store {self.path}"):
-                return await self.thread.wait(lambda: function(self._open()), self.timeout)
-        except DeadlineError:
+                return await self.disk.do(lambda: function(self._open()))
+        except UnavailableError:
             if self._is_closed:
                 raise StoreError(f"{self.path}: the store is closed") from None
-            raise self._no_answer() from None
+            raise
         except (sqlite3.Error, OSError) as error:
             raise _translate(self.path, error) from error
 
@@ -99,7 +91,7 @@ class SqliteFile:
         `close_timeout` seconds keeps the connection; nothing uses it any more."""
         if not self._is_closed:
             self._is_closed = True
-            await asyncio.to_thread(self.thread.stop, self._disconnect, self._close_timeout)
+            await asyncio.to_thread(self.disk.close, self._close_timeout, self._disconnect)
 
     def _disconnect(self) -> None:
         if self.connection:
@@ -114,17 +106,12 @@ class SqliteFile:
             try:
                 _use_write_ahead_log(connection)
                 connection.execute("PRAGMA synchronous=FULL")
-                _migrate(connection, self.path)
+                _make_tables(connection, self.path)
             except BaseException:
                 connection.close()
                 raise
             self.connection = connection
         return self.connection
-
-    def _no_answer(self) -> UnavailableError:
-        return UnavailableError(
-            f"{self.path}: its disk has not answered for {self.timeout:g} s; see that it works again"
-        )
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
@@ -141,20 +128,20 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
         time.sleep(0.01)
 
 
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+def _make_tables(connection: sqlite3.Connection, path: Path) -> None:
+    """Where the file has none yet."""
     if _version(connection) == SCHEMA_VERSION:
         return
     with _transaction(connection):
         version = _version(connection)  # another process may have come first
         if version > SCHEMA_VERSION:
             raise StoreError(
-                f"{path}: has schema {version}, this Trimaran knows {SCHEMA_VERSION} and older;"
-                " update Trimaran"
+                f"{path}: has schema {version}, this Trimaran knows {SCHEMA_VERSION}; update Trimaran"
             )
-        for migration in MIGRATIONS[version:]:
-            for statement in filter(str.strip, migration.split(";")):
+        if version < SCHEMA_VERSION:
+            for statement in filter(str.strip, SCHEMA.split(";")):
                 connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
 
 def _version(connection: sqlite3.Connection) -> int:
