@@ -47,6 +47,7 @@ def encode_run(run: runs.Run) -> run_pb2.Run:
         ),
         folder=run.folder,
         starts=run.starts,
+        reward=run.reward,
     )
 
 
@@ -71,6 +72,7 @@ def decode_run(message: run_pb2.Run) -> runs.Run:
         replicas=runs.Replicas(replicas.min, replicas.max, replicas.granted),
         folder=message.folder,
         starts=message.starts,
+        reward=message.reward if message.HasField("reward") else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -115,6 +115,8 @@ class Run:
     folder: str = ""
     starts: int = 0
     """How often its processes were started."""
+    reward: float | None = None
+    """The mean reward of the last trained step; None before the first one."""
 
 
 class EventKind(StrEnum):
@@ -160,6 +162,20 @@ class RunEvent:
     """Unix seconds."""
     root: str = ""
     """Of the weights that were saved, in an event of that kind."""
+
+
+def metric_rows(events: Iterable[RunEvent]) -> list[dict[str, Any]]:
+    """A row for each step and each validation: `kind`, `step`, `time` (unix seconds) and its metrics.
+
+    A step that was trained again after a resume has one row, the later one.
+    """
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for event in events:
+        if event.kind in (EventKind.STEP, EventKind.VALIDATION):
+            kind, step = event.kind.value, event.run.step
+            row = {"kind": kind, "step": step, "time": event.time}
+            rows[kind, step] = row | dict(event.values)
+    return list(rows.values())
 
 
 def run_to_tree(run: Run) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from typing import Any
 
 from services.controller.patience import patiently
 from trimaran.errors import UnavailableError, first_error
+from trimaran.metrics import REWARD_MEAN
 from trimaran.run_events import FencedStream, make_event
 from trimaran.runs import (
     EventKind,
@@ -99,6 +101,7 @@ class RunLog:
             remedy=remedy or self.run.remedy,
             held=self.run.held if held is None else held,
             ended_at=time.time() if state.has_ended else 0.0,
+            reward=self._reward,
         )
         self._waiting.append(event_to_tree(make_event(kind, run, text, values, root)))
         if kind in SAVES:  # it may be of an earlier step than that of the run
@@ -106,6 +109,12 @@ class RunLog:
         self.run = run
         self._changed.set()
         self._idle.clear()
+
+    @property
+    def _reward(self) -> float | None:
+        """The last finite one: NaN is equal to nothing, so a run with it would seem to change at each look."""
+        reward = self.step.get(REWARD_MEAN)
+        return self.run.reward if reward is None or not math.isfinite(reward) else reward
 
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[None]:

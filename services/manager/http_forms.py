@@ -43,6 +43,15 @@ class RunPage(Form):
     """For the next page; empty on the last one."""
 
 
+class MetricRows(Form):
+    """The metrics of a run so far."""
+
+    rows: list[dict[str, JsonValue]]
+    """Each has `kind` (step or validation), `step`, `time` (unix seconds) and the metrics."""
+    missed: str
+    """Which first rows are gone with their events; empty where none are."""
+
+
 class LogNames(Form):
     """Which processes of a run have a log."""
 

@@ -13,14 +13,15 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response, Security
 from fastapi.responses import StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import JsonValue
 
 from services.manager.http_events import server_sent
-from services.manager.http_forms import MAX_INT32, LogNames, RunPage, Scale, Submission
+from services.manager.http_forms import MAX_INT32, LogNames, MetricRows, RunPage, Scale, Submission
 from services.manager.http_problems import responses
 from trimaran.errors import TrimaranError
 from trimaran.recheck import while_allowed
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
-from trimaran.runs import Run, RunState
+from trimaran.runs import EventKind, Run, RunState, metric_rows
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,8 @@ class Routes:
         add("POST", "/{run_id}/cancel", "CancelRun", self.cancel_run)
         add("POST", "/{run_id}/scale", "ScaleRun", self.scale_run)
         plain: dict[str, Any] = {"response_class": Response}
+        add("GET", "/{run_id}/config", "GetRun", self.get_config)
+        add("GET", "/{run_id}/metrics", "WatchRun", self.get_metrics)
         add("GET", "/{run_id}/events", "WatchRun", self.watch_run, responses=EVENTS, **plain)
         add("GET", "/{run_id}/checkpoints", "ListCheckpoints", self.list_checkpoints)
         add("GET", "/{run_id}/samples", "GetSamples", self.get_samples)
@@ -121,6 +124,16 @@ class Routes:
     async def get_run(self, client: Client, run_id: RunId) -> Run:
         """How the run stands."""
         return await self._runs.get(client, run_id)
+
+    async def get_config(self, client: Client, run_id: RunId) -> dict[str, JsonValue]:
+        """The run's whole configuration, with its overrides and the defaults."""
+        return dict(await self._runs.config(client, run_id))
+
+    async def get_metrics(self, client: Client, run_id: RunId) -> MetricRows:
+        """A row for each step and each validation so far, as far back as events are kept."""
+        events = [event async for event in self._runs.events(client, run_id, 0, follow=False)]
+        missed = [event.text for event in events if event.kind is EventKind.MISSED]
+        return MetricRows(rows=metric_rows(events), missed="; ".join(missed))
 
     async def delete_run(self, client: Client, run_id: RunId) -> None:
         """Removes an ended run's records and folder. Nothing brings them back."""

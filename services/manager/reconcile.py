@@ -172,7 +172,7 @@ def _told(run: Managed, reported: Run) -> Managed:
         remedy = _remedy(run)
     words = {"error": reported.error, "remedy": remedy, "held": reported.held}
     words = {name: run.told(text) for name, text in words.items()}
-    return replace(run, step=reported.step, **words)
+    return replace(run, step=reported.step, reward=reported.reward, **words)
 
 
 def _remedy(run: Managed) -> str:

@@ -72,6 +72,7 @@ class Managed:
     seen: int = 0
     """Version of the run's own record before this start: older ones say nothing about it."""
     step: int = 0
+    reward: float | None = None
     error: str = ""
     remedy: str = ""
     held: str = ""
@@ -140,6 +141,7 @@ class Managed:
             replicas=Replicas(self.min_replicas, self.max_replicas, len(self.grant.replicas)),
             folder=self.folder,
             starts=self.starts,
+            reward=self.reward,
         )
 
 

@@ -163,6 +163,11 @@ class Runs:
     async def get(self, client: ClientIdentity, run_id: str) -> Run:
         return self._shown(self._of(client, run_id))
 
+    async def config(self, client: ClientIdentity, run_id: str) -> Mapping[str, Any]:
+        """The whole configuration, with the overrides and the defaults. Configurations hold no secrets:
+        credentials come from the environment."""
+        return self._of(client, run_id).config
+
     async def list(
         self,
         client: ClientIdentity,

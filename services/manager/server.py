@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -31,7 +32,11 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
         return pb.CreateRunResponse(run=run_wire.encode_run(run))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
-        return pb.GetRunResponse(run=_encode(await self._runs.get(rpc.client(), _id(request))))
+        client, run_id = rpc.client(), _id(request)
+        answer = pb.GetRunResponse(run=_encode(await self._runs.get(client, run_id)))
+        if request.with_config:
+            answer.config = json.dumps(await self._runs.config(client, run_id))
+        return answer
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
         unknown = [state for state in request.states if state not in run_wire.STATES]

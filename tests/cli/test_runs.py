@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -81,13 +82,15 @@ def test_submit_and_watch(manager: ThreadedManager, write_run: WriteRun, capsys:
 def test_runs_are_listed_for_people_and_machines(manager: ThreadedManager, capsys: Capture) -> None:
     assert main(["list"]) == 0
     assert "trimaran submit" in capsys.readouterr().out
-    manager.do(manager.runs.add, "old", RunState.FAILED, owner="ada", error="the [disk] is full")
+    facts = {"error": "the [disk] is full", "reward": 0.25, "created_at": time.time() - 3 * 3600}
+    manager.do(manager.runs.add, "old", RunState.FAILED, owner="ada", **facts)
     manager.do(manager.runs.add, "new", RunState.QUEUED, waiting_for="2 devices of h100")
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[:3] == ["run", "state", "step"]
-    assert lines[1].startswith("new") and lines[2] == "    2 devices of h100"
-    assert lines[3].startswith("old") and lines[4] == "    the [disk] is full"
+    assert lines[0].split()[:5] == ["run", "state", "step", "reward", "age"]
+    assert lines[1].startswith("new") and lines[1].endswith("  2 devices of h100")
+    assert lines[2].startswith("old") and lines[2].endswith("  the [disk] is full")
+    assert lines[2].split()[:5] == ["old", "failed", "0/4", "0.250", "3h"]
     assert main(["list", "--state", "failed", "--owner", "ada", "--json"]) == 0
     [run] = json.loads(capsys.readouterr().out)
     assert (run["run_id"], run["state"], run["error"]) == ("old", "failed", "the [disk] is full")
@@ -136,7 +139,9 @@ def test_show_says_how_a_run_stands(manager: ThreadedManager, capsys: Capture) -
     assert main(["show", "run", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["checkpoints"] == [{"step": 2, "path": "/runs/run/checkpoints/2"}]
-    assert told["remedy"] == "make room"
+    assert told["remedy"] == "make room" and told["config"]["run"] == {"steps": 4}
+    assert main(["show", "run", "--config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["run"] == {"steps": 4}
 
 
 def test_runs_are_steered(manager: ThreadedManager, capsys: Capture) -> None:
@@ -275,7 +280,7 @@ def test_without_a_manager_a_command_says_whom_it_waits_for_and_what_to_do(capsy
     waits, ends = capsys.readouterr().err.splitlines()
     assert waits == "waiting for the manager at 127.0.0.1:1 ..."
     assert ends.startswith(
-        "error: no manager answers at 127.0.0.1:1 (nothing listens there); start"
+        "error: no manager answers at 127.0.0.1:1 (nothing listens there). One that was just started"
     )
     assert "trimaran up" in ends and "ipv4" not in ends
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from tests.clients.fake_runs import FakeRuns
 from trimaran import rpc, run_wire
 from trimaran.errors import UnavailableError
 from trimaran.network import LOOPBACK
+from trimaran.trust import NO_TRUST, Trust
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
 
@@ -48,7 +50,12 @@ class FakeManager(run_pb2_grpc.RunServiceServicer):
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
         self._count("GetRun", context)
         self._fail("GetRun")
-        return pb.GetRunResponse(run=run_wire.encode_run(await self.runs.get(None, request.run_id)))
+        answer = pb.GetRunResponse(
+            run=run_wire.encode_run(await self.runs.get(None, request.run_id))
+        )
+        if request.with_config:
+            answer.config = json.dumps(await self.runs.config(None, request.run_id))
+        return answer
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
         self._count("ListRuns", context)
@@ -137,9 +144,11 @@ class FakeManager(run_pb2_grpc.RunServiceServicer):
         return run_wire.encode_ledger(answer)
 
 
-async def serve(manager: FakeManager, address: str = "127.0.0.1:0") -> rpc.Server:
+async def serve(
+    manager: FakeManager, address: str = "127.0.0.1:0", trust: Trust = NO_TRUST
+) -> rpc.Server:
     add = run_pb2_grpc.add_RunServiceServicer_to_server
-    server = rpc.Server(address, [rpc.service(pb.DESCRIPTOR, add, manager)])
+    server = rpc.Server(address, [rpc.service(pb.DESCRIPTOR, add, manager)], trust=trust)
     await server.start()
     return server
 

@@ -157,6 +157,10 @@ class FakeRuns:
         )
         return self.runs[run_id]
 
+    async def config(self, client: Any, run_id: str) -> Mapping[str, Any]:
+        self._find(run_id)
+        return {"run": {"steps": 4}, "trainer": {"learning_rate": 1e-5}}
+
     async def checkpoints(self, client: Any, run_id: str) -> tuple[Checkpoint, ...]:
         self._find(run_id)
         return (Checkpoint(2, "/runs/run/checkpoints/2", "aa", True),)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.certificates import Authority
 from tests.clients.fake_manager import FakeManager, ThreadedManager, managing, serve
 from trimaran import AsyncRunClient, RunClient
 from trimaran.clients.access import Access
@@ -131,6 +132,14 @@ def test_runs_are_steered(manager: ThreadedManager, client: RunClient) -> None:
     client.delete_run("run")
     with pytest.raises(NotFoundError, match="there is no run 'run'"):
         client.get_run("run")
+
+
+def test_a_runs_configuration_and_last_reward(manager: ThreadedManager, client: RunClient) -> None:
+    manager.do(manager.runs.add, "run")
+    assert client.get_run("run").reward is None
+    manager.do(manager.runs.tell, "run", EventKind.STATE, reward=0.25)
+    assert client.get_run("run").reward == 0.25
+    assert client.get_config("run")["trainer"] == {"learning_rate": 1e-5}
 
 
 @pytest.mark.parametrize(
@@ -277,6 +286,34 @@ def test_nobody_there_is_told_with_the_remedy() -> None:
         client.get_run("run")
 
 
+def test_a_failure_of_tls_names_the_certificate_and_not_a_missing_manager(tmp_path: Path) -> None:
+    files = Authority("ours").write(tmp_path / "ours", addresses=("10.9.9.9",))
+    other = Authority("other").write(tmp_path / "other")
+
+    async def ask(address: str, ca: Path | None) -> str:
+        async with AsyncRunClient(address, ca=ca, timeout=0.5) as client:
+            with pytest.raises(UnreachableError) as caught:
+                await client.get_run("run")
+        return str(caught.value)
+
+    async def body() -> None:
+        trust = Trust(tls=TlsFiles(files.certificate, files.key))
+        server = await serve(FakeManager(), trust=trust)
+        told = await ask(server.address, files.authorities)
+        assert told.endswith(
+            ": its certificate is not for this name; ask it by a name that it holds"
+        )
+        told = await ask(server.address, other.authorities)
+        assert "signed by no authority that you trust" in told
+        assert "it closes the connection; where it speaks TLS" in await ask(server.address, None)
+        await server.stop()
+        server = await serve(FakeManager())
+        assert "it does not speak TLS" in await ask(server.address, files.authorities)
+        await server.stop()
+
+    asyncio.run(asyncio.wait_for(body(), 60))
+
+
 def test_nobody_there_is_waited_for_no_longer_than_the_patience() -> None:
     """Of the minute that a call may take; who waits hears of it before."""
     told: list[str] = []
@@ -287,8 +324,9 @@ def test_nobody_there_is_waited_for_no_longer_than_the_patience() -> None:
     assert time.monotonic() - began < 45
     assert told == ["127.0.0.1:1"]
     assert str(caught.value) == (
-        "no manager answers at 127.0.0.1:1 (nothing listens there); start one with `trimaran up`, or"
-        " name the address of one: --manager, TRIMARAN_MANAGER"
+        "no manager answers at 127.0.0.1:1 (nothing listens there). One that was just started listens"
+        " only once its predecessor's lease has ended, 10 s after a kill: ask again. Else start one"
+        " with `trimaran up`, or name the address of one: --manager, TRIMARAN_MANAGER"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import pytest
@@ -11,7 +12,16 @@ from services.controller import events
 from services.controller.events import RunLog
 from tests.extending.memory_store import MemoryStore
 from trimaran.errors import UnavailableError
-from trimaran.runs import EventKind, Run, RunState, checkpoint_key, events_stream
+from trimaran.metrics import REWARD_MEAN
+from trimaran.runs import (
+    EventKind,
+    Run,
+    RunState,
+    checkpoint_key,
+    events_stream,
+    run_from_tree,
+    run_key,
+)
 from trimaran.store import TrimmedError, entries
 
 STREAM = events_stream("run")
@@ -71,6 +81,21 @@ def test_an_event_is_written_once_though_what_follows_it_fails() -> None:
         await emit(store, 16)
         assert await kept(store) == list(range(1, 17))
         assert store.num_puts > 16 and store.num_trims > 1
+
+    asyncio.run(body())
+
+
+def test_the_run_keeps_the_last_finite_reward() -> None:
+    async def body() -> None:
+        store = MemoryStore()
+        log = RunLog(store, Run("run", RunState.RUNNING, 0, 9), await store.next_epoch("run"), 1.0)
+        async with log.writing():
+            for step, reward in enumerate((0.25, math.nan), start=1):
+                log.emit(EventKind.STEP, {REWARD_MEAN: reward}, step=step)
+            log.emit(EventKind.SKIPPED)
+            await log.written()
+        record = await store.get(run_key("run"))
+        assert record and run_from_tree(record.value).reward == 0.25
 
     asyncio.run(body())
 

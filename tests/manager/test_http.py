@@ -127,6 +127,27 @@ def test_what_a_run_has_made() -> None:
     ask(body)
 
 
+def test_configuration_and_metrics_are_json() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        config = (await client.get("/v1/runs/run/config")).json()
+        assert config["run"] == {"steps": 4}
+        runs.step("run", 1, 0.25)
+        runs.step("run", 2, math.nan)
+        runs.step("run", 2, 0.5)  # again, after a resume
+        table = (await client.get("/v1/runs/run/metrics")).json()
+        rows = [(row["kind"], row["step"], row["reward/completion/mean"]) for row in table["rows"]]
+        assert rows == [("step", 1, 0.25), ("step", 2, 0.5)] and table["missed"] == ""
+        runs.tell("run", EventKind.MISSED, text="events up to 3 are not kept any more")
+        runs.step("run", 3, math.nan)
+        table = (await client.get("/v1/runs/run/metrics")).json()
+        assert table["rows"][-1]["reward/completion/mean"] is None
+        assert table["missed"] == "events up to 3 are not kept any more"
+        assert problem(await client.get("/v1/runs/no/config"))[:2] == (404, "NOT_FOUND")
+        assert problem(await client.get("/v1/runs/no/metrics"))[:2] == (404, "NOT_FOUND")
+
+    ask(body, "reader")
+
+
 def test_tokens_and_roles_are_those_of_grpc() -> None:
     async def read_only(client: httpx.AsyncClient, runs: FakeRuns) -> None:
         assert (await client.get("/v1/runs/run")).status_code == 200

@@ -44,7 +44,7 @@ def run(state: RunState = RunState.RUNNING, **more: Any) -> Managed:
 
 
 def seen(presence: Presence, state: RunState | None = None, **more: Any) -> Seen:
-    reported = Run("demo-1", state, 7, 20) if state else None
+    reported = Run("demo-1", state, 7, 20, reward=0.5) if state else None
     return Seen(presence, more.pop("has_lease", True), reported, **more)
 
 
@@ -55,7 +55,7 @@ def look(run: Managed, seen: Seen, now: float = NOW) -> Decision:
 def test_follows_what_the_processes_report() -> None:
     after = look(run(RunState.STARTING), seen(Presence.THERE, RunState.RUNNING))
     assert (after.run.state, after.run.step, after.run.started_at) == (RunState.RUNNING, 7, NOW)
-    assert after.action is Action.NOTHING
+    assert after.run.view.reward == 0.5 and after.action is Action.NOTHING
     again = look(run(), seen(Presence.THERE, RunState.STARTING))
     assert again.run.state is RunState.STARTING  # its controller died
 

@@ -89,6 +89,8 @@ async def test_a_stranger_uses_every_method(tmp_path: Path) -> None:
         name = {"runId": run["runId"]}
         await until(lambda: launcher.there.get(run["runId"]))
         assert (await stranger.call("GetRun", name))["run"]["state"] == "STATE_STARTING"
+        config = json.loads((await stranger.call("GetRun", name | {"withConfig": True}))["config"])
+        assert config["run"]["steps"] == 30 and "learning_rate" in config["trainer"]
         listed = await stranger.call("ListRuns", {"states": ["STATE_STARTING"]})
         assert [found["runId"] for found in listed["runs"]] == [run["runId"]]
         scaled = await stranger.call("ScaleRun", name | {"minReplicas": 1, "maxReplicas": 3})

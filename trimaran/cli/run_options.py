@@ -45,6 +45,9 @@ def add_run_commands(commands: Any) -> None:
     _add_json(listing)
 
     show = _add(commands, SHOW, f"how a run stands. {FOLDER}")
+    show.add_argument(
+        "--config", action="store_true", help="its configuration, with overrides and defaults"
+    )
     _add_json(show)
 
     watch = _add(commands, WATCH, "a run's progress, from its first event on")

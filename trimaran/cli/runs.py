@@ -62,10 +62,13 @@ def _list(client: RunClient, options: argparse.Namespace) -> int:
 
 def _show(client: RunClient, options: argparse.Namespace) -> int:
     run = find_managed(client, options.run)
+    if options.config:
+        return view.print_config(client.get_config(run.run_id), options.json)
     checkpoints = client.list_checkpoints(run.run_id)
     if options.json:
         kept = [{"step": each.step, "path": each.path} for each in checkpoints if each.kept]
-        return _print_json({**run_to_tree(run), "checkpoints": kept})
+        config = client.get_config(run.run_id)
+        return _print_json({**run_to_tree(run), "checkpoints": kept, "config": config})
     for line in view.describe_run(run, checkpoints):
         print(line)
     return 0

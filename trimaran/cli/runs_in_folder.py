@@ -14,7 +14,9 @@ from typing import Any
 from services.manager.results import validation_samples, validation_steps
 from trimaran.cli import runs_view as view
 from trimaran.cli import samples_view
+from trimaran.config import config_to_tree, load_config
 from trimaran.errors import InputError
+from trimaran.launch.run_folder import CONFIG_NAME
 from trimaran.run_answers import RunSamples
 from trimaran.run_context import RunContext
 from trimaran.runs import Run, run_from_tree, run_key, run_to_tree
@@ -24,6 +26,9 @@ POLL_SECONDS = 0.3
 
 
 def show(folder: Path, options: argparse.Namespace) -> int:
+    if options.config:
+        config = load_config(folder / CONFIG_NAME)
+        return view.print_config(config_to_tree(config), options.json)
     run = _read_run(folder)
     if options.json:
         print(json.dumps(run_to_tree(run), indent=2))

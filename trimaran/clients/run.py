@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import uuid
@@ -21,7 +22,7 @@ from trimaran.clients.base import Client
 from trimaran.config import RunConfig, load_tree, resolve_tree
 from trimaran.errors import DeadlineError, InputError, UnavailableError, UnreachableError
 from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
-from trimaran.runs import EventKind, Run, RunEvent, RunState
+from trimaran.runs import EventKind, Run, RunEvent, RunState, metric_rows
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
 
@@ -35,6 +36,17 @@ QUIET_SECONDS = 60.0
 """Silence of a watched run after which the manager is asked whether it is still there."""
 RECONNECT_SECONDS = 0.3
 POLL_SECONDS = 2.0
+
+TLS_FAILURES = {
+    "Hostname Verification": "its certificate is not for this name; ask it by a name that it holds",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is signed by no authority that you trust; name the"
+    " file of its authority: ca=, TRIMARAN_CA",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS; ask it without ca=, TRIMARAN_CA",
+    "Socket closed": "it closes the connection; where it speaks TLS, name the file of its authority"
+    " (ca=, TRIMARAN_CA), and your certificate where it asks for one (TRIMARAN_CERTIFICATE,"
+    " TRIMARAN_KEY)",
+}
+"""What gRPC says where somebody listens but no connection is made, and what it means."""
 
 Config = str | PathLike[str] | Mapping[str, Any] | RunConfig
 Request = TypeVar("Request")
@@ -104,6 +116,11 @@ class AsyncRunClient(Client):
 
     async def get_run(self, run_id: str) -> Run:
         return await self._ask(self._stub.GetRun, pb.GetRunRequest(run_id=run_id))
+
+    async def get_config(self, run_id: str) -> dict[str, Any]:
+        """The run's whole configuration, with its overrides and the defaults."""
+        request = pb.GetRunRequest(run_id=run_id, with_config=True)
+        return json.loads((await self._call(self._stub.GetRun, request)).config)
 
     async def list_runs(
         self, states: Iterable[RunState | str] = (), owner: str = "", page_size: int = 100
@@ -213,15 +230,11 @@ class AsyncRunClient(Client):
         first rows may be gone with their events; a warning then says so, and the run's
         metrics.jsonl has all.
         """
-        rows: dict[tuple[str, int], dict[str, Any]] = {}
-        async for event in self.watch_run(run_id, until_now=True):
+        events = [event async for event in self.watch_run(run_id, until_now=True)]
+        for event in events:
             if event.kind is EventKind.MISSED:
                 logger.warning("run %s: %s; the run's metrics.jsonl has all", run_id, event.text)
-            elif event.kind in (EventKind.STEP, EventKind.VALIDATION):
-                kind, step = event.kind.value, event.run.step
-                row = {"kind": kind, "step": step, "time": event.time}
-                rows[kind, step] = row | dict(event.values)
-        return list(rows.values())
+        return metric_rows(events)
 
     async def list_checkpoints(self, run_id: str) -> tuple[Checkpoint, ...]:
         request = pb.ListCheckpointsRequest(run_id=run_id)
@@ -366,10 +379,15 @@ class AsyncRunClient(Client):
         if not isinstance(error, UnreachableError):
             return error
         reason = str(error).rpartition("last error: ")[2]
+        for sign, words in TLS_FAILURES.items():
+            if sign in reason:
+                return UnreachableError(f"the manager at {self.address}: {words}")
         reason = "nothing listens there" if "Connection refused" in reason else reason
         return UnreachableError(
-            f"no manager answers at {self.address} ({reason}); start one with `trimaran up`, or name"
-            " the address of one: --manager, TRIMARAN_MANAGER"
+            f"no manager answers at {self.address} ({reason}). One that was just started listens only"
+            f" once its predecessor's lease has ended, 10 s after a kill: ask again."
+            " Else start one with `trimaran up`, or name the address of one: --manager,"
+            " TRIMARAN_MANAGER"
         )
 
 

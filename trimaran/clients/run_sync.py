@@ -160,6 +160,7 @@ class RunClient:
 
     create_run = _Blocking(AsyncRunClient.create_run)
     get_run = _Blocking(AsyncRunClient.get_run)
+    get_config = _Blocking(AsyncRunClient.get_config)
     list_runs = _BlockingIterator(AsyncRunClient.list_runs)
     watch_run = _BlockingIterator(AsyncRunClient.watch_run)
     wait_run = _Blocking(AsyncRunClient.wait_run)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Run(_message.Message):
-    __slots__ = ("run_id", "state", "step", "num_steps", "error", "name", "owner", "priority", "created_at", "started_at", "ended_at", "remedy", "held", "waiting_for", "replicas", "folder", "starts")
+    __slots__ = ("run_id", "state", "step", "num_steps", "error", "name", "owner", "priority", "created_at", "started_at", "ended_at", "remedy", "held", "waiting_for", "replicas", "folder", "starts", "reward")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Run.State]
@@ -47,6 +47,7 @@ class Run(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     FOLDER_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     state: Run.State
     step: int
@@ -64,7 +65,8 @@ class Run(_message.Message):
     replicas: Replicas
     folder: str
     starts: int
-    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[Run.State, str]] = ..., step: _Optional[int] = ..., num_steps: _Optional[int] = ..., error: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., priority: _Optional[int] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., remedy: _Optional[str] = ..., held: _Optional[str] = ..., waiting_for: _Optional[str] = ..., replicas: _Optional[_Union[Replicas, _Mapping]] = ..., folder: _Optional[str] = ..., starts: _Optional[int] = ...) -> None: ...
+    reward: float
+    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[Run.State, str]] = ..., step: _Optional[int] = ..., num_steps: _Optional[int] = ..., error: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., priority: _Optional[int] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., remedy: _Optional[str] = ..., held: _Optional[str] = ..., waiting_for: _Optional[str] = ..., replicas: _Optional[_Union[Replicas, _Mapping]] = ..., folder: _Optional[str] = ..., starts: _Optional[int] = ..., reward: _Optional[float] = ...) -> None: ...
 
 class Replicas(_message.Message):
     __slots__ = ("min", "max", "granted")
@@ -95,16 +97,20 @@ class CreateRunResponse(_message.Message):
     def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
 
 class GetRunRequest(_message.Message):
-    __slots__ = ("run_id",)
+    __slots__ = ("run_id", "with_config")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    WITH_CONFIG_FIELD_NUMBER: _ClassVar[int]
     run_id: str
-    def __init__(self, run_id: _Optional[str] = ...) -> None: ...
+    with_config: bool
+    def __init__(self, run_id: _Optional[str] = ..., with_config: bool = ...) -> None: ...
 
 class GetRunResponse(_message.Message):
-    __slots__ = ("run",)
+    __slots__ = ("run", "config")
     RUN_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
     run: Run
-    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ...) -> None: ...
+    config: str
+    def __init__(self, run: _Optional[_Union[Run, _Mapping]] = ..., config: _Optional[str] = ...) -> None: ...
 
 class ListRunsRequest(_message.Message):
     __slots__ = ("states", "owner", "page_size", "page_token")
