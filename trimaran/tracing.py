@@ -10,7 +10,7 @@
       train                                ━━━━━━━━━━  ┐ linked to      trainer-0
       publish                                        ━━┘ the step's     controller
     step 3                                 ━━━━━━━━━━━━                 controller
-      TrainerService/TrainBatch, WeightSyncService/PublishVersion, …
+      TrainerService/Train, WeightSyncService/PublishVersion, …
 
 A group is one trace, across services and across a resume: its id follows from the run's id and the
 group's number, so whoever knows both adds to it without being told. A step trains many groups and is

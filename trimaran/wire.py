@@ -8,7 +8,7 @@ log-probability comes back as the nearest float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -538,43 +538,6 @@ def payload_of(scored: types.ScoredGroup) -> bytes:
     return scored.payload or serialize_scored_group(scored)
 
 
-def serialize_train_request(
-    request: trainer_pb2.TrainBatchRequest, batch: types.TrainingBatch
-) -> bytes:
-    """`request` with `batch` in it. A batch of long completions is hundreds of megabytes: its payloads
-    are copied once, and not into a message first, then out of it again.
-
-    Layout: https://protobuf.dev/programming-guides/encoding, length-delimited records.
-    """
-    parts = [
-        types_pb2.TrainingBatch(step=batch.step, num_steps=batch.num_steps).SerializeToString()
-    ]
-    for payload in map(payload_of, batch.groups):
-        parts += [_head(types_pb2.TrainingBatch.GROUPS_FIELD_NUMBER, len(payload)), payload]
-    head = _head(trainer_pb2.TrainBatchRequest.BATCH_FIELD_NUMBER, sum(map(len, parts)))
-    return b"".join((request.SerializeToString(), head, *parts))
-
-
-def _head(field: int, length: int) -> bytes:
-    """Of a record: tag and length, each seven bits a byte, the low ones first."""
-    data = bytearray()
-    for number in (field << 3 | 2, length):
-        while number > 0x7F:
-            data.append(number & 0x7F | 0x80)
-            number >>= 7
-        data.append(number)
-    return bytes(data)
-
-
-def decode_batch(message: types_pb2.TrainingBatch) -> types.TrainingBatch:
-    return types.TrainingBatch(message.step, decode_groups(message.groups), message.num_steps)
-
-
-def decode_groups(payloads: Iterable[bytes]) -> tuple[types.ScoredGroup, ...]:
-    """Raises InputError for bytes that are none."""
-    return tuple(map(_parse_scored_group, payloads))
-
-
 def encode_ledger_end(end: types.LedgerEnd) -> trainer_pb2.LedgerEnd:
     return trainer_pb2.LedgerEnd(records=end.records, hash=end.hash)
 
@@ -615,11 +578,12 @@ def serialize_verdicts(scored: types.ScoredGroup) -> bytes:
 
 
 def parse_scored_group(data: bytes) -> types.ScoredGroup:
-    """From a payload, which it keeps. Raises InputError for bytes that are none."""
-    return replace(_parse_scored_group(data), payload=data)
+    """The group of a payload, which it keeps. Raises InputError for bytes that are none."""
+    return replace(decode_scored_group(data), payload=data)
 
 
-def _parse_scored_group(data: bytes) -> types.ScoredGroup:
+def decode_scored_group(data: bytes) -> types.ScoredGroup:
+    """As `parse_scored_group`, for a reader that will not send it on: the payload is not kept."""
     try:
         message = types_pb2.ScoredGroup.FromString(data)
     except DecodeError as error:

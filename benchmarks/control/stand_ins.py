@@ -110,16 +110,29 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
             version=wire.encode_policy(policy), manifest=wire.encode_manifest(manifest)
         )
 
-    async def TrainBatch(self, request: trainer_pb2.TrainBatchRequest, context: Any) -> Any:
-        step = request.batch.step
+    async def HoldGroups(self, request: Any, context: Any) -> Any:
+        return trainer_pb2.HoldGroupsResponse()
+
+    async def Train(self, request: trainer_pb2.TrainRequest, context: Any) -> Any:
+        await self._train(request.batch.step)
+        return await self._make_version(request.batch.step)
+
+    async def TrainAhead(self, request: trainer_pb2.TrainAheadRequest, context: Any) -> Any:
+        await self._train(request.batch.step)
+        return trainer_pb2.TrainAheadResponse()
+
+    async def MakeVersion(self, request: trainer_pb2.MakeVersionRequest, context: Any) -> Any:
+        return await self._make_version(request.step)
+
+    async def _train(self, step: int) -> None:
         if self._trained < step:
             await asyncio.sleep(self._seconds.train)
             self._trained = step
-        if request.ahead:
-            return trainer_pb2.TrainBatchResponse()
+
+    async def _make_version(self, step: int) -> Any:
         await asyncio.sleep(self._seconds.snapshot)
         self._step = step
-        return trainer_pb2.TrainBatchResponse(version=wire.encode_policy(_policy(self._step)))
+        return trainer_pb2.TrainResponse(version=wire.encode_policy(_policy(self._step)))
 
     async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
         return trainer_pb2.SaveCheckpointResponse()

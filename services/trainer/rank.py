@@ -9,7 +9,7 @@ import asyncio
 import logging
 import shutil
 import traceback
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
@@ -232,36 +232,31 @@ class TrainerRank:
         """What this rank can send through its door `peer`."""
         return self.version, self._own_shard.offer(peer)
 
-    def check_batch(self, batch: TrainingBatch) -> None:
-        """Raises InputError for one that cannot train. As `check_proofs`, ask rank 0 before any rank hears
-        of it."""
-        if not self.begins(batch.step):
-            return
-        if not batch.groups:
-            raise OutOfOrderError(f"step {batch.step} was not trained ahead here; send its groups")
+    def check_batch(
+        self,
+        batch: TrainingBatch,
+        proofs: Iterable[Proof],
+        recorded_roots: Callable[[VersionId], frozenset[str]],
+    ) -> None:
+        """Raises InputError for one that cannot train, and UnprovenError for tokens that must not.
+
+        Ask rank 0, before any rank hears of the batch."""
         want = self._config.run.groups_per_step
         if len(batch.groups) != want:
             raise InputError(f"step {batch.step} has {len(batch.groups)} groups; {want} are needed")
         if self._config.trainer.router.replay:
             check_experts(batch.groups, self._model.facts)
+        check_proofs(batch, proofs, recorded_roots, self._config.run.proof)
+
+    def check_ahead(self, step: int) -> None:
+        """Raises OutOfOrderError for a step that was not trained ahead here. Ask rank 0, as `check_batch`."""
+        if self.begins(step):
+            raise OutOfOrderError(f"step {step} was not trained ahead here; train it")
 
     @property
     def _is_under_way(self) -> bool:
         """The next step: it trains, or was trained ahead."""
         return self._training is not None or self._ahead is not None
-
-    def check_proofs(
-        self,
-        batch: TrainingBatch,
-        proofs: Sequence[Proof],
-        recorded_roots: Callable[[VersionId], frozenset[str]],
-    ) -> None:
-        """Raises UnprovenError for tokens that must not train.
-
-        Ask rank 0, before any rank hears of the batch. A step that is under way or done was checked.
-        """
-        if self.begins(batch.step):
-            check_proofs(batch, proofs, recorded_roots, self._config.run.proof)
 
     def begins(self, step: int) -> bool:
         """Whether `train` would compute the step anew, in which all ranks then take part; else it is
@@ -312,6 +307,10 @@ class TrainerRank:
             self._training = (batch.step, asyncio.create_task(self._train_ahead(batch)))
         if self._training is not None and self._training[0] == batch.step:
             await asyncio.shield(self._training[1])
+
+    async def make_version(self, step: int, lineage: int = 0) -> TrainAnswer:
+        """As `train`, of the step that was trained ahead."""
+        return await self.train(TrainingBatch(step, ()), lineage)
 
     def check_save(self, step: int) -> None:
         """Ask rank 0, before any rank hears of it. Raises OutOfOrderError for another step than the

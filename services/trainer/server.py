@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from services.trainer.meeting import Meeting
 from services.trainer.rank import TrainerRank
 from services.weight_sync.data.sender import WeightSender
 from trimaran import rpc, tracing, wire
+from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig, TrainerSection
 from trimaran.device import pick
 from trimaran.directory import Directory, Place, named_addresses
@@ -38,18 +38,21 @@ from trimaran.series import TRAINER_STEP
 from trimaran.store import Store, open_store
 from trimaran.tls import socket_tls
 from trimaran.trust import NO_TRUST, Trust
-from trimaran.v1 import trainer_pb2, trainer_pb2_grpc, types_pb2
+from trimaran.types import TrainingBatch
+from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-Together = trainer_pb2.TrainBatchRequest | trainer_pb2.ExportModelRequest
+Together = (
+    trainer_pb2.JoinStepRequest | trainer_pb2.MakeVersionRequest | trainer_pb2.ExportModelRequest
+)
 """Requests that all ranks take part in."""
 
 SAVE_MARGIN_SECONDS = 5.0
 """Each rank's own deadline ends first, so that its error says what happened."""
 
 
-ASKED_TWICE = frozenset({"TrainBatch"})
+ASKED_TWICE = frozenset({"JoinStep", "MakeVersion"})
 """Its connections may break and be made again: `TrainerRank.train`."""
 
 
@@ -252,41 +255,81 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._save_begun: tuple[trainer_pb2.SaveCheckpointRequest, float] | None = None
         """Above rank 0: the last one, and when, by the loop's clock."""
         self._held = HeldGroups()
+        # Rank 0 hands payloads on as they came, but for those with chosen experts (shared_batch.py).
+        shares = others and not section.router.replay
+        self._parse = wire.parse_scored_group if shares else wire.decode_scored_group
 
     async def HoldGroups(
         self, request: trainer_pb2.HoldGroupsRequest, context: grpc.aio.ServicerContext
     ) -> trainer_pb2.HoldGroupsResponse:
-        self._held.add(request.step, request.first, wire.decode_groups(request.groups))
+        if self._rank.begins(request.step):
+            self._held.add(request.step, request.first, request.groups)
         return trainer_pb2.HoldGroupsResponse()
 
-    async def TrainBatch(
-        self, request: trainer_pb2.TrainBatchRequest, context: grpc.aio.ServicerContext
-    ) -> trainer_pb2.TrainBatchResponse:
-        batch = wire.decode_batch(request.batch)
-        held = self._held.take(batch.step, request.num_held)
-        batch = replace(batch, groups=held + batch.groups)
-        if self._rank.rank == 0:
-            self._rank.check_batch(batch)
-            proofs = [wire.decode_proof(proof) for proof in request.proofs]
-            self._rank.check_proofs(batch, proofs, self._history.roots)
-        numbers = [scored.group.number for scored in batch.groups] if not self._rank.rank else []
-        with tracing.in_groups("train", numbers):
+    async def Train(
+        self, request: trainer_pb2.TrainRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.TrainResponse:
+        batch = self._take(request.batch)
+        join = trainer_pb2.JoinStepRequest(
+            caller=request.caller, step=batch.step, lineage=request.lineage
+        )
+        answer = await self._step(batch, join, lambda: self._rank.train(batch, request.lineage))
+        return await self._made(answer)
+
+    async def TrainAhead(
+        self, request: trainer_pb2.TrainAheadRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.TrainAheadResponse:
+        batch = self._take(request.batch)
+        join = trainer_pb2.JoinStepRequest(caller=request.caller, step=batch.step, ahead=True)
+        await self._step(batch, join, lambda: self._rank.train_ahead(batch))
+        return trainer_pb2.TrainAheadResponse()
+
+    async def MakeVersion(
+        self, request: trainer_pb2.MakeVersionRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.TrainResponse:
+        self._rank.check_ahead(request.step)
+        answer = await self._together(
+            "MakeVersion", request, lambda: self._rank.make_version(request.step, request.lineage)
+        )
+        return await self._made(answer)
+
+    async def JoinStep(
+        self, request: trainer_pb2.JoinStepRequest, context: grpc.aio.ServicerContext
+    ) -> trainer_pb2.JoinStepResponse:
+        batch = TrainingBatch(request.step, ())
+        if request.ahead:
+            await self._rank.train_ahead(batch)
+        else:
+            await self._rank.train(batch, request.lineage)
+        return trainer_pb2.JoinStepResponse()
+
+    def _take(self, held: trainer_pb2.HeldBatch) -> TrainingBatch:
+        """The batch that may train; without groups where its step is done or under way."""
+        if not self._rank.begins(held.step):
+            return TrainingBatch(held.step, ())
+        groups = tuple(map(self._parse, self._held.take(held.step, held.num_groups)))
+        batch = TrainingBatch(held.step, groups, held.num_steps)
+        self._rank.check_batch(batch, map(wire.decode_proof, held.proofs), self._history.roots)
+        return batch
+
+    async def _step(
+        self,
+        batch: TrainingBatch,
+        join: trainer_pb2.JoinStepRequest,
+        own: Callable[[], Awaitable[T]],
+    ) -> T:
+        with tracing.in_groups("train", [scored.group.number for scored in batch.groups]):
             if self._others and self._rank.begins(batch.step):
-                await self._agree(request)
-            if request.ahead:
-                ahead = _of_step(request)
-                await self._together("TrainBatch", ahead, lambda: self._rank.train_ahead(batch))
-                self._held.done(batch.step)
-                return trainer_pb2.TrainBatchResponse()
-            answer = await self._together(
-                "TrainBatch", _of_step(request), lambda: self._rank.train(batch, request.lineage)
-            )
-        tracing.annotate(step=batch.step, version=str(answer.version.version))
+                await self._agree(join)
+            self._held.drop()
+            return await self._together("JoinStep", join, own)
+
+    async def _made(self, answer: TrainAnswer) -> trainer_pb2.TrainResponse:
         if self._rank.rank == 0:
+            tracing.annotate(step=answer.version.version.step, version=str(answer.version.version))
             # Before anybody hears of it. Where the store is away, the same step is asked for again.
             await self._history.add(answer.version)
-        self._held.done(batch.step)
-        return trainer_pb2.TrainBatchResponse(
+        return trainer_pb2.TrainResponse(
             version=wire.encode_policy(answer.version),
             metrics=answer.metrics,
             nonfinite=answer.nonfinite,
@@ -389,16 +432,15 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         )
         return trainer_pb2.SendWeightsResponse(num_bytes=num_bytes)
 
-    async def _agree(self, request: trainer_pb2.TrainBatchRequest) -> None:
+    async def _agree(self, join: trainer_pb2.JoinStepRequest) -> None:
         """Before any rank waits for another: one that refused alone would leave them in a collective."""
-        step = request.batch.step
-        asked = trainer_pb2.AgreeRequest(caller=request.caller, step=step)
+        asked = trainer_pb2.AgreeRequest(caller=join.caller, step=join.step)
         try:
             await self._others.agree(asked, self._timeout)
         except StaleEpochError:
             raise  # a controller that was replaced: the ranks are as they were
         except Exception as error:
-            self._rank.fail(f"step {step}: {error}")
+            self._rank.fail(f"step {join.step}: {error}")
             raise
 
     async def _together(self, method: str, request: Together, own: Callable[[], Awaitable[T]]) -> T:
@@ -409,14 +451,6 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             if self._others:
                 self._rank.fail(f"{method} failed on a rank: {error}")
             raise
-
-
-def _of_step(request: trainer_pb2.TrainBatchRequest) -> trainer_pb2.TrainBatchRequest:
-    """What the other ranks are told by this way: their batch comes through the ranks' own group."""
-    step = types_pb2.TrainingBatch(step=request.batch.step)
-    return trainer_pb2.TrainBatchRequest(
-        caller=request.caller, batch=step, lineage=request.lineage, ahead=request.ahead
-    )
 
 
 async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:

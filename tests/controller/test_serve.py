@@ -151,17 +151,31 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
     async def GetPolicyVersion(self, request: Any, context: Any) -> Any:
         return trainer_pb2.GetPolicyVersionResponse(version=wire.encode_policy(self.policy))
 
-    async def TrainBatch(self, request: Any, context: Any) -> Any:
-        if self.trained < request.batch.step:
-            await self.during_step(request.batch.step)
-        self.trained = request.batch.step
-        if request.ahead:
-            return trainer_pb2.TrainBatchResponse()
-        self.step = request.batch.step
-        for scored in wire.decode_batch(request.batch).groups:
+    async def HoldGroups(self, request: Any, context: Any) -> Any:
+        for scored in map(wire.parse_scored_group, request.groups):
             for completion in scored.group.completions_G:
                 assert all(map(math.isfinite, completion.logprobs_T))
-        return trainer_pb2.TrainBatchResponse(
+        return trainer_pb2.HoldGroupsResponse()
+
+    async def Train(self, request: Any, context: Any) -> Any:
+        await self._train(request.batch.step)
+        return self._make_version(request.batch.step)
+
+    async def TrainAhead(self, request: Any, context: Any) -> Any:
+        await self._train(request.batch.step)
+        return trainer_pb2.TrainAheadResponse()
+
+    async def MakeVersion(self, request: Any, context: Any) -> Any:
+        return self._make_version(request.step)
+
+    async def _train(self, step: int) -> None:
+        if self.trained < step:
+            await self.during_step(step)
+        self.trained = step
+
+    def _make_version(self, step: int) -> Any:
+        self.step = step
+        return trainer_pb2.TrainResponse(
             version=wire.encode_policy(self.policy),
             metrics={"trainer/loss": 0.1},
             nonfinite="group 3: reward nan" if self.step == self.pool.nonfinite_step else "",

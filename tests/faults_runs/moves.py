@@ -252,7 +252,9 @@ CALLS = {
     "controller": ("GetStatus", "SetGoal"),
     "reward": ("ScoreGroup",),
     "trainer": (
-        "TrainBatch",
+        "Train",
+        "TrainAhead",
+        "MakeVersion",
         "GetPolicyVersion",
         "GetOffer",
         "SaveCheckpoint",

@@ -96,7 +96,7 @@ PLANTS = {
     ),
     # The same step once more is trained once more.
     "twice": Plant(
-        "TrainBatch",
+        "Train",
         (
             Change(
                 "services.trainer.rank",

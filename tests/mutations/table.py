@@ -44,8 +44,8 @@ MUTATIONS = (
     Mutation(
         "the trainer looks at the proofs of a batch",
         "services/trainer/server.py",
-        "            self._rank.check_proofs(batch, proofs, self._history.roots)\n",
-        "            proofs.clear()\n",
+        "        self._rank.check_batch(batch, map(wire.decode_proof, held.proofs), self._history.roots)\n",
+        "",
         ("tests/trainer/test_server.py::test_a_batch_with_unproven_tokens_reaches_no_rank",),
         Drive("leftovers, tokens", "a proof is missing: obeyed"),
     ),

@@ -97,11 +97,12 @@ def see_steps(collected: Collected) -> None:
     for step in steps:
         within = {(s.name, s.process) for s in collected.spans if s.trace == step.trace}
         assert within >= {
-            ("TrainerService/TrainBatch", "trainer-0"),
             ("WeightSyncService/PublishVersion", "weight-sync"),
             ("RolloutService/StageWeights", "rollout-0"),
             ("RolloutService/CommitWeights", "rollout-0"),
         }
+        trained = {name for name, process in within if process == "trainer-0"}
+        assert trained & {"TrainerService/Train", "TrainerService/TrainAhead"}
         assert len(step.links) == GROUPS_PER_STEP
 
 
@@ -123,6 +124,8 @@ def see_lines(lines: list[dict[str, Any]], run_id: str, number: int) -> None:
     }
     assert {line["run"] for line in found} == {run_id}
     trained = [
-        line for line in lines if line.get("step") == step and "TrainBatch" in line["message"]
+        line
+        for line in lines
+        if line.get("step") == step and "TrainerService/Train" in line["message"]
     ]
     assert {line["process"] for line in trained} == {"trainer-0"}

@@ -17,7 +17,7 @@ from tests.trainer.test_rank import BF16, PEER, save, started
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, UnavailableError
-from trimaran.types import TrainingBatch, VersionId
+from trimaran.types import VersionId
 
 MakeConfig = Callable[..., RunConfig]
 
@@ -30,7 +30,7 @@ async def train(config: RunConfig, folder: Path, ahead: bool) -> list[TrainAnswe
         answers = [await rank.train(random_batch(1))]
         if ahead:
             await rank.train_ahead(random_batch(2))
-        return [*answers, await rank.train(TrainingBatch(2, ()) if ahead else random_batch(2))]
+        return [*answers, await (rank.make_version(2) if ahead else rank.train(random_batch(2)))]
 
 
 @single_rank
@@ -119,7 +119,7 @@ def test_the_step_before_has_its_answer_also_while_its_weights_are_replaced(
             first = await rank.train(random_batch(1))
             await rank.train_ahead(random_batch(2))
             is_last.set()
-            second = asyncio.create_task(rank.train(TrainingBatch(2, ())))
+            second = asyncio.create_task(rank.make_version(2))
             try:
                 assert await asyncio.to_thread(replacing.wait, 30)
                 assert await rank.train(random_batch(1)) == first
@@ -147,13 +147,13 @@ def test_a_step_that_fails_ahead_ends_the_rank(make_config: MakeConfig, tmp_path
 
 
 @single_rank
-def test_a_step_without_groups_is_refused_where_it_was_not_trained(
+def test_no_version_is_made_of_a_step_that_was_not_trained_ahead(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     async def scenario() -> None:
         async with started(make_config(), tmp_path) as rank:
             with pytest.raises(OutOfOrderError, match="step 1 was not trained ahead here"):
-                rank.check_batch(TrainingBatch(1, ()))
+                rank.check_ahead(1)
 
     asyncio.run(scenario())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,11 +178,11 @@ SAME = (
 def test_old_and_reference_logprobs_reach_all_ranks(
     family: str, sizes: dict[str, Any], make_config: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
-    """Two updates a batch, whose ratios need the log-probabilities of before, and a KL term. Neither the
-    ranks nor the updates divide the groups."""
+    """Two updates a batch, whose ratios need the log-probabilities of before, and a KL term; so does the number
+    of steps, by which the learning rate falls. Neither the ranks nor the updates divide the groups."""
 
     async def train(folder: Path, split: dict[str, Any]) -> list[list[float]]:
-        trainer = {**split, "micro_batch_tokens": 40}
+        trainer = {**split, "micro_batch_tokens": 40, "schedule": "linear"}
         algorithm = {
             "updates_per_batch": 2,
             "kl": {"coefficient": 0.2, "offload": "offload" in split},
@@ -195,7 +196,7 @@ def test_old_and_reference_logprobs_reach_all_ranks(
             start, _ = await client.get_policy_version(ANSWER_SECONDS)
             found = []
             for step in (1, 2):
-                batch = random_batch(step, num_groups=5)
+                batch = replace(random_batch(step, num_groups=5), num_steps=10)
                 proofs = proofs_for(batch, start.root)
                 answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
                 found.append([answer.metrics[key] for key in SAME])

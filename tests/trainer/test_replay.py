@@ -22,7 +22,8 @@ from services.trainer.chosen_experts import (
 from services.trainer.megatron import shared_experts
 from services.trainer.megatron.groups import gather_rows
 from services.trainer.megatron.mapping import list_parts
-from services.trainer.megatron.shared_experts import in_chunks, plan_shares
+from services.trainer.megatron.shared_experts import plan_shares
+from services.trainer.shared_batch import in_chunks
 from services.trainer.updates import plan_updates
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import unfused

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,10 @@ class RecordingRank:
     def __init__(self) -> None:
         self.trained: list[int] = []
 
-    def check_batch(self, batch: Any) -> None: ...
+    def begins(self, step: int) -> bool:
+        return step not in self.trained
 
-    def check_proofs(self, batch: Any, proofs: Any, recorded_roots: Any) -> None:
+    def check_batch(self, batch: Any, proofs: Any, recorded_roots: Any) -> None:
         check_proofs(batch, proofs, recorded_roots)
 
     async def train(self, batch: Any, lineage: int) -> TrainAnswer:
@@ -53,13 +53,21 @@ async def serve(rank: RecordingRank, store: Store, folder: Path) -> tuple[Any, V
     ours: Any = rank
     servicer = TrainerServicer(ours, OtherRanks(()), unused, history, TrainerSection())
 
-    async def train(batch: TrainingBatch, proofs: Sequence[Proof]) -> None:
-        proven = trainer_pb2.TrainBatchRequest(proofs=map(wire.encode_proof, proofs))
-        data = wire.serialize_train_request(proven, batch)
-        request = trainer_pb2.TrainBatchRequest.FromString(data)
-        await servicer.TrainBatch(request, unused)
+    async def train(batch: TrainingBatch, proofs: Sequence[Proof]) -> trainer_pb2.TrainResponse:
+        groups = map(wire.payload_of, batch.groups)
+        held = trainer_pb2.HoldGroupsRequest(step=batch.step, groups=groups)
+        await servicer.HoldGroups(held, unused)
+        return await servicer.Train(
+            trainer_pb2.TrainRequest(batch=held_batch(batch, proofs)), unused
+        )
 
     return train, history
+
+
+def held_batch(batch: TrainingBatch, proofs: Sequence[Proof]) -> trainer_pb2.HeldBatch:
+    return trainer_pb2.HeldBatch(
+        step=batch.step, num_groups=len(batch.groups), proofs=map(wire.encode_proof, proofs)
+    )
 
 
 def test_a_batch_with_unproven_tokens_reaches_no_rank(tmp_path: Path) -> None:
@@ -103,35 +111,27 @@ def test_a_version_is_in_the_store_before_anybody_hears_of_it(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_a_step_that_is_done_is_answered_again_without_the_groups_held_for_it(
-    tmp_path: Path,
-) -> None:
+def test_a_step_that_is_done_is_answered_again_without_its_groups(tmp_path: Path) -> None:
     """Where the connection breaks after the answer, the client asks again and sends no groups."""
 
-    class AnsweringRank(RecordingRank):
-        def check_proofs(self, batch: Any, proofs: Any, recorded_roots: Any) -> None:
-            if batch.step not in self.trained:  # as TrainerRank does
-                super().check_proofs(batch, proofs, recorded_roots)
-
     async def scenario() -> None:
-        batch, rank = random_batch(1), AnsweringRank()
+        batch, rank = random_batch(1), RecordingRank()
         history = await VersionHistory.open(MemoryStore(), RunContext("run", tmp_path, ""))
         await history.add(PolicyVersion("run", VersionId(0, 0), ROOT))
         unused: Any = None
         ours: Any = rank
         servicer = TrainerServicer(ours, OtherRanks(()), unused, history, TrainerSection())
-        payloads = [wire.payload_of(scored) for scored in batch.groups]
-        await servicer.HoldGroups(
-            trainer_pb2.HoldGroupsRequest(step=batch.step, first=0, groups=payloads), unused
+        held = trainer_pb2.HoldGroupsRequest(
+            step=batch.step, groups=map(wire.payload_of, batch.groups)
         )
-        held = trainer_pb2.TrainBatchRequest(
-            num_held=len(payloads), proofs=map(wire.encode_proof, proofs_for(batch, ROOT))
-        )
-        data = wire.serialize_train_request(held, replace(batch, groups=()))
-        request = trainer_pb2.TrainBatchRequest.FromString(data)
-        answers = [await servicer.TrainBatch(request, unused) for _ in range(2)]
-        assert answers[0] == answers[1]
-        assert servicer._held._groups == {}
+        request = trainer_pb2.TrainRequest(batch=held_batch(batch, proofs_for(batch, ROOT)))
+        with pytest.raises(OutOfOrderError, match="step 1: 4 of the 4 groups .* send them again"):
+            await servicer.Train(request, unused)
+        await servicer.HoldGroups(held, unused)
+        answers = [await servicer.Train(request, unused) for _ in range(2)]
+        await servicer.HoldGroups(held, unused)  # by a controller that was started again
+        assert answers[0] == answers[1] == await servicer.Train(request, unused)
+        assert servicer._held._payloads == {}
 
     asyncio.run(scenario())
 
@@ -142,9 +142,6 @@ class WaitingRank(RecordingRank):
     def __init__(self) -> None:
         super().__init__()
         self.failure = ""
-
-    def begins(self, step: int) -> bool:
-        return step not in self.trained
 
     def fail(self, reason: str) -> None:
         self.failure = reason
@@ -178,17 +175,20 @@ def test_a_rank_that_would_not_take_part_is_heard_before_any_waits_for_it(tmp_pa
         ours: Any = rank
         others: Any = OtherRanks([server.address])  # type: ignore[list-item]
         servicer = TrainerServicer(ours, others, unused, history, TrainerSection())
-        proven = trainer_pb2.TrainBatchRequest(
-            caller=wire.encode_caller(Caller("run", epoch)),
-            proofs=map(wire.encode_proof, proofs_for(batch, ROOT)),
+        await servicer.HoldGroups(
+            trainer_pb2.HoldGroupsRequest(
+                step=batch.step, groups=map(wire.payload_of, batch.groups)
+            ),
+            unused,
         )
-        data = wire.serialize_train_request(proven, batch)
+        request = trainer_pb2.TrainRequest(
+            caller=wire.encode_caller(Caller("run", epoch)),
+            batch=held_batch(batch, proofs_for(batch, ROOT)),
+        )
         try:
             async with asyncio.timeout(30):
                 with pytest.raises(UnavailableError, match="rank 1 takes no part .* holds step 4"):
-                    await servicer.TrainBatch(
-                        trainer_pb2.TrainBatchRequest.FromString(data), unused
-                    )
+                    await servicer.Train(request, unused)
         finally:
             await others.close()
             await server.stop()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trimaran import types, wire
 from trimaran.errors import InputError
-from trimaran.v1 import trainer_pb2, types_pb2
+from trimaran.v1 import types_pb2
 
 texts = st.text(max_size=20)
 token_ids = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=8).map(tuple)
@@ -170,23 +170,9 @@ def test_payload_bytes_are_a_function_of_the_noun(scored):
     assert data == types_pb2.ScoredGroup.FromString(data).SerializeToString(deterministic=True)
 
 
-@pytest.mark.parametrize("has_payloads", [False, True])
-@given(st.data())
-def test_a_request_to_train_is_its_message_with_the_batch(has_payloads, data):
-    batch = data.draw(batches)
-    if has_payloads:
-        parsed = [wire.parse_scored_group(wire.serialize_scored_group(s)) for s in batch.groups]
-        batch = replace(batch, groups=tuple(parsed))
-    request = trainer_pb2.TrainBatchRequest(lineage=data.draw(uint32))
-    found = trainer_pb2.TrainBatchRequest.FromString(wire.serialize_train_request(request, batch))
-    assert wire.decode_batch(found.batch) == batch
-    assert (found.batch.step, found.lineage) == (batch.step, request.lineage)
-
-
 def test_a_group_that_is_none_is_refused():
-    batch = types_pb2.TrainingBatch(step=3, groups=[b"\xff"])
     with pytest.raises(InputError, match="1 bytes are no scored group"):
-        wire.decode_batch(batch)
+        wire.parse_scored_group(b"\xff")
 
 
 @given(groups)

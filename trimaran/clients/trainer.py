@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from trimaran import rpc, wire
@@ -27,11 +27,9 @@ from trimaran.types import (
 from trimaran.v1 import trainer_pb2 as pb
 from trimaran.v1 import trainer_pb2_grpc
 
-TRAIN_BATCH = f"/{pb.DESCRIPTOR.services_by_name['TrainerService'].full_name}/TrainBatch"
-
-PORTION_BYTES = 256 << 20
-"""Of groups in one message. Batches without experts or images are smaller: 512 completions of 8k tokens
-are 48 MiB. A message has at most `rpc.MAX_MESSAGE_BYTES`, so a group may be four times as large."""
+PORTION_BYTES = 64 << 20
+"""The most that HoldGroups carries, but for a group that is larger: most batches are one message (512
+completions of 8k tokens are 48 MiB), and no copy of a large batch is made as a whole."""
 
 
 def _portions(sizes: Sequence[int]) -> Iterator[range]:
@@ -91,63 +89,44 @@ class TrainerClient(Client):
 
         `proofs`: one for every version and replica that made tokens of the batch.
         """
-        answer = await self._train(batch, timeout, lineage, proofs)
-        version = wire.decode_policy(answer.version)
-        loads = tuple(map(wire.decode_expert_loads, answer.expert_loads))
-        return TrainAnswer(version, dict(answer.metrics), answer.nonfinite, loads)
+        request = pb.TrainRequest(
+            caller=self._caller,
+            batch=await self._hold(batch, timeout, proofs),
+            lineage=lineage,
+        )
+        return _decode_answer(await rpc.call_again(self._stub.Train, request, timeout))
 
     async def train_ahead(
         self, batch: TrainingBatch, timeout: float, proofs: Sequence[Proof] = ()
     ) -> None:
         """As `train_batch`, while the trainer goes on holding the version before, which may still be sent.
         `make_version` follows."""
-        await self._train(batch, timeout, 0, proofs, ahead=True)
+        request = pb.TrainAheadRequest(
+            caller=self._caller, batch=await self._hold(batch, timeout, proofs)
+        )
+        await rpc.call_again(self._stub.TrainAhead, request, timeout)
 
     async def make_version(self, step: int, timeout: float, lineage: int = 0) -> TrainAnswer:
-        """Of the step that was trained ahead. From here on the version before it cannot be sent."""
-        return await self.train_batch(TrainingBatch(step, ()), timeout, lineage)
+        """The version of the step that was trained ahead. The one before it cannot be sent any more."""
+        request = pb.MakeVersionRequest(caller=self._caller, step=step, lineage=lineage)
+        return _decode_answer(await rpc.call_again(self._stub.MakeVersion, request, timeout))
 
-    async def _train(
-        self,
-        batch: TrainingBatch,
-        timeout: float,
-        lineage: int,
-        proofs: Sequence[Proof],
-        ahead: bool = False,
-    ) -> pb.TrainBatchResponse:
-        num_held = await self._hold_groups(batch, timeout)
-        batch = replace(batch, groups=batch.groups[num_held:])
-        request = pb.TrainBatchRequest(
-            caller=self._caller,
-            lineage=lineage,
-            proofs=[wire.encode_proof(proof) for proof in proofs],
-            num_held=num_held,
-            ahead=ahead,
-        )
-
-        def serialize(request: pb.TrainBatchRequest) -> bytes:
-            return wire.serialize_train_request(request, batch)
-
-        answered = pb.TrainBatchResponse.FromString
-        channel: Any = self._channel
-        method = channel.unary_unary(
-            TRAIN_BATCH, request_serializer=serialize, response_deserializer=answered
-        )
-        answer: pb.TrainBatchResponse = await rpc.call_again(method, request, timeout)
-        return answer
-
-    async def _hold_groups(self, batch: TrainingBatch, timeout: float) -> int:
-        """Sends the groups ahead where they do not fit into the batch's message; how many."""
-        portions = list(_portions([len(wire.payload_of(scored)) for scored in batch.groups]))
-        if len(portions) <= 1:
-            return 0
-        for portion in portions:
+    async def _hold(
+        self, batch: TrainingBatch, timeout: float, proofs: Sequence[Proof]
+    ) -> pb.HeldBatch:
+        """Brings the groups, a portion at a time; the batch that they are."""
+        for portion in _portions([len(wire.payload_of(scored)) for scored in batch.groups]):
             groups = [wire.payload_of(batch.groups[place]) for place in portion]
             request = pb.HoldGroupsRequest(
                 caller=self._caller, step=batch.step, first=portion.start, groups=groups
             )
             await rpc.call_again(self._stub.HoldGroups, request, timeout)
-        return len(batch.groups)
+        return pb.HeldBatch(
+            step=batch.step,
+            num_groups=len(batch.groups),
+            num_steps=batch.num_steps,
+            proofs=map(wire.encode_proof, proofs),
+        )
 
     async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]:
         """What the trainer holds, published or not."""
@@ -238,3 +217,9 @@ class TrainerClient(Client):
         request = pb.ExportModelRequest(caller=self._caller, path=path)
         answer: pb.ExportModelResponse = await rpc.call(self._stub.ExportModel, request, timeout)
         return answer.path
+
+
+def _decode_answer(answer: pb.TrainResponse) -> TrainAnswer:
+    loads = tuple(map(wire.decode_expert_loads, answer.expert_loads))
+    version = wire.decode_policy(answer.version)
+    return TrainAnswer(version, dict(answer.metrics), answer.nonfinite, loads)

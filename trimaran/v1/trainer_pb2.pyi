@@ -6,34 +6,6 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
-class TrainBatchRequest(_message.Message):
-    __slots__ = ("caller", "batch", "lineage", "proofs", "num_held", "ahead")
-    CALLER_FIELD_NUMBER: _ClassVar[int]
-    BATCH_FIELD_NUMBER: _ClassVar[int]
-    LINEAGE_FIELD_NUMBER: _ClassVar[int]
-    PROOFS_FIELD_NUMBER: _ClassVar[int]
-    NUM_HELD_FIELD_NUMBER: _ClassVar[int]
-    AHEAD_FIELD_NUMBER: _ClassVar[int]
-    caller: _types_pb2.Caller
-    batch: _types_pb2.TrainingBatch
-    lineage: int
-    proofs: _containers.RepeatedCompositeFieldContainer[_types_pb2.Proof]
-    num_held: int
-    ahead: bool
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[_types_pb2.TrainingBatch, _Mapping]] = ..., lineage: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[_types_pb2.Proof, _Mapping]]] = ..., num_held: _Optional[int] = ..., ahead: bool = ...) -> None: ...
-
-class AgreeRequest(_message.Message):
-    __slots__ = ("caller", "step")
-    CALLER_FIELD_NUMBER: _ClassVar[int]
-    STEP_FIELD_NUMBER: _ClassVar[int]
-    caller: _types_pb2.Caller
-    step: int
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
-
-class AgreeResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
 class HoldGroupsRequest(_message.Message):
     __slots__ = ("caller", "step", "first", "groups")
     CALLER_FIELD_NUMBER: _ClassVar[int]
@@ -50,7 +22,29 @@ class HoldGroupsResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class TrainBatchResponse(_message.Message):
+class HeldBatch(_message.Message):
+    __slots__ = ("step", "num_groups", "num_steps", "proofs")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NUM_GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    num_groups: int
+    num_steps: int
+    proofs: _containers.RepeatedCompositeFieldContainer[_types_pb2.Proof]
+    def __init__(self, step: _Optional[int] = ..., num_groups: _Optional[int] = ..., num_steps: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[_types_pb2.Proof, _Mapping]]] = ...) -> None: ...
+
+class TrainRequest(_message.Message):
+    __slots__ = ("caller", "batch", "lineage")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    batch: HeldBatch
+    lineage: int
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[HeldBatch, _Mapping]] = ..., lineage: _Optional[int] = ...) -> None: ...
+
+class TrainResponse(_message.Message):
     __slots__ = ("version", "metrics", "nonfinite", "expert_loads")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
@@ -68,6 +62,56 @@ class TrainBatchResponse(_message.Message):
     nonfinite: str
     expert_loads: _containers.RepeatedCompositeFieldContainer[ExpertLoads]
     def __init__(self, version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., nonfinite: _Optional[str] = ..., expert_loads: _Optional[_Iterable[_Union[ExpertLoads, _Mapping]]] = ...) -> None: ...
+
+class TrainAheadRequest(_message.Message):
+    __slots__ = ("caller", "batch")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    batch: HeldBatch
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[HeldBatch, _Mapping]] = ...) -> None: ...
+
+class TrainAheadResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class MakeVersionRequest(_message.Message):
+    __slots__ = ("caller", "step", "lineage")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    step: int
+    lineage: int
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ..., lineage: _Optional[int] = ...) -> None: ...
+
+class AgreeRequest(_message.Message):
+    __slots__ = ("caller", "step")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    step: int
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class AgreeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JoinStepRequest(_message.Message):
+    __slots__ = ("caller", "step", "lineage", "ahead")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    LINEAGE_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
+    caller: _types_pb2.Caller
+    step: int
+    lineage: int
+    ahead: bool
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., step: _Optional[int] = ..., lineage: _Optional[int] = ..., ahead: bool = ...) -> None: ...
+
+class JoinStepResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class ExpertLoads(_message.Message):
     __slots__ = ("layer", "tokens")

@@ -36,20 +36,35 @@ class TrainerServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.TrainBatch = channel.unary_unary(
-                '/trimaran.v1.TrainerService/TrainBatch',
-                request_serializer=trimaran_dot_v1_dot_trainer__pb2.TrainBatchRequest.SerializeToString,
-                response_deserializer=trimaran_dot_v1_dot_trainer__pb2.TrainBatchResponse.FromString,
+        self.HoldGroups = channel.unary_unary(
+                '/trimaran.v1.TrainerService/HoldGroups',
+                request_serializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsResponse.FromString,
+                _registered_method=True)
+        self.Train = channel.unary_unary(
+                '/trimaran.v1.TrainerService/Train',
+                request_serializer=trimaran_dot_v1_dot_trainer__pb2.TrainRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_trainer__pb2.TrainResponse.FromString,
+                _registered_method=True)
+        self.TrainAhead = channel.unary_unary(
+                '/trimaran.v1.TrainerService/TrainAhead',
+                request_serializer=trimaran_dot_v1_dot_trainer__pb2.TrainAheadRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_trainer__pb2.TrainAheadResponse.FromString,
+                _registered_method=True)
+        self.MakeVersion = channel.unary_unary(
+                '/trimaran.v1.TrainerService/MakeVersion',
+                request_serializer=trimaran_dot_v1_dot_trainer__pb2.MakeVersionRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_trainer__pb2.TrainResponse.FromString,
                 _registered_method=True)
         self.Agree = channel.unary_unary(
                 '/trimaran.v1.TrainerService/Agree',
                 request_serializer=trimaran_dot_v1_dot_trainer__pb2.AgreeRequest.SerializeToString,
                 response_deserializer=trimaran_dot_v1_dot_trainer__pb2.AgreeResponse.FromString,
                 _registered_method=True)
-        self.HoldGroups = channel.unary_unary(
-                '/trimaran.v1.TrainerService/HoldGroups',
-                request_serializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsRequest.SerializeToString,
-                response_deserializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsResponse.FromString,
+        self.JoinStep = channel.unary_unary(
+                '/trimaran.v1.TrainerService/JoinStep',
+                request_serializer=trimaran_dot_v1_dot_trainer__pb2.JoinStepRequest.SerializeToString,
+                response_deserializer=trimaran_dot_v1_dot_trainer__pb2.JoinStepResponse.FromString,
                 _registered_method=True)
         self.GetPolicyVersion = channel.unary_unary(
                 '/trimaran.v1.TrainerService/GetPolicyVersion',
@@ -93,26 +108,50 @@ class TrainerServiceServicer(object):
     ranks what they must take part in.
     """
 
-    def TrainBatch(self, request, context):
-        """`batch.step` is the idempotency key: the next step runs, the same step
-        returns the recorded answer, any other is refused. A step that was trained
-        ahead is asked for again, without groups, and then becomes the version.
+    def HoldGroups(self, request, context):
+        """Brings groups of the next step's batch, as many as fit into one message, before
+        Train or TrainAhead. Idempotent by step and place. Rank 0 keeps them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Train(self, request, context):
+        """Trains on the groups that HoldGroups has brought, and makes the version.
+        `step` is the idempotency key: the next step runs, the same step returns the
+        recorded answer, any other is refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TrainAhead(self, request, context):
+        """As Train, but goes on holding the version before it, which may still be sent.
+        MakeVersion follows. Idempotent by `step`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MakeVersion(self, request, context):
+        """Makes the version of the step that was trained ahead; the one before it cannot
+        be sent from then on. Idempotent by `step`. Rank 0 asks the other ranks, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Agree(self, request, context):
-        """Among ranks, before a TrainBatch: refuses a step that this rank cannot
-        train, while nobody waits in a collective for it. Waits for the step before.
+        """Among ranks, before a step: refuses one that this rank cannot train, before any
+        rank waits in a collective for it. Waits for the step before.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def HoldGroups(self, request, context):
-        """Groups of a batch that is too large for one message, before its TrainBatch.
-        Idempotent by step and place. Rank 0 keeps them.
+    def JoinStep(self, request, context):
+        """Among ranks: takes part in the step that rank 0 begins. The groups come through
+        the ranks' own group. Idempotent by `step`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,20 +212,35 @@ class TrainerServiceServicer(object):
 
 def add_TrainerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'TrainBatch': grpc.unary_unary_rpc_method_handler(
-                    servicer.TrainBatch,
-                    request_deserializer=trimaran_dot_v1_dot_trainer__pb2.TrainBatchRequest.FromString,
-                    response_serializer=trimaran_dot_v1_dot_trainer__pb2.TrainBatchResponse.SerializeToString,
+            'HoldGroups': grpc.unary_unary_rpc_method_handler(
+                    servicer.HoldGroups,
+                    request_deserializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsResponse.SerializeToString,
+            ),
+            'Train': grpc.unary_unary_rpc_method_handler(
+                    servicer.Train,
+                    request_deserializer=trimaran_dot_v1_dot_trainer__pb2.TrainRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_trainer__pb2.TrainResponse.SerializeToString,
+            ),
+            'TrainAhead': grpc.unary_unary_rpc_method_handler(
+                    servicer.TrainAhead,
+                    request_deserializer=trimaran_dot_v1_dot_trainer__pb2.TrainAheadRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_trainer__pb2.TrainAheadResponse.SerializeToString,
+            ),
+            'MakeVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.MakeVersion,
+                    request_deserializer=trimaran_dot_v1_dot_trainer__pb2.MakeVersionRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_trainer__pb2.TrainResponse.SerializeToString,
             ),
             'Agree': grpc.unary_unary_rpc_method_handler(
                     servicer.Agree,
                     request_deserializer=trimaran_dot_v1_dot_trainer__pb2.AgreeRequest.FromString,
                     response_serializer=trimaran_dot_v1_dot_trainer__pb2.AgreeResponse.SerializeToString,
             ),
-            'HoldGroups': grpc.unary_unary_rpc_method_handler(
-                    servicer.HoldGroups,
-                    request_deserializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsRequest.FromString,
-                    response_serializer=trimaran_dot_v1_dot_trainer__pb2.HoldGroupsResponse.SerializeToString,
+            'JoinStep': grpc.unary_unary_rpc_method_handler(
+                    servicer.JoinStep,
+                    request_deserializer=trimaran_dot_v1_dot_trainer__pb2.JoinStepRequest.FromString,
+                    response_serializer=trimaran_dot_v1_dot_trainer__pb2.JoinStepResponse.SerializeToString,
             ),
             'GetPolicyVersion': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPolicyVersion,
@@ -237,7 +291,7 @@ class TrainerService(object):
     """
 
     @staticmethod
-    def TrainBatch(request,
+    def HoldGroups(request,
             target,
             options=(),
             channel_credentials=None,
@@ -250,9 +304,90 @@ class TrainerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/trimaran.v1.TrainerService/TrainBatch',
-            trimaran_dot_v1_dot_trainer__pb2.TrainBatchRequest.SerializeToString,
-            trimaran_dot_v1_dot_trainer__pb2.TrainBatchResponse.FromString,
+            '/trimaran.v1.TrainerService/HoldGroups',
+            trimaran_dot_v1_dot_trainer__pb2.HoldGroupsRequest.SerializeToString,
+            trimaran_dot_v1_dot_trainer__pb2.HoldGroupsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Train(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.TrainerService/Train',
+            trimaran_dot_v1_dot_trainer__pb2.TrainRequest.SerializeToString,
+            trimaran_dot_v1_dot_trainer__pb2.TrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TrainAhead(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.TrainerService/TrainAhead',
+            trimaran_dot_v1_dot_trainer__pb2.TrainAheadRequest.SerializeToString,
+            trimaran_dot_v1_dot_trainer__pb2.TrainAheadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MakeVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trimaran.v1.TrainerService/MakeVersion',
+            trimaran_dot_v1_dot_trainer__pb2.MakeVersionRequest.SerializeToString,
+            trimaran_dot_v1_dot_trainer__pb2.TrainResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -291,7 +426,7 @@ class TrainerService(object):
             _registered_method=True)
 
     @staticmethod
-    def HoldGroups(request,
+    def JoinStep(request,
             target,
             options=(),
             channel_credentials=None,
@@ -304,9 +439,9 @@ class TrainerService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/trimaran.v1.TrainerService/HoldGroups',
-            trimaran_dot_v1_dot_trainer__pb2.HoldGroupsRequest.SerializeToString,
-            trimaran_dot_v1_dot_trainer__pb2.HoldGroupsResponse.FromString,
+            '/trimaran.v1.TrainerService/JoinStep',
+            trimaran_dot_v1_dot_trainer__pb2.JoinStepRequest.SerializeToString,
+            trimaran_dot_v1_dot_trainer__pb2.JoinStepResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -164,16 +164,6 @@ class ScoredGroup(_message.Message):
     greedy_segments: _containers.RepeatedCompositeFieldContainer[Segment]
     def __init__(self, group: _Optional[_Union[Group, _Mapping]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., greedy_reward: _Optional[float] = ..., greedy_segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
 
-class TrainingBatch(_message.Message):
-    __slots__ = ("step", "groups", "num_steps")
-    STEP_FIELD_NUMBER: _ClassVar[int]
-    GROUPS_FIELD_NUMBER: _ClassVar[int]
-    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
-    step: int
-    groups: _containers.RepeatedScalarFieldContainer[bytes]
-    num_steps: int
-    def __init__(self, step: _Optional[int] = ..., groups: _Optional[_Iterable[bytes]] = ..., num_steps: _Optional[int] = ...) -> None: ...
-
 class TensorInfo(_message.Message):
     __slots__ = ("name", "dtype", "shape", "axis", "cuts", "digests")
     NAME_FIELD_NUMBER: _ClassVar[int]

@@ -12,7 +12,7 @@ Axes: T tokens of a prompt or a completion, X bytes of a token in the layers of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -23,6 +23,7 @@ import torch.distributed as dist
 
 from services.trainer.chosen_experts import StepExperts
 from services.trainer.megatron.groups import team_group
+from services.trainer.shared_batch import in_chunks
 from services.trainer.updates import Update, computed_by
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import Layout, RankPlace
@@ -162,21 +163,3 @@ class SharedExperts:
             dist.scatter(received, parts, src=0, group=self._leaders)
         if (team := team_group()) is not None:
             dist.broadcast(received, self._leader, group=team)
-
-
-def in_chunks(parts: Iterable[Any], length: int) -> Iterator[Any]:
-    """Arrays of bytes one after the other, as arrays of `length`; the last one is filled up with zeros,
-    and so are all after it. Each is written over by the next."""
-    chunk, filled = np.empty(length, np.uint8), 0
-    for part in parts:
-        while len(part):
-            taken = min(length - filled, len(part))
-            chunk[filled : filled + taken] = part[:taken]
-            part, filled = part[taken:], filled + taken
-            if filled == length:
-                yield chunk
-                filled = 0
-    while True:
-        chunk[filled:] = 0
-        yield chunk
-        filled = 0
