@@ -25,6 +25,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+from trimaran.append_file import FULL
 from trimaran.errors import DeadlineError, InputError, NotFoundError, UnavailableError
 from trimaran.file_lock import try_lock
 
@@ -221,7 +222,10 @@ class FolderPlace:
         except PermissionError as error:
             raise InputError(f"{self._key}: {self.url}/{name}: {error.strerror}") from None
         except OSError as error:
-            raise UnavailableError(f"{self._key}: {self.url}/{name}: {error.strerror}") from None
+            remedy = "; make room there" if error.errno in FULL else ""
+            raise UnavailableError(
+                f"{self._key}: {self.url}/{name}: {error.strerror}{remedy}"
+            ) from None
 
 
 class BucketPlace:

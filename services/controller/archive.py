@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import Payloads
 from services.controller.records import LedgerError, Tree, canonical, chain_hash
 
 PREFIX = "records-"
@@ -75,7 +75,7 @@ def read_segment(data: bytes) -> Iterator[Tree]:
 
 
 async def read_archive(
-    payloads: PayloadStore, compacted: Tree, after: int = 0
+    payloads: Payloads, compacted: Tree, after: int = 0
 ) -> AsyncIterator[tuple[int, Tree]]:
     """(sequence number, record) of all records before a `Compacted` one and behind `after`.
 
@@ -98,10 +98,10 @@ async def read_archive(
                 yield sequence, tree
 
 
-async def first_record(payloads: PayloadStore, archive: str) -> Tree:
+async def first_record(payloads: Payloads, archive: str) -> Tree:
     """Of the segment of that name."""
     return next(await _segment(payloads, archive))
 
 
-async def _segment(payloads: PayloadStore, archive: str) -> Iterator[Tree]:
+async def _segment(payloads: Payloads, archive: str) -> Iterator[Tree]:
     return read_segment(await payloads.read(PREFIX + archive))

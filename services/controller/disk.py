@@ -81,9 +81,3 @@ def write_durably(path: Path, data: bytes) -> None:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-
-
-def drop_partials(folder: Path) -> None:
-    """What `write_durably` leaves behind in a process that is killed."""
-    for path in folder.glob("*.partial"):
-        path.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from services.controller.ledger import read_trees
 from services.controller.ledger_search import find_start
-from services.controller.payloads import MissingPayloadError, PayloadStore
+from services.controller.payloads import MissingPayloadError, Payloads
 from services.controller.records import (
     Checkpointed,
     Committed,
@@ -123,7 +123,7 @@ def encode_proof(proof: Proof) -> dict[str, Any]:
     }
 
 
-async def read_life(store: Store, payloads: PayloadStore, run_id: str, group: int) -> GroupLife:
+async def read_life(store: Store, payloads: Payloads, run_id: str, group: int) -> GroupLife:
     """With its verdicts, while their payload is kept. Raises InputError when there is no such group."""
     life = await find_records(store, payloads, run_id, group)
     if not life.records:
@@ -135,7 +135,7 @@ async def read_life(store: Store, payloads: PayloadStore, run_id: str, group: in
     return life
 
 
-async def find_records(store: Store, payloads: PayloadStore, run_id: str, group: int) -> GroupLife:
+async def find_records(store: Store, payloads: Payloads, run_id: str, group: int) -> GroupLife:
     """Reads of the ledger what may be of the group, a page at a time: from the last archived place at
     which it was not issued yet up to the checkpoint behind which its step is not trained again, and of
     what follows only whether a fault was found later."""

@@ -19,7 +19,7 @@ from services.controller.archive import PREFIX, read_archive
 from services.controller.chain import Chain, fold
 from services.controller.ledger_state import LedgerState, encode_state
 from services.controller.pack import Pack, place_of
-from services.controller.payloads import PayloadStore, payload_digest
+from services.controller.payloads import Payloads, payload_digest
 from services.controller.quota import Act, Quota
 from services.controller.records import (
     Compacted,
@@ -61,7 +61,7 @@ def stream_of(run_id: str) -> str:
 
 
 async def read_trees(
-    store: Store, payloads: PayloadStore, run_id: str, after: int = 0
+    store: Store, payloads: Payloads, run_id: str, after: int = 0
 ) -> AsyncGenerator[tuple[int, Tree]]:
     """Every record behind `after`, of the archive and of the store, also while the run goes on.
 
@@ -108,7 +108,7 @@ class RunLedger:
     async def open(
         cls,
         store: Store,
-        payloads: PayloadStore,
+        payloads: Payloads,
         run_id: str,
         *,
         anchor: AnchorFile | None = None,
@@ -128,7 +128,7 @@ class RunLedger:
     def __init__(
         self,
         store: Store,
-        payloads: PayloadStore,
+        payloads: Payloads,
         chain: Chain,
         anchor: AnchorFile | None,
         retention: Retention,
@@ -157,7 +157,7 @@ class RunLedger:
         return self._chain.state
 
     @property
-    def source(self) -> tuple[Store, PayloadStore, str]:
+    def source(self) -> tuple[Store, Payloads, str]:
         """For who reads from it what is no longer in its state: store, payloads and run id."""
         return self._store, self._payloads, self._chain.run_id
 

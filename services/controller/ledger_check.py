@@ -9,7 +9,7 @@ from typing import Any
 from services.controller.chain import Chain
 from services.controller.ledger import read_trees
 from services.controller.ledger_state import LedgerState
-from services.controller.payloads import MissingPayloadError, PayloadStore
+from services.controller.payloads import MissingPayloadError, Payloads
 from services.controller.records import Committed, LedgerError
 from trimaran.errors import InputError
 from trimaran.store import Store
@@ -79,7 +79,7 @@ class Findings:
 
 async def check_ledger(
     store: Store,
-    payloads: PayloadStore,
+    payloads: Payloads,
     run_id: str,
     anchors: dict[str, LedgerEnd],
     every_payload: bool = False,
@@ -117,9 +117,7 @@ async def check_ledger(
     return found
 
 
-async def _check_needed(
-    found: Findings, chain: Chain, store: Store, payloads: PayloadStore
-) -> None:
+async def _check_needed(found: Findings, chain: Chain, store: Store, payloads: Payloads) -> None:
     """What a resume reads. A run that goes on collects payloads, each after a record by which no
     resume needs it: so what is missing is a fault only if the records since then still need it."""
     names = sorted(chain.state.payloads_after(chain.state.oldest_step))
@@ -164,7 +162,7 @@ def _check_ends(found: Findings) -> None:
 
 
 async def _check_payloads(
-    found: Findings, payloads: PayloadStore, names: Iterable[str]
+    found: Findings, payloads: Payloads, names: Iterable[str]
 ) -> dict[str, str]:
     """Those that are missing, and what is to be said of it."""
     missing: dict[str, str] = {}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from services.controller.archive import first_record
 from services.controller.ledger import stream_of
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import Payloads
 from services.controller.records import Tree
 from trimaran.store import Store
 
@@ -25,7 +25,7 @@ class Start(NamedTuple):
 
 
 async def find_start(
-    store: Store, payloads: PayloadStore, run_id: str, is_early: Callable[[Tree], Any]
+    store: Store, payloads: Payloads, run_id: str, is_early: Callable[[Tree], Any]
 ) -> Start:
     """The last place that is archived whose state is early enough; the ledger's beginning where none
     is.

@@ -6,41 +6,49 @@ Each is named by its sha256 and its place (`pack.py`), and is durable before a r
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import os
 import secrets
 import shutil
-from collections.abc import Mapping, Set
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
-from typing import Protocol
+from typing import TypeVar
 
-from services.controller.disk import (
-    CLOSE_SECONDS,
-    DISK_SECONDS,
-    NoRoomError,
-    drop_partials,
-    told_when_full,
-    write_durably,
-)
-from services.controller.pack import MIB, Place, place_of
+from services.controller.disk import CLOSE_SECONDS, DISK_SECONDS, NoRoomError
+from services.controller.pack import MIB, place_of
 from trimaran.call_thread import Disk
-from trimaran.errors import InputError
-from trimaran.places import is_bucket, sync
+from trimaran.errors import InputError, NotFoundError, UnavailableError
+from trimaran.places import FolderPlace, Place, is_bucket, open_place
 from trimaran.store import Store
 
+Result = TypeVar("Result")
+
+KEY = "run.payloads"
 OWNER_NAME = "owner"
-"""Of what says whose a place is, beside the payloads."""
+"""The file that says whose a place is, beside the payloads."""
 RESERVE_BYTES = 64 * MIB
 """Left free for the store, the logs and whoever else writes to that disk."""
+BUCKET_SECONDS = 60.0
+"""For one request to a bucket, all its tries together."""
+BUCKET_CALLS = 16
+"""Requests to a bucket at a time. A folder has one, so that files are written in order."""
 
 
 def payload_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class PayloadStore(Protocol):
-    """Files, and the payloads in them by name. Any call may raise UnavailableError.
+class MissingPayloadError(InputError):
+    """A payload is not there: never written, lost or collected."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path}: payload is missing; whatever needs it, a resume or a replay, cannot go on"
+        )
+
+
+class Payloads:
+    """Files at a place, and the payloads in them by name. Any call may raise UnavailableError.
 
     Example:
         payloads = open_payloads(config.run.payloads, run_folder, run_id)
@@ -49,36 +57,98 @@ class PayloadStore(Protocol):
         await payloads.read(digest) == b"tokens"
     """
 
-    async def write(self, files: Mapping[str, bytes]) -> None:
-        """File -> data. When it returns, all of them are durable, and whole.
+    def __init__(self, place: Place, timeout: float, num_calls: int) -> None:
+        """`timeout`: seconds of one call. `num_calls`: at a time."""
+        self._place = place
+        self._disk = Disk(place.url, timeout, num_threads=num_calls)
 
-        Raises NoRoomError where they do not fit; they may be written again then.
-        """
-        ...
+    async def write(self, files: Mapping[str, bytes]) -> None:
+        """File -> data. When it returns, all of them are durable, and whole. They may be written again."""
+        writes = (
+            self._call(lambda name=name, data=data: self._place.write(data, name))
+            for name, data in files.items()
+        )
+        try:
+            await asyncio.gather(*writes)
+        except NotFoundError as error:  # the bucket itself
+            raise UnavailableError(f"{error}; see that the bucket is there and answers") from None
 
     async def read(self, name: str) -> bytes:
         """A payload. Raises MissingPayloadError when it is gone, InputError when it was altered."""
-        ...
+        place, path = place_of(name), f"{self._place.url}/{name}"
+
+        def read() -> bytes:
+            if place.size is None:
+                return self._place.read(place.file)
+            return bytes(self._place.read_part(place.file, place.start, place.size))
+
+        try:
+            return checked(await self._call(read), place.digest, path)
+        except NotFoundError:
+            raise MissingPayloadError(path) from None
 
     async def sizes(self) -> dict[str, int]:
         """Bytes of each file."""
-        ...
+        sizes = await self._call(self._place.sizes)
+        return {name: size for name, size in sizes.items() if name != OWNER_NAME}
 
     async def delete(self, files: Set[str]) -> None:
         """Those that are there."""
-        ...
+        await self._call(lambda: self._place.delete(files))
 
     async def claim(self, owner: str) -> str:
-        """Makes the place the owner's unless it is somebody's; whose it is then."""
-        ...
+        """Makes the place the owner's unless it is another's; whose it is then."""
+
+        def claim() -> str:
+            self._place.create(owner.encode(), OWNER_NAME)
+            return self._place.read(OWNER_NAME).decode()
+
+        return await self._call(claim)
 
     async def close(self) -> None:
         """Idempotent."""
-        ...
+        self._disk.close(CLOSE_SECONDS)
+
+    async def _call(self, work: Callable[[], Result]) -> Result:
+        return await self._disk.do(work)
+
+
+class FolderPayloads(Payloads):
+    """On a local disk, or a network file system.
+
+    Example: FolderPayloads(run_folder / "payloads")
+    """
+
+    def __init__(
+        self, folder: Path, reserve: int = RESERVE_BYTES, timeout: float = DISK_SECONDS
+    ) -> None:
+        """`reserve`: bytes that stay free on the disk."""
+        super().__init__(FolderPlace(folder, KEY), timeout, num_calls=1)
+        self._folder, self._reserve = folder, reserve
+        self._has_written = False
+
+    async def write(self, files: Mapping[str, bytes]) -> None:
+        """Raises NoRoomError, too, where the reserve would be touched."""
+        if files:
+            await self._call(lambda: self._make_ready(sum(map(len, files.values()))))
+            await super().write(files)
+
+    def _make_ready(self, num_bytes: int) -> None:
+        if not self._has_written:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for partial in self._folder.glob(".*"):  # of a controller that was killed
+                partial.unlink(missing_ok=True)
+            self._has_written = True
+        free = shutil.disk_usage(self._folder).free
+        if free < num_bytes + self._reserve:
+            raise NoRoomError(
+                f"{self._folder}: its disk has only {free / MIB:.1f} MiB left, of which"
+                f" {self._reserve / MIB:g} MiB are held in reserve; make room there"
+            )
 
 
 async def claim_payloads(
-    payloads: PayloadStore, place: str, run_id: str, epoch: int, store: Store
+    payloads: Payloads, place: str, run_id: str, epoch: int, store: Store
 ) -> None:
     """Before a controller writes to a place outside the run folder, where a run of another manager
     or folder may have the same id: each would delete what it does not know.
@@ -99,20 +169,15 @@ async def claim_payloads(
         )
 
 
-def open_payloads(url: str | None, run_folder: Path, run_id: str) -> PayloadStore:
+def open_payloads(url: str | None, run_folder: Path, run_id: str) -> Payloads:
     """Of one run. `url` is `run.payloads`."""
     if url is None:
         return FolderPayloads(run_folder / "payloads")
     if not is_bucket(url):
         return FolderPayloads(Path(url.removeprefix("file://")) / run_id)
-    try:  # late: few runs use a bucket, and its library is an extra
-        from services.controller.bucket import BucketPayloads
-    except ImportError as error:
-        raise InputError(
-            f"run.payloads: {url}: {error.name} is missing; pip install 'trimaran[bucket]'"
-        ) from None
-
-    return BucketPayloads(url, run_id)
+    place = open_place(f"{url.rstrip('/')}/{run_id}", KEY, BUCKET_SECONDS)
+    # The library gives a request up by itself, and says why.
+    return Payloads(place, BUCKET_SECONDS + CLOSE_SECONDS, BUCKET_CALLS)
 
 
 def checked(data: bytes, digest: str, path: str) -> bytes:
@@ -120,99 +185,3 @@ def checked(data: bytes, digest: str, path: str) -> bytes:
     if payload_digest(data) != digest:
         raise InputError(f"{path}: payload does not match its digest; it was altered")
     return data
-
-
-class MissingPayloadError(InputError):
-    """A payload is not there: never written, lost or collected."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f"{path}: payload is missing; whatever needs it, a resume or a replay, cannot go on"
-        )
-
-
-class FolderPayloads:
-    """On a local disk, or a network file system.
-
-    Example: FolderPayloads(run_folder / "payloads")
-    """
-
-    def __init__(
-        self, folder: Path, reserve: int = RESERVE_BYTES, timeout: float = DISK_SECONDS
-    ) -> None:
-        """`reserve`: bytes that stay free on the disk. `timeout`: seconds, of one call."""
-        self._folder, self._reserve = folder, reserve
-        self._disk = Disk(folder, timeout)
-        self._has_written = False
-
-    async def write(self, files: Mapping[str, bytes]) -> None:
-        if files:
-            with told_when_full(self._folder):
-                await self._disk.do(lambda: self._write(files))
-
-    async def read(self, name: str) -> bytes:
-        place = place_of(name)
-        path = str(self._folder / name)
-        try:
-            data = await self._disk.do(lambda: self._read(place))
-        except FileNotFoundError:
-            raise MissingPayloadError(path) from None
-        return checked(data, place.digest, path)
-
-    async def sizes(self) -> dict[str, int]:
-        return await self._disk.do(self._sizes)
-
-    async def delete(self, files: Set[str]) -> None:
-        def unlink() -> None:
-            for file in files:
-                (self._folder / file).unlink(missing_ok=True)
-
-        await self._disk.do(unlink)
-
-    async def claim(self, owner: str) -> str:
-        with told_when_full(self._folder):
-            return await self._disk.do(lambda: self._claim(owner))
-
-    async def close(self) -> None:
-        self._disk.close(CLOSE_SECONDS)
-
-    def _write(self, files: Mapping[str, bytes]) -> None:
-        if not self._has_written:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            drop_partials(self._folder)  # of a controller that was killed
-            self._has_written = True
-        self._check_room(sum(map(len, files.values())))
-        for name, data in files.items():
-            write_durably(self._folder / name, data)
-        sync(self._folder)
-
-    def _read(self, place: Place) -> bytes:
-        with (self._folder / place.file).open("rb") as file:
-            file.seek(place.start)
-            return file.read(place.size)
-
-    def _claim(self, owner: str) -> str:
-        path = self._folder / OWNER_NAME
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            own = self._folder / f"{OWNER_NAME}.{owner}"
-            write_durably(own, owner.encode())
-            with suppress(FileExistsError):  # another was faster
-                os.link(own, path)
-            own.unlink()
-            sync(self._folder)
-        return path.read_text(encoding="ascii")
-
-    def _check_room(self, num_bytes: int) -> None:
-        free = shutil.disk_usage(self._folder).free
-        if free < num_bytes + self._reserve:
-            raise NoRoomError(
-                f"{self._folder}: its disk has only {free / MIB:.1f} MiB left, of which"
-                f" {self._reserve / MIB:g} MiB are held in reserve; make room there"
-            )
-
-    def _sizes(self) -> dict[str, int]:
-        if not self._folder.exists():
-            return {}
-        with os.scandir(self._folder) as found:
-            return {e.name: e.stat().st_size for e in found if not e.name.startswith(OWNER_NAME)}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from services.controller.chain import Chain
 from services.controller.ledger_state import StepEntry
 from services.controller.pack import place_of
-from services.controller.payloads import PayloadStore
+from services.controller.payloads import Payloads
 from services.controller.records import (
     Began,
     Committed,
@@ -102,7 +102,7 @@ class Replayable:
 
 
 async def find_replayable(
-    trees: AsyncIterable[tuple[int, Tree]], payloads: PayloadStore, start: int
+    trees: AsyncIterable[tuple[int, Tree]], payloads: Payloads, start: int
 ) -> Replayable:
     """Of the steps behind `start`. Raises InputError that says what is missing."""
     present = (await payloads.sizes()).keys()

@@ -13,7 +13,7 @@ from services.controller.group_words import tell
 from services.controller.ledger import read_trees
 from services.controller.ledger_check import check_ledger
 from services.controller.ledger_search import find_start
-from services.controller.payloads import MissingPayloadError, PayloadStore, open_payloads
+from services.controller.payloads import MissingPayloadError, Payloads, open_payloads
 from services.controller.records import Consumed, Scored, Tree, decode
 from services.manager.records import Managed
 from services.manager.results import list_checkpoints
@@ -78,7 +78,7 @@ async def trained_samples(
     return samples[skipped : skipped + limit], len(names) * size
 
 
-async def _payload_names(store: Store, payloads: PayloadStore, run_id: str, step: int) -> list[str]:
+async def _payload_names(store: Store, payloads: Payloads, run_id: str, step: int) -> list[str]:
     """Of the groups that trained in the step. Of the ledger it reads what is behind the last place at
     which the step was not trained, and keeps only what is scored and has not trained."""
 
@@ -119,7 +119,7 @@ def _samples(scored: ScoredGroup) -> list[RunSample]:
 
 
 @asynccontextmanager
-async def _payloads(run: Managed) -> AsyncGenerator[PayloadStore]:
+async def _payloads(run: Managed) -> AsyncGenerator[Payloads]:
     payloads = open_payloads(_config(run).run.payloads, Path(run.folder), run.run_id)
     try:
         yield payloads

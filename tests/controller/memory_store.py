@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from services.controller.pack import place_of
-from services.controller.payloads import MissingPayloadError, checked
+from services.controller.payloads import MissingPayloadError, Payloads, checked
 from trimaran.errors import OutOfOrderError, UnavailableError
 from trimaran.store import TrimmedError
 from trimaran.types import LedgerEnd
@@ -65,8 +65,8 @@ class MemoryStore:
         self.end = through
 
 
-class MemoryPayloads:
-    """As `services.controller.payloads.PayloadStore` keeps them."""
+class MemoryPayloads(Payloads):
+    """As `services.controller.payloads.Payloads` keeps them."""
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}

@@ -158,7 +158,7 @@ def test_a_copy_of_rediss_append_only_files_goes_on_on_another_server(
         (elsewhere / "run").mkdir(parents=True)
         shutil.copy(folder / ANCHOR_NAME, elsewhere / "run")
         shutil.copytree(first.folder / "appendonlydir", second.folder / "appendonlydir")
-        half_written = shutil.ignore_patterns("*.partial")  # one may be renamed under the copy
+        half_written = shutil.ignore_patterns(".*")  # one may be renamed under the copy
         shutil.copytree(folder / "payloads", elsewhere / "run" / "payloads", ignore=half_written)
 
     try:

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from services.controller.archive import PREFIX
-from services.controller.bucket import BucketPayloads
 from services.controller.disk import NoRoomError
 from services.controller.ledger import Retention, RunLedger, read_trees
 from services.controller.pack import PACK_BYTES, Pack, place_of
 from services.controller.payloads import (
     FolderPayloads,
     MissingPayloadError,
-    PayloadStore,
+    Payloads,
     claim_payloads,
     open_payloads,
     payload_digest,
@@ -40,6 +39,7 @@ from tests.controller.fakes import make_config
 from tests.controller.memory_store import CrashError, MemoryPayloads, MemoryStore
 from tests.tiny_disk import mounted
 from trimaran.errors import InputError, UnavailableError
+from trimaran.places import open_place
 from trimaran.store import open_store
 from trimaran.types import VersionId
 
@@ -60,7 +60,12 @@ def endpoint(server: Endpoint) -> Endpoint:
     return server
 
 
-async def keeps_the_contract(payloads: PayloadStore) -> None:
+def bucket(name: str, of: str = "payloads") -> Payloads:
+    """Given up after a second."""
+    return Payloads(open_place(f"s3://{of}/{name}", "run.payloads", 1), 60, 16)
+
+
+async def keeps_the_contract(payloads: Payloads) -> None:
     assert await payloads.sizes() == {}
     await payloads.write(ROW)
     await payloads.write(ROW)
@@ -87,7 +92,7 @@ def test_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_a_bucket(endpoint: Endpoint) -> None:
-    asyncio.run(keeps_the_contract(BucketPayloads("s3://payloads/some/path", "run")))
+    asyncio.run(keeps_the_contract(bucket("some/path/run")))
 
 
 def test_the_url_says_where(tmp_path: Path) -> None:
@@ -143,10 +148,10 @@ def test_credentials_do_not_stand_in_the_configuration() -> None:
 @pytest.mark.e2e
 def test_a_bucket_that_is_lost_is_told_after_the_deadline(endpoint: Endpoint) -> None:
     async def body() -> None:
-        payloads = BucketPayloads("s3://payloads", "run", timeout=1)
+        payloads = bucket("run")
         await payloads.write(ROW)
         endpoint.kill()
-        with pytest.raises(UnavailableError, match="s3://payloads/run: .*see that the bucket"):
+        with pytest.raises(UnavailableError, match="s3://payloads/run/.*see that the bucket"):
             await payloads.write(ROW)
 
     asyncio.run(body())
@@ -155,8 +160,8 @@ def test_a_bucket_that_is_lost_is_told_after_the_deadline(endpoint: Endpoint) ->
 @pytest.mark.e2e
 def test_a_bucket_that_was_never_made_is_named(endpoint: Endpoint) -> None:
     async def body() -> None:
-        payloads = BucketPayloads("s3://other-bucket", "run", timeout=1)
-        with pytest.raises(UnavailableError, match="s3://other-bucket/run: .*see that the bucket"):
+        payloads = bucket("run", "other-bucket")
+        with pytest.raises(UnavailableError, match="s3://other-bucket/run/.*see that the bucket"):
             await payloads.write(ROW)
 
     asyncio.run(body())
@@ -171,7 +176,7 @@ def test_a_bucket_that_restarts_holds_the_run_and_not_more(endpoint: Endpoint) -
         room = Room(
             60, None, lambda text, _: said.append(text), lambda text, _: said.append("free")
         )
-        payloads, store = BucketPayloads("s3://payloads", "again", timeout=1), MemoryStore()
+        payloads, store = bucket("again"), MemoryStore()
         ledger = await open_ledger(store, payloads, room=room)
         payload = scored(ledger, 0)
         endpoint.kill()
@@ -211,7 +216,7 @@ def trained(ledger: RunLedger, step: int, number: int) -> None:
     ledger.record(Committed(VersionId(0, step), "r"))
 
 
-async def packs_are_read_in_part(payloads: PayloadStore) -> None:
+async def packs_are_read_in_part(payloads: Payloads) -> None:
     pack = Pack()
     names = [pack.add(data, payload_digest(data)) for data in (b"one", b"second", b"3")]
     await payloads.write({pack.file: pack.data()})
@@ -235,7 +240,7 @@ def test_payloads_of_a_pack_in_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.e2e
 def test_payloads_of_a_pack_in_a_bucket(endpoint: Endpoint) -> None:
-    asyncio.run(packs_are_read_in_part(BucketPayloads("s3://payloads/packs", "run")))
+    asyncio.run(packs_are_read_in_part(bucket("packs/run")))
 
 
 def test_what_is_flushed_together_is_one_file(tmp_path: Path) -> None:
@@ -284,34 +289,8 @@ def test_a_pack_stays_until_none_of_its_groups_is_needed() -> None:
     asyncio.run(body())
 
 
-def test_a_folder_of_an_older_version_is_read_and_collected(tmp_path: Path) -> None:
-    """Up to Trimaran 0.1 each payload had a file, and a record named it by its digest alone."""
-
-    async def body() -> None:
-        store, payloads = MemoryStore(), FolderPayloads(tmp_path)
-        ledger = await open_ledger(store, payloads)
-        for number in (0, 1):
-            data = f"group {number}".encode()
-            ledger.record(Issued(number, 1, "p"))
-            ledger.record(Generated(number, 1, "d"))
-            await payloads.write({payload_digest(data): data})
-            ledger.record(Scored(number, 1, payload_digest(data)))
-        await ledger.flush()
-        await ledger.close()
-        ledger = await open_ledger(store, payloads)
-        assert await ledger.load(ledger.state.groups[1].payload) == b"group 1"
-        new = scored(ledger, 2)
-        trained(ledger, 1, 0)
-        ledger.record(Checkpointed(1, "c", 1))
-        await ledger.collect()
-        assert set(await payloads.sizes()) == {payload_digest(b"group 1"), place_of(new).file}
-        await ledger.close()
-
-    asyncio.run(body())
-
-
 def test_what_a_killed_controller_had_half_written_goes(tmp_path: Path) -> None:
-    (tmp_path / "groups-5f0c.partial").write_bytes(b"half of a gr")
+    (tmp_path / ".groups-5f0c.77ab").write_bytes(b"half of a gr")
     asyncio.run(FolderPayloads(tmp_path).write(ROW))
     assert {path.name for path in tmp_path.iterdir()} == ROW.keys()
 
@@ -358,11 +337,11 @@ def test_enospc_itself_is_told_and_leaves_nothing_behind(tiny_disk: Path) -> Non
     """Others write to the disk between our look at it and our write."""
 
     class Blind(FolderPayloads):
-        def _check_room(self, num_bytes: int) -> None: ...
+        def _make_ready(self, num_bytes: int) -> None: ...
 
     async def body() -> None:
         payloads = Blind(tiny_disk / "payloads")
-        with pytest.raises(NoRoomError, match="No space left on device; make room there"):
+        with pytest.raises(UnavailableError, match="No space left on device; make room there"):
             await payloads.write({payload_digest(b"x"): b"." * 2_000_000})
         assert await payloads.sizes() == {}
 

@@ -15,7 +15,7 @@ from services.controller.anchor import read_anchors
 from services.controller.group_life import read_life
 from services.controller.group_words import tell
 from services.controller.ledger_check import check_ledger
-from services.controller.payloads import PayloadStore, open_payloads
+from services.controller.payloads import Payloads, open_payloads
 from trimaran.cli.find_run import LATEST, find_folder, folder_of
 from trimaran.cli.managed import PATIENCE_SECONDS, find_managed, open_client
 from trimaran.clients.access import MANAGER_VARIABLE
@@ -110,7 +110,7 @@ class Recorded:
     run: RunContext
     config: RunConfig
     store: Store
-    payloads: PayloadStore
+    payloads: Payloads
 
     def kept_checkpoints(self) -> list[int]:
         """Their steps."""

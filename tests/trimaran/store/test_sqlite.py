@@ -118,7 +118,9 @@ def test_a_damaged_file_is_named(tmp_path):
 
     async def body():
         store = SqliteStore(path)
-        with pytest.raises(StoreError, match=rf"{path}: not a store of ours \(table records already exists"):
+        with pytest.raises(
+            StoreError, match=rf"{path}: not a store of ours \(table records already exists"
+        ):
             await store.get("a")
         await store.close()
 
