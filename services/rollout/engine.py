@@ -5,9 +5,10 @@ Axes: T tokens of one completion.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from services.rollout.hosts import ONE_HOST, HostPlace
 from trimaran.choices import ENGINES
@@ -85,9 +86,10 @@ class Engine(Protocol):
     It starts without weights: nothing is generated before the first `load_weights`. Methods are
     called from one event loop and must not block it. Where one raises, the server tells the caller.
 
-    In short (docs/extending.md has a small engine whole):
+    An engine subclasses it, and so has the defaults of what it cannot do. In short (docs/extending.md has
+    a small engine whole):
 
-        class SmallestEngine:
+        class SmallestEngine(Engine):
             def __init__(self, config: RunConfig, device: Device) -> None: ...
 
             async def start(self):
@@ -105,14 +107,17 @@ class Engine(Protocol):
 
             async def read_back(self, manifest, ranges):
                 return dict(read_by_name(self._tensors.__getitem__, manifest, ranges))
-
-    One that fills `Ended.experts` where `config.trainer.router.replay` asks for them says so in a class
-    attribute, `tells_experts = True`. One that can stand on several hosts says `spans_hosts = True`. It is
-    then made with `place`, a `HostPlace`, where `rollout.hosts` is above 1; on the first host as ever, and
-    on each further one its `follow` is called in the place of `start`, and then `check` and `close`. Its
-    workers there load from `shadow.elsewhere`.
     """
 
+    tells_experts: ClassVar[bool] = False
+    """It fills `Ended.experts` where `config.trainer.router.replay` asks for them."""
+    spans_hosts: ClassVar[bool] = False
+    """It can stand on several hosts. Where `rollout.hosts` is above 1 it is made with `place`, a
+    `HostPlace`. Its workers on further hosts load from `shadow.elsewhere`."""
+    sleeps: ClassVar[bool] = False
+    """It can leave its device to the trainer, for `run.pools: colocated`."""
+
+    @abstractmethod
     async def start(self) -> None:
         """Build the model, with any weights. Returns when requests can be taken.
 
@@ -122,10 +127,12 @@ class Engine(Protocol):
         ...
 
     @property
+    @abstractmethod
     def stop_token_ids(self) -> frozenset[int]:
         """The tokens that end a completion; such a token is its last one."""
         ...
 
+    @abstractmethod
     def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The prompt by the model's chat template, with the opening of the answer. Each image is one
         image token; the server expands it.
@@ -135,10 +142,12 @@ class Engine(Protocol):
         """
         ...
 
+    @abstractmethod
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text, without special tokens."""
         ...
 
+    @abstractmethod
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         """Chunks of each completion, in order, and one Ended each, after its last chunk.
 
@@ -151,9 +160,10 @@ class Engine(Protocol):
         """
         ...
 
+    @abstractmethod
     async def load_weights(self, shadow: Shadow, version: VersionId) -> float:
         """Replace all weights by those of `shadow`, under the running requests, which then go on
-        under `version` with their keys and values computed anew. Returns the pause in seconds.
+        under `version` with their keys and values computed again. Returns the pause in seconds.
 
         Where `shadow.changes` is not None, they are all that differs from the version that was loaded
         last, and an engine may load them alone.
@@ -164,6 +174,7 @@ class Engine(Protocol):
         """
         ...
 
+    @abstractmethod
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         """Digests, by block number, of what the engine really computes with: not of the shadow.
 
@@ -175,63 +186,57 @@ class Engine(Protocol):
         ...
 
     @property
+    @abstractmethod
     def num_running(self) -> int:
         """Completions under way."""
         ...
 
+    @abstractmethod
     def check(self) -> None:
         """Asked once a second. Raises InternalError when the engine cannot work any more; the
         replica then ends, and its process is started again."""
         ...
 
+    @abstractmethod
     async def close(self) -> None:
         """Ends what `start` began."""
         ...
 
-
-class SpreadEngine(Engine, Protocol):
-    """One that can stand on several hosts."""
-
     async def follow(self) -> None:
-        """Start this host's part. As `start`, and returns when it takes orders from the first host."""
-        ...
-
-
-class SleepingEngine(Engine, Protocol):
-    """One that can leave its device to the trainer, for `run.pools: colocated`. It says so in a class
-    attribute, `sleeps = True`."""
+        """On a further host, in the place of `start`, if it `spans_hosts`: start this host's part. Returns
+        when that takes orders from the first host; then come `check` and `close`."""
+        raise NotImplementedError
 
     async def sleep(self) -> None:
-        """Give up the device's memory, weights as well as keys and values, as far as the engine can.
-        Requests under way end in BehindError, and nothing is generated until `load_weights`, which also
-        wakes it. `read_back` is not called meanwhile.
+        """If it `sleeps`: give up the device's memory, weights as well as keys and values, as far as the
+        engine can. Requests under way end in BehindError, and nothing is generated until `load_weights`,
+        which also wakes it. `read_back` is not called meanwhile.
 
-        After a failure the process ends: nobody knows what it still keeps. So it does where this takes
-        longer than 30 s (`SLEEP_SECONDS` of weight sync), for the trainer waits for the device.
+        After a failure the process ends, because what it still keeps is unknown. So it does where this
+        takes longer than 30 s (`SLEEP_SECONDS` of weight sync), for the trainer waits for the device.
         """
-        ...
+        raise NotImplementedError
 
 
 def create_engine(config: RunConfig, device: Device, place: HostPlace = ONE_HOST) -> Engine:
     """The engine that `rollout.engine` names; its module is imported here and not before.
 
-    Raises InputError for one that does not say which experts it chose, where these are replayed, and
-    for one that cannot leave its device to the trainer, where both share it.
+    Raises InputError for one that cannot do what the run asks of it.
     """
     engine = ENGINES.load(config.rollout.engine)
-    if config.is_colocated and not getattr(engine, "sleeps", False):
+    if config.is_colocated and not engine.sleeps:
         raise InputError(
             f"run.pools: colocated, and rollout.engine {config.rollout.engine} cannot leave its device to"
             " the trainer; set run.pools=separate, or take an engine that can (vllm)"
         )
-    if config.trainer.router.replay and not getattr(engine, "tells_experts", False):
+    if config.trainer.router.replay and not engine.tells_experts:
         raise InputError(
-            f"trainer.router.replay: rollout.engine {config.rollout.engine} does not tell which experts"
+            f"trainer.router.replay: rollout.engine {config.rollout.engine} does not report which experts"
             " it chose for a token; leave it out, or take one that does (vllm)"
         )
     if place == ONE_HOST:
         return engine(config, device)
-    if not getattr(engine, "spans_hosts", False):
+    if not engine.spans_hosts:
         raise InputError(
             f"rollout.hosts: rollout.engine {config.rollout.engine} stands on one host; leave it out, or"
             " take one that can be on several (vllm)"

@@ -20,7 +20,6 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
-from typing import cast
 
 import grpc
 
@@ -32,7 +31,6 @@ from services.rollout.engine import (
     Engine,
     Event,
     GenerationRequest,
-    SleepingEngine,
     create_engine,
 )
 from services.rollout.hosts import ONE_HOST, HostMeeting, HostPlace
@@ -405,7 +403,7 @@ async def _start(engine: Engine, turn: Turn | None, timeout: float) -> None:
         return
     await turn.take(timeout)
     await engine.start()
-    await cast(SleepingEngine, engine).sleep()
+    await engine.sleep()
     turn.release()
 
 

@@ -25,10 +25,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.rollout.deadlines import hold, within
-from services.rollout.engine import Engine, SleepingEngine
+from services.rollout.engine import Engine
 from services.weight_sync.data.manifest import narrow
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
@@ -240,7 +240,7 @@ class ReplicaWeights:
                     return
                 async with within(self._commit_timeout, f"{self._name}, going to sleep"):
                     await self._end_readings()
-                    await cast(SleepingEngine, self._engine).sleep()
+                    await self._engine.sleep()
                 turn.release()
         except BaseException as error:
             self.forget()

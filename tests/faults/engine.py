@@ -14,7 +14,7 @@ from itertools import starmap
 
 import torch
 
-from services.rollout.engine import Chunk, Ended, Event, GenerationRequest
+from services.rollout.engine import Chunk, Ended, Engine, Event, GenerationRequest
 from services.weight_sync.data.changes import ChangedTensor
 from services.weight_sync.data.digest import digest_value
 from services.weight_sync.data.layout import numbers_of
@@ -28,7 +28,7 @@ from trimaran.types import Manifest, Message, Ranges, VersionId
 TOKEN_SECONDS = 0.02
 
 
-class StandInEngine:
+class StandInEngine(Engine):
     def __init__(
         self, orders: Orders, token_seconds: Callable[[], float] = lambda: TOKEN_SECONDS
     ) -> None:

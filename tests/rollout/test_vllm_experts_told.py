@@ -49,7 +49,7 @@ def test_of_prompt_and_completion():
     completion = SimpleNamespace(routed_experts=chosen)
     assert told_experts(config_of(False), completion, 2, 2) == (b"", b"")
     assert told_experts(config_of(True), completion, 2, 2) == (bytes(range(8, 12)), bytes(range(8)))
-    with pytest.raises(InputError, match="does not tell which experts"):
+    with pytest.raises(InputError, match="does not report which experts"):
         told_experts(config_of(True), SimpleNamespace(routed_experts=None), 2, 2)
 
 

@@ -44,6 +44,8 @@ def config_of(**sections: Any) -> RunConfig:
 
 
 class ToyEngine:
+    tells_experts = spans_hosts = sleeps = False
+
     def __init__(self, config: RunConfig, device: Any) -> None:
         self.config, self.device = config, device
 
@@ -111,7 +113,7 @@ def test_an_engine_of_an_installed_package(add: Add) -> None:
     assert (engine.config, engine.device) == (config, device)
     replays = config_of(rollout={"engine": "toy"}, trainer={"router": {"replay": True}})
     with pytest.raises(
-        InputError, match=r"^trainer.router.replay: rollout.engine toy does not tell"
+        InputError, match=r"^trainer.router.replay: rollout.engine toy does not report"
     ):
         create_engine(replays, device)  # type: ignore[arg-type]
 

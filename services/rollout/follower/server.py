@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import grpc
 
 from services.rollout.deadlines import until_first_end
-from services.rollout.engine import CHECK_SECONDS, SpreadEngine, create_engine
+from services.rollout.engine import CHECK_SECONDS, Engine, create_engine
 from services.rollout.hosts import HostMeeting, HostPlace
 from trimaran import rpc, wire
 from trimaran.config import RunConfig
@@ -124,10 +124,10 @@ class _Work:
             engine.check()
             await asyncio.sleep(CHECK_SECONDS)
 
-    async def _start_engine(self) -> SpreadEngine:
+    async def _start_engine(self) -> Engine:
         config, name = self._config, process_name("follower", self._index)
         device = pick(config.rollout.device)
-        engine = cast(SpreadEngine, create_engine(config, device, self._place))
+        engine = create_engine(config, device, self._place)
         self._stack.push_async_callback(engine.close)
         shared = note_of(self._run.folder, name)
         with noting(shared):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.rollout.chat import ChatTokenizer
 from services.rollout.deadlines import within
-from services.rollout.engine import Event, GenerationRequest
+from services.rollout.engine import Engine, Event, GenerationRequest
 from services.rollout.transformers.batch import DecodeBatch
 from services.rollout.transformers.parameters import find_parameter
 from trimaran.config import RunConfig
@@ -43,7 +43,7 @@ Work = tuple[Callable[[], Any], "Future[Any]"]
 """What the computing thread does between two decoding steps."""
 
 
-class TransformersEngine:
+class TransformersEngine(Engine):
     sleeps = True
 
     def __init__(self, config: RunConfig, device: Device) -> None:

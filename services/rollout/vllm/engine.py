@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.rollout.chat import ChatTokenizer
 from services.rollout.deadlines import alarm, hold, within
-from services.rollout.engine import Ended, Event, GenerationRequest
+from services.rollout.engine import Ended, Engine, Event, GenerationRequest
 from services.rollout.hosts import ONE_HOST, HostPlace
 from services.rollout.images import PlacedImages
 from services.rollout.vllm.ascend import check_processor, is_npu
@@ -70,7 +70,7 @@ SUBMIT_SECONDS = 20.0
 """For vLLM to take a request or its end, before its core has done anything with it."""
 
 
-class VllmEngine:
+class VllmEngine(Engine):
     tells_experts = True
     spans_hosts = True
     sleeps = True

@@ -64,7 +64,7 @@ def told_experts(
         return b"", b""
     if (chosen := completion.routed_experts) is None:
         raise InputError(
-            "trainer.router.replay: vllm does not tell which experts it chose on this device; leave it out"
+            "trainer.router.replay: vllm does not report which experts it chose on this device; leave it out"
         )
     if len(chosen) != (num_read := num_prompt + num_tokens - 1):
         _warn_once(len(chosen), num_read)
