@@ -156,12 +156,6 @@ AGGREGATIONS = Choices(
 )
 """`algorithm.aggregation`."""
 
-DIGESTS = Choices(
-    "trimaran.digests",
-    {"xxh3-128": "services.weight_sync.data.digest:xxh3_128"},
-)
-"""`weight_sync.digest`: functions from a contiguous uint8 tensor, on any device, to 32 hex digits."""
-
 DATASET_FORMATS = Choices(
     "trimaran.dataset_formats",
     {

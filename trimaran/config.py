@@ -31,7 +31,7 @@ from pydantic import (
 from pydantic_core import to_jsonable_python
 
 from trimaran.best_by import check_best_by, check_is_made, is_of_validation
-from trimaran.choices import ADVANTAGES, AGGREGATIONS, DIGESTS, ENGINES, LOSSES
+from trimaran.choices import ADVANTAGES, AGGREGATIONS, ENGINES, LOSSES
 from trimaran.config_faults import describe_faults
 from trimaran.device import DeviceName, is_gpu_uuid
 from trimaran.errors import InputError
@@ -915,8 +915,6 @@ class WeightSyncSection(Section):
     transport: TransportName = "auto"
     """auto: shared memory inside one machine, else collective. Whatever is chosen, joiners,
     laggards and survivors of a broken group use the relay."""
-    digest: Annotated[str, AfterValidator(DIGESTS.check)] = "xxh3-128"
-    """xxh3-128 of bytes on the host, or a kind that an installed package adds."""
     delta: bool = False
     """Send changed elements only, where that is smaller. The trainer then compares each version
     with the one before it."""

@@ -97,11 +97,10 @@ class Manifest:
 
     Example:
         tensors = (TensorInfo("a", "F32", (4,)), TensorInfo("b", "F32", (8, 2), cuts=(4,)))
-        manifest = Manifest("xxh3-128", tensors, root="5f0c…")
+        manifest = Manifest(tensors, root="5f0c…")
         assert manifest.num_blocks == 3  # block 0 is a; blocks 1 and 2 are b
     """
 
-    digest_name: str
     tensors: tuple[TensorInfo, ...]
     root: str
     """Merkle root over all blocks; the version's name by content."""

@@ -104,7 +104,6 @@ def decode_digests(data: bytes) -> tuple[str, ...]:
 def encode_manifest(manifest: types.Manifest) -> types_pb2.Manifest:
     """Shared by all who ask: only to be read, or copied into a request."""
     return types_pb2.Manifest(
-        digest_name=manifest.digest_name,
         root=manifest.root,
         tensors=[
             types_pb2.TensorInfo(
@@ -138,7 +137,7 @@ def decode_manifest(message: types_pb2.Manifest) -> types.Manifest:
         )
         for t in message.tensors
     )
-    return types.Manifest(message.digest_name, tensors, message.root)
+    return types.Manifest(tensors, message.root)
 
 
 def encode_ranges(ranges: types.Ranges) -> types_pb2.Ranges:

@@ -105,7 +105,7 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
         self._step = self._trained = 0
 
     async def GetPolicyVersion(self, request: Any, context: Any) -> Any:
-        policy, manifest = _policy(self._step), Manifest("xxh3-128", (), f"root-{self._step}")
+        policy, manifest = _policy(self._step), Manifest((), f"root-{self._step}")
         return trainer_pb2.GetPolicyVersionResponse(
             version=wire.encode_policy(policy), manifest=wire.encode_manifest(manifest)
         )

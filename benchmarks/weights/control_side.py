@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from benchmarks.weights.versions import DIGEST, RUN_ID
+from benchmarks.weights.versions import RUN_ID
 from trimaran.types import (
     Caller,
     Manifest,
@@ -246,7 +246,7 @@ def _make_manifest(model: Path) -> Manifest:
         specs = [(name, part.get_dtype(), tuple(part.get_shape())) for name, part in slices]
     tensors = cut_tensors(specs, read_model_folder(model))
     digested = [replace(t, digests=(f"{0:032x}",) * t.num_blocks) for t in tensors]
-    return build_manifest(DIGEST, digested)
+    return build_manifest(digested)
 
 
 def _four_offers(manifest: Manifest) -> list[Offer]:

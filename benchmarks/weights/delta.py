@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.results_file import Row
-from benchmarks.weights.versions import DIGEST, run_config
+from benchmarks.weights.versions import run_config
 from trimaran.types import Ranges, TrainingBatch
 
 if TYPE_CHECKING:
@@ -86,9 +86,7 @@ def _snapshot(policy: Any, reuse: Snapshot | None = None) -> Snapshot:
     from services.weight_sync.data.snapshot import take_snapshot
 
     parts, blocks = policy.parts(), _all(policy)
-    return take_snapshot(
-        policy.tensors, parts, blocks, DIGEST, reuse=reuse, keep_delta=reuse is not None
-    )
+    return take_snapshot(policy.tensors, parts, blocks, reuse=reuse, keep_delta=reuse is not None)
 
 
 def _all(policy: Any) -> Ranges:

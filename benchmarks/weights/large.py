@@ -17,7 +17,6 @@ from trimaran.model_folder import ModelFacts
 from trimaran.types import Manifest, Offer, Peer, Ranges, TensorInfo
 
 DTYPE = "BF16"
-DIGEST = "xxh3-128"
 
 Spec = tuple[str, tuple[int, ...]]
 """Hugging Face name and shape."""
@@ -54,7 +53,7 @@ MODELS = (LLAMA_70B, QWEN_235B)
 def manifest_of(model: LargeModel, step: int = 0) -> Manifest:
     """Of the true count and shapes; another `step` has other digests."""
     infos = cut_tensors(((name, DTYPE, shape) for name, shape in _specs(model.facts)), model.facts)
-    return build_manifest(DIGEST, [_with_digests(info, step) for info in infos])
+    return build_manifest([_with_digests(info, step) for info in infos])
 
 
 def offers_of(model: LargeModel, manifest: Manifest) -> list[Offer]:

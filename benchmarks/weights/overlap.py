@@ -72,10 +72,9 @@ def _wait(is_done: Callable[[], bool]) -> None:
 
 
 class Overlap:
-    """Example: Overlap("xxh3-128").measure()  # bytes a second: digest, in turn, overlapped"""
+    """Example: Overlap().measure()  # bytes a second: digest, in turn, overlapped"""
 
-    def __init__(self, digest_name: str) -> None:
-        self._digest_name = digest_name
+    def __init__(self) -> None:
         size = BUCKET_BYTES * NUM_BUCKETS
         self._layout = make_layout([TensorInfo("w", "U8", (size,))])
         self._shadow = torch.randint(0, 256, (size,), dtype=torch.uint8)
@@ -97,7 +96,7 @@ class Overlap:
 
     def _digest(self, number: int) -> None:
         place = self._shadow[number * BUCKET_BYTES :][:BUCKET_BYTES]
-        digest_tensor(self._digest_name, place)
+        digest_tensor(place)
 
     def _take_in_turn(self, link: _Clock, bus: _Clock) -> None:
         """Two broadcasts under way; the thread that begins them copies and digests."""

@@ -22,7 +22,7 @@ import grpc
 
 from benchmarks.results_file import Row
 from benchmarks.weights.control_side import StandInTrainer
-from benchmarks.weights.large import DIGEST, MODELS, LargeModel, manifest_of, offers_of, peer_of
+from benchmarks.weights.large import MODELS, LargeModel, manifest_of, offers_of, peer_of
 from benchmarks.weights.overlap import Overlap
 from benchmarks.weights.transfer_model import (
     BUS,
@@ -82,8 +82,8 @@ SERVICE = "trimaran.v1.RolloutService"
 
 
 def measure_scale(model: Path, work: Path) -> tuple[list[Row], str]:
-    rates = Rates(calibrate(DIGEST), calibrate_digest(DIGEST), calibrate_add())
-    digest, in_turn, overlapped = Overlap(DIGEST).measure()
+    rates = Rates(calibrate(), calibrate_digest(), calibrate_add())
+    digest, in_turn, overlapped = Overlap().measure()
     measured = {
         "landing_rate": rates.landing,
         "digest_rate": rates.digest,
@@ -184,7 +184,7 @@ def _plans(manifest: Manifest, offers: Sequence[Offer]) -> list[tuple[str, float
 
 async def _publish(large: LargeModel, work: Path) -> list[tuple[str, float, str]]:
     """To replicas that are proven at a small version already; then one more joins."""
-    small = build_manifest(DIGEST, [_small(TensorInfo("w", "U8", (1,)))])
+    small = build_manifest([_small(TensorInfo("w", "U8", (1,)))])
     manifest = manifest_of(large)
     offers = offers_of(large, manifest)
     senders = {
@@ -281,7 +281,7 @@ class _StandIn:
 def _stages(large: LargeModel, manifest: Manifest) -> list[tuple[str, float, str]]:
     """A holder with everything, a receiver that pulls from it, and one that pulls from that one."""
     tensors = [_small(info) for info in manifest.tensors]
-    small = build_manifest(DIGEST, tensors)
+    small = build_manifest(tensors)
     offers = offers_of(large, manifest)
     # Without a limit on those served at a time: what a block costs is looked for here.
     config = WeightSyncSection(relay_fan_out=4 * len(offers), stage_timeout=TIMEOUT_SECONDS)

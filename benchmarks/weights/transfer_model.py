@@ -94,10 +94,10 @@ def _landing(num_bytes: int, num_senders: int, rate: float) -> float:
     return num_bytes / (min(num_senders, CORES) * rate)
 
 
-def calibrate_digest(digest_name: str) -> float:
+def calibrate_digest() -> float:
     """Bytes a second of one thread: the best of a few rounds over a block that is in no cache."""
     blocks = torch.randint(0, 256, (NUM_BLOCKS, BLOCK_BYTES), dtype=torch.uint8)
-    return _best(blocks.numel(), lambda: [digest_tensor(digest_name, block) for block in blocks])
+    return _best(blocks.numel(), lambda: [digest_tensor(block) for block in blocks])
 
 
 def calibrate_add() -> float:
@@ -115,14 +115,14 @@ def _best(num_bytes: int, work: Callable[[], object]) -> float:
     return num_bytes / min(seconds[1:])
 
 
-def calibrate(digest_name: str) -> float:
+def calibrate() -> float:
     """Bytes a second that a thread lands: the best of a few rounds over 256 MiB. The first one allocates and
     does not count."""
     value = torch.randint(0, 256, (BLOCK_BYTES,), dtype=torch.uint8)
-    digest, size = digest_tensor(digest_name, value), BLOCK_BYTES * NUM_BLOCKS
+    digest, size = digest_tensor(value), BLOCK_BYTES * NUM_BLOCKS
     cuts = tuple(range(BLOCK_BYTES, size, BLOCK_BYTES))
     info = TensorInfo("w", "U8", (size,), 0, cuts, (digest,) * NUM_BLOCKS)
-    manifest = build_manifest(digest_name, [info])
+    manifest = build_manifest([info])
     stock = Stock()
     stock.show({(manifest.root, ""): Holding(dict.fromkeys(range(NUM_BLOCKS), value.numpy().data))})
     config = WeightSyncSection()

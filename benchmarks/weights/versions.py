@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from services.weight_sync.data.snapshot import Snapshot
 
 RUN_ID = "bench"
-DIGEST = "xxh3-128"
 TIMEOUT_SECONDS = 60.0
 BUCKET_BYTES = WeightSyncSection().bucket_mib << 20
 LIMITS = TransferLimits(bucket_bytes=BUCKET_BYTES, timeout=TIMEOUT_SECONDS)
@@ -52,9 +51,7 @@ def snapshot_of(
         for info in infos
     ]
     num_blocks = sum(info.num_blocks for info in infos)
-    return take_snapshot(
-        infos, parts, ((0, num_blocks),), DIGEST, reuse=reuse, keep_delta=keep_delta
-    )
+    return take_snapshot(infos, parts, ((0, num_blocks),), reuse=reuse, keep_delta=keep_delta)
 
 
 def policy_of(snapshot: Snapshot, step: int) -> PolicyVersion:

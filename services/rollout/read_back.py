@@ -57,13 +57,13 @@ def read_by_name(
             )
         if tensor.shape:
             held = held.narrow(tensor.axis, block.start, block.stop - block.start)
-        yield block.number, digest_copies(manifest.digest_name, block, [held])
+        yield block.number, digest_copies(block, [held])
 
 
-def digest_copies(digest_name: str, block: Block, copies: Iterable[torch.Tensor]) -> str:
+def digest_copies(block: Block, copies: Iterable[torch.Tensor]) -> str:
     """Of a block that an engine holds more than once: the first digest that is not as it must be."""
     expected = block.tensor.digests[block.index]
-    digests = [digest_value(digest_name, copy, expected) for copy in copies]
+    digests = [digest_value(copy, expected) for copy in copies]
     return first_wrong(block, digests)
 
 

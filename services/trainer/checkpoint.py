@@ -107,8 +107,6 @@ class TrainerState:
     """The digest of each, by its number."""
     ledger: LedgerEnd | None = None
     """How far the run's ledger had come."""
-    digest: str = "xxh3-128"
-    """Of which kind the root is: `weight_sync.digest`."""
     score: float | None = None
     """How good its step is by `run.best_by`, where that is known; more is better."""
 

@@ -83,7 +83,6 @@ class HeldShard:
             self._tensors,
             self._weights.parts(),
             self.blocks,
-            self._config.digest,
             self._exchange,
             reuse,
             self._config.delta,

@@ -466,7 +466,6 @@ class TrainerRank:
             layout=self._layout,
             model=self._model,
             shards=(),
-            digest=self._config.weight_sync.digest,
         )
 
     async def _train(self, batch: TrainingBatch, lineage: int) -> TrainAnswer:
@@ -604,8 +603,7 @@ class TrainerRank:
         """Raises InputError where the weights are not those of the checkpoint: what its run did not train
         came from another model."""
         state, held = loaded.state, self._own_shard
-        same = self._config.model.dtype, self._config.weight_sync.digest
-        if (state.layout.dtype, state.digest) == same and held.root != state.root:
+        if state.layout.dtype == self._config.model.dtype and held.root != state.root:
             raise InputError(
                 f"trainer.load: the weights with {loaded.place} have root {held.root}, and that run's had"
                 f" {state.root}; what it did not train is not in its checkpoint: give model.path the model"

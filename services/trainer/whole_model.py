@@ -23,9 +23,6 @@ from services.weight_sync.data.memory import DTYPE_NAMES
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import RankPlace
 
-DIGEST = "xxh3-128"
-"""Of weight roots here; also the default of `weight_sync.digest`."""
-
 Tensors = Mapping[str, torch.Tensor]
 Parameters = Iterable[tuple[str, torch.Tensor]]
 """By megatron-core's names."""
@@ -84,14 +81,14 @@ class Version:
     @property
     def root(self) -> str:
         """Once all tensors have come."""
-        return compute_root(DIGEST, self._infos.values())
+        return compute_root(self._infos.values())
 
     def _digest(self, name: str, tensor: torch.Tensor) -> None:
         info = self._infos[name]
         blocks = (
             tensor.narrow(info.axis, one.start, one.stop - one.start) for one in list_blocks([info])
         )
-        digests = tuple(digest_value(DIGEST, block) for block in blocks)
+        digests = tuple(digest_value(block) for block in blocks)
         self._infos[name] = replace(info, digests=digests)
 
 

@@ -283,7 +283,7 @@ def commit(folder: Path) -> None:
         ledger = await VersionLedger.open(store, folder.name)
         for step in (0, 1):
             live = record(step).policy
-            manifest = Manifest("xxh3-128", tensors, live.root)
+            manifest = Manifest(tensors, live.root)
             await ledger.prepare(manifest)
             await ledger.commit(
                 fakes.CALLER, live, manifest, [Proof(live.version, "rollout-0", live.root, 2, 2)]

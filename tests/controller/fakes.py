@@ -117,7 +117,7 @@ class FakeTrainer:
         if self.num_busy:
             self.num_busy -= 1
             raise OutOfOrderError("the weights are being replaced by those of the next step")
-        return self.policy, Manifest("fake", (), self.root)
+        return self.policy, Manifest((), self.root)
 
     async def train_batch(
         self,

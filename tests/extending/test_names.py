@@ -100,7 +100,7 @@ def test_every_group_of_entry_points_is_in_the_document() -> None:
     groups = {value.group for value in vars(choices).values() if isinstance(value, Choices)}
     text = "".join(recipe.text for recipe in RECIPES.values())
     shown = set(re.findall(r'^ *\[project\.entry-points\."([\w.]+)"\]$', text, re.MULTILINE))
-    assert shown == groups - {"trimaran.digests"}  # it has no recipe
+    assert shown == groups
 
 
 def test_the_methods_of_the_rpc_recipe_use_what_their_classes_have() -> None:

@@ -69,7 +69,7 @@ class Sender:
             for info in infos
         )
         blocks: Ranges = ((0, num_tensors * BLOCKS_A_TENSOR),)
-        self._snapshot = take_snapshot(infos, parts, blocks, "xxh3-128")
+        self._snapshot = take_snapshot(infos, parts, blocks)
         self._sender.hold(self._snapshot)
         return {
             "manifest": manifest_to_json(self._snapshot.manifest),

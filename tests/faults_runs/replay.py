@@ -24,7 +24,6 @@ class Alone:
         self._weights = Weights.first(shapes, DTYPES[dtype], config.run.seed)
         specs = [(name, DTYPE_NAMES[dtype], shape) for name, shape in shapes.items()]
         self._infos: tuple[TensorInfo, ...] = cut_tensors(specs, facts)
-        self._digest = config.weight_sync.digest
 
     def root(self) -> str:
         parts = [
@@ -32,7 +31,7 @@ class Alone:
             for info in self._infos
         ]
         blocks = ((0, sum(info.num_blocks for info in self._infos)),)
-        return take_snapshot(self._infos, parts, blocks, self._digest).manifest.root
+        return take_snapshot(self._infos, parts, blocks).manifest.root
 
     def checksum(self) -> int:
         return self._weights.checksum()

@@ -98,7 +98,7 @@ def manifest_of(weights, ranks: int = 1) -> Manifest:
     )
     parts = [Part(t.name, 0, t.shape[t.axis], weights[t.name]) for t in tensors]
     num_blocks = sum(tensor.num_blocks for tensor in tensors)
-    return take_snapshot(tensors, parts, ((0, num_blocks),), "xxh3-128").manifest
+    return take_snapshot(tensors, parts, ((0, num_blocks),)).manifest
 
 
 def wrong(manifest: Manifest, models: list[Module]) -> list[str]:

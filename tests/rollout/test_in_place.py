@@ -61,7 +61,7 @@ def changes_of(*tensors: TensorInfo) -> tuple[Changes, dict[str, Any]]:
         changed.positions.copy_(torch.tensor([1, 4, 11]))
         changed.values.copy_(torch.tensor([7.0, 8.0, 9.0]))
     digested = [replace(tensor, digests=("a" * 32, "b" * 32)) for tensor in tensors]
-    manifest = manifest_to_json(build_manifest("xxh3-128", digested))
+    manifest = manifest_to_json(build_manifest(digested))
     return changes, {"manifest": manifest, "changes": changes.description()}
 
 
@@ -133,7 +133,7 @@ def whole(tensors: dict[str, torch.Tensor], cuts: tuple[int, ...] = (2,)) -> Sha
     """A version of matrices cut along their second axis."""
     infos = [TensorInfo(n, "F32", tuple(t.shape), 1, cuts) for n, t in tensors.items()]
     digested = [replace(info, digests=("a" * 32,) * info.num_blocks) for info in infos]
-    shadow = Shadow(build_manifest("xxh3-128", digested))
+    shadow = Shadow(build_manifest(digested))
     for piece in shadow.layout.pieces:
         block, tensor = piece.block, tensors[piece.block.tensor.name]
         block_view(shadow.buffer, piece).copy_(tensor[:, block.start : block.stop])
@@ -190,7 +190,7 @@ def test_the_padding_of_a_vocabulary_needs_no_values() -> None:
     model = Module()
     model.add_module("embed", embedding)
     info = TensorInfo("embed.weight", "F32", (3, 4), 0, (), ("a" * 32,))
-    shadow = Shadow(build_manifest("xxh3-128", [info]))
+    shadow = Shadow(build_manifest([info]))
     shadow.buffer.view(torch.float32)[:12] = 1
     worker = worker_of(model)
     assert worker.begin_writes(shadow.path, shadow.description()) == ""

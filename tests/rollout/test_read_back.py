@@ -151,7 +151,7 @@ def test_a_version_that_lacks_a_tensor_is_refused_and_a_whole_one_loads_after_it
 
 def manifest():
     tensor = TensorInfo("w", "F32", (4,), 0, (2,), ("a" * 32, "b" * 32))
-    return build_manifest("xxh3-128", [tensor])
+    return build_manifest([tensor])
 
 
 def test_what_two_workers_hold_must_be_right_on_both():

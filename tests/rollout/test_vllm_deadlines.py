@@ -27,7 +27,7 @@ from trimaran.types import Manifest, Sampling, TensorInfo, VersionId
 OLD, NEW = VersionId(0, 1), VersionId(0, 2)
 REQUEST = GenerationRequest(1, (5, 6), Sampling(1.0, 8, 1, 0), {0: ()})
 TENSOR = TensorInfo("a", "F32", (4,), 0, (2,), ("one", "two"))
-MANIFEST = Manifest("xxh3-128", (TENSOR,), "root")
+MANIFEST = Manifest((TENSOR,), "root")
 SHADOW = SimpleNamespace(path="/nowhere", manifest=MANIFEST, description=lambda: {"changes": None})
 PATCHED = SimpleNamespace(
     path="/nowhere", manifest=MANIFEST, description=lambda: {"changes": {"path": "/there"}}

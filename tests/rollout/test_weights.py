@@ -28,7 +28,7 @@ from trimaran.types import PolicyVersion, Staged, TensorInfo, TransferLimits, Tr
 
 def make_manifest(letter: str):
     tensor = TensorInfo("w", "F32", (4,), 0, (2,), (letter * 32, "f" * 32))
-    return build_manifest("xxh3-128", [tensor])
+    return build_manifest([tensor])
 
 
 def policy(step: int, manifest) -> PolicyVersion:

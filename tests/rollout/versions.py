@@ -18,7 +18,6 @@ from trimaran.model_folder import read_model_folder
 def snapshot_of(
     folder: Path | None,
     tensors: dict[str, torch.Tensor],
-    digest: str = "xxh3-128",
     **options: Any,
 ) -> Snapshot:
     """All of `tensors`, on the grid of the model in `folder`; None: each is one block."""
@@ -28,13 +27,11 @@ def snapshot_of(
     cut = cut_tensors(specs, read_model_folder(folder) if folder else None)
     parts = [Part(info.name, 0, info.shape[info.axis], tensors[info.name].detach()) for info in cut]
     num_blocks = sum(info.num_blocks for info in cut)
-    return take_snapshot(cut, parts, ((0, num_blocks),), digest, **options)
+    return take_snapshot(cut, parts, ((0, num_blocks),), **options)
 
 
-def shadow_of(
-    folder: Path | None, tensors: dict[str, torch.Tensor], digest: str = "xxh3-128"
-) -> Shadow:
-    snapshot = snapshot_of(folder, tensors, digest)
+def shadow_of(folder: Path | None, tensors: dict[str, torch.Tensor]) -> Shadow:
+    snapshot = snapshot_of(folder, tensors)
     shadow = Shadow(snapshot.manifest)
     shadow.buffer.copy_(snapshot.buffer)
     return shadow

@@ -97,7 +97,7 @@ def whole_root(folder: Path, tied: bool) -> str:
     tensors = cut_tensors(((name, "F32", tuple(t.shape)) for name, t in loaded.items()), facts)
     parts = [Part(t.name, 0, t.shape[t.axis], loaded[t.name]) for t in tensors]
     num_blocks = sum(tensor.num_blocks for tensor in tensors)
-    return take_snapshot(tensors, parts, ((0, num_blocks),), "xxh3-128").manifest.root
+    return take_snapshot(tensors, parts, ((0, num_blocks),)).manifest.root
 
 
 async def check_offers(addresses: list[str], num_blocks: int) -> None:

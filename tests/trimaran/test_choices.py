@@ -32,7 +32,6 @@ CONFIGURED = {
     ("algorithm", "loss"): choices.LOSSES,
     ("algorithm", "advantage"): choices.ADVANTAGES,
     ("algorithm", "aggregation"): choices.AGGREGATIONS,
-    ("weight_sync", "digest"): choices.DIGESTS,
 }
 NEEDED_OPTIONS = {"fixed": {"type": "fixed", "tokens": 8}}
 ALL = [value for value in vars(choices).values() if isinstance(value, Choices)]
@@ -99,7 +98,7 @@ def test_every_built_in_name_leads_somewhere(table: Choices) -> None:
 
 
 def test_groups_are_named_once_each() -> None:
-    assert len({table.group for table in ALL}) == len(ALL) == 7
+    assert len({table.group for table in ALL}) == len(ALL) == 6
 
 
 def test_an_engine_of_an_installed_package(add: Add) -> None:
@@ -147,15 +146,6 @@ def test_options_without_a_type_are_those_of_the_default() -> None:
         InputError, match=r"algorithm\.loss: must be a name, or a section with type"
     ):
         config_of(algorithm={"loss": 3})
-
-
-def test_a_digest_of_an_installed_package(add: Add) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed; weight sync needs it")
-    from services.weight_sync.data.digest import digest_value
-
-    add("trimaran.digests", "toy", f"{__name__}:count_bytes")
-    config = config_of(weight_sync={"digest": "toy"})
-    assert digest_value(config.weight_sync.digest, torch.zeros(6)) == f"{24:032x}"
 
 
 def test_what_is_not_named_is_not_imported(add: Add) -> None:

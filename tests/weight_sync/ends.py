@@ -63,7 +63,6 @@ def snapshot_of(
     values: dict[str, torch.Tensor],
     tensors: tuple[TensorInfo, ...] = TENSORS,
     ranges: Ranges = ALL,
-    digest_name: str = "xxh3-128",
     **options,
 ) -> Snapshot:
     parts = [
@@ -72,7 +71,7 @@ def snapshot_of(
         )
         for info in tensors
     ]
-    return take_snapshot(tensors, parts, ranges, digest_name, **options)
+    return take_snapshot(tensors, parts, ranges, **options)
 
 
 def make_snapshot(seed: int = 0) -> Snapshot:

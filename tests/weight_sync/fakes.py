@@ -41,7 +41,6 @@ def manifest_of(step: int) -> Manifest:
     w = [digest_bytes(b"w %d %d" % (step, index)) for index in range(4)]
     b = digest_bytes(b"b %d" % step)
     return build_manifest(
-        "xxh3-128",
         [
             TensorInfo("w", "F32", (8,), 0, (2, 4, 6), tuple(w)),
             TensorInfo("b", "F32", (2,), 0, (), (b,)),

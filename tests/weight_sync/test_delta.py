@@ -184,13 +184,12 @@ def snapshot(seed: int, share: float, reuse=None):
         parts.append(Part(t.name, 0, t.shape[t.axis], tensor.to(dtype)))
     all_digests = {}
     if reuse is None or reuse.layout.ranges != ((0, 6),):
-        full = take_snapshot(TENSORS, parts, ((0, 6),), "xxh3-128")
+        full = take_snapshot(TENSORS, parts, ((0, 6),))
         all_digests = dict(enumerate(list_digests(full.manifest)))
     return take_snapshot(
         TENSORS,
         parts,
         HELD,
-        "xxh3-128",
         lambda own: all_digests | own,
         reuse=reuse,
         keep_delta=reuse is not None,
@@ -213,7 +212,7 @@ def test_a_delta_turns_the_base_into_the_next_version_and_back(share):
     assert torch.equal(shadow.buffer, following.buffer)
     digests = list_digests(following.manifest)
     for piece in shadow.layout.pieces:
-        found = digest_tensor("xxh3-128", shadow.buffer[piece.start : piece.end])
+        found = digest_tensor(shadow.buffer[piece.start : piece.end])
         assert found == digests[piece.block.number]
     undo(shadow, kept)
     assert torch.equal(shadow.buffer, before)
@@ -268,9 +267,9 @@ def test_an_offer_says_how_large_its_pieces_are():
 
 def test_a_piece_for_another_base_is_found_by_the_digest():
     tensor = TensorInfo("w", "U8", (300,), digests=(digest_bytes(bytes(299) + b"\5"),))
-    manifest = build_manifest("xxh3-128", [tensor])
+    manifest = build_manifest([tensor])
     shadow = Shadow(manifest)
     shadow.buffer.fill_(1)
     old, new = np.zeros(300, np.uint8), np.frombuffer(bytes(299) + b"\5", np.uint8)
     apply_pieces(shadow, {0: encode_piece(old, new)})
-    assert digest_tensor("xxh3-128", shadow.buffer[:300]) != list_digests(manifest)[0]
+    assert digest_tensor(shadow.buffer[:300]) != list_digests(manifest)[0]

@@ -20,7 +20,6 @@ LONG = 60
 def manifest_of(*tensors: TensorInfo) -> Manifest:
     digest = digest_bytes(b"")
     return build_manifest(
-        "xxh3-128",
         [
             TensorInfo(t.name, t.dtype, t.shape, t.axis, t.cuts, (digest,) * t.num_blocks)
             for t in tensors

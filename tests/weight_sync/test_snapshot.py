@@ -15,7 +15,6 @@ from services.weight_sync.data.manifest import (
 )
 from services.weight_sync.data.memory import DTYPE_NAMES, block_view
 from services.weight_sync.data.snapshot import Part, take_snapshot, with_plus_zero
-from trimaran.choices import DIGESTS
 from trimaran.errors import InputError
 from trimaran.types import TensorInfo
 
@@ -44,10 +43,9 @@ def whole(tensors: dict[str, torch.Tensor], infos=TENSORS) -> list[Part]:
     return [Part(name, 0, lengths[name], tensor) for name, tensor in tensors.items()]
 
 
-@pytest.mark.parametrize("digest_name", DIGESTS.built_in)
-def test_blocks_are_copied_and_digested(digest_name):
+def test_blocks_are_copied_and_digested():
     tensors = values()
-    snapshot = take_snapshot(TENSORS, whole(tensors), ALL, digest_name)
+    snapshot = take_snapshot(TENSORS, whole(tensors), ALL)
     check_manifest(snapshot.manifest, snapshot.manifest.root)
     digests = list_digests(snapshot.manifest)
     for piece in snapshot.layout.pieces:
@@ -56,12 +54,12 @@ def test_blocks_are_copied_and_digested(digest_name):
         if block.tensor.shape:
             source = source.narrow(block.tensor.axis, block.start, block.stop - block.start)
         assert torch.equal(block_view(snapshot.buffer, piece), source)
-        assert digests[block.number] == digest_value(digest_name, source)
+        assert digests[block.number] == digest_value(source)
 
 
 def test_ranks_with_shards_and_one_rank_with_everything_make_the_same_version():
     tensors = values()
-    one = take_snapshot(TENSORS, whole(tensors), ALL, "xxh3-128")
+    one = take_snapshot(TENSORS, whole(tensors), ALL)
     shares = [
         (  # Its shard of "rows" has two blocks; of "columns" the left half.
             ((0, 2), (3, 4), (5, 8)),
@@ -88,7 +86,7 @@ def test_ranks_with_shards_and_one_rank_with_everything_make_the_same_version():
         return everyone
 
     for ranges, parts in shares:
-        snapshot = take_snapshot(TENSORS, parts, ranges, "xxh3-128", exchange)
+        snapshot = take_snapshot(TENSORS, parts, ranges, exchange)
         assert snapshot.manifest == one.manifest
         assert snapshot.layout.ranges == ranges
         assert snapshot.buffer.numel() < one.buffer.numel()
@@ -104,7 +102,7 @@ def test_minus_zero_counts_as_zero(numbers, half):
 
     def snapshot(numbers):
         part = Part("w", 0, len(numbers), torch.tensor(numbers, dtype=dtype))
-        return take_snapshot([info], [part], ((0, 1),), "xxh3-128")
+        return take_snapshot([info], [part], ((0, 1),))
 
     with_sign = snapshot(numbers)
     without = snapshot([number + 0.0 for number in numbers])
@@ -138,38 +136,38 @@ def test_a_device_is_read_in_parts(monkeypatch, shape, num_bytes):
 
 
 def test_a_snapshot_takes_over_the_memory_of_another():
-    first = take_snapshot(TENSORS, whole(values(0)), ALL, "xxh3-128")
+    first = take_snapshot(TENSORS, whole(values(0)), ALL)
     path = first.path
-    second = take_snapshot(TENSORS, whole(values(1)), ALL, "xxh3-128", reuse=first)
+    second = take_snapshot(TENSORS, whole(values(1)), ALL, reuse=first)
     assert second.buffer.data_ptr() == first.buffer.data_ptr()
     assert second.path == path
     assert second.delta is None
     assert second.manifest.root != first.manifest.root
-    fresh = take_snapshot(TENSORS, whole(values(1)), ALL, "xxh3-128")
+    fresh = take_snapshot(TENSORS, whole(values(1)), ALL)
     assert second.manifest == fresh.manifest
 
 
 def test_another_model_or_share_cannot_take_over_the_memory():
-    first = take_snapshot(TENSORS, whole(values()), ALL, "xxh3-128")
+    first = take_snapshot(TENSORS, whole(values()), ALL)
     with pytest.raises(InputError, match="differ from those of the snapshot to reuse"):
-        take_snapshot(TENSORS, whole(values()), ((0, 2),), "xxh3-128", reuse=first)
+        take_snapshot(TENSORS, whole(values()), ((0, 2),), reuse=first)
     with pytest.raises(InputError, match="differ from those of the snapshot to reuse"):
-        take_snapshot(TENSORS[:1], whole(values()), ((0, 3),), "xxh3-128", reuse=first)
+        take_snapshot(TENSORS[:1], whole(values()), ((0, 3),), reuse=first)
 
 
 def test_a_delta_has_the_changed_blocks_only():
     tensors = values()
-    first = take_snapshot(TENSORS, whole(tensors), ALL, "xxh3-128")
+    first = take_snapshot(TENSORS, whole(tensors), ALL)
     base_root = first.manifest.root
     tensors["rows"][3, 1] += 1
     tensors["scale"] = tensors["scale"] + 1
-    second = take_snapshot(TENSORS, whole(tensors), ALL, "xxh3-128", reuse=first, keep_delta=True)
+    second = take_snapshot(TENSORS, whole(tensors), ALL, reuse=first, keep_delta=True)
     assert second.delta is not None
     assert second.delta.base_root == base_root
     assert sorted(second.delta.pieces) == [1, 6]
     described = second.delta.describe(ALL)
     assert [size > 0 for size in described.sizes] == [n in (1, 6) for n in range(8)]
-    assert second.manifest == take_snapshot(TENSORS, whole(tensors), ALL, "xxh3-128").manifest
+    assert second.manifest == take_snapshot(TENSORS, whole(tensors), ALL).manifest
 
 
 @pytest.mark.parametrize(
@@ -184,19 +182,19 @@ def test_a_delta_has_the_changed_blocks_only():
 def test_a_wrong_part_is_named(part, what):
     parts = [part if other.name == "norm" else other for other in whole(values())]
     with pytest.raises(InputError, match=what):
-        take_snapshot(TENSORS, parts, ALL, "xxh3-128")
+        take_snapshot(TENSORS, parts, ALL)
 
 
 def test_a_block_that_nobody_has_is_named():
     with pytest.raises(InputError, match="rows: no part holds the block.* start at 0, 2, 4"):
-        take_snapshot(TENSORS, whole(values())[1:], ALL, "xxh3-128")
+        take_snapshot(TENSORS, whole(values())[1:], ALL)
     with pytest.raises(InputError, match="rows: no rank has digested its block 2"):
-        take_snapshot(TENSORS, whole(values()), to_ranges([0, 1, 3, 4, 5, 6, 7]), "xxh3-128")
+        take_snapshot(TENSORS, whole(values()), to_ranges([0, 1, 3, 4, 5, 6, 7]))
 
 
 def test_parts_are_taken_one_by_one():
     """A rank that makes its tensors one by one needs no second copy of the model."""
-    first = take_snapshot(TENSORS, whole(values(1)), ALL, "xxh3-128")
+    first = take_snapshot(TENSORS, whole(values(1)), ALL)
     tensors = values()
     landed = []
 
@@ -207,7 +205,7 @@ def test_parts_are_taken_one_by_one():
             found = torch.cat([block_view(first.buffer, piece).reshape(-1) for piece in own])
             landed.append(torch.equal(found.sort()[0], part.tensor.reshape(-1).sort()[0]))
 
-    take_snapshot(TENSORS, parts(), ALL, "xxh3-128", reuse=first)
+    take_snapshot(TENSORS, parts(), ALL, reuse=first)
     assert landed == [True] * len(TENSORS)
 
 

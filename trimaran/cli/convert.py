@@ -94,7 +94,6 @@ def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) ->
         write_huggingface,
     )
     from services.trainer.convert_megatron import write_torch_dist
-    from services.trainer.whole_model import DIGEST
 
     run = _run_with_a_place(source) if newest(source) is None else None
     folder = find(
@@ -123,7 +122,7 @@ def _from_checkpoint(source: Path, target: Path, options: argparse.Namespace) ->
             root = write_torch_dist(facts, whole, target, dtype)
         else:
             root = write_huggingface(facts, whole, model, target, dtype)
-        if (dtype, DIGEST) == (state.layout.dtype, state.digest) and root != state.root:
+        if dtype == state.layout.dtype and root != state.root:
             shutil.rmtree(target)
             raise InputError(
                 f"{folder}: with {model} the weights have root {root}, the trainer's had {state.root}; what"

@@ -181,14 +181,12 @@ class TensorInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., axis: _Optional[int] = ..., cuts: _Optional[_Iterable[int]] = ..., digests: _Optional[bytes] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("digest_name", "tensors", "root")
-    DIGEST_NAME_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("tensors", "root")
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
-    digest_name: str
     tensors: _containers.RepeatedCompositeFieldContainer[TensorInfo]
     root: str
-    def __init__(self, digest_name: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[TensorInfo, _Mapping]]] = ..., root: _Optional[str] = ...) -> None: ...
+    def __init__(self, tensors: _Optional[_Iterable[_Union[TensorInfo, _Mapping]]] = ..., root: _Optional[str] = ...) -> None: ...
 
 class Ranges(_message.Message):
     __slots__ = ("bounds",)

@@ -54,16 +54,14 @@ def read_loaded(model: torch.nn.Module, tied: bool, manifest: Manifest, ranges: 
         place = finder.find(block.tensor.name)
         by_module.setdefault((place.path, place.expert), []).append((block, place))
     for wanted in by_module.values():
-        yield from _read_module(model, tied, manifest.digest_name, wanted)
+        yield from _read_module(model, tied, wanted)
 
 
-def _read_module(
-    model: torch.nn.Module, tied: bool, digest_name: str, wanted: list[tuple[Block, Place]]
-) -> Reader:
+def _read_module(model: torch.nn.Module, tied: bool, wanted: list[tuple[Block, Place]]) -> Reader:
     copies: dict[str, list[torch.Tensor]] = {}
     for block, place in wanted:
         if place.is_stack:
-            yield from _read_stacked(digest_name, block, place)
+            yield from _read_stacked(block, place)
             continue
         held = locate(place, block.tensor)
         if not _is_here(block, held):
@@ -71,10 +69,10 @@ def _read_module(
         if place.parameter not in copies:
             copies[place.parameter] = yield from _read_copies(model, tied, place)
         pieces = [_cut(block, held, copy) for copy in copies[place.parameter]]
-        yield block.number, digest_copies(digest_name, block, pieces)
+        yield block.number, digest_copies(block, pieces)
 
 
-def _read_stacked(digest_name: str, block: Block, place: Place) -> Reader:
+def _read_stacked(block: Block, place: Place) -> Reader:
     """Of a block of whole experts; nothing where another rank has them."""
     tensor = block.tensor
     check_stack(place, tensor)
@@ -94,7 +92,7 @@ def _read_stacked(digest_name: str, block: Block, place: Place) -> Reader:
         raise InternalError(
             f"{tensor.name}: loaded with a shape of {tuple(piece.shape)}, not {block.shape}"
         )
-    yield block.number, digest_copies(digest_name, block, [piece])
+    yield block.number, digest_copies(block, [piece])
 
 
 def _read_copies(

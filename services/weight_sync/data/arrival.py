@@ -55,7 +55,6 @@ class Verifier:
     """Compares what has landed in a buffer with a manifest."""
 
     def __init__(self, manifest: Manifest, buffer: torch.Tensor, layout: Layout) -> None:
-        self._digest_name = manifest.digest_name
         self._digests = list_digests(manifest)
         self._buffer = buffer
         self._pieces = layout.by_number()
@@ -63,7 +62,7 @@ class Verifier:
     def check(self, number: int) -> None:
         """Raises WrongBlockError, naming the block."""
         piece = self._pieces[number]
-        found = digest_tensor(self._digest_name, self._buffer[piece.start : piece.end])
+        found = digest_tensor(self._buffer[piece.start : piece.end])
         if found != self._digests[number]:
             raise WrongBlockError(
                 f"{describe(piece.block)} arrived with digest {found},"

@@ -1,42 +1,33 @@
-"""Digests of blocks: XXH3 with 128 bits (https://github.com/Cyan4973/xxHash), or what an installed package adds.
+"""Digests of blocks: XXH3 with 128 bits (https://github.com/Cyan4973/xxHash).
 
-They find faults. None stops a forger, because there is no secret in them.
+They find faults. They stop no forger, because there is no secret in them.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-
 import torch
 
 from services.weight_sync.data.manifest import digest_bytes
-from trimaran.choices import DIGESTS
 from trimaran.device import EXACT_KINDS
 
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def digest_tensor(name: str, piece: torch.Tensor) -> str:
-    """Hex digest of a contiguous uint8 tensor; `name` is one in `trimaran.choices.DIGESTS`."""
-    return _function(name)(_exact(piece))
+def digest_tensor(piece: torch.Tensor) -> str:
+    """Hex digest of a contiguous uint8 tensor, on any device."""
+    return digest_bytes(piece.cpu().numpy().data)
 
 
-@functools.cache
-def _function(name: str) -> Callable[[torch.Tensor], str]:
-    return DIGESTS.load(name)
-
-
-def digest_value(name: str, tensor: torch.Tensor, expected: str = "") -> str:
+def digest_value(tensor: torch.Tensor, expected: str = "") -> str:
     """Hex digest of a tensor's elements, row-major, with -0 as +0, whatever its strides.
 
     `expected`: that of elements without -0, for which nobody need look then; to look takes longer than
     to digest.
     """
     flat = _exact(tensor.detach()).contiguous().view(-1)
-    if expected and digest_tensor(name, flat.view(torch.uint8)) == expected:
+    if expected and digest_tensor(flat.view(torch.uint8)) == expected:
         return expected
-    return digest_tensor(name, _to_bytes(flat))
+    return digest_tensor(_to_bytes(flat))
 
 
 def _exact(tensor: torch.Tensor) -> torch.Tensor:
@@ -52,7 +43,3 @@ def _to_bytes(flat: torch.Tensor) -> torch.Tensor:
         negative_zero = bits == torch.iinfo(bits.dtype).min
         flat = bits.masked_fill(negative_zero, 0) if negative_zero.any() else bits
     return flat.view(torch.uint8)
-
-
-def xxh3_128(piece: torch.Tensor) -> str:
-    return digest_bytes(piece.cpu().numpy().data)

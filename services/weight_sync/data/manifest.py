@@ -21,11 +21,12 @@ from typing import Any
 
 import xxhash
 
-from trimaran.choices import DIGESTS
 from trimaran.errors import InputError, TransferError
 from trimaran.types import Manifest, Ranges, TensorInfo
 
 DIGEST = re.compile("[0-9a-f]{32}")
+DIGEST_NAME = "xxh3-128"
+"""A root covers it: of digests of another kind the root would be another one, too."""
 ITEM_BYTES = {
     "F64": 8,
     "F32": 4,
@@ -107,7 +108,7 @@ def digest_bytes(view: bytes | bytearray | memoryview) -> str:
     return xxhash.xxh3_128_hexdigest(view)
 
 
-def compute_root(digest_name: str, tensors: Iterable[TensorInfo]) -> str:
+def compute_root(tensors: Iterable[TensorInfo]) -> str:
     """Merkle root over every block's tensor, place and digest.
 
     Leaves stand in the order of tensor names and then of cuts, so the root does
@@ -127,7 +128,7 @@ def compute_root(digest_name: str, tensors: Iterable[TensorInfo]) -> str:
         pairs = zip(level[::2], level[1::2], strict=False)
         odd_end = level[len(level) // 2 * 2 :]
         level = [xxhash.xxh3_128_digest(b"node" + left + right) for left, right in pairs] + odd_end
-    root = b"root" + f"{digest_name} {num_leaves} ".encode() + b"".join(level)
+    root = b"root" + f"{DIGEST_NAME} {num_leaves} ".encode() + b"".join(level)
     return xxhash.xxh3_128_hexdigest(root)
 
 
@@ -138,11 +139,11 @@ def _head(name: str, dtype: str, shape: tuple[int, ...], axis: int, cuts: tuple[
     return b"leaf" + xxhash.xxh3_128_digest(described)
 
 
-def build_manifest(digest_name: str, tensors: Iterable[TensorInfo]) -> Manifest:
+def build_manifest(tensors: Iterable[TensorInfo]) -> Manifest:
     """Raises InputError for a dtype that cannot travel, a name that stands twice or bad cuts."""
     tensors = tuple(tensors)
     check_tensors(tensors)
-    return Manifest(digest_name, tensors, compute_root(digest_name, tensors))
+    return Manifest(tensors, compute_root(tensors))
 
 
 def check_tensors(tensors: Sequence[TensorInfo]) -> None:
@@ -183,11 +184,6 @@ def _check_cuts(tensor: TensorInfo) -> None:
 
 def check_manifest(manifest: Manifest, root: str) -> None:
     """Raises TransferError unless the manifest is whole and is that of the version with `root`."""
-    if manifest.digest_name not in DIGESTS.names():
-        raise TransferError(
-            f"the manifest's digests are {manifest.digest_name};"
-            f" this side computes {' and '.join(DIGESTS.names())}"
-        )
     try:
         check_tensors(manifest.tensors)
     except InputError as error:
@@ -199,7 +195,7 @@ def check_manifest(manifest: Manifest, root: str) -> None:
             )
         if not all(map(DIGEST.fullmatch, tensor.digests)):
             raise TransferError(f"{tensor.name}: a digest is not 32 hex digits")
-    computed = compute_root(manifest.digest_name, manifest.tensors)
+    computed = compute_root(manifest.tensors)
     if not computed == manifest.root == root:
         raise TransferError(
             f"roots differ: version {root}, manifest {manifest.root}, computed {computed}"
@@ -209,7 +205,6 @@ def check_manifest(manifest: Manifest, root: str) -> None:
 def manifest_to_json(manifest: Manifest) -> dict[str, Any]:
     """Plain values, for the store and for an engine's own processes, which speak no protobuf."""
     return {
-        "digest_name": manifest.digest_name,
         "root": manifest.root,
         "tensors": [
             [t.name, t.dtype, list(t.shape), t.axis, list(t.cuts), "".join(t.digests)]
@@ -230,4 +225,4 @@ def manifest_from_json(tree: dict[str, Any]) -> Manifest:
         )
         for name, dtype, shape, axis, cuts, digests in tree["tensors"]
     )
-    return Manifest(tree["digest_name"], tensors, tree["root"])
+    return Manifest(tensors, tree["root"])

@@ -75,7 +75,6 @@ def take_snapshot(
     tensors: Sequence[TensorInfo],
     parts: Iterable[Part],
     ranges: Ranges,
-    digest_name: str,
     exchange: Callable[[Digests], Digests] = lambda digests: digests,
     reuse: Snapshot | None = None,
     keep_delta: bool = False,
@@ -96,7 +95,7 @@ def take_snapshot(
 
         info = TensorInfo("w", "F32", (8, 4), axis=0, cuts=(4,))  # two blocks
         part = Part("w", 0, 8, torch.ones(8, 4))
-        snapshot = take_snapshot([info], [part], ((0, 2),), "xxh3-128")
+        snapshot = take_snapshot([info], [part], ((0, 2),))
         snapshot.manifest.root  # 32 hex digits
     """
     check_tensors(tensors)
@@ -114,9 +113,9 @@ def take_snapshot(
             else:
                 _write(target, source)
             written = block_bytes(memory.buffer, piece)
-            digests[number] = threads.submit(digest_tensor, digest_name, written)
+            digests[number] = threads.submit(digest_tensor, written)
     own = {number: digest.result() for number, digest in digests.items()}
-    manifest = build_manifest(digest_name, _with_digests(tensors, exchange(own)))
+    manifest = build_manifest(_with_digests(tensors, exchange(own)))
     delta = DeltaPieces(reuse.manifest.root, pieces) if reuse is not None and keep_delta else None
     return Snapshot(manifest, layout, memory, delta)
 
