@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from services.rollout.hosts import ONE_HOST, HostPlace
 from trimaran.choices import ENGINES
 from trimaran.config import RunConfig
-from trimaran.errors import InputError
+from trimaran.errors import InputError, InternalError
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Engine(Protocol):
     async def follow(self) -> None:
         """On a further host, in the place of `start`, if it `spans_hosts`: start this host's part. Returns
         when that takes orders from the first host; then come `check` and `close`."""
-        raise NotImplementedError
+        raise InternalError(f"{type(self).__name__} stands on one host")
 
     async def sleep(self) -> None:
         """If it `sleeps`: give up the device's memory, weights as well as keys and values, as far as the
@@ -215,7 +215,7 @@ class Engine(Protocol):
         After a failure the process ends, because what it still keeps is unknown. So it does where this
         takes longer than 30 s (`SLEEP_SECONDS` of weight sync), for the trainer waits for the device.
         """
-        raise NotImplementedError
+        raise InternalError(f"{type(self).__name__} cannot leave its device")
 
 
 def create_engine(config: RunConfig, device: Device, place: HostPlace = ONE_HOST) -> Engine:
