@@ -37,15 +37,6 @@ SHOWN_REASONS = 12
 """Why rows were dropped; images alone may have as many reasons as there are sizes."""
 
 
-def data(options: argparse.Namespace) -> int:
-    if options.action == "prepare":
-        return prepare_all(options)
-    config = read_config(options.config, options.overrides)
-    if options.action == "show":
-        return show(config, options)
-    return check(config, options.limit)
-
-
 def prepare_all(options: argparse.Namespace) -> int:
     plan = _plan(options)
     cache = Path(options.cache) if options.cache else None
@@ -156,7 +147,8 @@ def read_config(named: str, overrides: Sequence[str]) -> RunConfig:
     return config
 
 
-def show(config: RunConfig, options: argparse.Namespace) -> int:
+def show(options: argparse.Namespace) -> int:
+    config = read_config(options.config, options.overrides)
     prompts = (HeldOutPrompts if options.validation else TrainingPrompts).open(config)
     if options.validation and not len(prompts):
         raise InputError("--validation: the run has no data.validation")
@@ -248,8 +240,9 @@ def _write_images(number: int, prompt: Prompt, folder: Path) -> None:
         print(f"... {path}")
 
 
-def check(config: RunConfig, limit: int) -> int:
+def check(options: argparse.Namespace) -> int:
     """Every row as a run would have it; 1 where one is bad. Raises InputError where it is the rules that are wrong."""
+    config = read_config(options.config, options.overrides)
     make_terms(config, Allowed.from_environment())
     sections = (*config.data.train, *config.data.validation)
     model = config.model.path
@@ -259,7 +252,7 @@ def check(config: RunConfig, limit: int) -> int:
         print(f"{model}: no such model; the tokens of prompts are not counted")
     num_bad = 0
     for dataset in open_datasets(sections, sizes, ImageLimits.of(config.rollout)):
-        num_bad += _check_dataset(config, dataset, limit - num_bad, tokens)
+        num_bad += _check_dataset(config, dataset, options.limit - num_bad, tokens)
     return int(num_bad > 0)
 
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
+from trimaran.cli.adding import Add, add_command, add_group, add_overrides
 from trimaran.data.recipes import RECIPES
 from trimaran.data.templates import TEMPLATES
 
@@ -38,38 +39,25 @@ def at_least(least: int) -> Callable[[str], int]:
 
 
 def add_data_commands(commands: Any) -> None:
-    data = commands.add_parser(
-        "data",
-        help="datasets: prepare one, show what a model will see, check every row",
-        epilog=DATA_EXAMPLES,
-    )
-    actions = data.add_subparsers(dest="action", required=True, metavar="ACTION")
-    _add_prepare(actions)
-    show = actions.add_parser("show", help="what the model will see, and what judges it")
-    show.add_argument(
-        "--first", type=at_least(0), default=0, metavar="N", help="position (default 0)"
-    )
-    show.add_argument(
-        "--count", type=at_least(1), default=3, metavar="N", help="prompts (default 3)"
-    )
-    show.add_argument("--validation", action="store_true", help="held-out prompts instead")
-    show.add_argument("--images", metavar="FOLDER", help="where prepared images are written")
-    check = actions.add_parser("check", help="read every row, prepare every image, name the bad")
-    check.add_argument(
-        "--limit", type=at_least(0), default=20, metavar="N", help="rows that are named"
-    )
-    for command in (show, check):
-        command.add_argument("config", metavar="RUN", help="a run's YAML file, or a dataset's file")
-        command.add_argument(
-            "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
-        )
+    words = "datasets: prepare one, show what a model will see, check every row"
+    actions = add_group(commands, "data", words, DATA_EXAMPLES)
+    words = "write a Parquet file that a run reads, and a card"
+    _add_prepare(add_command(actions, "prepare", words, "data:prepare_all"))
+    words = "what the model will see, and what judges it"
+    show = add_command(actions, "show", words, "data:show")
+    show("--first", type=at_least(0), default=0, metavar="N", help="position (default 0)")
+    show("--count", type=at_least(1), default=3, metavar="N", help="prompts (default 3)")
+    show("--validation", action="store_true", help="held-out prompts instead")
+    show("--images", metavar="FOLDER", help="where prepared images are written")
+    words = "read every row, prepare every image, name the bad"
+    check = add_command(actions, "check", words, "data:check")
+    check("--limit", type=at_least(0), default=20, metavar="N", help="rows that are named")
+    for add in (show, check):
+        add("config", metavar="RUN", help="a run's YAML file, or a dataset's file")
+        add_overrides(add)
 
 
-def _add_prepare(actions: Any) -> None:
-    prepare = actions.add_parser(
-        "prepare", help="write a Parquet file that a run reads, and a card"
-    )
-    add = prepare.add_argument
+def _add_prepare(add: Add) -> None:
     add("name", choices=tuple(RECIPES), metavar="NAME", help=", ".join(RECIPES))
     add("--from", dest="source", required=True, metavar="FILE|FOLDER|ID", help="what is prepared")
     add("-o", "--output", required=True, metavar="OUT", help="a folder, or one .parquet file")
@@ -91,37 +79,16 @@ def _add_prepare(actions: Any) -> None:
         choices=("on", "off"),
         help="tokens are counted so; the run needs the same in data.chat_template_kwargs",
     )
-    add(
-        "--keep",
-        action="append",
-        default=[],
-        metavar="COLUMN",
-        help="also keep it; may be repeated",
-    )
+    words = "also keep it; may be repeated"
+    add("--keep", action="append", default=[], metavar="COLUMN", help=words)
     add("--unique", action="store_true", help="drop repetitions")
     add("--model", metavar="FOLDER", help="whose tokenizer counts a prompt's tokens")
     add("--max-prompt-tokens", type=at_least(1), metavar="N", help="drop longer prompts")
-    add(
-        "--min-pixels",
-        type=at_least(1),
-        default=262144,
-        metavar="N",
-        help="as data.min_pixels of the run",
-    )
-    add(
-        "--max-pixels",
-        type=at_least(1),
-        default=4194304,
-        metavar="N",
-        help="as data.max_pixels of the run",
-    )
-    add(
-        "--hold-out",
-        type=at_least(0),
-        default=0,
-        metavar="N",
-        help="rows for <split>-held-out.parquet",
-    )
+    for name, default in (("min", 262144), ("max", 4194304)):
+        words = f"as data.{name}_pixels of the run"
+        add(f"--{name}-pixels", type=at_least(1), default=default, metavar="N", help=words)
+    words = "rows for <split>-held-out.parquet"
+    add("--hold-out", type=at_least(0), default=0, metavar="N", help=words)
     add("--seed", type=int, default=1, metavar="N", help="which rows are held out (default 1)")
     add("--limit", type=at_least(1), metavar="N", help="read only the first N rows")
     add("--workers", type=at_least(1), default=1, metavar="N", help="processes (default 1)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -9,9 +10,11 @@ import socket
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from trimaran.cli.plan import plan_here
 from trimaran.cli.preflight import check_inputs, check_run, refuse_password
+from trimaran.cli.trust_options import trust_of
 from trimaran.config import RunConfig, load_config
 from trimaran.doctor import links, others, runs, stores
 from trimaran.doctor.examine import examine, facts_for_others, or_fine
@@ -26,29 +29,26 @@ from trimaran.launch.devices import place
 from trimaran.machine import read_gpus, read_machine
 from trimaran.network import find_host, join
 from trimaran.store import probe_server
-from trimaran.trust import Trust, is_loopback, new_token
+from trimaran.trust import Trust, is_loopback, new_token, read_token
 
 LISTEN_SECONDS = 3600.0
 
 
-def doctor(
-    config_path: str | None,
-    overrides: Sequence[str],
-    hosts: Sequence[str],
-    trust: Trust,
-    store: str | None,
-    as_json: bool,
-) -> int:
-    """Returns 1 where there is an error among the findings. `trust`: that of the doctors at `hosts`."""
+def run(options: argparse.Namespace) -> int:
+    """Returns 1 where there is an error among the findings."""
+    trust = trust_of(options, read_token(Path(options.token_file)) if options.token_file else "")
+    if options.listen is not None:
+        return listen(options.listen, trust)
+    hosts, store = options.host, options.store
     refuse_password(store)
-    config = load_config(config_path, overrides) if config_path else None
+    config = load_config(options.config, options.overrides) if options.config else None
     if hosts and not trust.token:
         raise InputError(
             "--host: give --token-file FILE, with the token that the doctors there have"
             " (trimaran doctor --listen)"
         )
     report = _report(config, hosts, trust, store)
-    if as_json:
+    if options.json:
         print(json.dumps(report.to_tree(), indent=2))
     else:
         print("\n".join(report.lines()))

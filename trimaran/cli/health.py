@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import ssl
 import time
@@ -24,8 +25,9 @@ SERVICES = {
 """What each kind answers for over gRPC."""
 
 
-def health(kind: str, address: str, timeout: float) -> int:
+def health(options: argparse.Namespace) -> int:
     """Prints one line. Returns 0 where it serves, or starts in good time; else 1."""
+    kind, address, timeout = options.kind, options.address, options.timeout
     note = HealthNote(kind, address) if address else _noted(kind)
     try:
         if not note.address:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,10 +23,11 @@ DOCUMENT = "docs/migrating.md"
 POOLS = "run.pools"
 
 
-def import_run(name: str, file: str, overrides: Sequence[str], output: str) -> int:
+def import_run(options: argparse.Namespace) -> int:
     """Returns 2, and writes nothing, where a key is refused or unknown. Of our keys `overrides` may give
     run.pools: how many devices each pool has follows from it. The last line that it prints counts the keys."""
-    system, target = SYSTEMS[name], Path(output)
+    file, overrides = options.file, options.overrides
+    system, target = SYSTEMS[options.system], Path(options.output)
     ours = [word for word in overrides if word.startswith(f"{POOLS}=")]
     given = read_given(Path(file), [word for word in overrides if word not in ours])
     if system.name == DATASET_FILES.name and DATASET_FILES.is_mine(list(given.values)):

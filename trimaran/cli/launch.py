@@ -6,6 +6,7 @@ Its exit code is 0 when the run has ended as it should, is paused or cancelled, 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import logging
 import os
@@ -49,10 +50,10 @@ from trimaran.telemetry import setup_logging
 logger = logging.getLogger(__name__)
 
 
-def launch_run(run_folder: str) -> int:
+def launch_run(options: argparse.Namespace) -> int:
     """Of the run whose context.json and config.yaml the folder holds."""
     setup_logging("launcher")
-    folder, config = open_run_folder(run_folder)
+    folder, config = open_run_folder(options.run_folder)
     run = RunContext.in_folder(folder)
     scope.process.run_id = run.run_id
     with locked(folder):

@@ -32,29 +32,33 @@ LOOK_SECONDS, VERIFY_SECONDS = 120.0, 1800.0
 """For the manager to look up a group, and to read a whole ledger."""
 
 
-def ledger(options: argparse.Namespace) -> int:
-    """Returns the exit code: 1 when something is lost, altered or there twice.
-
-    Raises InputError when there is no such run or group.
-    """
-    run, group = _which(options) if options.question == "show" else (options.run, None)
+def show(options: argparse.Namespace) -> int:
+    """The life of a group. Raises InputError when there is no such run or group."""
+    run, group = _which(options)
     if _is_managed(run, options.manager):
-        answer = _ask_manager(run, group, options.manager)
-    elif group is None:
-        answer = asyncio.run(verify(run))
-    else:
-        answer = asyncio.run(show(run, group))
-    print(json.dumps(answer.facts) if options.json else "\n".join(answer.lines))
+        return _print(_ask_manager(run, group, options.manager), options.json)
+    return _print(asyncio.run(_show(run, group)), options.json)
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Returns 1 when something is lost, altered or there twice."""
+    if _is_managed(options.run, options.manager):
+        return _print(_ask_manager(options.run, None, options.manager), options.json)
+    return _print(asyncio.run(_verify(options.run)), options.json)
+
+
+def _print(answer: LedgerAnswer, as_json: bool) -> int:
+    print(json.dumps(answer.facts) if as_json else "\n".join(answer.lines))
     return 0 if answer.sound else 1
 
 
-async def show(run: str | None, group: int) -> LedgerAnswer:
+async def _show(run: str | None, group: int) -> LedgerAnswer:
     async with recorded(run) as record:
         life = await read_life(record.store, record.payloads, record.run.run_id, group)
     return LedgerAnswer(tuple(tell(life)), life.tree())
 
 
-async def verify(run: str | None) -> LedgerAnswer:
+async def _verify(run: str | None) -> LedgerAnswer:
     async with recorded(run) as record:
         anchors = read_anchors(record.run.folder, record.place)
         keeps_all = record.config.run.keep_payloads == "all"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
 from trimaran.model_folder import read_model_folder
@@ -9,10 +10,11 @@ from trimaran.model_manifest import push_model
 from trimaran.places import open_place
 
 
-def push(folder: str, url: str) -> int:
+def push(options: argparse.Namespace) -> int:
     """Prints the section of a run's YAML for it. Raises InputError for what is no model."""
-    read_model_folder(Path(folder))
-    place = open_place(url, "URL")
-    digest = push_model(Path(folder), place)
-    print(f"model:\n  path: {Path(folder).name}\n  source: {place.url}\n  digest: {digest}")
+    folder = Path(options.folder)
+    read_model_folder(folder)
+    place = open_place(options.url, "URL")
+    digest = push_model(folder, place)
+    print(f"model:\n  path: {folder.name}\n  source: {place.url}\n  digest: {digest}")
     return 0

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from trimaran.cli.adding import Add, add_command, add_group, add_json, add_overrides
 from trimaran.cli.data_options import add_data_commands
 from trimaran.cli.run_options import add_run_commands
 from trimaran.cli.trust_options import add_trust_options
@@ -238,104 +239,104 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=_ShowVersion, nargs=0, help="print it")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for add in (
+        _add_train,
+        _add_serve,
+        _add_launch,
+        _add_health,
+        _add_token,
+        _add_model,
+        add_data_commands,
+        add_run_commands,
+        _add_up,
+        _add_doctor,
+        _add_plan,
+        _add_convert,
+        _add_import,
+        _add_weights,
+        _add_ledger,
+        _add_experts,
+        _add_replay,
+        _add_reward,
+    ):
+        add(commands)
+    return parser
 
-    train = commands.add_parser(
-        "train",
-        help="run a training: starts every service and shows its progress",
-        epilog=TRAIN_EXAMPLES,
-    )
-    train.add_argument("config", nargs="?", metavar="CONFIG", help="a run's YAML file")
-    train.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
-    )
-    train.add_argument(
-        "--resume", metavar="RUN", help="go on with the run of this folder, or the `latest`"
-    )
-    train.add_argument(
+
+def _add_train(commands: Any) -> None:
+    words = "run a training: starts every service and shows its progress"
+    add = add_command(commands, "train", words, "train:run", TRAIN_EXAMPLES)
+    add("config", nargs="?", metavar="CONFIG", help="a run's YAML file")
+    add_overrides(add)
+    add("--resume", metavar="RUN", help="go on with the run of this folder, or the `latest`")
+    add(
         "--network",
         choices=("loopback", "trusted"),
         help="trusted: everybody on it may read what travels (for network.subnet)",
     )
-    train.add_argument(
+    add(
         "--launcher",
         choices=("local", "ray"),
         default="local",
         help="what starts its processes: this machine (default), or the Ray cluster it belongs to",
     )
-    train.add_argument(
+    add(
         "--store",
         metavar="URL",
         help="redis://HOST:PORT/0, which processes on other machines need (default: in the folder)",
     )
-    _add_ray_address(train)
-    _add_allow(train)
+    _add_ray_address(add)
+    _add_allow(add)
 
-    serve = commands.add_parser(
-        "serve",
-        help="start one service alone, in this process",
-        epilog=SERVE_EXAMPLES,
-    )
-    serve.add_argument("kind", choices=KINDS)
-    serve.add_argument(
+
+def _add_serve(commands: Any) -> None:
+    words = "start one service alone, in this process"
+    add = add_command(commands, "serve", words, "serve:run", SERVE_EXAMPLES)
+    add("kind", choices=KINDS)
+    add(
         "--config",
         metavar="FILE",
         help="names every address under endpoints: (default: what stands in the run's store)",
     )
-    serve.add_argument(
+    add(
         "--run-folder",
         required=True,
         metavar="DIR",
         help="holds the run's context.json and token; with --store-file runs' folders are made in it",
     )
-    serve.add_argument(
+    add(
         "--index",
         type=_index,
         default=0,
         metavar="N",
         help="which replica or rank (default 0); with --store-file also auto, the lowest free one",
     )
-    serve.add_argument(
+    add(
         "--store-file",
         metavar="FILE",
         help="holds the URL of the manager's store: waits for a run that needs this service",
     )
-    serve.add_argument("--token-file", metavar="FILE", help="what the services of runs show")
-    serve.add_argument("--run", default="", metavar="RUN", help="its id (default: any run)")
-    add_trust_options(serve)
-    serve.add_argument(
+    add("--token-file", metavar="FILE", help="what the services of runs show")
+    add("--run", default="", metavar="RUN", help="its id (default: any run)")
+    add_trust_options(add)
+    add(
         "--address",
         default="",
         metavar="HOST:PORT",
         help="of a replica that joins beyond those that the configuration names",
     )
-    _add_allow(serve)
-
-    launch = commands.add_parser(
-        "launch", help="start a run's services and keep them alive, without a display"
-    )
-    launch.add_argument(
-        "run_folder", metavar="RUN", help="the run's folder: it holds config.yaml and context.json"
-    )
-    _add_health(commands)
-    _add_token(commands)
-    _add_model(commands)
-    add_data_commands(commands)
-    add_run_commands(commands)
-    _add_up(commands)
-    _add_doctor(commands)
-    _add_plan(commands)
-    _add_convert(commands)
-    _add_import(commands)
-    _add_weights(commands)
-    _add_ledger(commands)
-    _add_experts(commands)
-    _add_replay(commands)
-    _add_reward(commands)
-    return parser
+    _add_allow(add)
 
 
-def _add_ray_address(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+def _add_launch(commands: Any) -> None:
+    words = "start a run's services and keep them alive, without a display"
+    add = add_command(commands, "launch", words, "launch:launch_run")
+    folder = "the run's folder: it holds config.yaml and context.json"
+    add("run_folder", metavar="RUN", help=folder)
+
+
+def _add_ray_address(add: Add) -> None:
+    add(
         "--ray-address",
         metavar="HOST:PORT",
         help="of Ray's head (default: RAY_ADDRESS, or the cluster that runs on this machine)",
@@ -347,8 +348,8 @@ def _index(text: str) -> int | None:
     return None if text == "auto" else int(text)
 
 
-def _add_allow(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
+def _add_allow(add: Add) -> None:
+    add(
         "--allow",
         action="append",
         default=[],
@@ -360,115 +361,87 @@ def _add_allow(command: argparse.ArgumentParser) -> None:
 
 
 def _add_model(commands: Any) -> None:
-    model = commands.add_parser(
-        "model",
-        help="models that the hosts of a run fetch",
-        epilog=MODEL_EXAMPLES,
-    )
-    actions = model.add_subparsers(dest="action", required=True, metavar="ACTION")
-    push = actions.add_parser("push", help="bring one to a bucket or a folder, for model.source")
-    push.add_argument("folder", metavar="FOLDER", help="a Hugging Face model folder")
-    push.add_argument("url", metavar="URL", help="s3://bucket/path, or a folder")
+    actions = add_group(commands, "model", "models that the hosts of a run fetch", MODEL_EXAMPLES)
+    words = "bring one to a bucket or a folder, for model.source"
+    add = add_command(actions, "push", words, "model:push")
+    add("folder", metavar="FOLDER", help="a Hugging Face model folder")
+    add("url", metavar="URL", help="s3://bucket/path, or a folder")
 
 
 def _add_health(commands: Any) -> None:
-    health = commands.add_parser(
-        "health",
-        help="does the service of this container answer? for health checks of images",
-        epilog=HEALTH_EXAMPLES,
-    )
-    health.add_argument("kind", nargs="?", default="", choices=("", *HEALTH_KINDS), metavar="KIND")
-    health.add_argument("--address", default="", metavar="HOST:PORT|URL", help="that is asked")
-    health.add_argument("--timeout", type=float, default=5, metavar="S", help="default 5")
+    words = "does the service of this container answer? for health checks of images"
+    add = add_command(commands, "health", words, "health:health", HEALTH_EXAMPLES)
+    add("kind", nargs="?", default="", choices=("", *HEALTH_KINDS), metavar="KIND")
+    add("--address", default="", metavar="HOST:PORT|URL", help="that is asked")
+    add("--timeout", type=float, default=5, metavar="S", help="default 5")
 
 
 def _add_token(commands: Any) -> None:
-    token = commands.add_parser(
-        "token",
-        help="tokens of a manager's clients",
-        epilog=TOKEN_EXAMPLES,
-    )
-    actions = token.add_subparsers(dest="action", required=True, metavar="ACTION")
-    new = actions.add_parser("new", help="make one, and the line of the clients file for it")
-    new.add_argument("--owner", required=True, help="whose runs it sees: a person or a team")
-    new.add_argument("--role", required=True, choices=("viewer", "submitter", "operator"))
-    new.add_argument("--name", help="of the client, once in the file (default: the owner)")
+    actions = add_group(commands, "token", "tokens of a manager's clients", TOKEN_EXAMPLES)
+    words = "make one, and the line of the clients file for it"
+    add = add_command(actions, "new", words, "token:new")
+    add("--owner", required=True, help="whose runs it sees: a person or a team")
+    add("--role", required=True, choices=("viewer", "submitter", "operator"))
+    add("--name", help="of the client, once in the file (default: the owner)")
 
 
 def _add_up(commands: Any) -> None:
-    up = commands.add_parser(
-        "up",
-        help="start the manager, which takes runs and keeps them going",
-        epilog=UP_EXAMPLES,
-    )
-    up.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
-    )
-    up.add_argument("--config", metavar="FILE", help="the operator's YAML; docs/operations.md")
-    up.add_argument("--folder", metavar="DIR", help="for the runs' folders (default runs)")
-    up.add_argument("--store", metavar="URL", help="redis://...; default: files in the folders")
-    up.add_argument("--address", metavar="HOST:PORT", help="of RunService (default 127.0.0.1:7900)")
-    up.add_argument("--http", metavar="HOST:PORT", help="of HTTP (default 127.0.0.1:7980)")
-    up.add_argument(
+    words = "start the manager, which takes runs and keeps them going"
+    add = add_command(commands, "up", words, "up:up", UP_EXAMPLES)
+    add_overrides(add)
+    add("--config", metavar="FILE", help="the operator's YAML; docs/operations.md")
+    add("--folder", metavar="DIR", help="for the runs' folders (default runs)")
+    add("--store", metavar="URL", help="redis://...; default: files in the folders")
+    add("--address", metavar="HOST:PORT", help="of RunService (default 127.0.0.1:7900)")
+    add("--http", metavar="HOST:PORT", help="of HTTP (default 127.0.0.1:7980)")
+    add(
         "--launcher",
         choices=("local", "external", "ray"),
         help="what starts runs' processes (default local: this machine)",
     )
-    _add_ray_address(up)
+    _add_ray_address(add)
 
 
 def _add_doctor(commands: Any) -> None:
-    doctor = commands.add_parser(
-        "doctor",
-        help="what is wrong with this host, other hosts and the links between them",
-        epilog=DOCTOR_EXAMPLES,
-    )
-    doctor.add_argument("config", nargs="?", metavar="CONFIG", help="a run's YAML file")
-    doctor.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
-    )
-    add = doctor.add_argument
+    words = "what is wrong with this host, other hosts and the links between them"
+    add = add_command(commands, "doctor", words, "doctor:run", DOCTOR_EXAMPLES)
+    add("config", nargs="?", metavar="CONFIG", help="a run's YAML file")
+    add_overrides(add)
     add("--host", action="append", default=[], metavar="HOST:PORT", help="where one listens")
     add("--listen", metavar="HOST:PORT", help="answer doctors of other hosts, for an hour")
     add("--token-file", metavar="FILE", help="the same token on every host; only you can read it")
-    add_trust_options(doctor)
+    add_trust_options(add)
     add("--store", metavar="URL", help="redis://...: is it set to keep what it acknowledges?")
-    add("--json", action="store_true", help="for machines")
+    add_json(add)
 
 
 def _add_convert(commands: Any) -> None:
-    convert = commands.add_parser(
-        "convert",
-        help="a Hugging Face folder to a checkpoint of any layout, of ours or of Megatron's, and back",
-        epilog=CONVERT_EXAMPLES,
+    words = (
+        "a Hugging Face folder to a checkpoint of any layout, of ours or of Megatron's, and back"
     )
-    convert.add_argument(
+    add = add_command(commands, "convert", words, "convert:convert", CONVERT_EXAMPLES)
+    add(
         "source",
         metavar="SOURCE",
         help="a Hugging Face folder, a checkpoint of ours or of Megatron's, or a run: its folder, its id in"
         " runs/, latest",
     )
-    convert.add_argument("target", metavar="TARGET", help="a folder that is not there yet")
-    convert.add_argument(
+    add("target", metavar="TARGET", help="a folder that is not there yet")
+    add(
         "--to",
         choices=("huggingface", "checkpoint", "torch_dist"),
         help="what to make: torch_dist is megatron-core's distributed checkpoint, weights alone (default: a"
         " Hugging Face folder of a checkpoint, a checkpoint of a Hugging Face folder)",
     )
     for name in ("tensor", "pipeline", "expert"):
-        convert.add_argument(
-            f"--{name}-parallel",
-            type=int,
-            default=1,
-            metavar="N",
-            help=f"trainer.{name}_parallel of the checkpoint that is made",
-        )
-    convert.add_argument(
+        help_text = f"trainer.{name}_parallel of the checkpoint that is made"
+        add(f"--{name}-parallel", type=int, default=1, metavar="N", help=help_text)
+    add(
         "--dtype",
         choices=("bfloat16", "float32"),
         help="of the Hugging Face folder that is made; what a run computes in (default: as it was)",
     )
-    convert.add_argument(
+    add(
         "--model",
         metavar="FOLDER",
         help="a Hugging Face folder of the same model, for tokenizer and config.json (default: that of"
@@ -477,16 +450,11 @@ def _add_convert(commands: Any) -> None:
 
 
 def _add_plan(commands: Any) -> None:
-    plan = commands.add_parser(
-        "plan",
-        help="what a run takes of devices and hosts, and whether it fits, before anything starts",
-        epilog=PLAN_EXAMPLES,
-    )
-    plan.add_argument("config", metavar="CONFIG", help="a run's YAML file")
-    plan.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings that replace the file's"
-    )
-    plan.add_argument(
+    words = "what a run takes of devices and hosts, and whether it fits, before anything starts"
+    add = add_command(commands, "plan", words, "plan:plan", PLAN_EXAMPLES)
+    add("config", metavar="CONFIG", help="a run's YAML file")
+    add_overrides(add)
+    add(
         "--device-memory",
         type=float,
         metavar="GIB",
@@ -495,123 +463,78 @@ def _add_plan(commands: Any) -> None:
 
 
 def _add_import(commands: Any) -> None:
-    command = commands.add_parser(
-        "import",
-        help="a file of verl, EasyR1 or MindSpeed-RL as a run of ours",
-        epilog=IMPORT_EXAMPLES,
-    )
-    command.add_argument("system", choices=("verl", "easyr1", "mindspeed-rl"), metavar="SYSTEM")
-    command.add_argument("file", metavar="FILE", help="theirs")
-    command.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="their keys, over the file's"
-    )
-    command.add_argument(
-        "-o", "--output", default="run.yaml", metavar="RUN", help="default run.yaml"
-    )
+    words = "a file of verl, EasyR1 or MindSpeed-RL as a run of ours"
+    add = add_command(commands, "import", words, "import_:import_run", IMPORT_EXAMPLES)
+    add("system", choices=("verl", "easyr1", "mindspeed-rl"), metavar="SYSTEM")
+    add("file", metavar="FILE", help="theirs")
+    add_overrides(add, "their keys, over the file's")
+    add("-o", "--output", default="run.yaml", metavar="RUN", help="default run.yaml")
 
 
 def _add_weights(commands: Any) -> None:
-    weights = commands.add_parser(
-        "weights",
-        help="which version is live, on which replica, and whether it is what was published",
-        epilog=WEIGHTS_EXAMPLES,
-    )
-    questions = weights.add_subparsers(dest="question", required=True, metavar="QUESTION")
-    listing = questions.add_parser("list", help="committed versions and how far they are proven")
-    listing.add_argument("run", nargs="?", metavar="RUN")
-    show = questions.add_parser("show", help="one version and its proof on each replica")
-    show.add_argument("run", nargs="?", metavar="RUN")
-    show.add_argument("version", nargs="?", metavar="VERSION", help="such as 0.12, or live")
-    verify = questions.add_parser("verify", help="read back what the replicas have loaded, now")
-    verify.add_argument("target", nargs="?", metavar="RUN|RUN/REPLICA|REPLICA")
-    for question in (listing, show, verify):
-        question.add_argument(
-            "--address", metavar="HOST:PORT", help="of weight sync, where no run folder is"
-        )
-        question.add_argument("--json", action="store_true", help="for machines")
+    words = "which version is live, on which replica, and whether it is what was published"
+    questions = add_group(commands, "weights", words, WEIGHTS_EXAMPLES)
+    words = "committed versions and how far they are proven"
+    listing = add_command(questions, "list", words, "weights:list_versions")
+    words = "one version and its proof on each replica"
+    show = add_command(questions, "show", words, "weights:show_version")
+    for add in (listing, show):
+        add("run", nargs="?", metavar="RUN")
+    show("version", nargs="?", metavar="VERSION", help="such as 0.12, or live")
+    words = "read back what the replicas have loaded, now"
+    verify = add_command(questions, "verify", words, "weights:verify")
+    verify("target", nargs="?", metavar="RUN|RUN/REPLICA|REPLICA")
+    for add in (listing, show, verify):
+        add("--address", metavar="HOST:PORT", help="of weight sync, where no run folder is")
+        add_json(add)
 
 
 def _add_ledger(commands: Any) -> None:
-    ledger = commands.add_parser(
-        "ledger",
-        help="what the run has recorded: the life of a group, and whether all of it is sound",
-        epilog=LEDGER_EXAMPLES,
-    )
-    questions = ledger.add_subparsers(dest="question", required=True, metavar="QUESTION")
-    show = questions.add_parser("show", help="the life of one group in plain words")
-    show.add_argument("run", nargs="?", metavar="RUN")
-    show.add_argument("number", nargs="?", type=int, metavar="GROUP", help="as --group")
-    show.add_argument("--group", type=int, metavar="N", help="its number in prompt order, from 0")
-    verify = questions.add_parser("verify", help="read all of it: is anything lost or there twice?")
-    verify.add_argument("run", nargs="?", metavar="RUN")
-    for question in (show, verify):
-        question.add_argument("--manager", metavar="HOST:PORT", help="ask it, not a folder here")
-        question.add_argument("--json", action="store_true", help="for machines")
+    words = "what the run has recorded: the life of a group, and whether all of it is sound"
+    questions = add_group(commands, "ledger", words, LEDGER_EXAMPLES)
+    show = add_command(questions, "show", "the life of one group in plain words", "ledger:show")
+    words = "read all of it: is anything lost or there twice?"
+    verify = add_command(questions, "verify", words, "ledger:verify")
+    for add in (show, verify):
+        add("run", nargs="?", metavar="RUN")
+        add("--manager", metavar="HOST:PORT", help="ask it, not a folder here")
+        add_json(add)
+    show("number", nargs="?", type=int, metavar="GROUP", help="as --group")
+    show("--group", type=int, metavar="N", help="its number in prompt order, from 0")
 
 
 def _add_experts(commands: Any) -> None:
-    command = commands.add_parser(
-        "experts",
-        help="how a run's steps have loaded the experts of its model",
-        epilog=EXPERTS_EXAMPLES,
-    )
-    command.add_argument("run", nargs="?", metavar="RUN")
-    command.add_argument(
-        "--layer",
-        type=int,
-        metavar="N",
-        help="every expert of this layer, from 0 (default: a row a layer)",
-    )
-    command.add_argument(
-        "--steps",
-        metavar="A:B",
-        help="from A to B, both among them; also A:, :B or A (default: the newest)",
-    )
+    words = "how a run's steps have loaded the experts of its model"
+    add = add_command(commands, "experts", words, "experts:experts", EXPERTS_EXAMPLES)
+    add("run", nargs="?", metavar="RUN")
+    words = "every expert of this layer, from 0 (default: a row a layer)"
+    add("--layer", type=int, metavar="N", help=words)
+    words = "from A to B, both among them; also A:, :B or A (default: the newest)"
+    add("--steps", metavar="A:B", help=words)
 
 
 def _add_replay(commands: Any) -> None:
-    replay = commands.add_parser(
-        "replay",
-        help="train a run again from its ledger, and compare the weights of every step",
-        epilog=REPLAY_EXAMPLES,
-    )
-    replay.add_argument("run", metavar="RUN")
-    replay.add_argument(
-        "--from",
-        dest="start",
-        type=int,
-        default=0,
-        metavar="STEP",
-        help="begin at its checkpoint, not at the first step",
-    )
+    words = "train a run again from its ledger, and compare the weights of every step"
+    add = add_command(commands, "replay", words, "replay:replay", REPLAY_EXAMPLES)
+    add("run", metavar="RUN")
+    words = "begin at its checkpoint, not at the first step"
+    add("--from", dest="start", type=int, default=0, metavar="STEP", help=words)
 
 
 def _add_reward(commands: Any) -> None:
-    reward = commands.add_parser(
-        "reward",
-        help="serve a reward function over HTTP, or check a plugin that others serve",
-        epilog=REWARD_EXAMPLES,
-    )
-    actions = reward.add_subparsers(dest="action", required=True, metavar="ACTION")
-    serve = actions.add_parser(
-        "serve",
-        help="a reward function as an HTTP server",
-        epilog=REWARD_SERVE_EXAMPLES,
-    )
-    serve.add_argument("function", metavar="FUNCTION", help="of any signature that a run takes")
-    add = serve.add_argument
+    words = "serve a reward function over HTTP, or check a plugin that others serve"
+    actions = add_group(commands, "reward", words, REWARD_EXAMPLES)
+    words = "a reward function as an HTTP server"
+    add = add_command(actions, "serve", words, "reward_serve:serve", REWARD_SERVE_EXAMPLES)
+    add("function", metavar="FUNCTION", help="of any signature that a run takes")
     add("--host", default="127.0.0.1", help="default 127.0.0.1; any other needs a token")
     add("--port", type=int, default=8700, help="default 8700; 0 takes a free one")
     add("--token-variable", metavar="NAME", help="environment variable with the bearer token")
     add("--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key")
     add("--tls-key", metavar="FILE", help="its private key")
     add("--option", action="append", default=[], metavar="key=value", help="keyword argument")
-    add(
-        "--minimum",
-        type=float,
-        metavar="SCORE",
-        help="least score; also what an answer gets that crashes or hangs its checker twice",
-    )
+    words = "least score; also what an answer gets that crashes or hangs its checker twice"
+    add("--minimum", type=float, metavar="SCORE", help=words)
     add("--maximum", type=float, metavar="SCORE", help="a score above it is not believed")
     add("--nondeterministic", action="store_true", help="equal samples may get unequal scores")
     add("--workers", type=int, default=2, metavar="N", help="processes (default 2)")
@@ -619,16 +542,14 @@ def _add_reward(commands: Any) -> None:
     add("--memory-mib", type=int, default=4096, metavar="MIB", help="of one process")
     add("--max-samples", type=int, default=1000, metavar="N", help="of one request")
 
-    check = actions.add_parser(
-        "check",
-        help="does a plugin keep the contract? one verdict a line",
-        epilog=REWARD_CHECK_EXAMPLES,
-    )
-    check.add_argument("url", metavar="URL")
-    add = check.add_argument
+    words = "does a plugin keep the contract? one verdict a line"
+    add = add_command(actions, "check", words, "reward:check", REWARD_CHECK_EXAMPLES)
+    add("url", metavar="URL")
     add("--token-variable", metavar="NAME", help="environment variable with the bearer token")
     add("--ca-file", metavar="FILE", help="certificates that https trusts, instead of the system's")
     add("--timeout", type=float, default=30, metavar="S", help="of one request (default 30)")
-    add("--json", action="store_true", help="for machines")
+    add_json(add)
 
-    actions.add_parser("schema", help="print the contract as an OpenAPI document")
+    add_command(
+        actions, "schema", "print the contract as an OpenAPI document", "reward:print_schema"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -28,14 +29,15 @@ from trimaran.tensor_names import names_of
 from trimaran.trainer_layout import check_trainer_layout
 
 
-def plan(config_path: str, overrides: Sequence[str], device_memory: float | None) -> int:
-    """Returns 2 where something cannot fit. `device_memory`: GiB of each device; on a CPU, of the host."""
-    refuse_theirs(config_path)
-    config, machine = load_config(config_path, overrides), read_machine(os.environ)
+def plan(options: argparse.Namespace) -> int:
+    """Returns 2 where something cannot fit."""
+    refuse_theirs(options.config)
+    config = load_config(options.config, options.overrides)
+    machine = read_machine(os.environ)
     made = plan_here(config, machine, is_whole=False)
     room = room_here(config, machine)
-    if device_memory is not None:
-        size = round(device_memory * GIB)
+    if options.device_memory is not None:
+        size = round(options.device_memory * GIB)
         room = Room(size, size, size if made.trains_on_host or made.rolls_on_host else room.host)
     print("\n".join(describe(made, room)))
     faults = find_faults(made, room)

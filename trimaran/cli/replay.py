@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import re
@@ -45,10 +46,10 @@ FOLDER = "replay"
 """In the run folder: what the replay's trainers leave behind, until the next replay."""
 
 
-def replay(run: str, start: int) -> int:
+def replay(options: argparse.Namespace) -> int:
     """One line a step. Returns 1 at the first step with other weights."""
     try:
-        return asyncio.run(_replay(run, start))
+        return asyncio.run(_replay(options.run, options.start))
     except ExceptionGroup as errors:
         error = first_error(errors)
     except DivergedError as diverged:

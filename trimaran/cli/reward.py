@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import math
@@ -18,10 +19,9 @@ from trimaran.errors import InputError
 from trimaran.rewards import Sample
 
 
-def check(
-    url: str, token_variable: str | None, ca_file: str | None, timeout: float, as_json: bool
-) -> int:
+def check(options: argparse.Namespace) -> int:
     """Returns 1 when a check fails."""
+    url, ca_file, timeout = options.url, options.ca_file, options.timeout
     origin_of(url, "URL")
     if timeout <= 0 or not math.isfinite(timeout):
         raise InputError(f"--timeout {timeout:g}: must be more than 0 seconds")
@@ -31,14 +31,14 @@ def check(
             trust = ssl.create_default_context(cafile=ca_file)
         except (OSError, ssl.SSLError) as error:
             raise InputError(f"--ca-file {ca_file}: {error}; give a PEM file") from None
-    token = read_token(token_variable)
-    show = None if as_json else _show
+    token = read_token(options.token_variable)
+    show = None if options.json else _show
     findings = asyncio.run(run_checks(url, token=token, trust=trust, timeout=timeout, show=show))
     counts = {
         verdict: sum(finding.verdict == verdict for finding in findings)
         for verdict in ("pass", "fail", "skipped")
     }
-    if as_json:
+    if options.json:
         lines = [{"check": f.check, "verdict": f.verdict, "detail": f.detail} for f in findings]
         print(json.dumps({"url": url, "checks": lines, **counts}, indent=2))
     else:
@@ -46,7 +46,7 @@ def check(
     return 1 if counts["fail"] else 0
 
 
-def print_schema() -> int:
+def print_schema(_: argparse.Namespace) -> int:
     async def no_judge(_: Sequence[Sample]) -> Sequence[Outcome]:
         return ()
 

@@ -12,7 +12,6 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from trimaran.cli import run_options as names
 from trimaran.cli import runs_in_folder as in_folder
 from trimaran.cli import runs_view as view
 from trimaran.cli import samples_view
@@ -192,21 +191,21 @@ def _print_json(values: Any) -> int:
 
 
 COMMANDS = {
-    names.SUBMIT: _submit,
-    names.LIST: _list,
-    names.SHOW: _show,
-    names.WATCH: _watch,
-    names.LOGS: _logs,
-    names.PAUSE: _pause,
-    names.RESUME: _resume,
-    names.CANCEL: _cancel,
-    names.DELETE: _delete,
-    names.SCALE: _scale,
-    names.SAMPLES: _samples,
+    "submit": _submit,
+    "list": _list,
+    "show": _show,
+    "watch": _watch,
+    "logs": _logs,
+    "pause": _pause,
+    "resume": _resume,
+    "cancel": _cancel,
+    "delete": _delete,
+    "scale": _scale,
+    "samples": _samples,
 }
 IN_FOLDER = {
-    names.SHOW: in_folder.show,
-    names.LOGS: in_folder.logs,
-    names.SAMPLES: in_folder.samples,
+    "show": in_folder.show,
+    "logs": in_folder.logs,
+    "samples": in_folder.samples,
 }
 """What a folder answers without a manager."""

@@ -6,6 +6,7 @@ launcher's, and turns SIGTERM and SIGINT into an orderly end.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import importlib
 import logging
@@ -44,6 +45,17 @@ MODULES = {"follower": "services.rollout.follower.server"}
 """Where that is not the service's own."""
 
 logger = logging.getLogger(__name__)
+
+
+def run(options: argparse.Namespace) -> int:
+    """A service of a run that is named, or (--store-file) of the next run that needs one."""
+    if options.store_file is not None:
+        from trimaran.cli.serve_joined import serve_joined
+
+        return serve_joined(options)
+    if options.index is None:
+        raise InputError("--index auto: needs the manager's store; give --store-file FILE")
+    return serve(options.kind, options.config, options.run_folder, options.index, options.address)
 
 
 def serve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,23 @@ from trimaran.trust import make_token
 
 LAST_EVENTS_SECONDS = 5.0
 """After the processes' end, for the events that are still on their way."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """`trimaran train`, and with --resume the same for an earlier run."""
+    if options.resume is None:
+        if options.config is None:
+            raise InputError("train: give a run's YAML file, or --resume RUN")
+        return train(
+            options.config, options.overrides, options.network, options.launcher, options.store
+        )
+    words = [options.config] if options.config else []
+    if words and "=" not in options.config:
+        raise InputError(
+            f"{options.config}: a resumed run keeps its configuration; give --resume RUN without a file"
+        )
+    overrides = [*words, *options.overrides]
+    return resume(options.resume, options.network, options.launcher, overrides)
 
 
 def train(

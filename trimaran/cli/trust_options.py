@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from trimaran.cli.adding import Add
 from trimaran.errors import InputError
 from trimaran.trust import TlsFiles, Trust
 
 
-def add_trust_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
+def add_trust_options(add: Add) -> None:
     add("--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key")
     add("--tls-key", metavar="FILE", help="its private key")
     add("--tls-ca", metavar="FILE", help="who signed those of the others")

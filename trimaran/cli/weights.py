@@ -5,6 +5,7 @@ The weight-sync service answers while it runs; for a run that has ended, its sto
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import re
@@ -28,10 +29,10 @@ VERSION = re.compile(r"(\d+)\.(\d+)")
 Records = Sequence[VersionRecord]
 
 
-def list_versions(run: str | None, address: str | None, as_json: bool) -> int:
-    found = find_run(run, address)
+def list_versions(options: argparse.Namespace) -> int:
+    found = find_run(options.run, options.address)
     records, source = _read_records(found)
-    if as_json:
+    if options.json:
         versions = [view.version_values(record, record is records[0]) for record in records]
         return _print_json({"run": found.name, "source": source, "versions": versions})
     console = _console()
@@ -44,18 +45,19 @@ def list_versions(run: str | None, address: str | None, as_json: bool) -> int:
     return 0
 
 
-def show_version(run: str | None, version: str | None, address: str | None, as_json: bool) -> int:
+def show_version(options: argparse.Namespace) -> int:
     """[RUN] [VERSION]: the newest run and its live version unless named. 1 for a bad proof."""
+    run, version = options.run, options.version
     if version is None and run is not None and _looks_like_version(run):
         run, version = None, run
     text = version or LIVE
-    found = find_run(run, address)
+    found = find_run(run, options.address)
     records, source = _read_records(found, limit=1 if text == LIVE else 0)
     record = _pick(records, text, found)
     faults = {proof.replica: view.proof_fault(proof, record) for proof in record.proofs}
     code = 1 if any(faults.values()) else 0
     is_live = record is records[0]
-    if as_json:
+    if options.json:
         values = view.version_values(record, is_live)
         return _print_json({"run": found.name, "source": source, **values}, code)
     console = _console()
@@ -68,9 +70,9 @@ def show_version(run: str | None, version: str | None, address: str | None, as_j
     return code
 
 
-def verify(target: str | None, address: str | None, as_json: bool) -> int:
+def verify(options: argparse.Namespace) -> int:
     """Reads everything back, now. 1 unless every replica asked for has the live version loaded."""
-    found, replica = split_target(target, address)
+    found, replica = split_target(options.target, options.address)
     names = [replica] if replica else []
     before, proofs, unroutable, after = asyncio.run(_verify(found, names))
     faults = {proof.replica: view.read_back_fault(proof, (before, after)) for proof in proofs}
@@ -78,7 +80,7 @@ def verify(target: str | None, address: str | None, as_json: bool) -> int:
     num_right = sum(not fault for fault in faults.values())
     code = 0 if faults and num_right == len(faults) else 1
     live = after.policy
-    if as_json:
+    if options.json:
         replicas = view.replica_values(proofs, faults)
         facts = {"run": found.name, "version": str(live.version), "root": live.root}
         return _print_json({**facts, "verified": code == 0, "replicas": replicas}, code)
