@@ -14,11 +14,12 @@ from fastapi import APIRouter, FastAPI
 
 from services.manager.http_forms import Health
 from services.manager.http_metrics import MetricsRoutes
-from services.manager.http_problems import add_handlers, responses
+from services.manager.http_problems import responses
 from services.manager.http_routes import Routes
 from services.manager.http_safety import Safety
 from trimaran.errors import UnavailableError
 from trimaran.exposition import Exposition
+from trimaran.http_problems import add_handlers
 from trimaran.recheck import IDENTIFY_SECONDS
 
 HEARTBEAT_SECONDS = 15.0

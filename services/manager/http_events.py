@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
-from services.manager.http_problems import problem_of
 from trimaran.errors import TrimaranError
+from trimaran.http_problems import problem_of
 from trimaran.runs import RunEvent
 
 logger = logging.getLogger(__name__)

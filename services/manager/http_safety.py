@@ -7,13 +7,12 @@ and must not come from a page of another origin.
 
 from __future__ import annotations
 
-import asyncio
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from services.manager.http_problems import Problem, answer
+from trimaran.http_problems import Problem, answer, read_body, replay
 
 MAX_BODY_BYTES = 4 << 20
 """Of a run's specification."""
@@ -39,11 +38,13 @@ class Safety:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = self._refuse(Headers(scope=scope)) or await self._read(receive)
-        if isinstance(refusal, Problem):
-            await answer(refusal)(scope, receive, send)
+        body = self._refuse(Headers(scope=scope)) or await read_body(
+            receive, self._max_body_bytes, self._body_seconds
+        )
+        if isinstance(body, Problem):
+            await answer(body)(scope, receive, send)
             return
-        await self._app(scope, _replay(refusal, receive), send)
+        await self._app(scope, replay(body, receive), send)
 
     def _refuse(self, headers: Headers) -> Problem | None:
         host, origin = headers.get("host", ""), headers.get("origin")
@@ -53,31 +54,6 @@ class Safety:
         if origin is not None and origin.partition("://")[2] != host:
             return _forbidden(f"origin: a page of {origin[:200]!r} may not ask the manager")
         return None
-
-    async def _read(self, receive: Receive) -> bytes | Problem:
-        """The whole body, or why it is refused."""
-        try:
-            async with asyncio.timeout(self._body_seconds):
-                return await self._read_all(receive)
-        except TimeoutError:
-            detail = f"the body: did not arrive within {self._body_seconds:g} s"
-            return Problem(title="DEADLINE_EXCEEDED", status=408, detail=f"{detail}; send it again")
-
-    async def _read_all(self, receive: Receive) -> bytes | Problem:
-        chunks: list[bytes] = []
-        size, more = 0, True
-        while more:
-            message = await receive()
-            chunk = message.get("body", b"")
-            more = message.get("more_body", False)
-            size += len(chunk)
-            if size > self._max_body_bytes:
-                limit = f"{self._max_body_bytes >> 20} MiB"
-                return Problem(
-                    title="RESOURCE_EXHAUSTED", status=413, detail=f"the body: more than {limit}"
-                )
-            chunks.append(chunk)
-        return b"".join(chunks)
 
 
 def _hostname(host: str) -> str | None:
@@ -90,13 +66,3 @@ def _hostname(host: str) -> str | None:
 
 def _forbidden(detail: str) -> Problem:
     return Problem(title="PERMISSION_DENIED", status=403, detail=detail, error="forbidden")
-
-
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body that was read, and then what follows it: the end of the connection."""
-    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def again() -> Message:
-        return left.pop() if left else await receive()
-
-    return again

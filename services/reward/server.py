@@ -10,8 +10,8 @@ from functools import partial
 import grpc
 
 from services.reward.allowed import Allowed
+from services.reward.plugins.caller import forget_tokens
 from services.reward.plugins.client import PluginJudge
-from services.reward.plugins.credentials import forget_tokens
 from services.reward.scoring import Judge, PartNames, score_group
 from services.reward.terms import FunctionSpec, PluginSpec, Term, make_terms
 from services.reward.workers.pool import WorkerPool

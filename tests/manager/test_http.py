@@ -14,7 +14,6 @@ import uvicorn
 
 from services.manager.http import LOOPBACK, make_app
 from services.manager.http_events import with_pauses
-from services.manager.http_problems import problem_of
 from services.manager.http_safety import Safety
 from services.manager.log_files import LogLines
 from tests.clients.fake_runs import FakeRuns
@@ -27,6 +26,7 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.exposition import CONTENT_TYPE, Exposition
+from trimaran.http_problems import problem_of
 from trimaran.runs import EventKind, RunEvent, RunState
 
 Body = Callable[[httpx.AsyncClient, FakeRuns], Awaitable[None]]

@@ -13,9 +13,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Response, Security
+from fastapi import FastAPI, Response, Security
 from fastapi.security import HTTPBearer
 
+from services.reward.outcome import Outcome
 from services.reward.plugins.app_answers import Answers, KeyReusedError, Made
 from services.reward.plugins.app_forms import (
     RewardQuery,
@@ -25,19 +26,29 @@ from services.reward.plugins.app_forms import (
     sample_of,
 )
 from services.reward.plugins.app_limits import Guard, Refused, ServerLimits
-from services.reward.plugins.app_problems import add_handlers, problem_schema, problems
 from services.reward.plugins.contract import (
     CONTRACT,
     Health,
     Info,
     NotScored,
-    PluginSample,
     ScoreAnswer,
     Scored,
     ScoreRequest,
 )
 from services.reward.scoring import Judge
+from trimaran.http_problems import add_handlers, responses
 from trimaran.rewards import Sample
+
+MEANINGS = {
+    401: "Wrong or missing bearer token.",
+    408: "The request did not arrive in time.",
+    409: "The idempotency key was used for another request.",
+    413: "Too many samples, bytes or tokens.",
+    422: "Not a request of this contract.",
+    500: "The server failed; its log says how.",
+    503: "Overloaded; Retry-After says when to come back.",
+}
+REFUSED = (401, 408, 413, 422, 500, 503)
 
 
 def make_app(
@@ -72,7 +83,8 @@ def make_app(
         docs_url=None,  # their scripts would come from another host
         redoc_url=None,
     )
-    routes.add_to(app, Guard(token, limits))
+    routes.add_to(app, wants_token=token is not None)
+    app.add_middleware(Guard, token=token, limits=limits)
     add_handlers(app)
     return app
 
@@ -86,26 +98,22 @@ class Routes:
         self._judge, self._info, self._options, self._limits = judge, info, dict(options), limits
         self._answers = Answers()
 
-    def add_to(self, app: FastAPI, guard: Guard) -> None:
-        probes = APIRouter(route_class=guard.route_class(open_to_all=True))
-        probes.get("/v1/health", responses=problems(500, 503))(self.health)
-        routes = APIRouter(
-            route_class=guard.route_class(),
-            # For the schema; the guard has looked at the token before.
-            dependencies=[Security(HTTPBearer(auto_error=False))] if guard.wants_token else [],
+    def add_to(self, app: FastAPI, wants_token: bool) -> None:
+        # For the schema; the guard looks at the token.
+        bearer = [Security(HTTPBearer(auto_error=False))] if wants_token else []
+        app.get("/v1/health", responses=responses((500, 503), MEANINGS))(self.health)
+        app.get("/v1/info", responses=responses((401, 500), MEANINGS), dependencies=bearer)(
+            self.describe
         )
-        routes.get("/v1/info", responses=problems(401, 500))(self.describe)
-        routes.post(
+        app.post(
             "/v1/score",
             response_model=ScoreAnswer,
-            responses=problems(401, 408, 413, 422, 500, 503)
-            | problem_schema(409, "The idempotency key was used for another request."),
+            responses=responses((*REFUSED, 409), MEANINGS),
+            dependencies=bearer,
         )(self.score)
-        routes.post("/get_reward", responses=problems(401, 408, 413, 422, 500, 503))(
+        app.post("/get_reward", responses=responses(REFUSED, MEANINGS), dependencies=bearer)(
             self.get_reward
         )
-        app.include_router(probes)
-        app.include_router(routes)
 
     async def close(self) -> None:
         """Ends what is at work."""
@@ -122,7 +130,8 @@ class Routes:
     async def score(self, request: ScoreRequest) -> Response:
         """One result a sample, in their order."""
         self._check_number(len(request.samples))
-        self._check_tokens(request.samples)
+        if sum(sample.num_tokens for sample in request.samples) > (most := self._limits.max_tokens):
+            raise Refused(413, f"num_tokens: more than {most:,} in all; send fewer samples")
         if request.options and request.options != self._options:
             raise Refused(
                 422,
@@ -131,7 +140,8 @@ class Routes:
             )
 
         async def make() -> Made:
-            results = await self._score_all([sample_of(sample) for sample in request.samples])
+            outcomes = await self._outcomes([sample_of(sample) for sample in request.samples])
+            results = [result_of(outcome, self._info) for outcome in outcomes]
             answer = ScoreAnswer(contract=CONTRACT, results=results)
             final = all(isinstance(result, Scored) for result in results)
             return Made(answer.model_dump_json(exclude_defaults=True).encode(), final)
@@ -148,37 +158,27 @@ class Routes:
     async def get_reward(self, request: RewardQuery) -> Rewards:
         """OpenRLHF's form. It has numbers only, so one faulted sample makes the batch a 503."""
         self._check_number(len(request.query))
-        results = await self._score_all(query_samples(request))
-        scores = [result.score for result in results if isinstance(result, Scored)]
+        outcomes = await self._outcomes(query_samples(request))
+        results = [result_of(outcome, self._info) for outcome in outcomes]
         faults = [result.faulted for result in results if isinstance(result, NotScored)]
         if faults:
             raise Refused(
                 503,
                 f"{len(faults)} of {len(results)} samples could not be scored, and get_reward can"
                 f" only answer with numbers; the first: {faults[0]}",
-                Retry_After="1",
+                again=True,
             )
-        return Rewards(rewards=scores)
+        return Rewards(rewards=[result.score for result in results if isinstance(result, Scored)])
 
-    async def _score_all(self, samples: Sequence[Sample]) -> list[Scored | NotScored]:
+    async def _outcomes(self, samples: Sequence[Sample]) -> Sequence[Outcome]:
         seconds = self._limits.score_seconds
         try:
             async with asyncio.timeout(seconds):
-                outcomes = await self._judge(samples)
+                return await self._judge(samples)
         except TimeoutError:
-            raise Refused(
-                503,
-                f"not scored within {seconds:g} s; send fewer samples at a time",
-                Retry_After="1",
-            ) from None
-        return [result_of(outcome, self._info) for outcome in outcomes]
+            detail = f"not scored within {seconds:g} s; send fewer samples at a time"
+            raise Refused(503, detail, again=True) from None
 
     def _check_number(self, count: int) -> None:
         if count > (most := self._info.max_samples):
             raise Refused(413, f"too many samples; one request may have {most}")
-
-    def _check_tokens(self, samples: Sequence[PluginSample]) -> None:
-        if sum(sample.num_tokens for sample in samples) > (most := self._limits.max_tokens):
-            raise Refused(
-                413, f"num_tokens: more than {most:,} in all; send fewer samples at a time"
-            )

@@ -20,12 +20,6 @@ class Made:
     """False: a fault is in it that another try may not meet; it is not kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    digest: bytes
-    answer: bytes
-
-
 class Answers:
     """Bounded in number and in bytes; what was not asked for the longest goes first.
 
@@ -38,7 +32,8 @@ class Answers:
 
     def __init__(self, max_answers: int = 4096, max_bytes: int = 64 << 20) -> None:
         self._max_answers, self._max_bytes = max_answers, max_bytes
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[bytes, bytes]] = OrderedDict()
+        """Key -> the request's digest and its answer."""
         self._num_bytes = 0
         self._running: dict[str, tuple[bytes, asyncio.Task[bytes]]] = {}
 
@@ -50,17 +45,15 @@ class Answers:
         The work goes on when its caller goes away, so that the caller's next try finds it. What
         `make` raises is raised to all who wait, and is not kept. Raises KeyReusedError.
         """
-        if kept := self._kept.get(key):
-            self._check(kept.digest, digest)
+        if key not in self._kept and key not in self._running:
+            self._running[key] = digest, asyncio.create_task(self._make(key, digest, make))
+        known, found = self._kept.get(key) or self._running[key]
+        if known != digest:
+            raise KeyReusedError
+        if isinstance(found, bytes):
             self._kept.move_to_end(key)
-            return kept.answer
-        if key in self._running:
-            known, task = self._running[key]
-            self._check(known, digest)
-        else:
-            task = asyncio.create_task(self._make(key, digest, make))
-            self._running[key] = digest, task
-        return await asyncio.shield(task)
+            return found
+        return await asyncio.shield(found)
 
     async def close(self) -> None:
         tasks = [task for _, task in self._running.values()]
@@ -75,20 +68,10 @@ class Answers:
             made = await make()
         finally:
             del self._running[key]
-        if made.final:
-            self._keep(key, _Kept(digest, made.answer))
-        return made.answer
-
-    def _keep(self, key: str, kept: _Kept) -> None:
-        if len(kept.answer) > self._max_bytes:
-            return
-        self._kept[key] = kept
-        self._num_bytes += len(kept.answer)
+        if made.final and len(made.answer) <= self._max_bytes:
+            self._kept[key] = digest, made.answer
+            self._num_bytes += len(made.answer)
         while len(self._kept) > self._max_answers or self._num_bytes > self._max_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self._num_bytes -= len(oldest.answer)
-
-    @staticmethod
-    def _check(known: bytes, given: bytes) -> None:
-        if known != given:
-            raise KeyReusedError
+            _, (_, oldest) = self._kept.popitem(last=False)
+            self._num_bytes -= len(oldest)
+        return made.answer

@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field, JsonValue
 
 from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.plugins.app_limits import Refused
-from services.reward.plugins.app_problems import clean
 from services.reward.plugins.contract import (
     MAX_SAMPLES,
     Info,
@@ -22,6 +21,9 @@ from services.reward.plugins.contract import (
 from trimaran.rewards import Sample
 from trimaran.types import Message
 
+MAX_REASON = 500
+"""Characters of a reason."""
+
 
 class RewardQuery(Lenient):
     """What OpenRLHF's SingleTurnAgentExecutor sends; older clients send `query` alone.
@@ -29,7 +31,7 @@ class RewardQuery(Lenient):
     openrlhf/utils/agent.py and openrlhf/cli/serve_rm.py of github.com/OpenRLHF/OpenRLHF.
     """
 
-    query: Annotated[list[str], Field(min_length=1, max_length=MAX_SAMPLES)]
+    query: Annotated[list[str], Field(min_length=1, json_schema_extra={"maxItems": MAX_SAMPLES})]
     """Prompt and completion as one text each, special tokens included."""
     prompts: list[str] | None = None
     labels: list[JsonValue] | None = None
@@ -45,16 +47,21 @@ def result_of(outcome: Outcome, info: Info) -> Scored | NotScored:
     most = math.inf if info.maximum is None else info.maximum
     match outcome:
         case Value(value, parts) if math.isfinite(value) and least <= value <= most:
-            finite = {clean(name): part for name, part in parts.items() if math.isfinite(part)}
+            finite = {_clean(name): part for name, part in parts.items() if math.isfinite(part)}
             return Scored(score=value, parts=finite)
         case Value(value):
             return NotScored(faulted=f"the score {value:g} is not within {least:g} and {most:g}")
         case Indigestible(reason):
-            return Scored(score=info.minimum or 0.0, indigestible=clean(reason))
+            return Scored(score=info.minimum or 0.0, indigestible=_clean(reason))
         case NotApplicable():
             return NotScored(faulted="the function answered None: it does not apply here")
         case Fault(reason):
-            return NotScored(faulted=clean(reason))
+            return NotScored(faulted=_clean(reason))
+
+
+def _clean(text: str) -> str:
+    """Short, never empty, and without the lone surrogates that JSON cannot hold."""
+    return text[:MAX_REASON].encode("utf-8", "replace").decode() or "no reason given"
 
 
 def sample_of(sample: PluginSample) -> Sample:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any
 
-from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from pydantic_core import from_json
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from trimaran.http_problems import Problem, answer, read_body, refusal, replay
 
 logger = logging.getLogger(__name__)
 
 MIB = 1 << 20
+OPEN_TO_ALL = "/v1/health"
+"""Probes of health bring no token."""
+SCORING = ("/v1/score", "/get_reward")
+"""What takes a body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class ServerLimits:
     max_tokens: int = 8_000_000
     """Lengths of all completions of one request together."""
     max_requests: int = 32
-    """At work at a time; more are told to come back."""
+    """At work at a time; further ones are asked to come back."""
     body_seconds: float = 60.0
     """Until a request has arrived whole."""
     score_seconds: float = 600.0
@@ -35,125 +38,76 @@ class ServerLimits:
 
 
 class Refused(HTTPException):
-    """An error of the contract: its status and the text of its Problem."""
+    """An error of the contract; `again`: the same request may be sent again, in a second."""
 
-    def __init__(self, status: int, error: str, **headers: str) -> None:
-        """Headers with _ for -."""
-        super().__init__(
-            status, error, {name.replace("_", "-"): value for name, value in headers.items()}
-        )
+    def __init__(self, status: int, detail: str, again: bool = False) -> None:
+        super().__init__(status, detail, {"Retry-After": "1"} if again else None)
 
 
 class Guard:
-    """Looks at each request before anything of it is read: its token, and how many are at work."""
+    """An ASGI middleware: looks at the token and at how many requests are at work, and then reads the
+    body, within bounds, as JSON without NaN, lone surrogates or deep nests."""
 
-    def __init__(self, token: str | None, limits: ServerLimits) -> None:
+    def __init__(self, app: ASGIApp, token: str | None, limits: ServerLimits) -> None:
+        self._app, self._limits = app, limits
         self._token = None if token is None else token.encode()
-        self._limits = limits
         self._num_at_work = 0
 
-    @property
-    def wants_token(self) -> bool:
-        return self._token is not None
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+        elif scope["path"] != OPEN_TO_ALL and not self._has_token(Headers(scope=scope)):
+            detail = "wrong or missing token; send the header Authorization: Bearer TOKEN"
+            headers = {"WWW-Authenticate": "Bearer"}
+            await answer(refusal(401, detail), headers)(scope, receive, send)
+        elif scope["method"] == "POST" and scope["path"] in SCORING:
+            await self._admit(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
-    def route_class(self, *, open_to_all: bool = False) -> type[APIRoute]:
-        """A class of routes that this guard watches. Probes of health bring no token."""
-        guard = self
-
-        class GuardedRoute(APIRoute):
-            def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-                handle = super().get_route_handler()
-
-                async def guarded(request: Request) -> Response:
-                    if not open_to_all:
-                        guard.check_token(request)
-                    if request.method != "POST":
-                        return await handle(request)
-                    return await guard.admit(request, handle)
-
-                return guarded
-
-        return GuardedRoute
-
-    def check_token(self, request: Request) -> None:
+    def _has_token(self, headers: Headers) -> bool:
         if self._token is None:
-            return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+            return True
+        scheme, _, given = headers.get("authorization", "").partition(" ")
         # The time that this takes says nothing of where they differ.
-        right = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token)
-        if scheme.lower() != "bearer" or not right:
-            raise Refused(
-                401,
-                "wrong or missing token; send the header Authorization: Bearer TOKEN",
-                WWW_Authenticate="Bearer",
-            )
+        same = hmac.compare_digest(given.strip().encode("utf-8", "replace"), self._token)
+        return same and scheme.lower() == "bearer"
 
-    async def admit(
-        self, request: Request, handle: Callable[[Request], Coroutine[Any, Any, Response]]
-    ) -> Response:
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._num_at_work >= self._limits.max_requests:
-            raise Refused(
-                503,
-                f"overloaded: {self._num_at_work} requests are at work; try again later",
-                Retry_After="1",
-            )
+            detail = f"overloaded: {self._num_at_work} requests are at work; try again later"
+            await _come_back(detail)(scope, receive, send)
+            return
         self._num_at_work += 1
         try:
-            return await handle(BoundedRequest(request, self._limits))
-        except (HTTPException, RequestValidationError):
-            raise
+            body = await self._read(Headers(scope=scope), receive)
+            if isinstance(body, Problem):
+                await answer(body)(scope, receive, send)
+            else:
+                await self._app(scope, replay(body, receive), send)
         except asyncio.CancelledError:
             # The server ends and cancels what is late; its caller may ask another, or this again.
-            raise Refused(503, "the server ends; send it again later", Retry_After="1") from None
+            await _come_back("the server ends; send it again later")(scope, receive, send)
         except Exception as error:
             logger.exception("a request failed")
-            raise Refused(
-                500, f"the server failed ({type(error).__name__}); its log says how"
-            ) from error
+            detail = f"the server failed ({type(error).__name__}); its log says how"
+            await answer(refusal(500, detail))(scope, receive, send)
         finally:
             self._num_at_work -= 1
 
-
-class BoundedRequest(Request):
-    """Its body has a size and a deadline; its JSON has no NaN, lone surrogate or deep nest."""
-
-    def __init__(self, request: Request, limits: ServerLimits) -> None:
-        super().__init__(request.scope, request.receive)
-        self._limits = limits
-        self._whole: bytes | None = None
-
-    async def body(self) -> bytes:
-        if self._whole is None:
-            try:
-                async with asyncio.timeout(self._limits.body_seconds):
-                    self._whole = await self._read()
-            except TimeoutError:
-                raise Refused(
-                    408, f"the request did not arrive within {self._limits.body_seconds:g} s"
-                ) from None
-        return self._whole
-
-    async def json(self) -> Any:
-        try:
-            return from_json(await self.body(), allow_inf_nan=False)
-        except ValueError as error:
-            raise Refused(422, f"not JSON: {error}") from None
-
-    async def _read(self) -> bytes:
+    async def _read(self, headers: Headers, receive: Receive) -> bytes | Problem:
         most = self._limits.max_body
-        declared = self.headers.get("content-length", "")
+        declared = headers.get("content-length", "")
         if declared.isdecimal() and int(declared[:20]) > most:
-            raise self._too_large()
-        chunks: list[bytes] = []
-        size = 0
-        async for chunk in self.stream():
-            size += len(chunk)
-            if size > most:
-                raise self._too_large()
-            chunks.append(chunk)
-        return b"".join(chunks)
+            return refusal(413, f"the body: more than {most // MIB} MiB; send fewer samples")
+        body = await read_body(receive, most, self._limits.body_seconds)
+        if isinstance(body, bytes):
+            try:
+                from_json(body, allow_inf_nan=False)
+            except ValueError as error:
+                return refusal(422, f"the body: not JSON: {error}")
+        return body
 
-    def _too_large(self) -> Refused:
-        return Refused(
-            413, f"more than {self._limits.max_body // MIB} MiB; send fewer samples at a time"
-        )
+
+def _come_back(detail: str) -> ASGIApp:
+    return answer(refusal(503, detail), {"Retry-After": "1"})

@@ -1,9 +1,8 @@
 """A circuit breaker: a plugin that fails again and again is left alone for a while.
 
-Written here because purgatory 3.0.1, the library for it, raises one and the same exception object
-for every call it refuses: its traceback grows with each and keeps the frames, with the completions
-in them, for as long as the circuit is open (about 11 KiB a refused call). It also lets all callers
-through at once when it tries again, and counts a cancelled call as a failure.
+Written here because purgatory 3.0.1, the library for it, raises one and the same exception object for
+every refused call, which keeps all their frames in memory, and lets all callers through at once when
+it tries again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ REST_SECONDS = 10.0
 
 
 class CircuitOpenError(Exception):
-    """Says what failed, how often, and for how long nobody asks."""
+    """Says what failed, how often, and for how long the plugin is not asked."""
 
 
 class Breaker:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
+import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import aiohttp
@@ -11,11 +15,11 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from tenacity.stop import stop_before_delay
 from tenacity.wait import wait_random_exponential
 
-from services.reward.plugins.call_errors import CallError, one_line
-from services.reward.plugins.credentials import read_certificates, read_token
-from services.reward.plugins.exchange import PluginRequest, exchange
+from services.reward.plugins.exchange import CallError, PluginRequest, exchange
 from services.reward.plugins.guard import is_local
 from trimaran.config import PluginSection
+from trimaran.errors import InputError
+from trimaran.system_errors import refused
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +33,7 @@ class OverloadedError(CallError):
 
 @dataclass(slots=True)
 class _Progress:
-    """How far a call came, for the one who has to say why it is overdue."""
+    """How far a call came, which its error says when it is overdue."""
 
     seconds: float
     started: bool = False
@@ -42,8 +46,8 @@ class PluginCaller:
     def __init__(self, section: PluginSection, session: aiohttp.ClientSession) -> None:
         self._section, self._session = section, session
         self.url = section.url.rstrip("/") if section.protocol == "trimaran" else section.url
-        self._token = read_token(section)
-        self._tls = read_certificates(section)
+        self._token = _read_token(section)
+        self._tls = _read_certificates(section)
         self._places = asyncio.Semaphore(section.max_concurrency)
         if self._token and section.url.startswith("http:") and not is_local(section.url):
             logger.warning("%s: the token travels unencrypted; use https", self.url)
@@ -72,9 +76,13 @@ class PluginCaller:
         except TimeoutError:
             raise self._overdue(progress) from None
 
-    def said(self, words: object) -> str:
-        """For logs and records: one line, without the token, which a plugin may repeat."""
-        return one_line(_without(str(words), self._token) if self._token else str(words), 600)
+    def said(self, words: object, limit: int = 600) -> str:
+        """For logs and records: without the token, which a plugin may repeat, in one printable line,
+        short."""
+        text = str(words)
+        text = text.replace(self._token, "***") if self._token else text
+        line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
+        return line if len(line) <= limit else f"{line[:limit]}…"
 
     async def _try(self, request: PluginRequest, progress: _Progress) -> bytes:
         async with self._places:
@@ -96,12 +104,39 @@ class PluginCaller:
         return CallError(f"no answer within {seconds}{last}")
 
 
-def _without(text: str, token: str) -> str:
-    """Also where `one_line` has cut the text within the token."""
-    text = text.replace(token, "***")
-    for length in range(len(token) - 1, 3, -1):
-        text = text.replace(f"{token[:length]}…", "***…")
-    return text
+def forget_tokens(sections: Iterable[PluginSection]) -> None:
+    """After they were read: processes that are started from now on do not inherit them."""
+    for section in sections:
+        if section.token_variable is not None:
+            os.environ.pop(section.token_variable, None)
+
+
+def _read_token(section: PluginSection) -> str | None:
+    """From the environment; None where none is needed. Raises InputError, never with the token."""
+    if section.token_variable is None:
+        return None
+    token = os.environ.get(section.token_variable, "").strip()
+    if not re.fullmatch(r"[\x21-\x7e]+", token):
+        state = "holds what cannot be a bearer token" if token else "is not set"
+        raise InputError(
+            f"plugin {section.url}: the environment variable {section.token_variable} {state};"
+            " set it where the reward service starts"
+        )
+    return token
+
+
+def _read_certificates(section: PluginSection) -> ssl.SSLContext | None:
+    """What https trusts; None for the system's. Raises InputError."""
+    if section.ca_file is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=section.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise refused(
+            f"plugin {section.url}: ca_file {section.ca_file} cannot be used",
+            error,
+            "give a file of certificates in PEM",
+        ) from None
 
 
 def _wait(state: RetryCallState) -> float:

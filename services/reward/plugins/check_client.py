@@ -3,26 +3,92 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
+import math
 import ssl
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import aiohttp
+from pydantic import BaseModel
 
-from services.reward.plugins.check_replies import Failed, Reply, results_of
-from services.reward.plugins.check_samples import SAMPLES
-from services.reward.plugins.contract import CONTRACT, Info, NotScored, PluginSample, Scored
-from services.reward.plugins.exchange import encoding_of
+from services.reward.outcome import Fault
+from services.reward.plugins.contract import (
+    CONTRACT,
+    Info,
+    NotScored,
+    PluginMessage,
+    PluginSample,
+    Problem,
+    ScoreAnswer,
+    Scored,
+)
+from services.reward.plugins.exchange import CallError, PluginRequest, ask
+from services.reward.plugins.protocols import max_bytes, parse, read_scores
 
 MAX_ANSWER = 16 << 20
 """Bytes; a thousand results with their parts stay far below."""
 LEAVE_SECONDS = 0.1
 """For the plugin to notice that its caller comes or goes."""
 SAME_TOKEN = "\0"
+TOLERANCE = 1e-6
+"""Relative and absolute: arithmetic in another order is no other score."""
+TEXTS = (
+    "7",
+    "8",
+    "The sum of 3 and 4 is 7.",
+    "It is 12, I believe.",
+    "3 + 4 = 7\n#### 7",
+    "\\boxed{7}",
+    "So the result is \\boxed{9}.",
+    "<think>3 + 4 makes 7</think><answer>\\boxed{7}</answer>",
+    "Answer: 7",
+    "I do not know; " + "let me think about it once more. " * 20,
+)
+"""Right and wrong, short and long, in the forms that rules look for: most rules tell some apart."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Failed(Exception):
+    """The plugin does not keep the contract: how, and the remedy."""
+
+
+class Skipped(Exception):
+    """The check cannot decide: why, and what would let it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    body: bytes
+
+    def read(self, model: type[Model], status: int = 200) -> Model:
+        if self.status != status:
+            excerpt = ascii(self.body[:120].decode("utf-8", "replace"))
+            raise Failed(f"status {self.status} instead of {status}: {excerpt}")
+        try:
+            return parse(model, self.body)
+        except CallError as error:
+            raise Failed(f"status {status}, but not a {model.__name__}: {error}") from None
+
+    def problem(self, status: int) -> str:
+        """The text of a Problem under this status."""
+        return self.read(Problem, status).detail
+
+    def results(self, num_samples: int) -> list[Scored | NotScored]:
+        results = self.read(ScoreAnswer).results
+        if len(results) != num_samples:
+            raise Failed(f"{len(results)} results for {num_samples} samples; answer one a sample")
+        if len(self.body) > (most := max_bytes(num_samples)):
+            raise Failed(f"the answer has {len(self.body):,} bytes; a run reads {most:,} of it")
+        for index, outcome in enumerate(read_scores(self.body, num_samples)):
+            if isinstance(outcome, Fault) and isinstance(results[index], Scored):
+                raise Failed(f"sample {index}: {outcome.reason}, so a run would not take it")
+        return results
 
 
 class Asker:
@@ -44,35 +110,31 @@ class Asker:
         """What each of the kit's samples got by itself."""
 
     async def ask(
-        self, method: str, path: str, body: bytes | None = None, token: str | None = SAME_TOKEN
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        token: str | None = SAME_TOKEN,
+        **headers: str,
     ) -> Reply:
-        headers = {
-            "Content-Type": "application/json",
-            "Accept-Encoding": "identity",
-            **self._authorization(token),
-        }
+        token = self.token if token == SAME_TOKEN else token
+        headers["Content-Type"] = "application/json"
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        url = self._url + path
         try:
-            async with (
-                asyncio.timeout(self.timeout),
-                self._session.request(
-                    method,
-                    self._url + path,
-                    data=None if body is None else io.BytesIO(body),
-                    headers=headers,
-                    allow_redirects=False,
-                    ssl=self._trust or True,
-                ) as response,
-            ):
-                if (encoding := encoding_of(response)) != "identity":
-                    raise Failed(f"the answer is compressed ({encoding}), which was not asked for")
-                return Reply(response.status, await _read(response))
+            async with asyncio.timeout(self.timeout):
+                answer = await ask(
+                    self._session,
+                    PluginRequest(method, url, MAX_ANSWER, body, headers, self._trust),
+                )
         except TimeoutError:
             raise Failed(
                 f"no answer within {self.timeout:g} s; answer sooner, or give --timeout"
             ) from None
-        except (aiohttp.ClientError, OSError) as error:
-            text = str(error) or type(error).__name__
-            raise Failed(f"the connection broke: {text}") from None
+        except CallError as error:
+            raise Failed(str(error)) from None
+        return Reply(answer.status, answer.body)
 
     def few(self, count: int) -> tuple[PluginSample, ...]:
         """The kit's first samples, no more than the plugin takes at a time."""
@@ -91,44 +153,27 @@ class Asker:
     async def score(
         self, samples: Sequence[PluginSample], key: str | None = None
     ) -> list[Scored | NotScored]:
-        return results_of(await self.post(samples, key), len(samples))
+        return (await self.post(samples, key)).results(len(samples))
 
     async def send_and_leave(self, body: bytes, num_bytes: int) -> None:
         """Sends the first bytes of a request and breaks the connection."""
-        url = urlsplit(self._url)
-        secure = url.scheme == "https"
-        head = f"POST {url.path}/v1/score HTTP/1.1\r\nHost: {url.netloc}\r\n"
-        fields = {
-            "Content-Type": "application/json",
-            "Content-Length": str(len(body)),
-            **self._authorization(SAME_TOKEN),
-        }
-        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        try:
-            async with asyncio.timeout(self.timeout):
-                _, writer = await asyncio.open_connection(
-                    url.hostname,
-                    url.port or (443 if secure else 80),
-                    ssl=(self._trust or True) if secure else None,
-                )
-                writer.write((head + lines + "\r\n").encode() + body[:num_bytes])
-                await writer.drain()
-                await asyncio.sleep(self._leave_seconds)  # for the plugin to begin with it
-                writer.transport.abort()
-                await asyncio.sleep(self._leave_seconds)  # and to notice
-        except (TimeoutError, OSError) as error:
-            raise Failed(f"the connection broke: {error or 'no answer in time'}") from None
 
-    def _authorization(self, token: str | None) -> Mapping[str, str]:
-        token = self.token if token == SAME_TOKEN else token
-        return {} if token is None else {"Authorization": f"Bearer {token}"}
+        async def part() -> AsyncIterator[bytes]:
+            yield body[:num_bytes]
+            await asyncio.sleep(self.timeout)
+
+        length = {"Content-Length": str(len(body))}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._leave_seconds):  # for the plugin to begin with it
+                await self.ask("POST", "/v1/score", part(), **length)
+        await asyncio.sleep(self._leave_seconds)  # and to notice
 
 
 def request_body(
-    samples: Sequence[PluginSample], key: str | None = None, /, **others: Any
+    samples: Sequence[PluginSample], /, key: str | None = None, **others: Any
 ) -> bytes:
     """A ScoreRequest; `others` replace its fields, or leave one out where they are None."""
-    fields = {
+    fields: Mapping[str, Any] = {
         "contract": CONTRACT,
         "idempotency_key": key or new_key(),
         "samples": [sample.model_dump(exclude_defaults=True) for sample in samples],
@@ -141,12 +186,30 @@ def new_key() -> str:
     return f"check-{uuid.uuid4()}"
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in response.content.iter_chunked(1 << 16):
-        size += len(chunk)
-        if size > MAX_ANSWER:
-            raise Failed(f"the answer is larger than {MAX_ANSWER >> 20} MiB")
-        chunks.append(chunk)
-    return b"".join(chunks)
+def sample(text: str, answer: str = "7", index: int = 0) -> PluginSample:
+    question = PluginMessage(role="user", content="What is 3 + 4?")
+    return PluginSample(
+        messages=[question],
+        text=text,
+        answer=answer,
+        prompt_id=f"check-{index}",
+        num_tokens=len(text.split()),
+    )
+
+
+SAMPLES = tuple(sample(text, index=index) for index, text in enumerate(TEXTS))
+
+
+def marks_of(results: Sequence[Scored | NotScored]) -> list[float | None]:
+    """What is compared: the scores; None where there is none."""
+    return [result.score if isinstance(result, Scored) else None for result in results]
+
+
+def first_difference(first: Sequence[float | None], second: Sequence[float | None]) -> str | None:
+    for index, (one, other) in enumerate(zip(first, second, strict=True)):
+        same = one == other
+        if one is not None and other is not None:
+            same = math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+        if not same:
+            return f"sample {index} gets {other} rather than {one}"
+    return None

@@ -4,8 +4,9 @@
     GET  {url}/v1/info   -> 200 Info
     POST {url}/v1/score  ScoreRequest -> 200 ScoreAnswer
 
-Errors are a Problem: 401 wrong or missing bearer token, 409 an idempotency key that was used for
-another request, 413 too many samples or bytes, 422 not a ScoreRequest, 503 overloaded.
+Errors are a Problem, a document of RFC 9457: 401 wrong or missing bearer token, 409 an idempotency
+key that was used for another request, 413 too many samples or bytes, 422 not a ScoreRequest, 503
+overloaded.
 Numbers are finite. Unknown fields are refused by a server and ignored by a client.
 """
 
@@ -59,8 +60,10 @@ class ScoreRequest(Strict):
     idempotency_key: Annotated[str, Field(min_length=1, max_length=200)]
     """The same request under the same key gets the same scores, however often it is sent. Only an
     answer with something faulted in it may be made anew."""
-    samples: Annotated[list[PluginSample], Field(min_length=1, max_length=MAX_SAMPLES)]
-    """Of one group, or of several."""
+    samples: Annotated[
+        list[PluginSample], Field(min_length=1, json_schema_extra={"maxItems": MAX_SAMPLES})
+    ]
+    """Of one group, or of several. Too many are a 413 and no 422, so they are counted elsewhere."""
     options: dict[str, JsonValue] = {}
 
 
@@ -102,5 +105,7 @@ class Health(Lenient):
 
 
 class Problem(Lenient):
-    error: str
+    """What a client reads of an error; our own server says more (trimaran/http_problems.py)."""
+
+    detail: str
     """What is wrong and what would be right."""

@@ -11,7 +11,6 @@ import ipaddress
 import socket
 
 from aiohttp.abc import AbstractResolver, ResolveResult
-from yarl import URL
 
 from services.reward.allowed import Allowed, origin_of
 
@@ -27,7 +26,7 @@ at 192.0.0.192."""
 
 
 class AddressRefusedError(OSError):
-    """The host name points only to addresses that nobody allowed."""
+    """The host name points only to addresses that are not allowed."""
 
 
 class GuardedResolver(AbstractResolver):
@@ -97,17 +96,3 @@ def is_local(url: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def same_origin(url: URL, location: str) -> URL | None:
-    """Where a redirect leads if it stays with the plugin's own origin, else None."""
-    try:
-        target = url.join(URL(location))
-        bare = target.user is None and target.password is None
-        return target if bare and _origin(target) == _origin(url) else None
-    except ValueError:
-        return None
-
-
-def _origin(url: URL) -> tuple[str, str, int | None]:
-    return url.scheme, (url.host or "").lower(), url.port

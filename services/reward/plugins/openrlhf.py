@@ -9,7 +9,6 @@ from typing import Any
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from services.reward.outcome import Fault, Outcome, Value
-from services.reward.plugins.call_errors import one_line
 from services.reward.plugins.contract import Lenient
 from services.reward.plugins.protocols import (
     MAX_PARTS,
@@ -18,7 +17,6 @@ from services.reward.plugins.protocols import (
     encode,
     max_bytes,
     parse,
-    shown,
 )
 from trimaran.rewards import Sample
 
@@ -73,9 +71,9 @@ def read_rewards(answer: bytes, count: int) -> list[Outcome]:
 def _read_reward(reward: Any, logged: Mapping[str, Any]) -> Outcome:
     value = _finite(reward[0] if isinstance(reward, list) and len(reward) == 1 else reward)
     if value is None:
-        return Fault(f"the reward is not a finite number: {shown(reward)}")
+        return Fault(f"the reward is not a finite number: {reward!r}")
     finite = {name: _finite(entry) for name, entry in logged.items()}
-    return Value(value, {one_line(n, 80): part for n, part in finite.items() if part is not None})
+    return Value(value, {name: part for name, part in finite.items() if part is not None})
 
 
 def _finite(value: Any) -> float | None:

@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from services.reward.outcome import Fault, Indigestible, Outcome, Value
-from services.reward.plugins.call_errors import CallError, one_line
-from services.reward.plugins.contract import CONTRACT, Info, Lenient, NotScored, Scored
+from services.reward.plugins.contract import CONTRACT, Lenient, NotScored, Scored
+from services.reward.plugins.exchange import CallError
 from trimaran.rewards import Sample
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -50,7 +50,7 @@ async def ask_trimaran(
 
 
 def max_bytes(count: int) -> int:
-    """Of an answer to `count` samples."""
+    """The limit of an answer to `count` samples."""
     return MAX_ANSWER_BYTES + MAX_ANSWER_BYTES_PER_SAMPLE * count
 
 
@@ -100,27 +100,22 @@ def read_scores(answer: bytes, count: int) -> list[Outcome]:
 
 def _read_result(result: Any) -> Outcome:
     if not isinstance(result, dict):
-        return Fault(f"the result is not an object with score or faulted: {shown(result)}")
+        return Fault(f"the result is not an object with score or faulted: {result!r}")
     score, faulted = result.get("score"), result.get("faulted")
     if score is not None and faulted is not None:
         return Fault("the result has both score and faulted; one of them is right")
     try:
         if faulted is not None:
             reason = NotScored.model_validate(result, strict=True).faulted
-            return Fault(f"it reports a fault: {one_line(reason)}")
+            return Fault(f"it reports a fault: {reason}")
         scored = Scored.model_validate(result, strict=True)
     except ValidationError as error:
         return Fault(f"the result is not as the contract says: {_first_fault(error)}")
     if len(scored.parts) > MAX_PARTS:
         return Fault(f"the result has {len(scored.parts)} parts; at most {MAX_PARTS} are taken")
     if scored.indigestible:
-        return Indigestible(one_line(scored.indigestible), scored.score)
-    return Value(scored.score, {one_line(name, 80): part for name, part in scored.parts.items()})
-
-
-def read_info(answer: bytes) -> Info:
-    """Raises CallError."""
-    return parse(Info, answer)
+        return Indigestible(scored.indigestible, scored.score)
+    return Value(scored.score, scored.parts)
 
 
 def parse(model: type[Model], answer: bytes) -> Model:
@@ -138,8 +133,4 @@ def check_length(name: str, results: Sequence[Any], count: int) -> None:
 def _first_fault(error: ValidationError) -> str:
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(map(str, fault["loc"]))
-    return one_line(f"{place}: {fault['msg']}" if place else fault["msg"])
-
-
-def shown(value: Any) -> str:
-    return one_line(repr(value), 80)
+    return f"{place}: {fault['msg']}" if place else fault["msg"]

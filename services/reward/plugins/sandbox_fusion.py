@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from services.reward.outcome import Fault, Outcome, Value
-from services.reward.plugins.call_errors import AnswerTooLargeError, CallError, one_line
 from services.reward.plugins.contract import Lenient
+from services.reward.plugins.exchange import AnswerTooLargeError, CallError
 from services.reward.plugins.protocols import Send, encode, parse
 from services.reward.rules.code.rule import OPTIONS, Program, programs
 from trimaran.errors import InputError
@@ -102,6 +102,6 @@ async def _run(
     except AnswerTooLargeError:
         return [False] * program.num_tests
     if answer.status == "SandboxError":
-        raise CallError(f"the sandbox failed: {one_line(answer.message)}")
+        raise CallError(f"the sandbox failed: {answer.message}")
     run = answer.run_result or _Run()
     return program.passed(run.stdout or "", STOPPED if run.return_code is None else run.return_code)

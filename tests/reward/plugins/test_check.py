@@ -182,12 +182,6 @@ async def ignores_tokens(request: Request, right: Right) -> Answer:
     return await right(headers=request.headers | {"authorization": f"Bearer {TOKEN}"})
 
 
-async def takes_any_token(request: Request, right: Right) -> Answer:
-    if "authorization" not in request.headers:
-        return await right()
-    return await ignores_tokens(request, right)
-
-
 async def forgets_keys(request: Request, right: Right) -> Answer:
     if tree := request.tree:
         key = f"{tree.get('idempotency_key')}-{request.number}"
@@ -260,26 +254,14 @@ def not_json(request: Request) -> bool:
     return request.path == "/v1/score" and request.method == "POST" and not request.tree
 
 
-ERROR = {"error": "something went wrong"}
+ERROR = {"detail": "something went wrong"}
 FAULTS: dict[str, tuple[Break, str]] = {
     "no health": (answers_by_itself(to("/v1/health"), 404, ERROR), "health"),
     "ill": (answers_by_itself(to("/v1/health"), 200, {"status": "unavailable"}), "health"),
     "no info": (answers_by_itself(to("/v1/info"), 200, {"name": "x"}), "info"),
-    "number as text in info": (
-        answers_by_itself(
-            to("/v1/info"), 200, {"contract": CONTRACT, "name": "x", "max_samples": "64"}
-        ),
-        "info",
-    ),
     "hangs": (hangs, "deadline"),
     "200 with an error": (answers_by_itself(to("/v1/score"), 200, ERROR), "schema"),
-    "no JSON": (answers_by_itself(to("/v1/score"), 200, b"<html>"), "schema"),
-    "NaN": (results_changed(lambda _, r: [{"score": float("nan")}] * len(r)), "schema"),
     "text for a score": (results_changed(lambda _, r: [{"score": "high"}] * len(r)), "schema"),
-    "number as text": (
-        results_changed(lambda _, r: [{"score": str(x["score"])} for x in r]),
-        "schema",
-    ),
     "score and faulted": (
         results_changed(lambda _, r: [x | {"faulted": "or not"} for x in r]),
         "schema",
@@ -288,39 +270,29 @@ FAULTS: dict[str, tuple[Break, str]] = {
         results_changed(lambda _, r: [x | {"trace": "x" * 600_000} for x in r]),
         "schema",
     ),
-    "too many parts": (
-        results_changed(lambda _, r: [x | {"parts": {f"p{i}": 1.0 for i in range(33)}} for x in r]),
-        "schema",
-    ),
     "wrong length": (results_changed(lambda _, r: r[:-1]), "schema"),
-    "wrong length of 64": (
-        results_changed(lambda _, r: r[:-1] if len(r) == 64 else r),
-        "batch sizes",
-    ),
     "hangs on many": (hangs_on_many, "batch sizes"),
     "wrong order": (
         results_changed(lambda _, r: sorted(r, key=lambda x: x["score"])),
         "order",
     ),
-    "reversed": (results_changed(lambda _, r: r[::-1]), "order"),
     "drifts": (results_changed(drifting), "determinism"),
     "out of bounds": (
         results_changed(lambda _, r: [{"score": 2 * x["score"] + 1} for x in r]),
         "bounds",
     ),
     "accepts without token": (ignores_tokens, "authentication"),
-    "accepts any token": (takes_any_token, "authentication"),
     "ignores keys": (forgets_keys, "idempotency: key reused"),
     "keys alone": (goes_by_keys_alone, "idempotency: key reused"),
     "another answer at once": (slow_keys, "idempotency"),
     "500 on malformed JSON": (answers_by_itself(not_json, 500, ERROR), "errors: malformed JSON"),
-    "takes NaN": (python_json, "errors: NaN"),
-    "any contract": (any_contract, "errors: wrong contract"),
+    "takes NaN": (python_json, "errors: malformed JSON"),
+    "any contract": (any_contract, "errors: wrong fields"),
     "200 on a missing field": (
         answers_by_itself(lambda r: bool(r.tree) and "samples" not in r.tree, 200, ERROR),
-        "errors: missing field",
+        "errors: wrong fields",
     ),
-    "ignores unknown fields": (lenient, "errors: unknown field"),
+    "ignores unknown fields": (lenient, "errors: wrong fields"),
     "500 on too many": (
         answers_by_itself(lambda r: len(r.samples) > 1000, 500, ERROR),
         "errors: too many samples",
@@ -329,17 +301,7 @@ FAULTS: dict[str, tuple[Break, str]] = {
         answers_by_itself(lambda r: len(r.samples) > 1000, 413, b"Too Large"),
         "errors: too many samples",
     ),
-    "404 for a method": (
-        answers_by_itself(lambda r: r.method == "GET" and r.path == "/v1/score", 404, ERROR),
-        "errors: wrong method",
-    ),
-    "200 for any path": (
-        answers_by_itself(lambda r: r.path.startswith("/v1/check-"), 200, ERROR),
-        "errors: unknown path",
-    ),
     "500 on NUL": (answers_by_itself(text_has("\x00"), 500, ERROR), "Unicode"),
-    "500 on emoji": (answers_by_itself(text_has("🇪🇺"), 500, ERROR), "Unicode"),
-    "500 on a surrogate": (answers_by_itself(text_has("7 \ud83d"), 500, ERROR), "Unicode"),
     "dies of a disconnect": (
         answers_by_itself(lambda r: "left" in r.memory, 500, ERROR),
         "disconnect",
@@ -429,7 +391,7 @@ def test_a_plugin_that_answers_without_end() -> None:
 
     findings = check(endless, token=None)
     assert findings["connection"].verdict == "fail"
-    assert "larger than 16 MiB" in findings["connection"].detail
+    assert "larger than 16,777,216 bytes" in findings["connection"].detail
 
 
 def test_a_plugin_s_words_do_not_reach_the_terminal_as_they_are() -> None:

@@ -24,7 +24,7 @@ RIGHT = "```python\na, b = map(int, input().split())\nprint(a + b)\n```"
 HALF = "```python\ninput()\nprint(3)\n```"
 
 
-def told(status: str, **keys: Any) -> hostile.Reply:
+def says(status: str, **keys: Any) -> hostile.Reply:
     return answer(200, json.dumps({"status": status, "message": "", **keys}).encode())
 
 
@@ -39,7 +39,7 @@ async def really_run(request: Received, writer: asyncio.StreamWriter) -> None:
     )
     stdout, _ = await process.communicate(sent["stdin"].encode())
     run = {"status": "Finished", "return_code": process.returncode, "stdout": stdout.decode()}
-    await told("Failed" if process.returncode else "Success", run_result=run)(request, writer)
+    await says("Failed" if process.returncode else "Success", run_result=run)(request, writer)
 
 
 def judged(
@@ -93,9 +93,9 @@ def test_no_code_is_wrong_without_a_call() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        told("Failed", run_result={"status": "TimeLimitExceeded", "stdout": "3\n"}),
-        told("Failed", run_result={"status": "Finished", "return_code": 1, "stdout": "3\n"}),
-        told("Failed", run_result=None),
+        says("Failed", run_result={"status": "TimeLimitExceeded", "stdout": "3\n"}),
+        says("Failed", run_result={"status": "Finished", "return_code": 1, "stdout": "3\n"}),
+        says("Failed", run_result=None),
         hostile.flood(64 << 20, length_known=True),
     ],
     ids=["time", "exit", "nothing", "endless-output"],
@@ -105,16 +105,16 @@ def test_a_program_that_fails_or_never_stops_printing_is_wrong(reply: hostile.Re
 
 
 @pytest.mark.parametrize(
-    ("reply", "says"),
+    ("reply", "text"),
     [
-        (told("SandboxError", message="no\npod"), "the sandbox failed: no pod"),
-        (told("Ready"), "not as its contract says: status"),
+        (says("SandboxError", message="no\npod"), "the sandbox failed: no pod"),
+        (says("Ready"), "not as its contract says: status"),
         (answer(500, b"oops"), "answers 500: oops"),
     ],
 )
-def test_the_sandboxs_own_errors_are_faults(reply: hostile.Reply, says: str) -> None:
+def test_the_sandboxs_own_errors_are_faults(reply: hostile.Reply, text: str) -> None:
     outcome, _ = judged(reply, RIGHT)
-    assert isinstance(outcome, Fault) and says in outcome.reason
+    assert isinstance(outcome, Fault) and text in outcome.reason
 
 
 def test_a_reference_without_tests_is_a_fault() -> None:

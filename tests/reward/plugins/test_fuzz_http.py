@@ -24,7 +24,8 @@ from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome,
 from services.reward.plugins.app import make_app
 from services.reward.plugins.app_forms import Rewards
 from services.reward.plugins.app_limits import ServerLimits
-from services.reward.plugins.contract import CONTRACT, Info, Problem, ScoreAnswer
+from services.reward.plugins.contract import CONTRACT, Info, ScoreAnswer
+from trimaran.http_problems import Problem
 from trimaran.rewards import Sample
 
 OUTCOMES: Sequence[Outcome] = (

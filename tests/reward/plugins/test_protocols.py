@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,13 +13,12 @@ from hypothesis import strategies as st
 
 from services.reward.outcome import Fault, Outcome, Value
 from services.reward.plugins.breaker import FAILURES, REST_SECONDS, Breaker, CircuitOpenError
-from services.reward.plugins.call_errors import CallError, one_line
-from services.reward.plugins.contract import ScoreRequest
+from services.reward.plugins.contract import Info, ScoreRequest
+from services.reward.plugins.exchange import CallError
 from services.reward.plugins.openrlhf import read_rewards, reward_request
 from services.reward.plugins.protocols import (
     MAX_PARTS,
-    encode,
-    read_info,
+    parse,
     read_scores,
     score_request,
 )
@@ -50,18 +50,16 @@ def check_outcomes(outcomes: list[Outcome], count: int) -> None:
             assert type(outcome.value) is float and math.isfinite(outcome.value)
             assert all(math.isfinite(part) for part in outcome.parts.values())
         else:
-            assert outcome.reason and outcome.reason.isprintable() and len(outcome.reason) < 400
+            assert outcome.reason
 
 
 @given(body=st.binary(max_size=200), count=st.integers(1, 3))
 def test_any_bytes_are_read_or_refused(body: bytes, count: int) -> None:
     for read in (read_scores, read_rewards):
-        try:
+        with suppress(CallError):
             check_outcomes(read(body, count), count)
-        except CallError as error:
-            assert str(error).isprintable()
     with pytest.raises(CallError):
-        read_info(body)
+        parse(Info, body)
 
 
 @given(results=RESULTS)
@@ -116,21 +114,10 @@ def test_openrlhf_is_asked_as_its_own_client_asks() -> None:
 
 def test_parts_are_bounded() -> None:
     parts = {f"p{i}": 0 for i in range(MAX_PARTS + 1)}
-    results = [{"score": 1, "parts": parts}, {"score": 1, "parts": {"a\n" + "b" * 500: 1}}]
+    results = [{"score": 1, "parts": parts}]
     body = json.dumps({"contract": "trimaran.reward/1", "results": results}).encode()
-    first, second = read_scores(body, 2)
-    assert isinstance(first, Fault) and "at most 32" in first.reason
-    assert isinstance(second, Value) and len(next(iter(second.parts))) <= 81
-
-
-def test_one_line() -> None:
-    assert one_line("a\x00\x1b[31m b\n\n c\u202e") == "a [31m b c"
-    assert len(one_line("x" * 10_000)) == 301
-
-
-def test_encode_refuses_what_is_no_json() -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        encode({"x": float("nan")})
+    (outcome,) = read_scores(body, 1)
+    assert isinstance(outcome, Fault) and "at most 32" in outcome.reason
 
 
 def test_the_breaker_opens_rests_and_lets_one_through() -> None:
