@@ -30,12 +30,11 @@ from pydantic import (
 )
 from pydantic_core import to_jsonable_python
 
-from trimaran.best_by import check_best_by, check_is_made, is_of_validation
 from trimaran.choices import ADVANTAGES, AGGREGATIONS, ENGINES, LOSSES
 from trimaran.config_faults import describe_faults
 from trimaran.device import DeviceName, is_gpu_uuid
-from trimaran.errors import InputError
-from trimaran.metrics import GREEDY_REWARD
+from trimaran.errors import InputError, did_you_mean
+from trimaran.metrics import GREEDY_REWARD, METRICS, REWARD_MEAN, is_of_validation
 from trimaran.parallel import Layout
 from trimaran.places import is_bucket
 from trimaran.recipes import RecipeName, follow_recipe
@@ -121,6 +120,17 @@ def _check_recompute(value: Any) -> Any:
     return value
 
 
+def _check_best_by(key: str) -> str:
+    bare = key.removeprefix("-")
+    if "<" in bare or not any(metric.has(bare) for metric in METRICS):
+        hint = did_you_mean(bare, [metric.key for metric in METRICS])
+        raise ValueError(
+            f"{key!r} is no metric{hint}; docs/metrics.md has them, such as {GREEDY_REWARD} and {REWARD_MEAN}."
+            " What stands there in angle brackets is a name or a number here"
+        )
+    return key
+
+
 def _check_scalar(value: Any) -> Any:
     if type(value) not in (bool, int, float, str):
         raise ValueError(f"must be true, false, a number or a text (given: {value!r})")
@@ -184,11 +194,9 @@ class RunSection(Section):
     keep_best: NonNegative = 0
     """Besides, so many that are best by `best_by`, of all that were saved. A resume begins at the newest one all the
     same."""
-    best_by: Annotated[str, AfterValidator(check_best_by)] = GREEDY_REWARD
-    """Which number that is: a key of docs/metrics.md, of the step's validation or of the step itself. greedy and
-    sampled are short for validation/greedy_reward/mean and validation/sampled_reward/mean."""
-    best_mode: Literal["max", "min"] = "max"
-    """Whether the greatest is best or the least."""
+    best_by: Annotated[str, AfterValidator(_check_best_by)] = GREEDY_REWARD
+    """Which number that is: a key of docs/metrics.md, of the step's validation or of the step itself. The greatest
+    is best; with a `-` before the key, as in -rollout/completion/truncated/share, the least."""
     checkpoint_models: bool = False
     """Each checkpoint also holds its model as a Hugging Face folder, `huggingface/`."""
     checkpoints: Place | None = None
@@ -1123,7 +1131,7 @@ class RunConfig(Section):
         run, every = self.run, self.validation.every
         if (
             run.keep_best
-            and is_of_validation(run.best_by)
+            and is_of_validation(run.best_by.removeprefix("-"))
             and (not self.data.validation or run.checkpoint_every % every)
         ):
             raise ValueError(
@@ -1131,8 +1139,6 @@ class RunConfig(Section):
                 f" run.checkpoint_every (it is {run.checkpoint_every}) that is a multiple of"
                 f" validation.every ({every}); or let run.best_by name a number of the step"
             )
-        if run.keep_best:
-            check_is_made(run.best_by, self.validation.samples, tuple(self.reward.rules))
         if run.checkpoint_models and run.checkpoints and is_bucket(run.checkpoints):
             raise ValueError(
                 f"run.checkpoint_models: in a bucket ({run.checkpoints}) no host has all parts of a"

@@ -395,6 +395,11 @@ METRICS = (
 )
 
 
+def is_of_validation(key: str) -> bool:
+    """And not of the step."""
+    return key.startswith("validation/")
+
+
 def sizes_up_to(num_samples: int) -> list[int]:
     """The k of pass@k and majority@k: powers of two, and the number itself. `sizes_up_to(6) == [1, 2, 4, 6]`"""
     powers = [1 << power for power in range(num_samples.bit_length())]

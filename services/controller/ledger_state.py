@@ -319,7 +319,7 @@ def decode_state(tree: Mapping[str, Any]) -> LedgerState:
         lineage=tree["lineage"],
         checkpoints=list(tree["checkpoints"]),
         totals=Totals(**tree["totals"]),
-        num_faults=tree.get("num_faults", 0),
+        num_faults=tree["num_faults"],
     )
 
 

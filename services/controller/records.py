@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, cast, get_args
 
@@ -128,7 +128,7 @@ class Scored:
     rewards: tuple[float | None, ...] = ()
     """One a completion; None where it could not be scored."""
     terms: Terms = ()
-    """Why the rewards are what they are; empty in ledgers of older versions."""
+    """Why the rewards are what they are."""
     makers: tuple[tuple[str, str], ...] = ()
     """(replica, version) of everyone that made its greedy answer, where it has one."""
 
@@ -312,7 +312,7 @@ def encode(record: Record) -> dict[str, Any]:
         encode(Opened(3)) == {"kind": "opened", "epoch": 3}
     """
     kind = type(record)
-    values = {name: _plain(getattr(record, name)) for name in _names(kind)[1]}
+    values = {name: _plain(getattr(record, name)) for name in _names(kind)}
     return {"kind": kind.__name__.lower(), **values}
 
 
@@ -331,24 +331,17 @@ def decode(tree: Tree) -> Record:
     """The record that `encode` wrote. Raises LedgerError for anything else."""
     content = {name: value for name, value in tree.items() if name not in ("kind", "hash")}
     kind = TYPES.get(tree.get("kind", ""))
-    if kind is None or not _fits(content, kind):
+    if kind is None or content.keys() != set(_names(kind)):
         raise LedgerError(
             f"{dict(tree)} is no record of this version of Trimaran; read it with the one that wrote it"
         )
     return kind(**{name: _READ.get(name, _as_it_is)(value) for name, value in content.items()})
 
 
-def _fits(content: Tree, kind: type[Record]) -> bool:
-    """Fields that came later have a default: older ledgers are without them."""
-    needed, known = _names(kind)
-    return needed <= content.keys() <= known.keys()
-
-
 @cache
-def _names(kind: type[Record]) -> tuple[frozenset[str], dict[str, None]]:
-    """Of the fields: those without a default, and all of them in order."""
-    needed = frozenset(field.name for field in fields(kind) if field.default is MISSING)
-    return needed, {field.name: None for field in fields(kind)}
+def _names(kind: type[Record]) -> tuple[str, ...]:
+    """The fields, in order."""
+    return tuple(field.name for field in fields(kind))
 
 
 def _plain(value: Any) -> Any:

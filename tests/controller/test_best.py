@@ -19,12 +19,11 @@ VALIDATION = {"validation/greedy_reward/mean": 0.75, "validation/pass_at/2": mat
     ("best", "score"),
     [
         ({}, 0.75),
-        ({"best_by": "greedy", "best_mode": "min"}, -0.75),
         ({"best_by": "reward/completion/mean"}, 0.5),
-        ({"best_by": "rollout/completion/truncated/share", "best_mode": "min"}, -0.25),
+        ({"best_by": "-rollout/completion/truncated/share"}, -0.25),
     ],
 )
-def test_more_is_better_whatever_the_mode(best: dict[str, Any], score: float) -> None:
+def test_more_is_better_whichever_is_best(best: dict[str, Any], score: float) -> None:
     assert score_of(RunSection(keep_best=1, **best), 10, {**STEP, **VALIDATION}) == score
 
 

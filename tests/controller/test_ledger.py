@@ -25,7 +25,6 @@ from services.controller.records import (
     Timed,
     canonical,
     chain_hash,
-    decode,
     encode,
 )
 from trimaran.store import entries
@@ -183,11 +182,3 @@ def test_its_size_does_not_grow_with_the_run() -> None:
     assert state.root_at(490) == "r"
     with pytest.raises(LedgerError, match="step 480: its details are no longer kept"):
         state.root_at(480)
-
-
-def test_a_ledger_without_the_fields_that_came_later_is_read() -> None:
-    trees = [encode(record) for record in RECORDS]
-    for tree in trees:
-        for name in ("makers", "rewards", "oldest"):
-            tree.pop(name, None)
-    assert [decode(tree) for tree in trees] == RECORDS

@@ -202,7 +202,10 @@ def test_the_life_of_a_group_in_plain_words() -> None:
     life.verdicts_G = ()
     told = "\n".join(tell(life))
     assert "completion 1: reward 0.75\n    completion 2: could not be scored\n" in told
-    assert "(terms are no longer kept" in told and "unless run.keep_payloads is all" in told
+    assert (
+        "(why some could not be scored is no longer kept" in told
+        and "unless run.keep_payloads is all" in told
+    )
 
 
 def test_what_a_group_scored_by_term_outlives_its_payload() -> None:
@@ -234,14 +237,6 @@ def test_a_later_attempt_that_is_replaced_hides_what_an_earlier_one_scored() -> 
     life.add(Filtered(17, 2, "all its rewards are 1", (1.0,), (("exact", (1.0,)),)))
     told = list(tell(life))
     assert told[-1] == "    completion 1: reward 1 (exact 1)" and len(told) == 4
-
-
-def test_records_of_older_versions_are_without_terms() -> None:
-    tree = {"kind": "scored", "group": 1, "attempt": 1, "payload": "x", "rewards": [1.0]}
-    assert decode(tree) == Scored(1, 1, "x", (1.0,))
-    assert decode({"kind": "filtered", "group": 1, "attempt": 1, "reason": "r"}) == Filtered(
-        1, 1, "r"
-    )
 
 
 def test_a_group_that_does_not_train_says_why() -> None:

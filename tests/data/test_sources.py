@@ -61,7 +61,7 @@ def test_every_format_gives_the_same_rows(
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.json", "[1", "a.json:1: not JSON"),
+        ("a.json", "[1", "a.json: not JSON"),
         ("a.json", "[1]", "a.json:1: a row must be an object"),
         ("a.json", '{"a": 1}\n{', "a.json:2: not JSON"),
         ("a.csv", "q,a\n1\n", "a.csv:2: more or fewer fields"),

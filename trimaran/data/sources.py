@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from trimaran.data.arrow import ipc, pyarrow
-from trimaran.data.json_array import read_array
 from trimaran.data.rows import STREAMED_ROWS, JsonlRows, ParquetRows
 from trimaran.errors import InputError
 from trimaran.system_errors import refused
@@ -193,12 +193,16 @@ def import_datasets() -> Any:
 
 
 def _read_json(path: Path) -> Iterable[tuple[int, Any]]:
-    """One array of rows; or a row a line, as many files called .json are."""
+    """One array of rows, which is read as a whole; or a row a line, as many files called .json are."""
     with path.open("rb") as file:
         first = file.read(4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
     if first != b"[":
         return JsonlRows(path)
-    return read_array(path)
+    try:
+        rows: list[Any] = json.loads(path.read_text("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({error})") from None
+    return enumerate(rows, start=1)
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, Any]]:
