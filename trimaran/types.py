@@ -198,6 +198,7 @@ class CollectiveSource:
     """
 
     transport: ClassVar = Transport.COLLECTIVE
+    shared: ClassVar = ""
     blocks: Ranges
     group: TransferGroup
     """Opened by its sender."""
@@ -215,6 +216,8 @@ class MemorySource:
     """
 
     transport: ClassVar = Transport.MEMORY
+    delta: ClassVar = None
+    shared: ClassVar = ""
     blocks: Ranges
     """All blocks of the offer."""
     path: str
@@ -240,7 +243,8 @@ class RelaySource:
 
 
 Source = CollectiveSource | MemorySource | RelaySource
-"""Where a receiver gets some blocks of a version from: one type a transport."""
+"""Where a receiver gets some blocks of a version from: one type a transport. Each has `blocks`, `delta`
+and `shared`, which are None and "" where a transport has no such thing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

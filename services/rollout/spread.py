@@ -15,7 +15,6 @@ from typing import Any, Protocol, TypeVar
 
 from services.weight_sync.data.contents import StagedWeights
 from services.weight_sync.data.receiver import WeightReceiver
-from services.weight_sync.data.sources import delta_of
 from trimaran.errors import OutOfOrderError, TransferError, TrimaranError
 from trimaran.types import (
     Manifest,
@@ -145,7 +144,7 @@ class SpreadReceiver:
         peers = (self.peer,)
         # In as many parts as it came to us, each over a connection of its own.
         whole = [RelaySource(source.blocks, peers) for source in sources]
-        patched = [RelaySource(source.blocks, peers, delta_of(source)) for source in sources]
+        patched = [RelaySource(source.blocks, peers, source.delta) for source in sources]
         told = patched if has_pieces else whole
         try:
             staged, path = await one.stage(version, manifest, told, limits, attempt)

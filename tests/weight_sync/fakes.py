@@ -8,7 +8,6 @@ from typing import Any
 
 from services.weight_sync.data.layout import count, numbers_of
 from services.weight_sync.data.manifest import build_manifest, digest_bytes, list_digests
-from services.weight_sync.data.sources import delta_of
 from trimaran.errors import OutOfOrderError, TransferError, UnavailableError
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
@@ -287,7 +286,7 @@ class FakeRollout:
         return Staged(root, manifest.num_blocks, _bytes_of(sources), process.path)
 
     async def _take(self, version: PolicyVersion, source: Source, timeout: float) -> str:
-        process, delta = self.process, delta_of(source)
+        process, delta = self.process, source.delta
         patched = "a delta " if delta else ""
         if delta:
             held = process.loaded and process.loaded.root
@@ -385,7 +384,7 @@ def _bytes_of(sources: Sequence[Source]) -> dict[Transport, int]:
     """8 a block, 1 a piece of a delta."""
     found: dict[Transport, int] = {}
     for source in sources:
-        size = (1 if delta_of(source) else 8) * count(source.blocks)
+        size = (1 if source.delta else 8) * count(source.blocks)
         found[source.transport] = found.get(source.transport, 0) + size
     return found
 

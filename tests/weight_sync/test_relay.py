@@ -56,7 +56,6 @@ from tests.weight_sync.ends import (
     until,
 )
 from trimaran.errors import TransferError
-from trimaran.network import LOOPBACK
 from trimaran.tls import SocketTls
 from trimaran.types import MAX_BLOCKS, Offer, Peer, RelaySource, Replica, Transport, VersionId
 
@@ -334,46 +333,6 @@ def test_a_puller_that_takes_nothing_loses_its_place():
         ask(connection, snapshot.manifest.root, blocks_of(snapshot))
         stage(receiver, snapshot, by_relay(snapshot, peer))
         sock.close()
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("num_strangers", [64, 300])
-def test_idle_strangers_do_not_keep_a_puller_out(num_strangers):
-    snapshot = make_snapshot()
-    with started() as ([sender], [receiver]), ExitStack() as stack:
-        sender.hold(snapshot)
-        for _ in range(num_strangers):
-            sock, _ = dial(sender.peer)
-            stack.enter_context(sock)
-        until(lambda: door_of(sender)._strangers)
-        stage(receiver, snapshot, by_relay(snapshot, sender.peer))
-        assert holds(receiver, snapshot)
-        bound = door.MAX_STRANGERS_PER_ADDRESS
-        until(lambda: len(threads_named("relay-serve")) <= bound)
-
-
-def test_strangers_of_one_address_make_room_only_for_each_other():
-    """Those of another machine, which may be about to prove themselves, stay."""
-    listener = LOOPBACK.listen()
-    with (
-        closing(door.Door("relay", listener, "key", lambda *_: None)) as here,
-        ExitStack() as stack,
-    ):
-
-        def arrive(address):
-            pair = socket.socketpair()
-            for sock in pair:
-                stack.enter_context(sock)
-            here._take(pair[0], address)
-
-        for address in ["10.0.0.1", *["10.0.0.2"] * 100, "10.0.0.3"]:
-            arrive(address)
-        found = list(here._strangers.values())
-        assert found.count("10.0.0.2") == door.MAX_STRANGERS_PER_ADDRESS
-        assert "10.0.0.1" in found and "10.0.0.3" in found
-        for number in range(200):
-            arrive(f"10.0.1.{number}")
-        assert len(here._strangers) == door.MAX_STRANGERS
 
 
 def test_a_chain_of_joiners_fills_from_one_sender():

@@ -22,15 +22,15 @@ LONG = 60
 
 @pytest.fixture
 def cgroup():
-    """The folder of a memory cgroup of our own with LIMIT, and the name of its limit's file."""
-    for folder, names in room._cgroups(Path("/proc")):
+    """The folder of a cgroup of our own with LIMIT."""
+    for folder in room._cgroups(Path("/proc")):
         group = folder / f"trimaran-test-{os.getpid()}"
         try:
             group.mkdir()
         except OSError:
             continue
         try:
-            (group / names.limit).write_text(str(LIMIT))
+            (group / "memory.max").write_text(str(LIMIT))
         except OSError:
             group.rmdir()
             continue
@@ -148,7 +148,7 @@ def make_group(folder, files):
         (folder / name).write_text(text)
 
 
-def test_the_narrowest_group_above_counts_in_version_2(tmp_path):
+def test_the_narrowest_group_above_counts(tmp_path):
     top = tmp_path / "cgroup"
     stat = f"anon 5\ninactive_file {6 * MIB}\nactive_file {5 * MIB}\nfile_dirty {3 * MIB}\n"
     make_group(top, {})
@@ -163,19 +163,17 @@ def test_the_narrowest_group_above_counts_in_version_2(tmp_path):
     assert room.where == f"the cgroup {top}/pod"
 
 
-def test_a_container_that_sees_its_group_as_the_root_in_version_1(tmp_path):
+def test_a_container_that_sees_its_group_as_the_root(tmp_path):
     top = tmp_path / "memory"
-    limits = {"memory.limit_in_bytes": f"{50 * MIB}", "memory.usage_in_bytes": f"{60 * MIB}"}
-    make_group(top, limits | {"memory.stat": f"total_inactive_file {2 * MIB}\n"})
-    mounts = f"35 31 0:32 /docker/0123 {top} rw - cgroup cgroup rw,memory\n"
-    group = "4:memory:/docker/0123\n0::/\n"
-    assert find_room(fake_proc(tmp_path, mounts, group)).num_bytes == -8 * MIB
+    make_group(top, {"memory.max": f"{50 * MIB}", "memory.current": f"{60 * MIB}"})
+    mounts = f"35 31 0:32 /docker/0123 {top} rw - cgroup2 cgroup rw\n"
+    assert find_room(fake_proc(tmp_path, mounts, "0::/docker/0123\n")).num_bytes == -10 * MIB
 
 
 @pytest.mark.parametrize("group", ["", "0::/gone\n", "4:memory:/\n"])
 def test_without_a_limit_the_machine_counts(tmp_path, group):
-    make_group(tmp_path / "memory", {"memory.limit_in_bytes": "9223372036854771712"})
-    mounts = f"35 31 0:32 / {tmp_path}/memory rw - cgroup cgroup rw,memory\n"
+    make_group(tmp_path / "memory", {"memory.max": "max"})
+    mounts = f"35 31 0:32 / {tmp_path}/memory rw - cgroup2 cgroup rw\n"
     found = find_room(fake_proc(tmp_path, mounts, group))
     assert (found.num_bytes, found.where) == ((1 << 30) + MIB, "this machine")
 

@@ -300,8 +300,5 @@ def _row(proof: Proof, right: Ranges) -> list[Any]:
 
 
 def _read_back(row: Sequence[Any]) -> Ranges:
-    """Which blocks were right. A row of an older version tells so only of all or of none."""
-    if len(row) > 3:
-        return tuple((first, end) for first, end in row[3])
-    num_blocks, num_loaded, _ = row
-    return ((0, num_blocks),) if num_loaded == num_blocks else ()
+    """Which blocks were right."""
+    return tuple((first, end) for first, end in row[3])

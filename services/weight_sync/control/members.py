@@ -116,8 +116,8 @@ class Members:
             state = State.PROVEN if row["proven"] else State.JOINING
             members._members[row["name"]] = Member(
                 *(Replica(row["name"], row["address"]), Peer(*row["peer"]), row["incarnation"]),
-                *(held, State.GONE if row.get("forgotten") else state, row["reason"]),
-                copy=Copy(*row["copy"]) if row.get("copy") else None,
+                *(held, State.GONE if row["forgotten"] else state, row["reason"]),
+                copy=Copy(*row["copy"]) if row["copy"] else None,
                 must_load=row["must_load"],
                 num_wrong=row["num_wrong"],
                 seen=now,

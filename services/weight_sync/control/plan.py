@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from services.weight_sync.control.member import Member
 from services.weight_sync.data.manifest import num_bytes
-from services.weight_sync.data.sources import delta_of
 from trimaran.config import TransportName
 from trimaran.device import BACKENDS
 from trimaran.types import (
@@ -66,7 +65,9 @@ class Plan:
     def patched(self) -> set[str]:
         """Names of those that get a delta."""
         seated = {seat.name for group in self.groups if group.delta for seat in group.seats}
-        return seated | {name for name, found in self.sources.items() if any(map(delta_of, found))}
+        return seated | {
+            name for name, found in self.sources.items() if any(source.delta for source in found)
+        }
 
 
 def plan_stage(
@@ -223,7 +224,7 @@ def delta_share(manifest: Manifest, plan: Plan) -> float | None:
         source.blocks: delta.num_bytes
         for sources in plan.sources.values()
         for source in sources
-        if (delta := delta_of(source)) is not None
+        if (delta := source.delta) is not None
     }
     full = sum(num_bytes(tensor) for tensor in manifest.tensors)
     return sum(deltas.values()) / full if deltas and full else None

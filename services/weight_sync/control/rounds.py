@@ -22,7 +22,6 @@ from services.weight_sync.control.member import Member
 from services.weight_sync.control.offers import Target
 from services.weight_sync.control.plan import Plan
 from services.weight_sync.control.pool import Attempt, Rollout
-from services.weight_sync.data.sources import delta_of
 from trimaran.errors import (
     DeadlineError,
     OutOfOrderError,
@@ -172,7 +171,9 @@ def _judge_member(
         raise error  # it is the controller that is out of date, not the replica
     elif isinstance(error, TransferError | DeadlineError):
         answers.suspects[member] = f"stage {version.version}: {error}"
-    elif isinstance(error, OutOfOrderError) and any(map(delta_of, round.sources[member.name])):
+    elif isinstance(error, OutOfOrderError) and any(
+        source.delta for source in round.sources[member.name]
+    ):
         answers.suspects[member] = f"the delta was refused: {error}"
     elif isinstance(error, TrimaranError):
         answers.lost[member] = f"stage {version.version}: {error}"

@@ -17,7 +17,6 @@ from services.weight_sync.data.layout import Layout, Piece, lay_out, numbers_of
 from services.weight_sync.data.manifest import Block, list_blocks, list_digests, same_tensors
 from services.weight_sync.data.room import require_room
 from services.weight_sync.data.shadow import Shadow
-from services.weight_sync.data.sources import delta_of
 from services.weight_sync.transports.carrier import describe
 from trimaran.errors import OutOfOrderError, TransferError
 from trimaran.types import Delta, Manifest, Ranges, Source, TensorInfo
@@ -43,7 +42,7 @@ def streams_of(tensors: Sequence[TensorInfo], sources: Sequence[Source]) -> list
     blocks = list_blocks(tensors)
     return [
         lay_out(blocks, source.blocks)
-        if (delta := delta_of(source)) is None
+        if (delta := source.delta) is None
         else _delta_layout(blocks, source.blocks, delta)
         for source in sources
     ]
@@ -72,7 +71,7 @@ def check_base(intake: Intake, held_root: str, held: Manifest | None) -> None:
     TransferError when sources mix deltas with blocks, or when a block that the
     deltas leave alone differs between the two manifests.
     """
-    for delta in (delta_of(source) for source, _ in intake.parts):
+    for delta in (source.delta for source, _ in intake.parts):
         if delta is None:
             raise TransferError(
                 "some sources bring a delta and others blocks; plan one or the other"
@@ -116,7 +115,7 @@ def fetch_pieces(intake: Intake) -> tuple[Layout, DeltaPieces]:
         for piece in layout.pieces
         if piece.end > piece.start
     }
-    base_roots = {delta.base_root for source, _ in intake.parts if (delta := delta_of(source))}
+    base_roots = {delta.base_root for source, _ in intake.parts if (delta := source.delta)}
     return layout, DeltaPieces(base_roots.pop(), pieces)
 
 

@@ -27,7 +27,6 @@ from services.weight_sync.data.manifest import check_manifest
 from services.weight_sync.data.memory import HostMemory
 from services.weight_sync.data.room import find_room
 from services.weight_sync.data.shadow import Shadow
-from services.weight_sync.data.sources import delta_of, shared_path
 from services.weight_sync.transports import make_carriers
 from services.weight_sync.transports.calls import Stop, hold
 from services.weight_sync.transports.carrier import Carrier
@@ -165,7 +164,7 @@ class WeightReceiver:
                 if shadow := self._share(intake, attempt):
                     path = shadow.path if shadow.own else ""
                     return Staged(manifest.root, count(wanted), {}, path)
-                if any(delta_of(source) for source in sources):
+                if any(source.delta for source in sources):
                     layout, path = self._stage_delta(intake, attempt)
                 else:
                     layout, path = self._stage_full(intake, attempt, keep_held)
@@ -267,7 +266,7 @@ class WeightReceiver:
     def _share(self, intake: Intake, attempt: str) -> Shadow | None:
         """Where a source says that the version lies on this host already. None without such a source,
         and where it cannot be read there."""
-        path = next((path for source, _ in intake.parts if (path := shared_path(source))), "")
+        path = next((path for source, _ in intake.parts if (path := source.shared)), "")
         if not path:
             self._borrower.forget_gone()
             return None
@@ -303,7 +302,7 @@ class WeightReceiver:
         shadow = Shadow(intake.manifest, intake.wanted, memory=memory)
         try:
             Verifier(intake.manifest, shadow.buffer, shadow.layout).check_all(intake.check)
-            if any(delta_of(source) for source, _ in intake.parts):
+            if any(source.delta for source, _ in intake.parts):
                 shadow.changes = self._fetch_changes(shadow, intake)
         except BaseException:
             memory.release()

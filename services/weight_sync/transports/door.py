@@ -1,4 +1,4 @@
-"""A listening socket for those who know a key; bounded, so that others cannot keep them out."""
+"""A listening socket for those who know a key. Others are turned away after the handshake's deadline."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ from trimaran.tls import SocketTls
 
 logger = logging.getLogger(__name__)
 
-MAX_STRANGERS = 64
-"""Connections that have not proved themselves yet. When there are more, the oldest one makes room."""
-MAX_STRANGERS_PER_ADDRESS = 32
-"""The same among those from one address, so that one machine cannot crowd out the others."""
 CLOSE_SECONDS = 5.0
 
 Serve = Callable[[Connection, bytes], None]
@@ -28,7 +24,7 @@ Serve = Callable[[Connection, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class DoorPatience:
-    """Seconds for which a door waits for whoever has connected."""
+    """Seconds that a door waits for the other end of a connection."""
 
     handshake: float = 5.0
     """From the connection to the request."""
@@ -48,26 +44,18 @@ class Door:
         listener: socket.socket,
         key: str,
         serve: Serve,
-        num_expected: int = 0,
         patience: DoorPatience = DEFAULT_PATIENCE,
         tls: SocketTls | None = None,
     ) -> None:
-        """Open from now on; `name` stands in the threads' names.
-
-        `num_expected`: of those who know the key, so many may come at once from one address.
-        """
+        """Open from now on; `name` stands in the threads' names."""
         self._name = name
         self._key = key
         self._serve = serve
         self._patience = patience
         self._tls = tls
-        self._most = max(MAX_STRANGERS, 4 * num_expected)
-        self._most_near = max(MAX_STRANGERS_PER_ADDRESS, 2 * num_expected)
         self._lock = threading.Lock()
         self._listener: socket.socket | None = listener
         self._connections: dict[socket.socket, threading.Thread] = {}
-        self._strangers: dict[socket.socket, str] = {}
-        """Those of the connections that have not proved themselves, oldest first, by address."""
         self.address = join(*listener.getsockname()[:2])
         self._accepting = threading.Thread(
             target=self._accept, args=(listener,), name=f"{name}-accept", daemon=True
@@ -91,7 +79,7 @@ class Door:
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                sock, (address, *_) = listener.accept()
+                sock, _ = listener.accept()
             except ConnectionAbortedError:
                 continue
             except OSError as error:
@@ -105,25 +93,11 @@ class Door:
                 if self._listener is None:
                     sock.close()
                     continue
-                self._take(sock, address)
                 thread = threading.Thread(
                     target=self._handle, args=(sock,), name=f"{self._name}-serve", daemon=True
                 )
                 self._connections[sock] = thread
                 thread.start()
-
-    def _take(self, sock: socket.socket, address: str) -> None:
-        """One more stranger; an older one that says nothing makes room where there are too many."""
-        near = [other for other, origin in self._strangers.items() if origin == address]
-        oldest = None
-        if len(near) >= self._most_near:
-            oldest = near[0]
-        elif len(self._strangers) >= self._most:
-            oldest = next(iter(self._strangers))
-        if oldest is not None:
-            del self._strangers[oldest]
-            _end(oldest)
-        self._strangers[sock] = address
 
     def _handle(self, sock: socket.socket) -> None:
         patience, shown = self._patience, sock
@@ -134,10 +108,8 @@ class Door:
                 shown = self._tls.accept(sock.dup())
             connection = Connection(shown, time.monotonic() + patience.handshake, patience.stall)
             nonces = greet(connection, self._key)
-            with self._lock:
-                self._strangers.pop(sock, None)
             if nonces is None:
-                logger.warning("%s: somebody with a wrong key was turned away", self._name)
+                logger.warning("%s: a connection with a wrong key was refused", self._name)
             else:
                 self._serve(connection, nonces)
         except OSError as error:
@@ -147,11 +119,11 @@ class Door:
                 shown.close()
             with self._lock:
                 self._connections.pop(sock, None)
-                self._strangers.pop(sock, None)
-                sock.close()  # under the lock: nobody may end another that has its number by then
+                # Under the lock: `close` must not end another socket that has its number by then.
+                sock.close()
 
 
 def _end(sock: socket.socket) -> None:
-    """Whoever waits for it wakes up, and closes it."""
+    """A thread that waits for it wakes up, and closes it."""
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)

@@ -1,5 +1,8 @@
 """The relay's protocol: frames over TCP, big-endian, one request a connection.
 
+No stream of gRPC, because its messages are copied in user space on both ends: on loopback a stream brings
+about half of what a socket does, which is received straight into its place.
+
     server  hello      magic (8 bytes, ends with the protocol's version), nonce (32)
     puller  claim      nonce (32), HMAC-SHA256(key, "puller" + both nonces)
     server  welcome    status (1), HMAC-SHA256(key, "server" + status + both nonces)

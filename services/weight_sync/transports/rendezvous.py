@@ -53,7 +53,7 @@ class Rendezvous:
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
         self._closed = False
-        self._door = Door("rendezvous", listener, group.nonce, self._serve, group.world_size)
+        self._door = Door("rendezvous", listener, group.nonce, self._serve)
 
     def close(self) -> None:
         """Idempotent. Whoever waits to join fails at once."""
