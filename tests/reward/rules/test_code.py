@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from services.reward.rules import RULES
 from services.reward.rules.code import tests
 from services.reward.rules.code.rule import check_reference, code, programs
-from services.reward.rules.code.values import COPIED, decode, encode
+from services.reward.rules.code.values import decode, encode
 from services.reward.rules.code.verdicts import same_output
 from trimaran.rewards import ReferenceUnusableError, Sample
 
@@ -42,8 +42,6 @@ def test_no_code_is_worth_nothing_and_whole_takes_the_text() -> None:
         ("", "neither assert"),
         ("42", "tests are JSON"),
         ("no Python at all", "neither JSON nor Python"),
-        ("x = 1", "neither assert"),
-        ("[]", "tests are JSON"),
         ("{}", "inputs"),
         ("[1, 2]", "inputs"),
         ('{"inputs": ["1"], "outputs": []}', "1 inputs and 0 outputs"),
@@ -52,9 +50,7 @@ def test_no_code_is_worth_nothing_and_whole_takes_the_text() -> None:
         ('{"inputs": [{}], "outputs": ["2"]}', "neither text nor lines"),
         ('{"inputs": ["1"], "outputs": ["2"], "fn_name": "a b"}', "not a name"),
         ('{"inputs": ["x y"], "outputs": ["2"], "fn_name": "f"}', "JSON"),
-        ('{"inputs": [7], "outputs": ["2"], "fn_name": "f"}', "JSON"),
         ('{"inputs": ["1"], "outputs": ["x"], "fn_name": "f"}', "JSON"),
-        ("assert 1\x00", "neither JSON nor Python"),
         ("assert '\ud800'", "neither JSON nor Python"),
     ],
 )
@@ -88,13 +84,6 @@ def test_any_reference_is_usable_or_refused(reference: str) -> None:
     programs(answered("x", reference, entry_point="x"), token="t")
 
 
-def test_arguments_nested_too_deeply_are_refused() -> None:
-    nested = "[" * 5000 + "]" * 5000  # some versions of Python read that, others do not
-    reference = json.dumps({"fn_name": "f", "inputs": [nested], "outputs": ["1"]})
-    with pytest.raises(ReferenceUnusableError, match="nested too deeply|not arguments"):
-        programs(answered("x", reference))
-
-
 def test_check_needs_to_know_the_function() -> None:
     with pytest.raises(ReferenceUnusableError, match="entry_point"):
         programs(answered("x", "def check(candidate):\n    assert candidate(1) == 1"))
@@ -112,19 +101,13 @@ def test_the_options_of_the_rule_are_checked() -> None:
 # --- pairs of standard input and output
 
 
-def test_a_program_is_judged_by_its_output() -> None:
+def test_a_program_is_judged_by_its_output_and_its_end() -> None:
     assert judged(RIGHT_SUM, SUM_OF_TWO) == 1.0
+    assert judged(RIGHT_SUM + "\nraise SystemExit(1)", SUM_OF_TWO) == 0.0
     assert judged("print(3)", SUM_OF_TWO) == 0.5
+    assert code(answered("print(3)", SUM_OF_TWO)) == {"score": 0.0, "passed": 0.5}
     assert judged("print(0)", SUM_OF_TWO) == 0.0
     assert judged("print(3", SUM_OF_TWO) == 0.0
-
-
-def test_all_or_nothing_is_the_rule_and_the_share_a_part() -> None:
-    assert code(answered("print(3)", SUM_OF_TWO)) == {"score": 0.0, "passed": 0.5}
-
-
-def test_a_right_output_before_a_crash_is_wrong() -> None:
-    assert judged(RIGHT_SUM + "\nraise SystemExit(1)", SUM_OF_TWO) == 0.0
 
 
 def test_lists_of_lines_and_of_cases_are_understood() -> None:
@@ -165,15 +148,9 @@ def test_functions_and_methods_are_called() -> None:
     assert judged("class Solution:\n  def pair(self, a: int, b): return (a, b)", CALLS) == 1.0
     assert judged("def pair(a, b): return [1, 'a']", CALLS) == 0.5
     assert judged("def other(a, b): return [a, b]", CALLS) == 0.0
-
-
-def test_what_such_tasks_take_for_imported_is() -> None:
-    source = "def pair(a: List[int], b: Optional[int]): return list(itertools.chain([a], [b]))"
-    assert judged(source, CALLS) == 1.0
-
-
-def test_what_a_function_prints_does_not_matter() -> None:
     assert judged("def pair(a, b):\n  print('ran 0', end='')\n  return [a, b]", CALLS) == 1.0
+    imported = "def pair(a: List[int], b: Optional[int]): return list(itertools.chain([a], [b]))"
+    assert judged(imported, CALLS) == 1.0
 
 
 # --- test statements
@@ -191,9 +168,6 @@ def test_each_assert_is_a_test() -> None:
     assert judged("def f(x): return [x, {x * x}]", ASSERTS) == pytest.approx(1 / 3)
     assert judged("def g(x): return 1", ASSERTS) == 0.0
     assert judged("def f(x) return x", ASSERTS) == 0.0
-
-
-def test_code_for_a_main_program_does_not_run() -> None:
     assert judged(RIGHT_F + "\nif __name__ == '__main__': raise SystemExit", ASSERTS) == 1.0
 
 
@@ -228,36 +202,21 @@ def test_check_is_one_test(source: str, score: float) -> None:
     assert judged(source, HUMAN_EVAL + "\ncheck(near)") == score
 
 
-def test_setup_of_mbpp_runs_behind_the_answer_and_imports_before_it() -> None:
-    """As task 367 has it, whose setup makes objects of a class that only the answer defines."""
-    extras = {
-        "test_imports": '["import math"]',
-        "test_setup_code": "root = Node(1)\nroot.left = Node(2)\nother = Node(3)",
-    }
-    tests = json.dumps(["assert depth(root) == 2", "assert depth(other) == math.floor(1.5)"])
-    source = """
-class Node:
-    def __init__(self, data): self.data, self.left, self.right = data, None, None
-def depth(node): return math.floor(1 + max(map(depth, (node.left, node.right)))) if node else 0
-"""
-    assert judged(source, tests, extras) == 1.0
-    assert judged(source.replace("1 + ", "2 + "), tests, extras) == 0.0
-
-
 # --- tests in a process of their own
+
+
+def test_setup_of_mbpp_is_the_tests_and_imports_come_before_the_answer() -> None:
+    extras = {"test_imports": '["import math"]', "test_setup_code": "low = math.floor(2.5)"}
+    tests = json.dumps(["assert f(low) + 0 == 3"])
+    assert judged("f = lambda x: math.ceil(x) + 1", tests, extras) == 1.0
+    assert judged("f = lambda x: math.ceil(x)", tests, extras) == 0.0
 
 
 @pytest.mark.parametrize(
     ("source", "tests"),
     [
         ("def f(x): return x / 3", "assert abs(f(1) - 0.333) < 1e-3"),
-        ("def f(x): yield from [x, x]", "assert list(f(1)) == [1, 1]\nassert next(f(2)) == 2"),
-        (
-            "def f(g, xs): return [g(x) for x in xs]",
-            "assert f(lambda x: x + 1, range(2)) == [1, 2]",
-        ),
-        ("def f(g, xs): return list(map(g, xs))", "assert f(len, ['', 'a']) == [0, 1]"),
-        ("def f(xs, kind): return [kind(x) for x in xs]", "assert f(iter([1]), str) == ['1']"),
+        ("def f(x): yield from [x, x]", "assert list(f(1)) == [1, 1]"),
         ("def f(a): a.sort(); a[0]['x'] = {1}", "a = [{}]\nf(a)\nassert a == [{'x': {1}}]"),
         ("def f(a): a.add(2)", "a = {1}\nf(a)\nassert a == {1, 2}"),
         ("def f(x): raise KeyError(x)", "try:\n    f(1)\nexcept KeyError:\n    assert True"),
@@ -271,31 +230,12 @@ def depth(node): return math.floor(1 + max(map(depth, (node.left, node.right))))
             "from fractions import Fraction\nassert f(3) == Fraction(1, 3)",
         ),
         (
-            "from decimal import Decimal\ndef f(x): return Decimal(x) / 10",
-            "from decimal import Decimal\nassert f(3) == Decimal('0.3')",
-        ),
-        (
-            "from collections import deque\ndef f(q): q.popleft(); return q",
-            "from collections import deque\nassert f(deque([1, 2])) == deque([2])",
-        ),
-        (
             "import numpy as np\ndef f(n): return np.arange(n) / 2",
-            "import numpy as np\nassert np.allclose(f(3), [0, 0.5, 1])\nassert f(3).shape == (3,)",
-        ),
-        (
-            "class V:\n  def __init__(s, x): s.x = x\n  def __add__(s, o): return V(s.x + o.x)\n"
-            "  def __eq__(s, o): return s.x == o.x\n  def __len__(s): return s.x\n"
-            "  def __str__(s): return f'V{s.x}'\n  def __getitem__(s, i): return s.x * i",
-            "v = V(1) + V(2)\nassert v == V(3) and v != V(2)\nassert len(v) == v.x == 3\n"
-            "assert str(v) == 'V3'\nassert v[2] == 6\nv.x = 5\nassert v.x == 5",
+            "import numpy as np\nassert np.allclose(f(3), [0, 0.5, 1]) and len(f(3)) == 3",
         ),
         ("def f(x, *, y): return x, y", "y = [b'1', 2j]\nassert f(1, y=y) == (1, [b'1', 2j])"),
         ("def f(x): return {frozenset({x})}", "assert f(1) == {frozenset([1])}"),
-        ("from fractions import *\ndef f(x): return Fraction(1, x)", "assert f(2) == 0.5"),
         ("from decimal import *\ndef f(x): return Decimal(x)", "assert f(2) == 2"),
-        ("def f(x: int): return f.__annotations__['x'](x)", "assert f('1') == 1"),
-        ("def f(x): return x", "def g(x: int): pass\nassert f(g.__annotations__['x']) is int"),
-        ("def f(name, self): return name", "assert f(name=1, self=2) == 1"),
         ("def f(name, self): return name", "assert abs(f(name=1, self=2)) == 1"),
         ("def sum(a, b): return a + b", "assert sum(1, 2) == 3"),
         ("import sys\nif sys.stdin.read() == '': f = str", "assert f(1) == '1' == str(1)"),
@@ -305,9 +245,17 @@ def test_right_answers_to_all_kinds_of_tests(source: str, tests: str) -> None:
     assert judged(source, tests) == 1.0
 
 
-def test_what_cannot_travel_makes_a_reference_unusable() -> None:
-    with pytest.raises(ReferenceUnusableError, match="Odd"):
-        judged("def f(x): return x", "class Odd: pass\nassert f(Odd()) is None")
+@pytest.mark.parametrize("argument", ["Odd()", "len", "range(2)"])
+def test_what_cannot_be_copied_makes_a_reference_unusable(argument: str) -> None:
+    with pytest.raises(ReferenceUnusableError, match="the tests hand the answer a"):
+        judged("def f(x): return x", f"class Odd: pass\nassert f({argument}) is None")
+
+
+@pytest.mark.parametrize("source", ["import os\nos._exit(0)", "f = 1 / 0"])
+def test_an_answer_that_left_has_not_raised_what_the_tests_wait_for(source: str) -> None:
+    tests = "try:\n    f(1)\n    assert False\nexcept OSError: pass"
+    assert judged(source, tests) == 0.0
+    assert judged("def f(x): open('/none')", tests) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -318,38 +266,6 @@ def test_a_result_that_cannot_be_copied_is_true_and_equals_nothing(
     tests: str, value: float
 ) -> None:
     assert judged("import re\ndef f(x): return re.match('a', x)", tests) == value
-
-
-def test_an_endless_result_that_is_handed_back_is_wrong_and_no_fault_of_the_tests() -> None:
-    source = "import itertools\ndef f(x): return itertools.count()\ndef g(x): return list(x)"
-    assert judged(source, "for _ in range(2): assert g(map(int, f(1))) == [1]") == 0.0
-
-
-STOPS_LISTENING = """
-import os, stat, time
-def is_pipe(fd):
-    try: return stat.S_ISFIFO(os.fstat(fd).st_mode)
-    except OSError: return False
-source, sink = filter(is_pipe, range(3, 64))
-os.read(source, 1 << 16)
-os.close(source)
-os.write(sink, b'["value", ["mine", 0], []]\\n')
-time.sleep(60)
-"""
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("source", ["import os\nos._exit(0)", "f = 1 / 0", STOPS_LISTENING])
-def test_an_answer_that_left_has_not_raised_what_the_tests_wait_for(source: str) -> None:
-    tests = "try:\n    f(1)\n    assert False\nexcept OSError: pass"
-    assert judged(source, tests) == 0.0
-    assert judged("def f(x): open('/none')", tests) == 1.0
-
-
-def test_a_callback_that_gives_what_cannot_travel_is_the_answers_error() -> None:
-    tests = "class Odd: pass\nassert f(lambda: Odd()) == 1"
-    assert judged("def f(g): return 1", tests) == 1.0
-    assert judged("def f(g): return g()", tests) == 0.0
 
 
 def test_a_helper_that_only_the_answer_has_is_the_answers() -> None:
@@ -369,13 +285,9 @@ PRETENDS = "class Any:\n  def __eq__(self, other): return True\n"
     "source",
     [
         "import os\nos._exit(0)",
-        "import sys\nsys.exit(0)",
-        "raise SystemExit(0)",
         "def f(x):\n  import os\n  os._exit(0)",
-        "def f(x): exit(0)",
         PRETENDS + "def f(x): return Any()",
         "class Any(int):\n  def __eq__(self, other): return True\ndef f(x): return Any()",
-        "__report__ = lambda *_: None\ndef f(x): 0",
         "import builtins\nbuiltins.print = builtins.exec = lambda *_: None\ndef f(x): 0",
         "import json\njson.dumps = lambda _: '4'\ndef f(x): 0",
         "print('ran 0'); print('value 0 4')\ndef f(x): 0",
@@ -445,12 +357,7 @@ def test_values_survive_the_way_out(value: object) -> None:
     (program,) = programs(answered("x", f"assert f() == {value!r}"), token="t")
     reported = json.dumps(["value", encode(value, repr), []])
     assert "inf" in repr(value) or program.passed(reported, 0) == (True,)
-    assert decode(json.loads(json.dumps(encode(value, repr))), COPIED, repr) == value
-
-
-def test_time_for_all_tests_is_bounded() -> None:
-    tests = json.dumps({"inputs": ["0"] * 50, "outputs": ["0"] * 50})
-    assert judged("while True: pass", tests, test_timeout=0.4, timeout=0.5) == 0.0
+    assert decode(json.loads(json.dumps(encode(value, repr))), repr) == value
 
 
 def test_strange_answers_are_only_wrong() -> None:

@@ -84,9 +84,9 @@ def _called(answer: str, imports: str, checks: Sequence[CallCheck], how: str) ->
 
 
 def _request(how: str, check: CallCheck) -> Sequence[Any]:
-    given = [encode(value, no_value) for value in (check.function, *check.arguments)]
+    given = [encode(value, no_value) for value in check.arguments]
     named = {name: encode(value, no_value) for name, value in check.keywords.items()}
-    return ["call", how, given, named]
+    return [how, check.function, given, named]
 
 
 def _line(words: Sequence[Any]) -> str:

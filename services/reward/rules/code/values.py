@@ -1,9 +1,7 @@
-"""Values as JSON and back. Its text travels into the sandbox in front of link.py's; it imports
-nothing of ours and needs Python 3.8."""
+"""Values as JSON and back. Its text travels into the sandbox in front of harness.py's and judge.py's;
+it imports nothing of ours and needs Python 3.8."""
 
 from __future__ import annotations
-
-import sys
 
 TYPE_CHECKING = False  # importing typing takes as long as a small answer runs
 if TYPE_CHECKING:
@@ -11,29 +9,18 @@ if TYPE_CHECKING:
 
 LARGE = 1 << 4096
 """Python refuses to write larger integers as decimals, some time after this."""
-NUMERIC_KINDS = "biufcU"
-"""Of numpy's arrays, those whose members can be copied."""
 
 
-def imported(module, name):
-    """Late, as few values need it."""
-    __import__(module)
-    return getattr(sys.modules[module], name)
-
-
-def _array(parts):
-    members, kind = parts
-    made = imported("numpy", "dtype")(kind)
-    if made.kind not in NUMERIC_KINDS:
-        raise ValueError("an array of another kind: " + kind)
-    return imported("numpy", "array")(members, made)
+def _made(module, name, *arguments):
+    """Imported late, as few values need it."""
+    return getattr(__import__(module), name)(*arguments)
 
 
 def _fraction(numerator, denominator):
     # A text would be read as a decimal, and "1e100000000" takes for ever.
     if type(numerator) is not int or type(denominator) is not int:
         raise TypeError("no fraction")
-    return imported("fractions", "Fraction")(numerator, denominator)
+    return _made("fractions", "Fraction", numerator, denominator)
 
 
 COPIED = {
@@ -43,24 +30,13 @@ COPIED = {
         lambda value: [value.real, value.imag],
         lambda parts: complex(*parts),
     ),
-    "decimal.Decimal": (str, lambda text: imported("decimal", "Decimal")(text)),
+    "decimal.Decimal": (str, lambda text: _made("decimal", "Decimal", text)),
     "fractions.Fraction": (
         lambda value: [value.numerator, value.denominator],
         lambda parts: _fraction(*parts),
     ),
 }
 """Class: what JSON holds of a value, and the way back."""
-COPIED_BETWEEN = {
-    **COPIED,
-    "builtins.range": (
-        lambda value: [value.start, value.stop, value.step],
-        lambda parts: range(*parts),
-    ),
-    "numpy.ndarray": (lambda value: [value.tolist(), value.dtype.str], _array),
-}
-"""The worker takes none of what is added: a small text could be a large array."""
-_TYPES = (bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
-TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in _TYPES}
 KINDS = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 
 
@@ -77,36 +53,35 @@ def encode(value, other):
         if isinstance(value, base):
             return [name, [encode(member, other) for member in value]]
     name = kind.__module__ + "." + kind.__name__
-    if name in COPIED_BETWEEN:
-        if name != "numpy.ndarray" or value.dtype.kind in NUMERIC_KINDS:
-            return [name, COPIED_BETWEEN[name][0](value)]
-    elif name == "collections.deque":
-        return ["deque", [encode(member, other) for member in value], value.maxlen]
-    elif kind.__module__ == "numpy" and getattr(value, "shape", None) == ():
-        return encode(value.item(), other)
-    elif kind is type and TYPES.get(value.__name__) is value:
-        return ["type", value.__name__]
+    if name in COPIED:
+        return [name, COPIED[name][0](value)]
+    if kind.__module__ == "numpy" and hasattr(value, "tolist"):
+        return encode(value.tolist(), other)
     return other(value)
 
 
-def decode(value, copied, other) -> Any:
+def decode(value, other) -> Any:
     """The way back from `encode`. Raises ValueError, TypeError or KeyError for what never came
     from there."""
     if not isinstance(value, list):
         return value
-    name, members = value[0], value[1]
+    name = value[0]
     if name == "int":
-        return int(members, 16)
+        return int(value[1], 16)
     if name == "dict":
-        pairs = ((decode(key, copied, other), decode(item, copied, other)) for key, item in members)
-        return dict(pairs)
+        return {decode(key, other): decode(item, other) for key, item in value[1]}
     if name in KINDS:
-        return KINDS[name]([decode(member, copied, other) for member in members])
-    if name in copied:
-        return copied[name][1](members)
+        return KINDS[name]([decode(member, other) for member in value[1]])
+    if name in COPIED:
+        return COPIED[name][1](value[1])
     return other(value)
 
 
 def no_value(value):
     """`other`, where nothing else is taken."""
     raise TypeError(type(value).__name__)
+
+
+def opaque(value):
+    """`other` on the way back: what could not be copied is true, is not None and equals nothing."""
+    return object() if value == ["object"] else no_value(value)

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from services.reward.rules.code.asserts import CallCheck
 from services.reward.rules.code.tests import PARSE_ERRORS
-from services.reward.rules.code.values import COPIED, decode, encode, no_value
+from services.reward.rules.code.values import decode, encode, no_value, opaque
 from trimaran.rewards import ReferenceUnusableError
 
 REPORT_CHARACTERS, REPORT_FACTOR = 1 << 16, 16
@@ -96,8 +95,8 @@ class Judged:
                     ran.add(int(test))
                 case [self.token, "unusable", name]:
                     raise ReferenceUnusableError(
-                        f"the tests hand the answer an object of the class {name}, and only plain"
-                        " values and functions travel to the process of the answer"
+                        f"the tests hand the answer a {name}, and only plain values are copied to"
+                        " the process of the answer"
                     )
         return tuple(test in ran for test in range(self.num_tests))
 
@@ -117,16 +116,11 @@ def _lines(text: str) -> list[str]:
 @cache
 def bundle(name: str) -> str:
     """One text of what imports each other."""
-    parts = [Path(__file__).with_name(f"{part}.py") for part in ("values", "link", name)]
+    parts = [Path(__file__).with_name(f"{part}.py") for part in ("values", name)]
     lines = "".join(part.read_text("utf-8") for part in parts).splitlines()
     ours = ("from services.", "from __future__ ")
     kept = [line for line in lines if not line.startswith(ours)]
     return "\n".join(["from __future__ import annotations", *kept])
-
-
-def _opaque(value: list[Any]) -> object:
-    """What cannot be copied: it equals nothing, is true and is not None."""
-    return object() if value[0] == "mine" else no_value(value)
 
 
 def _holds(check: CallCheck, line: str) -> bool:
@@ -137,7 +131,7 @@ def _holds(check: CallCheck, line: str) -> bool:
             if len(line) > REPORT_CHARACTERS + REPORT_FACTOR * right:
                 return False
         kind, value, *_changed = json.loads(line)
-        given = decode(value, COPIED, _opaque)
+        given = decode(value, opaque)
         return kind == "value" and bool(check.holds(given, check.expected))
     except (*PARSE_ERRORS, KeyError, IndexError, AttributeError, ArithmeticError):
         return False
