@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.errors import InputError
+from trimaran.store import store_in
 from trimaran.system_errors import refused
 from trimaran.trust import NO_TRUST, Trust, write_private
 
 CONTEXT_NAME = "context.json"
-STORE_NAME = "store.sqlite"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class RunContext:
 
         Raises InputError where the file is damaged, UnavailableError where the machine is at fault.
         """
-        path, own_store = folder / CONTEXT_NAME, f"sqlite:{folder / STORE_NAME}"
+        path, own_store = folder / CONTEXT_NAME, store_in(folder)
         if not path.is_file():
             return cls(folder.name, folder, own_store, Trust.in_folder(folder))
         try:
@@ -56,7 +56,7 @@ class RunContext:
         """For the processes of the run."""
         trust = self.trust.to_tree()
         # The store in the folder moves with it: a restored copy must not use the original's.
-        is_own = self.store_url == f"sqlite:{self.folder / STORE_NAME}"
+        is_own = self.store_url == store_in(self.folder)
         store_url = None if is_own else self.store_url
         tree = {
             "run_id": self.run_id,

@@ -21,7 +21,11 @@ NAMES = {
         "services/trainer/grpo/kinds.py": "Loss Tokens TokenLosses",
         "services/trainer/grpo/losses.py": "PpoClip",
     },
-    "An advantage": {"services/trainer/grpo/kinds.py": "Advantage Rewards"},
+    "An advantage": {
+        "services/trainer/grpo/kinds.py": "Advantage Rewards",
+        "trimaran/choices.py": "LOSSES ADVANTAGES AGGREGATIONS",
+        "trimaran/recipes.py": "RECIPES",
+    },
     "A reward rule": {
         "trimaran/rewards.py": "Sample ReferenceUnusableError",
         "services/reward/rules/__init__.py": "RULES",
@@ -44,10 +48,14 @@ NAMES = {
     "An RPC": {
         "services/reward/server.py": "RewardServicer",
         "trimaran/clients/reward.py": "RewardClient",
+        "services/manager/permissions.py": "READING CHANGING",
+        "trimaran/clients/run.py": "AsyncRunClient",
+        "trimaran/clients/run_sync.py": "RunClient",
     },
     "A store": {
         "trimaran/store/port.py": "Store",
-        "trimaran/store/open.py": "open_store find_store",
+        "trimaran/store/open.py": "open_store find_store store_name is_shared run_store_url store_in store_from",
+        "trimaran/store/probe.py": "probe_server",
         "tests/extending/memory_store.py": "MemoryStore",
     },
     "A model family": {
@@ -56,6 +64,7 @@ NAMES = {
         "services/trainer/megatron/rules.py": "MappingRule",
         "trimaran/model_folder.py": "ModelFacts",
         "trimaran/trainer_layout.py": "check_trainer_layout",
+        "services/trainer/megatron/known_keys.py": "check_keys FIXED",
         "services/weight_sync/data/grid.py": "RULES",
     },
     "A dataset format": {

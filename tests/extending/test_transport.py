@@ -25,7 +25,8 @@ class DiskSource:
     transport: ClassVar = Transport.RELAY
     blocks: Ranges
     path: str
-    delta: None = None
+    delta: ClassVar = None
+    shared: ClassVar = ""
 
 
 def test_the_carrier_fills_a_shadow_and_names_what_is_wrong(

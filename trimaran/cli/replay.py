@@ -36,7 +36,7 @@ from trimaran.launch.run_services import run_services
 from trimaran.machine import read_machine
 from trimaran.places import FolderPlace, fetch_file
 from trimaran.run_context import RunContext
-from trimaran.store import entries, open_store
+from trimaran.store import entries, open_store, store_in
 from trimaran.trust import Trust, make_token
 from trimaran.types import Caller
 
@@ -121,7 +121,7 @@ def _prepare(record: Recorded, start: int) -> tuple[RunConfig, RunContext]:
     write_config(folder, config)
     run_id = f"{record.run.run_id}-{FOLDER}"
     trust = Trust(make_token(folder))
-    context = RunContext(run_id, folder, f"sqlite:{folder / 'store.sqlite'}", trust)
+    context = RunContext(run_id, folder, store_in(folder), trust)
     context.write()
     return config, context
 

@@ -11,6 +11,7 @@ from trimaran.store.open import (
     open_store,
     run_store_url,
     store_from,
+    store_in,
     store_name,
 )
 from trimaran.store.port import (
@@ -51,6 +52,7 @@ __all__ = [
     "records",
     "run_store_url",
     "store_from",
+    "store_in",
     "store_name",
     "timed",
 ]

@@ -45,13 +45,18 @@ async def find_store(url: str) -> Store | None:
     return await _open(url, make=False)
 
 
+def store_in(folder: Path) -> str:
+    """The URL of a run's own store, a file in its folder."""
+    return f"{SQLITE}{folder / RUN_STORE_NAME}"
+
+
 def run_store_url(url: str, run_id: str, folder: Path = Path()) -> str:
     """The store of a run of a manager whose own is at `url`: a file in the run's folder, or a prefix
     within the manager's on the same Redis server, on which several managers may have runs. There
     the folder says nothing."""
     if is_redis(url):
         return inside(url, f"run/{run_id}")
-    return f"{SQLITE}{folder / RUN_STORE_NAME}"
+    return store_in(folder)
 
 
 def store_from(folder: Path, url: str) -> str:
