@@ -14,11 +14,12 @@ from typing import Any
 
 from services.controller.patience import patiently
 from trimaran.errors import UnavailableError, first_error
-from trimaran.metrics import REWARD_MEAN
+from trimaran.metrics import REWARD_MEAN, STEP_SECONDS
 from trimaran.run_events import FencedStream, make_event
 from trimaran.runs import (
     EventKind,
     Run,
+    RunEvent,
     RunState,
     checkpoint_key,
     event_to_tree,
@@ -38,10 +39,20 @@ TRIM_EVERY = 1000
 """So many more than that may stand there."""
 PROGRESS = (EventKind.STEP, EventKind.VALIDATION, EventKind.RELEASED)
 SAVES = (EventKind.CHECKPOINT, EventKind.CHECKPOINT_FAILED)
+WARNINGS = (
+    EventKind.SKIPPED,
+    EventKind.REPLICA_LOST,
+    EventKind.HELD,
+    EventKind.INDIGESTIBLE,
+    EventKind.NONFINITE,
+    EventKind.CHECKPOINT_FAILED,
+    EventKind.TAINTED,
+)
 
 
 class RunLog:
-    """Takes events at once and writes them beside the run, all that have gathered at a time.
+    """Takes events at once and writes them beside the run, all that have gathered at a time. The
+    process's log gets a line for each.
 
     Example:
         log = RunLog(store, run, epoch, patience=300.0)
@@ -103,7 +114,10 @@ class RunLog:
             ended_at=time.time() if state.has_ended else 0.0,
             reward=self._reward,
         )
-        self._waiting.append(event_to_tree(make_event(kind, run, text, values, root)))
+        event = make_event(kind, run, text, values, root)
+        is_bad = kind in WARNINGS or state is RunState.FAILED
+        logger.log(logging.WARNING if is_bad else logging.INFO, "%s", _describe(event))
+        self._waiting.append(event_to_tree(event))
         if kind in SAVES:  # it may be of an earlier step than that of the run
             run = replace(run, step=self.run.step)
         self.run = run
@@ -184,6 +198,27 @@ class RunLog:
             logger.warning("events up to %d are kept for now: %s", old, error)
         else:
             self._trimmed = old
+
+
+def _describe(event: RunEvent) -> str:
+    """The event's line in the log."""
+    run, text = event.run, event.text or event.run.error
+    step = f"step {run.step} of {run.num_steps}"
+    match event.kind:
+        case EventKind.PROCESS:
+            return text
+        case EventKind.STEP:
+            reward, seconds = (
+                event.values.get(key, math.nan) for key in (REWARD_MEAN, STEP_SECONDS)
+            )
+            return f"{step}: reward {reward:.4g}, {seconds:.1f} s"
+        case EventKind.VALIDATION:
+            facts = (f"{key} {value:.4g}" for key, value in event.values.items())
+            return f"{step}: {', '.join(facts)}"
+        case EventKind.STATE | EventKind.FINISHED:
+            return f"run {run.state}, {step}{text and f': {text}'}"
+        case kind:
+            return f"{kind.replace('_', ' ')}: {text}"
 
 
 def _saved(batch: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, dict[str, str]]]:

@@ -1,8 +1,7 @@
-"""What a run tells people: log lines, metrics rows, the timeline and events for watchers."""
+"""What a run reports: metrics rows, the timeline and events, which are also the log's lines."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,11 +28,9 @@ from trimaran.runs import EventKind, RunState
 from trimaran.telemetry import Activity, MetricsWriter, TimelineWriter
 from trimaran.types import Prompt, TrainingBatch
 
-logger = logging.getLogger(__name__)
-
 
 class Reporter:
-    """One method for each thing that happens; it decides who is told: log, row, timeline, event.
+    """One method for each thing that happens; it decides where that is reported: rows, timeline, events.
 
     Example:
         with reporter.phase("scoring"):
@@ -107,7 +104,6 @@ class Reporter:
 
     def progress(self, text: str) -> None:
         """Work that takes long and has no event of its own: most of it at the run's start and end."""
-        logger.info("%s", text)
         self._log.emit(EventKind.PROCESS, text=text)
 
     def start_clock(self) -> None:
@@ -147,7 +143,6 @@ class Reporter:
         self._log.emit(EventKind.STEP, values, step=batch.step)
         if answer.nonfinite:
             text = f"{answer.nonfinite}; these updates changed nothing"
-            logger.warning("step %d: %s", batch.step, text)
             self._log.emit(EventKind.NONFINITE, text=text)
         self._warn_of_indigestible(num_indigestible / count_samples(batch))
         return seconds
@@ -159,7 +154,6 @@ class Reporter:
                 f"{share:.1%} of this step's answers got the minimum, because what judges them"
                 " hung, crashed or raised on them twice; logs/reward.log in the run folder says why"
             )
-            logger.warning("%s", text)
             self._log.emit(EventKind.INDIGESTIBLE, {"share": share}, text)
 
     async def written(self) -> None:
@@ -194,7 +188,6 @@ class Reporter:
         return self._values[1] if self._values[0] == step else {}
 
     def skipped(self, prompt: Prompt, reason: str) -> None:
-        logger.warning("prompt %s skipped: %s", prompt.prompt_id, reason)
         self.num_skipped += 1
         self._num_skipped_in_step += 1
         self._log.emit(EventKind.SKIPPED, text=f"{prompt.prompt_id}: {reason}")
@@ -206,12 +199,10 @@ class Reporter:
 
     def held(self, text: str, values: Mapping[str, float], by: str = "scoring") -> None:
         """`by`: what holds the run; it is released when nothing does any more."""
-        logger.warning("held: %s", text)
         self._holds[by] = text
         self._log.emit(EventKind.HELD, values, text, held="; ".join(self._holds.values()))
 
     def released(self, text: str, values: Mapping[str, float], by: str = "scoring") -> None:
-        logger.info("released: %s", text)
         self._holds.pop(by, None)
         self._log.emit(EventKind.RELEASED, values, text, held="; ".join(self._holds.values()))
 
@@ -222,15 +213,12 @@ class Reporter:
             f" versions {record.versions[0]} to {record.versions[-1]}, in which a fault was found since:"
             f" {record.fault}; the ledger names them"
         )
-        logger.warning("%s", text)
         self._log.emit(EventKind.TAINTED, {"groups": num_groups}, text)
 
     def replica_lost(self, name: str, reason: str) -> None:
-        logger.warning("%s left routing: %s", name, reason)
         self._log.emit(EventKind.REPLICA_LOST, text=f"{name}: {reason}")
 
     def replica_back(self, name: str) -> None:
-        logger.info("%s is routable again", name)
         self._log.emit(EventKind.REPLICA_BACK, text=f"{name} holds the live weights again")
 
     def replica_busy(self, name: str, start: float, end: float) -> None:
@@ -245,14 +233,12 @@ class Reporter:
             "there is no checkpoint yet" if newest is None else f"the newest is of step {newest}"
         )
         text = f"{reason}; {stands}"
-        logger.warning("checkpoint of step %d failed: %s", step, text)
         self._log.emit(EventKind.CHECKPOINT_FAILED, text=text, step=step)
 
     def failing(self, reason: str, seconds: float) -> None:
         """The run ends because of `reason`, once the checkpoint under way is written, which may take
         `seconds`."""
         text = f"the controller cannot go on: {reason}; the checkpoint under way is written first, within {seconds:g} s"
-        logger.warning("%s", text)
         self._log.emit(EventKind.PROCESS, text=text)
 
     def _trained(self, trainers: Sequence[str]) -> Callable[[float, float], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from typing import Any
 
@@ -12,7 +13,7 @@ from services.controller import events
 from services.controller.events import RunLog
 from tests.extending.memory_store import MemoryStore
 from trimaran.errors import UnavailableError
-from trimaran.metrics import REWARD_MEAN
+from trimaran.metrics import REWARD_MEAN, STEP_SECONDS
 from trimaran.runs import (
     EventKind,
     Run,
@@ -120,3 +121,29 @@ def test_a_checkpoint_of_an_earlier_step_does_not_take_the_run_back() -> None:
         assert saved and saved.value == {"path": "checkpoints/step-00010", "root": "r"}
 
     asyncio.run(body())
+
+
+def test_the_log_has_a_line_for_each_event(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        store = MemoryStore()
+        log = RunLog(store, Run("run", RunState.STARTING, 0, 9), await store.next_epoch("run"), 1.0)
+        log.emit(EventKind.STATE, text="waiting for the services")
+        log.emit(EventKind.PROCESS, text="reward is ready")
+        log.emit(EventKind.STATE, step=4, state=RunState.RUNNING)
+        log.emit(EventKind.STEP, {REWARD_MEAN: 0.25, STEP_SECONDS: 1.5}, step=5)
+        log.emit(EventKind.CHECKPOINT, text="checkpoints/step-5", step=5)
+        log.emit(EventKind.REPLICA_LOST, text="rollout-1: no heartbeat")
+        log.emit(EventKind.FINISHED, state=RunState.FAILED, error="the disk is full")
+
+    caplog.set_level(logging.INFO, "services.controller.events")
+    asyncio.run(body())
+    assert caplog.messages == [
+        "run starting, step 0 of 9: waiting for the services",
+        "reward is ready",
+        "run running, step 4 of 9",
+        "step 5 of 9: reward 0.25, 1.5 s",
+        "checkpoint: checkpoints/step-5",
+        "replica lost: rollout-1: no heartbeat",
+        "run failed, step 5 of 9: the disk is full",
+    ]
+    assert [record.levelname for record in caplog.records[-2:]] == ["WARNING", "WARNING"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -152,6 +153,30 @@ def test_a_run_is_recorded_as_starting_with_who_listens_where(tmp_path: Path) ->
         assert await launched.store.holder(launcher_lease(launched.run.run_id)) is None
 
     with_launcher(tmp_path, scenario)
+
+
+def test_the_log_says_what_was_started_what_the_run_came_to_and_how_it_ended(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(launched: Launched) -> None:
+        task = asyncio.create_task(launched.launch({"controller": "finish", "reward": "run"}))
+        await launched.up("controller")
+        await launched.report(RunState.RUNNING)
+        while "run running, step 1" not in caplog.messages:
+            await asyncio.sleep(0.05)
+        os.kill(await launched.up("reward"), signal.SIGKILL)
+        while not any("started again" in line for line in caplog.messages):
+            await asyncio.sleep(0.05)
+        await launched.report(RunState.SUCCEEDED)
+        (tmp_path / "controller-may-finish").touch()
+        await task
+
+    caplog.set_level(logging.INFO, "trimaran.launch")
+    with_launcher(tmp_path, scenario)
+    lines = caplog.messages
+    assert lines[0] == f"starting run {tmp_path.name}: controller, reward"
+    assert any(line.startswith("reward died (killed by SIGKILL") for line in lines)
+    assert lines[-1] == "run succeeded, step 1"
 
 
 @pytest.mark.parametrize(

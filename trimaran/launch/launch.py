@@ -61,6 +61,8 @@ async def launch(
         processes = Processes(site.services, children=site.children)
         processes.takes_over = takes_over
         await reports.endpoints(processes.addresses)
+        how = "taking over" if takes_over else "starting"
+        logger.info("%s run %s: %s", how, run.run_id, ", ".join(processes.services))
         on_start(processes)
         try:
             async with processes:
@@ -70,7 +72,10 @@ async def launch(
             raise
         if ended is not None:
             await reports.ended(ended)
-        return await reports.run()
+        run_at_end = await reports.run()
+        if run_at_end is not None:
+            logger.info("run %s, step %d", run_at_end.state, run_at_end.step)
+        return run_at_end
 
 
 class _Watch:
@@ -94,6 +99,7 @@ class _Watch:
             waits=partial(waits_for_turn, config, run),
         )
         self._step, self._addresses = -1, processes.addresses
+        self._state: RunState | None = None
         self._told: tuple[Goal, str] | None = None
         """Which goal which incarnation of the controller was told."""
 
@@ -147,6 +153,9 @@ class _Watch:
             return
         if run.state in (RunState.RUNNING, RunState.PAUSING, RunState.CANCELLING):
             self._processes.running = True
+        if run.state is not self._state:
+            self._state = run.state
+            logger.info("run %s, step %d", run.state, run.step)
         if run.step != self._step:
             self._step = run.step
             self._processes.progressed()
