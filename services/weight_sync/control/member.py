@@ -5,8 +5,6 @@
                      ▼        │    ▼     a fault
                      FAILED ──┘◀───┘
     any of them ──▶ GONE                 until it registers
-
-docs/weight-plane.md has the table: what happens, who says so, and what it changes.
 """
 
 from __future__ import annotations
