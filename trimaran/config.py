@@ -548,12 +548,8 @@ class KlSection(Section):
     """Without it the coefficient stays."""
     place: Literal["loss", "reward"] = "loss"
     estimator: Literal["k1", "abs", "k2", "k3"] = "k3"
-    straight_through: bool = False
-    """The estimator's value with the gradient of k2."""
     offload: bool = False
     """The reference waits in the host's memory and is on the device during its passes only."""
-    limit: Annotated[float, Field(gt=0)] = 10.0
-    """Of one token's estimate, in nats."""
 
     @model_validator(mode="after")
     def _adapts_something(self) -> KlSection:
@@ -657,19 +653,19 @@ class AlgorithmSection(Section):
 
     @model_validator(mode="after")
     def _agrees(self) -> AlgorithmSection:
-        """What the functions say of themselves; those of packages need say nothing."""
-        advantage, name = self.advantage, self.advantage.type
+        """What the functions say of themselves."""
+        advantage: Any = self.advantage
         in_reward = self.kl.coefficient > 0 and self.kl.place == "reward"
-        if in_reward and not getattr(advantage, "takes_penalties", True):
+        if in_reward and not advantage.takes_penalties:
             raise ValueError(
-                f"advantage: {name} looks at scores, not at their sum with a KL penalty; set kl.place:"
+                f"advantage: {advantage.type} looks at scores, not at their sum with a KL penalty; set kl.place:"
                 " loss"
             )
-        whitens = getattr(advantage, "whiten", False)
-        if self.dynamic_sampling and (getattr(advantage, "teaches_where_equal", False) or whitens):
+        if self.dynamic_sampling and advantage.teaches_where_equal:
+            whitened = ", whiten: true" if getattr(advantage, "whiten", False) else ""
             raise ValueError(
-                f"dynamic_sampling: with advantage {name}{', whiten: true' if whitens else ''} a group"
-                " of equal rewards may teach something; leave dynamic_sampling out"
+                f"dynamic_sampling: with advantage {advantage.type}{whitened} a group of equal"
+                " rewards may teach something; leave dynamic_sampling out"
             )
         return self
 
@@ -681,13 +677,13 @@ class AlgorithmSection(Section):
     @property
     def needs_greedy(self) -> bool:
         """Whether each prompt is also answered at temperature 0, for the advantage."""
-        return bool(getattr(self.advantage, "needs_greedy", False))
+        return cast(Any, self.advantage).needs_greedy
 
     @property
     def needs_all(self) -> bool:
         """Whether also completions whose advantage is 0 have a gradient."""
-        is_needed = getattr(self.loss, "needs_all", False)
-        return is_needed or self.kl.coefficient > 0 or self.entropy.coefficient != 0
+        loss: Any = self.loss
+        return loss.needs_all or self.kl.coefficient > 0 or self.entropy.coefficient != 0
 
 
 class LoraSection(Section):
@@ -1074,13 +1070,14 @@ class RunConfig(Section):
                 f"algorithm.updates_per_batch ({updates}) must not be more than"
                 f" run.groups_per_step ({groups}): an update takes at least one group"
             )
-        advantage, sampling = self.algorithm.advantage, self.algorithm.dynamic_sampling
-        if self.rollout.group_size == 1 and getattr(advantage, "compares_group", True):
+        advantage: Any = self.algorithm.advantage
+        sampling = self.algorithm.dynamic_sampling
+        if self.rollout.group_size == 1 and advantage.compares_group:
             raise ValueError(
                 f"rollout.group_size is 1, and algorithm.advantage: {advantage.type} compares the"
                 " completions of a group; give 2 or more, or take remax or reinforce_pp"
             )
-        if self.rollout.group_size < (least := getattr(advantage, "least_group", 1)):
+        if self.rollout.group_size < (least := advantage.least_group):
             raise ValueError(
                 f"rollout.group_size is {self.rollout.group_size}, and with algorithm.advantage:"
                 f" {advantage.type} every advantage would be 0 in groups of fewer than {least}; give"

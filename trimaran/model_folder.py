@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from trimaran.choices import FAMILIES
+from trimaran.choices import FAMILIES, family_facts
 from trimaran.errors import InputError
 from trimaran.system_errors import refused
 from trimaran.tensor_names import read_names
@@ -20,12 +20,11 @@ from trimaran.vision_tower import VisionFacts, num_tower_parameters, vision_fact
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 LANGUAGE, VISION = "model.language_model.", "model.visual."
-"""Before the names of tensors of the language model, and of the tower."""
+"""Before the names of tensors of the language model, and of the tower, in folders with nested names. Those of
+Qwen2.5-VL as its makers publish them have "model." and "visual."; folders that were saved with the names of
+transformers' modules have these."""
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 """The first behind the prefix of the language model."""
-NESTED = ("qwen3_vl", "qwen3_vl_moe")
-"""Families whose folders have these prefixes. Those of Qwen2.5-VL as its makers publish them have "model."
-and "visual."; folders that were saved with the names of transformers' modules have these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class ModelFacts:
     vision: VisionFacts | None = None
     """Of the vision tower in front of the language model, to which all other facts belong."""
     nested_names: bool = False
-    """Of Qwen2.5-VL: its folder has the prefixes of the `NESTED` families."""
+    """Whether the folder's tensors have the prefixes `LANGUAGE` and `VISION`, also where the family's need not."""
 
     @property
     def language_prefix(self) -> str:
@@ -67,7 +66,7 @@ class ModelFacts:
 
     @property
     def _is_nested(self) -> bool:
-        return self.nested_names or self.family in NESTED
+        return self.nested_names or family_facts(self.family).nested_names
 
     @property
     def choice_bytes(self) -> int:
@@ -77,7 +76,7 @@ class ModelFacts:
     @property
     def stacks_experts(self) -> bool:
         """One tensor holds the matrices of all experts of a layer."""
-        return self.family == "qwen3_vl_moe"
+        return family_facts(self.family).stacked_experts
 
     @property
     def tower_parameters(self) -> int:
@@ -133,7 +132,7 @@ def read_model_folder(path: Path, is_whole: bool = True) -> ModelFacts:
             " set use_sliding_window to false in its config.json if it was trained without"
         )
     facts = _facts(config, path / "config.json")
-    if facts.vision and family not in NESTED and has_weights(path):
+    if facts.vision and not family_facts(family).nested_names and has_weights(path):
         nested = any(name.startswith((LANGUAGE, VISION)) for name in read_names(path))
         facts = replace(facts, nested_names=nested)
     return facts

@@ -59,16 +59,6 @@ class Layout:
         return self.expert * self.expert_tensor
 
     @property
-    def neighbours(self) -> int:
-        """Data-parallel ranks, that many after each other, whose tokens pass each other's experts; 1 where each rank
-        is alone with its own.
-
-        Example: Layout(tensor=2, data=4, expert=4).neighbours == 2
-        """
-        team = self.tensor * self.context
-        return math.lcm(team, self.expert_parts) // team
-
-    @property
     def senders(self) -> tuple[RankPlace, ...]:
         """One rank for each shard, in the order of shards, which is also that of ranks. Rank 0 is the
         first."""

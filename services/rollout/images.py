@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trimaran.choices import vision_families
 from trimaran.errors import InputError
 from trimaran.images.processor import (
-    VISION_FAMILIES,
     ImageProcessor,
     ProcessedImages,
     takes_images,
@@ -51,7 +51,7 @@ class PromptImages:
             if images:
                 raise InputError(
                     "it has images, and the model takes none; use a model of"
-                    f" {', '.join(VISION_FAMILIES)}, or a dataset without images"
+                    f" {vision_families()}, or a dataset without images"
                 )
             return tuple(token_ids), None
         if len(images) > self._limit:

@@ -9,18 +9,12 @@ one version a second root; both were made here, so both stand.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from trimaran.errors import InputError
 from trimaran.run_context import RunContext
 from trimaran.store import Store, entries
 from trimaran.types import PolicyVersion, VersionId
-
-FORMER_FILE = "versions.jsonl"
-"""Where Trimaran 0.1 kept them: in the run folder, one record a line."""
 
 
 class VersionHistory:
@@ -34,10 +28,8 @@ class VersionHistory:
 
     @classmethod
     async def open(cls, store: Store, run: RunContext) -> VersionHistory:
-        """What stands; the records of an older run's file are taken over."""
+        """The history as it stands in the store."""
         history = cls(store, f"versions/{run.run_id}")
-        if not await store.last(history._stream):
-            await store.extend(history._stream, list(_read_file(run.folder / FORMER_FILE)), after=0)
         async for number, record in entries(store, history._stream):
             history._note(*_parse(record, f"{history._stream} {number}"))
         return history
@@ -57,20 +49,6 @@ class VersionHistory:
 
     def _note(self, version: VersionId, root: str) -> None:
         self._roots.setdefault(version, set()).add(root)
-
-
-def _read_file(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]  # a crash in a line: its version was never answered
-    for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{path}:{number}: not a version's record ({error})") from None
-        _parse(record, f"{path}:{number}")
-        yield record
 
 
 def _parse(record: Any, where: str) -> tuple[VersionId, str]:

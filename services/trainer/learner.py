@@ -23,10 +23,9 @@ from services.trainer.batch import PackedBatch, StepBatch
 from services.trainer.expert_loads import load_metrics, loads_by_layer
 from services.trainer.finite import describe, find_input_faults
 from services.trainer.learning_rate import learning_rate
-from services.trainer.objective import Objective, sum_names, token_weights
+from services.trainer.objective import Objective, sum_names, token_metrics, token_weights
 from services.trainer.outputs import TokenLoss, TokenOutputs
 from services.trainer.part_times import PartTimes
-from services.trainer.step_metrics import token_metrics
 from services.trainer.sums import TokenSums
 from services.trainer.updates import Update, plan_updates
 from services.trainer.values import StepValues, early_advantages, look_up
@@ -83,10 +82,6 @@ class Policy(Protocol):
 
     def zero_gradients(self) -> None:
         """Before the first micro-batch of an update."""
-        ...
-
-    def own_gradient_norm(self) -> float:
-        """Of what this rank alone has accumulated."""
         ...
 
     def sum_gradients(self) -> float:
@@ -227,8 +222,8 @@ def _compute_gradient(
     is_bad = torch.tensor([not (math.isfinite(norm) and sums.finite)])
     if not policy.any_rank(is_bad).item():
         return (), norm
-    neighbours = config.trainer.layout.neighbours
-    return _blame(policy, update, objective, sums, neighbours), norm
+    numbers = [update.step.groups[place].group.number for place in update.groups]
+    return (f"groups {min(numbers)} to {max(numbers)}: their loss or gradient is not finite",), norm
 
 
 def _accumulate(
@@ -238,36 +233,4 @@ def _accumulate(
         packed,
         lambda index, outputs: objective(packed[index], outputs, sums),
         entropy=objective.algorithm.entropy.is_computed,
-    )
-
-
-def _blame(
-    policy: Policy, update: Update, objective: Objective, sums: TokenSums, neighbours: int
-) -> tuple[str, ...]:
-    """Which groups it is, each piece computed once more by itself. All ranks at a time, but for neighbours
-    (`Layout.neighbours`), which take turns: a piece of one is in the gradients of the others' experts."""
-    flags = torch.zeros(len(update.groups), dtype=torch.bool)
-    first = policy.data_rank - policy.data_rank % neighbours
-    for turn in range(neighbours):
-        pieces = update.pieces[first + turn]
-        for number in range(max(map(len, update.pieces[turn::neighbours]))):
-            alone = sums.empty_like()
-            policy.zero_gradients()
-            own = pieces[number : number + 1]
-            # Without a piece a rank takes part all the same: others' tokens may pass its experts.
-            is_mine = first + turn == policy.data_rank
-            packed = [update.pack_pieces(own, policy.device)] if own and is_mine else []
-            _accumulate(policy, packed, objective, alone)
-            is_finite = alone.finite and math.isfinite(policy.own_gradient_norm())
-            for piece in own:
-                flags[piece.place] |= not is_finite
-    flags = policy.any_rank(flags)
-    numbers = [update.step.groups[place].group.number for place in update.groups]
-    faults = [
-        f"group {number}: its loss or gradient is not finite"
-        for number, flag in zip(numbers, flags.tolist(), strict=True)
-        if flag
-    ]
-    return tuple(faults) or (
-        f"groups {numbers[0]} to {numbers[-1]}: the sum of their gradients is not finite, each one's is",
     )

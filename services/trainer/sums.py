@@ -30,9 +30,6 @@ class TokenSums:
         self._importance_max = torch.zeros(1, dtype=torch.float32, device=device)
         self._finite = torch.ones((), dtype=torch.bool, device=device)
 
-    def empty_like(self) -> TokenSums:
-        return TokenSums([*self._places], self._device)
-
     def add(self, values: Mapping[str, torch.Tensor | float]) -> None:
         for name, value in values.items():
             self._sums[self._places[name]] += value

@@ -131,7 +131,7 @@ def look_up(
     if advantages_M is None:
         assert own_M is not None and reference_M is not None
         with times.of("advantages"):
-            kl_M = kl_estimate(own_M, reference_M, kl.estimator, limit=kl.limit)
+            kl_M = kl_estimate(own_M, reference_M, kl.estimator)
             advantages_M = _finite_advantages(step, config, coefficient * kl_M.cpu().double())
     return StepValues(
         rollout_logprobs_M=rollout_logprobs_M.to(policy.device),

@@ -43,7 +43,7 @@ NAMES = {
     "A metric": {
         "trimaran/metrics.py": "METRICS",
         "services/controller/step_metrics.py": "describe_batch",
-        "services/trainer/step_metrics.py": "token_metrics",
+        "services/trainer/objective.py": "token_metrics",
     },
     "An RPC": {
         "services/reward/server.py": "RewardServicer",

@@ -85,11 +85,8 @@ class PlainPolicy:
     def zero_gradients(self) -> None:
         self.model.zero_grad()
 
-    def own_gradient_norm(self) -> float:
-        return self.gradients().norm().item()
-
     def sum_gradients(self) -> float:
-        return self.own_gradient_norm()
+        return self.gradients().norm().item()
 
     def update(self, learning_rate: float) -> None:
         self.events.append("update")

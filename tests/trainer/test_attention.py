@@ -33,7 +33,7 @@ limits = st.fixed_dictionaries(
         "partial_attention.CAUSAL_CHUNK_QUERIES": st.sampled_from([1, 3, 128]),
         "shared_prompts.BATCH_MAX_PAIRS": st.sampled_from([0, 200, 1 << 17]),
         "shared_prompts.BATCH_MIN_FILL": st.sampled_from([0.1, 0.7]),
-        "sequences.EXPLICIT_MAX_LENGTH": st.sampled_from([0, 256]),
+        "sequences.EXPLICIT_LENGTH": st.sampled_from([0, 256]),
         # All groups in parts, as measured, and all as whole sequences.
         "attention.PAIR_COST_CPU": st.sampled_from([0.0, 1.2, 1e9]),
     }
@@ -148,24 +148,7 @@ def test_nothing_of_a_shared_prompt_is_copied() -> None:
     ],
 )
 def test_a_prompt_is_shared_where_copies_would_cost_more(group: GroupLengths, shares: bool) -> None:
-    from services.trainer.megatron.attention import PAIR_COST_CPU
-    from services.trainer.megatron.segments import shares_prompt
+    from trimaran.memory.layer import PAIR_COST_CPU
+    from trimaran.memory.work import shares_prompt
 
-    assert shares_prompt(group, PAIR_COST_CPU) == shares
-
-
-def test_the_plan_of_memory_knows_when_prompts_are_shared() -> None:
-    from services.trainer.megatron import attention
-    from services.trainer.megatron.segments import shares_prompt
-    from trimaran.memory import layer
-    from trimaran.memory.work import Work
-
-    assert (layer.PAIR_COST_CPU, layer.PAIR_COST) == (
-        attention.PAIR_COST_CPU,
-        attention.PAIR_COST,
-    )
-    for prompt, completion, group in ((40, 25, 8), (160, 201, 4), (4096, 129, 8), (10, 500, 2)):
-        lengths = GroupLengths(prompt, (completion - 1,) * group)
-        for cost in (1.25, 8.0):
-            work = Work(prompt=prompt, completion=completion, group=group)
-            assert work.shares_prompt(cost) == shares_prompt(lengths, cost)
+    assert shares_prompt(group.prompt, group.completions, PAIR_COST_CPU) == shares

@@ -64,7 +64,7 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     from services.trainer.megatron.mapping import list_parts
 
     monkeypatch.setattr(attention, "PAIR_COST_CPU", pair_cost)
-    monkeypatch.setattr(sequences, "EXPLICIT_MAX_LENGTH", explicit_max_length)
+    monkeypatch.setattr(sequences, "EXPLICIT_LENGTH", explicit_max_length)
     config = make_config(family)
     policy = make_policy(config)
     model = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)

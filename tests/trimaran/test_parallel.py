@@ -121,22 +121,6 @@ def test_slices_of_an_expert_lie_on_neighbours() -> None:
     assert [p.sends_experts for p in places(layout)] == [True] * 4
 
 
-@given(layouts())
-def test_neighbours_are_data_ranks_that_have_a_copy_of_the_experts_in_common(
-    layout: Layout,
-) -> None:
-    parts, shared = layout.expert_parts, layout.neighbours
-    stage = layout.tensor * layout.context * layout.data
-    assert layout.data % shared == 0
-    for first in range(0, stage, parts):  # the ranks of one copy
-        of_copy = {layout.place(rank).data // shared for rank in range(first, first + parts)}
-        assert len(of_copy) == 1
-    if shared > 1:  # fewer would not do
-        copies = [range(first, first + parts) for first in range(0, stage, parts)]
-        data = [{layout.place(rank).data for rank in one} for one in copies]
-        assert any(len(one) > 1 for one in data)
-
-
 def test_a_rank_that_there_is_not() -> None:
     with pytest.raises(IndexError, match="rank 4 of 4"):
         Layout(tensor=2, data=2).place(4)

@@ -26,10 +26,14 @@ from trimaran.parallel import Layout
 
 FP32 = 4
 EXPLICIT_LENGTH = 256
-"""Longest sequence whose matrix of attention weights is kept (services/trainer/megatron/attention.py)."""
+"""Tokens of the longest sequence whose matrix of attention weights is kept."""
 MLP_TENSORS = 3
-PAIR_COST_CPU, PAIR_COST = 1.25, 8.0
-"""Those of services/trainer/megatron/attention.py, of which a test says that they are equal."""
+PAIR_COST_CPU = 1.25
+"""`work.shares_prompt` says of what. Found by hand on one core, where both layouts take equally long: with prompts
+of half to all of their completions' length."""
+PAIR_COST = 8.0
+"""The same on an accelerator, whose fused kernels keep scores out of its memory. An estimate from the bytes that
+our attention moves and the operations that theirs does; not measured."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trimaran.choices import family_facts
 from trimaran.model_folder import ModelFacts
 from trimaran.parallel import RankPlace
 
 BYTES = {"bfloat16": 2, "float32": 4}
 """Of one number, by the names of `model.dtype`."""
-WITH_HEAD_NORMS = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_moe")
-"""Families that normalise each head's queries and keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class Model:
 
     @property
     def has_head_norms(self) -> bool:
-        return self.facts.family in WITH_HEAD_NORMS
+        return family_facts(self.facts.family).head_norms
 
     @property
     def attention_matrices(self) -> int:

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimaran.config import RunConfig
+
+
+def shares_prompt(prompt: int, completions: Sequence[int], pair_cost: float) -> bool:
+    """Whether the attention of a group costs less where its prompt serves all completions than as whole
+    sequences, counted in pairs of a query and a key (services/trainer/megatron/segments.py). In tokens.
+
+    `pair_cost`: of a pair with a shared prompt, in pairs of whole sequences.
+    """
+    inputs = [one for one in completions if one]
+    whole = sum((prompt + one) ** 2 / 2 for one in inputs)
+    parts = sum(one * (prompt + one / 2) for one in inputs)
+    return prompt**2 / 2 + pair_cost * parts < whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +56,8 @@ class Work:
         return self.group * self.sequence / self.group_tokens
 
     def shares_prompt(self, pair_cost: float) -> bool:
-        """Whether the attention computes a prompt once for all its completions: as
-        services/trainer/megatron/segments.py decides."""
-        own = self.completion - 1
-        whole = self.group * self.sequence**2 / 2
-        parts = self.group * own * (self.prompt + own / 2)
-        return self.prompt**2 / 2 + pair_cost * parts < whole
+        """Whether the attention computes a prompt once for all its completions."""
+        return shares_prompt(self.prompt, (self.completion - 1,) * self.group, pair_cost)
 
     @property
     def trained(self) -> float:

@@ -294,7 +294,8 @@ def kl_in(
     place: str, coefficient: Any, estimator: Any, adaptive: Mapping[str, Any] | None = None
 ) -> Outcome:
     """The section algorithm.kl. `adaptive`: target and horizon, where the coefficient follows them."""
-    straight = str(estimator).endswith("+")
+    # With "+" the value is the estimator's, and the gradient that of k2.
+    is_k2 = place == "loss" and str(estimator).endswith("+")
     ours = ESTIMATORS.get(str(estimator).removesuffix("+"))
     if not float(coefficient):
         return Outcome("mapped", "", {"algorithm.kl.coefficient": 0.0})
@@ -303,10 +304,8 @@ def kl_in(
     settings: dict[str, Any] = {
         "algorithm.kl.coefficient": float(coefficient),
         "algorithm.kl.place": place,
-        "algorithm.kl.estimator": ours,
+        "algorithm.kl.estimator": "k2" if is_k2 else ours,
     }
-    if straight:
-        settings["algorithm.kl.straight_through"] = True
     if adaptive:
         settings["algorithm.kl.adaptive"] = dict(adaptive)
     return Outcome("mapped", "", settings)

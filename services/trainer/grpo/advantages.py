@@ -28,6 +28,10 @@ class CompletionAdvantage(Advantage):
     """Whether they are brought to mean 0 and variance 1 over the trained tokens of the batch. A
     completion of a group with equal rewards may then have an advantage that is not 0."""
 
+    @property
+    def teaches_where_equal(self) -> bool:
+        return self.whiten
+
     def __call__(self, rewards: Rewards) -> torch.Tensor:
         """float64 [B]."""
         values_B = self.of_completions(rewards)
@@ -75,7 +79,10 @@ class ReinforcePlusPlus(Advantage):
 
     per_token: ClassVar[bool] = True
     compares_group: ClassVar[bool] = False
-    teaches_where_equal: ClassVar[bool] = True
+
+    @property
+    def teaches_where_equal(self) -> bool:
+        return True
 
     def __call__(self, rewards: Rewards) -> torch.Tensor:
         """float64 [M]."""
@@ -95,7 +102,9 @@ class ReinforcePlusPlusBaseline(Advantage):
     Source: REINFORCE++ with baseline (arXiv 2501.03262), verl's `reinforce_plus_plus_baseline`.
     """
 
-    teaches_where_equal: ClassVar[bool] = True
+    @property
+    def teaches_where_equal(self) -> bool:
+        return True
 
     def __call__(self, rewards: Rewards) -> torch.Tensor:
         """float64 [B]."""
@@ -123,7 +132,10 @@ class ReMax(CompletionAdvantage):
     """
 
     compares_group: ClassVar[bool] = False
-    teaches_where_equal: ClassVar[bool] = True
+
+    @property
+    def teaches_where_equal(self) -> bool:
+        return True
 
     @property
     def needs_greedy(self) -> bool:
@@ -213,7 +225,10 @@ class Gdpo(Advantage):
     """
 
     takes_penalties: ClassVar[bool] = False
-    teaches_where_equal: ClassVar[bool] = True
+
+    @property
+    def teaches_where_equal(self) -> bool:
+        return True
 
     def __call__(self, rewards: Rewards) -> torch.Tensor:
         """float64 [B]. Raises InputError with a KL term in the reward."""

@@ -62,8 +62,11 @@ class Advantage(Options):
     """Whether it may be asked with a KL term in the reward."""
     compares_group: ClassVar[bool] = True
     """Whether a group of one teaches nothing."""
-    teaches_where_equal: ClassVar[bool] = False
-    """Whether a group of equal rewards may teach something. One that is whitened may always."""
+
+    @property
+    def teaches_where_equal(self) -> bool:
+        """Whether a group of equal rewards may teach something."""
+        return False
 
     @property
     def least_group(self) -> int:

@@ -20,8 +20,6 @@ def kl_estimate(
     logprobs_M: torch.Tensor,
     reference_logprobs_M: torch.Tensor,
     estimator: Estimator = "k3",
-    straight_through: bool = False,
-    limit: float = MAX_ESTIMATE,
 ) -> torch.Tensor:
     """Of KL(policy || reference), for tokens that the policy sampled, in nats [M].
 
@@ -31,19 +29,12 @@ def kl_estimate(
         k2   d^2 / 2              biased, but its gradient is that of the KL
         k3   exp(-d) - 1 + d      unbiased, never negative
 
-    Each estimate is between -`limit` and `limit`, and has no gradient where it was moved there.
-    `straight_through`: the value is the estimator's, limited; the gradient is that of k2, d, which
-    only the limit of 20 nats cuts off.
-    Sources: Schulman, "Approximating KL divergence" (2020); verl's `kl_penalty`, whose names for the
-    straight-through forms end in "+" (verl/trainer/ppo/core_algos.py).
-    Example: kl_estimate(logprobs_M, reference_logprobs_M, "k1", straight_through=True)
+    Each estimate is between -10 and 10, and has no gradient where it was moved there.
+    Source: Schulman, "Approximating KL divergence" (2020).
+    Example: kl_estimate(logprobs_M, reference_logprobs_M, "k3")
     """
     differences_M = limited(logprobs_M - reference_logprobs_M)
-    values_M = _estimate(differences_M, estimator).clamp(-limit, limit)
-    if not straight_through:
-        return values_M
-    surrogate_M = _estimate(differences_M, "k2")
-    return values_M.detach() + (surrogate_M - surrogate_M.detach())
+    return _estimate(differences_M, estimator).clamp(-MAX_ESTIMATE, MAX_ESTIMATE)
 
 
 def _estimate(differences_M: torch.Tensor, estimator: Estimator) -> torch.Tensor:

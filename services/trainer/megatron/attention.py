@@ -23,13 +23,7 @@ from services.trainer.megatron.sequences import Sequences
 from services.trainer.megatron.shared_prompts import SharedPrompts, shared_prompt_attention
 from services.trainer.megatron.vision import Deepstack
 from services.trainer.packing import GroupLengths
-
-PAIR_COST_CPU = 1.25
-"""`segments.shares_prompt` says of what. Found by hand on one core, where both layouts take equally
-long: with prompts of half to all of their completions' length."""
-PAIR_COST = 8.0
-"""On an accelerator, whose fused kernels keep scores out of its memory. An estimate from the bytes
-that ours move and the operations that theirs do; not measured."""
+from trimaran.memory.layer import PAIR_COST, PAIR_COST_CPU
 
 
 @dataclass

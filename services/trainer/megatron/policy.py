@@ -252,11 +252,6 @@ class MegatronPolicy:
             one.zero_grad_buffer()
         self._optimizer.zero_grad()
 
-    def own_gradient_norm(self) -> float:
-        weights: list[Any] = [weight for _, weight in self._trained_weights()]
-        norms = [weight.main_grad.norm() for weight in weights]
-        return float(torch.stack(norms).norm()) if norms else 0.0
-
     def sum_gradients(self) -> float:
         if self._place.layout.num_ranks > 1:
             # Without a number of tokens: nothing is divided.

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from services.trainer.packing import GroupLengths
+from trimaran.memory.work import shares_prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,6 @@ class Segments:
         return x.split(sizes)
 
 
-def shares_prompt(group: GroupLengths, pair_cost: float) -> bool:
-    """Whether that costs less than whole sequences, counted in pairs of a query and a key.
-
-    `pair_cost`: of a pair in `shared_prompts`, in pairs of whole sequences.
-    """
-    completions = [one for one in group.completions if one]
-    whole = sum((group.prompt + one) ** 2 / 2 for one in completions)
-    parts = sum(one * (group.prompt + one / 2) for one in completions)
-    return group.prompt**2 / 2 + pair_cost * parts < whole
-
-
 def assign(
     groups: Sequence[GroupLengths], pair_cost: float
 ) -> tuple[Segments, list[SequenceGroup], list[SharingGroup]]:
@@ -93,7 +83,7 @@ def assign(
         tokens = sum(group.completions)
         prompt = torch.arange(num_U, num_U + group.prompt)
         num_U += group.prompt
-        share = shares_prompt(group, pair_cost)
+        share = shares_prompt(group.prompt, group.completions, pair_cost)
         first = num_A if share else num_U
         completions = torch.arange(first, first + tokens).split(list(group.completions))
         inputs = tuple(one for one in completions if len(one))

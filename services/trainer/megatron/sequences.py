@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 
 from services.trainer.megatron.segments import SequenceGroup
+from trimaran.memory.layer import EXPLICIT_LENGTH
 
-EXPLICIT_MAX_LENGTH = 256
 GRID_MIN_FILL = 0.7
 """A sequence shorter than this share of its grid's longest opens the next grid."""
 
@@ -170,7 +170,7 @@ def attend_within(
     query_STHD: torch.Tensor, key_STKD: torch.Tensor, value_STKD: torch.Tensor
 ) -> torch.Tensor:
     """Causal attention of each sequence of a grid: [S, T, H, D]."""
-    short = query_STHD.shape[1] <= EXPLICIT_MAX_LENGTH
+    short = query_STHD.shape[1] <= EXPLICIT_LENGTH
     attention = explicit_attention if short else fused_attention
     return attention(query_STHD, key_STKD, value_STKD)
 

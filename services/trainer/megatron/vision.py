@@ -32,20 +32,10 @@ from services.trainer.megatron.context import ContextSplit
 from services.trainer.megatron.kept_features import KeptFeatures, SeenPrompt, see
 from services.trainer.megatron.positions import Grid, Places, prompt_positions
 from services.trainer.prompt_images import PromptImages
+from trimaran.choices import family_facts
 from trimaran.errors import InputError
 from trimaran.images.processor import ImageProcessor, ProcessedImages
 from trimaran.vision_tower import VisionFacts
-
-TOWERS = {
-    "qwen2_5_vl": (
-        "qwen2_5_vl.modeling_qwen2_5_vl",
-        "Qwen2_5_VisionTransformerPretrainedModel",
-    ),
-    "qwen3_vl": ("qwen3_vl.modeling_qwen3_vl", "Qwen3VLVisionModel"),
-    "qwen3_vl_moe": ("qwen3_vl_moe.modeling_qwen3_vl_moe", "Qwen3VLMoeVisionModel"),
-}
-"""By `model_type`: where transformers has each family's."""
-
 
 Prompts = tuple[PromptImages, ...]
 """Those of a micro-batch that have images."""
@@ -186,7 +176,7 @@ def make_tower(folder: Path, config: TransformerConfig, device: torch.device) ->
     from transformers import AutoConfig
 
     whole = AutoConfig.from_pretrained(folder, local_files_only=True)
-    module, name = TOWERS[whole.model_type]
+    module, name = family_facts(whole.model_type).tower.split(":")
     tower_class: Any = getattr(import_module(f"transformers.models.{module}"), name)
     with device:
         # What from_config of the auto classes calls; these know no towers before transformers 5.2x.

@@ -68,7 +68,7 @@ def test_verls_kl_has_one_place() -> None:
         "actor_rollout_ref__actor__kl_loss_type": "k3+",
     }
     kl = config_of("verl", **in_loss).algorithm.kl
-    assert (kl.coefficient, kl.place, kl.straight_through) == (0.001, "loss", True)
+    assert (kl.coefficient, kl.place, kl.estimator) == (0.001, "loss", "k2")
     adaptive = {
         "algorithm__use_kl_in_reward": True,
         "algorithm__kl_ctrl__type": "adaptive",
