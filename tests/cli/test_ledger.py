@@ -51,8 +51,6 @@ def test_it_says_why_a_group_was_reissued(folder: Path, capsys: pytest.CaptureFi
         ["17"],
         [folder.name, "17"],
         [str(folder), "17"],
-        [folder.name, "--group", "17"],
-        ["--group", "17"],
     ):
         assert main(["ledger", "show", *words]) == 0
         assert capsys.readouterr().out.splitlines() == [
@@ -88,7 +86,7 @@ def test_a_sound_ledger_is_called_sound_and_a_harmed_one_is_not(
 def test_the_latest_run_is_named_as_everywhere(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["ledger", "show", "latest", "--group", "17"]) == 0
+    assert main(["ledger", "show", "latest", "17"]) == 0
     assert capsys.readouterr().out.startswith("group 17, prompt train.jsonl:3")
     assert main(["ledger", "verify", "latest"]) == 0
     assert find_run("latest", None).folder == folder
@@ -100,8 +98,8 @@ def test_a_run_that_is_not_here_is_asked_of_its_manager(
     with managing() as manager:
         manager.do(manager.runs.add, "elsewhere-1")
         named = ["--manager", manager.address]
-        for words in (["elsewhere-1", *named], ["else", *named], ["latest", *named], named):
-            assert main(["ledger", "show", *words, "--group", "3"]) == 0
+        for words in (["elsewhere-1"], ["else"], ["latest"], []):
+            assert main(["ledger", "show", *words, "3", *named]) == 0
             assert capsys.readouterr().out == "group 3: issued, trained in step 2\n"
         assert main(["ledger", "verify", "latest", *named]) == 1
         assert capsys.readouterr().out == "the chain is broken at record 7\n"
@@ -121,7 +119,7 @@ def test_what_is_not_there_is_said(folder: Path, capsys: pytest.CaptureFixture[s
     err = capsys.readouterr().err
     assert "nowhere: not a run" in err and ("no manager answers at" in err or "this manager" in err)
     assert main(["ledger", "show", folder.name]) == 2
-    assert "give the group's number, such as --group 17" in capsys.readouterr().err
+    assert "give the group's number, such as 17" in capsys.readouterr().err
     for path in folder.glob("store.sqlite*"):
         path.unlink()
     assert main(["ledger", "show", "17"]) == 2

@@ -90,7 +90,7 @@ def _ask_manager(run: str | None, group: int | None, manager: str | None) -> Led
                 raise DeadlineError(
                     f"{found.run_id}: its manager has not read it within {timeout:g} s; on the manager's"
                     f" machine, run: trimaran ledger {'verify' if group is None else 'show'}"
-                    f" {found.folder}{'' if group is None else f' --group {group}'}"
+                    f" {found.folder}{'' if group is None else f' {group}'}"
                 ) from None
     except UnreachableError as error:
         if named:
@@ -143,10 +143,10 @@ async def recorded(run: str | None) -> AsyncGenerator[Recorded]:
 
 
 def _which(options: argparse.Namespace) -> tuple[str | None, int]:
-    """RUN and GROUP, of `show 17`, `show RUN 17` and `show RUN --group 17`."""
-    run, group = options.run, options.number if options.group is None else options.group
+    """RUN and GROUP, of `show 17` and `show RUN 17`."""
+    run, group = options.run, options.group
     if group is None and run is not None and run.isdecimal():
         return None, int(run)
     if group is None:
-        raise InputError("ledger show: give the group's number, such as --group 17")
+        raise InputError("ledger show: give the group's number, such as 17")
     return run, group

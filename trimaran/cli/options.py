@@ -135,7 +135,7 @@ last. A run that is not here is asked of the manager; with --manager or TRIMARAN
 and `latest` is the newest one there.
 examples:
   trimaran ledger show 17                                 the life of group 17: why it was reissued, ...
-  trimaran ledger show runs/addition-20260101-120000 --group 17
+  trimaran ledger show runs/addition-20260101-120000 17
   trimaran ledger verify                                  is anything lost, altered or there twice?
   trimaran ledger verify latest --manager host:7900       the manager reads it, and answers
 exit codes: 1 when verify finds something, 2 for bad input
@@ -499,8 +499,7 @@ def _add_ledger(commands: Any) -> None:
         add("run", nargs="?", metavar="RUN")
         add("--manager", metavar="HOST:PORT", help="ask it, not a folder here")
         add_json(add)
-    show("number", nargs="?", type=int, metavar="GROUP", help="as --group")
-    show("--group", type=int, metavar="N", help="its number in prompt order, from 0")
+    show("group", nargs="?", type=int, metavar="GROUP", help="its number in prompt order, from 0")
 
 
 def _add_experts(commands: Any) -> None:
