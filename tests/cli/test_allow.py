@@ -104,8 +104,3 @@ def test_overrides_may_stand_before_and_behind_it(
     arguments.insert(place, "run.seed=7")
     assert main(["train", str(write_run()), *arguments, "run.steps=3"]) == 0
     assert seen == [7]
-
-
-def test_an_unknown_option_is_still_refused(write_run: WriteRun) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["train", str(write_run()), "--alow", "http://one:1"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import tomllib
 from collections.abc import Callable
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import WriteRun
-from tests.trimaran.test_model_folder import SMOLLM2
 from trimaran.cli.launch import prepared
 from trimaran.cli.main import main
 from trimaran.config import load_config
@@ -57,13 +55,6 @@ def test_a_password_on_the_command_line_is_refused(
     text = capsys.readouterr().err
     assert "password_file" in text
     assert "hidden" not in text
-
-
-def test_a_checkpoint_to_begin_with_that_is_none_is_named(
-    write_run: WriteRun, refused: Refused, tmp_path: Path
-) -> None:
-    message = refused("train", write_run(trainer={"load": "first"}))
-    assert f"trainer.load: {tmp_path / 'first'} is no checkpoint and holds none" in message
 
 
 def test_a_run_that_has_a_checkpoint_of_its_own_needs_none_to_begin_with(
@@ -141,49 +132,6 @@ def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out == f"trimaran {known['project']['version']}\n"
 
 
-def test_a_misspelt_key_is_answered_with_the_nearest(write_run: WriteRun, refused: Refused) -> None:
-    message = refused("train", write_run(trainer={"learning_rte": 1}))
-    assert "trainer.learning_rte: unknown key; did you mean trainer.learning_rate?" in message
-
-
-def test_a_misspelt_override_too(write_run: WriteRun, refused: Refused) -> None:
-    assert "did you mean run.steps?" in refused("train", write_run(), "run.step=3")
-
-
-def test_a_value_out_of_range(write_run: WriteRun, refused: Refused) -> None:
-    message = refused("train", write_run(), "run.steps=0")
-    assert "run.steps" in message
-    assert "greater than or equal to 1" in message
-
-
-@pytest.mark.parametrize(
-    ("word", "fault"),
-    [
-        ("trainer.recompute=some", "must be true, false or selective (given: 'some')"),
-        (
-            "trainer.lora={targets: [qproj]}",
-            "'gate_proj', 'up_proj' or 'down_proj' (given: 'qproj')",
-        ),
-    ],
-)
-def test_one_fault_is_one_line(
-    word: str, fault: str, write_run: WriteRun, refused: Refused
-) -> None:
-    message = refused("train", write_run(), word)
-    assert (message.count("\n"), fault in message) == (1, True), message
-
-
-def test_every_fault_of_the_configuration_is_named_at_once(
-    write_run: WriteRun, refused: Refused
-) -> None:
-    message = refused("train", write_run(), "run.steps=0", "rollout.replicas=none")
-    assert message.count("error: ") == 2
-
-
-def test_no_such_configuration(refused: Refused, tmp_path: Path) -> None:
-    assert "nowhere.yaml: cannot be read" in refused("train", tmp_path / "nowhere.yaml")
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -209,105 +157,11 @@ def test_a_file_of_a_manager_without_its_option(refused: Refused) -> None:
     assert message == "error: manager.yaml: give the operator's file as --config manager.yaml\n"
 
 
-def test_neither_configuration_nor_run(refused: Refused) -> None:
-    assert "--resume RUN" in refused("train")
-
-
-def test_a_missing_dataset(write_run: WriteRun, refused: Refused) -> None:
-    message = refused("train", write_run(data={"train": "nowhere.jsonl"}))
-    assert "nowhere.jsonl: no such dataset" in message
-
-
-def test_an_empty_validation_set(write_run: WriteRun, refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("\n")
-    message = refused("train", write_run(data={"validation": "empty.jsonl"}))
-    assert "empty.jsonl: holds no rows" in message
-
-
-@pytest.mark.parametrize("missing", ["prompt", "answer"])
-def test_a_row_without_a_key_is_named_by_its_line(
-    write_run: WriteRun, refused: Refused, tmp_path: Path, missing: str
-) -> None:
-    path = write_run()
-    row = {"prompt": "What is 1 + 1?", "answer": "2"}
-    del row[missing]
-    with (tmp_path / "train.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    message = refused("train", path)
-    assert "train.jsonl:5" in message
-    assert repr(missing) in message or missing in message.split("train.jsonl:5")[1]
-
-
-def test_an_answer_that_the_rule_cannot_use(
-    write_run: WriteRun, refused: Refused, tmp_path: Path
-) -> None:
-    (tmp_path / "words.jsonl").write_text('{"prompt": "1 + 1?", "answer": "two"}\n')
-    message = refused("train", write_run(data={"train": "words.jsonl"}))
-    assert "words.jsonl:1: reward.rules.last_integer cannot use this row" in message
-
-
-def test_a_model_folder_that_is_not_one(
-    write_run: WriteRun, refused: Refused, tmp_path: Path
-) -> None:
-    assert "model.path" in refused("train", write_run(model={"path": "nowhere"}))
-    (tmp_path / "hollow").mkdir()
-    assert "config.json" in refused("train", write_run(), "model.path=hollow")
-
-
-def test_a_family_that_is_not_supported(
-    write_run: WriteRun, refused: Refused, tmp_path: Path
-) -> None:
-    path = write_run()
-    (tmp_path / "model" / "config.json").write_text(json.dumps({**SMOLLM2, "model_type": "mamba"}))
-    message = refused("train", path)
-    assert "'mamba'; supported are llama, qwen2" in message
-
-
-def test_an_unknown_rule(write_run: WriteRun, refused: Refused) -> None:
-    message = refused("train", write_run(), "reward.rules={last_interger: 1}")
-    assert "reward.rules.last_interger: unknown rule; did you mean last_integer?" in message
-
-
 def test_a_port_in_use(write_run: WriteRun, refused: Refused) -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         address = f"127.0.0.1:{busy.getsockname()[1]}"
         message = refused("train", write_run(endpoints={"reward": address}))
     assert f"endpoints.reward: {address}: port in use" in message
-
-
-def test_an_address_off_this_machine(write_run: WriteRun, refused: Refused) -> None:
-    message = refused("train", write_run(endpoints={"reward": "10.0.0.1:7000"}))
-    assert "endpoints.reward: 10.0.0.1:7000" in message
-    assert "loopback" in message
-
-
-def test_more_updates_than_groups(write_run: WriteRun, refused: Refused) -> None:
-    message = refused("train", write_run(), "algorithm.updates_per_batch=9")
-    assert (
-        "algorithm.updates_per_batch (9) must not be more than run.groups_per_step (8)" in message
-    )
-
-
-@pytest.mark.parametrize("room", ["trainer", "rollout"])
-def test_tensor_parallel_that_does_not_divide_the_heads(
-    write_run: WriteRun, refused: Refused, room: str
-) -> None:
-    message = refused("train", write_run(), f"{room}.tensor_parallel=2")
-    assert f"{room}.tensor_parallel: 2 does not divide" in message
-    assert "can be split by 1, 3" in message
-
-
-def test_more_tokens_than_the_model_has_positions(write_run: WriteRun, refused: Refused) -> None:
-    message = refused("train", write_run(), "rollout.max_tokens=8000")
-    assert "rollout.max_prompt_tokens + rollout.max_tokens: 9024" in message
-    assert "8192 positions" in message
-
-
-def test_a_folder_for_runs_that_cannot_be_made(
-    write_run: WriteRun, refused: Refused, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    assert "run.folder" in refused("train", write_run(), "run.folder=file")
 
 
 @pytest.mark.parametrize("service", ["rollout", "trainer"])
@@ -387,3 +241,32 @@ def test_ctrl_c_before_anything_is_started(
     monkeypatch.setattr("trimaran.cli.launch.check_run", interrupted)
     assert main(["train", str(write_run())]) == 130
     assert capsys.readouterr().err == "stopped\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("model.path=nowhere", "model.path"),
+        ("model.path=hollow", "config.json"),
+        ("data.train=nowhere.jsonl", "nowhere.jsonl: no such dataset"),
+        ("data.validation=hollow.jsonl", "hollow.jsonl: holds no rows"),
+        ("data.train=words.jsonl", "words.jsonl:1: reward.rules.last_integer cannot use this row"),
+        ("data.answer_key=level", "train.jsonl:1"),
+        ("run.folder=hollow.jsonl", "run.folder"),
+        ("run.step=3", "did you mean run.steps?"),
+        ("run.steps=0 rollout.replicas=none", "run.yaml: rollout.replicas"),
+        ("rollout.tensor_parallel=2", "rollout.tensor_parallel: 2 does not divide"),
+        ("trainer.tensor_parallel=2", "trainer.tensor_parallel: 2 does not divide"),
+        ("trainer.load=first", "first is no checkpoint and holds none"),
+        ("rollout.max_tokens=8000", "rollout.max_prompt_tokens + rollout.max_tokens: 9024"),
+        ("endpoints.reward=10.0.0.1:7000", "endpoints.reward: 10.0.0.1:7000"),
+        ("algorithm.updates_per_batch=9", "must not be more than run.groups_per_step (8)"),
+    ],
+)
+def test_what_is_wrong_with_a_run_is_named_before_anything_starts(
+    words: str, told: str, write_run: WriteRun, refused: Refused, tmp_path: Path
+) -> None:
+    (tmp_path / "hollow").mkdir()
+    (tmp_path / "hollow.jsonl").write_text("\n")
+    (tmp_path / "words.jsonl").write_text('{"prompt": "1 + 1?", "answer": "two"}\n')
+    assert told in refused("train", write_run(), *words.split())

@@ -82,23 +82,6 @@ def test_a_folder_becomes_a_file_a_split_once(
     ]
 
 
-def test_many_reasons_are_shown_in_part_and_stand_in_the_card(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "raw").mkdir()
-    for size in range(40):  # bytes of a file, which its reason names
-        (tmp_path / "raw" / f"{size}.png").write_bytes(b"x" * size)
-    rows = [{"problem": "?", "answer": "1", "images": [f"{size}.png"]} for size in range(40)]
-    source = write(tmp_path / "raw" / "train.jsonl", [*rows, {"problem": "1 + 1?", "answer": "2"}])
-    words = ["data", "prepare", "geo3k", "--from", str(source), "-o", str(tmp_path / "out")]
-    assert main(words) == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert shown[-1] == "  28 dropped for 28 other reasons: train.card.json has them"
-    assert len(shown) == 14
-    card = json.loads((tmp_path / "out" / "train.card.json").read_text())
-    assert len(card["dropped"]) == 40
-
-
 def test_options_that_do_not_fit_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,14 +178,6 @@ def test_prepare_check_and_show_render_a_prompt_without_thinking_as_the_run_does
     assert f"{tokens} tokens; rollout.max_prompt_tokens is" in capsys.readouterr().out
     assert main(["data", "show", config, "--count", "1"]) == 0
     assert "... 24 tokens" in capsys.readouterr().out
-
-
-def test_images_without_a_model_are_answered_with_what_to_give(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write(tmp_path / "t.jsonl", [{"prompt": "?", "answer": "1", "images": []}])
-    assert main(["data", "show", str(path), "data.image_key=images"]) == 2
-    assert "give model.path=FOLDER, in which a config.json is enough" in capsys.readouterr().err
 
 
 def run_file(tmp_path: Path, model: Path, **data: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.server
-import json
 import os
 import signal
 import socket
@@ -44,11 +43,6 @@ def claim(name: str) -> Notes:
 async def ask(*arguments: str) -> int:
     """Beside the server's event loop, as another process would."""
     return await asyncio.to_thread(main, ["health", *arguments])
-
-
-def test_nobody_has_noted_anything(note: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["health"]) == 2
-    assert str(note) in capsys.readouterr().err
 
 
 def test_who_waits_in_good_time_is_well(note: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,17 +139,6 @@ def test_https_is_asked_whatever_name_its_certificate_has(tmp_path: Path) -> Non
     with https_server(tmp_path / "tls") as url:
         assert main(["health", "manager", "--address", f"{url}/healthz"]) == 0
         assert main(["health", "manager", "--address", f"{url}/other"]) == 1
-
-
-def test_the_variable_is_for_one_process_alone(tmp_path: Path) -> None:
-    environment = {VARIABLE: str(tmp_path / "health.json")}
-    before = health_note.own
-    try:
-        Notes.claim("manager", environment).wait("starts", 1)
-    finally:
-        health_note.own = before
-    assert environment == {}
-    assert json.loads((tmp_path / "health.json").read_text())["name"] == "manager"
 
 
 def test_a_manager_that_is_frozen_is_not_well(note: Path, tmp_path: Path) -> None:

@@ -144,14 +144,6 @@ def test_keys_that_a_file_must_have_are_counted(
     )
 
 
-def test_what_our_own_check_finds_is_said(theirs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import", "easyr1", str(theirs), "worker.rollout.n=1"]) == 2
-    out, err = capsys.readouterr()
-    assert "rollout.group_size is 1" in err
-    assert out.splitlines()[-1].startswith("18 keys: ")
-    assert not Path("run.yaml").exists()
-
-
 def test_another_systems_file_is_recognized(
     theirs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,17 +181,6 @@ def test_a_run_of_theirs_is_told_from_one_of_ours(
     script.write_text("python3 -m verl.trainer.main_ppo a=1\n")
     assert main([command, "run.sh"]) == 2
     assert "is a script; go on with: trimaran import verl|easyr1 run.sh" in capsys.readouterr().err
-
-
-def test_a_file_of_theirs_that_is_not_whole_is_told_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "theirs.yaml"
-    path.write_text("actor_rollout_ref: {rollout: {n: '${nowhere}'}}\n")
-    assert main(["train", str(path)]) == 2
-    assert capsys.readouterr().err == (
-        f"error: {path}: is a file of verl; go on with: trimaran import verl {path} -o run.yaml\n"
-    )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from services.controller.payloads import FolderPayloads
 from services.controller.records import Issued, Reissue
 from tests.cli.conftest import WriteRun
 from tests.clients.fake_manager import managing
-from trimaran.cli.find_run import find_run
 from trimaran.cli.main import main
 from trimaran.config import load_config
 from trimaran.launch.run_folder import make_run_folder, write_config
@@ -61,13 +60,6 @@ def test_it_says_why_a_group_was_reissued(folder: Path, capsys: pytest.CaptureFi
         ]
 
 
-def test_machines_get_the_records(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ledger", "show", "17", "--json"]) == 0
-    first, second = json.loads(capsys.readouterr().out)["records"]
-    assert (first["attempt"], first["reissue"]) == (1, None)
-    assert second["reissue"] == {"cause": "CUDA error", "replica": "rollout-0"}
-
-
 def test_a_sound_ledger_is_called_sound_and_a_harmed_one_is_not(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,15 +73,6 @@ def test_a_sound_ledger_is_called_sound_and_a_harmed_one_is_not(
     assert "FAULT      records 2 to 2 are missing" in capsys.readouterr().out
     assert main(["ledger", "verify", "--json"]) == 1
     assert len(json.loads(capsys.readouterr().out)["faults"]) == 1
-
-
-def test_the_latest_run_is_named_as_everywhere(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["ledger", "show", "latest", "17"]) == 0
-    assert capsys.readouterr().out.startswith("group 17, prompt train.jsonl:3")
-    assert main(["ledger", "verify", "latest"]) == 0
-    assert find_run("latest", None).folder == folder
 
 
 def test_a_run_that_is_not_here_is_asked_of_its_manager(

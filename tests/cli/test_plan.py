@@ -51,21 +51,6 @@ def run_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_it_prints_tables(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", str(run_file), "trainer.tensor_parallel=2"]) == 0
-    out, err = capsys.readouterr()
-    assert "trainer rank, GiB" in out
-    assert "0-1" in out
-    assert err == ""
-
-
-def test_what_cannot_fit_is_exit_code_2_with_what_to_change(
-    run_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", str(run_file), "--device-memory", "0.01"]) == 2
-    assert "error: this host: the run's processes take" in capsys.readouterr().err
-
-
 def test_device_memory_is_that_of_each_device(
     run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,10 +175,6 @@ def test_a_run_is_refused_where_its_fixed_parts_are_too_much(
     monkeypatch.setattr(plan_command, "read_memory", lambda system: Memory(1 << 28, 1 << 28))
     with pytest.raises(InputError, match="this host: the run's processes take"):
         check_memory(config, CPU)
-
-
-def test_a_model_that_its_services_fetch_refuses_nothing(run_file: Path) -> None:
-    check_memory(load_config(run_file, ["model.path=nowhere", "model.source=s3://models/x"]), CPU)
 
 
 def test_a_reader_that_has_enough_ends_a_command_without_a_word(run_file: Path) -> None:

@@ -101,22 +101,6 @@ def test_the_words_of_others_are_shown_as_they_are(terminal: bool) -> None:
     assert f"step 1: held: {text}" in out.getvalue()
 
 
-@pytest.mark.parametrize("terminal", [False, True])
-def test_an_event_that_only_a_newer_version_knows_is_shown_as_such(terminal: bool) -> None:
-    out = io.StringIO()
-    console = Console(file=out, width=160, force_terminal=terminal)
-    with LiveView(console, 4) if terminal else PlainView(console) as view:
-        view.show(event(1, "unknown", 2, text="the moon is full"))
-    assert "step 2: an event that this version does not know: the moon is full" in out.getvalue()
-
-
-def test_each_state_is_named() -> None:
-    out = io.StringIO()
-    for state in (RunState.QUEUED, RunState.PAUSED):
-        PlainView(Console(file=out)).show(event(1, "state", 2, state=state))
-    assert without_clock(out.getvalue()) == ["step 2: queued", "step 2: paused"]
-
-
 def test_plain_lines_off_a_terminal() -> None:
     lines = without_clock(show(PlainView))
     assert lines[0] == "step 0: starting: waiting for the services"
@@ -141,17 +125,6 @@ STEP_WHILE_HELD = event(4, "step", 3, STEP, held=WHY)
 RELEASED = event(5, "released", 3, text="answers can be scored again")
 
 
-def test_why_a_run_is_held_is_told_once_in_plain_lines() -> None:
-    out = io.StringIO()
-    view = PlainView(Console(file=out, width=160))
-    for each in (HELD, STEP_WHILE_HELD, RELEASED):
-        view.show(each)
-    lines = without_clock(out.getvalue())
-    assert lines[0] == "step 2: held: half cannot be scored"
-    assert lines[1].startswith("step 3/4  reward")
-    assert lines[2] == "step 3: released: answers can be scored again"
-
-
 @pytest.mark.parametrize(
     ("events", "stands"),
     [
@@ -170,15 +143,6 @@ def test_why_a_run_is_held_stands_under_the_live_table_while_it_lasts(
     picture = io.StringIO()
     Console(file=picture, width=160).print(view._render())
     assert ("held: half cannot be scored" in picture.getvalue()) == stands
-
-
-@pytest.mark.parametrize("view_class", [PlainView, LiveView])
-def test_a_failed_run_shows_its_error(view_class: type[View]) -> None:
-    out = io.StringIO()
-    options = {"num_steps": 4} if view_class is LiveView else {}
-    with view_class(Console(file=out, width=160), **options) as view:
-        view.show(event(1, "finished", 2, state=RunState.FAILED, error="the trainer is gone"))
-    assert "the trainer is gone" in out.getvalue()
 
 
 def test_the_time_left_follows_from_the_times_of_the_steps() -> None:
@@ -252,22 +216,6 @@ def test_the_last_words(tmp_path: Path) -> None:
     for part in told:
         assert part in text
     assert f"run folder: {tmp_path}" in text
-
-
-@pytest.mark.parametrize(
-    ("share", "told"), [(0.0213, "seed 3, 2.1% of the answers faulted"), (0.0, "seed 3\n")]
-)
-def test_the_share_faulted_is_told_where_there_is_one(
-    tmp_path: Path, share: float, told: str
-) -> None:
-    (tmp_path / "summary.json").write_text(
-        '{"heldout_before": null, "heldout_after": null, "steps": 1, "seconds": 1.0,'
-        f' "samples_per_second": 1.0, "seed": 3, "faulted_share": {share},'
-        ' "indigestible_share": 0.0}'
-    )
-    out = io.StringIO()
-    show_summary(tmp_path, Console(file=out, width=120))
-    assert told in out.getvalue()
 
 
 def test_a_run_without_validation_or_summary(tmp_path: Path) -> None:

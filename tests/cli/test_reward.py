@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from services.reward.functions.loading import load_function
 from trimaran.cli.main import main
-from trimaran.cli.reward_arguments import find_function
 
 FUNCTION = """\
 def score(sample, words: int = 3) -> float:
@@ -91,25 +89,11 @@ def test_what_cannot_be_checked(refused: Refused, arguments: list[str], text: st
     assert text in refused("check", *arguments)
 
 
-def test_a_puzzle_can_be_served() -> None:
-    pytest.importorskip("reasoning_gym", reason="needs the extra reasoning-gym")
-    spec, *bounds = find_function("reasoning_gym:gcd", {}, None, None)
-    assert load_function(spec).one_by_one
-    assert bounds == [0, 1]
-
-
 def test_a_port_in_use(refused: Refused, function: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         message = refused("serve", function, "--port", port)
     assert f":{port}: cannot be listened on (Address already in use" in message
-
-
-def test_a_check_of_nothing_fails_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reward", "check", "http://127.0.0.1:9", "--timeout", "5"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("fail     connection")
-    assert lines[-1].startswith("0 passed, 1 failed")
 
 
 @pytest.mark.e2e
@@ -148,19 +132,3 @@ def test_it_ends_in_order_and_takes_its_processes_along(
         assert server.wait(60) == 0
         # Its processes hold the pipe: that it ends says that none of them is left.
         assert server.stderr.read() == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ([], "trimaran reward check http://127.0.0.1:8700"),
-        (["serve"], "trimaran reward serve style.py:score --option words=8"),
-        (["check"], "exit codes: 1 when a check fails, 2 for bad input"),
-    ],
-)
-def test_help_has_examples(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["reward", *arguments, "--help"])
-    assert text in capsys.readouterr().out

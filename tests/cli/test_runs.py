@@ -15,11 +15,12 @@ from tests.cli.conftest import WriteRun
 from tests.cli.test_progress import STEP
 from tests.clients.fake_manager import ThreadedManager, managing
 from trimaran.cli.main import main
-from trimaran.cli.samples_view import describe_rest, describe_sample
-from trimaran.run_answers import RunSample, RunSamples
+from trimaran.cli.samples_view import describe_sample
+from trimaran.run_answers import RunSample
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, Run, RunState, run_to_tree
 from trimaran.store import open_store
+from trimaran.trust import LOCAL
 
 Capture = pytest.CaptureFixture[str]
 
@@ -41,11 +42,6 @@ def test_submit_queues_a_run_and_says_how_to_see_it(
     assert sent["run"] == {"seed": 2, "steps": 5}
     assert sent["model"]["path"] == str(path.parent / "model")
     assert manager.runs.runs["run-1"].priority == 3
-
-
-def test_submit_with_a_file_that_is_not_there(manager: ThreadedManager, capsys: Capture) -> None:
-    assert main(["submit", "nothing.yaml"]) == 2
-    assert "nothing.yaml: cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -148,7 +144,7 @@ def test_runs_are_steered(manager: ThreadedManager, capsys: Capture) -> None:
     manager.do(manager.runs.add, "run")
     assert main(["scale", "run", "2:8"]) == 0
     assert main(["scale", "run", "3"]) == 0
-    assert manager.runs.calls[-1] == ("scale", None, "run", 3, 3)
+    assert manager.runs.calls[-1] == ("scale", LOCAL, "run", 3, 3)
     assert main(["scale", "run", "2:"]) == 2
     assert main(["scale", "run", "many"]) == 2
     assert main(["pause", "run"]) == 0
@@ -183,19 +179,19 @@ def test_logs(manager: ThreadedManager, capsys: Capture) -> None:
 def test_samples(manager: ThreadedManager, capsys: Capture) -> None:
     manager.do(manager.runs.add, "run")
     assert main(["samples", "run", "2", "--trained", "-n", "5"]) == 0
-    assert manager.runs.calls[-1] == ("samples", None, "run", None, 2, 5, 0)
+    assert manager.runs.calls[-1] == ("samples", LOCAL, "run", None, 2, 5, 0)
     out = capsys.readouterr().out
     assert "rows:1  reward 1 (last_integer 1)\n  prompt:    What is 2 + 3?" in out
     assert "rows:2  no reward: worker gone" in out
     assert "answer:    [two]" in out
     assert "2 of 2 samples of the trained step 2\n" in out
     assert main(["samples", "run", "0", "--json"]) == 0
-    assert manager.runs.calls[-1] == ("samples", None, "run", 0, None, 5, 0)
+    assert manager.runs.calls[-1] == ("samples", LOCAL, "run", 0, None, 5, 0)
     assert json.loads(capsys.readouterr().out)["validation_steps"] == [0, 2]
     assert main(["samples", "run", "--trained"]) == 0
-    assert manager.runs.calls[-1] == ("samples", None, "run", None, 2, 5, 0), "the last one"
+    assert manager.runs.calls[-1] == ("samples", LOCAL, "run", None, 2, 5, 0), "the last one"
     assert main(["samples", "run", "--step", "1", "--trained"]) == 0
-    assert manager.runs.calls[-1] == ("samples", None, "run", None, 1, 5, 0)
+    assert manager.runs.calls[-1] == ("samples", LOCAL, "run", None, 1, 5, 0)
 
 
 def test_samples_of_steps_that_are_not_kept(manager: ThreadedManager, capsys: Capture) -> None:
@@ -239,15 +235,6 @@ def test_few_samples_are_shown_cut_short_and_all_of_them_where_it_is_asked(
     assert len(json.loads(capsys.readouterr().out)["samples"]) == 1202
 
 
-def test_thousands_of_steps_stand_in_a_line() -> None:
-    page = RunSamples(tuple(range(0, 5000, 10)), tuple(range(1, 5001)), ())
-    [line] = describe_rest(page, 0, trained=False)
-    assert line == (
-        "validations after steps (--step N): 0, 10, 20, 30, …, 4960, 4970, 4980, 4990 (500 of them);"
-        " trained steps that are kept (--trained --step N): 1-5000"
-    )
-
-
 def test_what_others_wrote_does_nothing_to_a_terminal(
     manager: ThreadedManager, capsys: Capture
 ) -> None:
@@ -264,15 +251,6 @@ def test_what_others_wrote_does_nothing_to_a_terminal(
         shown = capsys.readouterr().out
         assert "\\x1b]0;title\\x07 it died" in shown
         assert "\x1b" not in shown
-
-
-def test_another_manager_is_named(manager: ThreadedManager, capsys: Capture) -> None:
-    with managing() as other:
-        other.do(other.runs.add, "elsewhere")
-        assert main(["show", "latest", "--manager", other.address]) == 0
-    assert capsys.readouterr().out.startswith("elsewhere\n")
-    assert main(["show", "latest"]) == 2
-    assert "there are no runs" in capsys.readouterr().err
 
 
 def test_without_a_manager_a_command_says_whom_it_waits_for_and_what_to_do(capsys: Capture) -> None:

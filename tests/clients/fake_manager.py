@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from typing import Any
 
+from services.manager.server import RunServicer
 from tests.clients.fake_runs import FakeRuns
-from trimaran import rpc, run_wire
+from trimaran import rpc
 from trimaran.errors import UnavailableError
 from trimaran.network import LOOPBACK
 from trimaran.trust import NO_TRUST, Trust
@@ -18,12 +18,13 @@ from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
 
 
-class FakeManager(run_pb2_grpc.RunServiceServicer):
+class FakeManager(RunServicer):
     """`failures`: this many calls of a method are carried out, and then fail. `break_behind`: after
-    the event or line of this number a stream breaks, once."""
+    the event or the position of a log with this number a stream breaks, once."""
 
     def __init__(self, runs: FakeRuns | None = None) -> None:
-        self.runs = runs or FakeRuns()
+        self.runs: Any = runs or FakeRuns()
+        super().__init__(self.runs)
         self.failures: dict[str, int] = {}
         self.break_behind = 0
         self.tokens: list[str | None] = []
@@ -34,114 +35,41 @@ class FakeManager(run_pb2_grpc.RunServiceServicer):
         self.tokens.append(metadata.get("authorization"))
         self.num_calls[method] = self.num_calls.get(method, 0) + 1
 
-    def _fail(self, method: str) -> None:
+    async def _answer(self, method: str, call: Any, request: Any, context: Any) -> Any:
+        self._count(method, context)
+        answer = await call(request, context)
         if self.failures.get(method, 0) > 0:
             self.failures[method] -= 1
             raise UnavailableError("the answer was lost")
-
-    async def CreateRun(self, request: pb.CreateRunRequest, context: Any) -> pb.CreateRunResponse:
-        self._count("CreateRun", context)
-        run = await self.runs.create(
-            None, request.request_id, request.config, request.overrides, request.priority
-        )
-        self._fail("CreateRun")
-        return pb.CreateRunResponse(run=run_wire.encode_run(run))
-
-    async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
-        self._count("GetRun", context)
-        self._fail("GetRun")
-        answer = pb.GetRunResponse(
-            run=run_wire.encode_run(await self.runs.get(None, request.run_id))
-        )
-        if request.with_config:
-            answer.config = json.dumps(await self.runs.config(None, request.run_id))
         return answer
 
-    async def ListRuns(self, request: pb.ListRunsRequest, context: Any) -> pb.ListRunsResponse:
-        self._count("ListRuns", context)
-        states = [run_wire.STATES[state] for state in request.states]
-        runs, token = await self.runs.list(
-            None, states, request.owner, request.page_size, request.page_token
-        )
-        return pb.ListRunsResponse(
-            runs=[run_wire.encode_run(run) for run in runs], next_page_token=token
-        )
+    async def CreateRun(self, request: Any, context: Any) -> Any:
+        return await self._answer("CreateRun", super().CreateRun, request, context)
 
-    async def WatchRun(
-        self, request: pb.WatchRunRequest, context: Any
-    ) -> AsyncIterator[pb.WatchRunResponse]:
+    async def GetRun(self, request: Any, context: Any) -> Any:
+        return await self._answer("GetRun", super().GetRun, request, context)
+
+    async def PauseRun(self, request: Any, context: Any) -> Any:
+        return await self._answer("PauseRun", super().PauseRun, request, context)
+
+    async def GetLedger(self, request: Any, context: Any) -> Any:
+        return await self._answer("GetLedger", super().GetLedger, request, context)
+
+    async def WatchRun(self, request: Any, context: Any) -> AsyncIterator[pb.WatchRunResponse]:
         self._count("WatchRun", context)
-        after, follow = request.after_sequence, not request.until_now
-        async for event in self.runs.events(None, request.run_id, after, follow):
-            yield pb.WatchRunResponse(event=run_wire.encode_event(event))
-            if event.sequence == self.break_behind:
-                self.break_behind = 0
-                raise UnavailableError("the stream broke")
+        async for answer in super().WatchRun(request, context):
+            yield answer
+            self._break(answer.event.sequence)
 
-    async def PauseRun(self, request: pb.PauseRunRequest, context: Any) -> pb.PauseRunResponse:
-        self._count("PauseRun", context)
-        run = await self.runs.pause(None, request.run_id)
-        self._fail("PauseRun")
-        return pb.PauseRunResponse(run=run_wire.encode_run(run))
+    async def GetLogs(self, request: Any, context: Any) -> AsyncIterator[pb.GetLogsResponse]:
+        async for answer in super().GetLogs(request, context):
+            yield answer
+            self._break(answer.position)
 
-    async def ResumeRun(self, request: pb.ResumeRunRequest, context: Any) -> pb.ResumeRunResponse:
-        run = await self.runs.resume(None, request.run_id)
-        return pb.ResumeRunResponse(run=run_wire.encode_run(run))
-
-    async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.CancelRunResponse:
-        run = await self.runs.cancel(None, request.run_id)
-        return pb.CancelRunResponse(run=run_wire.encode_run(run))
-
-    async def DeleteRun(self, request: pb.DeleteRunRequest, context: Any) -> pb.DeleteRunResponse:
-        await self.runs.delete(None, request.run_id)
-        return pb.DeleteRunResponse()
-
-    async def ScaleRun(self, request: pb.ScaleRunRequest, context: Any) -> pb.ScaleRunResponse:
-        run = await self.runs.scale(
-            None, request.run_id, request.min_replicas, request.max_replicas
-        )
-        return pb.ScaleRunResponse(run=run_wire.encode_run(run))
-
-    async def ListCheckpoints(
-        self, request: pb.ListCheckpointsRequest, context: Any
-    ) -> pb.ListCheckpointsResponse:
-        checkpoints = await self.runs.checkpoints(None, request.run_id)
-        return pb.ListCheckpointsResponse(
-            checkpoints=[run_wire.encode_checkpoint(each) for each in checkpoints]
-        )
-
-    async def GetSamples(
-        self, request: pb.GetSamplesRequest, context: Any
-    ) -> pb.GetSamplesResponse:
-        which = request.WhichOneof("which")
-        validation = request.validation_step if which == "validation_step" else None
-        trained = request.trained_step if which == "trained_step" else None
-        samples = await self.runs.samples(
-            None, request.run_id, validation, trained, request.limit, request.offset
-        )
-        return run_wire.encode_samples(samples)
-
-    async def GetLogs(
-        self, request: pb.GetLogsRequest, context: Any
-    ) -> AsyncIterator[pb.GetLogsResponse]:
-        processes = await self.runs.log_names(None, request.run_id)
-        after = request.after_position if request.HasField("after_position") else None
-        async for lines, position in self.runs.logs(
-            None, request.run_id, request.process, request.lines, request.follow, after
-        ):
-            yield pb.GetLogsResponse(lines=lines, processes=processes, position=position)
-            processes = ()
-            if self.break_behind and position >= self.break_behind:
-                self.break_behind = 0
-                raise UnavailableError("the stream broke")
-
-    async def GetLedger(self, request: pb.GetLedgerRequest, context: Any) -> pb.GetLedgerResponse:
-        if request.WhichOneof("question") == "group":
-            answer = await self.runs.ledger_group(None, request.run_id, request.group)
-        else:
-            answer = await self.runs.ledger_verify(None, request.run_id)
-        self._fail("GetLedger")
-        return run_wire.encode_ledger(answer)
+    def _break(self, place: int) -> None:
+        if self.break_behind and place >= self.break_behind:
+            self.break_behind = 0
+            raise UnavailableError("the stream broke")
 
 
 async def serve(
@@ -154,7 +82,7 @@ async def serve(
 
 
 class ThreadedManager:
-    """A manager on a thread of its own, for clients that block. `restart` makes it listen anew."""
+    """A manager on a thread of its own, for clients that block. `restart` makes it listen again."""
 
     def __init__(self) -> None:
         self.manager, self.address = FakeManager(), LOOPBACK.free_address()

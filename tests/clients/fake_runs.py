@@ -169,9 +169,9 @@ class FakeRuns:
         self,
         client: Any,
         run_id: str,
-        validation_step: int | None,
-        trained_step: int | None,
-        limit: int,
+        validation_step: int | None = None,
+        trained_step: int | None = None,
+        limit: int = 0,
         offset: int = 0,
     ) -> RunSamples:
         self.calls.append(("samples", client, run_id, validation_step, trained_step, limit, offset))

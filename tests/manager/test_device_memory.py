@@ -10,7 +10,6 @@ from services.manager import device_memory
 from services.manager.device_memory import check_memory
 from services.manager.pools import Need, Pool
 from trimaran.config import RunConfig, parse_config
-from trimaran.errors import InputError
 from trimaran.memory.models import QWEN25_7B
 
 CUDA = Need("cuda", 1)
@@ -31,18 +30,6 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 def pool(name: str, **labels: str) -> Pool:
     return Pool(name, "cuda", ("0", "1"), labels)
-
-
-def test_the_largest_device_counts(config: RunConfig) -> None:
-    pools = [pool("small", memory="80"), pool("large", memory="192")]
-    check_memory(config, CUDA, CUDA, pools)
-    with pytest.raises(InputError, match=r"trainer: .* take 127\.66 GiB.*has 80\.00 GiB"):
-        check_memory(config, CUDA, CUDA, pools[:1])
-
-
-@pytest.mark.parametrize("other", [{}, {"memory": "much"}])
-def test_pools_that_do_not_say_it_refuse_nothing(config: RunConfig, other: dict[str, str]) -> None:
-    check_memory(config, CUDA, CUDA, [pool("small", memory="80"), pool("b", **other)])
 
 
 def test_a_model_elsewhere_refuses_nothing(config: RunConfig) -> None:

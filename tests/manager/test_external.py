@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from services.manager.folders import Deployment, granted_config, own_folder, prepare
-from services.manager.serve import serving
-from services.manager.settings import ManagerSettings, load_settings
+from services.manager.settings import load_settings
 from tests.manager.fakes import FakeLauncher, asynchronous, managing, until
 from tests.manager.test_runs import ANN, create, started, state_of, waiting_for
 from tests.redis_server import RedisServer
@@ -151,12 +150,6 @@ async def test_who_joins_takes_the_lowest_free_index_of_a_run_that_goes_on(
 
 
 @asynchronous
-async def test_a_service_joins_no_store_that_is_a_file(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is a file of one machine"):
-        await join_run(f"sqlite:{tmp_path / 'manager.sqlite'}", "reward", 0)
-
-
-@asynchronous
 async def test_a_launcher_on_another_host_is_left_alone_while_it_has_its_lease(
     tmp_path: Path, shared_redis: RedisServer
 ) -> None:
@@ -210,11 +203,3 @@ async def test_a_context_follows_what_the_manager_is_told_now(
     assert moved.folder == run.folder  # it is there
     assert moved.store_url == f"redis://host:6379/0?prefix=here/run/{run.run_id}"
     assert own_folder(run, tmp_path / "other", "sqlite:/m.sqlite") == run
-
-
-@asynchronous
-async def test_a_manager_refuses_external_services_without_a_shared_store(tmp_path: Path) -> None:
-    settings = ManagerSettings(folder=tmp_path, launcher="external")
-    with pytest.raises(InputError, match="launcher: external: store"):
-        async with serving(settings):
-            pass

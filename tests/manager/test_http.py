@@ -12,8 +12,7 @@ import httpx
 import pytest
 import uvicorn
 
-from services.manager.http import LOOPBACK, make_app
-from services.manager.http_events import with_pauses
+from services.manager.http import make_app
 from services.manager.http_safety import Safety
 from services.manager.log_files import LogLines
 from tests.clients.fake_runs import FakeRuns
@@ -216,17 +215,6 @@ def test_no_web_page_steers_a_manager() -> None:
     ask(body)
 
 
-@pytest.mark.parametrize("header", ["Host: [", "Host: a]b:7980", "Origin: http://["])
-def test_what_can_be_no_host_is_refused(header: str) -> None:
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        name, _, odd = header.partition(": ")
-        answer = await client.get("/v1/runs/run", headers={name: odd})
-        assert problem(answer)[:2] == (403, "PERMISSION_DENIED")
-
-    for hosts in (LOOPBACK, frozenset[str]()):
-        ask(body, hosts=hosts)
-
-
 def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
     """Nobody knows yet who sends it."""
     parts: list[dict[str, Any]] = [{"type": "http.request", "body": b"{", "more_body": True}]
@@ -245,19 +233,6 @@ def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
     safety = Safety(app, frozenset(), body_seconds=0.01)
     asyncio.run(asyncio.wait_for(safety(scope, receive, send), 60))
     assert sent[0]["status"] == 408 and b"within 0.01 s; send it again" in sent[1]["body"]
-
-
-def test_the_place_of_a_run_whose_name_is_not_latin() -> None:
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        async def create(*_: Any) -> Any:
-            return runs.add("名-1")
-
-        runs.create = create  # type: ignore[method-assign]
-        answer = await client.post("/v1/runs", json={"config": "run: {name: 名}"})
-        assert answer.status_code == 201
-        assert (await client.get(answer.headers["location"])).json()["run_id"] == "名-1"
-
-    ask(body)
 
 
 def test_a_body_that_is_too_long_is_refused() -> None:
@@ -285,28 +260,6 @@ def test_the_field_is_the_one_that_the_message_begins_with(
     error: TrimaranError, field: str
 ) -> None:
     assert problem_of(error).field == field
-
-
-def test_a_failure_of_the_manager_is_a_problem_too() -> None:
-    class Broken(FakeRuns):
-        async def get(self, client: Any, run_id: str) -> Any:
-            raise UnavailableError("the store does not answer") if run_id else KeyError("x")
-
-    async def run() -> None:
-        transport = httpx.ASGITransport(
-            make_app(Broken(), identify, Exposition()), raise_app_exceptions=False
-        )
-        headers = {"Authorization": "Bearer writer"}
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://localhost", headers=headers
-        ) as client:
-            answer = await client.get("/v1/runs/run")
-            assert problem(answer)[:2] == (503, "UNAVAILABLE")
-            assert answer.headers["retry-after"] == "1"
-            answer = await client.get("/v1/runs/run/checkpoints")
-            assert problem(answer)[0] == 404
-
-    asyncio.run(run())
 
 
 def parse(text: str) -> list[dict[str, Any]]:
@@ -438,26 +391,6 @@ def test_a_watcher_that_goes_away_is_let_go() -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_pauses_are_told_between_items() -> None:
-    async def run() -> list[int | None]:
-        paused, told = asyncio.Event(), list[int | None]()
-
-        async def items() -> AsyncIterator[int]:
-            yield 1
-            await paused.wait()
-            yield 2
-
-        async for item in with_pauses(items(), 0.05):
-            told.append(item)
-            if item is None:
-                paused.set()
-        return told
-
-    told = asyncio.run(asyncio.wait_for(run(), 60))
-    assert (told[0], told[-1]) == (1, 2)
-    assert None in told
-
-
 def test_an_error_on_the_way_is_told_as_an_event() -> None:
     class Breaking(FakeRuns):
         async def events(self, *arguments: Any, **options: Any) -> AsyncIterator[RunEvent]:
@@ -474,14 +407,3 @@ def test_an_error_on_the_way_is_told_as_an_event() -> None:
         assert events[1]["data"]["title"] == "UNAVAILABLE"
 
     asyncio.run(body())
-
-
-@pytest.mark.parametrize("kind", list(EventKind))
-def test_every_kind_of_event_is_told(kind: EventKind) -> None:
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        runs.tell("run", kind, text="one\ntwo")
-        runs.finish("run")
-        events = parse((await client.get("/v1/runs/run/events")).text)
-        assert (events[1]["event"], events[1]["data"]["text"]) == (kind.value, "one\ntwo")
-
-    ask(body)

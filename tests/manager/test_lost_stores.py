@@ -16,7 +16,6 @@ from services.manager.serve import Serving
 from services.manager.tails import Tails, watch
 from tests.manager.fakes import FakeLauncher, FakeProcesses, asynchronous, managing, until
 from tests.manager.test_runs import ANN, create, started, state_of
-from trimaran.errors import NotFoundError
 from trimaran.runs import EventKind, Run, RunEvent, RunState, event_to_tree
 from trimaran.store import Store, StoreError, open_store
 
@@ -78,32 +77,6 @@ async def test_the_processes_of_a_running_one_are_killed_first(tmp_path: Path) -
         await sound.report(RunState.RUNNING)
         await until(lambda: state_of(served, other) is RunState.RUNNING)
         await sound.store.close()
-
-
-@asynchronous
-async def test_a_paused_one_can_be_cancelled_and_deleted(tmp_path: Path) -> None:
-    launcher = FakeLauncher()
-    async with managing(tmp_path / "runs", launcher) as served:
-        run_id = await create(served, tmp_path)
-        await pause(served, await started(served, launcher, run_id), launcher)
-        await damage(served, run_id)
-        assert (await served.runs.cancel(ANN, run_id)).state is RunState.CANCELLED
-        await served.runs.delete(ANN, run_id)
-        assert not (tmp_path / "runs" / run_id).exists()
-        with pytest.raises(NotFoundError):
-            await served.runs.get(ANN, run_id)
-
-
-@asynchronous
-async def test_one_that_is_being_cancelled_ends_as_cancelled(tmp_path: Path) -> None:
-    launcher = FakeLauncher()
-    async with managing(tmp_path / "runs", launcher) as served:
-        run_id = await create(served, tmp_path)
-        processes = await started(served, launcher, run_id)
-        await served.runs.cancel(ANN, run_id)
-        await processes.store.close()
-        await damage(served, run_id)
-        await until(lambda: state_of(served, run_id) is RunState.CANCELLED)
 
 
 @asynchronous

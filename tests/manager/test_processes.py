@@ -138,18 +138,6 @@ def test_a_killed_launcher_is_started_again_when_its_services_are_gone(folder: P
         assert len(marked(folder, "scripted_launch")) == 1
 
 
-def test_a_frozen_launcher_is_killed_and_started_again(folder: Path) -> None:
-    with manager(folder) as process:
-        run_id = submit(process, folder)
-        [launcher] = marked(folder, "scripted_launch")
-        time.sleep(10.0 - min(10.0, time.time() - process.get(run_id).started_at))
-        began = time.monotonic()
-        os.kill(launcher, signal.SIGSTOP)
-        until(lambda: process.get(run_id).starts == 2)
-        print(f"frozen launcher: {time.monotonic() - began:.1f} s until another one was started")
-        assert launcher not in marked(folder)
-
-
 def test_what_a_killed_launcher_and_its_guardian_left_behind_is_killed(folder: Path) -> None:
     run, other = (RunContext(name, folder / name, "sqlite:unused") for name in ("one", "other"))
     launcher = LocalLauncher(os.environ)

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
-import pytest
-
 from services.manager.needs import find_needs
 from services.manager.pools import Ask, Device, Grant, Need, Pool
 from services.manager.ray_pools import RayPools, pools_of
@@ -42,11 +40,6 @@ def test_a_node_is_a_pool_for_each_kind_of_device_with_its_labels() -> None:
         {"zone": "a", "trimaran_rollout": "yes"},
     )
     assert (cpu.name, cpu.kind, len(cpu.devices)) == ("10.0.0.7-cpu", "cpu", 2)
-
-
-def test_a_node_that_leaves_or_computes_nothing_is_none() -> None:
-    nodes = [Node("1", "a", {"CPU": 2.0}, {}, is_leaving=True), Node("2", "b", {"memory": 1e9})]
-    assert pools_of(nodes) == ()
 
 
 def test_a_node_that_is_kept_for_replicas_gets_no_trainer_and_replicas_go_nowhere_else() -> None:
@@ -101,11 +94,3 @@ def test_a_trainer_for_which_nothing_is_free_keeps_its_claim() -> None:
     made = plan([pool("b", 2)], grant, most=1)
     assert not made.moves and not made.takes
     assert plan([pool("b", 2), pool("a", 1)], grant, most=1).moves == {}
-
-
-@pytest.mark.parametrize(
-    ("name", "numbered"), [("3", True), ("GPU-8932f937", True), ("a/3", False)]
-)
-def test_a_device_of_ray_has_no_number_yet(name: str, numbered: bool) -> None:
-    assert Device("p", name).is_numbered is numbered
-    assert Device("p", "MIG-GPU-8932f937/1/0").is_numbered

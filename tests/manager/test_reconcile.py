@@ -77,21 +77,11 @@ def test_an_end_counts_when_the_processes_are_gone() -> None:
     assert after.run.ended_at == NOW
 
 
-def test_a_failure_without_advice_gets_some() -> None:
-    after = look(run(), seen(Presence.GONE, RunState.FAILED))
-    assert after.run.state is RunState.FAILED and "trimaran resume demo-1" in after.run.remedy
-
-
 def test_starts_a_launcher_when_its_time_has_come() -> None:
     due = run(RunState.STARTING, start_at=NOW + 5, launched_at=0.0)
     assert look(due, seen(Presence.GONE)) == Decision(due)
     after = look(due, seen(Presence.GONE), NOW + 5)
     assert after.action is Action.START and (after.run.starts, after.run.start_at) == (2, 0.0)
-
-
-def test_a_clock_that_is_set_back_holds_up_no_start() -> None:
-    early = run(RunState.STARTING, start_at=NOW + 3600, launched_at=0.0)
-    assert look(early, seen(Presence.GONE)).action is Action.START
 
 
 def test_a_launcher_that_is_there_after_all_is_not_started_again_when_it_ends() -> None:
@@ -130,23 +120,12 @@ def test_pauses_grow_and_the_budget_ends() -> None:
     assert "3 times" in third.error and "no disk" in third.error and "resume" in third.remedy
 
 
-def test_a_launcher_that_lived_long_has_a_new_budget() -> None:
-    after = look(run(deaths=2, launched_at=NOW - 301), seen(Presence.GONE)).run
-    assert (after.state, after.deaths) == (RunState.STARTING, 1)
-
-
 def test_paused_and_cancelled_although_the_launcher_died_on_the_way() -> None:
     pausing = run(RunState.PAUSING, goal=Goal.PAUSE)
     assert look(pausing, seen(Presence.GONE, RunState.RUNNING)).run.state is RunState.PAUSED
     cancelling = run(RunState.CANCELLING, goal=Goal.CANCEL)
     assert look(cancelling, seen(Presence.GONE)).run.state is RunState.CANCELLED
     assert look(pausing, seen(Presence.GONE, RunState.SUCCEEDED)).run.state is RunState.SUCCEEDED
-
-
-def test_a_pause_before_the_start_needs_no_launcher() -> None:
-    early = run(RunState.PAUSING, goal=Goal.PAUSE, start_at=NOW)
-    after = look(early, seen(Presence.GONE))
-    assert after.run.state is RunState.PAUSED and after.action is Action.NOTHING
 
 
 def test_devices_are_free_when_their_replica_has_gone() -> None:

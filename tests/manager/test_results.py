@@ -12,7 +12,7 @@ from services.controller import events
 from services.controller.events import RunLog
 from services.manager.results import list_checkpoints, saved_checkpoints
 from tests.extending.memory_store import MemoryStore
-from trimaran.runs import EventKind, Run, RunState, checkpoint_key, events_stream
+from trimaran.runs import EventKind, Run, RunState, events_stream
 
 
 @pytest.fixture(autouse=True)
@@ -46,27 +46,4 @@ def test_checkpoints_are_listed_though_their_events_are_gone(tmp_path: Path) -> 
         (4, "step-00004", "4f", False),
         (6, "step-00006", "6f", False),
         (8, str(saved), "8f", True),
-    ]
-
-
-def test_checkpoints_of_an_earlier_version_and_of_this_one_are_listed_together() -> None:
-    """An earlier one wrote events alone, and the run goes on."""
-
-    async def body() -> list[tuple[int, str, str]]:
-        store = MemoryStore()
-        run = Run("run", RunState.RUNNING, 0, 100)
-        log = RunLog(store, run, await store.next_epoch("run"), patience=1.0)
-        async with log.writing():
-            for step in (10, 20, 30):
-                log.emit(EventKind.CHECKPOINT, text=f"step-{step:05}", root=f"{step}f", step=step)
-        await store.delete(checkpoint_key("run", 10))
-        record = {"path": "elsewhere", "root": "2e"}
-        await store.put(checkpoint_key("run", 20), record)
-        found = await saved_checkpoints(store, "run")
-        return [(c.step, c.path, c.root) for c in found]
-
-    assert asyncio.run(body()) == [
-        (10, "step-00010", "10f"),
-        (20, "elsewhere", "2e"),
-        (30, "step-00030", "30f"),
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from services.manager.run_stores import RunStores
 from tests.manager.fakes import asynchronous
-from trimaran.errors import NotFoundError, UnavailableError
+from trimaran.errors import NotFoundError
 from trimaran.store import Store, open_store
 
 
@@ -48,25 +48,6 @@ async def test_a_store_that_hangs_while_it_is_opened_holds_up_only_its_own_run(
     slow.may.set()
     assert await asyncio.gather(*waiting) == [0, 0, 0]
     assert slow.opened == [hanging, other]  # one connection for all who wait
-    await stores.close()
-
-
-@asynchronous
-async def test_a_store_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
-    fails = [UnavailableError("the disk hangs")]
-
-    async def open_now(url: str) -> Store:
-        if fails:
-            raise fails.pop()
-        return await open_store(url)
-
-    stores, url = RunStores(open=open_now), f"sqlite:{tmp_path}/store.sqlite"
-    with pytest.raises(UnavailableError):
-        await number_of(stores, url)
-    with pytest.raises(NotFoundError):
-        async with stores.of(f"sqlite:{tmp_path}/absent.sqlite"):
-            pass
-    assert await number_of(stores, url) == 0
     await stores.close()
 
 

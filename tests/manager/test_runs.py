@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import os
 import re
 import shutil
 import sqlite3
@@ -107,20 +106,6 @@ async def test_a_run_from_submission_to_its_end(tmp_path: Path) -> None:
 
 
 @asynchronous
-async def test_a_run_may_have_parts_of_gpus(tmp_path: Path) -> None:
-    launcher = FakeLauncher()
-    pools = {"gpu": {"device": "cuda", "devices": ["MIG-a", "MIG-b", "GPU-c"]}}
-    async with managing(tmp_path / "runs", launcher, pools=pools) as served:
-        run_id = await create(served, tmp_path)
-        processes = await started(served, launcher, run_id)
-        config = yaml.safe_load((tmp_path / "runs" / run_id / "config.yaml").read_text())
-        assert config["trainer"]["devices"] == ["MIG-a"]
-        assert config["rollout"]["devices"] == ["MIG-b"]
-        assert await processes.record("replicas") == {"wanted": 1, "devices": {"0": ["MIG-b"]}}
-        await processes.store.close()
-
-
-@asynchronous
 async def test_a_run_gets_the_plugin_tokens_that_it_names_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,20 +158,6 @@ async def test_a_request_that_is_repeated_is_answered_also_where_it_would_be_ref
 
 
 @asynchronous
-async def test_a_request_is_known_after_an_upgrade_that_adds_keys(tmp_path: Path) -> None:
-    text = specification(tmp_path)
-    async with managing(tmp_path / "runs") as served:
-        asked = await served.runs.create(ANN, "once", text, (), 0)
-
-        def older(run: Managed) -> Managed:
-            del (tree := dict(run.config))["network"]
-            return replace(run, config=tree)
-
-        await served.manager.records.change(asked.run_id, older)
-        assert (await served.runs.create(ANN, "once", text, (), 0)).run_id == asked.run_id
-
-
-@asynchronous
 async def test_the_request_of_a_run_that_is_being_deleted_is_free_once_it_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,14 +184,6 @@ async def test_the_request_of_a_run_that_is_being_deleted_is_free_once_it_is_gon
         again = await create(served, tmp_path)
         assert await create(served, tmp_path) == again
         assert [run.run_id for run in served.manager.records.all()] == [again]
-
-
-@asynchronous
-async def test_a_request_is_one_run_over_a_restart(tmp_path: Path) -> None:
-    async with managing(tmp_path / "runs") as served:
-        run_id = await create(served, tmp_path, trainer={"data_parallel": 4})
-    async with managing(tmp_path / "runs") as served:
-        assert await create(served, tmp_path, trainer={"data_parallel": 4}) == run_id
 
 
 @asynchronous
@@ -470,23 +433,6 @@ async def test_a_run_whose_folder_became_unusable_fails_once_its_processes_are_g
 
 
 @asynchronous
-async def test_what_a_run_said_before_it_was_resumed_does_not_count(tmp_path: Path) -> None:
-    """It had failed. Its new launcher dies before it says anything, and is started again."""
-    launcher = FakeLauncher()
-    async with managing(tmp_path / "runs", launcher) as served:
-        run_id = await create(served, tmp_path)
-        processes = await started(served, launcher, run_id)
-        await processes.report(RunState.FAILED, error="nan")
-        launcher.there[run_id] = Presence.GONE
-        await until(lambda: state_of(served, run_id) is RunState.FAILED)
-        launcher.dies_at_once = True
-        await served.runs.resume(ANN, run_id)
-        await until(lambda: len(launcher.events) == 3)
-        assert (await served.runs.get(ANN, run_id)).error == ""
-        await processes.store.close()
-
-
-@asynchronous
 async def test_a_launcher_that_is_frozen_in_the_middle_of_a_write_is_killed(tmp_path: Path) -> None:
     """It keeps the run's store locked: the manager must not wait for it."""
     launcher = FakeLauncher()
@@ -502,19 +448,6 @@ async def test_a_launcher_that_is_frozen_in_the_middle_of_a_write_is_killed(tmp_
             await until(lambda: f"kill {run_id}" in launcher.events, seconds=15)
             frozen.execute("ROLLBACK")
         await until(lambda: launcher.events.count(f"start {run_id}") == 2)
-        await processes.store.close()
-
-
-@asynchronous
-async def test_a_frozen_launcher_is_killed_and_started_again(tmp_path: Path) -> None:
-    launcher = FakeLauncher()
-    async with managing(tmp_path / "runs", launcher, replace(FAST, first_lease=0.3)) as served:
-        run_id = await create(served, tmp_path)
-        processes = await started(served, launcher, run_id)
-        assert processes.lease
-        await processes.store.renew(processes.lease, 0.2)
-        await until(lambda: len(launcher.events) >= 3)
-        assert launcher.events[:3] == [f"start {run_id}", f"kill {run_id}", f"start {run_id}"]
         await processes.store.close()
 
 
@@ -687,17 +620,6 @@ async def test_pages_and_filters(tmp_path: Path) -> None:
 
 
 @asynchronous
-async def test_a_second_manager_is_refused(tmp_path: Path) -> None:
-    async with managing(tmp_path / "runs"):
-        who = rf"process {os.getpid()} on .* at 127.0.0.1:0, since 20.*end it .its runs go on"
-        with pytest.raises(
-            InputError, match=f"has the store {tmp_path}/runs/manager.sqlite: {who}"
-        ):
-            async with managing(tmp_path / "runs"):
-                pass
-
-
-@asynchronous
 async def test_a_second_manager_at_the_same_address_is_refused(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs") as served:
         told = f"--address: {served.address}: another manager listens there; use it"
@@ -762,53 +684,6 @@ async def test_limits_of_an_owner(tmp_path: Path) -> None:
         for bad in ("", "x" * 129, "a\nb"):
             with pytest.raises(InputError, match="request_id"):
                 await served.runs.create(BOB, bad, specification(tmp_path), (), 0)
-
-
-@asynchronous
-async def test_a_run_that_is_resumed_counts_among_its_owners(tmp_path: Path) -> None:
-    launcher = FakeLauncher(dies_at_once=True)
-    async with managing(tmp_path / "runs", launcher, limits={"runs": 1}) as served:
-        first = await create(served, tmp_path)
-        await until(lambda: state_of(served, first) is RunState.FAILED)
-        launcher.dies_at_once = False
-        await create(served, tmp_path, "2")
-        with pytest.raises(LimitError, match="ann has 1 runs"):
-            await served.runs.resume(ANN, first)
-        assert state_of(served, first) is RunState.FAILED
-
-
-@asynchronous
-async def test_a_run_that_is_deleted_while_the_plan_is_carried_out_does_not_end_the_manager(
-    tmp_path: Path,
-) -> None:
-    settings = ManagerSettings.model_validate(
-        {"folder": tmp_path / "runs", "address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
-        | {"pools": {"gpu": {"device": "cuda", "devices": list(range(8))}}}
-    )
-    async with serving(settings, FakeLauncher(), FAST) as served:
-        records = served.manager.records
-        creating = [asyncio.create_task(create(served, tmp_path, request)) for request in "12"]
-        await until(lambda: len(records.all()) == 2)
-        store: Any = records.store
-        put_fenced = store.put_fenced
-        deleting: list[asyncio.Task[None]] = []
-
-        async def meanwhile(changed: Mapping[str, Any], *fence: Any) -> None:
-            await put_fenced(changed, *fence)
-            if "starting" in (tree.get("state") for tree in changed.values()) and not deleting:
-                [other] = [run for run in records.all() if f"managed/{run.run_id}" not in changed]
-                await served.runs.cancel(ANN, other.run_id)
-                deleting.append(asyncio.create_task(served.runs.delete(ANN, other.run_id)))
-                await until(lambda: any(run.is_deleted for run in records.all()))
-
-        store.put_fenced = meanwhile
-        await served.manager.tick()
-        [first] = [run for run in records.all() if not run.is_deleted]
-        assert first.state is RunState.STARTING and deleting
-        while any(run.is_deleted for run in records.all()):
-            await served.manager.tick()
-        await asyncio.gather(*creating, *deleting)
-        assert [run.run_id for run in records.all()] == [first.run_id]
 
 
 @asynchronous

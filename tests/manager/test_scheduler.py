@@ -61,11 +61,6 @@ def test_starts_a_run_with_all_that_it_needs() -> None:
     }
 
 
-def test_all_or_nothing() -> None:
-    plan = make_plan([POOL], [], [ask(trainer=8, replicas=(1, 1))], 0.0)
-    assert plan.starts == {} and "9 devices" in plan.waits["a"]
-
-
 def test_higher_priority_first_then_who_has_least_then_the_oldest() -> None:
     queue = [
         ask("old", owner="ann", queued_at=0.0, trainer=2),
@@ -79,15 +74,6 @@ def test_higher_priority_first_then_who_has_least_then_the_oldest() -> None:
     held = holding(ask("h", owner="bob"), 0, 1)
     weighed = make_plan([POOL], [held], queue[:2], 10.0, Policy({"bob": 0.01, "ann": 1.0}))
     assert list(weighed.starts) == ["old", "new"]
-
-
-def test_waiting_is_worth_priority() -> None:
-    queue = [
-        ask("old", queued_at=0.0, trainer=7),
-        ask("new", priority=1, queued_at=90.0, trainer=7),
-    ]
-    assert list(make_plan([POOL], [], queue, 90.0, Policy(aging_seconds=60)).starts) == ["old"]
-    assert list(make_plan([POOL], [], queue, 90.0, Policy(aging_seconds=600)).starts) == ["new"]
 
 
 def test_a_small_run_passes_a_large_one_for_a_while() -> None:
@@ -130,11 +116,6 @@ def test_idle_devices_go_to_running_runs_and_come_back() -> None:
     assert list(plan.starts) == ["b"]
 
 
-def test_nothing_is_taken_that_does_not_help() -> None:
-    grown = holding(ask("a", trainer=4, replicas=(1, 4)), 0, 4)
-    assert make_plan([POOL], [grown], [ask("b", trainer=4)], 0.0).takes == {}
-
-
 def test_the_least_priority_gives_first() -> None:
     low = holding(ask("low", priority=-1, replicas=(1, 3)), 0, 3)
     high = holding(ask("high", priority=5, replicas=(1, 3)), 4, 3)
@@ -149,12 +130,6 @@ def test_scaled_down_and_up() -> None:
     above = holding(ask("above", replicas=(1, 8), priority=5), 3, 1)
     adds = make_plan([POOL], [below, above], [], 0.0).adds
     assert len(adds["below"]) == 2 and len(adds["above"]) == 2
-
-
-def test_a_run_that_starts_or_ends_keeps_its_replicas() -> None:
-    grown = replace(holding(ask("a", replicas=(1, 4)), 0, 4), can_scale=False)
-    plan = make_plan([POOL], [grown], [ask("b", trainer=6)], 0.0)
-    assert plan.takes == {} and plan.adds == {}
 
 
 def test_labels_and_kinds_choose_pools() -> None:
@@ -250,12 +225,6 @@ def test_a_week_of_our_users() -> None:
     print(done.describe())
     assert len(done.waits) == 1000
     assert done.percentile_seconds(0.5) < 0.1
-
-
-def test_plans_are_the_same_for_the_same_question() -> None:
-    queue = [ask(f"r{i}", owner="ab"[i % 2], queued_at=float(i % 3)) for i in range(9)]
-    first: Plan = make_plan([POOL], [], queue, 10.0)
-    assert make_plan([POOL], [], list(reversed(queue)), 10.0) == first
 
 
 def test_what_the_pools_can_never_hold_any_more_holds_nobody_up() -> None:

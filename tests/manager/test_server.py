@@ -14,7 +14,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from services.manager.run_stores import RunStores
-from services.manager.settings import ManagerSettings
 from services.manager.tails import Tails, watch
 from tests.manager.fakes import (
     FakeLauncher,
@@ -24,7 +23,6 @@ from tests.manager.fakes import (
     specification,
     until,
 )
-from trimaran.cli.up import announce
 from trimaran.run_context import RunContext
 from trimaran.runs import EventKind, Run, RunEvent, RunState
 from trimaran.store import open_store
@@ -202,17 +200,3 @@ async def test_what_is_no_longer_kept_is_said(tmp_path: Path) -> None:
         assert (found[0].kind, found[0].sequence) == (EventKind.MISSED, 3)
         assert found[1].sequence == 4
         await store.close()
-
-
-@asynchronous
-async def test_a_weak_store_is_named_at_the_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = ManagerSettings(folder=tmp_path / "runs")
-    async with managing(settings.folder) as served:
-        announce(settings, served)
-        assert "weak: " not in capsys.readouterr().out
-        store = served.manager.records.store
-        monkeypatch.setattr(store, "durability", "weak: appendfsync is everysec", raising=False)
-        announce(settings, served)
-        assert f"store {settings.folder}/manager.sqlite: weak: append" in capsys.readouterr().out

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 import yaml
 
-from services.manager.serve import serving
 from services.manager.settings import load_settings, pools_in_sight
 from tests.certificates import Authority
 from tests.manager.fakes import managing
@@ -115,12 +113,6 @@ def test_a_pool_of_devices_that_are_not_there_is_refused(
         load_settings(path).check_in_sight(Machine({}, frozenset(), 0, 4))
 
 
-def test_a_pool_of_a_kind_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    settings = load_settings(write(tmp_path, "pools: {x: {device: npu, devices: [0]}}"))
-    with pytest.raises(InputError, match="pools.x: torch_npu is not installed"):
-        settings.check_in_sight(Machine({}, frozenset(), 0, 0))
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -189,18 +181,6 @@ def test_where_others_submit_the_operator_must_have_a_word_on_what_runs_may_cost
         "runs 20, replicas 64, steps 1000, host_memory_gib 9; no limit of kept, running, devices, tokens,"
         " disk_gib"
     )
-
-
-def test_a_manager_without_that_word_does_not_start(tmp_path: Path) -> None:
-    settings = load_settings(write(tmp_path, BEYOND), {"folder": tmp_path / "runs"})
-
-    async def main() -> None:
-        async with serving(settings):
-            pass
-
-    with pytest.raises(InputError, match="others may submit runs"):
-        asyncio.run(main())
-    assert not (tmp_path / "runs").exists()
 
 
 def test_runs_leave_this_machine_only_with_tls_or_the_operators_word(tmp_path: Path) -> None:
