@@ -15,7 +15,7 @@ class Checkpoint:
     path: str
     """On the manager's machine."""
     root: str
-    """Of its weights; empty for one that an earlier version of Trimaran saved and removed."""
+    """The root of its weights."""
     kept: bool
     """It is still there. Older ones are removed: `run.keep_checkpoints` and `run.keep_best` say
     how many stay."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from typing import Any
 
 from trimaran import run_answers, runs
 from trimaran.errors import InputError
@@ -21,58 +23,34 @@ EVENT_KINDS = {
 GOALS = {controller_pb2.Goal.Value(f"GOAL_{goal.name}"): goal for goal in runs.Goal}
 
 
+ALIKE = tuple(name for name in runs.Run.__slots__ if name not in ("state", "replicas"))
+"""Fields of a run whose value is the same in its message."""
+
+
 def encode_state(state: runs.RunState) -> str:
     """The name on the wire, which every message takes."""
     return f"STATE_{state.name}"
 
 
 def encode_run(run: runs.Run) -> run_pb2.Run:
+    replicas = run.replicas
     return run_pb2.Run(
-        run_id=run.run_id,
         state=encode_state(run.state),
-        step=run.step,
-        num_steps=run.num_steps,
-        error=run.error,
-        name=run.name,
-        owner=run.owner,
-        priority=run.priority,
-        created_at=run.created_at,
-        started_at=run.started_at,
-        ended_at=run.ended_at,
-        remedy=run.remedy,
-        held=run.held,
-        waiting_for=run.waiting_for,
-        replicas=run_pb2.Replicas(
-            min=run.replicas.min, max=run.replicas.max, granted=run.replicas.granted
-        ),
-        folder=run.folder,
-        starts=run.starts,
-        reward=run.reward,
+        replicas=run_pb2.Replicas(min=replicas.min, max=replicas.max, granted=replicas.granted),
+        **{name: getattr(run, name) for name in ALIKE},
     )
 
 
 def decode_run(message: run_pb2.Run) -> runs.Run:
     """A state that this version does not know becomes UNKNOWN."""
+    plain: dict[str, Any] = {name: getattr(message, name) for name in ALIKE}
+    if not message.HasField("reward"):
+        plain["reward"] = None
     replicas = message.replicas
     return runs.Run(
-        run_id=message.run_id,
         state=STATES.get(message.state, runs.RunState.UNKNOWN),
-        step=message.step,
-        num_steps=message.num_steps,
-        error=message.error,
-        name=message.name,
-        owner=message.owner,
-        priority=message.priority,
-        created_at=message.created_at,
-        started_at=message.started_at,
-        ended_at=message.ended_at,
-        remedy=message.remedy,
-        held=message.held,
-        waiting_for=message.waiting_for,
         replicas=runs.Replicas(replicas.min, replicas.max, replicas.granted),
-        folder=message.folder,
-        starts=message.starts,
-        reward=message.reward if message.HasField("reward") else None,
+        **plain,
     )
 
 
@@ -116,9 +94,7 @@ def decode_goal(value: int) -> runs.Goal:
 
 
 def encode_checkpoint(checkpoint: run_answers.Checkpoint) -> run_pb2.Checkpoint:
-    return run_pb2.Checkpoint(
-        step=checkpoint.step, path=checkpoint.path, root=checkpoint.root, kept=checkpoint.kept
-    )
+    return run_pb2.Checkpoint(**asdict(checkpoint))
 
 
 def decode_checkpoint(message: run_pb2.Checkpoint) -> run_answers.Checkpoint:
@@ -126,45 +102,27 @@ def decode_checkpoint(message: run_pb2.Checkpoint) -> run_answers.Checkpoint:
 
 
 def encode_samples(samples: run_answers.RunSamples) -> run_pb2.GetSamplesResponse:
-    return run_pb2.GetSamplesResponse(
-        validation_steps=samples.validation_steps,
-        trained_steps=samples.trained_steps,
-        samples=[
-            run_pb2.Sample(
-                prompt_id=sample.prompt_id,
-                prompt=sample.prompt,
-                answer=sample.answer,
-                reference=sample.reference,
-                reward=sample.reward,
-                terms=sample.terms,
-                fault=sample.fault,
-            )
-            for sample in samples.samples
-        ],
-        num_samples=samples.num_samples,
-        step=samples.step,
-    )
+    plain = asdict(samples)
+    plain["samples"] = [run_pb2.Sample(**sample) for sample in plain["samples"]]
+    return run_pb2.GetSamplesResponse(**plain)
 
 
 def decode_samples(message: run_pb2.GetSamplesResponse) -> run_answers.RunSamples:
     return run_answers.RunSamples(
         tuple(message.validation_steps),
         tuple(message.trained_steps),
-        tuple(
-            run_answers.RunSample(
-                sample.prompt_id,
-                sample.prompt,
-                sample.answer,
-                sample.reference,
-                sample.reward,
-                dict(sample.terms),
-                sample.fault,
-            )
-            for sample in message.samples
-        ),
+        tuple(map(_decode_sample, message.samples)),
         message.num_samples,
         message.step,
     )
+
+
+def _decode_sample(sample: run_pb2.Sample) -> run_answers.RunSample:
+    plain: dict[str, Any] = {
+        name: getattr(sample, name) for name in run_answers.RunSample.__slots__
+    }
+    plain["terms"] = dict(sample.terms)
+    return run_answers.RunSample(**plain)
 
 
 def encode_ledger(answer: run_answers.LedgerAnswer) -> run_pb2.GetLedgerResponse:

@@ -123,26 +123,11 @@ class Managed:
     @property
     def view(self) -> Run:
         """As clients see it."""
-        return Run(
-            run_id=self.run_id,
-            state=self.state,
-            step=self.step,
-            num_steps=self.num_steps,
-            error=self.error,
-            name=self.name,
-            owner=self.owner,
-            priority=self.priority,
-            created_at=self.created_at,
-            started_at=self.started_at,
-            ended_at=self.ended_at,
-            remedy=self.remedy,
-            held=self.held,
-            waiting_for=self.waiting_for if self.state is RunState.QUEUED else "",
-            replicas=Replicas(self.min_replicas, self.max_replicas, len(self.grant.replicas)),
-            folder=self.folder,
-            starts=self.starts,
-            reward=self.reward,
-        )
+        own: dict[str, Any] = {name: getattr(self, name, None) for name in Run.__slots__}
+        own["replicas"] = Replicas(self.min_replicas, self.max_replicas, len(self.grant.replicas))
+        if self.state is not RunState.QUEUED:
+            own["waiting_for"] = ""
+        return Run(**own)
 
 
 def to_tree(run: Managed) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,33 +13,19 @@ from trimaran.errors import NotFoundError
 from trimaran.places import Place, fetch_file
 from trimaran.run_answers import Checkpoint, RunSample
 from trimaran.run_place import saved_states
-from trimaran.runs import EventKind, RunEvent, checkpoint_key, event_from_tree, events_stream
-from trimaran.store import Store, kept_entries, records
+from trimaran.runs import checkpoint_key
+from trimaran.store import Store, records
 
 VALIDATION = re.compile(r"samples/step-(\d+)\.jsonl")
 
 
 async def saved_checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
-    """All that the run's store tells of, whatever became of them since.
-
-    What an earlier version saved has no records, only events, of which the newest are kept; a run that
-    goes on under this one has both.
-    """
-    found = {
-        event.run.step: Checkpoint(event.run.step, event.text, event.root, False)
-        async for event in _saved_events(store, run_id)
-    }
+    """All that the run has ever saved, whatever became of them since."""
     prefix = checkpoint_key(run_id)
-    async for key, record in records(store, prefix):
-        step = int(key.removeprefix(prefix))
-        found[step] = Checkpoint(step, record.value["path"], record.value["root"], False)
-    return [found[step] for step in sorted(found)]
-
-
-async def _saved_events(store: Store, run_id: str) -> AsyncIterator[RunEvent]:
-    async for sequence, tree in kept_entries(store, events_stream(run_id)):
-        if tree["kind"] == EventKind.CHECKPOINT:
-            yield event_from_tree(sequence, tree)
+    return [
+        Checkpoint(int(key.removeprefix(prefix)), **record.value, kept=False)
+        async for key, record in records(store, prefix)
+    ]
 
 
 def list_checkpoints(
@@ -87,7 +73,6 @@ def validation_samples(
 
 
 def _of(row: dict[str, Any], prefix: str) -> Iterator[RunSample]:
-    """Rows of an earlier version say neither terms nor faults, nor which prompt it was."""
     texts, rewards = row.get(f"{prefix}completions", ()), row.get(f"{prefix}rewards", ())
     terms = row.get(f"{prefix}terms", [{}] * len(texts))
     faults = row.get(f"{prefix}faults", [""] * len(texts))

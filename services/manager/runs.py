@@ -10,7 +10,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from services.manager.results import (
 )
 from services.manager.settings import ManagerSettings
 from services.manager.tails import Tails, watch
-from services.manager.watchers import Watchers, paced
+from services.manager.watchers import Watchers
 from trimaran.clients import MetricsClient
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import (
@@ -210,8 +210,9 @@ class Runs:
         _check_sequence("after_sequence", after)
         over = (lambda: self._has_ended(run_id)) if follow else (lambda: True)
         with self._watchers.one_more(client.name):
-            async for event in paced(watch(self._tails, run_id, run.store_url, after, over)):
-                yield self._complete(run, event)
+            async with aclosing(watch(self._tails, run_id, run.store_url, after, over)) as events:
+                async for event in events:
+                    yield self._complete(run, event)
 
     @audited
     async def pause(self, client: ClientIdentity, run_id: str) -> Run:

@@ -1,20 +1,12 @@
-"""Bounds of those who watch runs, so that a slow or greedy one slows nobody."""
+"""The bound on what one client follows at a time."""
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from contextlib import aclosing, contextmanager
-from typing import TypeVar, cast
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from trimaran.errors import LimitError
-
-EVENTS_PER_SECOND = 1000.0
-BURST = 20_000
-"""Events that one watcher gets at once: the past of a run, to begin with."""
-
-Item = TypeVar("Item")
 
 
 class Watchers:
@@ -22,7 +14,7 @@ class Watchers:
 
     Example:
         with watchers.one_more(client.name):
-            async for event in paced(events):
+            async for event in events:
                 yield event
     """
 
@@ -47,23 +39,3 @@ class Watchers:
             self._num[client] -= 1
             if not self._num[client]:
                 del self._num[client]
-
-
-async def paced(
-    items: AsyncIterator[Item], per_second: float = EVENTS_PER_SECOND, burst: int = BURST
-) -> AsyncGenerator[Item, None]:
-    """The same items, at most `burst` at once and then `per_second`.
-
-    Nothing is kept for a watcher that is slower: `items` is asked for the next one when the one
-    before was taken, so it must itself wait nowhere but in the store.
-    """
-    loop = asyncio.get_running_loop()
-    tokens, then = float(burst), loop.time()
-    async with aclosing(cast(AsyncGenerator[Item, None], items)):
-        async for item in items:
-            now = loop.time()
-            tokens, then = min(float(burst), tokens + (now - then) * per_second), now
-            if tokens < 1:
-                await asyncio.sleep((1 - tokens) / per_second)
-            tokens -= 1
-            yield item

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,8 @@ from trimaran.clients.run_sync import RunClient
 from trimaran.errors import InputError
 from trimaran.run_answers import RunSamples
 from trimaran.runs import Run, RunState, run_to_tree
+
+NO_RUNS = ("no runs; queue one with: trimaran submit CONFIG",)
 
 
 def dispatch(options: argparse.Namespace) -> int:
@@ -52,10 +53,7 @@ def _list(client: RunClient, options: argparse.Namespace) -> int:
     runs = list(client.list_runs(states, options.owner))
     if options.json:
         return _print_json([run_to_tree(run) for run in runs])
-    if runs:
-        _print_texts(view.runs_table(runs))
-    else:
-        print("no runs; queue one with: trimaran submit CONFIG")
+    print(*view.runs_table(runs) if runs else NO_RUNS, sep="\n")
     return 0
 
 
@@ -102,19 +100,10 @@ def _logs(client: RunClient, options: argparse.Namespace) -> int:
     return 0
 
 
-def _pause(client: RunClient, options: argparse.Namespace) -> int:
-    return _say(client.pause_run(find_managed(client, options.run).run_id))
-
-
-def _resume(client: RunClient, options: argparse.Namespace) -> int:
-    return _say(client.resume_run(find_managed(client, options.run).run_id))
-
-
-def _cancel(client: RunClient, options: argparse.Namespace) -> int:
-    return _say(client.cancel_run(find_managed(client, options.run).run_id))
-
-
-def _say(run: Run) -> int:
+def _steer(client: RunClient, options: argparse.Namespace) -> int:
+    """Pauses, resumes or cancels."""
+    call = getattr(client, f"{options.command}_run")
+    run: Run = call(find_managed(client, options.run).run_id)
     print(f"{run.run_id}: {run.state.value}, step {run.step} of {run.num_steps}")
     return 0
 
@@ -180,11 +169,6 @@ def _console() -> Console:
     return Console(highlight=False, soft_wrap=True)
 
 
-def _print_texts(lines: Iterable[str]) -> None:
-    for line in lines:
-        print(line)
-
-
 def _print_json(values: Any) -> int:
     print(json.dumps(values, indent=2))
     return 0
@@ -196,9 +180,7 @@ COMMANDS = {
     "show": _show,
     "watch": _watch,
     "logs": _logs,
-    "pause": _pause,
-    "resume": _resume,
-    "cancel": _cancel,
+    **dict.fromkeys(("pause", "resume", "cancel"), _steer),
     "delete": _delete,
     "scale": _scale,
     "samples": _samples,
