@@ -1,5 +1,7 @@
 """The suite of each test; no test fails because the machine is slow, or because it has a GPU."""
 
+import asyncio
+import inspect
 import logging
 import os
 from collections.abc import Generator
@@ -51,6 +53,16 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(GPUS, SHELL)
     if not find_visible("cuda", read_machine(os.environ)):
         pytest.skip("needs an NVIDIA GPU and a torch with CUDA")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is a coroutine runs in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -38,29 +38,26 @@ async def gather(store: MemoryStore, *followers: HostMeeting, leader: HostMeetin
     return await asyncio.gather(leader.lead(store, "10.0.0.7:2000"), *coming)
 
 
-def test_the_hosts_of_each_replica_meet_by_themselves() -> None:
+async def test_the_hosts_of_each_replica_meet_by_themselves() -> None:
     """Followers 2 and 3 are the second replica's."""
 
-    async def body() -> None:
-        store = MemoryStore()
-        first = gather(
-            store, meeting("follower", 0), meeting("follower", 1), leader=meeting("rollout", 0)
-        )
-        second = gather(
-            store, meeting("follower", 3), meeting("follower", 2), leader=meeting("rollout", 1)
-        )
-        places, others = await asyncio.gather(first, second)
-        assert [place.rank for place in places] == [0, 1, 2]
-        assert [place.rank for place in others] == [0, 2, 1]
-        assert len({place.meeting for place in places}) == 1
-        assert places[0].meeting != others[0].meeting
-        same = HostPlace(1, 3, "10.0.0.7:2000", places[0].meeting)
-        assert places[1] == same
-
-    asyncio.run(body())
+    store = MemoryStore()
+    first = gather(
+        store, meeting("follower", 0), meeting("follower", 1), leader=meeting("rollout", 0)
+    )
+    second = gather(
+        store, meeting("follower", 3), meeting("follower", 2), leader=meeting("rollout", 1)
+    )
+    places, others = await asyncio.gather(first, second)
+    assert [place.rank for place in places] == [0, 1, 2]
+    assert [place.rank for place in others] == [0, 2, 1]
+    assert len({place.meeting for place in places}) == 1
+    assert places[0].meeting != others[0].meeting
+    same = HostPlace(1, 3, "10.0.0.7:2000", places[0].meeting)
+    assert places[1] == same
 
 
-def test_who_has_met_has_its_time_to_start_an_engine(
+async def test_who_has_met_has_its_time_to_start_an_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the others came late: health checks of a container wait for that long from now on."""
@@ -69,56 +66,45 @@ def test_who_has_met_has_its_time_to_start_an_engine(
     notes.wait("starts", SECONDS)
     monkeypatch.setattr("trimaran.health_note.own", notes)
 
-    async def body() -> None:
-        store = MemoryStore()
-        leading = asyncio.create_task(meeting("rollout", 0).lead(store, "10.0.0.7:2000"))
-        await asyncio.sleep(0.3)
-        before = read_note(path)
-        await asyncio.gather(leading, *(meeting("follower", n).follow(store) for n in (0, 1)))
-        after = read_note(path)
-        assert before and after and after.until > before.until + 0.2
-        assert after.waits == "starts its engine"
-
-    asyncio.run(body())
+    store = MemoryStore()
+    leading = asyncio.create_task(meeting("rollout", 0).lead(store, "10.0.0.7:2000"))
+    await asyncio.sleep(0.3)
+    before = read_note(path)
+    await asyncio.gather(leading, *(meeting("follower", n).follow(store) for n in (0, 1)))
+    after = read_note(path)
+    assert before and after and after.until > before.until + 0.2
+    assert after.waits == "starts its engine"
 
 
-def test_what_an_earlier_process_left_takes_nobody_in() -> None:
+async def test_what_an_earlier_process_left_takes_nobody_in() -> None:
     """The leader of a former life has called and is dead; a follower of a former life has answered."""
 
-    async def body() -> None:
-        store = MemoryStore()
-        config = configure()
-        with pytest.raises(DeadlineError, match=r"rollout-0: follower-0, follower-1 did not come"):
-            await meeting("rollout", 0, configure(0.05)).lead(store, "10.0.0.7:1000")
-        with pytest.raises(DeadlineError, match="follower-0: rollout-0 has not met its hosts"):
-            await meeting("follower", 0, configure(0.05)).follow(store)
-        leader, followers = meeting("rollout", 0), [meeting("follower", n, config) for n in (0, 1)]
-        places = await gather(store, *followers, leader=leader)
-        assert {place.rendezvous for place in places} == {"10.0.0.7:2000"}
-
-    asyncio.run(body())
+    store = MemoryStore()
+    config = configure()
+    with pytest.raises(DeadlineError, match=r"rollout-0: follower-0, follower-1 did not come"):
+        await meeting("rollout", 0, configure(0.05)).lead(store, "10.0.0.7:1000")
+    with pytest.raises(DeadlineError, match="follower-0: rollout-0 has not met its hosts"):
+        await meeting("follower", 0, configure(0.05)).follow(store)
+    leader, followers = meeting("rollout", 0), [meeting("follower", n, config) for n in (0, 1)]
+    places = await gather(store, *followers, leader=leader)
+    assert {place.rendezvous for place in places} == {"10.0.0.7:2000"}
 
 
 @pytest.mark.parametrize(("kind", "index"), [("rollout", 0), ("follower", 1)])
-def test_whoever_was_started_anew_ends_the_others(kind: str, index: int) -> None:
-    async def body() -> None:
-        store = MemoryStore()
-        members = {
-            (k, n): meeting(k, n) for k, n in (("rollout", 0), ("follower", 0), ("follower", 1))
-        }
-        followers = [members["follower", n] for n in (0, 1)]
-        await gather(store, *followers, leader=members["rollout", 0])
-        watching = asyncio.create_task(members["follower", 0].until_broken(store))
-        leading = asyncio.create_task(members["rollout", 0].until_broken(store))
-        await asyncio.sleep(0.05)
-        assert not watching.done() and not leading.done()
-        again = meeting(kind, index, configure(0.05))
-        with pytest.raises(DeadlineError):
-            await (again.follow(store) if index else again.lead(store, "10.0.0.7:3000"))
-        told = watching if kind == "rollout" else leading
-        with pytest.raises(LeftBehindError, match=f"{kind}-{index} was started anew"):
-            await asyncio.wait_for(told, SECONDS)
-        for task in (watching, leading):
-            task.cancel()
-
-    asyncio.run(body())
+async def test_whoever_was_started_anew_ends_the_others(kind: str, index: int) -> None:
+    store = MemoryStore()
+    members = {(k, n): meeting(k, n) for k, n in (("rollout", 0), ("follower", 0), ("follower", 1))}
+    followers = [members["follower", n] for n in (0, 1)]
+    await gather(store, *followers, leader=members["rollout", 0])
+    watching = asyncio.create_task(members["follower", 0].until_broken(store))
+    leading = asyncio.create_task(members["rollout", 0].until_broken(store))
+    await asyncio.sleep(0.05)
+    assert not watching.done() and not leading.done()
+    again = meeting(kind, index, configure(0.05))
+    with pytest.raises(DeadlineError):
+        await (again.follow(store) if index else again.lead(store, "10.0.0.7:3000"))
+    told = watching if kind == "rollout" else leading
+    with pytest.raises(LeftBehindError, match=f"{kind}-{index} was started anew"):
+        await asyncio.wait_for(told, SECONDS)
+    for task in (watching, leading):
+        task.cancel()

@@ -68,30 +68,27 @@ class FakeWorkers:
     async def load(self, path: str, description: dict[str, Any]) -> None: ...
 
 
-def test_every_token_made_before_the_pause_bears_the_old_versions_name() -> None:
-    async def scenario() -> None:
-        config = parse_config(
-            {
-                "model": {"path": "model"},
-                "data": {"train": "train.jsonl"},
-                "reward": {"rules": {"exact_match": 1.0}},
-            }
-        )
-        engine: Any = VllmEngine(config, SimpleNamespace(on_host=True))  # pyright: ignore[reportArgumentType]
-        engine.llm, engine._workers = FakeLlm(), FakeWorkers()
-        stream = VllmStream(REQUEST, {0: 0}, OLD)
-        engine._streams.add(stream)
-        counting = asyncio.create_task(engine.llm.handle())
-        shadow = SimpleNamespace(path="", manifest=None, description=dict)
-        async with asyncio.timeout(30):
-            await engine.load_weights(shadow, NEW)
-        counting.cancel()
-        with suppress(asyncio.CancelledError):
-            await counting
-        made = NUM_OUTPUTS * CHUNKS
-        assert engine.llm.resumed_at == made
-        tokens = list(range(made + 2))
-        chunks = list(stream.chunks(0, tokens, [-1.0] * len(tokens)))
-        assert [(c.version, len(c.token_ids_T)) for c in chunks] == [(OLD, made), (NEW, 2)]
-
-    asyncio.run(scenario())
+async def test_every_token_made_before_the_pause_bears_the_old_versions_name() -> None:
+    config = parse_config(
+        {
+            "model": {"path": "model"},
+            "data": {"train": "train.jsonl"},
+            "reward": {"rules": {"exact_match": 1.0}},
+        }
+    )
+    engine: Any = VllmEngine(config, SimpleNamespace(on_host=True))  # pyright: ignore[reportArgumentType]
+    engine.llm, engine._workers = FakeLlm(), FakeWorkers()
+    stream = VllmStream(REQUEST, {0: 0}, OLD)
+    engine._streams.add(stream)
+    counting = asyncio.create_task(engine.llm.handle())
+    shadow = SimpleNamespace(path="", manifest=None, description=dict)
+    async with asyncio.timeout(30):
+        await engine.load_weights(shadow, NEW)
+    counting.cancel()
+    with suppress(asyncio.CancelledError):
+        await counting
+    made = NUM_OUTPUTS * CHUNKS
+    assert engine.llm.resumed_at == made
+    tokens = list(range(made + 2))
+    chunks = list(stream.chunks(0, tokens, [-1.0] * len(tokens)))
+    assert [(c.version, len(c.token_ids_T)) for c in chunks] == [(OLD, made), (NEW, 2)]

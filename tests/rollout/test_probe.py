@@ -107,19 +107,16 @@ def test_a_model_that_loads_passes_after_few_loads(model):
     assert model.num_loads == (6 if any("q_norm" in name for name in model.shapes) else 5)
 
 
-def test_each_gauge_alone_changes_tensors_and_not_the_function(model):
+async def test_each_gauge_alone_changes_tensors_and_not_the_function(model):
     async def answer(gauges):
         await model.load(SyntheticVersion(model.shapes, "float32", gauges))
         return await model.answer()
 
-    async def main():
-        plain = await answer({})
-        assert max(plain[0].logprobs.values()) - min(plain[0].logprobs.values()) > 1
-        for gauge in gauges_of(model.shapes):
-            for sign in (1, -1):
-                assert distance(plain, await answer({gauge: sign})) < 1e-3, gauge
-
-    asyncio.run(main())
+    plain = await answer({})
+    assert max(plain[0].logprobs.values()) - min(plain[0].logprobs.values()) > 1
+    for gauge in gauges_of(model.shapes):
+        for sign in (1, -1):
+            assert distance(plain, await answer({gauge: sign})) < 1e-3, gauge
 
 
 def test_all_gauges_together_change_every_kind_of_tensor():

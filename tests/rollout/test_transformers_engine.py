@@ -173,19 +173,16 @@ def test_a_load_that_was_given_up_never_makes_its_version_live(with_engine, mode
     assert with_engine(body)
 
 
-def test_a_start_that_hangs_ends_at_its_deadline(model, monkeypatch):
+async def test_a_start_that_hangs_ends_at_its_deadline(model, monkeypatch):
     config = config_of(model).model_copy(update={"start_timeout": 0.05})
     may_build = threading.Event()
 
-    async def main():
-        engine = create_engine(config, pick("cpu"))
-        monkeypatch.setattr(engine, "_build", lambda: may_build.wait(60))
-        with pytest.raises(DeadlineError, match="start of the transformers engine"):
-            await engine.start()
-        may_build.set()
-        await engine.close()
-
-    asyncio.run(main())
+    engine = create_engine(config, pick("cpu"))
+    monkeypatch.setattr(engine, "_build", lambda: may_build.wait(60))
+    with pytest.raises(DeadlineError, match="start of the transformers engine"):
+        await engine.start()
+    may_build.set()
+    await engine.close()
 
 
 def test_inverse_cdf_takes_the_first_token_beyond_the_draw():

@@ -271,75 +271,67 @@ def test_no_request_is_taken_in_the_pause(engine, llm, writes, monkeypatch, call
     assert llm.events == CHANGES
 
 
-def test_a_request_that_vllm_takes_while_a_preparation_fails_is_ended(
+async def test_a_request_that_vllm_takes_while_a_preparation_fails_is_ended(
     engine, llm, writes, monkeypatch
 ):
-    async def main():
-        llm.hangs = {"prepare_writes"}
-        add = llm.add_request
+    llm.hangs = {"prepare_writes"}
+    add = llm.add_request
 
-        async def add_late(*given):
-            await given_up(engine.load_weights(PATCHED, NEW))
-            return await add(*given)
+    async def add_late(*given):
+        await given_up(engine.load_weights(PATCHED, NEW))
+        return await add(*given)
 
-        monkeypatch.setattr(llm, "add_request", add_late)
-        monkeypatch.setattr(engine, "_submit_timeout", 30.0)
-        with pytest.raises(BehindError, match="no version"):
-            await engine._submit(REQUEST, [{0: ()}])
-
-    asyncio.run(main())
+    monkeypatch.setattr(llm, "add_request", add_late)
+    monkeypatch.setattr(engine, "_submit_timeout", 30.0)
+    with pytest.raises(BehindError, match="no version"):
+        await engine._submit(REQUEST, [{0: ()}])
     assert llm.events[-2:] == ["add", "abort"]
 
 
-def test_a_sleep_does_not_hold_up_the_load_that_it_waits_for(engine, llm, writes, monkeypatch):
-    async def main():
-        sleeps: list[asyncio.Task[None]] = []
+async def test_a_sleep_does_not_hold_up_the_load_that_it_waits_for(
+    engine, llm, writes, monkeypatch
+):
+    sleeps: list[asyncio.Task[None]] = []
 
-        async def ask_for_sleep():
-            sleeps.append(asyncio.create_task(engine.sleep()))
-            await asyncio.sleep(0.01)
+    async def ask_for_sleep():
+        sleeps.append(asyncio.create_task(engine.sleep()))
+        await asyncio.sleep(0.01)
 
-        during(llm, monkeypatch, "prepare_writes", ask_for_sleep)
-        async with asyncio.timeout(30):
-            await engine.load_weights(PATCHED, NEW)
-            await sleeps[0]
-
-    asyncio.run(main())
+    during(llm, monkeypatch, "prepare_writes", ask_for_sleep)
+    async with asyncio.timeout(30):
+        await engine.load_weights(PATCHED, NEW)
+        await sleeps[0]
     assert llm.events == [*CHANGES, BehindError, "pause", "drop_cache"]
 
 
 @pytest.mark.parametrize("fault", ["hangs", "fails"])
 @pytest.mark.parametrize("call", [*PREPARE, "pause"])
-def test_changes_of_a_load_that_is_given_up_are_dropped_at_once(engine, llm, writes, call, fault):
-    async def main():
-        setattr(llm, fault, {call})
-        if fault == "hangs":
-            await given_up(engine.load_weights(PATCHED, NEW))
-        else:
-            with pytest.raises(TransferError, match=f"{call} failed"):
-                await engine.load_weights(PATCHED, NEW)
-
-    asyncio.run(main())
+async def test_changes_of_a_load_that_is_given_up_are_dropped_at_once(
+    engine, llm, writes, call, fault
+):
+    setattr(llm, fault, {call})
+    if fault == "hangs":
+        await given_up(engine.load_weights(PATCHED, NEW))
+    else:
+        with pytest.raises(TransferError, match=f"{call} failed"):
+            await engine.load_weights(PATCHED, NEW)
     assert llm.events == [*CHANGES[: CHANGES.index(call) + 1], "drop_writes", BehindError]
 
 
-def test_workers_that_do_not_drop_changes_are_asked_again_after_the_next_load(
+async def test_workers_that_do_not_drop_changes_are_asked_again_after_the_next_load(
     engine, llm, writes, monkeypatch
 ):
     monkeypatch.setattr(vllm_workers, "GIVE_UP_SECONDS", 0.05)
 
-    async def main():
-        llm.hangs = {"prepare_writes", "drop_writes"}
-        async with asyncio.timeout(30):
-            await given_up(engine.load_weights(PATCHED, NEW))
-        llm.hangs, llm.events = set(), []
-        await engine.load_weights(SHADOW, NEW)
-
-    asyncio.run(main())
+    llm.hangs = {"prepare_writes", "drop_writes"}
+    async with asyncio.timeout(30):
+        await given_up(engine.load_weights(PATCHED, NEW))
+    llm.hangs, llm.events = set(), []
+    await engine.load_weights(SHADOW, NEW)
     assert llm.events == [*LOAD, "drop_writes"]
 
 
-def test_long_steps_do_not_make_the_preparation_long(monkeypatch):
+async def test_long_steps_do_not_make_the_preparation_long(monkeypatch):
     """The core takes one call a step: with steps of 1 s, 2 s of work by 20 ms would take 100 s of a commit."""
     now, left = [0.0], [2.0]
 
@@ -354,13 +346,10 @@ def test_long_steps_do_not_make_the_preparation_long(monkeypatch):
 
     monkeypatch.setattr(vllm_workers, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    async def main():
-        workers = BusyWorkers(None, BACKEND)
-        async with workers.prepared_writes("/nowhere", PATCHED.description(), True) as are_prepared:
-            assert are_prepared
-            assert now[0] < 6
-
-    asyncio.run(main())
+    workers = BusyWorkers(None, BACKEND)
+    async with workers.prepared_writes("/nowhere", PATCHED.description(), True) as are_prepared:
+        assert are_prepared
+        assert now[0] < 6
 
 
 @pytest.mark.parametrize(
@@ -377,92 +366,76 @@ def test_everything_is_loaded_where_the_workers_cannot_write_changes(
 
 @pytest.mark.parametrize("fault", ["hangs", "fails"])
 @pytest.mark.parametrize("method", [*PREPARE, "make_writes"])
-def test_after_changes_that_were_written_by_half_everything_is_loaded(
+async def test_after_changes_that_were_written_by_half_everything_is_loaded(
     engine, llm, writes, method, fault
 ):
-    async def main():
-        setattr(llm, fault, {method})
-        if fault == "hangs":
-            await given_up(engine.load_weights(PATCHED, NEW))
-        else:
-            with pytest.raises(TransferError, match=f"{method} failed"):
-                await engine.load_weights(PATCHED, NEW)
-        with pytest.raises(BehindError, match="no version"):
-            await engine._submit(REQUEST, [{0: ()}])
-        llm.hangs, llm.fails, llm.events = set(), set(), []
-        await engine.load_weights(PATCHED, NEW)
-
-    asyncio.run(main())
+    setattr(llm, fault, {method})
+    if fault == "hangs":
+        await given_up(engine.load_weights(PATCHED, NEW))
+    else:
+        with pytest.raises(TransferError, match=f"{method} failed"):
+            await engine.load_weights(PATCHED, NEW)
+    with pytest.raises(BehindError, match="no version"):
+        await engine._submit(REQUEST, [{0: ()}])
+    llm.hangs, llm.fails, llm.events = set(), set(), []
+    await engine.load_weights(PATCHED, NEW)
     assert llm.events == LOAD
 
 
 @pytest.mark.parametrize("call", LOAD)
-def test_a_load_that_is_cut_off_leaves_nothing_live_and_the_next_one_begins_anew(engine, llm, call):
-    async def main():
-        llm.hangs = {call}
-        await given_up(engine.load_weights(SHADOW, NEW))
-        assert llm.events[-1] is BehindError  # the request under way has ended
-        with pytest.raises(BehindError, match="no version"):
-            await engine._submit(REQUEST, [{0: ()}])
-        llm.hangs, llm.events = set(), []
-        await engine.load_weights(SHADOW, NEW)
+async def test_a_load_that_is_cut_off_leaves_nothing_live_and_the_next_one_begins_anew(
+    engine, llm, call
+):
+    llm.hangs = {call}
+    await given_up(engine.load_weights(SHADOW, NEW))
+    assert llm.events[-1] is BehindError  # the request under way has ended
+    with pytest.raises(BehindError, match="no version"):
         await engine._submit(REQUEST, [{0: ()}])
-
-    asyncio.run(main())
+    llm.hangs, llm.events = set(), []
+    await engine.load_weights(SHADOW, NEW)
+    await engine._submit(REQUEST, [{0: ()}])
     is_open = call in UPDATE
     abandoned = ["abandon_update"] if is_open else []
     assert llm.events == ["pause", *abandoned, *LOAD[1:], "add"]
 
 
-def test_an_update_that_failed_is_abandoned_before_the_next_one(engine, llm):
-    async def main():
-        llm.fails = {"update_weights"}
-        with pytest.raises(TransferError, match="0.2 did not load .*update_weights failed"):
-            await engine.load_weights(SHADOW, NEW)
-        llm.fails, llm.events = set(), []
-        for _ in range(2):
-            await engine.load_weights(SHADOW, NEW)
-
-    asyncio.run(main())
+async def test_an_update_that_failed_is_abandoned_before_the_next_one(engine, llm):
+    llm.fails = {"update_weights"}
+    with pytest.raises(TransferError, match="0.2 did not load .*update_weights failed"):
+        await engine.load_weights(SHADOW, NEW)
+    llm.fails, llm.events = set(), []
+    for _ in range(2):
+        await engine.load_weights(SHADOW, NEW)
     assert llm.events == ["pause", "abandon_update", *LOAD[1:], *LOAD]
 
 
 @pytest.mark.parametrize("lock", ["_lock", "_workers.turn"])
-def test_a_load_that_waits_for_its_turn_can_be_cut_off(engine, llm, lock):
-    async def main():
-        held = engine._lock if lock == "_lock" else engine._workers.turn
-        await held.acquire()
-        await given_up(engine.load_weights(SHADOW, NEW))
-        held.release()
-        with pytest.raises(BehindError):
-            await engine._submit(REQUEST, [{0: ()}])
-
-    asyncio.run(main())
+async def test_a_load_that_waits_for_its_turn_can_be_cut_off(engine, llm, lock):
+    held = engine._lock if lock == "_lock" else engine._workers.turn
+    await held.acquire()
+    await given_up(engine.load_weights(SHADOW, NEW))
+    held.release()
+    with pytest.raises(BehindError):
+        await engine._submit(REQUEST, [{0: ()}])
     assert llm.events == [BehindError]
 
 
-def test_a_request_behind_a_load_that_hangs_ends_at_its_deadline(engine, llm):
-    async def main():
-        await engine._lock.acquire()
-        with pytest.raises(DeadlineError, match="a load of weights"):
-            await engine._submit(REQUEST, [{0: ()}])
-
-    asyncio.run(main())
+async def test_a_request_behind_a_load_that_hangs_ends_at_its_deadline(engine, llm):
+    await engine._lock.acquire()
+    with pytest.raises(DeadlineError, match="a load of weights"):
+        await engine._submit(REQUEST, [{0: ()}])
 
 
 @pytest.mark.parametrize("hangs", [{"add"}, {"add", "abort"}])
-def test_a_request_that_vllm_does_not_take_frees_the_lock(engine, llm, hangs):
-    async def main():
-        llm.hangs = hangs
-        with pytest.raises(DeadlineError, match="handed a request"):
-            await engine._submit(REQUEST, [{0: ()}])
-        await engine.load_weights(SHADOW, NEW)
-
-    asyncio.run(main())
+async def test_a_request_that_vllm_does_not_take_frees_the_lock(engine, llm, hangs):
+    llm.hangs = hangs
+    with pytest.raises(DeadlineError, match="handed a request"):
+        await engine._submit(REQUEST, [{0: ()}])
+    await engine.load_weights(SHADOW, NEW)
     assert llm.events[:2] == ["add", "abort"]
 
 
-def test_the_first_request_of_a_prompt_brings_its_images_and_no_other_comes_in_between(
+async def test_the_first_request_of_a_prompt_brings_its_images_and_no_other_comes_in_between(
     engine, llm, monkeypatch
 ):
     given: list[Any] = []
@@ -473,16 +446,13 @@ def test_the_first_request_of_a_prompt_brings_its_images_and_no_other_comes_in_b
 
     monkeypatch.setattr(llm, "add_request", add)
 
-    async def main():
-        requests = [replace(REQUEST, prompt_token_ids=(n,)) for n in range(3)]
-        parts = [{0: ()}, {1: (8,), 2: (9,)}]
-        await asyncio.gather(*(engine._submit(one, parts) for one in requests))
-
-    asyncio.run(main())
+    requests = [replace(REQUEST, prompt_token_ids=(n,)) for n in range(3)]
+    parts = [{0: ()}, {1: (8,), 2: (9,)}]
+    await asyncio.gather(*(engine._submit(one, parts) for one in requests))
     assert given == [one for n in range(3) for one in (([n], True), ([n, 8], False))]
 
 
-def test_requests_before_one_that_vllm_does_not_take_are_ended(engine, llm, monkeypatch):
+async def test_requests_before_one_that_vllm_does_not_take_are_ended(engine, llm, monkeypatch):
     add = llm.add_request
 
     async def only_once(*given):
@@ -491,16 +461,13 @@ def test_requests_before_one_that_vllm_does_not_take_are_ended(engine, llm, monk
 
     monkeypatch.setattr(llm, "add_request", only_once)
 
-    async def main():
-        with pytest.raises(DeadlineError, match="handed a request"):
-            await engine._submit(REQUEST, [{0: ()}, {1: ()}])
-
-    asyncio.run(main())
+    with pytest.raises(DeadlineError, match="handed a request"):
+        await engine._submit(REQUEST, [{0: ()}, {1: ()}])
     assert llm.events == ["add", "add", "abort", "abort"]
     assert [stream.request_id for stream in engine._streams] == ["running"]
 
 
-def test_a_request_that_vllm_gives_up_is_no_completion(engine, llm, monkeypatch):
+async def test_a_request_that_vllm_gives_up_is_no_completion(engine, llm, monkeypatch):
     output = SimpleNamespace(index=0, finish_reason="error", token_ids=[], logprobs=None)
     given_up = SimpleNamespace(get_nowait=lambda: SimpleNamespace(outputs=[output]))
 
@@ -509,12 +476,9 @@ def test_a_request_that_vllm_gives_up_is_no_completion(engine, llm, monkeypatch)
 
     monkeypatch.setattr(llm, "add_request", add)
 
-    async def main():
-        with pytest.raises(UnavailableError, match=r"gave a request up \(error\)"):
-            async for event in engine.generate(REQUEST):
-                raise AssertionError(event)
-
-    asyncio.run(main())
+    with pytest.raises(UnavailableError, match=r"gave a request up \(error\)"):
+        async for event in engine.generate(REQUEST):
+            raise AssertionError(event)
     assert llm.events == ["abort"]
 
 

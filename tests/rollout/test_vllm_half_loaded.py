@@ -77,53 +77,44 @@ async def stop_half_way(replica, client, tensors) -> tuple[psutil.Process, async
     return core, commit
 
 
-def test_a_load_that_stood_still_for_too_long_is_made_up_for(replica, weights, other_weights):
-    async def body():
-        async with replica.client() as client:
-            await replica.publish(client, weights)
-            core, commit = await stop_half_way(replica, client, other_weights)
-            with pytest.raises(TransferError, match="0.2"):
-                await commit
-            with pytest.raises(BehindError):
-                await generate(client, sampling(1, 4))
-            core.resume()
-            live = await replica.publish(client, other_weights)
-            everything = ((0, replica.manifest.num_blocks),)
-            found = await client.read_back(live, everything, TIMEOUT)
-            assert found == list_digests(replica.manifest)
-            group = await generate(client, sampling(2, 8), least=live)
-            assert {s.version for c in group.completions_G for s in c.segments} == {live}
-
-    asyncio.run(body())
+async def test_a_load_that_stood_still_for_too_long_is_made_up_for(replica, weights, other_weights):
+    async with replica.client() as client:
+        await replica.publish(client, weights)
+        core, commit = await stop_half_way(replica, client, other_weights)
+        with pytest.raises(TransferError, match="0.2"):
+            await commit
+        with pytest.raises(BehindError):
+            await generate(client, sampling(1, 4))
+        core.resume()
+        live = await replica.publish(client, other_weights)
+        everything = ((0, replica.manifest.num_blocks),)
+        found = await client.read_back(live, everything, TIMEOUT)
+        assert found == list_digests(replica.manifest)
+        group = await generate(client, sampling(2, 8), least=live)
+        assert {s.version for c in group.completions_G for s in c.segments} == {live}
 
 
-def test_a_replica_whose_core_never_goes_on_ends_to_be_started_again(replica, weights):
-    async def body():
-        async with replica.client() as client:
-            await replica.publish(client, weights)
-            _, commit = await stop_half_way(replica, client, weights)
-            await asyncio.wait({commit})
-            deadline = time.monotonic() + 120
-            while replica.process.poll() is None and time.monotonic() < deadline:
-                try:  # as weight sync does
-                    await replica.publish(client, weights)
-                except TrimaranError:
-                    await asyncio.sleep(0.5)
-
-    asyncio.run(body())
+async def test_a_replica_whose_core_never_goes_on_ends_to_be_started_again(replica, weights):
+    async with replica.client() as client:
+        await replica.publish(client, weights)
+        _, commit = await stop_half_way(replica, client, weights)
+        await asyncio.wait({commit})
+        deadline = time.monotonic() + 120
+        while replica.process.poll() is None and time.monotonic() < deadline:
+            try:  # as weight sync does
+                await replica.publish(client, weights)
+            except TrimaranError:
+                await asyncio.sleep(0.5)
     assert_ended(replica, "rollout-0 lives but cannot load weights: ")
 
 
-def test_a_replica_whose_core_is_killed_in_the_middle_of_a_load_ends(replica, weights):
-    async def body():
-        async with replica.client() as client:
-            await replica.publish(client, weights)
-            core, commit = await stop_half_way(replica, client, weights)
-            core.kill()
-            with pytest.raises(TrimaranError):
-                await commit
-
-    asyncio.run(body())
+async def test_a_replica_whose_core_is_killed_in_the_middle_of_a_load_ends(replica, weights):
+    async with replica.client() as client:
+        await replica.publish(client, weights)
+        core, commit = await stop_half_way(replica, client, weights)
+        core.kill()
+        with pytest.raises(TrimaranError):
+            await commit
     assert_ended(replica, "the vllm engine is dead")
 
 

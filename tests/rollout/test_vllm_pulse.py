@@ -46,44 +46,33 @@ async def checks(pulse: Pulse, count: int) -> None:
             await asyncio.sleep(0)
 
 
-def test_an_engine_that_answers_is_asked_every_few_seconds():
-    async def main():
-        llm = Llm()
-        await checks(Pulse(VllmWorkers(llm, None).answer, 60.0), 70)
-        assert 8 <= len(llm.calls) <= 15 and set(llm.calls) == {"answer"}
-
-    asyncio.run(main())
+async def test_an_engine_that_answers_is_asked_every_few_seconds():
+    llm = Llm()
+    await checks(Pulse(VllmWorkers(llm, None).answer, 60.0), 70)
+    assert 8 <= len(llm.calls) <= 15 and set(llm.calls) == {"answer"}
 
 
-def test_an_engine_that_takes_no_call_is_frozen_after_the_timeout_and_not_before():
-    async def main():
-        llm = Llm()
-        pulse = Pulse(VllmWorkers(llm, None).answer, 60.0)
-        llm.goes_on.clear()
-        await checks(pulse, 55)
-        llm.goes_on.set()  # a step of 55 s: busy
-        await checks(pulse, 3)
-        llm.goes_on.clear()
-        with pytest.raises(
-            InternalError, match="frozen: .* no call for 61 s .frozen_timeout is 60"
-        ):
-            await checks(pulse, 75)
-        pulse.close()
-
-    asyncio.run(main())
+async def test_an_engine_that_takes_no_call_is_frozen_after_the_timeout_and_not_before():
+    llm = Llm()
+    pulse = Pulse(VllmWorkers(llm, None).answer, 60.0)
+    llm.goes_on.clear()
+    await checks(pulse, 55)
+    llm.goes_on.set()  # a step of 55 s: busy
+    await checks(pulse, 3)
+    llm.goes_on.clear()
+    with pytest.raises(InternalError, match="frozen: .* no call for 61 s .frozen_timeout is 60"):
+        await checks(pulse, 75)
+    pulse.close()
 
 
-def test_a_load_of_weights_is_no_silence():
-    async def main():
-        llm = Llm()
-        workers = VllmWorkers(llm, None)
-        pulse = Pulse(workers.answer, 60.0)
-        async with workers.turn:
-            await checks(pulse, 500)
-        await checks(pulse, 3)
-        assert llm.calls == ["answer"]
-
-    asyncio.run(main())
+async def test_a_load_of_weights_is_no_silence():
+    llm = Llm()
+    workers = VllmWorkers(llm, None)
+    pulse = Pulse(workers.answer, 60.0)
+    async with workers.turn:
+        await checks(pulse, 500)
+    await checks(pulse, 3)
+    assert llm.calls == ["answer"]
 
 
 SERVE = """
@@ -108,24 +97,21 @@ def start(model, tmp_path):
 
 
 @pytest.mark.e2e
-def test_a_busy_core_lives_and_a_stopped_one_ends_its_replica(start, model):
+async def test_a_busy_core_lives_and_a_stopped_one_ends_its_replica(start, model):
     from safetensors.torch import load_file
 
     replica, (core,) = start(tensor_parallel=1)
     assert core.environ()[PLACED] == "rollout-0"  # so a launcher's mark is seen there, too
 
-    async def body():
-        async with replica.client() as client:
-            await replica.publish(client, load_file(model / "model.safetensors"))
-            began = time.monotonic()
-            while time.monotonic() - began < 3 * FROZEN_SECONDS:  # as much as it can take
-                groups = (generate(client, sampling(8, MAX_TOKENS), number=n) for n in range(2))
-                await asyncio.gather(*groups)
-            core.suspend()
-            with pytest.raises(TrimaranError):  # its caller goes on elsewhere
-                await generate(client, sampling(1, 8), into=GroupAssembly(1))
-
-    asyncio.run(body())
+    async with replica.client() as client:
+        await replica.publish(client, load_file(model / "model.safetensors"))
+        began = time.monotonic()
+        while time.monotonic() - began < 3 * FROZEN_SECONDS:  # as much as it can take
+            groups = (generate(client, sampling(8, MAX_TOKENS), number=n) for n in range(2))
+            await asyncio.gather(*groups)
+        core.suspend()
+        with pytest.raises(TrimaranError):  # its caller goes on elsewhere
+            await generate(client, sampling(1, 8), into=GroupAssembly(1))
     assert_ended(replica, [core])
 
 

@@ -48,50 +48,43 @@ def device(request, engine, llm, monkeypatch):
     return request.param
 
 
-def test_weights_are_dropped_and_a_version_wakes_first_them_and_then_the_cache(engine, llm, device):
-    async def main():
-        await engine.sleep()
-        assert llm.events[0] is BehindError  # a request under way
-        assert llm.events[1:] == SLEEP[device]
-        with pytest.raises(BehindError, match="no version"):
-            await engine._submit(REQUEST, {0: ()})
-        llm.events.clear()
-        await engine.load_weights(SHADOW, NEW)
-        await engine.load_weights(SHADOW, OLD)  # awake
-
-    asyncio.run(main())
+async def test_weights_are_dropped_and_a_version_wakes_first_them_and_then_the_cache(
+    engine, llm, device
+):
+    await engine.sleep()
+    assert llm.events[0] is BehindError  # a request under way
+    assert llm.events[1:] == SLEEP[device]
+    with pytest.raises(BehindError, match="no version"):
+        await engine._submit(REQUEST, {0: ()})
+    llm.events.clear()
+    await engine.load_weights(SHADOW, NEW)
+    await engine.load_weights(SHADOW, OLD)  # awake
     before, after = (WOKEN[:2], WOKEN[2:]) if device is NPU else ([], ["restore_cache"])
     first = [LOAD[0], *before, *LOAD[1:5], *after, *LOAD[5:]]
     assert llm.events == [*first, *LOAD]
 
 
-def test_one_that_woke_by_half_is_woken_whole_before_it_sleeps_again(engine, llm, device):
+async def test_one_that_woke_by_half_is_woken_whole_before_it_sleeps_again(engine, llm, device):
     """vLLM takes it for asleep, and would leave the weights where they are."""
 
-    async def main():
-        await engine.sleep()
-        llm.fails = {"update_weights"}
-        with pytest.raises(TransferError):
-            await engine.load_weights(SHADOW, NEW)
-        llm.fails = set()
-        llm.events.clear()
-        await engine.sleep()
-
-    asyncio.run(main())
+    await engine.sleep()
+    llm.fails = {"update_weights"}
+    with pytest.raises(TransferError):
+        await engine.load_weights(SHADOW, NEW)
+    llm.fails = set()
+    llm.events.clear()
+    await engine.sleep()
     woken = WOKEN if device is NPU else ["restore_cache"]
     assert llm.events == [BehindError, *woken, *SLEEP[device]]
 
 
-def test_a_load_waits_until_it_sleeps(engine, llm, device):
-    async def main():
-        llm.hangs = {SLEEP[device][-1]}
-        sleeping = asyncio.create_task(engine.sleep())
-        await asyncio.sleep(0.02)
-        await given_up(engine.load_weights(SHADOW, NEW))
-        assert "update_weights" not in llm.events
-        sleeping.cancel()
-
-    asyncio.run(main())
+async def test_a_load_waits_until_it_sleeps(engine, llm, device):
+    llm.hangs = {SLEEP[device][-1]}
+    sleeping = asyncio.create_task(engine.sleep())
+    await asyncio.sleep(0.02)
+    await given_up(engine.load_weights(SHADOW, NEW))
+    assert "update_weights" not in llm.events
+    sleeping.cancel()
 
 
 def test_experts_that_were_turned_as_it_woke_are_what_they_were():

@@ -167,7 +167,7 @@ AGAIN, READY, NEVER = ("", False), ("", True), ("it is packed", False)
         ([[NEVER], [AGAIN]], False),
     ],
 )
-def test_changes_are_written_once_every_worker_has_prepared_them(
+async def test_changes_are_written_once_every_worker_has_prepared_them(
     slices: list[list[tuple[str, bool]]], are_ready: bool
 ) -> None:
     workers = [Worker(rank) for rank in range(2)]
@@ -175,13 +175,10 @@ def test_changes_are_written_once_every_worker_has_prepared_them(
         worker.slices = answers
     calls = VllmWorkers(Llm(multiproc_executor(workers)), BACKEND)
 
-    async def main() -> None:
-        async with calls.prepared_writes("/", {"changes": {"path": "/here"}}, True) as are_prepared:
-            assert are_prepared is are_ready
-            # Where one cannot, the others make room before everything is loaded.
-            assert [worker.calls for worker in workers] == [[] if are_ready else ["drop"]] * 2
-        assert [worker.calls for worker in workers] == [["drop"]] * 2
-
-    asyncio.run(main())
+    async with calls.prepared_writes("/", {"changes": {"path": "/here"}}, True) as are_prepared:
+        assert are_prepared is are_ready
+        # Where one cannot, the others make room before everything is loaded.
+        assert [worker.calls for worker in workers] == [[] if are_ready else ["drop"]] * 2
+    assert [worker.calls for worker in workers] == [["drop"]] * 2
     if are_ready:
         assert [len(worker.slices) for worker in workers] == [1, 1]

@@ -5,6 +5,7 @@ import asyncio
 from tests.weight_sync.fakes import RUN
 from tests.weight_sync.test_coordinator import (  # noqa: F401  (world is a fixture)
     join,
+    joined,
     names,
     publish,
     publish_all,
@@ -15,25 +16,20 @@ from tests.weight_sync.test_coordinator import (  # noqa: F401  (world is a fixt
 from trimaran.config import WeightSyncSection
 
 
-def test_a_drained_replica_is_routable_and_staged_no_more(world, tmp_path):  # noqa: F811
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            await coordinator.deregister(RUN, "b", 1)
-            routing = coordinator.routing()
-            assert names(coordinator) == ["a"]
-            assert (routing.drained, routing.unroutable) == ({"b"}, {})
-            world.events.clear()
-            await publish(coordinator, world, 2)
-            assert not await coordinator.heartbeat(RUN, "b", 1, None)
-
-    asyncio.run(scenario())
+async def test_a_drained_replica_is_routable_and_staged_no_more(world, tmp_path):  # noqa: F811
+    async with joined(world, tmp_path, "ab") as coordinator:
+        await coordinator.deregister(RUN, "b", 1)
+        routing = coordinator.routing()
+        assert names(coordinator) == ["a"]
+        assert (routing.drained, routing.unroutable) == ({"b"}, {})
+        world.events.clear()
+        await publish(coordinator, world, 2)
+        assert not await coordinator.heartbeat(RUN, "b", 1, None)
     assert not any(event.startswith("b ") for event in world.events)
     assert "open 2 for 2" in world.events
 
 
-def test_one_that_is_drained_in_a_publication_stays_in_its_group_to_the_end(
+async def test_one_that_is_drained_in_a_publication_stays_in_its_group_to_the_end(
     world,  # noqa: F811
     tmp_path,
 ):
@@ -44,29 +40,24 @@ def test_one_that_is_drained_in_a_publication_stays_in_its_group_to_the_end(
             staging.set()
             await go_on.wait()
 
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            world.hooks["stage"] = hold
-            publishing = asyncio.create_task(publish(coordinator, world, 2))
-            await staging.wait()
-            leaving = asyncio.create_task(coordinator.deregister(RUN, "b", 1))
-            await until(lambda: coordinator.routing().drained == {"b"})
-            assert names(coordinator) == ["a"]
-            await asyncio.sleep(0.05)
-            assert not leaving.done()
-            go_on.set()
-            await publishing
-            await leaving
-            assert not coordinator.routing().unroutable
-
-    asyncio.run(scenario())
+    async with joined(world, tmp_path, "ab") as coordinator:
+        world.hooks["stage"] = hold
+        publishing = asyncio.create_task(publish(coordinator, world, 2))
+        await staging.wait()
+        leaving = asyncio.create_task(coordinator.deregister(RUN, "b", 1))
+        await until(lambda: coordinator.routing().drained == {"b"})
+        assert names(coordinator) == ["a"]
+        await asyncio.sleep(0.05)
+        assert not leaving.done()
+        go_on.set()
+        await publishing
+        await leaving
+        assert not coordinator.routing().unroutable
     # Nobody's transfer broke.
     assert {"a stages 0.2 in 1", "b stages 0.2 in 1", "a commits 0.2"} <= set(world.events)
 
 
-def test_one_that_waits_no_longer_is_gone_all_the_same(world, tmp_path):  # noqa: F811
+async def test_one_that_waits_no_longer_is_gone_all_the_same(world, tmp_path):  # noqa: F811
     staging, go_on = asyncio.Event(), asyncio.Event()
 
     async def hold(name, version):
@@ -74,46 +65,33 @@ def test_one_that_waits_no_longer_is_gone_all_the_same(world, tmp_path):  # noqa
             staging.set()
             await go_on.wait()
 
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            world.hooks["stage"] = hold
-            publishing = asyncio.create_task(publish(coordinator, world, 2))
-            await staging.wait()
-            leaving = asyncio.create_task(coordinator.deregister(RUN, "b", 1))
-            await until(lambda: coordinator.routing().drained == {"b"})
-            leaving.cancel()
-            go_on.set()
-            await publishing
-            await until(lambda: coordinator._pool.members.find("b") is None)
-
-    asyncio.run(scenario())
+    async with joined(world, tmp_path, "ab") as coordinator:
+        world.hooks["stage"] = hold
+        publishing = asyncio.create_task(publish(coordinator, world, 2))
+        await staging.wait()
+        leaving = asyncio.create_task(coordinator.deregister(RUN, "b", 1))
+        await until(lambda: coordinator.routing().drained == {"b"})
+        leaving.cancel()
+        go_on.set()
+        await publishing
+        await until(lambda: coordinator._pool.members.find("b") is None)
 
 
-def test_a_drained_name_may_come_back_as_a_newcomer(world, tmp_path):  # noqa: F811
-    async def scenario():
-        async with running(world, tmp_path, WeightSyncSection(heartbeat_timeout=30)) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            await coordinator.deregister(RUN, "b", 1)
-            await join(coordinator, world, "b")
-            await until(lambda: names(coordinator) == ["a", "b"])
-            assert not coordinator.routing().drained
-            await coordinator.deregister(RUN, "b", 1)  # of its former life
-            assert names(coordinator) == ["a", "b"]
-
-    asyncio.run(scenario())
+async def test_a_drained_name_may_come_back_as_a_newcomer(world, tmp_path):  # noqa: F811
+    async with joined(
+        world, tmp_path, "ab", config=WeightSyncSection(heartbeat_timeout=30)
+    ) as coordinator:
+        await coordinator.deregister(RUN, "b", 1)
+        await join(coordinator, world, "b")
+        await until(lambda: names(coordinator) == ["a", "b"])
+        assert not coordinator.routing().drained
+        await coordinator.deregister(RUN, "b", 1)  # of its former life
+        assert names(coordinator) == ["a", "b"]
 
 
-def test_a_report_of_one_that_is_drained_is_late_news(world, tmp_path):  # noqa: F811
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            await coordinator.deregister(RUN, "b", 1)
-            await coordinator.report("b", "connection refused")
-            assert names(coordinator) == ["a"]
-            assert not coordinator.routing().unroutable
-
-    asyncio.run(scenario())
+async def test_a_report_of_one_that_is_drained_is_late_news(world, tmp_path):  # noqa: F811
+    async with joined(world, tmp_path, "ab") as coordinator:
+        await coordinator.deregister(RUN, "b", 1)
+        await coordinator.report("b", "connection refused")
+        assert names(coordinator) == ["a"]
+        assert not coordinator.routing().unroutable

@@ -8,7 +8,7 @@ import pytest
 
 from services.weight_sync.control.ledger import VersionLedger
 from tests.weight_sync.fakes import CALLER, RUN, RecordingStore, World, version_of
-from tests.weight_sync.test_coordinator import join, live_of, publish_all, running
+from tests.weight_sync.test_coordinator import joined, live_of
 from trimaran.errors import StaleEpochError
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Caller
@@ -22,28 +22,23 @@ async def take_over(folder) -> Caller:
     return Caller(RUN, epochs[-1])
 
 
-def test_a_publication_that_waits_for_its_turn_ends_with_its_controllers_epoch(
+async def test_a_publication_that_waits_for_its_turn_ends_with_its_controllers_epoch(
     tmp_path, monkeypatch
 ):
-    async def scenario():
-        world, gate = World(), asyncio.Event()
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a")
-            await publish_all(coordinator, world, 1)
-            monkeypatch.setattr(world, "point", gate.wait)
-            world.step = 2
-            first = asyncio.create_task(coordinator.publish(CALLER, version_of(2)))
-            queued = asyncio.create_task(coordinator.publish(CALLER, version_of(3)))
-            await asyncio.sleep(0.05)  # both have passed the door, one holds the lock
-            await coordinator.meet(await take_over(tmp_path))
-            gate.set()
-            with pytest.raises(StaleEpochError, match="epoch 1 was replaced by"):
-                await queued
-            await asyncio.gather(first, return_exceptions=True)
-            live = live_of(coordinator)
-            assert live and live.step < 3
-
-    asyncio.run(scenario())
+    world, gate = World(), asyncio.Event()
+    async with joined(world, tmp_path, "a") as coordinator:
+        monkeypatch.setattr(world, "point", gate.wait)
+        world.step = 2
+        first = asyncio.create_task(coordinator.publish(CALLER, version_of(2)))
+        queued = asyncio.create_task(coordinator.publish(CALLER, version_of(3)))
+        await asyncio.sleep(0.05)  # both have passed the door, one holds the lock
+        await coordinator.meet(await take_over(tmp_path))
+        gate.set()
+        with pytest.raises(StaleEpochError, match="epoch 1 was replaced by"):
+            await queued
+        await asyncio.gather(first, return_exceptions=True)
+        live = live_of(coordinator)
+        assert live and live.step < 3
 
 
 def test_the_number_of_a_transfer_group_is_never_given_twice_also_after_a_restart(tmp_path):

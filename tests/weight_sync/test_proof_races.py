@@ -14,7 +14,15 @@ from tests.weight_sync.fakes import (
     manifest_of,
     version_of,
 )
-from tests.weight_sync.test_coordinator import join, names, publish, publish_all, running, until
+from tests.weight_sync.test_coordinator import (
+    join,
+    joined,
+    names,
+    publish,
+    publish_all,
+    running,
+    until,
+)
 from tests.weight_sync.test_proving import proof, sampling
 from trimaran.errors import UnavailableError
 from trimaran.store.sqlite import SqliteStore
@@ -37,31 +45,28 @@ class SlowStore(SqliteStore):
         return await super().put(key, value, expected)
 
 
-def test_a_fault_whose_write_waits_behind_another_outlives_the_commit_of_the_next_version(tmp_path):
-    async def scenario():
-        store = SlowStore(tmp_path / "store.sqlite")
-        ledger = await VersionLedger.open(store, RUN)
-        await ledger.prepare(manifest_of(1))
-        await ledger.commit(
-            CALLER, version_of(1), manifest_of(1), [proof("a", 1, 0), proof("b", 1, 0)]
-        )
-        store.mark = "version/0.1"
-        first = asyncio.create_task(ledger.save_proofs([proof("b", 1, 5)]))
-        await until(store.arrived.is_set)
-        second = asyncio.create_task(ledger.save_proofs([proof("a", 1, 0, "wrong")]))
-        await asyncio.sleep(0)
-        await ledger.prepare(manifest_of(2))
-        await ledger.commit(CALLER, version_of(2), manifest_of(2), [])
-        store.go.set()
-        await asyncio.gather(first, second)
-        found = {p.replica: p.fault for p in await ledger.list_proofs([VersionId(0, 1)])}
-        assert found == {"a": "wrong", "b": ""}
-        await store.close()
-
-    asyncio.run(scenario())
+async def test_a_fault_whose_write_waits_behind_another_outlives_the_commit_of_the_next_version(
+    tmp_path,
+):
+    store = SlowStore(tmp_path / "store.sqlite")
+    ledger = await VersionLedger.open(store, RUN)
+    await ledger.prepare(manifest_of(1))
+    await ledger.commit(CALLER, version_of(1), manifest_of(1), [proof("a", 1, 0), proof("b", 1, 0)])
+    store.mark = "version/0.1"
+    first = asyncio.create_task(ledger.save_proofs([proof("b", 1, 5)]))
+    await until(store.arrived.is_set)
+    second = asyncio.create_task(ledger.save_proofs([proof("a", 1, 0, "wrong")]))
+    await asyncio.sleep(0)
+    await ledger.prepare(manifest_of(2))
+    await ledger.commit(CALLER, version_of(2), manifest_of(2), [])
+    store.go.set()
+    await asyncio.gather(first, second)
+    found = {p.replica: p.fault for p in await ledger.list_proofs([VersionId(0, 1)])}
+    assert found == {"a": "wrong", "b": ""}
+    await store.close()
 
 
-def test_a_fault_taints_every_version_since_the_block_was_last_right(tmp_path):
+async def test_a_fault_taints_every_version_since_the_block_was_last_right(tmp_path):
     """Read back: all of 0.1, blocks 0 and 1 of 0.3, block 2 of 0.4, block 0 of 0.5; then 2 and 4 of 0.6
     are wrong, of which 4 was last right in 0.1."""
 
@@ -90,15 +95,12 @@ def test_a_fault_taints_every_version_since_the_block_was_last_right(tmp_path):
         await store.close()
         return faults, [one.version.step for one in listed]
 
-    async def scenario():
-        faults, order = await tainted(tmp_path / "both", (2, 4))
-        before = "found at 0.6, not read back since: w differs"
-        assert faults == {6: "w differs"} | dict.fromkeys((2, 3, 4, 5), before)
-        assert order == [6, 5, 4, 3, 2]
-        assert (await tainted(tmp_path / "two", (2,)))[1] == [6, 5]
-        assert (await tainted(tmp_path / "zero", (0,)))[1] == [6]
-
-    asyncio.run(scenario())
+    faults, order = await tainted(tmp_path / "both", (2, 4))
+    before = "found at 0.6, not read back since: w differs"
+    assert faults == {6: "w differs"} | dict.fromkeys((2, 3, 4, 5), before)
+    assert order == [6, 5, 4, 3, 2]
+    assert (await tainted(tmp_path / "two", (2,)))[1] == [6, 5]
+    assert (await tainted(tmp_path / "zero", (0,)))[1] == [6]
 
 
 class FailingStore(SqliteStore):
@@ -121,280 +123,245 @@ class FailingStore(SqliteStore):
 
 
 @pytest.mark.parametrize("num_taken", range(4))
-def test_a_fault_that_was_recorded_by_half_is_listed_in_full_when_it_is_found_again(
+async def test_a_fault_that_was_recorded_by_half_is_listed_in_full_when_it_is_found_again(
     tmp_path, num_taken
 ):
-    async def scenario():
-        store = FailingStore(tmp_path / "store.sqlite")
-        ledger = await VersionLedger.open(store, RUN)
-        for step in (1, 2, 3):
-            await ledger.prepare(manifest_of(step))
-            await ledger.commit(CALLER, version_of(step), manifest_of(step), [proof("a", step, 0)])
-        store.num_left = num_taken
-        with pytest.raises(UnavailableError):
-            await ledger.save_fault(proof("a", 3, 0, "wrong"), (), (2,))
-        store.num_left = 1000
-        ledger = await VersionLedger.open(store, RUN)
-        for _ in range(2):
-            await ledger.save_fault(proof("a", 3, 0, "wrong"), (), (2,))
-            assert sorted(one.version.step for one in await ledger.list_faults()) == [1, 2, 3]
-        found = await ledger.list_proofs([VersionId(0, step) for step in (1, 2, 3)])
-        assert all(one.fault for one in found)
-        await store.close()
-
-    asyncio.run(scenario())
+    store = FailingStore(tmp_path / "store.sqlite")
+    ledger = await VersionLedger.open(store, RUN)
+    for step in (1, 2, 3):
+        await ledger.prepare(manifest_of(step))
+        await ledger.commit(CALLER, version_of(step), manifest_of(step), [proof("a", step, 0)])
+    store.num_left = num_taken
+    with pytest.raises(UnavailableError):
+        await ledger.save_fault(proof("a", 3, 0, "wrong"), (), (2,))
+    store.num_left = 1000
+    ledger = await VersionLedger.open(store, RUN)
+    for _ in range(2):
+        await ledger.save_fault(proof("a", 3, 0, "wrong"), (), (2,))
+        assert sorted(one.version.step for one in await ledger.list_faults()) == [1, 2, 3]
+    found = await ledger.list_proofs([VersionId(0, step) for step in (1, 2, 3)])
+    assert all(one.fault for one in found)
+    await store.close()
 
 
-def test_the_versions_before_a_fault_that_a_sample_has_found_are_tainted(tmp_path):
+async def test_the_versions_before_a_fault_that_a_sample_has_found_are_tainted(tmp_path):
     """The engine takes block 2 wrong from 0.3 on; nobody reads it before 0.4."""
     world = World()
 
-    async def scenario():
-        async with running(world, tmp_path, sampling(1.0)) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            await publish_all(coordinator, world, 2)
-            versions = [VersionId(0, step) for step in (2, 3, 4)]
-            while sum(p.num_loaded for p in await coordinator.list_proofs(versions[:1])) < 10:
+    async with joined(world, tmp_path, "ab", config=sampling(1.0)) as coordinator:
+        await publish_all(coordinator, world, 2)
+        versions = [VersionId(0, step) for step in (2, 3, 4)]
+        while sum(p.num_loaded for p in await coordinator.list_proofs(versions[:1])) < 10:
+            await asyncio.sleep(0.01)
+        world.replicas["b"].proof = "wrong"
+        await publish_all(coordinator, world, 3)
+        await publish(coordinator, world, 4)
+        async with asyncio.timeout(60):
+            while not (listed := await coordinator.list_faults(0)):
                 await asyncio.sleep(0.01)
-            world.replicas["b"].proof = "wrong"
-            await publish_all(coordinator, world, 3)
-            await publish(coordinator, world, 4)
-            async with asyncio.timeout(60):
-                while not (listed := await coordinator.list_faults(0)):
-                    await asyncio.sleep(0.01)
-            assert [(p.version.step, p.replica) for p in listed] == [(4, "b"), (3, "b")]
-            found = await coordinator.list_proofs(versions)
-            faulty = {(p.version.step, p.replica) for p in found if p.fault}
-            assert faulty == {(3, "b"), (4, "b")}
-
-    asyncio.run(scenario())
+        assert [(p.version.step, p.replica) for p in listed] == [(4, "b"), (3, "b")]
+        found = await coordinator.list_proofs(versions)
+        faulty = {(p.version.step, p.replica) for p in found if p.fault}
+        assert faulty == {(3, "b"), (4, "b")}
 
 
-def test_a_fault_of_a_version_that_is_live_no_longer_is_recorded(tmp_path):
+async def test_a_fault_of_a_version_that_is_live_no_longer_is_recorded(tmp_path):
     """Its tokens may still wait for their batch."""
 
-    async def scenario():
-        store = SqliteStore(tmp_path / "store.sqlite")
-        ledger = await VersionLedger.open(store, RUN)
-        for step in (1, 2):
-            await ledger.prepare(manifest_of(step))
-            await ledger.commit(CALLER, version_of(step), manifest_of(step), [proof("a", step, 0)])
-        await ledger.save_proofs([proof("a", 1, 0, "wrong")])
-        of_1, of_2 = await ledger.list_proofs([VersionId(0, 1), VersionId(0, 2)])
-        assert (of_1.fault, of_2.fault) == ("wrong", "")
-        await store.close()
-
-    asyncio.run(scenario())
+    store = SqliteStore(tmp_path / "store.sqlite")
+    ledger = await VersionLedger.open(store, RUN)
+    for step in (1, 2):
+        await ledger.prepare(manifest_of(step))
+        await ledger.commit(CALLER, version_of(step), manifest_of(step), [proof("a", step, 0)])
+    await ledger.save_proofs([proof("a", 1, 0, "wrong")])
+    of_1, of_2 = await ledger.list_proofs([VersionId(0, 1), VersionId(0, 2)])
+    assert (of_1.fault, of_2.fault) == ("wrong", "")
+    await store.close()
 
 
-def test_a_fault_that_is_found_while_the_next_version_is_staged_is_mended_under_another_name(
+async def test_a_fault_that_is_found_while_the_next_version_is_staged_is_mended_under_another_name(
     tmp_path,
 ):
     """The commit that mends it gives the name under which it is then proven."""
     world = World()
     staging = asyncio.Event()
 
-    async def scenario():
-        async with running(world, tmp_path, sampling(1.0)) as coordinator:
+    async with running(world, tmp_path, sampling(1.0)) as coordinator:
 
-            async def stage_until_found_wrong(name, version):
-                if name == "b" and version.step == 3:
-                    staging.set()
-                    await until(
-                        lambda: "w block 2" in coordinator.routing().unroutable.get("b", "")
-                    )
+        async def stage_until_found_wrong(name, version):
+            if name == "b" and version.step == 3:
+                staging.set()
+                await until(lambda: "w block 2" in coordinator.routing().unroutable.get("b", ""))
 
-            async def read_back_meanwhile(name, version):
-                if name == "b" and version.step == 2:
-                    await staging.wait()
+        async def read_back_meanwhile(name, version):
+            if name == "b" and version.step == 2:
+                await staging.wait()
 
-            world.hooks = {"stage": stage_until_found_wrong, "read back": read_back_meanwhile}
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            world.replicas["b"].proof = "wrong"
-            await publish(coordinator, world, 2)
-            world.replicas["b"].proof = "ok"
-            await publish(coordinator, world, 3)
-            await until(lambda: names(coordinator) == ["a", "b"])
-            makers = {p.replica for p in await coordinator.list_proofs([VersionId(0, 3)])}
-            assert world.replicas["b"].maker == "b~1"
-            assert makers == {"a", "b~1"}
-            assert world.events.count("b commits 0.3") == 1
-
-    asyncio.run(scenario())
+        world.hooks = {"stage": stage_until_found_wrong, "read back": read_back_meanwhile}
+        await join(coordinator, world, "a", "b")
+        await publish_all(coordinator, world, 1)
+        world.replicas["b"].proof = "wrong"
+        await publish(coordinator, world, 2)
+        world.replicas["b"].proof = "ok"
+        await publish(coordinator, world, 3)
+        await until(lambda: names(coordinator) == ["a", "b"])
+        makers = {p.replica for p in await coordinator.list_proofs([VersionId(0, 3)])}
+        assert world.replicas["b"].maker == "b~1"
+        assert makers == {"a", "b~1"}
+        assert world.events.count("b commits 0.3") == 1
 
 
-def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_off(
+async def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_off(
     tmp_path, monkeypatch
 ):
     """The replica's tokens of that version wait for their batch, and are refused there."""
     world = World()
     saved = VersionLedger.save_proofs
 
-    async def scenario():
-        begun, go = asyncio.Event(), asyncio.Event()
+    begun, go = asyncio.Event(), asyncio.Event()
 
-        async def save_late(ledger, proofs, right=()):
-            if any(one.fault for one in proofs):
-                begun.set()
-                await go.wait()
-            await saved(ledger, proofs, right)
+    async def save_late(ledger, proofs, right=()):
+        if any(one.fault for one in proofs):
+            begun.set()
+            await go.wait()
+        await saved(ledger, proofs, right)
 
-        monkeypatch.setattr(VersionLedger, "save_proofs", save_late)
-        async with running(world, tmp_path, sampling(1.0)) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            world.replicas["b"].proof = "wrong"
-            await publish(coordinator, world, 2)
-            await begun.wait()
-            world.replicas["b"].proof = "ok"
-            call = asyncio.create_task(publish(coordinator, world, 3))
-            await until(lambda: "b stages 0.3 in 1" in world.events)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            go.set()
-            await call
-            faults = {p.replica: p.fault for p in await coordinator.list_proofs([VersionId(0, 2)])}
-            assert "w block 2" in faults["b"]
-            await until(lambda: names(coordinator) == ["a", "b"])
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(VersionLedger, "save_proofs", save_late)
+    async with joined(world, tmp_path, "ab", config=sampling(1.0)) as coordinator:
+        world.replicas["b"].proof = "wrong"
+        await publish(coordinator, world, 2)
+        await begun.wait()
+        world.replicas["b"].proof = "ok"
+        call = asyncio.create_task(publish(coordinator, world, 3))
+        await until(lambda: "b stages 0.3 in 1" in world.events)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        go.set()
+        await call
+        faults = {p.replica: p.fault for p in await coordinator.list_proofs([VersionId(0, 2)])}
+        assert "w block 2" in faults["b"]
+        await until(lambda: names(coordinator) == ["a", "b"])
 
 
-def test_a_wrong_block_that_the_next_version_left_in_place_is_mended(tmp_path, monkeypatch):
+async def test_a_wrong_block_that_the_next_version_left_in_place_is_mended(tmp_path, monkeypatch):
     """An operator's read-back holds no commit off. Its answer may be taken in after the next version,
     of which the engine has written what changed alone."""
     world = World()
     saved = VersionLedger.save_fault
 
-    async def scenario():
-        begun, go = asyncio.Event(), asyncio.Event()
+    begun, go = asyncio.Event(), asyncio.Event()
 
-        async def save_late(ledger, *fault):
-            begun.set()
-            await go.wait()
-            await saved(ledger, *fault)
+    async def save_late(ledger, *fault):
+        begun.set()
+        await go.wait()
+        await saved(ledger, *fault)
 
-        async with running(world, tmp_path, sampling(0.2)) as coordinator:
-            await join(coordinator, world, "a", "b", in_place=True)
-            for step in (1, 2, 3):
-                await publish_all(coordinator, world, step)
-            monkeypatch.setattr(VersionLedger, "save_fault", save_late)
-            world.replicas["b"].wrong = {2}
-            verifying = asyncio.create_task(coordinator.verify(["b"]))
-            await begun.wait()
-            monkeypatch.setattr(VersionLedger, "save_fault", saved)
-            await publish(coordinator, world, 4)
-            assert world.replicas["b"].wrong == {2}
-            go.set()
-            await verifying
-            assert "b" not in names(coordinator)
-            await until(lambda: names(coordinator) == ["a", "b"])
-            assert (world.replicas["b"].maker, world.replicas["b"].wrong) == ("b~1", set())
-            faulty = {(p.version.step, p.replica) for p in await coordinator.list_faults(0)}
-            assert {(3, "b"), (4, "b")} <= faulty
-
-    asyncio.run(scenario())
+    async with running(world, tmp_path, sampling(0.2)) as coordinator:
+        await join(coordinator, world, "a", "b", in_place=True)
+        for step in (1, 2, 3):
+            await publish_all(coordinator, world, step)
+        monkeypatch.setattr(VersionLedger, "save_fault", save_late)
+        world.replicas["b"].wrong = {2}
+        verifying = asyncio.create_task(coordinator.verify(["b"]))
+        await begun.wait()
+        monkeypatch.setattr(VersionLedger, "save_fault", saved)
+        await publish(coordinator, world, 4)
+        assert world.replicas["b"].wrong == {2}
+        go.set()
+        await verifying
+        assert "b" not in names(coordinator)
+        await until(lambda: names(coordinator) == ["a", "b"])
+        assert (world.replicas["b"].maker, world.replicas["b"].wrong) == ("b~1", set())
+        faulty = {(p.version.step, p.replica) for p in await coordinator.list_faults(0)}
+        assert {(3, "b"), (4, "b")} <= faulty
 
 
-def test_a_version_that_becomes_live_while_a_fault_is_recorded_has_it_too(tmp_path, monkeypatch):
+async def test_a_version_that_becomes_live_while_a_fault_is_recorded_has_it_too(
+    tmp_path, monkeypatch
+):
     """An operator's read-back holds no commit off, and its record takes its time."""
     world = World()
     found = VersionLedger._find_tainted
 
-    async def scenario():
-        begun, go = asyncio.Event(), asyncio.Event()
+    begun, go = asyncio.Event(), asyncio.Event()
 
-        async def find_late(ledger, *fault):
-            tainted = await found(ledger, *fault)
-            begun.set()
-            await go.wait()
-            return tainted
+    async def find_late(ledger, *fault):
+        tainted = await found(ledger, *fault)
+        begun.set()
+        await go.wait()
+        return tainted
 
-        async with running(world, tmp_path, sampling(0.2)) as coordinator:
-            await join(coordinator, world, "a", "b", in_place=True)
-            for step in (1, 2, 3):
-                await publish_all(coordinator, world, step)
-            monkeypatch.setattr(VersionLedger, "_find_tainted", find_late)
-            world.replicas["b"].wrong = {2}
-            verifying = asyncio.create_task(coordinator.verify(["b"]))
-            await begun.wait()
-            await publish(coordinator, world, 4)
-            assert (world.replicas["b"].maker, world.replicas["b"].wrong) == ("b", {2})
-            go.set()
-            await verifying
-            faults = await coordinator.list_faults(0)
-            assert [(p.version.step, p.replica) for p in faults].count((3, "b")) == 1
-            assert (4, "b") in {(p.version.step, p.replica) for p in faults}
-            proofs = await coordinator.list_proofs([VersionId(0, 4)])
-            assert "found at 0.3" in next(p.fault for p in proofs if p.replica == "b")
-            await until(lambda: names(coordinator) == ["a", "b"])
-            assert world.replicas["b"].maker == "b~1"
-
-    asyncio.run(scenario())
+    async with running(world, tmp_path, sampling(0.2)) as coordinator:
+        await join(coordinator, world, "a", "b", in_place=True)
+        for step in (1, 2, 3):
+            await publish_all(coordinator, world, step)
+        monkeypatch.setattr(VersionLedger, "_find_tainted", find_late)
+        world.replicas["b"].wrong = {2}
+        verifying = asyncio.create_task(coordinator.verify(["b"]))
+        await begun.wait()
+        await publish(coordinator, world, 4)
+        assert (world.replicas["b"].maker, world.replicas["b"].wrong) == ("b", {2})
+        go.set()
+        await verifying
+        faults = await coordinator.list_faults(0)
+        assert [(p.version.step, p.replica) for p in faults].count((3, "b")) == 1
+        assert (4, "b") in {(p.version.step, p.replica) for p in faults}
+        proofs = await coordinator.list_proofs([VersionId(0, 4)])
+        assert "found at 0.3" in next(p.fault for p in proofs if p.replica == "b")
+        await until(lambda: names(coordinator) == ["a", "b"])
+        assert world.replicas["b"].maker == "b~1"
 
 
-def test_a_fault_that_was_recorded_as_weight_sync_died_is_mended_after_its_restart(
+async def test_a_fault_that_was_recorded_as_weight_sync_died_is_mended_after_its_restart(
     tmp_path, monkeypatch
 ):
     """Between the record of the fault and that of the replica."""
     world = World()
     condemn = ReplicaPool.condemn
 
-    async def scenario():
-        died = asyncio.Event()
+    died = asyncio.Event()
 
-        async def die(*_):
-            died.set()
-            raise CrashError("the process is gone")
+    async def die(*_):
+        died.set()
+        raise CrashError("the process is gone")
 
-        monkeypatch.setattr(ReplicaPool, "condemn", die)
-        async with running(world, tmp_path, sampling(1.0)) as coordinator:
-            await join(coordinator, world, "a")
-            await publish_all(coordinator, world, 1)
-            world.replicas["a"].proof = "wrong"
-            await publish(coordinator, world, 2)
-            await died.wait()
-        monkeypatch.setattr(ReplicaPool, "condemn", condemn)
-        world.replicas["a"].proof = "ok"
-        async with running(world, tmp_path, sampling(1.0)) as coordinator:
-            assert names(coordinator) == []
-            await until(lambda: names(coordinator) == ["a"])
-            assert world.replicas["a"].maker == "a~1"
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(ReplicaPool, "condemn", die)
+    async with joined(world, tmp_path, "a", config=sampling(1.0)) as coordinator:
+        world.replicas["a"].proof = "wrong"
+        await publish(coordinator, world, 2)
+        await died.wait()
+    monkeypatch.setattr(ReplicaPool, "condemn", condemn)
+    world.replicas["a"].proof = "ok"
+    async with running(world, tmp_path, sampling(1.0)) as coordinator:
+        assert names(coordinator) == []
+        await until(lambda: names(coordinator) == ["a"])
+        assert world.replicas["a"].maker == "a~1"
 
 
-def test_a_replica_that_joins_during_a_publication_is_not_routable_without_a_proof(tmp_path):
+async def test_a_replica_that_joins_during_a_publication_is_not_routable_without_a_proof(tmp_path):
     """It was proven at the version before; tokens of the next one would wait for their proof."""
     world = World()
 
-    async def scenario():
-        staging, go, reading = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    staging, go, reading = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-        async def slow_stage(name, version):
-            if name == "a" and version.step == 2:
-                staging.set()
-                await go.wait()
+    async def slow_stage(name, version):
+        if name == "a" and version.step == 2:
+            staging.set()
+            await go.wait()
 
-        async def hang(name, version):
-            if version.step == 2:
-                reading.set()
-                await asyncio.Event().wait()
+    async def hang(name, version):
+        if version.step == 2:
+            reading.set()
+            await asyncio.Event().wait()
 
-        world.hooks = {"stage": slow_stage, "read back": hang}
-        async with running(world, tmp_path, sampling(1.0)) as coordinator:
-            await join(coordinator, world, "a")
-            await publish_all(coordinator, world, 1)
-            call = asyncio.create_task(publish(coordinator, world, 2))
-            await staging.wait()
-            await join(coordinator, world, "b")
-            await until(lambda: names(coordinator) == ["a", "b"])
-            go.set()
-            await call
-            await until(lambda: "b commits 0.2" in world.events)
-            await until(reading.is_set)
-            assert names(coordinator) == ["a"]
-
-    asyncio.run(scenario())
+    world.hooks = {"stage": slow_stage, "read back": hang}
+    async with joined(world, tmp_path, "a", config=sampling(1.0)) as coordinator:
+        call = asyncio.create_task(publish(coordinator, world, 2))
+        await staging.wait()
+        await join(coordinator, world, "b")
+        await until(lambda: names(coordinator) == ["a", "b"])
+        go.set()
+        await call
+        await until(lambda: "b commits 0.2" in world.events)
+        await until(reading.is_set)
+        assert names(coordinator) == ["a"]

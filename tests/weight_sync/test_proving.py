@@ -20,6 +20,7 @@ from tests.controller.virtual_time import now, run_virtually
 from tests.weight_sync.fakes import NUM_BLOCKS, World, manifest_of, version_of
 from tests.weight_sync.test_coordinator import (
     join,
+    joined,
     names,
     publish,
     publish_all,
@@ -83,45 +84,35 @@ def proof(replica: str, step: int, num_loaded: int, fault: str = "") -> Proof:
     return Proof(VersionId(0, step), replica, root, NUM_BLOCKS, num_loaded, fault)
 
 
-def test_a_joiner_with_a_wrong_block_is_never_routable(tmp_path):
+async def test_a_joiner_with_a_wrong_block_is_never_routable(tmp_path):
     world = World()
 
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a")
-            await publish_all(coordinator, world, 1)
-            await join(coordinator, world, "b", proof="wrong")
-            await until(lambda: world.events.count("b commits 0.1") >= 2)  # loaded once more
-            assert names(coordinator) == ["a"]
-            assert "w block 2" in coordinator.routing().unroutable["b"]
-            of_a, of_b, *_ = await coordinator.list_proofs([VersionId(0, 1), VersionId(0, 9)])
-            assert of_a == proof("a", 1, NUM_BLOCKS)
-            assert "w block 2" in of_b.fault
-
-    asyncio.run(scenario())
+    async with joined(world, tmp_path, "a") as coordinator:
+        await join(coordinator, world, "b", proof="wrong")
+        await until(lambda: world.events.count("b commits 0.1") >= 2)  # loaded once more
+        assert names(coordinator) == ["a"]
+        assert "w block 2" in coordinator.routing().unroutable["b"]
+        of_a, of_b, *_ = await coordinator.list_proofs([VersionId(0, 1), VersionId(0, 9)])
+        assert of_a == proof("a", 1, NUM_BLOCKS)
+        assert "w block 2" in of_b.fault
 
 
 def sampling(share: float) -> WeightSyncSection:
     return WeightSyncSection(sample_share=share, join_timeout=10)
 
 
-def test_every_other_commit_is_sampled_in_rotation(tmp_path):
+async def test_every_other_commit_is_sampled_in_rotation(tmp_path):
     world = World()
 
-    async def scenario():
-        async with running(world, tmp_path, sampling(0.5)) as coordinator:
-            await join(coordinator, world, "a")
-            await publish_all(coordinator, world, 1)
-            world.events.clear()
-            metrics = {}
-            for step in range(2, 8):
-                _, metrics = await publish_all(coordinator, world, step)
-                await until(lambda: len(coordinator_reads(world)) == step // 2)  # noqa: B023
-                await asyncio.sleep(0.01)
-            assert metrics["weight_sync/proof/share"] == 3 / 5  # of 0.6, which 0.7 replaces
-            assert "weight_sync/proof/seconds" in metrics
-
-    asyncio.run(scenario())
+    async with joined(world, tmp_path, "a", config=sampling(0.5)) as coordinator:
+        world.events.clear()
+        metrics = {}
+        for step in range(2, 8):
+            _, metrics = await publish_all(coordinator, world, step)
+            await until(lambda: len(coordinator_reads(world)) == step // 2)  # noqa: B023
+            await asyncio.sleep(0.01)
+        assert metrics["weight_sync/proof/share"] == 3 / 5  # of 0.6, which 0.7 replaces
+        assert "weight_sync/proof/seconds" in metrics
     assert coordinator_reads(world) == [
         "a reads back 2..4",
         "a reads back 0..1",
@@ -326,90 +317,72 @@ def test_a_joiner_that_was_right_at_other_versions_is_read_at_the_one_that_it_jo
     run_virtually(scenario())
 
 
-def test_a_window_that_a_commit_cuts_off_goes_on_after_it(tmp_path, monkeypatch):
+async def test_a_window_that_a_commit_cuts_off_goes_on_after_it(tmp_path, monkeypatch):
     world = World()
     by_block(monkeypatch)
 
-    async def scenario():
-        async with running(world, tmp_path, sampling(1.0)) as coordinator:
-            await join(coordinator, world, "a")
-            await publish_all(coordinator, world, 1)
-            world.events.clear()
-            await publish_in_haste(coordinator, world, last=7, seconds=0.05)
-
-    asyncio.run(scenario())
+    async with joined(world, tmp_path, "a", config=sampling(1.0)) as coordinator:
+        world.events.clear()
+        await publish_in_haste(coordinator, world, last=7, seconds=0.05)
     read = [int(event.split()[3].partition("..")[0]) for event in coordinator_reads(world)]
     assert read[:5] == [0, 1, 2, 3, 4]  # of several versions
 
 
-def test_a_replica_joins_although_versions_follow_each_other_faster_than_it_is_read(
+async def test_a_replica_joins_although_versions_follow_each_other_faster_than_it_is_read(
     tmp_path, monkeypatch
 ):
     world = World()
     by_block(monkeypatch)
     let_join = ReadBackProver.let_join
 
-    async def scenario():
-        is_waited_for = asyncio.Event()
+    is_waited_for = asyncio.Event()
 
-        async def let_join_and_tell(prover, members):
-            is_waited_for.set()
-            await let_join(prover, members)
-            is_waited_for.clear()
+    async def let_join_and_tell(prover, members):
+        is_waited_for.set()
+        await let_join(prover, members)
+        is_waited_for.clear()
 
-        async def as_slow_as_may_be(name, version):
-            if name == "b" and "b" not in names(coordinator):
-                await is_waited_for.wait()
+    async def as_slow_as_may_be(name, version):
+        if name == "b" and "b" not in names(coordinator):
+            await is_waited_for.wait()
 
-        monkeypatch.setattr(ReadBackProver, "let_join", let_join_and_tell)
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a")
-            await publish(coordinator, world, 1)
-            world.hooks["read back"] = as_slow_as_may_be
-            await join(coordinator, world, "b")
-            for step in range(2, 12):
-                await publish(coordinator, world, step)
-            await until(lambda: names(coordinator) == ["a", "b"])
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(ReadBackProver, "let_join", let_join_and_tell)
+    async with joined(world, tmp_path, "a") as coordinator:
+        world.hooks["read back"] = as_slow_as_may_be
+        await join(coordinator, world, "b")
+        for step in range(2, 12):
+            await publish(coordinator, world, step)
+        await until(lambda: names(coordinator) == ["a", "b"])
     committed = world.events.index("record 0.11")
     reads = [e for e in world.events[:committed] if e.startswith("b reads back")]
     assert reads[:5] == [f"b reads back {n}..{n}" for n in range(NUM_BLOCKS)]
 
 
-def test_a_joiner_whose_fault_was_found_meanwhile_has_no_part_in_the_stage(tmp_path):
+async def test_a_joiner_whose_fault_was_found_meanwhile_has_no_part_in_the_stage(tmp_path):
     """Nor does the wait for it count as one for a replica that joins."""
     world = World()
     config = WeightSyncSection(sample_share=1.0, join_timeout=0.1, prove_timeout=0.3)
 
-    async def scenario():
-        level = ProofLevel.SAMPLED
-        async with running(world, tmp_path, config, level=level, first_retry=3600) as coordinator:
-            await join(coordinator, world, "a")
-            await publish_all(coordinator, world, 1)
-            await join(coordinator, world, "b", proof="silent")
-            await until(lambda: "b reads back nothing and hangs" in world.events)
-            world.events.clear()
-            await publish(coordinator, world, 2)
-            assert "read-back of" in coordinator.routing().unroutable["b"]
-
-    asyncio.run(scenario())
+    level = ProofLevel.SAMPLED
+    async with joined(
+        world, tmp_path, "a", config=config, level=level, first_retry=3600
+    ) as coordinator:
+        await join(coordinator, world, "b", proof="silent")
+        await until(lambda: "b reads back nothing and hangs" in world.events)
+        world.events.clear()
+        await publish(coordinator, world, 2)
+        assert "read-back of" in coordinator.routing().unroutable["b"]
     assert [event for event in world.events if " stages " in event] == ["a stages 0.2 in 1"]
 
 
-def test_a_run_that_needs_all_read_back_replaces_no_version_before(tmp_path):
+async def test_a_run_that_needs_all_read_back_replaces_no_version_before(tmp_path):
     world = World()
 
-    async def scenario():
-        async with running(world, tmp_path, level=ProofLevel.LOADED) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            await publish_in_haste(coordinator, world, last=4, seconds=0.05)
-            for step in (2, 3):
-                found = await coordinator.list_proofs([VersionId(0, step)])
-                assert [one.level for one in found] == [ProofLevel.LOADED] * 2
-
-    asyncio.run(scenario())
+    async with joined(world, tmp_path, "ab", level=ProofLevel.LOADED) as coordinator:
+        await publish_in_haste(coordinator, world, last=4, seconds=0.05)
+        for step in (2, 3):
+            found = await coordinator.list_proofs([VersionId(0, step)])
+            assert [one.level for one in found] == [ProofLevel.LOADED] * 2
     marks = ("record 0.", "a commits", "a reads")
     order = [event for event in world.events if event.startswith(marks)]
     first = order.index("record 0.2")
@@ -420,153 +393,127 @@ def test_a_run_that_needs_all_read_back_replaces_no_version_before(tmp_path):
     ]
 
 
-def test_a_restart_reads_back_what_the_run_needs_of_the_live_version(tmp_path):
+async def test_a_restart_reads_back_what_the_run_needs_of_the_live_version(tmp_path):
     world = World()
 
-    async def scenario():
-        async with running(world, tmp_path, level=ProofLevel.LOADED) as coordinator:
-            await join(coordinator, world, "a")
-            await publish_all(coordinator, world, 1)
-            hangs = asyncio.Event()
+    async with joined(world, tmp_path, "a", level=ProofLevel.LOADED) as coordinator:
+        hangs = asyncio.Event()
 
-            async def hang(name, version):
-                hangs.set()
-                await asyncio.Event().wait()
+        async def hang(name, version):
+            hangs.set()
+            await asyncio.Event().wait()
 
-            world.hooks["read back"] = hang
-            await publish_all(coordinator, world, 2)
-            await hangs.wait()
-        world.hooks.clear()
-        async with running(world, tmp_path, level=ProofLevel.LOADED) as coordinator:
-            [of_a] = await coordinator.list_proofs([VersionId(0, 2)])
-            assert of_a.level is ProofLevel.DELIVERED
-            await until(lambda: "a reads back 0..4" in world.events[-2:])
-            async with asyncio.timeout(60):
-                while of_a.level is not ProofLevel.LOADED:
-                    [of_a] = await coordinator.list_proofs([VersionId(0, 2)])
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(scenario())
+        world.hooks["read back"] = hang
+        await publish_all(coordinator, world, 2)
+        await hangs.wait()
+    world.hooks.clear()
+    async with running(world, tmp_path, level=ProofLevel.LOADED) as coordinator:
+        [of_a] = await coordinator.list_proofs([VersionId(0, 2)])
+        assert of_a.level is ProofLevel.DELIVERED
+        await until(lambda: "a reads back 0..4" in world.events[-2:])
+        async with asyncio.timeout(60):
+            while of_a.level is not ProofLevel.LOADED:
+                [of_a] = await coordinator.list_proofs([VersionId(0, 2)])
+                await asyncio.sleep(0.01)
 
 
-def test_a_read_back_that_hangs_delays_each_commit_longer_until_it_is_given_up(tmp_path):
+async def test_a_read_back_that_hangs_delays_each_commit_longer_until_it_is_given_up(tmp_path):
     """It would else be begun anew for ever, and nothing of that replica ever be read."""
     world = World()
     config = WeightSyncSection(sample_share=1.0, join_timeout=10, prove_timeout=1.5)
 
-    async def scenario():
-        async with running(world, tmp_path, config, first_retry=3600) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            world.replicas["b"].proof = "silent"
-            for step in range(2, 9):
-                await publish(coordinator, world, step)
-                if names(coordinator) == ["a"]:
-                    break
-            assert "read-back of" in coordinator.routing().unroutable["b"]
-
-    asyncio.run(scenario())
+    async with joined(world, tmp_path, "ab", config=config, first_retry=3600) as coordinator:
+        world.replicas["b"].proof = "silent"
+        for step in range(2, 9):
+            await publish(coordinator, world, step)
+            if names(coordinator) == ["a"]:
+                break
+        assert "read-back of" in coordinator.routing().unroutable["b"]
 
 
 def coordinator_reads(world) -> list[str]:
     return [event for event in world.events if "reads back" in event]
 
 
-def test_the_next_commit_does_not_wait_for_a_sample(tmp_path):
+async def test_the_next_commit_does_not_wait_for_a_sample(tmp_path):
     world = World()
 
-    async def scenario():
-        async with running(world, tmp_path, sampling(1.0)) as coordinator:
-            await join(coordinator, world, "a")
-            await publish_all(coordinator, world, 1)
-            world.replicas["a"].proof = "silent"
-            await publish_all(coordinator, world, 2)
-            await until(lambda: "a reads back nothing and hangs" in world.events)
-            async with asyncio.timeout(10):
-                await publish_all(coordinator, world, 3)
-            assert not coordinator.routing().unroutable
-
-    asyncio.run(scenario())
+    async with joined(world, tmp_path, "a", config=sampling(1.0)) as coordinator:
+        world.replicas["a"].proof = "silent"
+        await publish_all(coordinator, world, 2)
+        await until(lambda: "a reads back nothing and hangs" in world.events)
+        async with asyncio.timeout(10):
+            await publish_all(coordinator, world, 3)
+        assert not coordinator.routing().unroutable
 
 
-def test_a_sampled_fault_takes_the_replica_out_until_it_is_mended_under_another_name(tmp_path):
+async def test_a_sampled_fault_takes_the_replica_out_until_it_is_mended_under_another_name(
+    tmp_path,
+):
     """Tokens of 0.2 from b exist that were made before the fault was found."""
     world = World()
 
-    async def scenario():
-        async with running(world, tmp_path, sampling(1.0)) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            world.replicas["b"].proof = "wrong"
-            await publish(coordinator, world, 2)
+    async with joined(world, tmp_path, "ab", config=sampling(1.0)) as coordinator:
+        world.replicas["b"].proof = "wrong"
+        await publish(coordinator, world, 2)
+        await until(lambda: names(coordinator) == ["a"])
+        world.replicas["b"].proof = "ok"
+        await until(lambda: names(coordinator) == ["a", "b"])
+        assert world.replicas["b"].maker == "b~1"
+        proofs = {p.replica: p for p in await coordinator.list_proofs([VersionId(0, 2)])}
+        assert "w block 2" in proofs["b"].fault
+        assert proofs["b~1"] == proof("b~1", 2, NUM_BLOCKS)
+        await publish(coordinator, world, 3)
+        assert names(coordinator) == ["a", "b"]
+        assert {p.replica for p in await coordinator.list_proofs([VersionId(0, 3)])} == {
+            "a",
+            "b~1",
+        }
+        assert proofs["b"] in await coordinator.list_proofs([VersionId(0, 2)])
+
+
+async def test_a_replica_that_is_wrong_twice_has_a_third_name_and_a_restart_remembers(tmp_path):
+    world = World()
+
+    async with joined(world, tmp_path, "a", config=sampling(1.0)) as coordinator:
+        for step in (2, 4):
+            world.replicas["a"].proof = "wrong"
+            call = asyncio.create_task(publish(coordinator, world, step))
+            await until(lambda: "w block 2" in coordinator.routing().unroutable.get("a", ""))
+            world.replicas["a"].proof = "ok"
+            await call
             await until(lambda: names(coordinator) == ["a"])
-            world.replicas["b"].proof = "ok"
-            await until(lambda: names(coordinator) == ["a", "b"])
-            assert world.replicas["b"].maker == "b~1"
-            proofs = {p.replica: p for p in await coordinator.list_proofs([VersionId(0, 2)])}
-            assert "w block 2" in proofs["b"].fault
-            assert proofs["b~1"] == proof("b~1", 2, NUM_BLOCKS)
-            await publish(coordinator, world, 3)
-            assert names(coordinator) == ["a", "b"]
-            assert {p.replica for p in await coordinator.list_proofs([VersionId(0, 3)])} == {
-                "a",
-                "b~1",
-            }
-            assert proofs["b"] in await coordinator.list_proofs([VersionId(0, 2)])
-
-    asyncio.run(scenario())
+        assert world.replicas["a"].maker.startswith("a~")
+    maker = world.replicas["a"].maker
+    async with running(world, tmp_path, sampling(1.0)) as coordinator:
+        await join(coordinator, world, "a")
+        await publish_all(coordinator, world, 5)
+        assert world.replicas["a"].maker == maker
 
 
-def test_a_replica_that_is_wrong_twice_has_a_third_name_and_a_restart_remembers(tmp_path):
+async def test_verify_reads_everything_back_now(tmp_path):
     world = World()
 
-    async def scenario():
-        async with running(world, tmp_path, sampling(1.0)) as coordinator:
-            await join(coordinator, world, "a")
-            await publish_all(coordinator, world, 1)
-            for step in (2, 4):
-                world.replicas["a"].proof = "wrong"
-                call = asyncio.create_task(publish(coordinator, world, step))
-                await until(lambda: "w block 2" in coordinator.routing().unroutable.get("a", ""))
-                world.replicas["a"].proof = "ok"
-                await call
-                await until(lambda: names(coordinator) == ["a"])
-            assert world.replicas["a"].maker.startswith("a~")
-        maker = world.replicas["a"].maker
-        async with running(world, tmp_path, sampling(1.0)) as coordinator:
-            await join(coordinator, world, "a")
-            await publish_all(coordinator, world, 5)
-            assert world.replicas["a"].maker == maker
-
-    asyncio.run(scenario())
-
-
-def test_verify_reads_everything_back_now(tmp_path):
-    world = World()
-
-    async def scenario():
-        async with running(world, tmp_path, first_retry=3600) as coordinator:
-            assert await coordinator.verify([]) == ((), {})
-            await join(coordinator, world, "a", "b")
-            assert await coordinator.verify(["a"]) == ((), {"a": "is being updated"})
-            await publish_all(coordinator, world, 1)
-            await publish_all(coordinator, world, 3)
-            assert await coordinator.list_proofs([VersionId(0, 3)]) == (
-                *(proof("a", 3, 0), proof("b", 3, 0)),
-            )
-            proofs, unroutable = await coordinator.verify([])
-            assert proofs == (proof("a", 3, NUM_BLOCKS), proof("b", 3, NUM_BLOCKS))
-            assert unroutable == {}
-            with pytest.raises(InputError, match="'c' has not registered; known: a, b"):
-                await coordinator.verify(["a", "c"])
-            world.replicas["a"].wrong = {4}
-            world.replicas["b"].proof = "gone"
-            [of_a], unroutable = await coordinator.verify([])
-            assert of_a.fault.startswith("b block 0 (0..2 of axis 0)")
-            assert unroutable == {"b": "b: connection refused"}
-            assert "a" in coordinator.routing().faults
-
-    asyncio.run(scenario())
+    async with running(world, tmp_path, first_retry=3600) as coordinator:
+        assert await coordinator.verify([]) == ((), {})
+        await join(coordinator, world, "a", "b")
+        assert await coordinator.verify(["a"]) == ((), {"a": "is being updated"})
+        await publish_all(coordinator, world, 1)
+        await publish_all(coordinator, world, 3)
+        assert await coordinator.list_proofs([VersionId(0, 3)]) == (
+            *(proof("a", 3, 0), proof("b", 3, 0)),
+        )
+        proofs, unroutable = await coordinator.verify([])
+        assert proofs == (proof("a", 3, NUM_BLOCKS), proof("b", 3, NUM_BLOCKS))
+        assert unroutable == {}
+        with pytest.raises(InputError, match="'c' has not registered; known: a, b"):
+            await coordinator.verify(["a", "c"])
+        world.replicas["a"].wrong = {4}
+        world.replicas["b"].proof = "gone"
+        [of_a], unroutable = await coordinator.verify([])
+        assert of_a.fault.startswith("b block 0 (0..2 of axis 0)")
+        assert unroutable == {"b": "b: connection refused"}
+        assert "a" in coordinator.routing().faults
 
 
 def test_versions_are_listed_with_their_proofs_also_after_a_restart(tmp_path):

@@ -1,6 +1,5 @@
 """Replicas of one host: one takes a version, the others read it there."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -94,143 +93,116 @@ def stages(world, step=1):
 
 
 @pytest.mark.parametrize("backend", ["gloo", "hccl"])
-def test_one_of_a_host_takes_the_version_and_the_others_read_it(world, tmp_path, backend):
+async def test_one_of_a_host_takes_the_version_and_the_others_read_it(world, tmp_path, backend):
     world.host, world.backend = "here", backend
 
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a", "b", "c", host="here")
-            await join(coordinator, world, "d", host="there")
-            for step in (1, 2):
-                _, metrics = await publish_all(coordinator, world, step)
-                assert metrics["weight_sync/shared"] == 2
-                assert metrics["weight_sync/bytes"] == 2 * 40
-                assert metrics["weight_sync/relayed"] == 0
-                assert metrics["weight_sync/replicas"] == 4
-                assert stages(world, step)[2:] == ["b in the memory of a", "c in the memory of a"]
-
-    asyncio.run(scenario())
+    async with running(world, tmp_path) as coordinator:
+        await join(coordinator, world, "a", "b", "c", host="here")
+        await join(coordinator, world, "d", host="there")
+        for step in (1, 2):
+            _, metrics = await publish_all(coordinator, world, step)
+            assert metrics["weight_sync/shared"] == 2
+            assert metrics["weight_sync/bytes"] == 2 * 40
+            assert metrics["weight_sync/relayed"] == 0
+            assert metrics["weight_sync/replicas"] == 4
+            assert stages(world, step)[2:] == ["b in the memory of a", "c in the memory of a"]
     assert set(world.keepers) == {"a"}
 
 
 @pytest.mark.parametrize("fault", ["gone", "broken", "wrong"])
-def test_when_the_first_one_fails_another_takes_it_for_the_host(world, tmp_path, fault):
-    async def scenario():
-        async with running(world, tmp_path, first_retry=3600) as coordinator:
-            await join(coordinator, world, "a", host="here", stage=fault)
-            await join(coordinator, world, "b", "c", host="here")
-            _, metrics = await publish(coordinator, world)
-            await until(lambda: names(coordinator) == ["b", "c"])
-            assert metrics["weight_sync/shared"] == 1
-
-    asyncio.run(scenario())
+async def test_when_the_first_one_fails_another_takes_it_for_the_host(world, tmp_path, fault):
+    async with running(world, tmp_path, first_retry=3600) as coordinator:
+        await join(coordinator, world, "a", host="here", stage=fault)
+        await join(coordinator, world, "b", "c", host="here")
+        _, metrics = await publish(coordinator, world)
+        await until(lambda: names(coordinator) == ["b", "c"])
+        assert metrics["weight_sync/shared"] == 1
     assert {"b from trainer0", "c in the memory of b"} <= set(stages(world))
 
 
-def test_one_that_dies_with_the_version_leaves_its_neighbours_to_pull(world, tmp_path):
+async def test_one_that_dies_with_the_version_leaves_its_neighbours_to_pull(world, tmp_path):
     async def die(name, version):
         if name == "a":
             world.replicas["a"].stage = world.replicas["a"].commit = "gone"
 
     world.hooks["staged"] = die
 
-    async def scenario():
-        async with running(world, tmp_path, first_retry=3600) as coordinator:
-            await join(coordinator, world, "a", "b", host="here")
-            await publish(coordinator, world)
-            await until(lambda: names(coordinator) == ["b"])
-
-    asyncio.run(scenario())
+    async with running(world, tmp_path, first_retry=3600) as coordinator:
+        await join(coordinator, world, "a", "b", host="here")
+        await publish(coordinator, world)
+        await until(lambda: names(coordinator) == ["b"])
     assert stages(world)[-1] == "b from trainer0"
 
 
-def test_who_has_memory_keeps_its_part_whoever_joins(world, tmp_path):
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "b", host="here")
-            await publish_all(coordinator, world, 1)
-            await join(coordinator, world, "a", host="here")
-            await until(lambda: names(coordinator) == ["a", "b"])
-            assert stages(world, 1)[-1] == "a in the memory of b"
-            await publish_all(coordinator, world, 2)
-
-    asyncio.run(scenario())
+async def test_who_has_memory_keeps_its_part_whoever_joins(world, tmp_path):
+    async with running(world, tmp_path) as coordinator:
+        await join(coordinator, world, "b", host="here")
+        await publish_all(coordinator, world, 1)
+        await join(coordinator, world, "a", host="here")
+        await until(lambda: names(coordinator) == ["a", "b"])
+        assert stages(world, 1)[-1] == "a in the memory of b"
+        await publish_all(coordinator, world, 2)
     assert stages(world, 2)[-1] == "a in the memory of b"
 
 
-def test_a_restart_of_weight_sync_forgets_no_owner(world, tmp_path):
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "b", host="here")
-            await publish_all(coordinator, world, 1)
-        world.trainer = "gone"
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a", host="here")
-            await until(lambda: names(coordinator) == ["a", "b"])
-
-    asyncio.run(scenario())
+async def test_a_restart_of_weight_sync_forgets_no_owner(world, tmp_path):
+    async with running(world, tmp_path) as coordinator:
+        await join(coordinator, world, "b", host="here")
+        await publish_all(coordinator, world, 1)
+    world.trainer = "gone"
+    async with running(world, tmp_path) as coordinator:
+        await join(coordinator, world, "a", host="here")
+        await until(lambda: names(coordinator) == ["a", "b"])
     assert stages(world, 1)[-1] == "a in the memory of b"
 
 
-def test_of_two_with_a_fault_one_takes_a_copy_and_then_the_other_reads_it(world, tmp_path):
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "c", host="there")
-            await publish_all(coordinator, world)
-            world.events.clear()
-            await join(coordinator, world, "a", "b", host="here")
-            await until(lambda: names(coordinator) == ["a", "b", "c"])
-
-    asyncio.run(scenario())
+async def test_of_two_with_a_fault_one_takes_a_copy_and_then_the_other_reads_it(world, tmp_path):
+    async with running(world, tmp_path) as coordinator:
+        await join(coordinator, world, "c", host="there")
+        await publish_all(coordinator, world)
+        world.events.clear()
+        await join(coordinator, world, "a", "b", host="here")
+        await until(lambda: names(coordinator) == ["a", "b", "c"])
     assert sorted(stages(world)) in (
         ["a from c", "b in the memory of a"],
         ["a in the memory of b", "b from c"],
     )
 
 
-def test_nobody_is_sent_for_blocks_to_one_without_a_copy(world, tmp_path):
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a", "b", host="here")
-            await publish_all(coordinator, world)
-            assert [m.name for m in coordinator._pool.holders()] == ["a"]
-            world.trainer = "gone"
-            await join(coordinator, world, "c", host="there")
-            await until(lambda: names(coordinator) == ["a", "b", "c"])
-
-    asyncio.run(scenario())
+async def test_nobody_is_sent_for_blocks_to_one_without_a_copy(world, tmp_path):
+    async with running(world, tmp_path) as coordinator:
+        await join(coordinator, world, "a", "b", host="here")
+        await publish_all(coordinator, world)
+        assert [m.name for m in coordinator._pool.holders()] == ["a"]
+        world.trainer = "gone"
+        await join(coordinator, world, "c", host="there")
+        await until(lambda: names(coordinator) == ["a", "b", "c"])
     assert stages(world)[-1] == "c from a"
 
 
-def test_the_copy_of_one_with_a_wrong_block_is_as_good(world, tmp_path):
+async def test_the_copy_of_one_with_a_wrong_block_is_as_good(world, tmp_path):
     """The block is wrong in its engine. Its neighbours, and it itself, have no other copy."""
 
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a", "b", host="here")
-            await publish_all(coordinator, world)
-            world.trainer = "gone"
-            for name in "ab":
-                world.replicas[name].wrong = {2}
-                await coordinator.verify([name])
-                await until(lambda: names(coordinator) == ["a", "b"])
-
-    asyncio.run(scenario())
+    async with running(world, tmp_path) as coordinator:
+        await join(coordinator, world, "a", "b", host="here")
+        await publish_all(coordinator, world)
+        world.trainer = "gone"
+        for name in "ab":
+            world.replicas[name].wrong = {2}
+            await coordinator.verify([name])
+            await until(lambda: names(coordinator) == ["a", "b"])
 
 
-def test_the_copy_of_one_that_failed_to_load_it_is_as_good(world, tmp_path):
+async def test_the_copy_of_one_that_failed_to_load_it_is_as_good(world, tmp_path):
     async def fail_once(name, version):
         if name == "a":
             world.replicas["a"].commit = "gone"
 
-    async def scenario():
-        async with running(world, tmp_path, first_retry=0.2) as coordinator:
-            await join(coordinator, world, "a", "b", host="here")
-            world.hooks["staged"] = fail_once
-            await publish(coordinator, world)
-            world.hooks.clear()
-            world.trainer, world.replicas["a"].commit = "gone", "ok"
-            await until(lambda: names(coordinator) == ["a", "b"])
-
-    asyncio.run(scenario())
+    async with running(world, tmp_path, first_retry=0.2) as coordinator:
+        await join(coordinator, world, "a", "b", host="here")
+        world.hooks["staged"] = fail_once
+        await publish(coordinator, world)
+        world.hooks.clear()
+        world.trainer, world.replicas["a"].commit = "gone", "ok"
+        await until(lambda: names(coordinator) == ["a", "b"])
     assert stages(world)[-1] == "a in the memory of a"

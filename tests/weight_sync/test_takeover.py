@@ -8,6 +8,7 @@ from tests.weight_sync.fakes import RUN, World, take_over
 from tests.weight_sync.test_coordinator import (
     QUICK,
     join,
+    joined,
     live_of,
     names,
     publish,
@@ -37,136 +38,108 @@ def when_staged(world, act):
     world.hooks["staged"] = act_last
 
 
-def test_a_controller_that_is_replaced_while_it_stages_publishes_nothing(world, tmp_path):
+async def test_a_controller_that_is_replaced_while_it_stages_publishes_nothing(world, tmp_path):
     """The newer one has only drawn its epoch: nobody here has heard of it yet."""
 
     async def draw():
         await take_over(tmp_path)
 
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            when_staged(world, draw)
-            with pytest.raises(StaleEpochError, match="epoch 1 was replaced by 2"):
-                await publish(coordinator, world, 2)
-            assert live_of(coordinator) == VersionId(0, 1)
-            assert names(coordinator) == ["a", "b"]
-            await until(lambda: not world.replicas["a"].staged)
-        assert "record 0.2" not in world.events
-        async with running(world, tmp_path) as coordinator:
-            assert live_of(coordinator) == VersionId(0, 1)
-
-    asyncio.run(scenario())
+    async with joined(world, tmp_path, "ab") as coordinator:
+        when_staged(world, draw)
+        with pytest.raises(StaleEpochError, match="epoch 1 was replaced by 2"):
+            await publish(coordinator, world, 2)
+        assert live_of(coordinator) == VersionId(0, 1)
+        assert names(coordinator) == ["a", "b"]
+        await until(lambda: not world.replicas["a"].staged)
+    assert "record 0.2" not in world.events
+    async with running(world, tmp_path) as coordinator:
+        assert live_of(coordinator) == VersionId(0, 1)
 
 
-def test_a_publication_speaks_in_the_epoch_that_began_it(world, tmp_path):
+async def test_a_publication_speaks_in_the_epoch_that_began_it(world, tmp_path):
     """Not in that of a newer controller that asks something meanwhile."""
 
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
+    async with joined(world, tmp_path, "ab") as coordinator:
 
-            async def meet():
-                await coordinator.meet(await take_over(tmp_path))
+        async def meet():
+            await coordinator.meet(await take_over(tmp_path))
 
-            when_staged(world, meet)
-            world.calls.clear()
-            with pytest.raises(StaleEpochError):
-                await publish(coordinator, world, 2)
-            await until(lambda: len(world.calls) == 4)
-            assert dict(world.calls) == dict.fromkeys(
-                [f"{call} 0.2 on {name}" for call in ("stage", "abort") for name in "ab"], 1
-            )
-
-    asyncio.run(scenario())
+        when_staged(world, meet)
+        world.calls.clear()
+        with pytest.raises(StaleEpochError):
+            await publish(coordinator, world, 2)
+        await until(lambda: len(world.calls) == 4)
+        assert dict(world.calls) == dict.fromkeys(
+            [f"{call} 0.2 on {name}" for call in ("stage", "abort") for name in "ab"], 1
+        )
 
 
-def test_what_is_recorded_rolls_forward_in_the_epoch_of_whoever_has_taken_over(
+async def test_what_is_recorded_rolls_forward_in_the_epoch_of_whoever_has_taken_over(
     world, tmp_path, monkeypatch
 ):
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            record = coordinator._ledger.commit
+    async with joined(world, tmp_path, "ab") as coordinator:
+        record = coordinator._ledger.commit
 
-            async def record_and_meet(*arguments):
-                await record(*arguments)
-                await coordinator.meet(await take_over(tmp_path))
+        async def record_and_meet(*arguments):
+            await record(*arguments)
+            await coordinator.meet(await take_over(tmp_path))
 
-            monkeypatch.setattr(coordinator._ledger, "commit", record_and_meet)
-            world.calls.clear()
+        monkeypatch.setattr(coordinator._ledger, "commit", record_and_meet)
+        world.calls.clear()
+        await publish(coordinator, world, 2)
+        assert dict(world.calls) == {
+            "stage 0.2 on a": 1,
+            "stage 0.2 on b": 1,
+            "commit 0.2 on a": 2,
+            "commit 0.2 on b": 2,
+        }
+
+
+async def test_the_successor_does_not_share_the_fate_of_the_same_version(world, tmp_path):
+    async with joined(world, tmp_path, "a") as coordinator:
+        newer: list[asyncio.Task] = []
+
+        async def publish_too():
+            caller = await take_over(tmp_path)
+            newer.append(asyncio.create_task(publish(coordinator, world, 2, caller)))
+            await asyncio.sleep(0.01)
+
+        when_staged(world, publish_too)
+        with pytest.raises(StaleEpochError):
             await publish(coordinator, world, 2)
-            assert dict(world.calls) == {
-                "stage 0.2 on a": 1,
-                "stage 0.2 on b": 1,
-                "commit 0.2 on a": 2,
-                "commit 0.2 on b": 2,
-            }
-
-    asyncio.run(scenario())
+        await newer[0]
+        assert live_of(coordinator) == VersionId(0, 2)
 
 
-def test_the_successor_does_not_share_the_fate_of_the_same_version(world, tmp_path):
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a")
-            await publish_all(coordinator, world, 1)
-            newer: list[asyncio.Task] = []
-
-            async def publish_too():
-                caller = await take_over(tmp_path)
-                newer.append(asyncio.create_task(publish(coordinator, world, 2, caller)))
-                await asyncio.sleep(0.01)
-
-            when_staged(world, publish_too)
-            with pytest.raises(StaleEpochError):
-                await publish(coordinator, world, 2)
-            await newer[0]
-            assert live_of(coordinator) == VersionId(0, 2)
-
-    asyncio.run(scenario())
-
-
-def test_a_replica_that_knows_the_successor_is_not_blamed(world, tmp_path):
+async def test_a_replica_that_knows_the_successor_is_not_blamed(world, tmp_path):
     async def refuse(name, version):
         if name == "b":
             raise StaleEpochError("run run: epoch 1 was replaced by 2")
 
-    async def scenario():
-        async with running(world, tmp_path, QUICK) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            world.hooks["stage"] = refuse
-            with pytest.raises(StaleEpochError):
-                await publish(coordinator, world, 2)
-            assert names(coordinator) == ["a", "b"]
-            assert live_of(coordinator) == VersionId(0, 1)
-
-    asyncio.run(scenario())
+    async with joined(world, tmp_path, "ab", config=QUICK) as coordinator:
+        world.hooks["stage"] = refuse
+        with pytest.raises(StaleEpochError):
+            await publish(coordinator, world, 2)
+        assert names(coordinator) == ["a", "b"]
+        assert live_of(coordinator) == VersionId(0, 1)
 
 
 @pytest.mark.parametrize("epoch", [2, 1000, 2**62, 2**63, 2**64 - 1])
-def test_an_epoch_that_nobody_has_drawn_locks_nobody_out(world, tmp_path, epoch):
-    async def scenario():
-        async with running(world, tmp_path) as coordinator:
-            await join(coordinator, world, "a")
-            with pytest.raises(InputError, match=f"epoch {epoch} was never drawn"):
-                await coordinator.meet(Caller(RUN, epoch))
-            with pytest.raises(InputError, match="the newest of this run is 1"):
-                await publish(coordinator, world, 1, Caller(RUN, epoch))
-            await publish(coordinator, world, 1)
-        async with running(world, tmp_path) as coordinator:
-            await publish(coordinator, world, 2)
-            await publish(coordinator, world, 3, await take_over(tmp_path))
-            assert live_of(coordinator) == VersionId(0, 3)
-
-    asyncio.run(scenario())
+async def test_an_epoch_that_nobody_has_drawn_locks_nobody_out(world, tmp_path, epoch):
+    async with running(world, tmp_path) as coordinator:
+        await join(coordinator, world, "a")
+        with pytest.raises(InputError, match=f"epoch {epoch} was never drawn"):
+            await coordinator.meet(Caller(RUN, epoch))
+        with pytest.raises(InputError, match="the newest of this run is 1"):
+            await publish(coordinator, world, 1, Caller(RUN, epoch))
+        await publish(coordinator, world, 1)
+    async with running(world, tmp_path) as coordinator:
+        await publish(coordinator, world, 2)
+        await publish(coordinator, world, 3, await take_over(tmp_path))
+        assert live_of(coordinator) == VersionId(0, 3)
 
 
-def test_a_late_abort_leaves_the_next_try_alone(world, tmp_path):
+async def test_a_late_abort_leaves_the_next_try_alone(world, tmp_path):
     """The first try fails on both replicas; its ABORTs arrive when the second has staged."""
     late = asyncio.Event()
 
@@ -175,40 +148,32 @@ def test_a_late_abort_leaves_the_next_try_alone(world, tmp_path):
 
     world.hooks["abort"] = wait
 
-    async def scenario():
-        async with running(world, tmp_path, QUICK) as coordinator:
-            await join(coordinator, world, "a", "b")
-            await publish_all(coordinator, world, 1)
-            for name in "ab":
-                world.replicas[name].stage = "broken"
-            with pytest.raises(UnavailableError):
-                await publish(coordinator, world, 2)
-            for name in "ab":
-                world.replicas[name].stage = "ok"
-
-            async def let_them_arrive():
-                late.set()
-                await until(lambda: world.events.count("b aborts 0.2") >= 1)
-                await until(lambda: world.events.count("a aborts 0.2") >= 1)
-
-            when_staged(world, let_them_arrive)
-            _, metrics = await publish(coordinator, world, 2)
-            assert metrics["weight_sync/replicas"] == 2
-            assert names(coordinator) == ["a", "b"]
-
-    asyncio.run(scenario())
-
-
-def test_one_member_keeps_its_copy_of_the_live_version(world, tmp_path):
-    async def scenario():
-        async with running(world, tmp_path, first_retry=30.0) as coordinator:
-            await join(coordinator, world, "b", "a", "c")
-            await publish_all(coordinator, world, 1)
-            assert world.keepers == []  # there was nothing to keep
+    async with joined(world, tmp_path, "ab", config=QUICK) as coordinator:
+        for name in "ab":
+            world.replicas[name].stage = "broken"
+        with pytest.raises(UnavailableError):
             await publish(coordinator, world, 2)
-            assert world.keepers == ["a"]
-            await coordinator.report("a", "gone")
-            await publish(coordinator, world, 3)
-            assert world.keepers == ["a", "b"]
+        for name in "ab":
+            world.replicas[name].stage = "ok"
 
-    asyncio.run(scenario())
+        async def let_them_arrive():
+            late.set()
+            await until(lambda: world.events.count("b aborts 0.2") >= 1)
+            await until(lambda: world.events.count("a aborts 0.2") >= 1)
+
+        when_staged(world, let_them_arrive)
+        _, metrics = await publish(coordinator, world, 2)
+        assert metrics["weight_sync/replicas"] == 2
+        assert names(coordinator) == ["a", "b"]
+
+
+async def test_one_member_keeps_its_copy_of_the_live_version(world, tmp_path):
+    async with running(world, tmp_path, first_retry=30.0) as coordinator:
+        await join(coordinator, world, "b", "a", "c")
+        await publish_all(coordinator, world, 1)
+        assert world.keepers == []  # there was nothing to keep
+        await publish(coordinator, world, 2)
+        assert world.keepers == ["a"]
+        await coordinator.report("a", "gone")
+        await publish(coordinator, world, 3)
+        assert world.keepers == ["a", "b"]

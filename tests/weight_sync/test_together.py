@@ -186,28 +186,25 @@ def config_of(transport, **options):
 
 @pytest.mark.parametrize("shares", [(ALL,), HALVES], ids=["one sender", "two senders"])
 @pytest.mark.parametrize("transport", ["auto", "collective", "relay"])
-def test_every_transport_brings_every_block(make, tmp_path, transport, shares):
+async def test_every_transport_brings_every_block(make, tmp_path, transport, shares):
     config = config_of(transport)
     together = make(config, shares)
 
-    async def scenario():
-        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-            for name in "abc":
-                await together.register(coordinator, name)
-            metrics = {}
-            for _ in range(2):
-                _, metrics = await together.publish(coordinator)
-                await until(lambda: names(coordinator) == ["a", "b", "c"])
-                together.check()
-            way = "memory" if transport == "auto" else transport
-            assert metrics[f"weight_sync/bytes/{way}"] == metrics["weight_sync/bytes"] > 0
-            assert metrics["weight_sync/shared"] == 2 * (transport == "auto")
-
-    asyncio.run(scenario())
+    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
+        for name in "abc":
+            await together.register(coordinator, name)
+        metrics = {}
+        for _ in range(2):
+            _, metrics = await together.publish(coordinator)
+            await until(lambda: names(coordinator) == ["a", "b", "c"])
+            together.check()
+        way = "memory" if transport == "auto" else transport
+        assert metrics[f"weight_sync/bytes/{way}"] == metrics["weight_sync/bytes"] > 0
+        assert metrics["weight_sync/shared"] == 2 * (transport == "auto")
     assert all(rank.num_sends == 2 * (transport == "collective") for rank in together.ranks)
 
 
-def test_the_bytes_of_each_transport_are_booked_under_itself(make, tmp_path):
+async def test_the_bytes_of_each_transport_are_booked_under_itself(make, tmp_path):
     """One sender shares memory with the replicas, the other is elsewhere: one stage, two ways. One
     replica takes it, and the others read it there."""
     config = config_of("auto")
@@ -216,13 +213,10 @@ def test_the_bytes_of_each_transport_are_booked_under_itself(make, tmp_path):
     far.is_elsewhere = True
     metrics = {}
 
-    async def scenario():
-        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-            for name in "abc":
-                await together.register(coordinator, name)
-            metrics.update((await together.publish(coordinator))[1])
-
-    asyncio.run(scenario())
+    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
+        for name in "abc":
+            await together.register(coordinator, name)
+        metrics.update((await together.publish(coordinator))[1])
     for way, rank in (("memory", near), ("collective", far)):
         pieces = rank.snapshot.layout.pieces
         expected = sum(piece.block.num_bytes for piece in pieces)
@@ -230,106 +224,93 @@ def test_the_bytes_of_each_transport_are_booked_under_itself(make, tmp_path):
     assert metrics["weight_sync/relayed"] == 0
 
 
-def test_survivors_finish_the_version_and_the_lost_one_returns(make, tmp_path):
+async def test_survivors_finish_the_version_and_the_lost_one_returns(make, tmp_path):
     config = config_of("collective")
     together = make(config)
 
-    async def scenario():
-        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-            for name in "abc":
-                await together.register(coordinator, name)
-            await together.publish(coordinator)
-            await until(lambda: names(coordinator) == ["a", "b", "c"])
-            together.replicas["b"].dies_when_asked = True
-            await together.publish(coordinator)
-            assert names(coordinator) == ["a", "c"]
-            together.replicas["b"].dies_when_asked = False
-            await until(lambda: names(coordinator) == ["a", "b", "c"])
-            together.check()
-            await together.publish(coordinator)
-
-    asyncio.run(scenario())
+    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
+        for name in "abc":
+            await together.register(coordinator, name)
+        await together.publish(coordinator)
+        await until(lambda: names(coordinator) == ["a", "b", "c"])
+        together.replicas["b"].dies_when_asked = True
+        await together.publish(coordinator)
+        assert names(coordinator) == ["a", "c"]
+        together.replicas["b"].dies_when_asked = False
+        await until(lambda: names(coordinator) == ["a", "b", "c"])
+        together.check()
+        await together.publish(coordinator)
     together.check()
 
 
-def test_a_joiner_pulls_from_a_replica_after_the_trainer_has_moved_on(make, tmp_path):
+async def test_a_joiner_pulls_from_a_replica_after_the_trainer_has_moved_on(make, tmp_path):
     config = config_of("collective")
     together = make(config)
 
-    async def scenario():
-        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-            await together.register(coordinator, "a")
-            await together.publish(coordinator)
-            values = together.training.values
-            together.training.train(together.ranks)
-            await together.register(coordinator, "b")
-            await until(lambda: names(coordinator) == ["a", "b"])
-            for name, value in values.items():
-                assert torch.equal(together.replicas["b"].loaded[name], value)
-
-    asyncio.run(scenario())
+    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
+        await together.register(coordinator, "a")
+        await together.publish(coordinator)
+        values = together.training.values
+        together.training.train(together.ranks)
+        await together.register(coordinator, "b")
+        await until(lambda: names(coordinator) == ["a", "b"])
+        for name, value in values.items():
+            assert torch.equal(together.replicas["b"].loaded[name], value)
 
 
-def test_a_wrong_bit_in_an_engine_is_found_and_mended(make, tmp_path):
+async def test_a_wrong_bit_in_an_engine_is_found_and_mended(make, tmp_path):
     config = config_of("auto", sample_share=1.0)
     together = make(config)
 
-    async def scenario():
-        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-            for name in "abc":
-                await together.register(coordinator, name)
-            await together.publish(coordinator)
-            await until(lambda: names(coordinator) == ["a", "b", "c"])
-            together.replicas["b"].loaded["proj"][3, 3] += 1
-            proofs, _ = await coordinator.verify(["b"])
-            assert proofs[0].fault.startswith("proj block 1 (2..4 of axis 1)")
-            assert names(coordinator) == ["a", "c"]
-            await together.publish(coordinator)
-            await until(lambda: names(coordinator) == ["a", "b", "c"])
-
-    asyncio.run(scenario())
+    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
+        for name in "abc":
+            await together.register(coordinator, name)
+        await together.publish(coordinator)
+        await until(lambda: names(coordinator) == ["a", "b", "c"])
+        together.replicas["b"].loaded["proj"][3, 3] += 1
+        proofs, _ = await coordinator.verify(["b"])
+        assert proofs[0].fault.startswith("proj block 1 (2..4 of axis 1)")
+        assert names(coordinator) == ["a", "c"]
+        await together.publish(coordinator)
+        await until(lambda: names(coordinator) == ["a", "b", "c"])
     together.check()
 
 
 @pytest.mark.parametrize("transport", ["collective", "relay"])
-def test_a_delta_is_bitwise_exact(make, tmp_path, transport):
+async def test_a_delta_is_bitwise_exact(make, tmp_path, transport):
     config = config_of(transport, delta=True)
     together = make(config, HALVES, keep_delta=True)
 
-    async def scenario():
-        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-            for name in "abc":
-                await together.register(coordinator, name)
+    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
+        for name in "abc":
+            await together.register(coordinator, name)
+        _, metrics = await together.publish(coordinator)
+        full = metrics["weight_sync/bytes"]
+        await until(lambda: names(coordinator) == ["a", "b", "c"])
+        for _ in range(3):
             _, metrics = await together.publish(coordinator)
-            full = metrics["weight_sync/bytes"]
-            await until(lambda: names(coordinator) == ["a", "b", "c"])
-            for _ in range(3):
-                _, metrics = await together.publish(coordinator)
-                together.check()
-                assert metrics["weight_sync/delta/share"] < 0.5
-                assert metrics["weight_sync/bytes"] < full / 2
-
-    asyncio.run(scenario())
+            together.check()
+            assert metrics["weight_sync/delta/share"] < 0.5
+            assert metrics["weight_sync/bytes"] < full / 2
 
 
-def test_one_of_a_host_takes_a_delta_and_all_know_what_it_changed(make, tmp_path, monkeypatch):
+async def test_one_of_a_host_takes_a_delta_and_all_know_what_it_changed(
+    make, tmp_path, monkeypatch
+):
     monkeypatch.setattr(delta_changes, "MAX_SHARE", 10)  # of so few elements
     config = config_of("auto", delta=True)
     together = make(config, HALVES, keep_delta=True)
     for rank in together.ranks:
         rank.is_elsewhere = True
 
-    async def scenario():
-        async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-            for name in "abc":
-                await together.register(coordinator, name)
-            await together.publish(coordinator)
-            await until(lambda: names(coordinator) == ["a", "b", "c"])
-            for _ in range(3):
-                _, metrics = await together.publish(coordinator)
-                together.check()
-                assert metrics["weight_sync/delta/share"] < 0.5
-                assert metrics["weight_sync/shared"] == 2
-                assert all(one.knows_changes for one in together.replicas.values())
-
-    asyncio.run(scenario())
+    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
+        for name in "abc":
+            await together.register(coordinator, name)
+        await together.publish(coordinator)
+        await until(lambda: names(coordinator) == ["a", "b", "c"])
+        for _ in range(3):
+            _, metrics = await together.publish(coordinator)
+            together.check()
+            assert metrics["weight_sync/delta/share"] < 0.5
+            assert metrics["weight_sync/shared"] == 2
+            assert all(one.knows_changes for one in together.replicas.values())

@@ -1,7 +1,5 @@
 """The next version with the weights of the one before: a step that changed nothing is published too."""
 
-import asyncio
-
 import pytest
 
 from services.weight_sync.data.manifest import list_digests
@@ -15,7 +13,9 @@ from tests.weight_sync.test_together import make as make
 @pytest.mark.parametrize("delta", [False, True], ids=["whole", "delta"])
 @pytest.mark.parametrize("shares", [(ALL,), HALVES], ids=["one sender", "two senders"])
 @pytest.mark.parametrize("transport", ["auto", "collective", "relay"])
-def test_the_same_weights_go_live_under_the_next_number(make, tmp_path, transport, shares, delta):
+async def test_the_same_weights_go_live_under_the_next_number(
+    make, tmp_path, transport, shares, delta
+):
     config = config_of(transport, delta=delta)
     together = make(config, shares, keep_delta=delta)
 
@@ -28,19 +28,16 @@ def test_the_same_weights_go_live_under_the_next_number(make, tmp_path, transpor
             rank.take(digests)
         return training.version
 
-    async def scenario():
-        async with running(together.world, tmp_path, config) as coordinator:
-            for name in "abc":
-                await together.register(coordinator, name)
-            await together.publish(coordinator)
-            for _ in range(2):
-                await until(lambda: names(coordinator) == ["a", "b", "c"])
-                version = train_nothing()
-                await coordinator.publish(CALLER, version)
-                together.check()
-                assert all(r.live.version == version.version for r in together.replicas.values())
-            await together.publish(coordinator)
-            assert names(coordinator) == ["a", "b", "c"]
-        together.check()
-
-    asyncio.run(scenario())
+    async with running(together.world, tmp_path, config) as coordinator:
+        for name in "abc":
+            await together.register(coordinator, name)
+        await together.publish(coordinator)
+        for _ in range(2):
+            await until(lambda: names(coordinator) == ["a", "b", "c"])
+            version = train_nothing()
+            await coordinator.publish(CALLER, version)
+            together.check()
+            assert all(r.live.version == version.version for r in together.replicas.values())
+        await together.publish(coordinator)
+        assert names(coordinator) == ["a", "b", "c"]
+    together.check()
