@@ -13,9 +13,7 @@ from tests.doctor.made import (
     npu_host,
     without,
     write,
-    write_library,
     write_limits,
-    write_meminfo,
     write_package,
     write_tool,
 )
@@ -57,33 +55,6 @@ def no_triton(root: Path) -> Made:
     return looked(system)
 
 
-def unknown_cann(root: Path) -> Made:
-    system = npu_host(root)
-    write(root, "cann/x86_64-linux/ascend_toolkit_install.info", "version=master-daily\n")
-    return looked(system)
-
-
-def preloaded(root: Path, names: str, machine: str = "x86_64") -> Made:
-    return looked(npu_host(root, machine, LD_PRELOAD=names))
-
-
-def foreign(root: Path) -> Made:
-    jemalloc = write_library(root, "lib/libjemalloc.so.2", "x86_64")
-    arm = write_library(root, "arm/libother.so.2", "aarch64")
-    return preloaded(root, f"{jemalloc}:{arm}")
-
-
-def several(root: Path) -> Made:
-    names = [write_library(root, f"lib/lib{n}malloc.so", "x86_64") for n in ("je", "tc")]
-    return preloaded(root, ":".join(names))
-
-
-def gone(root: Path) -> Made:
-    """As the oldest guide has it: a space, and a library of another distribution."""
-    jemalloc = write_library(root, "lib/libjemalloc.so.2", "x86_64")
-    return preloaded(root, f"{jemalloc} /nowhere/libjemalloc.so.2")
-
-
 def static_tls(root: Path) -> Made:
     """A library that wants more static TLS than is left, compiled here."""
     system = cpu_host(root)
@@ -92,13 +63,6 @@ def static_tls(root: Path) -> Made:
     library = root / "site/scikit_learn.libs/libgomp-947d5fa1.so.1.0.0"
     command = ["cc", "-shared", "-fPIC", "-o", str(library), str(root / "tls.c")]
     subprocess.run(command, check=True, timeout=60)
-    return looked(system)
-
-
-def late_libgomp(root: Path) -> Made:
-    system = npu_host(root, "aarch64")
-    for folder in ("scikit_learn.libs", "torch.libs"):
-        write(root, f"site/{folder}/libgomp-947d5fa1.so.1.0.0", "")
     return looked(system)
 
 
@@ -181,31 +145,10 @@ def on_two_hosts(root: Path) -> Made:
     return list(check_addresses(Addresses("node-1", {}, INTERFACES, {}), of_run))
 
 
-def only_few(root: Path) -> Made:
-    system = cpu_host(root)
-    write(root, "proc/sys/net/ipv4/ip_local_port_range", "60000 60999")
-    return looked(system)
-
-
 def overlap(root: Path) -> Made:
     system = cpu_host(root)
     write(root, "proc/sys/net/ipv4/ip_local_port_range", "1024 65535")
     return looked(system)
-
-
-def hccl(base: str, reserved: str, outgoing: str = "32768 60999") -> Callable[[Path], Made]:
-    def make(root: Path) -> Made:
-        system = without(npu_host(root, HCCL_IF_BASE_PORT=base), "HCCL_HOST_SOCKET_PORT_RANGE")
-        write(root, "proc/sys/net/ipv4/ip_local_port_range", outgoing)
-        write(root, "proc/sys/net/ipv4/ip_local_reserved_ports", reserved)
-        return looked(system)
-
-    return make
-
-
-def hccl_range(root: Path) -> Made:
-    """A range of its own choice, in the middle of the system's."""
-    return looked(npu_host(root, HCCL_HOST_SOCKET_PORT_RANGE="60000-60050"))
 
 
 def limited(**limits: str) -> Callable[[Path], Made]:
@@ -237,29 +180,12 @@ def no_thp(root: Path) -> Made:
     return looked(system)
 
 
-def hoarded(root: Path) -> Made:
-    system = cpu_host(root)
-    write_meminfo(root, pages=16 << 10)
-    return looked(system)
-
-
-def strict(root: Path) -> Made:
-    system = cpu_host(root)
-    write(root, "proc/sys/vm/overcommit_memory", "2\n")
-    return looked(system)
-
-
 GUIDE_TLS = "cannot allocate memory in static TLS block"
 HOST_CASES: dict[str, Case] = {
     "versions/mismatch": (other_torch, ("torch 2.9.0", "==2.10.0", "vllm-ascend 0.23.0")),
     "versions/absent": (no_triton, ("triton-ascend is not installed", "==3.2.2")),
-    "versions/unreadable": (unknown_cann, ("cann", "'master-daily'", "9.1.0")),
-    "preloads/gone": (gone, ("/nowhere/libjemalloc.so.2", "not there")),
-    "preloads/foreign": (foreign, ("libother.so.2", "aarch64", "x86_64")),
-    "preloads/several": (several, ("libjemalloc.so", "libtcmalloc.so")),
-    "preloads/no-allocator": (lambda root: preloaded(root, ""), ("no jemalloc",)),
+    "preloads/no-allocator": (variables(LD_PRELOAD=""), ("no jemalloc",)),
     "preloads/static-tls": (static_tls, ("libgomp-947d5fa1.so.1.0.0", GUIDE_TLS)),
-    "preloads/late-libgomp": (late_libgomp, ("libgomp-947d5fa1.so.1.0.0", "not preloaded")),
     "tools/ip": (tool("ip", None), ("no `ip`",)),
     "tools/npu-smi": (
         tool("npu-smi", "echo dcmi module initialize failed >&2; exit 1"),
@@ -298,7 +224,7 @@ HOST_CASES: dict[str, Case] = {
         ("GLOO_SOCKET_IFNAME=eth9", "eth0 192.168.1.4"),
     ),
     "addresses/other-interface": (
-        named({"HCCL_SOCKET_IFNAME": "eth0", "HCCL_IF_IP": "10.7.0.4"}),
+        named({"HCCL_SOCKET_IFNAME": "eth0"}, subnet="10.0.0.0/8"),
         ("HCCL_SOCKET_IFNAME=eth0", "10.7.0.4"),
     ),
     "addresses/foreign-address": (
@@ -308,18 +234,14 @@ HOST_CASES: dict[str, Case] = {
     "addresses/outside-subnet": (named({}, subnet="172.16.0.0/12"), ("172.16.0.0/12", "eth0")),
     "addresses/no-subnet": (on_two_hosts, ("rollout.hosts is 2",)),
     "ports/outgoing-overlap": (overlap, ("1024 to 65535", "20000 to 32767")),
-    "ports/few-outgoing": (only_few, ("only 1000 ports",)),
-    "ports/hccl-not-reserved": (hccl_range, ("60000-60050", "HCCL_HOST_SOCKET_PORT_RANGE")),
-    "ports/hccl-overlap": (hccl("24703", "24703-24734"), ("24703-24734", "20000 to 32767")),
-    "ports/hccl-shared-host": (hccl("61000", ""), ("HCCL_IF_BASE_PORT=61000",)),
+    "ports/hccl-fixed": (
+        lambda root: looked(without(npu_host(root), "HCCL_HOST_SOCKET_PORT_RANGE")),
+        ("HCCL_HOST_SOCKET_PORT_RANGE is not set",),
+    ),
     "limits/nofile": (limited(files="1024"), ("1024 files", "32768")),
     "limits/memlock": (limited(locked="8388608"), ("8 MiB", "mlx5_0")),
     "limits/nproc": (small_container, ("256 processes", "768")),
     "limits/shared-memory": (small_shm, ("/dev/shm", "64 MiB")),
     "limits/no-huge-pages": (no_thp, ("transparent huge pages",)),
-    "limits/hoarded-huge-pages": (hoarded, ("32 GiB",)),
-    "limits/strict-overcommit": (strict, ("overcommit_memory=2",)),
 }
 """check/fault -> what makes it, and words of its text."""
-ALSO: dict[str, set[str]] = {"ports/hccl-overlap": {"ports/hccl-shared-host"}}
-"""What cannot be made alone: the others that then are true as well."""

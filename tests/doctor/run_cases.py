@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,7 @@ from tests.doctor.made import config, cpu_host, write, write_meminfo
 from trimaran.config import RunConfig
 from trimaran.doctor.disks import Place, check_places
 from trimaran.doctor.examine import examine
-from trimaran.doctor.links import Link, check_links
-from trimaran.doctor.listener import Listener
-from trimaran.doctor.others import Other, check_other
-from trimaran.doctor.pairs import ask_host, measure_pairs
+from trimaran.doctor.hosts import Link, Other, ask_host, check_host, check_links, measure_links
 from trimaran.doctor.runs import check_gpus, check_run_by
 from trimaran.doctor.stores import check_store
 from trimaran.errors import InputError
@@ -24,7 +20,7 @@ from trimaran.launch.devices import Placement, Pool
 from trimaran.machine import GpuMemory
 from trimaran.memory.models import QWEN25_7B
 from trimaran.memory.plan import make_plan
-from trimaran.network import LOOPBACK, join, split
+from trimaran.network import LOOPBACK, split
 from trimaran.store import ServerFacts, probe_server
 from trimaran.trust import Trust
 
@@ -122,28 +118,20 @@ def store(**facts: object) -> Callable[[Path], Made]:
 
 
 def no_host(root: Path) -> Made:
-    asked, found = ask_host(f"127.0.0.1:{free_port()}", TRUST, None)
-    assert not found
-    return list(check_other(asked, {}))
-
-
-def listening() -> str:
-    """A doctor's address; it ends with the tests' process."""
-    listener = Listener("127.0.0.1:0", TRUST)
-    threading.Thread(target=listener.serve, args=(60,), daemon=True).start()
-    return join(listener.host, listener.port)
+    asked = asyncio.run(ask_host(f"127.0.0.1:{free_port()}", TRUST, None))
+    assert not asked.findings
+    return list(check_host(asked, {}))
 
 
 def other(here: dict[str, str], **facts: object) -> Callable[[Path], Made]:
     told = Other("10.0.0.2:7990", versions={"python": "3.11.2"})
     told = replace(told, **facts)  # pyright: ignore
-    return lambda root: list(check_other(told, here, "/models/a", 5))
+    return lambda root: list(check_host(told, here, "/models/a", 5))
 
 
 def broken_link(root: Path) -> Made:
-    """A member that has gone since it was asked."""
-    members = {listening(): "", f"127.0.0.1:{free_port()}": ""}
-    return list(check_links(measure_pairs(members, TRUST)))[:1]
+    members = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    return list(check_links(asyncio.run(measure_links(members, TRUST))))[:1]
 
 
 def linked(*links: Link, size: float = 0, timeout: float = 0) -> Callable[[Path], Made]:
@@ -151,7 +139,7 @@ def linked(*links: Link, size: float = 0, timeout: float = 0) -> Callable[[Path]
 
 
 def link(start: str, end: str, speed: float = 1e9, seconds: float = 0.0001) -> Link:
-    return Link(start, end, "relay", seconds, speed)
+    return Link(start, end, seconds, speed)
 
 
 SAME = {"python": "3.11.2"}
@@ -184,10 +172,10 @@ RUN_CASES: dict[str, Case] = {
         ("torch none", "2.10.0 on this host"),
     ),
     "hosts/no-model": (other(SAME), ("/models/a holds no weights", "5 bytes")),
-    "links/broken": (broken_link, ("by relay", "refused")),
+    "links/broken": (broken_link, ("127.0.0.1:", "refused")),
     "links/too-slow": (
         linked(link("a", "b"), size=140e9, timeout=120),
-        ("a to b by relay carries 1 GB/s", "140 s", "120 s"),
+        ("a to b carries 1 GB/s", "140 s", "120 s"),
     ),
     "links/uneven": (
         linked(link("a", "b"), link("b", "a"), link("a", "c", 1e8)),

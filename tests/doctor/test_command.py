@@ -16,7 +16,6 @@ from tests.tiny_model import write_tiny_model
 from trimaran.cli import doctor as command
 from trimaran.cli.main import main
 from trimaran.cli.preflight import show_errors
-from trimaran.doctor.document import CHECKS
 from trimaran.doctor.finding import Finding, Severity
 from trimaran.doctor.report import HostReport, Report
 from trimaran.machine import GpuMemory, Machine
@@ -38,13 +37,10 @@ def test_json_has_the_form_that_the_document_tells(
     assert report["form"] == 1
     (host,) = report["hosts"]
     for finding in host["findings"]:
-        assert list(finding) == ["check", "fault", "severity", "what", "why", "mend"]
+        assert list(finding) == ["check", "fault", "severity", "what", "why", "fix"]
         assert finding["severity"] in ("fine", "warning", "error")
-    known = {f"{check.name}/{fault.name}" for check in CHECKS for fault in check.faults}
-    found = {f"{one['check']}/{one['fault']}" for one in host["findings"] if one["fault"]}
-    assert "run/refused" in found and found <= known
-    (link,) = report["links"]
-    assert list(link) == ["start", "end", "transport", "seconds", "bytes_per_second", "said"]
+    assert "refused" in {one["fault"] for one in host["findings"] if one["check"] == "run"}
+    assert report["links"] == []
 
 
 def test_people_read_errors_first_with_reason_and_remedy() -> None:
@@ -59,12 +55,12 @@ def test_people_read_errors_first_with_reason_and_remedy() -> None:
     assert list(report.lines()) == [
         "node-1:",
         "  error: full",
-        "    why:  it is held",
-        "    mend: df -h",
-        "          rm old",
+        "    why: it is held",
+        "    fix: df -h",
+        "         rm old",
         "  warning: no `ip`",
-        "    why:  scripts",
-        "    mend: apt-get install -y iproute2",
+        "    why: scripts",
+        "    fix: apt-get install -y iproute2",
         "  fine: tools",
     ]
     assert report.worst is Severity.ERROR

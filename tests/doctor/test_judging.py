@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from tests.doctor.host_cases import INTERFACES, devices_of
 from tests.doctor.made import config, cpu_host, faults, npu_host, without
 from tests.doctor.run_cases import filled
-from trimaran.doctor.addresses import INTERFACE_VARIABLES, Addresses, check_addresses
+from trimaran.doctor.addresses import Addresses, check_addresses
 from trimaran.doctor.examine import examine
 from trimaran.doctor.finding import Finding, Severity
 from trimaran.doctor.limits import GIB, check_limits, read_limits
 from trimaran.doctor.memory import needs_of
-from trimaran.doctor.preloads import Preloads, check_preloads
 
 
 def in_subnet(root: Path, **variables: str) -> list[Finding]:
@@ -26,7 +23,7 @@ def in_subnet(root: Path, **variables: str) -> list[Finding]:
 def test_localhost_is_an_error_where_others_must_reach_it(tmp_path: Path) -> None:
     (finding,) = in_subnet(tmp_path, MASTER_ADDR="localhost")
     assert finding.severity is Severity.ERROR
-    assert finding.mend == "export MASTER_ADDR=10.7.0.4"  # not the first interface's
+    assert finding.fix == "export MASTER_ADDR=10.7.0.4"  # not the first interface's
     (finding,) = in_subnet(tmp_path, MASTER_ADDR="127.0.0.1")
     assert finding.fault == "localhost"
 
@@ -35,26 +32,15 @@ def test_in_a_subnet_each_interface_is_that_of_the_subnet(tmp_path: Path) -> Non
     assert not in_subnet(tmp_path, GLOO_SOCKET_IFNAME="ib0", HCCL_IF_IP="10.7.0.4")
     (finding,) = in_subnet(tmp_path, GLOO_SOCKET_IFNAME="eth0")
     assert finding.fault == "other-interface"
-    assert finding.mend.startswith("unset GLOO_SOCKET_IFNAME")
+    assert finding.fix.startswith("unset GLOO_SOCKET_IFNAME")
     (finding,) = in_subnet(tmp_path, HCCL_IF_IP="192.168.1.4")
     assert finding.fault == "other-interface"
-
-
-@pytest.mark.parametrize("variable", INTERFACE_VARIABLES)
-def test_an_interface_is_that_of_the_address_that_others_are_told(variable: str) -> None:
-    given = {"CURRENT_IP": "10.7.0.4", variable: "eth0"}
-    (finding,) = check_addresses(Addresses("node-1", {}, INTERFACES, given), None)
-    assert finding.what == f"{variable}=eth0 does not have 10.7.0.4 (CURRENT_IP)"
-    assert (finding.fault, finding.mend) == ("other-interface", f"export {variable}=ib0")
-    assert finding.severity is Severity.WARNING
-    for agreed in ({variable: "ib0"}, {"CURRENT_IP": "127.0.0.1"}):
-        assert not list(check_addresses(Addresses("node-1", {}, INTERFACES, given | agreed), None))
 
 
 def test_an_interface_that_is_not_there_is_told_once(tmp_path: Path) -> None:
     (finding,) = in_subnet(tmp_path, GLOO_SOCKET_IFNAME="eth9")
     assert finding.fault == "no-interface"
-    assert finding.mend == "export GLOO_SOCKET_IFNAME=ib0"
+    assert finding.fix == "export GLOO_SOCKET_IFNAME=ib0"
 
 
 def test_where_the_kernel_tells_no_interfaces_nothing_is_said_of_them() -> None:
@@ -67,19 +53,13 @@ def test_a_run_on_one_machine_may_have_its_name_on_loopback(tmp_path: Path) -> N
     assert not list(check_addresses(facts, config(tmp_path)))
     (finding,) = check_addresses(facts, None)  # a host of which nobody knows what it is for
     assert finding.fault == "own-name"
-    assert finding.mend == "sed -i '1i 192.168.1.4 node-1' /etc/hosts"
+    assert finding.fix == "sed -i '1i 192.168.1.4 node-1' /etc/hosts"
 
 
 def test_variables_of_npus_mean_nothing_elsewhere(tmp_path: Path) -> None:
     given = {"TASK_QUEUE_ENABLE": "2", "VLLM_ASCEND_ENABLE_NZ": "1", "RANK_TABLE_FILE": "x"}
     run = {"rollout": {"eager": False, "device": "cpu"}, "trainer": {"device": "cpu"}}
     assert not devices_of(tmp_path, "cpu", given, **run)
-
-
-def test_jemalloc_is_asked_for_on_npus_only() -> None:
-    facts = Preloads("x86_64", (), {}, (), ())
-    assert not list(check_preloads(facts, "cpu"))
-    assert [one.fault for one in check_preloads(facts, "npu")] == ["no-allocator"]
 
 
 def test_what_a_placement_says_as_well_is_told_once(tmp_path: Path) -> None:
@@ -90,21 +70,12 @@ def test_what_a_placement_says_as_well_is_told_once(tmp_path: Path) -> None:
     assert "refused" in {one.fault for one in findings}  # there are no dies
 
 
-def test_the_allocator_is_named(tmp_path: Path) -> None:
-    for system, words in (
-        (cpu_host(tmp_path / "a"), "glibc"),
-        (npu_host(tmp_path / "b"), "jemalloc"),
-    ):
-        (finding,) = [one for one in examine(system, None) if one.check == "preloads"]
-        assert words in finding.what
-
-
 def test_files_grow_with_the_run(tmp_path: Path) -> None:
     facts = replace(read_limits(cpu_host(tmp_path)), files=1024, shared=1 << 40)
     assert not list(check_limits(facts, "cpu", config(tmp_path, rollout={"replicas": 4})))
     large = config(tmp_path, rollout={"replicas": 64, "tensor_parallel": 4})
     (finding,) = check_limits(facts, "cpu", large)
-    assert finding.mend.startswith("ulimit -n 2592")
+    assert finding.fix.startswith("ulimit -n 2592")
 
 
 def test_of_a_run_over_several_hosts_one_replica_counts_here(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_redis_server_is_asked_for_its_settings(
     finally:
         server.kill()
     assert [one.severity for one in findings] == ([severity] if severity else [])
-    assert all("append" in one.what and "config set appendonly yes" in one.mend for one in findings)
+    assert all("append" in one.what and "config set appendonly yes" in one.fix for one in findings)
 
 
 def test_a_wrong_password_is_told_and_not_shown(redis_program: str, tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ import asyncio
 import json
 import os
 import socket
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,20 +15,19 @@ from trimaran.cli.plan import plan_here
 from trimaran.cli.preflight import check_inputs, check_run, refuse_password
 from trimaran.cli.trust_options import trust_of
 from trimaran.config import RunConfig, load_config
-from trimaran.doctor import links, others, runs, stores
+from trimaran.doctor import hosts, runs, stores
 from trimaran.doctor.examine import examine, facts_for_others, or_fine
 from trimaran.doctor.finding import Finding, Severity
-from trimaran.doctor.listener import Listener
 from trimaran.doctor.memory import model_bytes
-from trimaran.doctor.pairs import ask_host, measure_pairs, own_address
 from trimaran.doctor.report import HostReport, Report
+from trimaran.doctor.server import doctor_server
 from trimaran.doctor.system import System
 from trimaran.errors import InputError
 from trimaran.launch.devices import place
 from trimaran.machine import read_gpus, read_machine
 from trimaran.network import find_host, join
 from trimaran.store import probe_server
-from trimaran.trust import Trust, is_loopback, new_token, read_token
+from trimaran.trust import Trust, read_token
 
 LISTEN_SECONDS = 3600.0
 
@@ -38,16 +36,17 @@ def run(options: argparse.Namespace) -> int:
     """Returns 1 where there is an error among the findings."""
     trust = trust_of(options, read_token(Path(options.token_file)) if options.token_file else "")
     if options.listen is not None:
-        return listen(options.listen, trust)
-    hosts, store = options.host, options.store
-    refuse_password(store)
+        return asyncio.run(listen(options.listen, trust))
+    refuse_password(options.store)
     config = load_config(options.config, options.overrides) if options.config else None
-    if hosts and not trust.token:
+    if options.host and not trust.token:
         raise InputError(
             "--host: give --token-file FILE, with the token that the doctors there have"
             " (trimaran doctor --listen)"
         )
-    report = _report(config, hosts, trust, store)
+    for address in options.host:
+        hosts.check_address(address, trust)
+    report = asyncio.run(_report(config, options.host, trust, options.store))
     if options.json:
         print(json.dumps(report.to_tree(), indent=2))
     else:
@@ -55,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if report.worst is Severity.ERROR else 0
 
 
-def listen(address: str, trust: Trust) -> int:
+async def listen(address: str, trust: Trust) -> int:
     """Until a signal, or for an hour."""
     if not trust.token:
         raise InputError(
@@ -63,46 +62,47 @@ def listen(address: str, trust: Trust) -> int:
             " (trimaran doctor --host)"
         )
     try:
-        listener = Listener(address, trust)
+        server = doctor_server(address, trust)
     except InputError as error:
         raise InputError(f"--listen {error}") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"--listen {address}: {error}") from None
-    print(f"listens on {join(listener.host, listener.port)} for an hour", flush=True)
-    listener.serve(LISTEN_SECONDS)
+    await server.start()
+    print(f"listens on {server.address} for an hour", flush=True)
+    await asyncio.sleep(LISTEN_SECONDS)
+    await server.stop()
     return 0
 
 
-def _report(
-    config: RunConfig | None, hosts: Sequence[str], trust: Trust, store: str | None
+async def _report(
+    config: RunConfig | None, addresses: Sequence[str], trust: Trust, store: str | None
 ) -> Report:
     system = System(os.environ)
     findings = examine(system, config, has_redis=store is not None)
     if config is not None:
         known = {finding.what for finding in findings}
-        # Which host of several has which processes, only who places them knows.
+        # Which host of several has which processes, only the one who places them knows.
         check = check_run if config.network.subnet is None else check_inputs
-        told = [*runs.check_run_by(check, config, known), *_check_gpus(config)]
-        findings.extend(or_fine(runs.CHECK, told))
+        found = [*runs.check_run_by(check, config, known), *_check_gpus(config)]
+        findings.extend(or_fine("run", found))
     if store is not None:
-        facts = asyncio.run(probe_server(store))
-        findings.extend(or_fine(stores.CHECK, stores.check_store(facts)))
-    here = facts_for_others(system, config)
+        facts = await probe_server(store)
+        findings.extend(or_fine("store", stores.check_store(facts)))
+    versions, size = facts_for_others(system, config)
+    model = str(config.model.path) if config is not None else ""
     reports: list[HostReport] = []
-    devices: dict[str, str] = {}  # of those that answer
-    for address in hosts:
-        other, found = ask_host(address, trust, config, has_redis=store is not None)
-        model = str(config.model.path) if config is not None else ""
-        compared = others.check_other(other, here["versions"], model, here["model_bytes"])
+    answering: list[str] = []
+    for address in addresses:
+        other = await hosts.ask_host(address, trust, config, has_redis=store is not None)
+        compared = hosts.check_host(other, versions, model, size)
         if not other.said:
-            devices[address] = other.device
-        reports.append(HostReport(address, [*or_fine(others.CHECK, compared), *found]))
-    measured = _measure(config, here["device"], devices, trust)
-    needs = (0.0, 0.0)
-    if config is not None and devices:  # on one host they travel through memory
-        needs = model_bytes(config), config.weight_sync.stage_timeout
-    findings.extend(or_fine(links.CHECK, links.check_links(measured, *needs)))
-    return Report((HostReport(socket.gethostname(), findings), *reports), measured)
+            answering.append(address)
+        reports.append(HostReport(address, [*or_fine("hosts", compared), *other.findings]))
+    links = await _measure(config, answering, trust) if answering else []
+    if links:
+        needs = (
+            (model_bytes(config), config.weight_sync.stage_timeout) if config is not None else ()
+        )
+        findings.extend(or_fine("links", hosts.check_links(links, *needs)))
+    return Report((HostReport(socket.gethostname(), findings), *reports), links)
 
 
 def _check_gpus(config: RunConfig) -> list[Finding]:
@@ -116,33 +116,17 @@ def _check_gpus(config: RunConfig) -> list[Finding]:
     return []
 
 
-def _measure(
-    config: RunConfig | None, own_device: str, others: Mapping[str, str], trust: Trust
-) -> list[links.Link]:
-    """With a listener of this host's own, so that it is a member as every other. One that is alone
-    calls itself, on loopback. `others`: host:port -> device, as `measure_pairs` has it."""
-    hosts = list(others)
-    if not hosts:
-        trust = Trust(new_token())
-    address = join(own_address(hosts), 0)
-    if hosts and config is not None and config.network.subnet is not None:
+async def _measure(
+    config: RunConfig | None, others: Sequence[str], trust: Trust
+) -> list[hosts.Link]:
+    """Between all pairs; this host has a server of its own meanwhile, as the others have."""
+    address = join(hosts.own_address(others[0]), 0)
+    if config is not None and config.network.subnet is not None:
         with suppress(InputError):  # a finding of its own says so
             address = find_host(config.network).free_address()  # where a firewall lets others in
-    listener = Listener(address, trust)
-    threading.Thread(target=listener.serve, args=(LISTEN_SECONDS,), daemon=True).start()
-    devices = {join(listener.host, listener.port): own_device, **others}
-    # Collectives know no TLS: a run without that word has none between hosts.
-    may_have = trust.is_network_trusted or all(map(is_loopback, devices))
-    if not (may_have and has_collectives(config, len(devices))):
-        devices = dict.fromkeys(devices, "")
-    return measure_pairs(devices, trust)
-
-
-def has_collectives(config: RunConfig | None, num_hosts: int) -> bool:
-    """Between hosts: weights, gradients, or the activations of a large replica."""
-    if config is None:
-        return num_hosts > 1
-    if num_hosts == 1:
-        return config.weight_sync.transport == "collective"
-    by_relay = config.weight_sync.transport == "relay"
-    return not by_relay or config.num_trainer_ranks > 1 or config.rollout.hosts > 1
+    server = doctor_server(address, trust)
+    await server.start()
+    try:
+        return await hosts.measure_links([server.address, *others], trust)
+    finally:
+        await server.stop()

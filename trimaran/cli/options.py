@@ -65,7 +65,7 @@ exit codes: 0 when it serves, or starts in good time; 1 when it does not; 2 wher
 """
 
 DOCTOR_EXAMPLES = """\
-Each finding says what is wrong, why it matters and how to mend it; docs/doctor.md lists them all.
+Each finding says what is wrong, why it matters and how to fix it; docs/doctor.md lists them all.
 examples:
   trimaran doctor                                        this host
   trimaran doctor run.yaml --store redis://10.0.0.9      and what this run needs of it

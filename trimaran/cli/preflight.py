@@ -76,7 +76,7 @@ def show_errors(config: RunConfig | None, service: str | None = None) -> None:
     the only one of the run that is to start here."""
     for finding in examine(System(os.environ), config, is_start=True, service=service):
         if finding.severity is Severity.ERROR:
-            print(f"doctor: {finding.what}; {finding.mend}", file=sys.stderr)
+            print(f"doctor: {finding.what}; {finding.fix}", file=sys.stderr)
 
 
 def check_datasets(config: RunConfig) -> None:

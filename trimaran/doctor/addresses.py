@@ -8,95 +8,70 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trimaran.config import NetworkSection, RunConfig
-from trimaran.doctor.finding import Check, Fault, Finding, Severity
+from trimaran.doctor.finding import Fault, Finding, Severity
 from trimaran.doctor.system import System
 from trimaran.errors import InputError
 from trimaran.launch.environment import network_environment
-from trimaran.network import Host, Interface, find_host, read_interfaces, split
+from trimaran.network import Interface, find_host, read_interfaces, split
 
 INTERFACE_VARIABLES = (
     *("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"),
 )
 OWN_ADDRESS_VARIABLES = ("HCCL_IF_IP", "VLLM_HOST_IP", "CURRENT_IP")
 ADDRESS_VARIABLES = ("MASTER_ADDR", *OWN_ADDRESS_VARIABLES)
-GO_TOGETHER = (
-    ("HCCL_SOCKET_IFNAME", "HCCL_IF_IP"),
-    *((variable, "CURRENT_IP") for variable in INTERFACE_VARIABLES),
-)
-"""An interface, and the address that it must have. The vendors' guides tell CURRENT_IP to the others."""
 
 LOCALHOST = Fault(
-    "localhost",
+    "addresses/localhost",
     Severity.WARNING,
     "{where} is {value}: this machine only",
     "other hosts take it for themselves, and wait for a process that never comes; on one host it"
     " works",
     "{setting}={address}",
-    symptom="connection refused; rendezvous timed out",
 )
 OWN_NAME = Fault(
-    "own-name",
+    "addresses/own-name",
     Severity.WARNING,
     "/etc/hosts gives this machine's name {name} the address {value}",
     "libraries that ask for the address of their own host tell loopback to the others; Debian"
     " installs it so",
     "sed -i '1i {address} {name}' /etc/hosts",
-    symptom="Gloo connectFullMesh failed; 127.0.1.1: connection refused",
 )
 NO_INTERFACE = Fault(
-    "no-interface",
+    "addresses/no-interface",
     Severity.ERROR,
     "{variable}={value}: there is no such interface here; there are {known}",
     "the library looks for it while a group is made, and fails or waits for ever",
     "export {variable}={interface}",
-    symptom="Unable to find address for interface; Bootstrap: no socket interface found",
 )
 OTHER_INTERFACE = Fault(
-    "other-interface",
+    "addresses/other-interface",
     Severity.ERROR,
     "{what}",
     "peers are told one address while packets go by another interface: groups hang while they are"
     " made",
-    "{mend}",
-    symptom="rendezvous timed out; EI0006: Getting socket times out",
+    "unset {variable}   # a run sets it by itself",
 )
 FOREIGN_ADDRESS = Fault(
-    "foreign-address",
+    "addresses/foreign-address",
     Severity.ERROR,
     "{variable}={value}: no interface here has this address; there are {known}",
     "a process cannot listen on an address that another host has, or nobody",
     "export {variable}={address}",
-    symptom="Cannot assign requested address (EADDRNOTAVAIL)",
 )
 OUTSIDE_SUBNET = Fault(
-    "outside-subnet",
+    "addresses/outside-subnet",
     Severity.ERROR,
     "{what}",
     "every service of the run listens on this host's address in that subnet",
     "network.subnet=...   # in the run's configuration; `ip -brief address` lists what there is",
 )
 NO_SUBNET = Fault(
-    "no-subnet",
+    "addresses/no-subnet",
     Severity.WARNING,
     "rollout.hosts is {hosts}, and network.subnet is not given",
     "the hosts of a replica reach each other in that subnet, by its interface, and vLLM and Gloo take any"
     " port there; without it all of them listen on 127.0.0.1",
     "network.subnet=...   # unless the manager's own configuration has it, services.network",
-)
-CHECK = Check(
-    "addresses",
-    "`localhost` where other hosts must reach it, the host's own name, and interfaces against"
-    " addresses: `GLOO_`, `TP_`, `NCCL_` and `HCCL_SOCKET_IFNAME`, `HCCL_IF_IP`, `VLLM_HOST_IP`,"
-    " `MASTER_ADDR`, `CURRENT_IP`, the run's subnet",
-    (
-        LOCALHOST,
-        OWN_NAME,
-        NO_INTERFACE,
-        OTHER_INTERFACE,
-        FOREIGN_ADDRESS,
-        OUTSIDE_SUBNET,
-        NO_SUBNET,
-    ),
 )
 
 
@@ -145,64 +120,44 @@ def check_addresses(facts: Addresses, config: RunConfig | None) -> Iterator[Find
     for where, setting, value in _named(given, config):
         if _loops(value) and (value == "localhost" or network.subnet is not None):
             places = {"where": where, "value": value, "setting": setting, "address": own.address}
-            yield CHECK.found(localhost, **places)
+            yield localhost.found(**places)
     hosts_entry = facts.names.get(facts.name, "")
     stays_here = config is not None and network.subnet is None
     if _loops(hosts_entry) and not _loops(own.address) and not stays_here:
-        yield CHECK.found(OWN_NAME, name=facts.name, value=hosts_entry, address=own.address)
+        yield OWN_NAME.found(name=facts.name, value=hosts_entry, address=own.address)
     for variable in OWN_ADDRESS_VARIABLES:
         value, there = given.get(variable, ""), {one.address for one in facts.interfaces}
         if value and there and not _loops(value) and value not in there:
             places = {"variable": variable, "value": value, "known": known}
-            yield CHECK.found(FOREIGN_ADDRESS, address=own.address, **places)
+            yield FOREIGN_ADDRESS.found(address=own.address, **places)
     for variable in INTERFACE_VARIABLES:
         value = given.get(variable)
         if value and facts.interfaces and not _chosen(variable, value, facts.interfaces):
             places = {"variable": variable, "value": value, "known": known}
-            yield CHECK.found(NO_INTERFACE, interface=own.name, **places)
+            yield NO_INTERFACE.found(interface=own.name, **places)
     if config is not None and config.rollout.hosts > 1 and network.subnet is None:
-        yield CHECK.found(NO_SUBNET, hosts=config.rollout.hosts)
-    yield from _check_agreement(facts, network)
+        yield NO_SUBNET.found(hosts=config.rollout.hosts)
+    if network.subnet is not None:
+        yield from _check_subnet(facts, network)
 
 
-def _check_agreement(facts: Addresses, network: NetworkSection) -> Iterator[Finding]:
-    """Of interfaces, addresses and subnet, where each is one that is there."""
-    given, addresses = facts.variables, {one.address for one in facts.interfaces}
+def _check_subnet(facts: Addresses, network: NetworkSection) -> Iterator[Finding]:
+    """This host's interface in the run's subnet, against the variables that name another one."""
     there = {
         name: value
-        for name, value in given.items()
+        for name, value in facts.variables.items()
         if (name in INTERFACE_VARIABLES and _chosen(name, value, facts.interfaces))
-        or (name in OWN_ADDRESS_VARIABLES and value in addresses)
+        or (name in OWN_ADDRESS_VARIABLES and value in {one.address for one in facts.interfaces})
     }
     try:
-        host = find_host(network, facts.interfaces)
+        network_environment(find_host(network, facts.interfaces), there)
     except InputError as error:
-        yield CHECK.found(OUTSIDE_SUBNET, what=error)
-        return
-    if network.subnet is not None:
-        for what in _disagreements(host, there):
-            mend = f"unset {what.partition('=')[0]}   # a run sets it by itself"
-            yield CHECK.found(OTHER_INTERFACE, what=what, mend=mend)
-        return
-    for variable, told in GO_TOGETHER:
-        chosen = _chosen(variable, there.get(variable, ""), facts.interfaces)
-        wanted = there.get(told, "")
-        if chosen and not _loops(wanted) and wanted not in {"", *(one.address for one in chosen)}:
-            right = next(one.name for one in facts.interfaces if one.address == wanted)
-            what = f"{variable}={there[variable]} does not have {wanted} ({told})"
-            # CURRENT_IP is for scripts: a run on one machine goes on without it.
-            fault = (
-                OTHER_INTERFACE.at(Severity.WARNING) if told == "CURRENT_IP" else OTHER_INTERFACE
-            )
-            yield CHECK.found(fault, what=what, mend=f"export {variable}={right}")
-
-
-def _disagreements(host: Host, given: Mapping[str, str]) -> list[str]:
-    try:
-        network_environment(host, given)
-    except InputError as error:
-        return str(error).splitlines()
-    return []
+        for what in str(error).splitlines():
+            variable = what.partition("=")[0]
+            if variable in there:
+                yield OTHER_INTERFACE.found(what=what, variable=variable)
+            else:
+                yield OUTSIDE_SUBNET.found(what=what)
 
 
 def _chosen(variable: str, value: str, interfaces: Sequence[Interface]) -> list[Interface]:

@@ -20,7 +20,7 @@ from trimaran.device import (
     kinds_of,
     resolve,
 )
-from trimaran.doctor.finding import Check, Fault, Finding, Severity
+from trimaran.doctor.finding import Fault, Finding, Severity
 from trimaran.doctor.system import System
 from trimaran.errors import InputError
 from trimaran.launch.devices import ATB_VARIABLE, POOLS, check_host, place
@@ -36,85 +36,70 @@ ENVIRONMENTS = {
 OLD_SWITCHES = {"VLLM_USE_V1": "0", "VLLM_ATTENTION_BACKEND": "XFORMERS"}
 
 REFUSED = Fault(
-    "refused",
+    "devices/refused",
     Severity.ERROR,
     "{what}",
     "the run would refuse to start, or its processes would not find their devices",
     "what the line says behind its last semicolon",
-    symptom="no device is visible; Invalid device ID",
 )
 HARMFUL = Fault(
-    "harmful-variable",
+    "devices/harmful-variable",
     Severity.ERROR,
     "{what}",
     "a run refuses to start with it",
     "unset {variable}",
-    symptom="NZ format: ValueError at start_weight_update; garbled or stale weights",
 )
 NODES = Fault(
-    "nodes",
+    "devices/nodes",
     Severity.ERROR,
     "/dev has {dies} NPU dies, and lacks {missing}",
     "the runtime opens these nodes before any die; a container must be given them",
     "docker run ... {flags}   # --device NODE for each die and each of these",
-    symptom="drvGetDevNum failed; Get soc name failed",
 )
 PERMISSION = Fault(
-    "permission",
+    "devices/permission",
     Severity.ERROR,
     "{node} cannot be opened by this user",
     "the driver's nodes belong to the group HwHiAiUser",
     "usermod -a -G HwHiAiUser $USER   # then log in again; in a container: --group-add",
-    symptom="Permission denied",
 )
 LIBRARIES = Fault(
-    "mounts",
+    "devices/mounts",
     Severity.ERROR,
     "there are NPU dies here, but not {missing}",
     "a container shares the host's driver: its libraries must be mounted",
     "docker run ... {flags}   # -v PATH:PATH for each",
-    symptom="libascend_hal.so: cannot open shared object file",
 )
 UNSET = Fault(
-    "environment",
+    "devices/environment",
     Severity.WARNING,
     "{name} is not set up in this shell ({variable} is not set)",
     "torch-npu and vLLM-Ascend find its libraries by what its set_env.sh sets; the guides source it before"
     " vLLM-Ascend is installed and before anything starts. A run on NPUs refuses to start without it",
     ". /usr/local/Ascend/{file}   # or where it is installed; in the shell that starts the run",
-    symptom="libascendcl.so or libatb.so: cannot open shared object file",
 )
 CUT = Fault(
-    "cut-short",
+    "devices/cut-short",
     Severity.ERROR,
     "{variable}={given} names {num_named} devices, and a process sees {seen}",
     "the runtime reads the list up to the first name that it does not accept, and an NPU's must"
     " ascend; the rest is lost without a word",
     "export {variable}=...   # numbers from 0 to {last}, ascending, with commas and no spaces",
-    symptom="Invalid device ID; rank uses a device that another one has",
 )
 TASK_QUEUE = Fault(
-    "task-queue",
+    "devices/task-queue",
     Severity.ERROR,
     "TASK_QUEUE_ENABLE={given}, and replicas capture graphs (rollout.eager)",
     "with 2, torch-npu hands kernels over on a further thread, with which capturing a graph fails",
     "export TASK_QUEUE_ENABLE=1   # or set rollout.eager=true",
-    symptom="ACL graph capture failed",
 )
 OLD = Fault(
-    "old-switch",
+    "devices/old-switch",
     Severity.WARNING,
     "{variable}={given}",
     "another guide's switch for older releases of vLLM: ours is made for V1 and chooses its"
     " attention by itself",
     "unset {variable}",
-)
-CHECK = Check(
-    "devices",
-    "device nodes, a container's mounts, CANN's and ATB's set_env.sh, `ASCEND_RT_VISIBLE_DEVICES` and `CUDA_VISIBLE_DEVICES`, and"
-    " variables with which devices compute something else: `VLLM_ASCEND_ENABLE_NZ`,"
-    " `TASK_QUEUE_ENABLE`, `RANK_TABLE_FILE`, `VLLM_PLUGINS`, `VLLM_USE_V1` and the like",
-    (REFUSED, HARMFUL, NODES, PERMISSION, LIBRARIES, UNSET, CUT, TASK_QUEUE, OLD),
 )
 
 
@@ -151,7 +136,7 @@ def check_devices(
     given = facts.machine.variables
     harmful = find_harmful(kind, facts.machine)
     for what in (*harmful, *_refused_by_engine(given, kind)):
-        yield CHECK.found(HARMFUL, what=what, variable=what.partition("=")[0])
+        yield HARMFUL.found(what=what, variable=what.partition("=")[0])
     if kind == "npu":
         yield from _check_nodes(facts)
         yield from _check_variables(facts.machine, config)
@@ -161,11 +146,11 @@ def check_devices(
         yield from _check_list(facts.machine, kind)
     for variable, value in OLD_SWITCHES.items():
         if given.get(variable) == value:
-            yield CHECK.found(OLD, variable=variable, given=value)
+            yield OLD.found(variable=variable, given=value)
     if config is not None:
         for what in _refusals(config, facts.machine, pools):
             if not any(line in what for line in harmful):
-                yield CHECK.found(REFUSED, what=what)
+                yield REFUSED.found(what=what)
 
 
 def _check_nodes(facts: Devices) -> Iterator[Finding]:
@@ -174,24 +159,24 @@ def _check_nodes(facts: Devices) -> Iterator[Finding]:
     if missing := [f"/dev/{name}" for name in MANAGERS if name not in facts.managers]:
         flags = " ".join(f"--device {node}" for node in missing)
         dies = facts.machine.num_npus
-        yield CHECK.found(NODES, dies=dies, missing=", ".join(missing), flags=flags)
+        yield NODES.found(dies=dies, missing=", ".join(missing), flags=flags)
     for node in facts.closed:
-        yield CHECK.found(PERMISSION, node=node)
+        yield PERMISSION.found(node=node)
     if facts.missing_mounts:
         flags = " ".join(f"-v {path}:{path}" for path in facts.missing_mounts)
-        yield CHECK.found(LIBRARIES, missing=", ".join(facts.missing_mounts), flags=flags)
+        yield LIBRARIES.found(missing=", ".join(facts.missing_mounts), flags=flags)
 
 
 def _check_variables(machine: Machine, config: RunConfig | None) -> Iterator[Finding]:
     queue = machine.variables.get("TASK_QUEUE_ENABLE", "")
     if queue == "2" and config is not None and config.rollout.eager is False:
-        yield CHECK.found(TASK_QUEUE, given=queue)
+        yield TASK_QUEUE.found(given=queue)
 
 
 def _check_environment(variables: Mapping[str, str]) -> Iterator[Finding]:
     for name, (known_by, file) in ENVIRONMENTS.items():
         if not any(variables.get(variable) for variable in known_by):
-            yield CHECK.found(UNSET, name=name, variable=known_by[0], file=file)
+            yield UNSET.found(name=name, variable=known_by[0], file=file)
 
 
 def _refused_by_engine(variables: Mapping[str, str], kind: Kind) -> list[str]:
@@ -211,7 +196,7 @@ def _check_list(machine: Machine, kind: Kind) -> Iterator[Finding]:
     count = machine.num_npus if kind == "npu" else machine.num_gpus
     if named and count and len(seen) < len(named):
         places = {"given": machine.variables[variable], "seen": len(seen) or "none"}
-        yield CHECK.found(CUT, variable=variable, num_named=len(named), last=count - 1, **places)
+        yield CUT.found(variable=variable, num_named=len(named), last=count - 1, **places)
 
 
 def _refusals(config: RunConfig, machine: Machine, pools: Sequence[str] | None) -> Sequence[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from services.manager.costs import GIB, costs_of
 from trimaran.config import RunConfig
-from trimaran.doctor.finding import Check, Fault, Finding, Severity
+from trimaran.doctor.finding import Fault, Finding, Severity
 from trimaran.doctor.limits import describe_bytes
 from trimaran.doctor.system import System
 from trimaran.places import is_bucket
@@ -25,23 +25,21 @@ VOLATILE = ("tmpfs", "ramfs")
 OVER_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs")
 
 UNWRITABLE = Fault(
-    "unwritable",
+    "disks/unwritable",
     Severity.ERROR,
     "{folder} cannot be written ({said})",
     "the run writes {what} there",
     "chown -R $USER {folder}   # or name another folder",
-    symptom="Permission denied; Read-only file system",
 )
 ROOM = Fault(
-    "room",
+    "disks/room",
     Severity.ERROR,
     "{folder} has {has} free, and this run may take {wants} ({what})",
     "a run that cannot write is held, and fails after run.hold_timeout",
     "df -h {folder}   # then run.keep_checkpoints, run.payload_quota_gib, or another folder",
-    symptom="No space left on device",
 )
 SLOW = Fault(
-    "slow-fsync",
+    "disks/slow-fsync",
     Severity.WARNING,
     "a write to {folder} takes {milliseconds:.0f} ms until it is safe",
     "each record of the run waits for it: steps become longer, and leases run out on a disk that"
@@ -49,26 +47,19 @@ SLOW = Fault(
     "run.folder=...   # on a local disk, or the store on a Redis server: trimaran up --store redis://...",
 )
 TMPFS = Fault(
-    "volatile",
+    "disks/volatile",
     Severity.WARNING,
     "{folder} lies in memory ({kind})",
     "checkpoints there take the run's memory, and are gone after a restart of the host",
     "run.folder=...   # on a disk",
 )
 REMOTE = Fault(
-    "store-over-network",
+    "disks/store-over-network",
     Severity.WARNING,
     "{folder} is a network file system ({kind}), and the run's store would be a file there",
     "SQLite's locks do not hold over every network file system: two hosts may both believe that they"
     " have the run",
     "trimaran up --store redis://...   # or run.folder on a local disk",
-    symptom="database is locked; disk I/O error",
-)
-CHECK = Check(
-    "disks",
-    "the folders of runs, payloads and checkpoints: may they be written, is there room, how long does"
-    " fsync take, what kind of file system is it",
-    (UNWRITABLE, ROOM, SLOW, TMPFS, REMOTE),
 )
 
 
@@ -127,17 +118,17 @@ def check_places(places: list[Place], has_redis: bool) -> Iterator[Finding]:
     for place in places:
         words = {"folder": place.folder, "what": place.what, "kind": place.kind}
         if place.said:
-            yield CHECK.found(UNWRITABLE, said=place.said, **words)
+            yield UNWRITABLE.found(said=place.said, **words)
             continue
         if place.has < place.wants:
             has, wants = describe_bytes(place.has), describe_bytes(place.wants)
-            yield CHECK.found(ROOM, has=has, wants=wants, **words)
+            yield ROOM.found(has=has, wants=wants, **words)
         if place.seconds > SLOW_SECONDS:
-            yield CHECK.found(SLOW, milliseconds=place.seconds * 1000, **words)
+            yield SLOW.found(milliseconds=place.seconds * 1000, **words)
         if place.kind in VOLATILE:
-            yield CHECK.found(TMPFS, **words)
+            yield TMPFS.found(**words)
         if place.kind in OVER_NETWORK and place.has_store and not has_redis:
-            yield CHECK.found(REMOTE, **words)
+            yield REMOTE.found(**words)
 
 
 def _time_writes(probe: Path) -> float:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import services
 import trimaran
@@ -23,7 +22,7 @@ from trimaran.doctor import (
     tools,
     versions,
 )
-from trimaran.doctor.finding import Check, Finding
+from trimaran.doctor.finding import NOTHING, Finding, Severity
 from trimaran.doctor.system import System
 from trimaran.launch.devices import POOLS
 from trimaran.machine import NPU_NODES, Machine, read_machine
@@ -47,39 +46,33 @@ def examine(
     pools = None if service is None else [pool for pool in POOLS if pool == service]
     kind = kind_of(config, machine, pools)
     network = config.network if config is not None else NetworkSection()
-    rows, seen = versions.load_matrix(), dict[str, str]()
-    found: list[tuple[Check, Iterable[Finding]]] = [
-        (versions.CHECK, versions.check_versions(versions.read_versions(system, rows), rows)),
+    rows = versions.load_matrix()
+    found: list[tuple[str, Iterable[Finding]]] = [
+        ("versions", versions.check_versions(versions.read_versions(system, rows), rows)),
         (
-            devices.CHECK,
+            "devices",
             devices.check_devices(devices.read_devices(system, machine), kind, config, pools),
         ),
-        (addresses.CHECK, addresses.check_addresses(addresses.read_addresses(system), config)),
-        (ports.CHECK, ports.check_ports(ports.read_ports(system), network.port_range, kind)),
-        (limits.CHECK, limits.check_limits(limits.read_limits(system), kind, config)),
+        ("addresses", addresses.check_addresses(addresses.read_addresses(system), config)),
+        ("ports", ports.check_ports(ports.read_ports(system), network.port_range, kind)),
+        ("limits", limits.check_limits(limits.read_limits(system), kind, config)),
     ]
     if config is not None and service in (None, "rollout"):
         needs = memory.needs_of(config, kind, is_alone=service is not None)
-        found.append((memory.CHECK, memory.check_memory(memory.read_memory(system), needs)))
+        found.append(("memory", memory.check_memory(memory.read_memory(system), needs)))
     if not is_start:
-        found.append((tools.CHECK, tools.check_tools(tools.read_tools(system, kind), kind)))
+        found.append(("tools", tools.check_tools(tools.read_tools(system, kind), kind)))
         loaded = preloads.read_preloads(system)
-        seen[preloads.CHECK.name] = f"allocator: {' '.join(loaded.allocators) or 'glibc'}"
-        found.append((preloads.CHECK, preloads.check_preloads(loaded, kind)))
+        found.append(("preloads", preloads.check_preloads(loaded, kind)))
     if config is not None and not is_start:
         places = disks.read_places(system, config)
-        found.append((disks.CHECK, disks.check_places(places, has_redis)))
-    return [
-        finding
-        for check, findings in found
-        for finding in or_fine(check, findings, seen.get(check.name, ""))
-    ]
+        found.append(("disks", disks.check_places(places, has_redis)))
+    return [finding for check, findings in found for finding in or_fine(check, findings)]
 
 
-def or_fine(check: Check, findings: Iterable[Finding], seen: str = "") -> Iterator[Finding]:
-    """`seen`: what there is to say where nothing is wrong."""
-    listed = list(findings)
-    yield from listed or [check.fine(seen)]
+def or_fine(check: str, findings: Iterable[Finding]) -> list[Finding]:
+    """One that is fine where nothing is wrong."""
+    return [*findings] or [Finding(check, "", Severity.FINE, NOTHING)]
 
 
 def kind_of(config: RunConfig | None, machine: Machine, pools: Sequence[str] | None = None) -> Kind:
@@ -95,20 +88,13 @@ def kind_of(config: RunConfig | None, machine: Machine, pools: Sequence[str] | N
     return next(kind for kind in order if kind in kinds)
 
 
-def facts_for_others(system: System, config: RunConfig | None) -> dict[str, Any]:
-    """What doctors compare between hosts, as JSON has it."""
+def facts_for_others(system: System, config: RunConfig | None) -> tuple[dict[str, str], int]:
+    """What doctors compare between hosts: versions, with a digest of our own sources, and the bytes of the
+    model's weights here."""
     found = versions.read_versions(system, versions.load_matrix())
     sources = digest_of(Path(trimaran.__file__).parent, Path(services.__file__).parent)
     found["trimaran"] = f"{metadata.version('trimaran')} (sources {sources})"
-    size = memory.model_bytes(config) if config is not None else 0
-    machine = read_machine(system.variables, str(system.path(NPU_NODES)))
-    # Without a run no device is opened: it may be another's.
-    kind = kind_of(config, machine) if config is not None else "cpu"
-    return {
-        "versions": found,
-        "model_bytes": size,
-        "device": kind if "torch" in found else "",
-    }
+    return found, memory.model_bytes(config) if config is not None else 0
 
 
 def digest_of(*folders: Path) -> str:

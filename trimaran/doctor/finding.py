@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 NOTHING = "nothing found"
 
@@ -37,7 +37,7 @@ class Finding:
     severity: Severity
     what: str
     why: str = ""
-    mend: str = ""
+    fix: str = ""
     """A command, or what to change; lines of a shell."""
 
     def to_tree(self) -> dict[str, str]:
@@ -45,47 +45,31 @@ class Finding:
         return {name: str(value) for name, value in asdict(self).items()}
 
     @classmethod
-    def from_tree(cls, tree: dict[str, Any]) -> Finding:
-        """What `to_tree` made. Raises KeyError, TypeError or ValueError for anything else."""
-        return cls(**tree | {"severity": Severity(tree["severity"])})
+    def from_tree(cls, tree: Mapping[str, str]) -> Finding:
+        """What `to_tree` made. Raises KeyError or ValueError for anything else."""
+        texts = (tree[name] for name in ("what", "why", "fix"))
+        return cls(tree["check"], tree["fault"], Severity(tree["severity"]), *texts)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What can be wrong, in words with {places} that `found` fills.
+    """What can be wrong, in words with {places} that `found` fills. docs/doctor.md lists all of them.
 
-    Example: Fault("ip", Severity.WARNING, "{tool} is not on PATH", "...", "apt-get install ...")
+    Example: Fault("tools/ip", Severity.WARNING, "{tool} is not on PATH", "...", "apt-get install ...")
     """
 
     name: str
+    """The check's name and its own."""
     severity: Severity
     what: str
     why: str
-    mend: str
-    symptom: str = ""
-    """The words by which it shows itself where nobody looked before, as logs have them."""
+    fix: str
 
     def at(self, severity: Severity) -> Fault:
         """The same where the facts make it better or worse than it usually is."""
         return replace(self, severity=severity)
 
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A family of faults that are read from the same facts.
-
-    Example:
-        TOOLS = Check("tools", "programs on PATH", (IP,))
-        list(TOOLS.report([TOOLS.found(IP, tool="ip")]))
-    """
-
-    name: str
-    looks_at: str
-    faults: tuple[Fault, ...]
-
-    def found(self, fault: Fault, **places: object) -> Finding:
-        what, why, mend = (text.format(**places) for text in (fault.what, fault.why, fault.mend))
-        return Finding(self.name, fault.name, fault.severity, what, why, mend)
-
-    def fine(self, seen: str = "") -> Finding:
-        return Finding(self.name, "", Severity.FINE, seen or NOTHING)
+    def found(self, **places: object) -> Finding:
+        what, why, fix = (text.format(**places) for text in (self.what, self.why, self.fix))
+        check, _, name = self.name.partition("/")
+        return Finding(check, name, self.severity, what, why, fix)

@@ -1,16 +1,16 @@
-"""What the system lets a process have: files, threads, locked and shared memory, huge pages."""
+"""What the system lets a process have: files, threads, locked and shared memory."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
 from trimaran.config import RunConfig
 from trimaran.device import Kind
-from trimaran.doctor.finding import Check, Fault, Finding, Severity
+from trimaran.doctor.finding import Fault, Finding, Severity
 from trimaran.doctor.system import System
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -28,67 +28,41 @@ SHARED_RANK = 64 * MIB
 """NCCL's and HCCL's buffers between ranks of one host."""
 
 NOFILE = Fault(
-    "nofile",
+    "limits/nofile",
     Severity.WARNING,
     "a process may have {has} files open, and this run wants {wants}",
     "each connection and each mapped file is one; the first process that has no more ends with an"
     " error in a place that has nothing to do with it",
     "ulimit -n {wants}   # docker run --ulimit nofile={wants}:{wants}",
-    symptom="Too many open files (EMFILE)",
 )
 MEMLOCK = Fault(
-    "memlock",
+    "limits/memlock",
     Severity.WARNING,
     "a process may lock {has} of memory, and this host has InfiniBand or RoCE ({adapters})",
     "RDMA registers its buffers as locked memory; collectives fail or fall back to TCP without it",
     "ulimit -l unlimited   # docker run --ulimit memlock=-1",
-    symptom="ibv_reg_mr failed: Cannot allocate memory",
 )
 NPROC = Fault(
-    "nproc",
+    "limits/nproc",
     Severity.WARNING,
     "this user, or this container, may have {has} processes and threads; this run wants {wants}",
     "a thread that cannot be started ends its process",
     "ulimit -u {wants}   # docker run --pids-limit {wants}",
-    symptom="can't start new thread; Resource temporarily unavailable",
 )
 SHARED = Fault(
-    "shared-memory",
+    "limits/shared-memory",
     Severity.WARNING,
     "/dev/shm has room for {has}, and this run wants {wants}",
     "vLLM's workers and collectives of one host meet there; Docker gives a container 64 MiB",
     "mount -o remount,size=16G /dev/shm   # docker run --shm-size=16g; Kubernetes: an emptyDir with"
     " medium: Memory",
-    symptom="Bus error (core dumped); No space left on device: /dev/shm",
 )
 NO_THP = Fault(
-    "no-huge-pages",
+    "limits/no-huge-pages",
     Severity.WARNING,
     "transparent huge pages are off",
     "training on this CPU is about 9 % slower without them; a process asks for them where it may",
     "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-)
-HOARDED = Fault(
-    "hoarded-huge-pages",
-    Severity.WARNING,
-    "{has} of memory are set aside as huge pages, and nobody uses {free} of them",
-    "nothing of a run takes these; they are missing as memory",
-    "sysctl -w vm.nr_hugepages=0",
-    symptom="out of memory while /proc/meminfo seems to have some",
-)
-STRICT = Fault(
-    "strict-overcommit",
-    Severity.WARNING,
-    "the system gives out no more memory than it has (vm.overcommit_memory=2)",
-    "torch, CUDA and CANN reserve far more addresses than they use, and are refused",
-    "sysctl -w vm.overcommit_memory=0",
-    symptom="Cannot allocate memory while much is free",
-)
-CHECK = Check(
-    "limits",
-    "`ulimit` (files, locked memory, processes), a container's limit of processes, `/dev/shm`, huge"
-    " pages, overcommit",
-    (NOFILE, MEMLOCK, NPROC, SHARED, NO_THP, HOARDED, STRICT),
 )
 
 
@@ -107,9 +81,6 @@ class Limits:
     """Bytes that are free in /dev/shm."""
     thp: str
     """always, madvise or never; empty where the kernel has none."""
-    meminfo: Mapping[str, int]
-    """Of /proc/meminfo: bytes, or a number of pages."""
-    overcommit: int
 
 
 def read_limits(system: System) -> Limits:
@@ -125,8 +96,6 @@ def read_limits(system: System) -> Limits:
         tuple(sorted(path.name for path in adapters.iterdir())) if adapters.exists() else (),
         shared.f_bavail * shared.f_frsize if shared else 0,
         thp[1] if thp else "",
-        read_meminfo(system),
-        (system.numbers("proc/sys/vm/overcommit_memory") or [0])[0],
     )
 
 
@@ -139,27 +108,21 @@ def check_limits(facts: Limits, kind: Kind, config: RunConfig | None) -> Iterato
         )
     files = max(FILES_BASE + FILES_EACH * num, FILES_ON_NPU if kind == "npu" else 0)
     if facts.files < files:
-        yield CHECK.found(NOFILE, has=f"{facts.files:g}", wants=files)
+        yield NOFILE.found(has=f"{facts.files:g}", wants=files)
     if facts.adapters and facts.locked < inf and kind != "cpu":
         adapters = ", ".join(facts.adapters)
-        yield CHECK.found(MEMLOCK, has=describe_bytes(facts.locked), adapters=adapters)
+        yield MEMLOCK.found(has=describe_bytes(facts.locked), adapters=adapters)
     if facts.processes < THREADS_EACH * num:
-        yield CHECK.found(NPROC, has=f"{facts.processes:g}", wants=THREADS_EACH * num)
+        yield NPROC.found(has=f"{facts.processes:g}", wants=THREADS_EACH * num)
     shared = SHARED_BASE
     if config is not None:
         shared += SHARED_QUEUE * config.rollout.replicas if tensor_parallel > 1 else 0
         shared += SHARED_RANK * (num - 3) if kind != "cpu" else 0
     if facts.shared < shared:
         has, wants = describe_bytes(facts.shared), describe_bytes(shared)
-        yield CHECK.found(SHARED, has=has, wants=wants)
+        yield SHARED.found(has=has, wants=wants)
     if facts.thp == "never" and kind == "cpu":
-        yield CHECK.found(NO_THP)
-    page, total = facts.meminfo.get("Hugepagesize", 0), facts.meminfo.get("HugePages_Total", 0)
-    free = facts.meminfo.get("HugePages_Free", 0) * page
-    if free > facts.meminfo.get("MemTotal", 0) / 10:
-        yield CHECK.found(HOARDED, has=describe_bytes(total * page), free=describe_bytes(free))
-    if facts.overcommit == 2:
-        yield CHECK.found(STRICT)
+        yield NO_THP.found()
 
 
 def read_meminfo(system: System) -> dict[str, int]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from services.manager.costs import GIB, MAIN_STATE
 from trimaran.config import RunConfig
 from trimaran.device import Kind
-from trimaran.doctor.finding import Check, Fault, Finding, Severity
+from trimaran.doctor.finding import Fault, Finding, Severity
 from trimaran.doctor.limits import describe_bytes, read_meminfo
 from trimaran.doctor.system import System
 
@@ -22,28 +22,20 @@ GRADIENTS = 2
 """Bytes of float32 gradients for each byte of a bfloat16 model."""
 
 TOO_LITTLE = Fault(
-    "too-little",
+    "memory/too-little",
     Severity.ERROR,
     "this run needs {needs} of host memory at least ({parts}), and this machine, or this"
     " container, has {total}",
     "the system ends a process of the run when memory is full",
     "rollout.replicas, rollout.kv_cache_gib, reward.workers, reward.memory_mib   # lower one, or use"
     " a larger machine",
-    symptom="Killed; exit status 137; oom-kill in dmesg",
 )
 IN_USE = Fault(
-    "in-use",
+    "memory/in-use",
     Severity.WARNING,
     "this run needs {needs} of host memory at least ({parts}), and {free} are free",
     "others hold the rest; the system ends a process when memory is full",
     "ps -eo pid,rss,args --sort=-rss | head   # end what is left over from another run",
-    symptom="Killed; exit status 137; oom-kill in dmesg",
-)
-CHECK = Check(
-    "memory",
-    "free memory, or the container's, against the least that the run needs on one host; swap does not"
-    " count, because a step reads and writes all of the trainer's state and would wait for the disk",
-    (TOO_LITTLE, IN_USE),
 )
 
 
@@ -100,6 +92,6 @@ def check_memory(facts: Memory, needs: Mapping[str, float]) -> Iterator[Finding]
         ),
     }
     if whole > facts.total:
-        yield CHECK.found(TOO_LITTLE, total=describe_bytes(facts.total), **places)
+        yield TOO_LITTLE.found(total=describe_bytes(facts.total), **places)
     elif whole > facts.free:
-        yield CHECK.found(IN_USE, free=describe_bytes(facts.free), **places)
+        yield IN_USE.found(free=describe_bytes(facts.free), **places)

@@ -1,27 +1,13 @@
-"""The report in its two forms: lines for people, JSON for machines.
-
-JSON, form 1:
-
-    {"form": 1,
-     "hosts": [{"host": "node-1",
-                "findings": [{"check": "tools", "fault": "ip", "severity": "warning", "what": "...",
-                              "why": "...", "mend": "..."}]}],
-     "links": [{"start": "10.0.0.1:7990", "end": "10.0.0.2:7990", "transport": "relay",
-                "seconds": 0.0002, "bytes_per_second": 1.1e9, "said": ""}]}
-
-`severity` is error, warning or fine; a fine one stands for a check without a fault. `fault` is a name
-of docs/doctor.md. `said` tells why a link was not measured. Keys may be added within a form; none
-changes its meaning.
-"""
+"""The report in its two forms: lines for people, and JSON for machines, whose keys docs/doctor.md has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from trimaran.doctor.finding import NOTHING, Finding, Severity
-from trimaran.doctor.links import Link
+from trimaran.doctor.hosts import Link
 
 FORM = 1
 
@@ -51,7 +37,7 @@ class Report:
             {"host": one.host, "findings": [finding.to_tree() for finding in one.findings]}
             for one in self.hosts
         ]
-        return {"form": FORM, "hosts": hosts, "links": [link.to_tree() for link in self.links]}
+        return {"form": FORM, "hosts": hosts, "links": [asdict(link) for link in self.links]}
 
     def lines(self) -> Iterator[str]:
         """Errors first; what is fine in one line at the end."""
@@ -61,10 +47,10 @@ class Report:
             for finding in ordered:
                 if finding.severity is not Severity.FINE:
                     yield f"  {finding.severity}: {finding.what}"
-                    yield f"    why:  {finding.why}"
-                    first, *others = finding.mend.splitlines() or [""]
-                    yield f"    mend: {first}"
-                    yield from (f"          {line}" for line in others)
+                    yield f"    why: {finding.why}"
+                    first, *others = finding.fix.splitlines() or [""]
+                    yield f"    fix: {first}"
+                    yield from (f"         {line}" for line in others)
             if fine := [one for one in ordered if one.severity is Severity.FINE]:
                 words = (
                     one.check if one.what == NOTHING else f"{one.check} ({one.what})"
@@ -73,5 +59,5 @@ class Report:
                 yield f"  fine: {', '.join(words)}"
         for link in self.links:
             if not link.said:
-                ways = f"{link.start} to {link.end} by {link.transport}"
-                yield f"link {ways}: {link.speed}, answer after {link.seconds * 1000:.3g} ms"
+                answer = f"answer after {link.seconds * 1000:.3g} ms"
+                yield f"link {link.start} to {link.end}: {link.speed}, {answer}"

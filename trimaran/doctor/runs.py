@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from trimaran.config import RunConfig
-from trimaran.doctor.finding import Check, Fault, Finding, Severity
+from trimaran.doctor.finding import Fault, Finding, Severity
 from trimaran.doctor.limits import describe_bytes
 from trimaran.errors import InputError
 from trimaran.launch.devices import Placement
@@ -15,27 +15,19 @@ from trimaran.machine import GpuMemory
 from trimaran.memory.plan import Plan
 
 REFUSED = Fault(
-    "refused",
+    "run/refused",
     Severity.ERROR,
     "{what}",
     "`trimaran train` stops here, before it starts anything",
     "correct what the line names",
 )
 IN_USE = Fault(
-    "device-in-use",
+    "run/device-in-use",
     Severity.WARNING,
     "GPU {name} has {free} free of {total}, and {who} takes {needs} of it",
     "others hold the rest. vLLM does not start where less than its share is free, and a trainer's rank"
     " ends when the memory is full",
     "nvidia-smi   # end what is left over from another run, or name others: trainer.devices, rollout.devices",
-    symptom="CUDA out of memory; Free memory on device is less than desired GPU memory utilization",
-)
-CHECK = Check(
-    "run",
-    "what `trimaran train` checks of a configuration before it starts: model, lengths, reward rules,"
-    " every row of the data, endpoints, devices; and, of a run on this machine alone, the free memory of its"
-    " GPUs against `trimaran plan` (NPUs do not tell theirs)",
-    (REFUSED, IN_USE),
 )
 
 
@@ -48,7 +40,7 @@ def check_run_by(
     except InputError as error:
         for line in str(error).splitlines():
             if line not in known:
-                yield CHECK.found(REFUSED, what=line)
+                yield REFUSED.found(what=line)
 
 
 def check_gpus(placement: Placement, plan: Plan, gpus: Sequence[GpuMemory]) -> Iterator[Finding]:
@@ -68,7 +60,7 @@ def check_gpus(placement: Placement, plan: Plan, gpus: Sequence[GpuMemory]) -> I
                         "needs": describe_bytes(needs),
                     }
                     sizes = {"free": describe_bytes(gpu.free), "total": describe_bytes(gpu.total)}
-                    yield CHECK.found(IN_USE, **places, **sizes)
+                    yield IN_USE.found(**places, **sizes)
 
 
 def _of_replica(plan: Plan, gpu: GpuMemory) -> int:

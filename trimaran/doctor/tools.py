@@ -6,22 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trimaran.device import Kind
-from trimaran.doctor.finding import Check, Fault, Finding, Severity
+from trimaran.doctor.finding import Fault, Finding, Severity
 from trimaran.doctor.system import System
 
 CSTDINT = "#include <cstdint>\n"
 COMPILERS = ("g++", "clang++")
 
 IP = Fault(
-    "ip",
+    "tools/ip",
     Severity.WARNING,
     "there is no `ip` on PATH",
     "container images leave it out, and scripts of the vendors' guides find a host's address by it",
     "apt-get install -y iproute2   # openEuler: yum install iproute",
-    symptom="ip: command not found",
 )
 NPU_SMI = Fault(
-    "npu-smi",
+    "tools/npu-smi",
     Severity.ERROR,
     "`npu-smi info` does not work ({said})",
     "without the driver, or without its folders in the container, no process finds a device",
@@ -29,27 +28,20 @@ NPU_SMI = Fault(
     " -v /usr/local/Ascend/driver/lib64:/usr/local/Ascend/driver/lib64"
     " -v /usr/local/Ascend/driver/version.info:/usr/local/Ascend/driver/version.info"
     "   # all of it: docs/ascend.md, First steps",
-    symptom="npu-smi: command not found; dcmi module initialize failed",
 )
 COMPILER = Fault(
-    "compiler",
+    "tools/compiler",
     Severity.WARNING,
     "{name} does not find the C++ headers ({said})",
     "vLLM-Ascend and triton-ascend compile on the host, and stop there",
     "apt-get install -y g++ clang-15 libstdc++-12-dev   # openEuler: yum install gcc-c++ clang",
-    symptom="fatal error: 'cstdint' file not found",
 )
 NO_COMPILER = Fault(
-    "no-compiler",
+    "tools/no-compiler",
     Severity.WARNING,
     "there is no C++ compiler on PATH ({names})",
     "triton-ascend compiles kernels while a run starts, and building vLLM-Ascend needs one",
     "apt-get install -y g++ clang-15   # openEuler: yum install gcc-c++ clang",
-)
-CHECK = Check(
-    "tools",
-    "`ip`; on NPUs `npu-smi info` and a C++ compiler that finds its headers",
-    (IP, NPU_SMI, COMPILER, NO_COMPILER),
 )
 
 
@@ -83,16 +75,16 @@ def read_tools(system: System, kind: Kind) -> Tools:
 
 def check_tools(facts: Tools, kind: Kind) -> Iterator[Finding]:
     if not facts.has_ip:
-        yield CHECK.found(IP)
+        yield IP.found()
     if kind != "npu":
         return
     if facts.npu_smi:
-        yield CHECK.found(NPU_SMI, said=facts.npu_smi)
+        yield NPU_SMI.found(said=facts.npu_smi)
     if not facts.compilers:
-        yield CHECK.found(NO_COMPILER, names=", ".join(COMPILERS))
+        yield NO_COMPILER.found(names=", ".join(COMPILERS))
     for name, said in facts.compilers.items():
         if said:
-            yield CHECK.found(COMPILER, name=name, said=said)
+            yield COMPILER.found(name=name, said=said)
 
 
 def _last_line(text: str) -> str:

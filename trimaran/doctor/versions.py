@@ -15,7 +15,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from trimaran.doctor.finding import Check, Fault, Finding, Severity
+from trimaran.doctor.finding import Fault, Finding, Severity
 from trimaran.doctor.system import System
 
 FORM = 1
@@ -24,34 +24,19 @@ FIRMWARE = "usr/local/Ascend/firmware/version.info"
 NVIDIA = "proc/driver/nvidia/version"
 
 MISMATCH = Fault(
-    "mismatch",
+    "versions/mismatch",
     Severity.ERROR,
     "{name} {found}: {wanted} is needed beside {because}",
     "packages that were built for other versions of each other fail to load, or compute something"
     " else. Source: {source}",
-    "{mend}",
-    symptom="undefined symbol; version was overwritten by another installation",
+    "{fix}",
 )
 ABSENT = Fault(
-    "absent",
+    "versions/absent",
     Severity.ERROR,
     "{name} is not installed: {wanted} is needed beside {because}",
     "a process that needs it ends when it imports it. Source: {source}",
-    "{mend}",
-    symptom="ModuleNotFoundError",
-)
-UNREADABLE = Fault(
-    "unreadable",
-    Severity.WARNING,
-    "{name} has the version {found!r}, which cannot be compared with {wanted}",
-    "nobody knows whether it fits. Source: {source}",
-    "{mend}",
-)
-CHECK = Check(
-    "versions",
-    "Python, glibc, packages, CANN, drivers and firmware, against the rows of"
-    " `trimaran/doctor/matrix.yaml`",
-    (MISMATCH, ABSENT, UNREADABLE),
+    "{fix}",
 )
 
 
@@ -63,7 +48,7 @@ class Row:
     needs: Mapping[str, str]
     severity: Severity
     source: str
-    mend: str
+    fix: str
 
 
 @lru_cache(maxsize=1)
@@ -101,23 +86,21 @@ def check_versions(found: Mapping[str, str], rows: Iterable[Row]) -> Iterator[Fi
         because = " and ".join(f"{name} {found[name]}" for name in row.when) or "Trimaran"
         for name, specifier in row.needs.items():
             wanted = specifier.lstrip("?")
-            places = {"name": name, "wanted": wanted, "because": because, "mend": row.mend}
+            places = {"name": name, "wanted": wanted, "because": because, "fix": row.fix}
             places |= {"source": row.source, "found": found.get(name, "")}
             if name not in found:
                 if not specifier.startswith("?"):
-                    yield CHECK.found(ABSENT.at(row.severity), **places)
-            elif (fits := _fits(found[name], wanted)) is None:
-                yield CHECK.found(UNREADABLE, **places)
-            elif not fits:
-                yield CHECK.found(MISMATCH.at(row.severity), **places)
+                    yield ABSENT.at(row.severity).found(**places)
+            elif not _fits(found[name], wanted):
+                yield MISMATCH.at(row.severity).found(**places)
 
 
-def _fits(version: str, specifier: str) -> bool | None:
-    """None where the version is in no order that anybody knows."""
+def _fits(version: str, specifier: str) -> bool:
+    """False also for a version that cannot be read as one."""
     try:
         return SpecifierSet(specifier).contains(Version(version), prereleases=True)
     except InvalidVersion:
-        return None
+        return False
 
 
 def _read_cann(system: System) -> str:
