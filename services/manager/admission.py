@@ -9,11 +9,11 @@ refused; people who share a root with a group trust that group.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.manager.costs import Costs, Limits, check_costs
+from services.manager.costs import Costs, check_costs
 from services.manager.roots import InRoots, told
+from services.manager.settings import AllowSection, CredentialsSection, LimitsSection
 from services.manager.specification import read_specification
 from services.reward.allowed import Allowed, canonical_target, origin_of
 from trimaran.config import (
@@ -23,7 +23,6 @@ from trimaran.config import (
     RuleSection,
     RunConfig,
     RunSection,
-    SinkName,
     TrainerSection,
     config_to_tree,
     parse_config,
@@ -33,53 +32,11 @@ from trimaran.errors import ForbiddenError, InputError, LimitError
 MAX_NAME_BYTES = 100
 
 
-@dataclass(frozen=True, slots=True)
-class PluginCredentials:
-    """What calls of a plugin's host show and trust. A specification may name these, and no others:
-    a token is for one host."""
-
-    token_variable: str | None = None
-    ca_file: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Allow:
-    """What the operator lets specifications name.
-
-    Example: Allow(models=(Path("/models"),), data=(Path("/data"),), functions=("my.rewards:*",))
-    """
-
-    models: tuple[Path, ...] = ()
-    """Folders below which `model.path` and `trainer.load` lie."""
-    data: tuple[Path, ...] = ()
-    rules: tuple[str, ...] | None = None
-    """Built-in rules; None: all."""
-    sources: tuple[str, ...] = ()
-    """Folders and buckets below which `model.source` lies, where a run names it."""
-    payloads: tuple[str, ...] = ()
-    """The same for `run.payloads` and `run.checkpoints`."""
-    functions: tuple[str, ...] = ()
-    """As `trimaran train --allow` takes them."""
-    sinks: tuple[SinkName, ...] = ()
-    """For `metrics.sinks`: with the operator's own accounts there."""
-    plugin_hosts: tuple[str, ...] = ()
-    """https://host:port, or a network that its name may resolve to."""
-    plugin_credentials: dict[str, PluginCredentials] = field(
-        default_factory=dict[str, PluginCredentials]
-    )
-    """By the host as in `plugin_hosts`."""
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """For TRIMARAN_ALLOW of the run's processes."""
-        return (*self.functions, *self.plugin_hosts)
-
-
 def admit(
     text: str,
     overrides: Sequence[str],
-    allow: Allow | None,
-    limits: Limits,
+    allow: AllowSection | None,
+    limits: LimitsSection,
     network: NetworkSection | None = None,
 ) -> tuple[RunConfig, Costs]:
     """The configuration to run, with resolved paths, and what it may cost.
@@ -176,7 +133,7 @@ def _lies_below(url: str, place: str) -> bool:
     return url == place or url.startswith(place.rstrip("/") + "/")
 
 
-def _check_sinks(config: RunConfig, allow: Allow) -> None:
+def _check_sinks(config: RunConfig, allow: AllowSection) -> None:
     if refused := [name for name in config.metrics.sinks if name not in allow.sinks]:
         known = ", ".join(allow.sinks) or "none"
         raise ForbiddenError(
@@ -185,7 +142,7 @@ def _check_sinks(config: RunConfig, allow: Allow) -> None:
         )
 
 
-def _with_real_functions(config: RunConfig, allow: Allow) -> RunConfig:
+def _with_real_functions(config: RunConfig, allow: AllowSection) -> RunConfig:
     allowed = Allowed.from_entries(allow.entries)
     rules: dict[str, RuleSection] = {}
     for name, section in config.reward.rules.items():
@@ -214,7 +171,7 @@ def _check_function(named: str, key: str, allowed: Allowed) -> str:
     return target
 
 
-def _check_plugin(section: RuleSection, key: str, allow: Allow, allowed: Allowed) -> None:
+def _check_plugin(section: RuleSection, key: str, allow: AllowSection, allowed: Allowed) -> None:
     plugin = section.plugin
     assert plugin
     origin = origin_of(plugin.url, f"{key}.plugin.url")
@@ -224,7 +181,7 @@ def _check_plugin(section: RuleSection, key: str, allow: Allow, allowed: Allowed
         )
     hosts = allow.plugin_credentials
     known = {origin_of(host, "plugin_credentials"): hosts[host] for host in hosts}
-    credentials = known.get(origin, PluginCredentials())
+    credentials = known.get(origin, CredentialsSection())
     for name in ("token_variable", "ca_file"):
         given = getattr(plugin, name)
         if given is not None and given != getattr(credentials, name):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from services.manager.roots import told
+from services.manager.settings import LimitsSection
 from trimaran.config import RunConfig
 from trimaran.errors import LimitError
 from trimaran.memory.work import answer_bytes
@@ -15,35 +16,6 @@ from trimaran.memory.work import answer_bytes
 MAIN_STATE = 6
 """A checkpoint's bytes for each byte of a bfloat16 model: weights and two moments in float32."""
 GIB = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The most that one owner may have, and that each of its runs may be or cost; 0 stands for no
-    limit.
-
-    Example: Limits(runs=20, running=4, replicas=64, steps=10_000, tokens=10**10, disk_gib=500)
-    """
-
-    runs: int = 0
-    """Of an owner: queued, running and paused ones."""
-    kept: int = 0
-    """Of an owner: those that are not deleted, ended ones as well."""
-    running: int = 0
-    """Of an owner, at a time; further ones wait in the queue."""
-    devices: int = 0
-    """Of one run, to start."""
-    replicas: int = 0
-    """Of one run, at most."""
-    steps: int = 0
-    """Of one run."""
-    tokens: int = 0
-    """That one run may generate."""
-    disk_gib: float = 0
-    """That the checkpoints and payloads of one run may take, on disks and in buckets: its payloads must
-    then have a quota."""
-    host_memory_gib: float = 0
-    """Of one run: reward workers, what replicas on the CPU keep, and the answers that are under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +61,7 @@ def _host_memory(config: RunConfig, replicas: int) -> dict[str, float]:
     }
 
 
-def check_costs(config: RunConfig, limits: Limits) -> Costs:
+def check_costs(config: RunConfig, limits: LimitsSection) -> Costs:
     """Raises LimitError with a line for each field that is too much."""
     costs = costs_of(config)
     memory = _host_memory(config, costs.replicas)
@@ -130,7 +102,7 @@ def check_costs(config: RunConfig, limits: Limits) -> Costs:
     return costs
 
 
-def check_owner(owner: str, num_runs: int, limits: Limits) -> None:
+def check_owner(owner: str, num_runs: int, limits: LimitsSection) -> None:
     """One more run of `owner`, who has `num_runs` that have not ended. Raises LimitError."""
     if 0 < limits.runs <= num_runs:
         raise LimitError(
@@ -139,7 +111,7 @@ def check_owner(owner: str, num_runs: int, limits: Limits) -> None:
         )
 
 
-def check_kept(owner: str, num_runs: int, limits: Limits) -> None:
+def check_kept(owner: str, num_runs: int, limits: LimitsSection) -> None:
     """The same with all runs of `owner` that are not deleted."""
     if 0 < limits.kept <= num_runs:
         raise LimitError(

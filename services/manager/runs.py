@@ -450,18 +450,18 @@ class Runs:
     def _check_number(self, owner: str) -> None:
         own = [run for run in self._records.all() if run.owner == owner]
         count = sum(not run.state.has_ended for run in own)
-        check_owner(owner, count, self._settings.limits.of_owner)
+        check_owner(owner, count, self._settings.limits)
 
     def _check_kept(self, owner: str) -> None:
         kept = [r for r in self._records.all() if r.owner == owner and not r.is_deleted]
-        check_kept(owner, len(kept), self._settings.limits.of_owner)
+        check_kept(owner, len(kept), self._settings.limits)
 
     def _check_costs(self, run: Managed) -> None:
         config = parse_config(run.config, source=f"run {run.run_id}")
         scaled = {"replicas": run.min_replicas, "max_replicas": run.max_replicas}
         rollout = config.rollout.model_copy(update=scaled)
         now = config.model_copy(update={"rollout": rollout})
-        check_costs(now, self._settings.limits.of_owner)
+        check_costs(now, self._settings.limits)
 
     def _check_memory(self, run: Managed, replicas: int) -> None:
         if not (most := self._settings.limits.host_memory_gib):

@@ -207,7 +207,7 @@ async def _give_back(store: Store, lease: Lease) -> None:
 
 
 def _admission(settings: ManagerSettings) -> Callable[..., RunConfig]:
-    allow, limits, network = settings.allowed, settings.limits.of_owner, settings.services.network
+    allow, limits, network = settings.allowed, settings.limits, settings.services.network
     return lambda text, overrides: admit(text, overrides, allow, limits, network)[0]
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,8 +24,6 @@ from pydantic import (
     model_validator,
 )
 
-from services.manager.admission import Allow, PluginCredentials
-from services.manager.costs import Limits
 from services.manager.pools import Pool
 from services.manager.scheduler import Policy
 from trimaran.config import (
@@ -201,22 +198,9 @@ class AllowSection(Section):
         return self
 
     @property
-    def plain(self) -> Allow:
-        credentials = {
-            host: PluginCredentials(given.token_variable, given.ca_file)
-            for host, given in self.plugin_credentials.items()
-        }
-        return Allow(
-            models=self.models,
-            data=self.data,
-            rules=self.rules,
-            sources=self.sources,
-            payloads=self.payloads,
-            functions=self.functions,
-            sinks=self.sinks,
-            plugin_hosts=self.plugin_hosts,
-            plugin_credentials=credentials,
-        )
+    def entries(self) -> tuple[str, ...]:
+        """For TRIMARAN_ALLOW of the run's processes."""
+        return (*self.functions, *self.plugin_hosts)
 
 
 class LimitsSection(Section):
@@ -256,14 +240,10 @@ class LimitsSection(Section):
 
     def describe(self) -> str:
         """In a line. Example: LimitsSection(runs=20).describe()"""
-        given = {field.name: getattr(self, field.name) for field in fields(Limits)}
+        given = self.model_dump(exclude={"priority", "watchers"})
         limited = ", ".join(f"{name} {most:g}" for name, most in given.items() if most)
         others = ", ".join(name for name, most in given.items() if not most)
         return f"{limited}; no limit of {others}" if limited and others else limited or "none"
-
-    @property
-    def of_owner(self) -> Limits:
-        return Limits(**{field.name: getattr(self, field.name) for field in fields(Limits)})
 
 
 class FairShareSection(Section):
@@ -318,9 +298,9 @@ class ManagerSettings(Section):
         return self.store or f"sqlite:{self.folder / 'manager.sqlite'}"
 
     @property
-    def allowed(self) -> Allow | None:
+    def allowed(self) -> AllowSection | None:
         """None: anything."""
-        return None if self.allow is None or self.allow.anything else self.allow.plain
+        return None if self.allow is None or self.allow.anything else self.allow
 
     @property
     def policy(self) -> Policy:

@@ -46,7 +46,7 @@ def test_relative_paths_start_at_the_file_and_the_command_line_wins(tmp_path: Pa
     )
     settings = load_settings(path)
     assert settings.folder == tmp_path / "all" and settings.clients == tmp_path / "c.yaml"
-    assert settings.allow and settings.allow.plain.models == (tmp_path / "m",)
+    assert settings.allow and settings.allow.models == (tmp_path / "m",)
     assert settings.tls and settings.tls.key == tmp_path / "b"
     [pool] = settings.find_pools()
     assert (pool.devices, dict(pool.labels)) == (("4", "5"), {"memory": "80"})
