@@ -20,7 +20,6 @@ from services.controller.anchor import ANCHOR_NAME, read_anchors
 from services.controller.ledger_check import Findings, check_ledger
 from services.controller.payloads import open_payloads
 from tests.controller.test_serve import STEPS, Pool, configure, serve
-from tests.redis_server import RedisServer
 from trimaran.launch.run_folder import write_config
 from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
@@ -143,37 +142,6 @@ def test_an_anchor_that_is_copied_after_the_store_knows_more_than_the_copy(tmp_p
     shutil.copy(folder / ANCHOR_NAME, copy)
     [fault] = verify(RunContext.in_folder(copy)).faults
     assert "are missing" in fault
-
-
-def test_a_copy_of_rediss_append_only_files_goes_on_on_another_server(
-    tmp_path: Path, redis_program: str
-) -> None:
-    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    folder.mkdir()
-    first = RedisServer(tmp_path / "first").start()
-    second = RedisServer(tmp_path / "second")
-    RunContext("run", folder, first.url("backup")).write()
-
-    def copy() -> None:
-        (elsewhere / "run").mkdir(parents=True)
-        shutil.copy(folder / ANCHOR_NAME, elsewhere / "run")
-        shutil.copytree(first.folder / "appendonlydir", second.folder / "appendonlydir")
-        half_written = shutil.ignore_patterns(".*")  # one may be renamed under the copy
-        shutil.copytree(folder / "payloads", elsewhere / "run" / "payloads", ignore=half_written)
-
-    try:
-        run_with_copy(tmp_path, copy)
-        second.start()
-        run = RunContext("run", elsewhere / "run", second.url("backup"))
-        run.write()
-        found = verify(run)
-        assert (found.faults, found.state.step) == ([], 2)
-        events = asyncio.run(serve(elsewhere, Pool()))
-        assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
-        assert verify(run).faults == []
-    finally:
-        first.kill()
-        second.kill()
 
 
 @pytest.mark.parametrize("is_managed", [True, False])

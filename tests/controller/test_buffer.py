@@ -120,35 +120,6 @@ def test_whatever_is_late_skipped_or_made_again_nothing_stalls_or_gets_too_old(
     assert trained == [number for number in range(last + 1) if number not in skipped]
 
 
-def test_release_frees_what_was_taken_and_nothing_before() -> None:
-    async def body() -> None:
-        buffer = Buffer(2, max_lag=0, num_steps=100)
-        assert await reserved(buffer) == [0, 1]
-        await buffer.put(scored(1))
-        await buffer.put(scored(0))
-        assert [s.group.number for s in await buffer.take()] == [0, 1]
-        assert await reserved(buffer) == []
-        await buffer.release()
-        assert await reserved(buffer) == [2, 3]
-
-    asyncio.run(body())
-
-
-def test_a_skipped_number_holds_no_place_in_the_line() -> None:
-    async def body() -> None:
-        buffer = Buffer(2, max_lag=0, num_steps=1)
-        assert await reserved(buffer) == [0, 1]
-        await buffer.skip(0)
-        assert await reserved(buffer) == [2]
-        await buffer.put(scored(2))
-        await buffer.put(scored(1))
-        assert [s.group.number for s in await buffer.take()] == [1, 2]
-        await buffer.release()
-        assert await reserved(buffer) == []
-
-    asyncio.run(body())
-
-
 @pytest.mark.parametrize("max_lag", [0, 2])
 def test_a_resumed_line_issues_its_open_groups_first(max_lag: int) -> None:
     async def body() -> None:
@@ -159,47 +130,5 @@ def test_a_resumed_line_issues_its_open_groups_first(max_lag: int) -> None:
         assert first[2:] == [13][:max_lag]
         await buffer.put(scored(9))
         assert [s.group.number for s in await take] == [9, 10]
-
-    asyncio.run(body())
-
-
-@pytest.mark.parametrize("max_lag", [0, 2])
-def test_a_batch_that_is_given_back_keeps_its_slots_and_its_place(max_lag: int) -> None:
-    async def body() -> None:
-        buffer = Buffer(2, max_lag, num_steps=2)
-        assert await reserved(buffer) == [0, 1]
-        await buffer.put(scored(0))
-        await buffer.put(scored(1))
-        batch = await buffer.take()
-        ahead = await reserved(buffer)
-        assert ahead == [2, 3][:max_lag]
-        await buffer.give_back(batch, {1})
-        take = asyncio.create_task(buffer.take())
-        # Only what is reissued goes out: a group beyond it would find no slot.
-        assert await reserved(buffer) == [1]
-        for number in ahead:
-            await buffer.put(scored(number))
-        assert not take.done()
-        await buffer.put(scored(1))
-        assert [s.group.number for s in await take] == [0, 1]
-        await buffer.release()
-        assert await reserved(buffer) == [2, 3][len(ahead) :]
-
-    asyncio.run(body())
-
-
-def test_a_prompt_that_is_skipped_as_it_is_made_again_gives_its_place_to_the_next() -> None:
-    async def body() -> None:
-        buffer = Buffer(2, max_lag=0, num_steps=1)
-        assert await reserved(buffer) == [0, 1]
-        await buffer.put(scored(0))
-        await buffer.put(scored(1))
-        await buffer.give_back(await buffer.take(), {0, 1})
-        assert await reserved(buffer) == [0, 1]
-        await buffer.skip(0)
-        assert await reserved(buffer) == [2]
-        await buffer.put(scored(1))
-        await buffer.put(scored(2))
-        assert [s.group.number for s in await buffer.take()] == [1, 2]
 
     asyncio.run(body())

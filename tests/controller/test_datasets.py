@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ import pytest
 
 from services.controller import datasets
 from services.controller.datasets import (
-    NUM_PREPARED,
     HeldOutPrompts,
     TrainingPrompts,
-    open_prompts,
     take_turns,
 )
 from tests.data.pictures import png, size_of
@@ -65,28 +62,6 @@ def test_a_disk_that_hangs_is_told_and_not_waited_for(
         works.set()
 
 
-def test_a_disk_that_hangs_when_the_files_are_opened_is_told_and_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = [write(tmp_path / f"{name}.jsonl", 5) for name in ("a", "b")]
-    config = configured(tmp_path, train=paths[0], validation=paths[1])
-    works = threading.Event()
-
-    def hangs(self: Dataset) -> int:
-        works.wait(10)
-        return 5
-
-    monkeypatch.setattr(Dataset, "__len__", hangs)
-    monkeypatch.setattr(datasets._disk, "timeout", 0.1)
-    try:
-        with pytest.raises(
-            UnavailableError, match=r"a\.jsonl, .*b\.jsonl: its disk has not answered for 0\.1 s"
-        ):
-            asyncio.run(asyncio.wait_for(open_prompts(config), 5))
-    finally:
-        works.set()
-
-
 def test_each_prompt_of_a_mixture_has_the_task_and_keys_of_its_dataset(tmp_path: Path) -> None:
     first, second = (write(tmp_path / f"{name}.jsonl", 5, q="?") for name in ("a", "b"))
     sets = [{"path": first, "weight": 2, "system": "Add."}, {"path": second, "prompt_key": "q"}]
@@ -121,32 +96,6 @@ def test_images_are_prepared_for_the_runs_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"vision_config": vision}))
     prompt = asyncio.run(TrainingPrompts.open(configured(tmp_path, **data)).fetch(0))
     assert [size_of(image) for image in prompt.messages[0].images] == [(64, 64)]
-
-
-def test_prompts_in_preparation_leave_asyncios_threads_to_others(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", 100)
-    prompts = TrainingPrompts.open(configured(tmp_path, train=path))
-    free, begun = threading.Event(), threading.Semaphore(0)
-
-    class Stuck(Dataset):
-        def __getitem__(self, place: int) -> Prompt:
-            begun.release()
-            assert free.wait(60)
-            return super().__getitem__(place)
-
-    prompts = replace(prompts, datasets=[Stuck(prompts.datasets[0].section)])
-
-    async def body() -> None:
-        fetching = [asyncio.create_task(prompts.fetch(number)) for number in range(100)]
-        try:
-            for _ in range(NUM_PREPARED):
-                assert await asyncio.wait_for(asyncio.to_thread(begun.acquire, timeout=30), 30)
-            assert not await asyncio.to_thread(begun.acquire, timeout=0.1)
-        finally:
-            free.set()
-        assert len(await asyncio.gather(*fetching)) == 100
-
-    asyncio.run(body())
 
 
 def test_a_row_with_too_many_images_is_refused_before_any_is_opened(tmp_path: Path) -> None:

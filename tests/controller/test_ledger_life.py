@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import copy
 from collections.abc import Awaitable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -46,7 +45,6 @@ from services.controller.records import (
 )
 from services.controller.room import Room
 from tests.controller.memory_store import CrashError, MemoryAnchor, MemoryPayloads, MemoryStore
-from trimaran.errors import StaleEpochError
 from trimaran.types import Proof, VersionId
 
 Result = TypeVar("Result")
@@ -429,47 +427,11 @@ def test_an_altered_payload_is_found() -> None:
     assert "payload is missing" in asyncio.run(disks.check()).faults[0]
 
 
-def test_what_is_collected_while_it_is_checked_is_no_fault() -> None:
-    """The run goes on between the reading of its records and that of its payloads."""
-
-    class GoesOn(MemoryPayloads):
-        async def read(self, name: str) -> bytes:
-            if not self.has_gone_on and not name.startswith("records-"):
-                self.has_gone_on = True
-                ledger = await disks.open()
-                ledger.record(Consumed(5, ((12, 1),), (PROOF,)))
-                ledger.record(Committed(VersionId(0, 5), "root-5"))
-                ledger.record(Checkpointed(5, "c", 5))
-                await ledger.collect()
-                assert not any(name.startswith("groups-") for name in self.data)
-            return await super().read(name)
-
-        has_gone_on = False
-
-    disks = whole()
-    goes_on = GoesOn()
-    goes_on.data, disks.payloads = disks.payloads.data, goes_on
-    found = asyncio.run(disks.check())
-    assert (found.faults, found.state.step, goes_on.has_gone_on) == ([], 5, True)
-
-
 def test_an_altered_archive_is_found() -> None:
     disks = whole()
     name = next(name for name in disks.payloads.data if name.startswith("records-"))
     disks.payloads.data[name] += b"!"
     assert name in asyncio.run(disks.check()).faults[0]
-
-
-def test_a_snapshot_that_does_not_sum_up_what_comes_before_is_found() -> None:
-    disks = whole()
-    rows = disks.store.rows
-    place = next(n for n in sorted(rows)[1:] if rows[n]["kind"] == "compacted")
-    forged = copy.deepcopy(rows[place])
-    forged["state"]["totals"]["committed"] += 1
-    rows[place] = forged
-    rechained(disks, place - 1)
-    with pytest.raises(LedgerError, match="does not say what the records before it add up to"):
-        asyncio.run(disks.open())
 
 
 def test_a_store_that_goes_back_while_the_run_writes_is_named() -> None:
@@ -485,37 +447,6 @@ def test_a_store_that_goes_back_while_the_run_writes_is_named() -> None:
 
     with pytest.raises(LedgerError, match="records 4 to 5 are missing: the store had acknowledged"):
         asyncio.run(body())
-
-
-def test_a_second_controller_is_told_to_stop() -> None:
-    async def body() -> None:
-        disks = Disks()
-        old, new = await disks.open(), await disks.open()
-        new.record(Issued(0, 1, "p"))
-        await new.flush()
-        old.record(Issued(0, 1, "other"))
-        await old.flush()
-
-    with pytest.raises(StaleEpochError, match="another controller writes to the ledger"):
-        asyncio.run(body())
-
-
-def test_a_flush_whose_caller_is_cancelled_is_finished(tmp_path: Path) -> None:
-    async def body() -> None:
-        disks = Disks()
-        ledger = await disks.open()
-        disks.payloads.faults = ["away"] * 3
-        ledger.keep(b"x")
-        ledger.record(Issued(0, 1, "p"))
-        flush = asyncio.create_task(ledger.flush())
-        await asyncio.sleep(0)
-        flush.cancel()
-        ledger.record(Issued(1, 1, "p"))
-        await ledger.flush()
-        assert disks.store.end == 2
-        assert (await disks.check()).faults == []
-
-    asyncio.run(body())
 
 
 def test_an_altered_record_that_names_the_archive_is_found() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from services.controller.run import take_over
 from tests.controller.fakes import World, make_config
 from tests.extending.memory_store import MemoryStore
 from trimaran.errors import StaleEpochError, UnavailableError
-from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Caller
 
 
@@ -171,24 +168,6 @@ def test_a_record_that_is_refused_is_not_written(tmp_path: Path) -> None:
         await ledger.flush()
 
     assert with_ledger(tmp_path, body) == [Issued(0, 1, "p")]
-
-
-def test_records_that_the_store_lost_are_named(tmp_path: Path) -> None:
-    async def body() -> None:
-        store = SqliteStore(tmp_path / "store.sqlite")
-        ledger = await RunLedger.open(store, FolderPayloads(tmp_path / "payloads"), "run")
-        for number in range(5):
-            ledger.record(Issued(number, 1, "p"))
-        await ledger.flush()
-        with closing(sqlite3.connect(tmp_path / "store.sqlite", isolation_level=None)) as other:
-            other.execute("DELETE FROM streams WHERE sequence > 3")
-        ledger.record(Issued(5, 1, "p"))
-        with pytest.raises(LedgerError, match="run run: ledger records 4 to 5 are missing"):
-            await ledger.flush()
-        await ledger.close()
-        await store.close()
-
-    asyncio.run(body())
 
 
 def test_a_run_outlasts_a_store_that_is_away_for_a_while(

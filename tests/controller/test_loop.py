@@ -1,5 +1,4 @@
 import asyncio
-import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -187,38 +186,6 @@ def test_no_routable_replica_ends_the_run(tmp_path: Path) -> None:
         run(world)
 
 
-@pytest.mark.parametrize("service", ["rollout", "reward", "weight sync", "proofs"])
-def test_an_outage_may_last_longer_than_a_start(tmp_path: Path, service: str) -> None:
-    """One service is away for several times `start_timeout`, and nobody gives the run up."""
-    world = World(tmp_path, make_config(run={"steps": 2}, start_timeout=0.1, outage_timeout=20))
-    sync = world.weight_sync
-    back = 0.0
-
-    async def be_away(*_: Any) -> None:
-        """It is asked once a second: the first two times in vain."""
-        nonlocal back
-        now = asyncio.get_running_loop().time()
-        back = back or now + 1.5
-        if now < back:
-            raise UnavailableError("Socket closed")
-
-    async def lose_all_replicas() -> None:
-        if sync.live is None:
-            sync.reports |= dict.fromkeys(sync.names, "Socket closed")
-            asyncio.get_running_loop().call_later(0.5, sync.reports.clear)
-
-    if service == "rollout":
-        sync.pace = lose_all_replicas
-    elif service == "reward":
-        world.reward.faults = be_away
-    elif service == "weight sync":
-        sync.pace = be_away
-    else:
-        sync.list_pace = be_away
-    run(world)
-    assert world.trained_numbers() == list(range(2 * GROUPS))
-
-
 def test_a_prompt_that_is_too_long_is_skipped_at_once(tmp_path: Path) -> None:
     world = World(tmp_path, make_config())
 
@@ -327,18 +294,6 @@ def test_a_frozen_controller_that_comes_back_can_write_no_record(tmp_path: Path)
     assert not frozen.trainer.batches
 
 
-def test_cancel_ends_the_run_after_the_step_under_way(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config())
-
-    async def cancel() -> None:
-        world.ending.set()
-
-    world.trainer.pace = cancel
-    run(world)
-    assert world.ledger.state.step == 1
-    assert world.events[-1] != ("train", 2)
-
-
 def out_of_order(world: World) -> Callable[[bool], None]:
     """A switch: down(True) lets every answer from now on be faulted."""
     is_down = False
@@ -394,42 +349,6 @@ def test_a_pause_ends_by_itself_and_every_group_trains_once(tmp_path: Path) -> N
     assert (kinds.count("held"), kinds.count("released"), kinds.count("skipped")) == (1, 1, 0)
     assert kinds.index("held") < kinds.index("released") < world.events.index(("train", 3))
     assert world.trained_numbers() == list(range(6 * GROUPS))
-
-
-def test_training_goes_on_in_a_pause_with_what_had_passed(tmp_path: Path) -> None:
-    world, down = paused_world(tmp_path, lambda: world.ending.set(), max_lag=1)
-    training = asyncio.Event()
-
-    async def delay(number: int) -> None:
-        if number >= 2 * GROUPS:
-            await training.wait()
-
-    async def pace() -> None:
-        if world.trainer.batches[-1].step == 2:
-            down(True)
-            training.set()
-            async with asyncio.timeout(30):
-                while not any(event[0] == "held" for event in world.events):
-                    await asyncio.sleep(0.01)
-
-    world.delay, world.trainer.pace = delay, pace
-    run(world)
-    assert world.ledger.state.step == 2
-    assert world.events.index(("live", 2)) > [e[0] for e in world.events].index("held")
-
-
-@pytest.mark.parametrize("later", [False, True])
-def test_a_cancel_ends_a_pause_in_order(tmp_path: Path, later: bool) -> None:
-    def cancel() -> None:
-        if later:
-            asyncio.get_running_loop().call_later(0.1, world.ending.set)
-        else:
-            world.ending.set()
-
-    world, _ = paused_world(tmp_path, cancel)
-    run(world)
-    assert world.ledger.state.step == 2
-    assert len(world.trainer.batches) == 2
 
 
 @pytest.mark.parametrize("cancels", [False, True])
@@ -591,19 +510,6 @@ def test_a_run_that_fails_ends_once_its_checkpoint_is_written(tmp_path: Path) ->
     assert ("failing", "step 7 failed") in world.events
 
 
-@pytest.mark.parametrize("fault", [InternalError("No space left"), StaleEpochError("replaced")])
-def test_what_becomes_of_that_checkpoint_hides_no_failure(tmp_path: Path, fault: Exception) -> None:
-    async def write() -> None:
-        await asyncio.sleep(0.05)
-        raise fault
-
-    world = failing_world(tmp_path, write)
-    with pytest.raises(InternalError, match="step 7 failed"):
-        run(world)
-    told = [event for event in world.events if event[0] == "checkpoint failed"]
-    assert told == ([("checkpoint failed", 6, "No space left")] if "space" in str(fault) else [])
-
-
 def test_a_write_that_hangs_keeps_a_failed_run_for_its_deadline_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -612,76 +518,6 @@ def test_a_write_that_hangs_keeps_a_failed_run_for_its_deadline_alone(
     with pytest.raises(InternalError, match="step 7 failed"):
         run(world)
     assert not world.ledger.state.checkpoints
-
-
-def test_a_failed_run_that_is_stopped_waits_no_longer_and_leaves_no_task(tmp_path: Path) -> None:
-    writes = asyncio.Event()
-
-    async def hang() -> None:
-        writes.set()
-        await asyncio.Event().wait()
-
-    world = failing_world(tmp_path, hang)
-
-    async def scenario() -> None:
-        running = asyncio.create_task(world.run())
-        await asyncio.wait_for(writes.wait(), 60)
-        while ("failing", "step 7 failed") not in world.events:
-            await asyncio.sleep(0.01)
-        running.cancel()
-        done, _ = await asyncio.wait([running], timeout=5)
-        assert done and running.cancelled()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(scenario())
-
-
-def test_who_is_stopped_while_a_failed_run_ends_its_tasks_waits_for_no_write(
-    tmp_path: Path,
-) -> None:
-    """A task group forgets that it was cancelled where one of its tasks has failed before."""
-    world = failing_world(tmp_path, asyncio.Event().wait, max_lag=1)
-    fail, generating, ending = world.trainer.pace, asyncio.Event(), asyncio.Event()
-
-    async def pace() -> None:
-        if world.trainer.step == 6:
-            await generating.wait()
-        await fail()
-
-    async def delay(number: int) -> None:
-        if number == 28:  # of step 8
-            generating.set()
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                ending.set()
-                await asyncio.sleep(0.2)
-                raise
-
-    world.trainer.pace, world.delay = pace, delay
-
-    async def scenario() -> None:
-        running = asyncio.create_task(world.run())
-        await asyncio.wait_for(ending.wait(), 60)
-        running.cancel()
-        done, _ = await asyncio.wait([running], timeout=5)
-        assert done and isinstance(running.exception(), InternalError)
-
-    asyncio.run(scenario())
-
-
-def test_a_replaced_controller_waits_for_no_write(tmp_path: Path) -> None:
-    world = failing_world(tmp_path, asyncio.Event().wait)
-    fail = world.trainer.pace
-
-    async def pace() -> None:
-        with contextlib.suppress(InternalError):
-            return await fail()
-        raise StaleEpochError("run run-1: epoch 1 was replaced by 2")
-
-    world.trainer.pace = pace
-    with pytest.raises(StaleEpochError):
-        run(world)
 
 
 def test_a_run_resumes_from_a_checkpoint_that_was_recorded_behind_later_steps(
@@ -761,20 +597,6 @@ def test_a_checkpoint_comes_early_where_its_collection_keeps_the_quota_from_fill
     assert steps and num_left < num_bytes / 2
     assert saved("twice", payload_quota_gib=4 * half)[0] == [], "there was room"
     assert saved("kept", payload_quota_gib=2.2 * half, **everything)[0] == [], "it frees nothing"
-
-
-@pytest.mark.parametrize("when", ["copy_fault", "save_fault"])
-def test_a_save_that_fails_is_told_once_where_the_quota_is_nearly_full(
-    tmp_path: Path, when: str
-) -> None:
-    config = make_config(run={"checkpoint_every": 6, "payload_quota_gib": 1.0})
-    world = World(tmp_path, config)
-    quota: Any = world.ledger.quota
-    quota.is_filled = lambda share, num_groups=0: True
-    setattr(world.trainer, when, InternalError("No space left on device"))
-    run(world)
-    failed = [event[1] for event in world.events if event[0] == "checkpoint failed"]
-    assert failed == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("when", ["copy_fault", "save_fault"])

@@ -10,7 +10,7 @@ from services.controller import server as controller
 from tests.controller.test_serve import STEPS, Pool, configure
 from trimaran.network import LOOPBACK
 from trimaran.run_context import RunContext
-from trimaran.runs import Run, RunState, endpoints_key, run_from_tree, run_key, service_key
+from trimaran.runs import Run, RunState, endpoints_key, run_from_tree, run_key
 from trimaran.store import open_store
 
 
@@ -33,29 +33,6 @@ async def recorded(run_folder: Path) -> Run:
     await store.close()
     assert record
     return run_from_tree(record.value)
-
-
-def test_a_controller_that_was_told_old_addresses_finds_everybody(tmp_path: Path) -> None:
-    async def body() -> Run:
-        pool, run_folder = Pool(), tmp_path / "run"
-        run_folder.mkdir()
-        await tell(run_folder, await pool.start())
-        gone = {
-            "controller": LOOPBACK.free_address(),
-            "reward": LOOPBACK.free_address(),
-            "weight_sync": LOOPBACK.free_address(),
-            "trainer": [LOOPBACK.free_address()],
-            "rollout": [LOOPBACK.free_address(), LOOPBACK.free_address()],
-        }
-        config, run = configure(tmp_path, gone), RunContext.in_folder(run_folder)
-        try:
-            await asyncio.wait_for(controller.serve(config, run), 60)
-        finally:
-            await pool.stop()
-        return await recorded(run_folder)
-
-    run = asyncio.run(body())
-    assert (run.state, run.step) == (RunState.SUCCEEDED, STEPS)
 
 
 def test_services_that_move_under_way_are_found_at_their_new_addresses(tmp_path: Path) -> None:
@@ -89,30 +66,3 @@ def test_services_that_move_under_way_are_found_at_their_new_addresses(tmp_path:
 
     run = asyncio.run(body())
     assert (run.state, run.step) == (RunState.SUCCEEDED, STEPS)
-
-
-def test_what_a_service_says_itself_counts_more_than_the_launchers_record(tmp_path: Path) -> None:
-    """The launcher may be gone with its host, or not have read it yet."""
-
-    async def body() -> Run:
-        pool, run_folder = Pool(), tmp_path / "run"
-        run_folder.mkdir()
-        endpoints = await pool.start()
-        await tell(run_folder, {**endpoints, "reward": LOOPBACK.free_address()})
-        store = await open_store(RunContext.in_folder(run_folder).store_url)
-        own = {"address": endpoints["reward"], "code": None, "is_up": True}
-        await store.put(service_key("run", "reward"), own)
-        await store.close()
-        old = {
-            **endpoints,
-            "reward": LOOPBACK.free_address(),
-            "controller": LOOPBACK.free_address(),
-        }
-        try:
-            config, run = configure(tmp_path, old), RunContext.in_folder(run_folder)
-            await asyncio.wait_for(controller.serve(config, run), 60)
-        finally:
-            await pool.stop()
-        return await recorded(run_folder)
-
-    assert asyncio.run(body()).state is RunState.SUCCEEDED

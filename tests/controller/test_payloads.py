@@ -167,35 +167,6 @@ def test_a_bucket_that_was_never_made_is_named(endpoint: Endpoint) -> None:
     asyncio.run(body())
 
 
-@pytest.mark.e2e
-def test_a_bucket_that_restarts_holds_the_run_and_not_more(endpoint: Endpoint) -> None:
-    """Killed under a write and back later, empty: what was under way is written then."""
-
-    async def body() -> list[str]:
-        said: list[str] = []
-        room = Room(
-            60, None, lambda text, _: said.append(text), lambda text, _: said.append("free")
-        )
-        payloads, store = bucket("again"), MemoryStore()
-        ledger = await open_ledger(store, payloads, room=room)
-        payload = scored(ledger, 0)
-        endpoint.kill()
-        flush = asyncio.create_task(ledger.flush())
-        while not said:
-            await asyncio.sleep(0.1)
-        assert (store.end, flush.done()) == (0, False), "a record was written before its payload"
-        await asyncio.to_thread(endpoint.start)
-        await flush
-        assert await ledger.load(payload) == b"group 0"
-        assert store.end == 3
-        await ledger.close()
-        return said
-
-    held, free = asyncio.run(body())
-    assert "s3://payloads/again" in held
-    assert free == "free"
-
-
 async def open_ledger(
     store: Any, payloads: Any, room: Room | None = None, **retention: Any
 ) -> RunLedger:
@@ -411,17 +382,6 @@ async def never() -> None:
     raise AssertionError("there is room")
 
 
-@pytest.mark.parametrize(("num_bytes", "may_fill"), [(390, False), (410, True)])
-def test_what_is_to_come_is_as_large_as_what_came(num_bytes: int, may_fill: bool) -> None:
-    async def body() -> bool:
-        ledger = await open_ledger(MemoryStore(), MemoryPayloads(), quota_gib=1000 / (1 << 30))
-        await ledger.until_room(num_bytes, never)
-        scored(ledger, 0, num_bytes)
-        return ledger.is_filled(1.0, 1.5)
-
-    assert asyncio.run(body()) is may_fill
-
-
 async def full_ledger(payloads: MemoryPayloads, on_hold: list[str]) -> RunLedger:
     """Of 1000 bytes 900 are used, by two steps. Who waits for room does not look again by himself."""
     room = Room(
@@ -457,35 +417,6 @@ def test_a_payload_without_room_keeps_no_record_waiting_and_a_checkpoint_lets_it
         assert not ledger.is_short and len(held) == 1 and not payloads.data
 
     asyncio.run(body())
-
-
-def test_those_that_wait_for_room_do_not_wake_each_other() -> None:
-    """Without an end, and nobody else would have a turn."""
-    num_counts = 0
-
-    async def body() -> None:
-        nonlocal num_counts
-        payloads = MemoryPayloads()
-        ledger = await full_ledger(payloads, [])
-        sizes = payloads.sizes
-
-        async def counted() -> dict[str, int]:
-            nonlocal num_counts
-            num_counts += 1
-            assert num_counts < 100
-            return await sizes()
-
-        async def ask() -> None: ...
-
-        payloads.sizes = counted
-        waiting = [asyncio.create_task(ledger.until_room(n, ask)) for n in (400, 300)]
-        await asyncio.sleep(0.1)
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    asyncio.run(body())
-    assert num_counts == 2, "one of each that waits"
 
 
 def test_what_a_resume_would_read_is_kept_until_a_record_that_is_written_says_otherwise() -> None:
@@ -529,21 +460,6 @@ def test_a_run_that_keeps_all_keeps_all() -> None:
     assert asyncio.run(body(keep_all=False)) == 0
 
 
-def test_a_collection_that_fails_is_made_up_for_after_the_next_checkpoint() -> None:
-    async def body() -> None:
-        payloads = MemoryPayloads()
-        ledger = await open_ledger(MemoryStore(), payloads)
-        for step, works in ((1, False), (2, True)):
-            payloads.deletes = works
-            scored(ledger, step)
-            trained(ledger, step, step)
-            ledger.record(Checkpointed(step, "c", step))
-            await ledger.collect()
-            assert len(payloads.data) == (0 if works else 1)
-
-    asyncio.run(body())
-
-
 def test_a_held_run_that_is_ended_ends() -> None:
     async def body() -> None:
         ended, payloads = asyncio.Event(), MemoryPayloads()
@@ -556,23 +472,6 @@ def test_a_held_run_that_is_ended_ends() -> None:
         with pytest.raises(HeldError, match="ended while it was held: the bucket is away"):
             await asyncio.wait_for(flush, 60)
         await ledger.close()
-
-    asyncio.run(body())
-
-
-def test_only_what_is_older_than_the_oldest_kept_checkpoint_leaves_the_store() -> None:
-    async def body() -> None:
-        store = MemoryStore()
-        ledger = await open_ledger(store, MemoryPayloads(), segment_records=4)
-        for step in (1, 2, 3):
-            scored(ledger, step)
-            trained(ledger, step, step)
-            ledger.record(Checkpointed(step, "c", max(step - 1, 1)))
-            await ledger.collect()
-        first = min(store.rows)
-        assert store.rows[first]["kind"] == "compacted"
-        kept = [tree["step"] for tree in store.rows.values() if tree["kind"] == "checkpointed"]
-        assert kept == [2, 3]
 
     asyncio.run(body())
 

@@ -2,33 +2,25 @@
 
 import asyncio
 import random
-from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.controller.greedy import FIRST_NUMBER
 from services.controller.group_life import GroupLife, read_life
 from services.controller.group_words import tell
 from services.controller.payloads import FolderPayloads
-from services.controller.proofs import Maker, ProofCheck
+from services.controller.proofs import ProofCheck
 from services.controller.records import Consumed, Generated, Issued, Scored, Tainted
-from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
+from tests.controller.fakes import RUN_ID, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
 from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
-    Completion,
     Group,
-    Proof,
     ProofLevel,
-    ScoredGroup,
-    Segment,
     Verdict,
     VersionId,
-    makers_of,
 )
 
 GROUPS = 4
@@ -60,13 +52,6 @@ async def look_up(folder: Path, number: int) -> GroupLife:
         await store.close()
 
 
-def group_of(*makers: tuple[VersionId, str]) -> Group:
-    segments = tuple(Segment(i, i + 1, v, r) for i, (v, r) in enumerate(makers))
-    ids = tuple(range(len(makers)))
-    one = Completion(ids, (-0.5,) * len(makers), "", "stop", segments)
-    return Group(0, 1, PROMPTS[0], (1,), (one,))
-
-
 def test_tokens_of_an_unproven_replica_never_train_and_their_group_is_reissued(
     tmp_path: Path,
 ) -> None:
@@ -90,26 +75,6 @@ def test_a_replica_that_was_mended_once_is_reported_by_its_own_name(tmp_path: Pa
     run(world)
     assert trained_makers(world) == {(START, "rollout-0")}
     assert world.events.count(("report", "rollout-1")) == 1
-
-
-def test_a_proof_that_comes_a_moment_later_is_waited_for(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config(run={"steps": 1}))
-    world.settle = 30.0
-    world.weight_sync.missing = {(START, "rollout-1")}
-
-    async def body() -> None:
-        running = asyncio.create_task(world.run())
-        while not any(event[0] == "list proofs" for event in world.events):
-            await asyncio.sleep(0.01)
-        world.weight_sync.missing.clear()
-        await running
-
-    try:
-        asyncio.run(asyncio.wait_for(body(), 120))
-    finally:
-        world.close()
-    assert [event for event in world.events if event[0] == "report"] == []
-    assert all(len(attempts(world, number)) == 1 for number in range(GROUPS))
 
 
 @pytest.mark.parametrize("max_lag", [0, 2])
@@ -137,39 +102,6 @@ def test_a_fault_found_between_generation_and_training_too(tmp_path: Path, max_l
         if isinstance(record, kinds) and record.group == 5
     ]
     assert life == [(kind, attempt) for attempt in (1, 2) for kind in kinds]
-
-
-def test_a_fault_found_in_a_greedy_answer_before_its_group_trains(tmp_path: Path) -> None:
-    """The group's own tokens are good: another replica made them."""
-    config = make_config(run={"steps": 3, "max_lag": 2}, algorithm={"advantage": "remax"})
-    world = World(tmp_path, config)
-    made: defaultdict[int, dict[bool, frozenset[Maker]]] = defaultdict(dict)
-    found: dict[int, frozenset[Maker]] = {}
-
-    async def faults(group: Group) -> tuple[Verdict, ...] | None:
-        is_greedy, number = divmod(group.number, FIRST_NUMBER)
-        both = made[number]
-        both[bool(is_greedy)] = group.makers
-        if not found and len(both) == 2 and not both[True] & both[False]:
-            found[number] = both[True]
-            for version, replica in both[True]:
-                world.weight_sync.find_fault(version, replica, "block 7 differs")
-        return None
-
-    world.reward.faults = faults
-    run(world)
-    [(number, bad)] = found.items()
-    trained = [scored for batch in world.trainer.batches for scored in batch.groups]
-    assert all(
-        scored.makers == makers_of(scored.greedy_segments) | scored.group.makers
-        for scored in trained
-    )
-    assert all(scored.greedy_segments and not scored.makers & bad for scored in trained)
-    assert world.trained_numbers() == list(range(3 * GROUPS))
-    scores = [one for one in records(tmp_path) if isinstance(one, Scored) and one.group == number]
-    assert [one.attempt for one in scores] == [1, 2]
-    told = {(replica, str(version)) for version, replica in bad}
-    assert set(scores[0].makers) == told and not set(scores[1].makers) & told
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, 3])
@@ -270,54 +202,6 @@ def test_tokens_whose_weights_never_reach_the_level_are_made_again(tmp_path: Pat
     assert world.trained_numbers() == list(range(GROUPS))
 
 
-def test_no_proof_is_waited_for_that_cannot_rise_any_more(tmp_path: Path) -> None:
-    """Its version is live no longer."""
-    world = World(tmp_path, make_config())
-    maker = (START, "rollout-0")
-    world.weight_sync._prove(Proof(*maker, "root", 4, 0))
-
-    async def body() -> None:
-        fake: Any = world.weight_sync
-        prover = ProofCheck(fake, 5.0, needed=ProofLevel.LOADED, prove_timeout=3600)
-        scored = [ScoredGroup(group_of(maker), ())]
-        async with asyncio.timeout(60):
-            _, unproven = await prover.prove(scored, lambda: VersionId(0, 1))
-        assert unproven[0].version == START
-
-    try:
-        asyncio.run(body())
-    finally:
-        world.close()
-
-
-def test_a_proof_is_read_once_more_where_its_version_was_replaced_meanwhile(tmp_path: Path) -> None:
-    """It rose before it was replaced, and the answer is of before that."""
-    world = World(tmp_path, make_config())
-    maker, live = (START, "rollout-0"), [START]
-    world.weight_sync._prove(Proof(*maker, "root", 4, 0))
-    ask = world.weight_sync.list_proofs
-
-    async def list_proofs(versions: Sequence[VersionId]) -> tuple[Proof, ...]:
-        answer = await ask(versions)
-        if live == [START]:
-            world.weight_sync.read_back(*maker)
-            live[:] = [VersionId(0, 1)]
-        return answer
-
-    world.weight_sync.list_proofs = list_proofs
-
-    async def body() -> None:
-        fake: Any = world.weight_sync
-        prover = ProofCheck(fake, 5.0, poll=0.01, needed=ProofLevel.LOADED, prove_timeout=3600)
-        proofs, unproven = await prover.prove([ScoredGroup(group_of(maker), ())], lambda: live[0])
-        assert not unproven and [proof.level for proof in proofs] == [ProofLevel.LOADED]
-
-    try:
-        asyncio.run(asyncio.wait_for(body(), 120))
-    finally:
-        world.close()
-
-
 def test_what_had_trained_when_a_fault_was_found_is_named_in_the_ledger(tmp_path: Path) -> None:
     """After step 3 a fault is found that taints versions 0.0 and 0.1 of one replica."""
     world = World(tmp_path, make_config(run={"steps": 5, "checkpoint_every": 2}))
@@ -388,54 +272,3 @@ def test_a_weight_sync_that_restarts_is_waited_for_and_no_replica_is_blamed(
     run(world)
     assert world.trained_numbers() == list(range(GROUPS))
     assert [event for event in world.events if event[0] == "report"] == []
-
-
-def test_good_proofs_are_remembered_until_a_batch_trains(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config())
-    weight_sync = world.weight_sync
-    makers = [(START, "rollout-0"), (START, "rollout-1")]
-    weight_sync._prove(*(Proof(*maker, "root", 4, 1) for maker in makers))
-
-    def num_calls() -> int:
-        return sum(event[0] == "list proofs" for event in world.events)
-
-    async def body() -> None:
-        fake: object = weight_sync
-        prover = ProofCheck(fake, 5.0)  # type: ignore[arg-type]
-        both = group_of(*makers)
-        assert await prover.find_unproven(both) is None
-        assert await prover.find_unproven(group_of(makers[1])) is None
-        assert num_calls() == 1
-        weight_sync.find_fault(*makers[1], "block 3 differs")
-        scored = [ScoredGroup(both, ())]
-        _, unproven = await prover.prove(scored)
-        assert str(unproven[0]) == "rollout-1 at version 0.0: block 3 differs"
-        assert num_calls() == 2
-        assert str(await prover.find_unproven(both)) == str(unproven[0])
-        assert await prover.find_unproven(group_of(makers[0])) is None
-
-    try:
-        asyncio.run(body())
-    finally:
-        world.close()
-
-
-def test_the_groups_of_a_new_version_ask_with_one_question() -> None:
-    questions: list[tuple[VersionId, ...]] = []
-
-    class WeightSync:
-        async def list_proofs(self, versions: tuple[VersionId, ...]) -> tuple[Proof, ...]:
-            questions.append(versions)
-            await asyncio.sleep(0.01)
-            return tuple(Proof(START, f"rollout-{i}", "root", 4, 1) for i in range(50))
-
-    async def body() -> None:
-        weight_sync: Any = WeightSync()
-        prover = ProofCheck(weight_sync, 5.0)
-        groups = [group_of((START, f"rollout-{i}")) for i in range(50)]
-        assert not any(await asyncio.gather(*map(prover.find_unproven, groups)))
-        assert questions == [(START,)]
-        await prover.prove([ScoredGroup(groups[0], ())])
-        assert len(questions) == 2  # a fault may have been found since
-
-    asyncio.run(body())

@@ -27,7 +27,7 @@ from tests.controller.fakes import RUN_ID, World, make_config
 from tests.controller.test_resume import cut_ledger, records, run_world
 from trimaran.errors import InputError, InternalError
 from trimaran.store.sqlite import SqliteStore
-from trimaran.types import Faulted, Group, Prompt, Proof, Score, Verdict, VersionId
+from trimaran.types import Faulted, Prompt, Proof, Score, VersionId
 
 
 def issued(folder: Path, number: int) -> list[Issued]:
@@ -79,40 +79,6 @@ def test_a_drained_replica_costs_its_group_nothing(
     assert [o.reissue for o in others] == [Reissue(f"{r}: drained", r) for r in drained]
     assert 5 in world.trained_numbers()
     assert not world.lost and not world.weight_sync.reports
-
-
-def test_unproven_tokens_as_a_group_arrives(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = World(tmp_path, make_config(run={"steps": 1}))
-    world.weight_sync.missing = {(VersionId(0, 0), "rollout-1")}
-    run(world)
-    again = [r for n in range(4) for r in issued(tmp_path, n)[1:]]
-    assert again
-    why = "unproven tokens of rollout-1 at version 0.0: there is no proof that it held that version"
-    assert {r.reissue for r in again} == {Reissue(why, "rollout-1")}
-    assert len(reissue_lines(caplog)) == len(again)
-
-
-def test_a_fault_found_as_the_batch_is_due(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    world = World(tmp_path, make_config(run={"steps": 1}, rollout={"replicas": 1}))
-
-    async def faults(group: Group) -> tuple[Verdict, ...] | None:
-        if group.number == 3 and group.attempt == 1:
-            world.weight_sync.find_fault(VersionId(0, 0), "rollout-0", "block 7 differs")
-            world.weight_sync.makers = {"rollout-0": "rollout-0~1"}
-            world.weight_sync.find_fault(VersionId(0, 0), "rollout-0~1", "")
-        return None
-
-    world.reward.faults = faults
-    run(world)
-    for number in range(4):
-        _, again = issued(tmp_path, number)
-        why = "unproven tokens of rollout-0 at version 0.0: block 7 differs"
-        assert (again.attempt, again.reissue) == (2, Reissue(why, "rollout-0"))
-    assert len(reissue_lines(caplog)) == 4
 
 
 def test_a_resume(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -194,26 +194,6 @@ def test_a_step_is_told_whose_controller_died_before_it_told_of_it(
         assert resumed.ledger.state.step == 3
 
 
-@pytest.mark.parametrize("was_saved", [True, False])
-def test_a_checkpoint_whose_controller_died_before_it_heard_of_it_is_recorded(
-    finished: Path, tmp_path: Path, was_saved: bool
-) -> None:
-    """Beside the steps that follow. A trainer that only lives on has none of it."""
-    config = make_config(run={"steps": 3, "checkpoint_every": 100})
-    crash_after_step(finished, config, 2, tmp_path / "crash")
-    roots = {r.version.step: r.root for r in records(finished) if isinstance(r, Committed)}
-    world = World(tmp_path / "crash", config, {0: "root-0", 2: roots[2]})
-    world.trainer.loaded = 2 if was_saved else 0
-    try:
-        asyncio.run(asyncio.wait_for(world.run(), 120))
-    finally:
-        world.close()
-    assert world.ledger.state.step == 3
-    assert world.ledger.state.checkpoints == ([2] if was_saved else [])
-    told = [event for event in world.events if event[0] in ("saved", "checkpoint failed")]
-    assert told == ([("saved", 2, roots[2])] if was_saved else [])
-
-
 @pytest.mark.parametrize(("every", "saved"), [(2, 2), (1, 2), (3, 3), (100, None)])
 def test_a_checkpoint_whose_controller_died_is_recorded_also_where_steps_have_followed_it(
     finished: Path, tmp_path: Path, every: int, saved: int | None

@@ -226,21 +226,6 @@ def test_an_outage_pauses_once_and_costs_no_group() -> None:
     assert len(probes) <= 20
 
 
-def test_no_group_passes_in_a_pause_not_even_one_that_had_been_scored_before_it() -> None:
-    """Groups 0 and 1 bring the pause while group 2 is with the service, which answers well."""
-
-    def answer(group: Group) -> Sequence[Verdict]:
-        return well(group) if group.number == 2 or now() > 100 else down(group)
-
-    bench = Bench(answer, configure())
-    came = run_virtually(bench.score_all([make_group(number) for number in range(3)]))
-    assert all(isinstance(each, ScoredGroup) for each in came)
-    paused, unpaused = (when for when, _, _ in bench.told[:2])
-    times = [time for time, number in bench.calls if number == 2]
-    assert len(times) == 2
-    assert paused <= times[1] <= unpaused
-
-
 def test_validation_groups_wait_as_well_and_are_counted_alike() -> None:
     greedy = [make_group((1 << 62) + number, size=1) for number in range(20)]
     bench = Bench(lambda group: down(group) if now() < 50 else well(group))
@@ -264,31 +249,6 @@ def test_a_pause_that_lasts_too_long_fails_the_run_with_its_reason() -> None:
     ended = run_virtually(body())
     assert ended == pytest.approx(bench.told[0][0] + 600)
     assert bench.kinds == ["paused"]
-
-
-def test_a_service_that_freezes_in_a_pause_is_noticed() -> None:
-    def answer(group: Group) -> Sequence[Verdict]:
-        if now() < 10:
-            return down(group)
-        raise DeadlineError("ScoreGroup: no answer within 1 s")
-
-    bench = Bench(answer)
-    with pytest.raises(ExceptionGroup) as caught:
-        run_virtually(bench.score_all([make_group(number) for number in range(4)]))
-    assert isinstance(caught.value.exceptions[0], DeadlineError)
-
-
-def test_prompts_that_nobody_can_score_do_not_hold_the_run() -> None:
-    """With them alone in the line, only a group that was scored before can tell that all is well."""
-    bench = Bench(lambda group: down(group) if group.number >= 8 else well(group))
-
-    async def body() -> list[ScoredGroup | str]:
-        await bench.score_all([make_group(number) for number in range(8)])
-        return await bench.score_all([make_group(8 + number) for number in range(4)])
-
-    came = run_virtually(body())
-    assert all("8 of 8 completions faulted, 3 times" in str(each) for each in came)
-    assert bench.kinds[-1] == "unpaused"
 
 
 def test_a_share_that_stays_within_the_limit_never_pauses() -> None:

@@ -4,21 +4,16 @@ import asyncio
 import io
 import json
 import math
-import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from services.controller import run as conducting
 from services.controller import server as controller
-from services.controller.faulted import PausedTooLongError
-from services.controller.run import _end_state, _train_and_validate
-from services.controller.validation import FIRST_NUMBER, Validation
+from services.controller.validation import FIRST_NUMBER
 from tests.controller.fakes import digest, make_config
 from tests.trimaran.test_exposition import values
 from trimaran import rpc, wire
@@ -34,7 +29,6 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.expert_loads import read_loads
-from trimaran.exposition import StoreSeconds
 from trimaran.launch.exits import exit_code
 from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, VALIDATION_SECONDS
 from trimaran.network import LOOPBACK
@@ -51,9 +45,7 @@ from trimaran.runs import (
     run_from_tree,
     run_key,
 )
-from trimaran.sinks import AnswerRow, SinkThread
-from trimaran.store import Record, entries, open_store
-from trimaran.store.sqlite import SqliteStore
+from trimaran.store import entries, open_store
 from trimaran.telemetry import read_json_lines
 from trimaran.types import (
     ExpertLoads,
@@ -396,47 +388,6 @@ def test_replicas_come_back_while_only_a_validation_runs(tmp_path: Path) -> None
     assert events[-1].run.state is RunState.SUCCEEDED
 
 
-class AwayStore(SqliteStore):
-    """Away for the first call of each kind about the held-out rewards."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.failed: list[str] = []
-
-    async def get(self, key: str) -> Record | None:
-        self._fail("get", key)
-        return await super().get(key)
-
-    async def put(self, key: str, value: Any, expected: int | None = None) -> int:
-        self._fail("put", key)
-        return await super().put(key, value, expected)
-
-    def _fail(self, call: str, key: str) -> None:
-        if key.startswith("heldout") and call not in self.failed:
-            self.failed.append(call)
-            raise UnavailableError("the store is away")
-
-
-def test_a_store_that_is_away_under_way_costs_no_start_of_the_controller(tmp_path: Path) -> None:
-    async def body() -> list[str]:
-        pool = Pool()
-        (tmp_path / "run").mkdir()
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-        run = RunContext.in_folder(tmp_path / "run")
-        store = AwayStore(tmp_path / "run" / "store.sqlite")
-        config = configure(tmp_path, endpoints)
-        try:
-            seconds = StoreSeconds()
-            await controller._serve(config, endpoints["controller"], run, store, seconds)
-        finally:
-            await store.close()
-            await pool.stop()
-        return store.failed
-
-    assert asyncio.run(asyncio.wait_for(body(), 60)) == ["get", "put"]
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["heldout_before"]
-
-
 def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     pool = Pool()
     events = asyncio.run(serve(tmp_path, pool))
@@ -528,14 +479,6 @@ def test_a_checkpoints_score_may_be_a_number_of_its_step(tmp_path: Path) -> None
     assert pool.scores == [-rewards[3], -rewards[4]]
 
 
-def loop_at(only: bool, step: int, is_validated: bool) -> Any:
-    section = {"only": only}
-    config = make_config(run={"steps": STEPS}, data={"validation": "h.jsonl"}, validation=section)
-    ledger = SimpleNamespace(state=SimpleNamespace(step=step))
-    reporter = SimpleNamespace(validations={step: None} if is_validated else {})
-    return SimpleNamespace(config=config, ledger=ledger, reporter=reporter, validator=object())
-
-
 def test_a_run_that_only_validates_trains_saves_and_exports_nothing(tmp_path: Path) -> None:
     pool = Pool()
     events = asyncio.run(
@@ -559,51 +502,6 @@ def test_a_run_that_only_validates_trains_saves_and_exports_nothing(tmp_path: Pa
     assert "last validation: greedy " in told
     assert "pass@4 " in told
     assert "from_pretrained" not in told
-
-
-def test_a_validation_that_is_cancelled_before_it_began_does_not_pass_for_one(
-    tmp_path: Path,
-) -> None:
-    """Held, so that it ends at once."""
-    ended = [
-        _end_state(loop_at(only, step, done), goal)
-        for only, step, done, goal in (
-            (True, 0, True, Goal.CANCEL),
-            (True, 0, False, Goal.CANCEL),
-            (True, 0, False, Goal.PAUSE),
-            (False, STEPS, True, Goal.PAUSE),
-            (False, STEPS, False, Goal.CANCEL),
-            (False, 1, True, Goal.PAUSE),
-            (False, 1, True, Goal.CANCEL),
-        )
-    ]
-    assert ended == [
-        *(RunState.SUCCEEDED, RunState.CANCELLED, RunState.PAUSED),
-        *(RunState.SUCCEEDED, RunState.CANCELLED, RunState.PAUSED, RunState.CANCELLED),
-    ]
-
-
-@pytest.mark.parametrize("is_given_up", [False, True])
-def test_a_validation_before_training_that_was_given_up_is_left_to_a_resume(
-    is_given_up: bool,
-) -> None:
-    loop, put = loop_at(False, 0, False), dict[str, Any]()
-
-    async def validate(step: int, num_samples: int) -> None:
-        if not is_given_up:
-            loop.reporter.validations[step] = Validation(0.5, 0.25, 0, 1.0)
-
-    async def nothing(*_: Any) -> None: ...
-
-    async def keep(key: str, value: Any) -> None:
-        put[key] = value
-
-    loop.validate, loop.run, loop.saver = validate, nothing, SimpleNamespace(save=nothing)
-    loop.reporter.start_clock = lambda: None
-    store: Any = SimpleNamespace(get=nothing, put=keep)
-    asyncio.run(_train_and_validate(loop, "run", store))
-    rewards = {"heldout_before/run": {"greedy": 0.5, "sampled": 0.25}}
-    assert put == ({} if is_given_up else rewards)
 
 
 @pytest.mark.parametrize(
@@ -644,67 +542,6 @@ def test_a_validation_that_is_the_whole_run_ends_when_it_is_asked_to(
     events = asyncio.run(asyncio.wait_for(body(), 120))
     assert events[-1].run.state is state
     assert not list((tmp_path / "run" / "samples").iterdir())
-
-
-def test_a_sink_that_hangs_holds_up_neither_the_runs_end_nor_what_the_controller_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = threading.Event()
-
-    class Hangs:
-        def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
-            gate.wait(120)
-
-        def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None: ...
-
-        def close(self) -> None: ...
-
-    opened = [SinkThread("mine", Hangs)]
-    monkeypatch.setattr(conducting, "open_sinks", lambda names, about: opened)
-
-    async def body() -> bool:
-        run_folder, pool, events = tmp_path / "run", Pool(), list[RunEvent]()
-        run_folder.mkdir()
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-        config = configure(tmp_path, endpoints)
-        serving = asyncio.create_task(controller.serve(config, RunContext.in_folder(run_folder)))
-        try:
-            async with asyncio.timeout(60):
-                await watch(run_folder, events)
-            await rpc.wait_until_serving(endpoints["controller"], 5)
-            is_closing = not serving.done()
-            gate.set()
-            await serving
-        finally:
-            gate.set()
-            serving.cancel()
-            await pool.stop()
-        return is_closing
-
-    assert asyncio.run(body())
-
-
-def test_a_controller_that_is_killed_after_its_last_word_does_not_say_it_again(
-    tmp_path: Path,
-) -> None:
-    """The launcher starts another one, as it does not know that all was done."""
-    pool = Pool()
-    asyncio.run(serve(tmp_path, pool))
-
-    async def again() -> tuple[list[str], int]:
-        run = RunContext.in_folder(tmp_path / "run")
-        endpoints = {**await Pool().start(), "controller": LOOPBACK.free_address()}
-        await asyncio.wait_for(controller.serve(configure(tmp_path, endpoints), run), 120)
-        store = await open_store(run.store_url)
-        try:
-            events = entries(store, events_stream(run.run_id))
-            return [tree["kind"] async for _, tree in events], await store.newest_epoch(run.run_id)
-        finally:
-            await store.close()
-
-    kinds, epoch = asyncio.run(again())
-    assert (kinds.count(EventKind.FINISHED), kinds[-1], epoch) == (1, EventKind.FINISHED, 2)
-    assert pool.exported == ["model"]
 
 
 def test_a_broken_stream_goes_on_from_what_had_arrived(tmp_path: Path) -> None:
@@ -923,56 +760,6 @@ class Outage:
         return self.begun and self.left >= 0
 
 
-@pytest.mark.e2e
-def test_a_validation_waits_for_the_end_of_a_pause(tmp_path: Path, short_waits: None) -> None:
-    """Down from the start: the rewards before the first step are those of a healthy run."""
-    pool, calls = Pool(), iter(range(10**9))
-    pool.is_down = lambda: next(calls) < 20
-    events = asyncio.run(serve(tmp_path, pool, max_attempts=20))
-    kinds = [event.kind for event in events]
-    assert (
-        kinds.index(EventKind.HELD)
-        < kinds.index(EventKind.RELEASED)
-        < kinds.index(EventKind.VALIDATION)
-    )
-    (paused,) = (event for event in events if event.kind == "held")
-    assert (paused.run.state, paused.run.held) == (RunState.RUNNING, paused.text)
-    assert paused.values["share"] == 1.0
-    assert "exact_match: no plugin" in paused.text
-    after = next(event for event in events if event.sequence == paused.sequence + 1)
-    assert (after.kind, after.run.held) == ("released", "")
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["heldout_before"] == summary["heldout_after"]
-    assert summary["faulted_share"] == 0.0
-    assert (events[-1].run.state, summary["skipped"]) == (RunState.SUCCEEDED, 0)
-
-
-@pytest.mark.e2e
-def test_a_paused_run_fails_after_its_time_and_goes_on_when_resumed(
-    tmp_path: Path, short_waits: None
-) -> None:
-    pool, outage = Pool(), Outage(calls=math.inf)
-    pool.trainer.during_step, pool.is_down = outage.begin, outage
-    (tmp_path / "run").mkdir()
-    events: list[RunEvent] = []
-    run: dict[str, Any] = {"max_attempts": 20, "checkpoint_every": 100}
-
-    async def body() -> None:
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-        config = configure(tmp_path, endpoints, {"pause_timeout": 1.0}, **run)
-        watcher = asyncio.create_task(watch(tmp_path / "run", events))
-        with pytest.raises(PausedTooLongError, match="no plugin"):
-            await controller.serve(config, RunContext.in_folder(tmp_path / "run"))
-        await asyncio.wait_for(watcher, 60)
-        await pool.stop()
-
-    asyncio.run(asyncio.wait_for(body(), 120))
-    assert (events[-1].kind, events[-1].run.state) == ("finished", RunState.FAILED)
-    assert "paused for 1 s (reward.pause_timeout)" in events[-1].run.error
-    later = asyncio.run(serve(tmp_path, Pool(), **run))
-    assert (later[-1].run.state, later[-1].run.step) == (RunState.SUCCEEDED, STEPS)
-
-
 def test_a_paused_run_is_cancelled_in_order(tmp_path: Path, short_waits: None) -> None:
     pool, outage = Pool(), Outage(calls=math.inf)
     pool.trainer.during_step, pool.is_down = outage.begin, outage
@@ -1090,41 +877,6 @@ def test_a_stopped_run_resumes_from_its_ledger(tmp_path: Path) -> None:
     assert summary["heldout_before"] == summary["heldout_after"]
 
 
-def test_another_runs_id_is_refused(tmp_path: Path) -> None:
-    pool = Pool()
-
-    async def ask(endpoints: dict[str, Any]) -> None:
-        await rpc.wait_until_serving(endpoints["controller"], 10)
-        async with ControllerClient(endpoints["controller"], "other") as client:
-            with pytest.raises(InputError, match="other: not here"):
-                await client.get_status()
-
-    async def body() -> None:
-        (tmp_path / "run").mkdir()
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-        config = configure(tmp_path, endpoints, steps=1)
-        await asyncio.gather(
-            controller.serve(config, RunContext.in_folder(tmp_path / "run")), ask(endpoints)
-        )
-        await pool.stop()
-
-    asyncio.run(body())
-
-
-def test_a_run_of_the_same_id_elsewhere_is_refused_its_payloads(tmp_path: Path) -> None:
-    """Two managers may give one id; each would delete payloads that it does not know."""
-    first, second = tmp_path / "first", tmp_path / "second"
-    place = tmp_path / "shared"
-    for folder in (first, second):
-        folder.mkdir()
-    asyncio.run(serve(first, Pool(), payloads=str(place), keep_payloads="all"))
-    before = sorted(path.name for path in (place / "run").iterdir())
-    assert len(before) > 1 and "owner" in before
-    with pytest.raises(InputError, match="holds the payloads of another run called run"):
-        asyncio.run(serve(second, Pool(), payloads=str(place)))
-    assert sorted(path.name for path in (place / "run").iterdir()) == before
-
-
 def test_an_empty_dataset_ends_before_anything_starts(tmp_path: Path) -> None:
     config = configure(tmp_path, {"controller": "127.0.0.1:0"})
     (tmp_path / "train.jsonl").write_text("")
@@ -1143,22 +895,6 @@ def test_answers_that_hang_their_checkers_train_and_the_user_is_told(tmp_path: P
     assert (summary["indigestible_share"], summary["faulted_share"]) == (1.0, 0.0)
 
 
-def test_a_replica_whose_logprobs_are_not_finite_gets_no_token_into_training(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its first token is kept; the other replica goes on behind it."""
-    pool = Pool()
-    pool.breaks = lambda name, request: False
-    pool.logprob = lambda name, start: math.nan if (name, start) == ("rollout-0", 1) else -0.5
-    events = asyncio.run(serve(tmp_path, pool))  # the trainer looks at what it is given
-    assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
-    assert "rollout-0 at version 0.0: the log-probability of token 1 of completion" in caplog.text
-    went_on = [starts for _, attempt, starts in pool.starts if attempt > 1]
-    assert went_on
-    assert all(1 in starts.values() for starts in went_on)
-    assert "replica_lost" not in [event.kind for event in events]
-
-
 def test_tokens_that_have_trained_before_their_fault_was_found_are_told_of(tmp_path: Path) -> None:
     pool = Pool()
     for name in ("rollout-0", "rollout-1"):
@@ -1167,20 +903,3 @@ def test_tokens_that_have_trained_before_their_fault_was_found_are_told_of(tmp_p
     told = [event for event in events if event.kind is EventKind.TAINTED]
     assert told and all(event.text.endswith("w block 2; the ledger names them") for event in told)
     assert sum(event.values["groups"] for event in told) >= 1
-
-
-def test_a_step_that_is_not_finite_and_a_full_disk_are_told(tmp_path: Path) -> None:
-    pool = Pool()
-    pool.nonfinite_step, pool.full_disk_step = 2, 3
-    events = asyncio.run(serve(tmp_path, pool))
-    told = {event.kind: event for event in events}
-    assert told[EventKind.NONFINITE].text == "group 3: reward nan; these updates changed nothing"
-    assert told[EventKind.NONFINITE].run.step == 2
-    text = "TrimaranError: No space left on device; there is no checkpoint yet"
-    assert told[EventKind.CHECKPOINT_FAILED].text == text
-    assert told[EventKind.CHECKPOINT_FAILED].run.step == 3
-    assert (events[-1].run.state, pool.saved) == (RunState.SUCCEEDED, [4])
-    rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
-    named = {row["step"]: row.get("nonfinite") for row in rows if row["kind"] == "step"}
-    assert named == {1: None, 2: "group 3: reward nan", 3: None, 4: None}
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["nonfinite_steps"] == 1

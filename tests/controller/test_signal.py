@@ -9,8 +9,7 @@ from services.controller.greedy import FIRST_NUMBER
 from services.controller.group_life import GroupLife
 from services.controller.group_words import tell
 from tests.controller.fakes import World, make_config
-from trimaran.errors import PromptTooLongError
-from trimaran.types import Faulted, Group, Prompt, Score, Verdict
+from trimaran.types import Faulted, Group, Score, Verdict
 from trimaran.wire import parse_scored_group, serialize_scored_group
 
 GROUPS, STEPS = 4, 6
@@ -99,21 +98,6 @@ def test_groups_may_be_told_by_one_term(tmp_path: Path) -> None:
     ]
 
 
-def test_replaced_groups_stand_between_skipped_prompts(tmp_path: Path) -> None:
-    """A run ends where nothing but skipped prompts comes; here others come, without a signal."""
-    config = make_config(algorithm={"dynamic_sampling": {"max_replaced": 10}})
-    world = World(tmp_path, config)
-    rewarding(world)
-
-    async def faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None:
-        if number % 2:
-            raise PromptTooLongError("2000 tokens; rollout.max_prompt_tokens is 1024")
-
-    world.faults = faults
-    run(world)
-    assert world.ledger.state.step == STEPS
-
-
 def test_a_faulted_completion_is_no_signal(tmp_path: Path) -> None:
     world = World(tmp_path, make_config(algorithm={"dynamic_sampling": {}}))
 
@@ -138,20 +122,6 @@ def test_each_group_has_the_reward_of_a_greedy_answer_where_the_advantage_wants_
     again = parse_scored_group(trained[0].payload)
     assert again == trained[0] and again.greedy_reward == 1.0
     assert serialize_scored_group(trained[0]) == trained[0].payload
-
-
-def test_a_group_whose_greedy_answer_cannot_be_scored_is_left_out(tmp_path: Path) -> None:
-    config = make_config(algorithm={"advantage": "remax"}, run={"max_attempts": 2})
-    world = World(tmp_path, config)
-
-    async def faults(group: Group) -> tuple[Verdict, ...] | None:
-        return (Faulted("lost"),) if group.number == FIRST_NUMBER + 5 else None
-
-    world.reward.faults = faults
-    run(world)
-    assert list(world.filtered()) == [5]
-    assert "lost" in world.filtered()[5].reason
-    assert world.trained_numbers() == [n for n in range(GROUPS * STEPS + 1) if n != 5]
 
 
 def test_others_ask_for_no_greedy_answer(tmp_path: Path) -> None:

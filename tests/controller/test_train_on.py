@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -120,44 +118,6 @@ def test_what_waits_for_the_weights_of_a_step_comes_before_the_next_one(
     assert [step for name, step in told if name == "ahead"] == [2, 4, 6]
 
 
-@pytest.mark.parametrize("max_lag", [1, 2])
-def test_a_quota_is_kept_from_filling_where_batches_train_beside_publications(
-    tmp_path: Path, max_lag: int
-) -> None:
-    """What was scored since a step was committed counts as well, before the next one begins."""
-
-    def run_with(name: str, **more: Any) -> World:
-        (tmp_path / name).mkdir()
-        section = {
-            "steps": 24,
-            "max_lag": max_lag,
-            "checkpoint_every": 100,
-            "hold_timeout": 1,
-        } | more
-        world = World(tmp_path / name, make_config(run=section))
-        dice = random.Random(5)
-        world.delay = lambda number: asyncio.sleep(dice.choice([0, 0.001, 0.004]))
-        world.trainer.pace = lambda: asyncio.sleep(dice.choice([0, 0.005, 0.02]))
-
-        async def pace() -> None:
-            await asyncio.sleep(dice.choice([0, 0.005, 0.02]))
-            if max_lag == 1 and world.trainer.batches and not order(world, "ahead"):
-                # Once the next batch shall be there in time, where it may train.
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(2):
-                        await until(lambda: bool(order(world, "ahead")))
-
-        world.weight_sync.pace = pace
-        return run(world)
-
-    run_with("all", keep_payloads="all")
-    num_bytes = sum(path.stat().st_size for path in (tmp_path / "all").glob("payloads/*"))
-    world = run_with("some", payload_quota_gib=6 / 24 * num_bytes / (1 << 30))
-    assert world.ledger.state.step == 24
-    assert order(world, "saved")
-    assert order(world, "ahead") or max_lag > 1, "three steps in the slots are half of the quota"
-
-
 def test_a_publication_that_fails_ends_the_run_and_comes_first_in_the_next(tmp_path: Path) -> None:
     """The next batch was consumed by then, and trains once: its version follows the one that had failed."""
     world = overlapping_world(tmp_path, run={"max_lag": 1}, outage_timeout=0.1)
@@ -186,44 +146,6 @@ def test_a_publication_that_fails_ends_the_run_and_comes_first_in_the_next(tmp_p
     numbers = [scored.group.number for scored in world.trainer.batches[3].groups]
     assert numbers == [scored.group.number for scored in again.trainer.batches[0].groups]
     assert again.trained_numbers() == list(range(3 * GROUPS, 6 * GROUPS))
-
-
-def test_a_cancel_lets_the_batch_under_way_become_live(tmp_path: Path) -> None:
-    world = overlapping_world(tmp_path)
-
-    async def pace() -> None:
-        if world.trainer.batches[-1].step == 3:
-            world.ending.set()
-
-    world.trainer.pace = pace
-    go_on = world.weight_sync.pace
-
-    async def publish() -> None:
-        if ("publish", 3) not in world.events:
-            await go_on()
-
-    world.weight_sync.pace = publish
-    run(world)
-    assert world.ledger.state.step == 3 and not world.ledger.state.has_pending_batch
-    assert ("live", 3) in world.events
-
-
-def test_a_batch_under_way_is_named_where_its_weights_are_found_wrong_meanwhile(
-    tmp_path: Path,
-) -> None:
-    world = overlapping_world(tmp_path)
-    go_on = world.weight_sync.pace
-
-    async def pace() -> None:
-        await go_on()
-        if ("publish", 2) in world.events and not world.weight_sync.faults:
-            version, replica = min(world.trainer.batches[2].groups[0].makers)
-            world.weight_sync.find_fault(version, replica, "block 7 differs")
-
-    world.weight_sync.pace = pace
-    run(world)
-    [tainted] = [event for event in world.events if event[0] == "tainted"]
-    assert 3 in tainted[2]
 
 
 class Told:

@@ -1,13 +1,11 @@
 import asyncio
 import json
-import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.controller.datasets import NUM_PREPARED
 from services.controller.groups import PromptSkipped
 from services.controller.room import Room
 from services.controller.validation import FIRST_NUMBER, Validation, Validator
@@ -79,20 +77,6 @@ def test_reward_is_the_mean_reward_over_what_was_scored(tmp_path: Path) -> None:
     assert min(numbers) >= FIRST_NUMBER
     assert {s.num_samples for _, _, s in maker.calls if s.temperature == 0} == {1}
     assert {s.temperature for _, _, s in maker.calls} == {0.0, 1.0}
-
-
-def test_a_part_that_no_rule_reports_is_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tree = {"reward": {"rules": {"math": {"rule": "exact_match"}}}}
-    for name, is_told in (("math.acuracy", True), ("math", False)):
-        config = make_config(**tree, validation={"correct_by": [name]})
-        monkeypatch.setattr(f"{__name__}.CONFIG", config)
-        caplog.clear()
-        validation, _ = validate(tmp_path, PROMPTS[:3], 0)
-        assert ("no answer was judged by math.acuracy" in caplog.text) == is_told
-        assert ("the terms are math" in caplog.text) == is_told
-        assert ("validation/greedy_correct/share" in validation.values()) != is_told
 
 
 def test_samples_lie_in_the_run_folder(tmp_path: Path) -> None:
@@ -190,33 +174,6 @@ def test_a_prompt_without_its_image_is_skipped_and_none_is_kept_with_one(tmp_pat
     assert json.loads(rows[1])["completions"] == []
 
 
-def test_prompts_are_fetched_as_the_replicas_take_them(tmp_path: Path) -> None:
-    """Each may bring megabytes of images."""
-    prompts = [replace(PROMPTS[0], prompt_id=f"q:{n}") for n in range(50)]
-    held, most = 0, 0
-
-    class Images(HeldOut):
-        async def fetch(self, index: int) -> Prompt:
-            nonlocal held, most
-            held += 1
-            most = max(most, held)
-            return self[index]
-
-    class SlowMaker(FakeMaker):
-        async def generate(self, number: int, prompt: Prompt, sampling: Sampling) -> Group:
-            nonlocal held
-            await asyncio.sleep(0)
-            held -= sampling.temperature == 0
-            return await super().generate(number, prompt, sampling)
-
-    maker: Any = SlowMaker()
-    found: Any = Images(prompts)
-    config = make_config(rollout={"replicas": 2, "max_concurrency": 7})
-    validator = Validator(found, maker, maker, config, tmp_path, Room(timeout=0))
-    assert asyncio.run(validator.validate(5, 1)).num_skipped == 50
-    assert most == 14
-
-
 def found(config: Any, maker: Any, prompts: Any, folder: Path, num_samples: int) -> Validation:
     validator = Validator(prompts, maker, maker, config, folder, Room(timeout=0))
     return asyncio.run(validator.validate(5, num_samples))
@@ -237,20 +194,6 @@ def test_each_task_and_source_has_its_own_numbers(tmp_path: Path) -> None:
     assert values["validation/task/openai/gsm8k/pass_at/2"] == (0.5 + 1) / 2
     assert values["validation/task/openai/gsm8k/pass_at/4"] == 1.0
     assert all(find_metric(key) for key in values)
-
-
-def test_a_column_with_another_name_in_each_row_does_not_make_as_many_metrics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.controller.validation.MAX_TASKS", 3)
-    numbers = [8, 3, 5, 1, 8, 0, 7, 2, 6, 4, 1]
-    prompts = [replace(PROMPTS[0], task=f"task-{number}") for number in numbers]
-    for order in (prompts, prompts[::-1]):
-        validation = found(CONFIG, FakeMaker(), held_out(order), tmp_path, 0)
-        values = validation.values()
-        tasks = {key.split("/")[2] for key in values if key.startswith("validation/task/")}
-        assert tasks == {"task-0", "task-1", "task-2"}
-        assert values["validation/greedy_correct/share"] == 1.0
 
 
 def test_correct_is_what_the_run_says(tmp_path: Path) -> None:
@@ -280,65 +223,3 @@ def test_the_first_greedy_answers_are_shown_the_same_each_time(tmp_path: Path) -
         AnswerRow(5, "p:0", "add", "0 + 1?", "1", "1", 1.0, {"math": 1.0}),
     )
     assert found(CONFIG, FakeMaker(), held_out(PROMPTS[:3]), tmp_path, 4).answers == ()
-
-
-def test_images_that_are_in_memory_have_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """64 replicas would take thousands of prompts at a time, each with megabytes of images."""
-    monkeypatch.setattr("services.controller.validation.MAX_IMAGE_BYTES", 1000)
-    held = most = 0
-
-    class Images(HeldOut):
-        async def fetch(self, index: int) -> Prompt:
-            nonlocal held, most
-            await asyncio.sleep(0)
-            held += 100
-            most = max(most, held)
-            message = replace(self[index].messages[0], images=(bytes(60), bytes(40)))
-            return replace(self[index], messages=(message,))
-
-    class SlowMaker(FakeMaker):
-        async def generate(self, number: int, prompt: Prompt, sampling: Sampling) -> Group:
-            nonlocal held
-            for _ in range(50):
-                await asyncio.sleep(0)
-            held -= 100
-            if prompt.prompt_id == "q:7":
-                raise PromptSkipped("too long")
-            return await super().generate(number, prompt, sampling)
-
-    prompts: Any = Images([replace(PROMPTS[0], prompt_id=f"q:{n}") for n in range(500)])
-    config = make_config(rollout={"replicas": 64, "max_concurrency": 64})
-    validation = found(config, SlowMaker(), prompts, tmp_path, 0)
-    assert validation.num_skipped == 500
-    assert held == 0
-    assert 1000 <= most <= 1000 + 100 * NUM_PREPARED
-
-
-def test_no_answer_is_kept_once_it_is_written(tmp_path: Path) -> None:
-    """Sixteen samples of 8k tokens to a thousand prompts are gigabytes of tokens."""
-    made: list[weakref.ref[Group]] = []
-    most = 0
-
-    class Maker(FakeMaker):
-        async def generate(self, number: int, prompt: Prompt, sampling: Sampling) -> Group:
-            nonlocal most
-            completion = Completion((1,), (0.0,), "1", "stop", ())
-            group = Kept(number, 1, prompt, (1,), (completion,) * sampling.num_samples)
-            made.append(weakref.ref(group))
-            most = max(most, sum(one() is not None for one in made))
-            await asyncio.sleep(0)
-            return group
-
-    prompts = held_out([replace(PROMPTS[0], prompt_id=f"q:{n}") for n in range(300)])
-    config = make_config(rollout={"replicas": 2, "max_concurrency": 4})
-    validation = found(config, Maker(), prompts, tmp_path, 1)
-    assert (validation.num_skipped, len(made)) == (0, 600)
-    assert most <= 2 * 8 * 2
-    rows = (tmp_path / "samples" / "step-00005.jsonl").read_text().splitlines()
-    assert [json.loads(row)["prompt_id"] for row in rows] == [f"q:{n}" for n in range(300)]
-
-
-class Kept(Group):
-    """Without slots, so that it can be looked after."""

@@ -66,19 +66,6 @@ def test_the_order_of_a_mixture_depends_on_the_seed_and_changes_with_each_block(
     assert block(0, 1) != block(0, 2)
 
 
-def test_each_epoch_and_each_dataset_has_an_order_of_its_own() -> None:
-    orders = [
-        [place_at(epoch * 20 + n, [20], [1], seed)[1] for n in range(20)]
-        for epoch in (0, 1)
-        for seed in (3, 4)
-    ]
-    assert len(set(map(tuple, orders))) == 4
-    mixed = [place_at(n, [20, 20], [1, 1], 3) for n in range(40)]
-    first, second = ([row for one, row in mixed if one == dataset] for dataset in (0, 1))
-    assert first == orders[0]
-    assert second != first
-
-
 @pytest.mark.e2e
 def test_ten_million_rows_take_four_bytes_each() -> None:
     order = _permutation("prompts:1:0", 10_000_000)

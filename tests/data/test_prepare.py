@@ -175,22 +175,6 @@ def test_images_are_brought_into_the_file_and_bad_ones_dropped(tmp_path: Path) -
     assert dataset[0].messages[0].text.startswith("How wide? <image> You FIRST think")
 
 
-@pytest.mark.parametrize("counts", [False, True])
-def test_an_image_that_no_run_takes_is_dropped(tmp_path: Path, counts: bool) -> None:
-    config = {"vision_config": {"patch_size": 14, "spatial_merge_size": 2}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    for name, sides in (("thin", (500, 2)), ("fine", (280, 280))):
-        (tmp_path / f"{name}.png").write_bytes(png(*sides))
-    rows = [
-        {"question": "How wide?", "answer": "1", "image": f"{name}.png"}
-        for name in ("thin", "fine")
-    ]
-    card = prepared(tmp_path, rows, plan("geo3k", model=tmp_path if counts else None))
-    (dropped,) = card["dropped"]
-    assert "one side is over 200 times the other" in dropped["reason"]
-    assert dropped["first"] == ["train.jsonl:1"]
-
-
 @pytest.mark.parametrize("hold_out", [0, 2])
 def test_a_file_has_the_columns_that_its_rows_have(tmp_path: Path, hold_out: int) -> None:
     """An empty column of images would make a dataset of text one that a model for text cannot take."""
@@ -276,45 +260,6 @@ def test_no_row_brings_a_file_from_outside_of_the_sources_folder(tmp_path: Path)
         assert reason in made.reason
 
 
-def test_what_would_have_no_effect_is_dropped_with_its_reason(tmp_path: Path) -> None:
-    (tmp_path / "1.png").write_bytes(png(280, 280))
-    for values, reason in (
-        ({"question": "<video>a", "videos": ["a.mp4"]}, "a video, which no model here takes"),
-        (
-            {"question": "a", "image": {"path": "1.png", "min_pixels": 9408}},
-            "an image with min_pixels of its own, where data.min_pixels and data.max_pixels of the run are"
-            " for all",
-        ),
-        (
-            {"question": "a", "image": {"path": "1.png", "resized_height": 28}},
-            "an image with resized_height of its own, where data.min_pixels and data.max_pixels of the run are"
-            " for all",
-        ),
-    ):
-        made = make_row(SourceRow("a:1", {"answer": "1", **values}, tmp_path), plan("geo3k"), None)
-        assert (made.columns, made.reason) == (None, reason)
-    values = {"question": "a", "answer": "1", "image": {"path": "1.png", "min_pixels": None}}
-    assert make_row(SourceRow("a:1", values, tmp_path), plan("geo3k"), None).columns
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"question": "\ud800", "answer": "#### 1"},
-        {"question": "a", "answer": "#### \ud800"},
-        {"question": "a", "answer": "#### 1", "level": "\ud800"},
-    ],
-)
-def test_what_no_file_can_hold_is_dropped_with_its_reason(
-    tmp_path: Path, values: dict[str, str]
-) -> None:
-    card = prepared(tmp_path, [values, gsm8k(1)], plan("gsm8k", keep=("level",)))
-    assert (card["rows"]["written"], [one["reason"] for one in card["dropped"]]) == (
-        1,
-        ["half of a surrogate pair, which is no text"],
-    )
-
-
 def test_a_source_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"train: no row of 2 is left \(2 no prompt\); --map"):
         prepared(tmp_path, [{"q": "a", "output": "1"}] * 2, plan("alpaca"))
@@ -341,9 +286,3 @@ def test_a_column_that_was_named_by_hand_is_in_some_row(tmp_path: Path, workers:
         else:
             prepared(tmp_path, rows, made, workers=workers)
             assert texts(tmp_path) == ["a\nb", "c"]
-
-
-def test_a_missing_number_is_no_answer(tmp_path: Path) -> None:
-    rows = [{"instruction": "a", "output": float("nan")}, {"instruction": "b", "output": 2.0}]
-    card = prepared(tmp_path, rows, plan("alpaca"))
-    assert card["dropped"] == [{"reason": "no answer", "rows": 1, "first": ["train.jsonl:1"]}]

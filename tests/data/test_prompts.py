@@ -221,27 +221,6 @@ def test_a_mark_beside_images_that_no_key_names_is_refused_whatever_the_model(
         )
 
 
-def test_a_mark_without_images_is_text_for_a_model_that_takes_none(tmp_path: Path) -> None:
-    row = {"prompt": "What does <image> do in HTML?", "answer": "1", "about": "a.png is\na.png"}
-    path = write_jsonl(tmp_path / "a.jsonl", [{**row, "images": []}])
-    assert dataset(path)[0].messages == (Message("user", row["prompt"]),)
-    with pytest.raises(InputError) as caught:
-        dataset(path, SIZES)[0]
-    assert str(caught.value) == (
-        f"{path}:1: <image> stands in its text, and no key names a column of images;"
-        " set data.image_key (the row also has 'about', 'images'), or write it otherwise where it is meant as"
-        " text"
-    )
-    write_jsonl(path, [{"prompt": "<image >", "answer": "1"}])
-    assert dataset(path, SIZES)[0].messages[0].text == "<image >"
-
-
-def test_a_mark_of_a_video_is_text_where_the_row_has_none(tmp_path: Path) -> None:
-    row = {"prompt": "What does <video> do in HTML?", "answer": "1", "videos": []}
-    path = write_jsonl(tmp_path / "a.jsonl", [row])
-    assert dataset(path)[0].messages == (Message("user", row["prompt"]),)
-
-
 def test_sizes_are_there_where_the_model_or_a_dataset_has_images(tmp_path: Path) -> None:
     data = DataSection.model_validate({"train": "a.jsonl"})
     assert ImageSizes.of(data, tmp_path) is None
@@ -306,38 +285,6 @@ def test_an_image_that_cannot_be_used_names_row_and_file(
     assert message in str(caught.value)
     assert caught.value.prompt.prompt_id == "a.jsonl:1"
     assert [type(entry) for entry in found.entries()] == [UnusableImageError]
-
-
-@pytest.mark.parametrize(
-    ("name", "told", "message"),
-    [
-        ("a\0.png", "a\\x00.png", "its path holds a null byte"),
-        ("\ud800.png", "\\ud800.png", "its path holds half of a surrogate pair"),
-        ("data:image/png;base64," + "A" * 2_000_000, "data:image/png", "not as text in base64"),
-    ],
-)
-def test_a_path_that_is_none_is_named_before_a_run_and_skipped_in_one(
-    tmp_path: Path, name: str, told: str, message: str
-) -> None:
-    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "answer": "1", "image": ["b", name]}])
-    (tmp_path / "b").write_bytes(png(28, 28))
-    rows = dataset(path, SIZES, image_key="image")
-    with pytest.raises(InputError) as before:
-        list(rows.texts())
-    with pytest.raises(UnusableImageError) as meanwhile:
-        rows[0]
-    for text in (str(before.value), str(meanwhile.value)):
-        assert text.startswith(f"{path}:1: image 2 ({told}")
-        assert message in text
-        assert len(text.encode()) < 600
-
-
-def test_a_long_path_is_cut_in_messages(tmp_path: Path) -> None:
-    name = "x/" * 1000
-    path = write_jsonl(tmp_path / "a.jsonl", [{"prompt": "a", "answer": "1", "image": name}])
-    with pytest.raises(UnusableImageError) as caught:
-        dataset(path, SIZES, image_key="image")[0]
-    assert f"({name[:200]}...): there is no file" in str(caught.value)
 
 
 def test_columns_of_bytes_are_no_extras(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@ import json
 import logging
 import os
 import random
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -52,17 +51,6 @@ def test_parquet_rows_by_place_are_those_in_order(
     places = list(range(len(values))) * 2
     rng.shuffle(places)
     assert [rows[place] for place in places] == [expected[place] for place in places]
-
-
-def test_a_jsonl_file_takes_eight_bytes_a_row(tmp_path: Path) -> None:
-    path = tmp_path / "large.jsonl"
-    path.write_text((json.dumps({"prompt": "x" * 400, "answer": "1"}) + "\n") * 50_000)
-    tracemalloc.start()
-    rows = JsonlRows(path)
-    kept, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert kept < 50_000 * 10  # the file has 430 bytes a row
-    assert rows[49_999] == (50_000, {"prompt": "x" * 400, "answer": "1"})
 
 
 def test_row_groups_are_kept_up_to_a_size_and_large_ones_are_told(

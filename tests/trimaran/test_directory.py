@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.extending.memory_store import MemoryStore
 from tests.trimaran.test_rpc import GROUP, FakeReward, FakeRun, reward_service
-from trimaran import directory, rpc
+from trimaran import rpc
 from trimaran.clients import RewardClient
-from trimaran.directory import Directory, Place, find_address
+from trimaran.directory import Directory
 from trimaran.errors import DeadlineError, UnavailableError, UnreachableError
-from trimaran.runs import endpoints_key, service_key
+from trimaran.runs import endpoints_key
 from trimaran.trust import Trust
 from trimaran.types import Caller
 from trimaran.v1 import run_pb2, run_pb2_grpc
@@ -107,90 +106,5 @@ def test_who_has_the_port_of_a_service_that_moved_is_not_taken_for_it() -> None:
                         await client.score_group(GROUP, SECONDS)
                     await store.put(endpoints_key("run"), {"reward": right})
                     await until_answered(lambda: client.score_group(GROUP, SECONDS))
-
-    asyncio.run(body())
-
-
-def test_streams_and_questions_for_health_find_who_has_moved() -> None:
-    async def body() -> None:
-        store = MemoryStore()
-        run = rpc.service(
-            run_pb2.DESCRIPTOR, run_pb2_grpc.add_RunServiceServicer_to_server, FakeRun()
-        )
-        async with serving(run) as gone:
-            pass
-        async with serving(run) as address:
-            await store.put(endpoints_key("run"), {"run": address})
-            place = Directory(store, "run", {"run": gone}).place("run")
-            await rpc.wait_until_serving(place, SECONDS)
-            place = Directory(store, "run", {"run": gone}).place("run")
-            async with rpc.connect(place) as channel:
-                stub: Any = run_pb2_grpc.RunServiceStub(channel)
-
-                async def first() -> Any:
-                    stream = rpc.stream(stub.WatchRun, run_pb2.WatchRunRequest(), SECONDS)
-                    return await anext(stream)
-
-                await until_answered(first)
-        assert place.address == address
-
-    asyncio.run(body())
-
-
-def test_many_calls_that_fail_together_look_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(directory, "time", SimpleNamespace(monotonic=lambda: clock.now))
-
-    async def body() -> None:
-        num_looks = 0
-
-        async def look() -> str:
-            nonlocal num_looks
-            num_looks += 1
-            return ""
-
-        place = Place("reward", "127.0.0.1:1", look, pause=0.2)
-
-        async def call() -> None:
-            for _ in range(64):
-                place.look_again()
-            for _ in range(3):  # turns of the loop, in which a look begins and ends
-                await asyncio.sleep(0)
-
-        await call()
-        clock.now += 0.1
-        await call()
-        assert num_looks == 1
-        clock.now += 0.15
-        await call()
-        assert num_looks == 2
-        assert place.address == "127.0.0.1:1"  # nobody says otherwise
-
-    asyncio.run(body())
-
-
-def test_a_store_that_is_away_leaves_the_address_as_it_was() -> None:
-    async def body() -> None:
-        async def look() -> str:
-            raise UnavailableError("the store is away")
-
-        place = Place("reward", "127.0.0.1:1", look, pause=0.0)
-        place.look_again()
-        await asyncio.sleep(0.05)
-        assert place.address == "127.0.0.1:1"
-
-    asyncio.run(body())
-
-
-def test_a_process_own_word_counts_until_it_has_ended() -> None:
-    async def body() -> None:
-        store = MemoryStore()
-        assert await find_address(store, "run", "reward") == ""
-        await store.put(endpoints_key("run"), {"reward": "10.0.0.1:1"})
-        assert await find_address(store, "run", "reward") == "10.0.0.1:1"
-        for code, found in ((None, "10.0.0.2:2"), (0, "10.0.0.1:1")):
-            own = {"address": "10.0.0.2:2", "code": code, "is_up": True}
-            await store.put(service_key("run", "reward"), own)
-            assert await find_address(store, "run", "reward") == found
 
     asyncio.run(body())

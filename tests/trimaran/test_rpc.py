@@ -14,7 +14,7 @@ from trimaran import errors, rpc
 from trimaran.clients import RewardClient
 from trimaran.fence import EpochFence, nobody_knows
 from trimaran.status import CODES
-from trimaran.store import LostWritesError, StoreError
+from trimaran.store import LostWritesError
 from trimaran.store.sqlite import SqliteStore
 from trimaran.trust import Trust
 from trimaran.types import Caller, Faulted, Group, Message, Prompt
@@ -171,21 +171,6 @@ def test_a_text_that_is_no_unicode_arrives_all_the_same():
     assert str(error) == "block 7: \\ud800"
 
 
-def test_a_narrower_error_arrives_as_what_it_derives_from():
-    class WrongBlockError(errors.TransferError):
-        pass
-
-    async def run():
-        async with (
-            serving(reward_service(FakeReward(WrongBlockError("block 7")))) as address,
-            RewardClient(address, Caller("run", 1)) as client,
-        ):
-            with pytest.raises(errors.TransferError, match="block 7"):
-                await client.score_group(GROUP, timeout=10)
-
-    asyncio.run(run())
-
-
 def test_a_call_that_is_not_answered_is_named():
     class Frozen(FakeReward):
         async def ScoreGroup(self, request, context) -> Any:
@@ -279,36 +264,6 @@ def test_an_epoch_that_was_never_drawn_locks_nobody_out(tmp_path, epoch):
     assert len(fake.requests) == 2
 
 
-def test_a_store_that_fails_says_how():
-    async def run(error):
-        async def issued(run_id):
-            raise error
-
-        async with (
-            serving(reward_service(FakeReward()), issued=issued) as address,
-            RewardClient(address, Caller("run", 1)) as client,
-        ):
-            await client.score_group(GROUP, timeout=10)
-
-    with pytest.raises(errors.UnavailableError, match="its disk has not answered"):
-        asyncio.run(run(errors.UnavailableError("a: its disk has not answered")))
-    with pytest.raises(errors.InternalError, match="a: damaged"):
-        asyncio.run(run(StoreError("a: damaged")))
-
-
-def test_a_store_that_hangs_is_unavailable():
-    async def hangs(run_id):
-        await asyncio.sleep(60)
-
-    async def body():
-        fence = EpochFence(hangs, timeout=0.05)
-        for _ in range(3):
-            with pytest.raises(errors.UnavailableError, match="has not answered"):
-                await fence.check(Caller("run-1", 1))
-
-    asyncio.run(asyncio.wait_for(body(), 120))
-
-
 def test_a_store_that_knows_less_than_was_met_is_named():
     """It lost an epoch: two controllers may have drawn the same one."""
     newest = 7
@@ -358,18 +313,6 @@ def test_a_silent_stream_ends_at_its_idle_deadline():
                 async for response in rpc.stream(method, run_pb2.WatchRunRequest(), 2.0):
                     kinds.append(response.event.kind)
             assert kinds == [run_pb2.RunEvent.KIND_STATE]
-
-    asyncio.run(run())
-
-
-def test_a_stream_that_fails_raises_what_the_service_raised():
-    async def run():
-        fake = FakeRun(errors.OutOfOrderError("not now"))
-        async with serving(run_service(fake)) as address, rpc.connect(address) as channel:
-            method = run_pb2_grpc.RunServiceStub(channel).WatchRun
-            with pytest.raises(errors.OutOfOrderError, match="not now"):
-                async for _ in rpc.stream(method, run_pb2.WatchRunRequest(), 10):
-                    pass
 
     asyncio.run(run())
 

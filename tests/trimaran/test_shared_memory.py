@@ -144,19 +144,6 @@ def subprocess_ids() -> set[int]:
     return {each.pid for each in psutil.Process().children() if "-S" in marked.words(each)}
 
 
-def test_who_notes_ends_with_the_process_that_it_was_started_by(tmp_path: Path) -> None:
-    text = "from trimaran.shared_memory import noting; from pathlib import Path; import sys, time\n"
-    text += "with noting(Path(sys.argv[1])): print('begun', flush=True); time.sleep(60)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", text, str(tmp_path / "note")], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout and process.stdout.readline() == "begun\n"
-    [beside] = psutil.Process(process.pid).children()
-    process.kill()
-    process.wait(30)
-    beside.wait(30)
-
-
 def test_who_cannot_note_says_so_in_a_line(tmp_path: Path) -> None:
     words = [str(tmp_path / "note"), str(tmp_path / "missing"), str(os.getpid())]
     command = [sys.executable, "-I", "-S", shared_memory.__file__, *words]
@@ -164,19 +151,6 @@ def test_who_cannot_note_says_so_in_a_line(tmp_path: Path) -> None:
     assert ended.returncode == 1
     [line] = ended.stderr.splitlines()
     assert "note: what is shared is not noted" in line and "missing" in line
-
-
-def test_what_another_process_maps_as_well_stays_until_it_is_gone(
-    shm: Path, tmp_path: Path, start: Start
-) -> None:
-    note = note_of(tmp_path, "rollout-0")
-    note_names(note, ["psm_1", "psm_2"])
-    other = start("psm_1")
-    (shm / "psm_2").touch()
-    assert remove_left(note, 0.3, shm) == ["psm_2"]
-    assert left(shm) == ["psm_1"] and note.exists()
-    end(other)
-    assert remove_left(note, 5.0, shm) == ["psm_1"]
 
 
 def test_a_semaphore_is_known_by_its_inode_and_by_the_name_of_its_run(

@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from trimaran import sinks
-from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.sinks import About, AnswerRow, SinkThread, close_sinks, open_sinks, without_secrets
 from trimaran.telemetry import MetricsWriter
@@ -146,36 +145,6 @@ def test_a_slow_one_holds_up_nobody(
     assert threading.active_count() >= 1
 
 
-def test_all_have_one_deadline_and_one_that_hangs_costs_another_nothing(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate, recorders = threading.Event(), [Recorder() for _ in range(3)]
-    makers = [Recorder(gate), Recorder(gate), *recorders]
-    threads = [SinkThread(f"sink-{n}", lambda one=one: one) for n, one in enumerate(makers)]
-    for thread in threads:
-        thread.write(1.0, 1, {"trainer/loss": 1.0})
-    given: list[float] = []
-    wait = SinkThread.wait
-
-    def note(self: SinkThread, timeout: float) -> None:
-        given.append(timeout)
-        hangs = self in threads[:2]
-        wait(self, timeout if hangs else 30.0)  # on a busy machine they take their time
-
-    monkeypatch.setattr(SinkThread, "wait", note)
-    close_sinks(threads, 0.5)
-    assert len(given) == 5 and sum(given) <= 0.5
-    assert all(one.is_closed and len(one.rows) == 1 for one in recorders)
-    told = [record.getMessage() for record in caplog.records]
-    assert [text.partition(" has not ended")[0] for text in told] == ["sink-0", "sink-1"]
-    gate.set()
-
-
-def test_the_ends_deadline_is_far_below_that_of_a_frozen_process() -> None:
-    frozen: Any = RunConfig.model_fields["frozen_timeout"].default
-    assert frozen / 2 > sinks.CLOSE_SECONDS
-
-
 def test_a_failure_is_told_once_without_secrets(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -190,15 +159,6 @@ def test_a_failure_is_told_once_without_secrets(
         "mine gets no more rows: RuntimeError: refused key *** at https://***@host/path;"
         " metrics.jsonl has all"
     )
-
-
-def test_for_one_that_has_failed_nothing_is_kept() -> None:
-    thread = SinkThread("mine", lambda: Recorder(fault="no"))
-    thread.write(1.0, 1, {"trainer/loss": 1.0})
-    thread.wait(10)
-    for step in range(5):
-        thread.write(float(step), step, {"trainer/loss": 1.0})
-    assert thread._calls.qsize() == 0
 
 
 def test_a_package_that_is_missing_is_named(
@@ -229,14 +189,6 @@ def test_a_password_in_an_address_is_refused_and_not_said(
         open_sinks([name], About("p", "n", tmp_path, {}))
     assert "ter2" not in str(raised.value)
     assert "host" not in str(raised.value)
-
-
-@pytest.mark.parametrize("value", ["http://host:5000/a@b", "postgresql://me@host:5432/db", ""])
-def test_an_address_without_a_password_is_taken(
-    monkeypatch: pytest.MonkeyPatch, value: str
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", value)
-    sinks._check_address("mlflow")
 
 
 def test_wandb_is_told_to_take_numbers_only(

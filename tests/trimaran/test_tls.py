@@ -6,14 +6,12 @@ import ssl
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import grpc
 import pytest
 
 from tests.certificates import Authority
 from tests.trimaran.test_trust import CALLER, GROUP, Reward, reward_service
 from trimaran import errors, rpc
 from trimaran.clients import RewardClient
-from trimaran.reread import Reread
 from trimaran.run_context import RunContext
 from trimaran.tls import http_context, read_pem, server_credentials
 from trimaran.trust import TlsFiles, Trust, make_token, new_token
@@ -112,30 +110,6 @@ def test_a_new_authority_counts_at_once_and_the_old_one_no_more(tmp_path):
     asyncio.run(run())
 
 
-def test_a_call_under_way_survives_a_change_of_certificates(tmp_path):
-    class Slow(Reward):
-        async def ScoreGroup(self, request, context):
-            await asyncio.sleep(1.5)
-            return await super().ScoreGroup(request, context)
-
-    authority = Authority("ours")
-    files = replace(authority.write(tmp_path), connection_seconds=0.3)
-
-    async def run():
-        async with (
-            serving(files, Slow()) as address,
-            RewardClient(address, CALLER, trust_of(files)) as client,
-        ):
-            under_way = asyncio.create_task(score(client))
-            await asyncio.sleep(0.3)
-            authority.write(tmp_path)
-            await score(client)
-            [result] = await asyncio.gather(under_way, return_exceptions=True)
-            assert not isinstance(result, BaseException)
-
-    asyncio.run(run())
-
-
 def test_broken_files_leave_the_old_ones_in_use_and_are_logged(tmp_path, caplog):
     authority = Authority("ours")
     files = authority.write(tmp_path)
@@ -172,28 +146,6 @@ def test_a_run_context_brings_its_tls_files(tmp_path):
     assert RunContext.in_folder(tmp_path) == context
 
 
-def test_a_value_is_read_again_only_when_a_file_has_changed(tmp_path):
-    path, reads = tmp_path / "f", []
-
-    def read():
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        reads.append(text)
-        if not text.isdecimal():
-            raise errors.InputError(f"{text}: no number")
-        return int(text)
-
-    path.write_text("1", encoding="utf-8")
-    value = Reread([path], read)
-    assert [value.current(), value.current()] == [1, 1]
-    path.write_text("xx", encoding="utf-8")
-    assert [value.current(), value.current()] == [1, 1]
-    path.unlink()
-    assert value.current() == 1
-    path.write_text("22", encoding="utf-8")
-    assert value.current() == 22
-    assert reads == ["1", "xx", "", "22"]
-
-
 def test_http_takes_new_certificates_and_a_new_authority_too(tmp_path):
     old, new = Authority("old"), Authority("new")
     server = old.write(tmp_path / "server")
@@ -227,17 +179,5 @@ def test_http_takes_new_certificates_and_a_new_authority_too(tmp_path):
         assert await ask(port, replace(client, authorities=renewed.authorities)) == b""
         assert await ask(port, TlsFiles(authorities=renewed.authorities)) == b""
         listener.close()
-
-    asyncio.run(run())
-
-
-def test_the_plain_port_of_a_tls_server_says_nothing(tmp_path):
-    files = Authority("ours").write(tmp_path)
-
-    async def run():
-        async with serving(files) as address, grpc.aio.insecure_channel(address) as channel:
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=2)
-            assert raised.value.code() is not grpc.StatusCode.OK
 
     asyncio.run(run())

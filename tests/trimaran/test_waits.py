@@ -65,19 +65,6 @@ def test_a_caller_hears_what_is_waited_for_before_its_deadline(
     assert len(told) == 1 and told[0] <= 50.0
 
 
-def test_a_wait_that_begins_just_before_the_deadline_is_told_in_time() -> None:
-    """Who waited for the same store before it has given up, so its lock is free at that moment."""
-
-    async def in_turn() -> float:
-        with pytest.raises(UnavailableError, match="does not answer"):
-            async with answering_within(2.0):
-                await away(1.75)
-                await away()
-        return now()
-
-    assert 1.75 < run_virtually(in_turn()) < 2.0
-
-
 def test_work_that_takes_long_and_waits_for_nothing_has_its_whole_time() -> None:
     async def long() -> float:
         async with answering_within(3.0):
@@ -120,17 +107,5 @@ def test_a_task_that_outlives_its_call_is_left_alone() -> None:
         async with answering_within(0.2):
             task = asyncio.create_task(away(0.4))
         await task
-
-    asyncio.run(asyncio.wait_for(body(), 30))
-
-
-@pytest.mark.parametrize("seconds", [0.0, 0.1])
-def test_a_wait_after_the_deadline_is_left_alone(seconds: float) -> None:
-    """Nobody hears of it. To look for one, where the time is over as the work begins, would take a whole core."""
-
-    async def body() -> None:
-        async with answering_within(seconds):
-            await asyncio.sleep(0.2)
-            await away(0.1)
 
     asyncio.run(asyncio.wait_for(body(), 30))

@@ -1,10 +1,10 @@
 """A replica as weight sync knows it: its states, and what leads from one to the next. Pure.
 
-    registers ──▶ JOINING ──▶ PROVEN     each block that it had loaded was read back, and was right
-                     │        ▲    │
-                     ▼        │    ▼     a fault
-                     FAILED ──┘◀───┘
-    any of them ──▶ GONE                 until it registers
+registers ──▶ JOINING ──▶ PROVEN     each block that it had loaded was read back, and was right
+                 │        ▲    │
+                 ▼        │    ▼     a fault
+                 FAILED ──┘◀───┘
+any of them ──▶ GONE                 until it registers
 """
 
 from __future__ import annotations

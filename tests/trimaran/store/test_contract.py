@@ -237,54 +237,6 @@ def test_what_is_deleted_leaves_the_rest_alone(connect: Connect) -> None:
     run(connect, body)
 
 
-def test_clients_never_share_a_sequence_an_epoch_or_a_lease(connect: Connect) -> None:
-    async def body(*stores: Store) -> None:
-        async def draw(number: int) -> tuple[int, int, Lease | None]:
-            store = stores[number % len(stores)]
-            lease = await store.acquire("one", f"holder {number}", 60)
-            return await store.extend("ledger", [{}]), await store.next_epoch("run"), lease
-
-        drawn = await asyncio.gather(*(draw(number) for number in range(24)))
-        sequences, epochs, leases = zip(*drawn, strict=True)
-        assert sorted(sequences) == sorted(epochs) == list(range(1, 25))
-        assert len([lease for lease in leases if lease]) == 1
-
-    run(connect, body, 3)
-
-
-def test_one_of_many_wins_a_compare_and_set(connect: Connect) -> None:
-    async def body(*stores: Store) -> None:
-        version = 0
-        for turn in range(5):
-            calls = [store.put("a", [turn, i], version) for i, store in enumerate(stores)]
-            results = await asyncio.gather(*calls, return_exceptions=True)
-            assert sum(isinstance(result, ConflictError) for result in results) == 2
-            [version] = [result for result in results if isinstance(result, int)]
-            record = await stores[0].get("a")
-            assert record and record.version == version
-            assert record.value == [turn, results.index(version)]
-
-    run(connect, body, 3)
-
-
-def test_no_epoch_is_drawn_between_the_comparison_and_the_write(connect: Connect) -> None:
-    """Or two controllers would both believe that theirs was the newest when they published."""
-
-    async def conduct(store: Store) -> None:
-        for _ in range(20):
-            epoch = await store.next_epoch("run")
-            try:
-                await store.put_fenced({"live": epoch}, "run", epoch)
-            except StaleEpochError:
-                continue
-            assert await value_of(store, "live") >= epoch
-
-    async def body(*stores: Store) -> None:
-        await asyncio.gather(*map(conduct, stores))
-
-    run(connect, body, 3)
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),

@@ -10,24 +10,19 @@ from typing import Any
 
 import pytest
 import redis
-from redis import exceptions
 
 from tests.redis_server import RedisServer
 from tests.trimaran.store.door import door_to
 from tests.trimaran.store.test_contract import acquire, value_of
-from trimaran.errors import InputError, TrimaranError, UnavailableError
+from trimaran.errors import InputError, UnavailableError
 from trimaran.store import (
-    LostWritesError,
     Store,
     StoreError,
     StoreFullError,
-    find_store,
     open_store,
     run_store_url,
 )
 from trimaran.store.redis import RedisStore
-from trimaran.store.redis_link import RedisLink
-from trimaran.store.redis_url import RedisUrl
 
 
 def finish(body: Awaitable[Any]) -> Any:
@@ -148,57 +143,6 @@ def test_a_frozen_server_is_unavailable_and_does_late_what_nobody_undid(
     finish(body())
 
 
-def test_a_connection_that_leads_nowhere_is_given_up_for_another(shared_redis: RedisServer) -> None:
-    async def body() -> None:
-        async with door_to(shared_redis.port) as door:
-            link = RedisLink(RedisUrl.parse(door.url("nowhere")), 30.0, try_timeout=0.2)
-            assert (await link.read("open", 1)).status == "ok"
-            door.is_blocked = True
-            reading = asyncio.create_task(link.read("last", "s"))
-            while not door.num_swallowed:
-                await asyncio.sleep(0.01)
-            door.is_blocked = False
-            assert (await reading).status == "ok"
-            await link.close()
-
-    finish(body())
-
-
-def test_a_write_that_arrives_after_a_later_one_is_not_done(shared_redis: RedisServer) -> None:
-    """Its client gave it up; the network delivers it nonetheless."""
-
-    async def body() -> None:
-        store = RedisStore(shared_redis.url("late"))
-        await store.put("a", 1)
-        await store.put("a", 2)
-        store._link._number = 0
-        with pytest.raises(UnavailableError, match="put came too late"):
-            await store.put("a", 1)
-        assert await value_of(store, "a") == 2
-        await store.close()
-
-    finish(body())
-
-
-def test_a_caller_that_is_cancelled_disturbs_nobody(shared_redis: RedisServer) -> None:
-    async def body() -> None:
-        store = await open_store(shared_redis.url("cancelled"))
-        for turn in range(40):
-            calls = [asyncio.create_task(store.extend("s", [turn])) for _ in range(3)]
-            reading = asyncio.create_task(store.read("s"))
-            await asyncio.sleep(0.0002 * (turn % 8))
-            calls[1].cancel()
-            reading.cancel()
-            await asyncio.wait([*calls, reading])
-        rows = await store.read("s")
-        assert [number for number, _ in rows] == list(range(1, len(rows) + 1))
-        per_turn = [sum(value == turn for _, value in rows) for turn in range(40)]
-        assert set(per_turn) <= {2, 3}
-        await store.close()
-
-    finish(body())
-
-
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -231,20 +175,6 @@ def test_settings_that_lose_data_are_refused_or_named(
         finish(body())
     finally:
         server.kill()
-
-
-def test_settings_are_looked_at_again_in_every_server_process(redis_server: RedisServer) -> None:
-    async def body() -> None:
-        store = await open_store(redis_server.url("demo"))
-        assert store.durability == ""
-        redis_server.kill()
-        redis_server.settings = ("--appendonly", "yes", "--appendfsync", "everysec")
-        await asyncio.to_thread(redis_server.start)
-        with pytest.raises(InputError, match="appendfsync is everysec"):
-            await store.get("a")
-        await store.close()
-
-    finish(body())
 
 
 def test_a_server_that_waits_for_its_replicas_is_waited_for(redis_server: RedisServer) -> None:
@@ -340,58 +270,6 @@ def test_a_run_has_a_store_of_its_own_beside_the_managers(shared_redis: RedisSer
     )
 
 
-def test_what_is_deleted_leaves_nothing(redis_server: RedisServer) -> None:
-    def keys() -> set[bytes]:
-        with redis.Redis(port=redis_server.port) as client:
-            return set(client.scan_iter())
-
-    async def body() -> None:
-        url = redis_server.url("demo")
-        store, other = await open_store(url), await open_store(url)
-        await store.put("a", 1)
-        await store.extend("s", [1])
-        await store.extend("t", [1, 2])
-        await store.trim("s", 1)
-        await acquire(store, "lease", "one")
-        await other.put("a", 2)
-        await store.delete_all()
-        assert keys() == set()
-        assert (await store.get("a"), await store.last("s"), await find_store(url)) == (
-            None,
-            0,
-            None,
-        )
-        for call in (other.get("a"), other.put("a", 3)):
-            with pytest.raises(LostWritesError):
-                await call
-        assert keys() == set(), "who reads, or knew it before, brings it back"
-        assert await store.extend("s", [1]) == 1
-        await store.delete_all()
-        assert keys() == set()
-        for each in (store, other):
-            await each.close()
-
-    finish(body())
-
-
-def test_a_deletion_whose_answer_is_lost_is_done(shared_redis: RedisServer) -> None:
-    async def body() -> None:
-        async with door_to(shared_redis.port) as door:
-            store = await open_store(door.url("deleted"))
-            await store.put("a", 1)
-            door.mute = True
-            deleting = asyncio.create_task(store.delete_all())
-            while not door.num_swallowed:
-                await asyncio.sleep(0.01)
-            door.mute = False
-            await deleting
-            assert await store.get("a") is None
-            await store.close()
-        assert await find_store(shared_redis.url("deleted")) is None
-
-    finish(body())
-
-
 def test_a_newer_schema_is_refused(redis_server: RedisServer) -> None:
     async def body() -> None:
         store = await open_store(redis_server.url("demo"))
@@ -416,38 +294,6 @@ def test_a_server_without_memory_takes_no_writes_and_is_read(redis_server: Redis
             assert await value_of(store, "a") == 1
             client.config_set("maxmemory", 0)
         await store.put("b", "x")
-        await store.close()
-
-    finish(body())
-
-
-def test_a_damaged_value_is_named(redis_server: RedisServer) -> None:
-    async def body() -> None:
-        store = await open_store(redis_server.url("demo"))
-        await store.put("a", 1)
-        with redis.Redis(port=redis_server.port) as client:
-            client.hset("{trimaran:demo}:records", "a", "1 {")
-        with pytest.raises(StoreError, match="a: not JSON"):
-            await store.get("a")
-        with redis.Redis(port=redis_server.port) as client:
-            client.set("{trimaran:demo}:records", "other")
-        with pytest.raises(StoreError, match="WRONGTYPE"):
-            await store.get("a")
-        await store.close()
-
-    finish(body())
-
-
-def test_clients_that_are_long_gone_are_forgotten(redis_server: RedisServer) -> None:
-    async def body() -> None:
-        store = await open_store(redis_server.url("demo"))
-        await store.put("a", 1)
-        key = "{trimaran:demo}:clients"
-        with redis.Redis(port=redis_server.port) as client:
-            client.hset(key, mapping={f"old-{n}": "1 1000 1" for n in range(1200)})
-            other = await open_store(redis_server.url("demo"))
-            await other.close()
-            assert client.hlen(key) == 1
         await store.close()
 
     finish(body())
@@ -489,31 +335,3 @@ def test_tls(tmp_path: Path, redis_program: str) -> None:
         finish(body())
     finally:
         server.kill()
-
-
-def test_no_error_of_the_library_leaves_the_store(shared_redis: RedisServer) -> None:
-    """Whatever it raises is one of ours."""
-
-    async def body() -> None:
-        store = RedisStore(shared_redis.url("foreign"))
-        await store.put("a", 1)
-        store._link.timeout = 0.3
-        kinds = [
-            kind
-            for kind in vars(exceptions).values()
-            if isinstance(kind, type) and issubclass(kind, redis.RedisError)
-        ]
-        assert len(kinds) > 10
-        for kind in [*kinds, OSError, TimeoutError]:
-            if kind.__init__ not in (Exception.__init__, redis.RedisError.__init__):
-                continue  # needs more than a text
-
-            async def fail(*_: Any, error: type[Exception] = kind) -> None:
-                raise error("a fault")
-
-            store._link._redis.execute_command = fail
-            with pytest.raises(TrimaranError):
-                await store.get("a")
-        await store.close()
-
-    finish(body())

@@ -17,9 +17,7 @@ from tests.redis_server import RedisServer
 from tests.trimaran.store.door import Door, door_to
 from tests.trimaran.store.test_contract import acquire, value_of
 from tests.trimaran.store.test_redis import finish
-from trimaran.errors import UnavailableError
 from trimaran.store import LostWritesError, Store, open_store
-from trimaran.store.redis import RedisStore
 
 LOST = r"the store has gone back: it had acknowledged (\d+) writes and holds (\d+) of them"
 CALLS = ["read", "get", "extend", "next_epoch", "renew"]
@@ -177,94 +175,3 @@ def test_a_replica_that_lacks_the_last_write_takes_over(
             await other.close()
 
     finish(body())
-
-
-def test_epochs_that_were_lost_are_not_handed_out_again(
-    redis_server: RedisServer, replica: RedisServer
-) -> None:
-    """Or an old controller and a new one would have the same, and no fence could tell them apart."""
-
-    async def body() -> None:
-        async with pair(redis_server, replica) as (door, store):
-            cut_off(replica)
-            drawn = {await store.next_epoch("run"), await store.next_epoch("new")}
-            lease = await acquire(store, "lease", "one")
-            fail_over(door, redis_server, replica)
-            other = await open_store(door.url("demo"))
-            after = [await other.next_epoch(name) for name in ("run", "new")]
-            assert not drawn & set(after) and after[0] > 2
-            assert await other.next_epoch("run") == after[0] + 1
-            again = await acquire(other, "lease", "two")
-            assert again.epoch > lease.epoch
-            await other.close()
-
-    finish(body())
-
-
-def test_two_losses_in_a_row(redis_server: RedisServer, tmp_path: Path) -> None:
-    """Also the record of the fail-over before is lost: the third server knows of the first alone."""
-    settings = ("--appendonly", "yes", "--appendfsync", "always", "--repl-timeout", "600")
-    of = ("--replicaof", f"127.0.0.1 {redis_server.port}")
-    second = RedisServer(tmp_path / "second", *settings, *of).start()
-    third = RedisServer(tmp_path / "third", *settings, *of).start()
-
-    async def body() -> None:
-        async with pair(redis_server, second) as (door, store):
-            await in_step(redis_server, third)
-            cut_off(third)
-            fail_over(door, redis_server, second)
-            for number in (2, 3, 4):
-                await store.extend("s", [number])
-            second.kill()
-            door.port = third.port
-            door.cut()
-            other = await open_store(door.url("demo"))
-            for _ in range(6):  # as many writes as were lost, and more
-                await other.extend("s", ["other"])
-            with pytest.raises(LostWritesError, match=LOST):
-                await store.read("s")
-            await other.close()
-
-    try:
-        finish(body())
-    finally:
-        for server in (second, third):
-            server.kill()
-
-
-def test_a_replica_is_no_store(redis_server: RedisServer, replica: RedisServer) -> None:
-    """It may be behind; who asks there waits until it is the master."""
-
-    async def body() -> None:
-        async with pair(redis_server, replica):
-            astray = RedisStore(replica.url("demo"), timeout=0.5)
-            for reading in (astray.last("s"), astray.open()):
-                with pytest.raises(
-                    UnavailableError, match="can't write against a read only replica"
-                ):
-                    await reading
-            cut_off(replica)
-            assert await astray.last("s") == 1
-            await astray.close()
-
-    finish(body())
-
-
-def test_a_crash_under_weak_settings_is_found_out_as_well(
-    tmp_path: Path, redis_program: str
-) -> None:
-    server = RedisServer(tmp_path / "redis", "--appendonly", "no").start()
-
-    async def body() -> None:
-        store = await open_store(server.url("demo", "&durability=weak"))
-        await store.put("a", 1)
-        server.kill()
-        await asyncio.to_thread(server.start)
-        with pytest.raises(LostWritesError, match=LOST):
-            await store.get("a")
-        await store.close()
-
-    try:
-        finish(body())
-    finally:
-        server.kill()

@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.trimaran.store.test_contract import value_of
 from trimaran.errors import InputError, UnavailableError
 from trimaran.store import Lease, StoreError, StoreFullError, find_store, open_store
 from trimaran.store.sqlite import SqliteStore
-from trimaran.store.sqlite_file import SCHEMA_VERSION, SqliteFile
+from trimaran.store.sqlite_file import SCHEMA_VERSION
 
 
 def test_records_streams_leases_and_epochs_survive_a_restart(tmp_path):
@@ -181,26 +180,6 @@ def test_closing_waits_for_a_statement_under_way(tmp_path):
     asyncio.run(body())
 
 
-def test_a_caller_that_is_cancelled_leaves_nothing_half_done(tmp_path):
-    async def body():
-        store = SqliteStore(tmp_path / "store.sqlite")
-        await store.open()
-        disk = hang(store, "INSERT")
-        under_way, behind = (
-            asyncio.create_task(store.extend("s", [1, 2])),
-            asyncio.create_task(store.extend("s", [3], after=2)),
-        )
-        await asyncio.sleep(0.05)
-        under_way.cancel()
-        await asyncio.sleep(0)
-        disk.let_go.set()
-        assert await behind == 3
-        assert [value for _, value in await store.read("s")] == [1, 2, 3]
-        await store.close()
-
-    asyncio.run(body())
-
-
 def test_a_store_that_another_process_opens_too_is_waited_for(tmp_path):
     """SQLite says "database is locked" at once when both turn the write-ahead log on."""
     path = tmp_path / "store.sqlite"
@@ -322,18 +301,3 @@ asyncio.run(main())
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "store.sqlite: its disk has not answered" in done.stdout
-
-
-def test_a_file_is_opened_by_its_first_call_and_closed_once(tmp_path):
-    async def body():
-        file = SqliteFile(tmp_path / "store.sqlite", 60, 10)
-        assert not file.path.exists()
-        await file.close()
-        await file.close()
-        assert not file.path.exists()
-        with pytest.raises(StoreError, match="closed"):
-            await file.call(lambda connection: None)
-
-    began = time.monotonic()
-    asyncio.run(body())
-    assert time.monotonic() - began < 30
