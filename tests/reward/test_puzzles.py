@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import itertools
 import json
 import math
 import re
@@ -21,13 +20,13 @@ from hypothesis import strategies as st
 from services.reward.functions.loading import load_function
 from services.reward.outcome import Value
 from services.reward.rules import find_rule, puzzles
-from services.reward.rules.puzzle_guards import (
+from services.reward.rules.puzzles import (
     _FUNCTION,
     EVALUATES_LISTS,
     PARSES_EXPRESSIONS,
     is_safe,
+    puzzle,
 )
-from services.reward.rules.puzzles import puzzle
 from services.reward.terms import FunctionSpec
 from trimaran.config import DatasetSection
 from trimaran.data.prompts import Dataset
@@ -83,20 +82,6 @@ def test_the_answer_of_the_library_is_right_and_none_is_wrong(task: str, tmp_pat
     assert max(wrong) <= 0.05
 
 
-def test_a_task_whose_entries_have_no_answer(tmp_path: Path) -> None:
-    entry = entry_of("graph_color")
-    graph = entry["metadata"]["puzzle"]
-    colours = next(
-        found
-        for choice in itertools.product(graph["color_options"], repeat=len(graph["vertices"]))
-        if (found := dict(zip(graph["vertices"], choice, strict=True)))
-        and all(found[a] != found[b] for a, b in graph["edges"])
-    )
-    wrong = dict.fromkeys(colours, graph["color_options"][0])
-    texts = [f"<answer>{json.dumps(answer)}</answer>" for answer in (colours, wrong)]
-    assert score("graph_color", *samples(tmp_path, entry, *texts)) == [1, 0.01]
-
-
 def test_a_row_of_a_composite_is_scored_by_its_task(tmp_path: Path) -> None:
     entry = entry_of("leg_counting")
     (good,) = samples(tmp_path, entry, f"<answer>{entry['answer']}</answer>")
@@ -107,22 +92,15 @@ def test_a_row_of_a_composite_is_scored_by_its_task(tmp_path: Path) -> None:
         score("composite", bad)
 
 
-def test_another_tag(tmp_path: Path) -> None:
-    entry = entry_of("leg_counting")
-    text = f"<final>{entry['answer']}</final><answer>x</answer>"
-    assert score("leg_counting", *samples(tmp_path, entry, text), tag="final") == [1]
-    with pytest.raises(InputError, match=r"options\.tag: '\.\*'"):
-        score("leg_counting", tag=".*")
-
-
 def test_the_config_that_a_dataset_was_made_with(tmp_path: Path) -> None:
     entry = {"question": "24?", "answer": "(10 + 2) * 2 * 1", "metadata": {}}
     (sample,) = samples(tmp_path, entry, f"<answer>{entry['answer']}</answer>")
     assert score("puzzle24", sample) == [1]
     with pytest.raises(ReferenceUnusableError, match="with the config of the options"):
         score("puzzle24", sample, config={"min_value": 2})
-    with pytest.raises(InputError, match=r"options\.config: .* is not a value"):
-        score("puzzle24", sample, config={"least": 2})
+    for options in ({"config": 2}, {"tag": ".*"}):
+        with pytest.raises(InputError, match=r"options\.\w+: .* is not a value"):
+            score("puzzle24", sample, **options)
 
 
 def test_an_integral_that_the_library_left_open_wants_its_value(tmp_path: Path) -> None:
@@ -201,12 +179,6 @@ def test_what_a_model_wrote_is_never_run(
     assert "harmless" not in " ".join(evaluated)
 
 
-def test_a_list_still_gets_what_the_task_gives_for_it(tmp_path: Path) -> None:
-    entry = entry_of("spiral_matrix")
-    text = f"<answer>{entry['answer'].split()}</answer>"
-    assert score("spiral_matrix", *samples(tmp_path, entry, text)) == [0.1]
-
-
 @pytest.mark.parametrize(
     "answer",
     ["(1 + 2)*3 - 4/5", "x**2/2 + C", "-2.5*sin(3*x) + exp(x)*log(x)", "asinh(x) + Abs(t)", "3!"],
@@ -231,7 +203,7 @@ def test_what_is_no_expression_is_not(other: str) -> None:
 
 
 def test_the_guards_cover_what_the_installed_package_evaluates() -> None:
-    """Another version may evaluate elsewhere; then puzzle_guards.py needs a look."""
+    """Another version may evaluate elsewhere; then puzzles.py needs a look."""
     folder = Path(str(factory.__file__)).parent
     found: set[str] = set()
     for path in folder.rglob("*.py"):
@@ -248,19 +220,11 @@ def test_the_guards_cover_what_the_installed_package_evaluates() -> None:
 def test_an_unknown_task_is_answered_with_the_nearest() -> None:
     with pytest.raises(
         InputError,
-        match=r"reward\.rules\.x: .* no task 'leg_count'; did you mean reasoning_gym:leg",
+        match=r"reward\.rules\.x: .* no task 'leg_count'; did you mean leg",
     ):
         find_rule("reasoning_gym:leg_count", "reward.rules.x")
     with pytest.raises(InputError, match="no task ''; it has ab, acre"):
         find_rule("reasoning_gym:", "reward.rules.x")
-
-
-def test_the_package_is_imported_by_its_rules_only() -> None:
-    code = (
-        "import sys; from services.reward.rules import find_rule; find_rule('exact_match', 'k');"
-        " assert 'reasoning_gym' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_without_the_package() -> None:

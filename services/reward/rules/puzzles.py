@@ -4,29 +4,41 @@ A row is an entry as the package makes it, {"question", "answer", "metadata"}, w
 data.prompt_key is question. Nothing here imports the package before such a rule is named: that
 takes a second and brings matplotlib.
 
-Some tasks evaluate the answer as Python; puzzle_guards.py keeps them from it.
+Some tasks of reasoning-gym 0.1 evaluate the answer as Python: four give it to `eval`, five to sympy's
+parser, which has Python's builtins in reach. There an answer that could be more than a literal or an
+expression counts as wrong.
 """
 
 from __future__ import annotations
 
-import difflib
+import ast
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any
 
-from services.reward.rules.puzzle_guards import disarm, is_safe
 from services.reward.rules.registry import Rule
-from trimaran.errors import InputError
+from trimaran.errors import InputError, did_you_mean
 from trimaran.rewards import ReferenceUnusableError, Sample
 
 PREFIX = "reasoning_gym:"
 COMPOSITE = "composite"
 """Mixes other tasks; the row's metadata names the one that it came from."""
 
-_COMPARES_TUPLES = ("arc_agi", "rearc")
+COMPARES_TUPLES = ("arc_agi", "rearc")
+EVALUATES_LISTS = ("string_insertion", "spiral_matrix", "binary_matrix", "n_queens")
+PARSES_EXPRESSIONS = (
+    *("countdown", "puzzle24", "polynomial_multiplication"),
+    *("simple_integration", "intermediate_integration"),
+)
+MEASURES_DISTANCE = ("complex_arithmetic",)
+"""An answer that is no number looks as near to every number as can be."""
+
+_WORD = re.compile(r"[^\W\d_]{2,}")
+_FUNCTION = re.compile("a?(sin|cos|tan|cot|sec|csc)h?|exp|log|ln|sqrt|cbrt|[Aa]bs|sign|pi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,7 @@ class Entry:
 
 
 def find_puzzle(name: str, key: str) -> Rule:
-    """Of "reasoning_gym:<task>". Raises InputError that names the key and the nearest task."""
+    """The rule "reasoning_gym:<task>". Raises InputError that names the key and the nearest task."""
     task = name.removeprefix(PREFIX)
     try:
         tasks = _tasks()
@@ -53,10 +65,9 @@ def find_puzzle(name: str, key: str) -> Rule:
             " pip install 'trimaran[reasoning-gym]'"
         ) from None
     if task not in tasks:
-        near = difflib.get_close_matches(task, tasks, n=1, cutoff=0.4)
-        hint = f"did you mean {PREFIX}{near[0]}?" if near else f"it has {', '.join(tasks)}"
-        raise InputError(f"{key}: reasoning-gym has no task {task!r}; {hint}")
-    options = {"tag": _is_tag, "config": partial(_is_config, task)}
+        hint = did_you_mean(task, tasks, 0.4) or f"; it has {', '.join(tasks)}"
+        raise InputError(f"{key}: reasoning-gym has no task {task!r}{hint}")
+    options = {"tag": _is_tag, "config": lambda value: isinstance(value, dict)}
     return Rule(f"{__name__}:puzzle", columns=("metadata",), fixed={"task": task}, options=options)
 
 
@@ -68,18 +79,33 @@ def puzzle(
 
     metadata_json = sample.extras.get("metadata", "")
     if task == COMPOSITE:
-        task = _source(metadata_json)
+        task = _metadata(metadata_json).get("source_dataset", "")
+        if task == COMPOSITE or task not in _tasks():
+            raise ReferenceUnusableError(f"metadata.source_dataset is no task but {task!r}")
     config_json = json.dumps(config or {}, sort_keys=True)
     entry = Entry(task, config_json, sample.prompt, sample.answer, metadata_json)
     if reason := _unusable(entry):
         raise ReferenceUnusableError(reason)
     answer = extract_answer(sample.text, tag_name=tag)
-    if not is_safe(task, answer):
+    if answer is not None and not is_safe(task, answer):
         return 0.0
     try:
         return _score(entry, answer)
     except Exception:  # the reference was digested: what is not is a wrong answer
         return 0.0
+
+
+def is_safe(task: str, answer: str) -> bool:
+    """False where the task would parse what is no expression of numbers, one-letter names,
+    operators and functions of mathematics, or would take a NaN for right."""
+    if task in MEASURES_DISTANCE:
+        return "nan" not in answer.replace(" ", "").lower()
+    if task not in PARSES_EXPRESSIONS:
+        return True
+    attribute = re.search(r"\.\s*[^\W\d]|[^\W\d]\s*\.", answer)
+    if attribute or "_" in answer or not re.fullmatch(r"[\w\s+\-*/^(),.!]*", answer):
+        return False
+    return all(map(_FUNCTION.fullmatch, _WORD.findall(answer)))
 
 
 @lru_cache(maxsize=1024)
@@ -104,7 +130,7 @@ def _unusable(entry: Entry) -> str:
 
 def _score(entry: Entry, answer: str | None) -> float:
     metadata = _metadata(entry.metadata_json)
-    if entry.task in _COMPARES_TUPLES:
+    if entry.task in COMPARES_TUPLES:
         metadata = {name: _tuples(value) for name, value in metadata.items()}
     given = {"question": entry.question, "answer": entry.answer, "metadata": metadata}
     score = float(_dataset(entry.task, entry.config_json).score_answer(answer, given))
@@ -124,13 +150,6 @@ def _metadata(metadata_json: str) -> dict[str, Any]:
     return metadata
 
 
-def _source(metadata_json: str) -> str:
-    source = _metadata(metadata_json).get("source_dataset", "")
-    if source == COMPOSITE or source not in _tasks():
-        raise ReferenceUnusableError(f"metadata.source_dataset is no task but {source!r}")
-    return str(source)
-
-
 def _tuples(value: Any) -> Any:
     """JSON has no tuples."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
@@ -143,25 +162,13 @@ def _tasks() -> Sequence[str]:
     return sorted(DATASETS)
 
 
-def _is_config(task: str, value: Any) -> bool:
-    """A composite row's task has a configuration that only its own rule could be given."""
-    from reasoning_gym.factory import DATASETS
-
-    if task == COMPOSITE or not isinstance(value, dict):
-        return False
-    try:
-        DATASETS[task][1](**value).validate()
-    except (TypeError, ValueError, AssertionError, AttributeError):
-        return False
-    return True
-
-
 @cache
 def _dataset(task: str, config_json: str) -> Any:
     from reasoning_gym.factory import create_dataset
 
     dataset = create_dataset(task, **json.loads(config_json))
-    disarm(task, type(dataset).__module__)
+    if task in EVALUATES_LISTS:  # a literal will do
+        vars(sys.modules[type(dataset).__module__])["eval"] = ast.literal_eval
     return dataset
 
 
