@@ -70,7 +70,7 @@ class Term:
     maximum: float
     spec: FunctionSpec | PluginSpec
     tasks: tuple[str, ...] = ()
-    """Of whose rows it judges the answers; of all where it names none."""
+    """The term judges rows of these tasks; all rows if there are none."""
 
     @property
     def worst(self) -> float:

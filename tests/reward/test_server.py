@@ -70,11 +70,11 @@ def test_prometheus_sees_calls_and_workers(tmp_path: Path) -> None:
     async def use(client: RewardClient) -> None:
         await client.score_group(group_of(["wrong", "right"]), SECONDS)
         async with MetricsClient(client.address) as process:
-            told = values(await process.get_metrics())
-        assert told["trimaran_rpc_calls_total", "OK", "RewardService/ScoreGroup"] == 1
-        assert told["trimaran_reward_queued_batches",] == 0
-        assert told["trimaran_reward_workers", "busy"] == 0
-        assert told["trimaran_reward_workers", "idle"] == 1
+            known = values(await process.get_metrics())
+        assert known["trimaran_rpc_calls_total", "OK", "RewardService/ScoreGroup"] == 1
+        assert known["trimaran_reward_queued_batches",] == 0
+        assert known["trimaran_reward_workers", "busy"] == 0
+        assert known["trimaran_reward_workers", "idle"] == 1
 
     while_serving(configure({"exact_match": 2.0}), tmp_path, use)
 

@@ -17,11 +17,6 @@ MEETINGS: list[str] = []
 """What this process was given before."""
 
 
-def refuse_to_start(journal_path: str, memory_mib: int) -> None:
-    """In place of `worker.start`."""
-    raise OSError("no worker today")
-
-
 def answer(sample: Sample) -> float:
     """1 for "right", 0 for "wrong"; the first word of anything else names what happens.
 
@@ -54,10 +49,6 @@ def compute_score(data_sources, solution_strs, ground_truths, extra_infos) -> li
         if text in DEEDS:
             DEEDS[text]()
     return [float(text == "right") for text in solution_strs]
-
-
-def detailed(sample: Sample) -> dict[str, float] | None:
-    return None if sample.text == "none" else {"score": 0.5, "length": len(sample.text)}
 
 
 def met_before(sample: Sample) -> float:
@@ -144,6 +135,5 @@ DEEDS: dict[str, Callable[[], object]] = {
     "disconnect": _disconnect,
     "time-out": _time_out,
     "fork": _fork,
-    "close-files": lambda: os.closerange(3, 256),
     "print": lambda: print("a rule may print"),
 }

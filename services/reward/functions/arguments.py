@@ -13,7 +13,7 @@ from trimaran.rewards import Sample
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What one call is given. It is made anew for each, so a function may change it."""
+    """What one call is given. It is made for each call, so a function may change it."""
 
     arguments: dict[str, Any]
     metrics: dict[str, float] = field(default_factory=dict)

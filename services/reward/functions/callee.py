@@ -73,7 +73,7 @@ def _wait_for(awaitable: Awaitable[Any]) -> Any:
     async def wait() -> Any:
         try:
             return await awaitable
-        except SystemExit as error:  # it would end the loop, and nobody would answer
+        except SystemExit as error:  # it would end the loop, and no answer would come
             raise RuntimeError(f"the function called sys.exit({error.code!r})") from error
 
     return asyncio.run_coroutine_threadsafe(wait(), _loop()).result()

@@ -60,7 +60,7 @@ def _import_file(path: Path) -> ModuleType:
 
 
 _folders: list[Path] = []
-"""Of the files that were imported, in order."""
+"""The folders of the files that were imported, in order."""
 
 
 def _add_folder(folder: Path) -> None:

@@ -11,8 +11,13 @@ from typing import Any
 from services.reward.functions.arguments import Reading
 from services.reward.functions.callee import Callee
 from services.reward.functions.imports import ImportRefusedError, import_target
-from services.reward.functions.predicted import as_vote
-from services.reward.functions.returned import FunctionFault, numbers_of, read_batch, read_one
+from services.reward.functions.returned import (
+    FunctionFault,
+    as_vote,
+    numbers_of,
+    read_batch,
+    read_one,
+)
 from services.reward.functions.signatures import (
     SIGNATURES,
     Parameters,
@@ -140,7 +145,7 @@ def _check_options(
     for name in callee.required:
         if name not in signature.provided and name not in options:
             raise InputError(
-                f"{spec.target}: it needs {name!r}, which nobody gives; set it under the options"
+                f"{spec.target}: it needs {name!r}, which is not given; set it under the options"
                 " of its section"
             )
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from services.reward.functions.predicted import as_vote
 from services.reward.outcome import NotApplicable, Value
 
 PREDICTION = "pred"
 """Where a mapping holds what the function took for the final answer; verl's reward functions have it."""
 
+MAX_CHARACTERS = 200
+"""A longer text ends in a digest, so that two that differ only behind it are two answers."""
+DIGEST_CHARACTERS = 16
+
 LONGEST_BITS = 256
-"""Of an integer that an error shows; of one with thousands of digits Python writes none."""
+"""The size of an integer that an error shows; Python does not write one of thousands of digits."""
 
 
 class FunctionFault(Exception):
@@ -47,6 +51,23 @@ def read_one(result: Any, keys: Sequence[str]) -> Value | NotApplicable:
     others = {str(name): part for name, part in result.items() if name != key}
     prediction = as_vote(others[PREDICTION]) if PREDICTION in others else None
     return Value(_number(result[key]), numbers_of(others), prediction)
+
+
+def as_vote(prediction: Any) -> str:
+    """Without white space at its ends; "" for None. Foreign code may give anything: what has no text, such as an
+    integer of more digits than Python writes, has no vote, and its score counts all the same.
+
+    Example: as_vote(" 42 ") == "42"
+    """
+    try:
+        text = "" if prediction is None else str(prediction).strip()
+    except Exception:
+        return ""
+    data = text.encode("utf-8", "replace")
+    if len(text) <= MAX_CHARACTERS:
+        return data.decode()
+    digest = hashlib.sha256(data).hexdigest()[:DIGEST_CHARACTERS]
+    return f"{data.decode()[: MAX_CHARACTERS - DIGEST_CHARACTERS - 1]}…{digest}"
 
 
 def numbers_of(items: Mapping[str, Any]) -> dict[str, float]:

@@ -55,7 +55,7 @@ class Signature:
     reading_options: tuple[str, ...] = ()
     """Options that are meant for `Reading`."""
     takes_columns: bool = False
-    """The row's columns are arguments too, and only the row tells which there are."""
+    """The row's columns are arguments too, and only the row says which there are."""
     score_keys: tuple[str, ...] = ("score", "overall")
 
 

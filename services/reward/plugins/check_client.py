@@ -48,7 +48,7 @@ TEXTS = (
     "Answer: 7",
     "I do not know; " + "let me think about it once more. " * 20,
 )
-"""Right and wrong, short and long, in the forms that rules look for: most rules tell some apart."""
+"""Right and wrong, short and long, in the forms that rules look for: most rules score some differently."""
 
 Model = TypeVar("Model", bound=BaseModel)
 

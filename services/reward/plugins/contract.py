@@ -59,11 +59,11 @@ class ScoreRequest(Strict):
     contract: Literal["trimaran.reward/1"]
     idempotency_key: Annotated[str, Field(min_length=1, max_length=200)]
     """The same request under the same key gets the same scores, however often it is sent. Only an
-    answer with something faulted in it may be made anew."""
+    answer with something faulted in it may be made again."""
     samples: Annotated[
         list[PluginSample], Field(min_length=1, json_schema_extra={"maxItems": MAX_SAMPLES})
     ]
-    """Of one group, or of several. Too many are a 413 and no 422, so they are counted elsewhere."""
+    """Completions of one group, or of several. Too many are a 413 and no 422, so they are counted elsewhere."""
     options: dict[str, JsonValue] = {}
 
 
@@ -95,7 +95,7 @@ class Info(Lenient):
     """Least score that it gives; None where it does not know."""
     maximum: float | None = None
     max_samples: Annotated[int, Field(ge=1)] = MAX_SAMPLES
-    """Of one request."""
+    """How many samples one request may hold."""
     deterministic: bool = True
     """Equal samples get equal scores, also under another key."""
 

@@ -59,7 +59,7 @@ class GuardedResolver(AbstractResolver):
 
 
 def may_connect(address: str, host: str, allowed: Allowed) -> bool:
-    """Of an address that the name `host` points to."""
+    """Whether an address that the name `host` points to may be called."""
     given = ipaddress.ip_address(address)
     target = _within(given)
     if any(given in network or target in network for network in allowed.networks):

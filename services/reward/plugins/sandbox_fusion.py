@@ -20,9 +20,9 @@ from trimaran.errors import InputError
 from trimaran.rewards import ReferenceUnusableError, Sample
 
 MAX_OUTPUT_BYTES = 16 << 20
-"""Of one answer, which holds what the program printed."""
+"""The size of one answer, which holds what the program printed."""
 STOPPED = 137
-"""Exit code of a program whose own is not told, as after a time limit."""
+"""Exit code of a program whose own is not reported, as after a time limit."""
 
 
 class _Run(Lenient):

@@ -73,7 +73,7 @@ def _is_scalar(x: Any) -> bool:
 
 
 def _elements(x: Any) -> list[Any]:
-    """Of a matrix, a tuple or a finite set, or of the set that math-verify makes of a number."""
+    """The elements of a matrix, a tuple or a finite set, or of the set that math-verify makes of a number."""
     if isinstance(x, sympy.MatrixExpr):
         x = x.doit()
     if isinstance(x, sympy.MatrixBase):

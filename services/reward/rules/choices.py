@@ -104,7 +104,7 @@ def _answered(text: str) -> str:
 
 
 def _alone(text: str) -> str | None:
-    """Of "B", "(B)", "B: 42", but not of "A or B", "B: or A"."""
+    """The letter of "B", "(B)", "B: 42", but none of "A or B", "B: or A"."""
     letter = CHOICE.match(text) if len(text) <= MAX_CHOICE else None
     tail = letter and TAIL.match(text, letter.end())
     if letter is None or not tail or ANY_LETTER.search(tail[1]):

@@ -33,7 +33,7 @@ MAX_ANSWER = 1000
 than linear time, and the longest answer of MATH-500 has 159."""
 
 MAX_DEPTH = 16
-"""Of brackets. math-verify's time grows with it: 20 take a second, 100 over ten."""
+"""How deep brackets may nest. math-verify's time grows with it: 20 take a second, 100 over ten."""
 
 TURN = "<|im_start|>assistant"
 STOP = re.compile(r"</s>|<\|im_end\|>|<\|endoftext\|>")

@@ -14,7 +14,7 @@ from services.reward.rules.texts import FINAL_MARK, last_box, last_match
 from trimaran.rewards import Sample
 
 MOST_DIGITS = 40
-"""Of a number that is written out, before its point or behind it; longer ones have an exponent."""
+"""The digits of a number that is written out, before its point or behind it; longer ones have an exponent."""
 
 
 def whole_text(sample: Sample, **_: Any) -> str:

@@ -56,7 +56,7 @@ def last_box(text: str) -> str | None:
 
 
 def closing_brace(text: str, start: int) -> int | None:
-    """Of the brace that was opened before `start`."""
+    """Where the brace closes that was opened before `start`."""
     depth = 1
     for brace in BRACE.finditer(text, start):
         depth += 1 if brace.group() == "{" else -1
@@ -127,7 +127,7 @@ def references_of(answer: str) -> tuple[str, ...]:
 
 
 def elements_of(text: str) -> tuple[str, ...]:
-    """Of a list, as it stands outside of all brackets: "1, 2 or 3". Equal ones count once."""
+    """The elements of a list that stands outside of all brackets: "1, 2 or 3". Equal ones count once."""
     found, depth, start = [], 0, 0
     for mark in SEPARATOR_OR_BRACKET.finditer(text):
         if mark.group() in "([{":

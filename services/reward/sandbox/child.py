@@ -53,7 +53,7 @@ def die_with(parent):
 
 
 def leave_root():
-    """As root, become nobody, unless nobody could not read Python itself."""
+    """As root, become the user `nobody`, unless that user could not read Python itself."""
     if os.geteuid() != 0:
         return False
     try:

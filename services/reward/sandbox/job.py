@@ -1,4 +1,4 @@
-"""What child.py is told: the program, and what it may have on this host."""
+"""What child.py is given: the program, and what it may have on this host."""
 
 from __future__ import annotations
 

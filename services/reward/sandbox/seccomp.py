@@ -61,7 +61,7 @@ _FCNTL_FLAGS_AND_LOCKS = (1, 2, 3, 4, 5, 6, 7)
 
 def make_filter(machine: str, own_directory: bool) -> bytes:
     """struct sock_filter[] for `machine`. Without a directory of its own the program can open
-    files for reading only, and signal nobody. Raises KeyError for a machine that is not known."""
+    files for reading only, and send no signal. Raises KeyError for a machine that is not known."""
     column = list(AUDIT_ARCH).index(machine)
     calls = dict(_numbers(_CALLS, column))
     if own_directory:

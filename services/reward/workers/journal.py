@@ -1,8 +1,8 @@
 """Where a worker writes each outcome down before it turns to the next batch.
 
 A worker may die at any moment; what it wrote stays. So the journal is the only way in which
-outcomes come back, and it tells at which batch a worker died. It is a file in memory (nothing is
-left on a disk, whoever is killed), of JSON lines: the chunk's number, then one line a batch,
+outcomes come back, and it shows at which batch a worker died. It is a file in memory, which a
+kill cannot leave behind, of JSON lines: the chunk's number, then one line a batch,
     [["value", 1.0, {"part": 0.5}, "42"], ["none"], ["fault", "why"]]      one outcome a sample
     "ValueError: …"                                                  what the function raised
 JSON and not pickle: what foreign code had its hands on is checked, never executed.
@@ -21,7 +21,7 @@ MAX_REASON = 300
 """Characters of a reason; foreign code words it."""
 
 Entry = tuple[Outcome, ...] | str
-"""Of one batch: its outcomes, or what was raised."""
+"""The outcomes of one batch, or what was raised."""
 
 
 class JournalWriter:

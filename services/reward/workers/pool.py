@@ -1,5 +1,5 @@
 """Rules and functions in processes that can be killed: symbolic checkers hang, and a thread that
-hangs cannot be stopped. docs/reward-pool.md tells the whole of it.
+hangs cannot be stopped. docs/reward-pool.md explains it.
 
 A *batch* is what a function is called with: one sample, or the whole group for functions that judge
 groups. Batches are handed to a free process in *chunks* of some milliseconds of work, because
@@ -127,7 +127,7 @@ class WorkerPool:
             await self._settle(batches)
         finally:
             for batch in batches:
-                batch.outcomes.cancel()  # where the caller gives up: nobody wants it any more
+                batch.outcomes.cancel()  # where the caller gives up
         return tuple(outcome for batch in batches for outcome in batch.outcomes.result())
 
     async def _settle(self, batches: Sequence[Batch]) -> None:

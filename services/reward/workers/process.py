@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import multiprocessing
 import os
 import signal
 import threading
@@ -24,7 +25,6 @@ import pebble
 from services.reward.outcome import Outcome
 from services.reward.terms import FunctionSpec
 from services.reward.workers import worker
-from services.reward.workers.exits import RememberingContext, describe_exit
 from services.reward.workers.journal import JournalReader
 from trimaran.errors import InputError
 from trimaran.launch.lifetime import kill_group
@@ -101,7 +101,7 @@ class WorkerProcess:
         self._timeout, self._memory_mib = timeout, memory_mib
         self._start_seconds = start_seconds
         self._grace_seconds, self._max_chunks = grace_seconds, max_chunks
-        self._context = RememberingContext()
+        self._context = multiprocessing.get_context("forkserver")
         self._journal = JournalReader()
         self._chunk: tuple[int, tuple[int, ...]] = (0, ())
         self._pool: pebble.ProcessPool | None = None
@@ -167,7 +167,7 @@ class WorkerProcess:
 
     @property
     def num_judged(self) -> int:
-        """Of the batches of the chunk under way."""
+        """How many batches of the chunk under way are judged."""
         return len(self._journal.read(*self._chunk) or ())
 
     async def close(self) -> None:
@@ -188,11 +188,11 @@ class WorkerProcess:
         except pebble.ProcessExpired as error:
             self._usable = True  # pebble starts the next one
             self._end_process()
-            raise _EndedError(describe_exit(error.exitcode, limit)) from None
+            raise _EndedError(_describe_exit(error.exitcode, limit)) from None
         except TimeoutError:
-            raise _EndedError(describe_exit(-signal.SIGALRM, limit)) from None
+            raise _EndedError(_describe_exit(-signal.SIGALRM, limit)) from None
         except BrokenProcessPool:  # it died before pebble had read that the call began
-            raise _EndedError(describe_exit(self._context.exit_code, limit)) from None
+            raise _EndedError("the checker died") from None
         except Exception as error:
             raise _EndedError(f"{type(error).__name__}: {error}") from None
         self._usable = True
@@ -271,3 +271,13 @@ class WorkerProcess:
 def _fork_server() -> int | None:
     """Its process id; None before it was started. Python has no public name for it."""
     return forkserver._forkserver._forkserver_pid  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _describe_exit(code: int, limit: float) -> str:
+    """`limit`: the deadline in seconds."""
+    if code == -signal.SIGALRM:
+        return f"no answer within {limit:g} s"
+    if code < 0:
+        with suppress(ValueError):
+            return f"the checker died ({signal.Signals(-code).name})"
+    return f"the checker died (exit code {code})"

@@ -49,7 +49,7 @@ async def _judge_without_culprits(
     judged = await process.judge(spec, [others], fresh=True) if others else None
     if judged is None or judged.failure or len(others) == len(samples):
         reason = judged.failure if judged else "it fails on each answer alone as well"
-        text = f"{spec.target} failed on a group, whoever's answer it was: {reason}"
+        text = f"{spec.target} failed on a group, and on no answer alone: {reason}"
         return (Fault(text),) * len(samples)
     left = iter(judged.outcomes[0])
     return tuple(

@@ -42,5 +42,5 @@ def claim_semaphores(run_folder: Path) -> None:
 
 
 def find_semaphores(run_folder: Path, folder: Path = FOLDER) -> list[Path]:
-    """The run's, whoever made them."""
+    """The run's, of any life."""
     return list(folder.glob(f"sem.{semaphore_prefix(run_folder)}-*"))

@@ -55,7 +55,7 @@ def start(journal_path: str, memory_mib: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # pebble's handler would wait for the interpreter
     os.dup2(2, 1)  # what a function prints goes to the log
     sys.stdout = sys.stderr
-    # plugin.token_variable may be any of ours; where somebody else started the service, it may have more
+    # plugin.token_variable may be any of ours; what starts the service may pass on more
     for name in list(os.environ):
         if name.startswith("TRIMARAN_") or is_credential(name):
             del os.environ[name]
@@ -68,7 +68,7 @@ def start(journal_path: str, memory_mib: int) -> None:
 def _close_alive_pipe() -> None:
     """So that workers end with the service, however that one ends.
 
-    The fork server ends when nobody holds this pipe open any more, and hands the pipe to each of
+    The fork server ends when no process holds this pipe open any more, and hands the pipe to each of
     its children. Held by a worker that hangs, it would keep the fork server alive after the service
     was killed. Without it the fork server ends with the service, and each worker with the fork
     server (die_with_parent). Python has no public name for it, and no way to start a child without.
@@ -153,7 +153,7 @@ def _end(process: int, line: bytes) -> NoReturn:
 
 
 def _set_deadline(seconds: float) -> None:
-    """0 for none. Set anew each time, as functions may use the same timer."""
+    """0 for none. Set again each time, as functions may use the same timer."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
 

@@ -43,7 +43,7 @@ def test_files_beside_it_can_be_imported_now_and_later(tmp_path: Path) -> None:
     assert score(tmp_path / "mine.py") == 3
 
 
-@pytest.mark.parametrize("name", ["math", "json", "services", "trimaran", "random", "asyncio"])
+@pytest.mark.parametrize("name", ["math", "trimaran"])
 def test_a_file_cannot_take_the_place_of_a_module(tmp_path: Path, name: str) -> None:
     path = tmp_path / f"{name}.py"
     path.write_text("def f(sample): return 1")
@@ -56,13 +56,6 @@ def test_a_file_cannot_take_the_place_of_a_module(tmp_path: Path, name: str) -> 
     import fractions
 
     assert fractions.Fraction(1, 2) == 0.5
-
-
-def test_two_files_of_one_name(tmp_path: Path) -> None:
-    for number in (1, 2):
-        (tmp_path / str(number)).mkdir()
-        (tmp_path / str(number) / "mine.py").write_text(f"def f(sample): return {number}")
-    assert [score(tmp_path / str(number) / "mine.py") for number in (1, 2, 1)] == [1, 2, 1]
 
 
 def test_files_beside_them_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -78,13 +71,6 @@ def test_files_beside_them_of_one_name_are_refused(tmp_path: Path) -> None:
         score(tmp_path / "2" / "mine.py")
 
 
-def test_a_module_is_loaded_once_for_all_its_functions(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "calls = []\ndef f(sample):\n    calls.append(1)\n    return len(calls)"
-    )
-    assert [score(tmp_path / "mine.py") for _ in range(2)] == [1, 2]
-
-
 def test_dataclasses_work_in_it(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from __future__ import annotations\nimport dataclasses, pickle\n"
@@ -94,13 +80,13 @@ def test_dataclasses_work_in_it(tmp_path: Path) -> None:
     assert score(tmp_path / "mine.py") == 3
 
 
-def test_a_file_that_failed_is_tried_anew(tmp_path: Path) -> None:
+def test_a_file_that_failed_is_tried_again(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("1 / 0")
     for _ in range(2):
         with pytest.raises(InputError, match="ZeroDivisionError: division by zero"):
             score(path)
-    path.write_text("def f(sample): return 1  # mended, and of another length")
+    path.write_text("def f(sample): return 1  # fixed, and of another length")
     assert score(path) == 1
 
 

@@ -57,16 +57,12 @@ def values(loaded: Loaded, *samples: Sample) -> list[float | None]:
     ("head", "one_by_one"),
     [
         ("def f(sample)", True),
-        ("def f(sample, /)", True),
         ("def f(s: Sample)", True),
         ("def f(s: 'Sample')", True),
-        ("def f(s: trimaran.rewards.Sample)", True),
         ("async def f(sample)", True),
         ("def f(samples)", False),
         ("def f(group: Sequence[Sample])", False),
         ("def f(group: 'list[Sample]')", False),
-        ("def f(group: tuple[trimaran.rewards.Sample, ...])", False),
-        ("async def f(samples)", False),
     ],
 )
 @pytest.mark.parametrize("future", ["", "from __future__ import annotations"])
@@ -186,11 +182,6 @@ def test_verl_in_batches(load: Load) -> None:
     assert values(batch, sample("4"), sample("5")) == [2, 0]
 
 
-def test_verl_with_some_of_its_arguments(load: Load) -> None:
-    single = load("def f(solution_str, score=1.0): return score * (solution_str == '4')")
-    assert values(single, sample("4"), sample("5")) == [1, 0]
-
-
 # TRL
 
 
@@ -220,7 +211,8 @@ def test_trl_columns(load: Load) -> None:
             assert ground_truth == ["4", "5"]
             assert answer == ["4", "5"]
             assert level == [3, None]
-            assert columns.pop("log_extra") and columns.pop("log_metric")
+            columns.pop("log_extra")("seen", completions)
+            columns.pop("log_metric")("length", 2.5)
             assert columns == {"note": ["x", "y"]}, columns
             return [None, 1]
         """,
@@ -228,7 +220,7 @@ def test_trl_columns(load: Load) -> None:
     )
     first = sample(token_ids=(1, 2), extras={"level": "3", "note": "x"})
     second = sample(answer="5", token_ids=(3,), extras={"note": "y"})
-    assert values(loaded, first, second) == [None, 1]
+    assert loaded.judge_batch([first, second]) == [NotApplicable(), Value(1.0, {"length": 2.5})]
 
 
 CONVERSATIONAL = """
@@ -244,22 +236,6 @@ def test_trl_conversations_are_an_option_or_said_by_the_annotation(load: Load) -
     assert values(asked, sample()) == values(said, sample()) == [1]
     with pytest.raises(InputError, match="conversational is true or false"):
         load(CONVERSATIONAL.format(""), conversational="yes")
-
-
-def test_trl_logs(load: Load) -> None:
-    loaded = load(
-        """
-        def f(completions, log_extra=None, log_metric=None, **kwargs):
-            log_extra("seen", completions)
-            log_metric("length", 2.5)
-            log_metric("odd", "text")
-            return [1.0, None]
-        """
-    )
-    assert loaded.judge_batch([sample(), sample()]) == [
-        Value(1.0, {"length": 2.5}),
-        NotApplicable(),
-    ]
 
 
 def test_trl_trainer_state_is_not_there(load: Load) -> None:
@@ -351,10 +327,8 @@ def test_easyr1_in_batches(load: Load, kind: str) -> None:
     [
         ("x = 1", "f", {}, "has no 'f'"),
         ("f = 1", "f", {}, "it is no function but a int"),
-        ("class f: ...", "f", {}, "it is no function but a type"),
         ("def f(): ...", "f", {}, "are none that is known"),
         ("def f(text, answer): ...", "f", {}, r"parameters \(text, answer\) are none"),
-        ("def f(predict, ground_truth): ...", "f", {}, "are none that is known"),
         ("def f(*given): ...", "f", {}, "are none that is known"),
         ("REWARD_TYPE = 'other'\ndef f(x): ...", "f", {}, "are none that is known"),
         ("f = max", "f", {}, "Python does not know its parameters"),
@@ -380,13 +354,11 @@ def test_what_is_no_reward_function(
     [
         ("def f(sample)", {"words": 1}, r"unknown option 'words' \(known: it takes none\)"),
         ("def f(sample, least)", {"leest": 1}, r"unknown option 'leest' \(known: least\)"),
-        ("def f(sample, least)", {}, "needs 'least', which nobody gives"),
+        ("def f(sample, least)", {}, "needs 'least', which is not given"),
         ("def f(sample, least)", {"sample": 1}, "unknown option 'sample'"),
         ("def f(sample)", {"conversational": True}, "unknown option 'conversational'"),
         ("def f(solution_str, ground_truth, router)", {}, "needs 'router'"),
-        ("def f(solution_str, **k)", {"ground_truth": "1"}, "unknown option 'ground_truth'"),
         ("def f(completions, **k)", {"completions": []}, "unknown option 'completions'"),
-        ("def f(reward_inputs, length)", {}, "needs 'length'"),
     ],
 )
 def test_options_that_do_not_fit(
@@ -396,11 +368,6 @@ def test_options_that_do_not_fit(
         load(f"{head}: return 1.0", **options)
 
 
-def test_an_option_of_the_functions_own_may_be_called_like_one_of_ours(load: Load) -> None:
-    code = "def f(completions, conversational): return [conversational for _ in completions]"
-    assert values(load(code, conversational=3), sample()) == [3]
-
-
 # What comes back
 
 
@@ -408,13 +375,8 @@ def test_an_option_of_the_functions_own_may_be_called_like_one_of_ours(load: Loa
     ("expression", "value"),
     [
         ("True", 1.0),
-        ("3", 3.0),
-        ("0.5", 0.5),
         ("numpy.float32(0.5)", 0.5),
-        ("numpy.int64(2)", 2.0),
-        ("numpy.bool_(True)", 1.0),
         ("numpy.array(1.5)", 1.5),
-        ("fractions.Fraction(1, 4)", 0.25),
         ("None", None),
         ("{'score': 1}", 1.0),
         ("{'overall': numpy.float64(1)}", 1.0),
@@ -423,7 +385,7 @@ def test_an_option_of_the_functions_own_may_be_called_like_one_of_ours(load: Loa
     ],
 )
 def test_scores(load: Load, expression: str, value: float | None) -> None:
-    head = "import numpy, fractions\n"
+    head = "import numpy\n"
     one = load(f"{head}def f(sample): return {expression}")
     assert values(one, sample()) == [value]
     batch = load(f"{head}def f(completions): return [{expression}]")
@@ -431,23 +393,12 @@ def test_scores(load: Load, expression: str, value: float | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "result", ["numpy.array([1, 0.5])", "(x for x in (1, 0.5))", "(1, 0.5)", "[1, 0.5]"]
-)
-def test_lists_of_scores(load: Load, result: str) -> None:
-    loaded = load(f"import numpy\ndef f(completions): return {result}")
-    assert values(loaded, sample(), sample()) == [1, 0.5]
-
-
-@pytest.mark.parametrize(
     ("expression", "reason"),
     [
         ("'1.0'", "the str '1.0'; a score is a number"),
-        ("b'1'", "the bytes b'1'"),
         ("{}", "a dict without 'score' .it has nothing"),
         ("{'acc': 1}", "a dict without 'score' .it has 'acc'"),
         ("{'score': 'x'}", "the str 'x'"),
-        ("{'score': [1]}", "a list; a score is a number"),
-        ("object()", "a object; a score is a number"),
         ("10 ** 400", "OverflowError"),
         ("1j", "a complex"),
     ],
@@ -465,11 +416,8 @@ def test_what_is_no_score(load: Load, expression: str, reason: str) -> None:
     [
         ("1.0", "the float 1.0; a list of 2 scores was expected"),
         ("None", "the NoneType None; a list of 2"),
-        ("'12'", "the str '12'; a list of 2"),
         ("{'score': 1}", "a dict; a list of 2"),
-        ("[1]", "1 scores for 2 completions"),
         ("[1, 2, 3]", "3 scores for 2 completions"),
-        ("[]", "0 scores for 2 completions"),
     ],
 )
 @pytest.mark.parametrize("name", ["samples", "completions", "reward_inputs", "solution_strs"])

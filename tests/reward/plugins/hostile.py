@@ -1,4 +1,4 @@
-"""HTTP servers that answer as they are told, byte for byte, and record what they were sent."""
+"""HTTP servers that answer as a test says, byte for byte, and record what they were sent."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass
 class FakeJudge:
-    """Scores by length, or as it is told; `open` lets it answer."""
+    """Scores by length, or as the test says; `open` lets it answer."""
 
     outcomes: Callable[[Sequence[Sample]], Sequence[Outcome]] = lambda samples: [
         Value(float(len(sample.text))) for sample in samples

@@ -331,20 +331,20 @@ def test_the_token_is_sent_and_never_shown(
             spec = spec_of(server.url, token_variable="TRIMARAN_TEST_TOKEN")
             async with judging(spec) as judge:
                 (outcome,) = await judge.judge(spec, texts("1"))
-                server.reply(results({"faulted": f"told {token}"}))
+                server.reply(results({"faulted": f"heard {token}"}))
                 (faulted,) = await judge.judge(spec, texts("1"))
-                server.reply(results({"score": 0, "indigestible": f"told {token}"}))
+                server.reply(results({"score": 0, "indigestible": f"heard {token}"}))
                 (indigestible,) = await judge.judge(spec, texts("1"))
                 server.reply(results({"score": 0, "parts": {token: 1}}))
                 (value,) = await judge.judge(spec, texts("1"))
                 server.reply(answer(400, json.dumps({"detail": "." * 290 + token}).encode()))
                 (cut,) = await judge.judge(spec, texts("1"))
-        assert indigestible == Indigestible("told ***", 0.0)
+        assert indigestible == Indigestible("heard ***", 0.0)
         assert value == Value(0.0, {"***": 1.0})
         assert isinstance(cut, Fault) and cut.reason.endswith("..***")
         assert server.posts[0].headers["authorization"] == f"Bearer {token}"
         assert outcome == Fault(f"{server.url}: answers 401: Bearer *** is wrong")
-        assert isinstance(faulted, Fault) and "told ***" in faulted.reason
+        assert isinstance(faulted, Fault) and "heard ***" in faulted.reason
 
     caplog.set_level("DEBUG")
     asyncio.run(run())

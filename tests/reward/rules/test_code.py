@@ -10,7 +10,7 @@ from services.reward.rules import RULES
 from services.reward.rules.code import tests
 from services.reward.rules.code.rule import check_reference, code, programs
 from services.reward.rules.code.values import decode, encode
-from services.reward.rules.code.verdicts import same_output
+from services.reward.rules.code.verdicts import Judged, Program, same_output
 from trimaran.rewards import ReferenceUnusableError, Sample
 
 SUM_OF_TWO = json.dumps({"inputs": ["1 2\n", "30 4\n"], "outputs": ["3\n", "34\n"]})
@@ -237,7 +237,6 @@ def test_setup_of_mbpp_is_the_tests_and_imports_come_before_the_answer() -> None
         ("def f(x): return {frozenset({x})}", "assert f(1) == {frozenset([1])}"),
         ("from decimal import *\ndef f(x): return Decimal(x)", "assert f(2) == 2"),
         ("def f(name, self): return name", "assert abs(f(name=1, self=2)) == 1"),
-        ("def sum(a, b): return a + b", "assert sum(1, 2) == 3"),
         ("import sys\nif sys.stdin.read() == '': f = str", "assert f(1) == '1' == str(1)"),
     ],
 )
@@ -300,15 +299,24 @@ def test_leaving_early_and_pretending_do_not_pay(source: str) -> None:
 
 def test_a_literal_that_is_right_is_not_in_the_program() -> None:
     (program,) = programs(answered("def f(x): 0", "assert f(2) == 'secret'"), token="t")
+    assert isinstance(program, Judged)
+    assert "secret" not in program.answer + str(program.first)
+    calls = '{"fn_name": "f", "inputs": ["2"], "outputs": ["\\"secret\\""]}'
+    (program,) = programs(answered("def f(x): 0", calls), token="t")
     assert "secret" not in program.source + program.stdin
+
+
+def called(expected: str) -> Program:
+    calls = json.dumps({"fn_name": "f", "inputs": ["2"], "outputs": [expected]})
+    (program,) = programs(answered("x", calls), token="t")
+    return program
 
 
 @given(st.text(alphabet='["value",0123]{}\n', max_size=80))
 def test_output_of_any_kind_is_read(stdout: str) -> None:
+    assert called("9").passed(stdout, 0) == (False,) or "value" in stdout
     (program,) = programs(answered("x", LITERALS), token="t")
-    assert program.passed(stdout, 0) == (False, False) or "value" in stdout
-    (program,) = programs(answered("x", "assert f(2) == x"), token="t")
-    assert program.passed(stdout, 0) == (False,)
+    assert program.passed(stdout, 0) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -321,17 +329,13 @@ def test_output_of_any_kind_is_read(stdout: str) -> None:
     ],
 )
 def test_a_report_of_no_value_is_wrong(value: object) -> None:
-    (program,) = programs(answered("x", "assert f() == 1"), token="t")
-    assert program.passed(json.dumps(["value", value, []]), 0) == (value == 1,)
+    assert called("1").passed(json.dumps(["value", value, []]), 0) == (value == 1,)
 
 
-@pytest.mark.parametrize("size", [100, 100_000])
-def test_a_report_that_would_take_minutes_to_read_is_wrong(size: int) -> None:
-    """All these numbers have the same hash."""
-    (program,) = programs(answered("x", "assert f() != {1}"), token="t")
-    numbers = [index * (2**61 - 1) for index in range(size)]
-    line = json.dumps(["value", ["set", numbers], []])
-    assert program.passed(line, 0) == (size == 100,)
+def test_a_report_much_larger_than_the_result_is_not_read() -> None:
+    line = json.dumps(["value", ["list", [1] * 50_000], []])
+    assert called("1").passed(line, 0) == (False,)
+    assert called(json.dumps([1] * 50_000)).passed(line, 0) == (True,)
 
 
 @settings(deadline=None)
@@ -354,9 +358,6 @@ def test_a_report_that_would_take_minutes_to_read_is_wrong(size: int) -> None:
     )
 )
 def test_values_survive_the_way_out(value: object) -> None:
-    (program,) = programs(answered("x", f"assert f() == {value!r}"), token="t")
-    reported = json.dumps(["value", encode(value, repr), []])
-    assert "inf" in repr(value) or program.passed(reported, 0) == (True,)
     assert decode(json.loads(json.dumps(encode(value, repr))), repr) == value
 
 

@@ -9,7 +9,7 @@ from trimaran.rewards import Sample
 pytestmark = pytest.mark.e2e
 
 FORMS = {
-    "literals": "assert f(2) == 4\nassert f(3) == 9",
+    "calls": '{"fn_name": "f", "inputs": ["2", "3"], "outputs": ["4", "9"]}',
     "python": """
 import math
 def close(a, b): return math.isclose(a, b, abs_tol=1e-6)

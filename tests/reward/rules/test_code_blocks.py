@@ -55,16 +55,6 @@ def test_the_last_whole_block_of_python_counts(text: str, source: str | None) ->
     assert last_code_block(text) == source
 
 
-@given(st.text(alphabet="`\np y~ü\x00\ud800", max_size=200))
-def test_extraction_takes_any_text(text: str) -> None:
-    last_code_block(text)
-
-
-@pytest.mark.e2e
-def test_ten_megabytes_of_fences_are_read_once() -> None:
-    last_code_block("```\n" * (10 << 18))
-
-
 @given(REASONING, st.sampled_from(["python", "py", "Python3"]), PROSE)
 def test_nothing_before_a_program_swallows_it(before: str, tag: str, after: str) -> None:
     text = f"{before}\n```{tag}\n{PROGRAM}\n```\n{after}"

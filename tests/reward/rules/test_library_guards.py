@@ -21,26 +21,7 @@ from tests.reward.rules.calling import score
 
 # --- what mathruler gives to Python
 
-PIECES = [
-    "12",
-    "0.5",
-    "x",
-    "y_1",
-    "θ",
-    "+",
-    "-",
-    "*",
-    "/",
-    "^",
-    "(",
-    ")",
-    "[",
-    "]",
-    ",",
-    "!",
-    "|",
-    " ",
-]
+PIECES = ["12", "0.5", "x", "y_1", "θ", *"+-*/^()[],!| "]
 ARITHMETIC = st.lists(st.sampled_from(PIECES), min_size=1).map("".join)
 FOREIGN = st.characters(
     exclude_categories=["L", "M", "N", "Pc"], exclude_characters="+-*/^()[],=<>!|. "

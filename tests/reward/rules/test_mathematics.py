@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from services.reward.rules.mathematics import MAX_ANSWER, MAX_DEPTH
-from tests.reward.rules.calling import judge, score
-from trimaran.rewards import ReferenceUnusableError, Sample
+from tests.reward.rules.calling import score
+from trimaran.rewards import ReferenceUnusableError
 
 GOOD = r"<think>a</think><answer>\boxed{%s}</answer>"
 
@@ -77,29 +75,6 @@ GOOD = r"<think>a</think><answer>\boxed{%s}</answer>"
 )
 def test_value(rule: str, text: str, answer: str, value: float) -> None:
     assert score(rule, text, answer) == pytest.approx(value)
-
-
-@pytest.mark.parametrize(
-    ("rule", "text", "answer", "options", "value"),
-    [
-        ("math", r"\boxed{2^{10}}", "1024", {"library": "math-verify"}, 0.9),
-        ("math", r"\boxed{2^{10}}", "1024", {"library": "mathruler"}, 0),
-        ("math", r"\boxed{7}", "7", {"format_weight": 0}, 1),
-        ("retool_reward", "[call]", "7", {"call_mark": "[call]"}, -0.9),
-    ],
-)
-def test_value_with_options(
-    rule: str, text: str, answer: str, options: dict[str, Any], value: float
-) -> None:
-    assert score(rule, text, answer, **options) == pytest.approx(value)
-
-
-def test_accuracy_and_format_are_reported_beside_the_score() -> None:
-    judgement = judge("math", Sample(text=r"\boxed{7}", answer="7"))
-    assert judgement == {"score": 0.9, "accuracy": 1, "format": 0}
-    long = Sample(text="Answer: 7", answer="7", token_ids=(1,) * 90)
-    judgement = judge("dapo", long, max_tokens=100, buffer=20, factor=0.5)
-    assert judgement == {"score": 0.75, "accuracy": 1, "overlong": -0.5}
 
 
 @pytest.mark.parametrize(

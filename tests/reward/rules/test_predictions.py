@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from services.reward.functions.loading import load_function
-from services.reward.functions.predicted import MAX_CHARACTERS, as_vote
-from services.reward.functions.returned import read_one
+from services.reward.functions.returned import MAX_CHARACTERS, as_vote, read_one
 from services.reward.outcome import Value
 from services.reward.rules import RULES
-from services.reward.rules.registry import Rule
-from services.reward.terms import FunctionSpec, rule_function
-from tests.reward.rules.calling import judge
+from services.reward.terms import rule_function
 from trimaran.rewards import Sample
 
 CASES = [
@@ -67,27 +63,7 @@ def test_a_rule_reads_what_it_judges(rule: str, text: str, wanted: str) -> None:
     assert predicted(rule, text) == wanted
 
 
-def test_gsm8ks_method_counts_here_too() -> None:
-    assert predicted("gsm8k", "it is 7", method="flexible") == "7"
-
-
-def test_every_rule_that_has_an_answer_is_shown_above() -> None:
-    without = {"regular_expression", "overlong", "format", "step", "strict_format", "code"}
-    assert {name for name, rule in RULES.items() if not rule.prediction} == without
-    assert {name for name, _, _ in CASES} | {"math_verify_reward"} == RULES.keys() - without
-
-
-STRANGE = [
-    "",
-    "\ud800",
-    "#### ",
-    "\\boxed{",
-    "boxed",
-    "9" * 10_000,
-    "Answer:",
-    "\x00",
-    "1e999999",
-]
+STRANGE = ["", "\ud800", "#### ", "\\boxed{", "boxed", "9" * 10_000, "Answer:", "1e999999"]
 
 
 @pytest.mark.parametrize("text", STRANGE)
@@ -113,20 +89,3 @@ class Textless:
 @pytest.mark.parametrize("given", [10**5000, Textless()], ids=["long", "none"])
 def test_a_prediction_without_a_text_has_no_vote_and_its_score_counts(given: Any) -> None:
     assert read_one({"score": 1.0, "pred": given}, ("score",)) == Value(1.0, {}, "")
-
-
-def test_verls_functions_say_it_themselves() -> None:
-    rule = Rule("tests.reward.rules.test_predictions:compute_score")
-    assert judge is not None
-    loaded = load_function(FunctionSpec(rule.target, json.dumps({})))
-    assert loaded.judge_batch([Sample("7", "7"), Sample("", "7")]) == [
-        Value(1.0, {"acc": 1.0}, "7"),
-        Value(0.0, {"acc": 0.0}, ""),
-    ]
-
-
-def compute_score(
-    data_source: str, solution_str: str, ground_truth: str, extra_info: Any
-) -> dict[str, Any]:
-    right = solution_str == ground_truth
-    return {"score": float(right), "acc": right, "pred": solution_str or None}

@@ -14,83 +14,39 @@ LAST = [("last_integer", {}), ("numeric_match", {}), ("gsm8k", {"method": "flexi
 BEHIND_MARK = [("final_answer", {}), ("gsm8k", {"method": "strict"})]
 
 SAYS_42 = [
-    *(
-        "42",
-        "42.",
-        "42.0",
-        "042",
-        "+42",
-        "$42",
-        "$42$",
-        r"\$42",
-        "42%",
-        r"42\%",
-        "**42**",
-        "*42*",
-        "_42_",
-    ),
+    *("42", "42.", "42.0", "042", "+42", "$42", "$42$", r"\$42", "42%", r"42\%", "**42**", "_42_"),
     *("`42`", "(42)", r"\(42\)", r"\boxed{42}", r"\boxed{\text{42}}", "42 apples", "42cm"),
-    *("42 cm^2", "42 m²", r"42\text{ cm}^2", r"42^\circ", r"42^{\circ}", "42°", "42nd", "42 km/h"),
+    *("42 cm^2", "42 m²", r"42\text{ cm}^2", r"42^\circ", "42°", "42nd", "42 km/h", "$42/day"),
     *(
         "4\u200b2",
         "４２",
         "4.2e1",
-        "420e-1",
         "42</answer>",
         "42<|im_end|>",
         "<b>42</b>",
-        "42 a day",
+        "答案是42。",
+        "共42元",
     ),
-    *("答案是42。", "共42元", r"42 \text{ m}^2"),
-    *(
-        "x = 42",
-        r"x \approx 42",
-        "**42**!",
-        "the total (42)",
-        "42 km/hour",
-        "$42/day",
-        "42, I think",
-        "42 🎉",
-    ),
-    *("42 apples!", "**42 apples!**", "42%!", "$42/hr", "$42 / hour", "42 quarters"),
-    *(r"\underline{42}", r"\Longrightarrow 42"),
+    *("x = 42", r"x \approx 42", "the total (42)", "42, I think", "42 a day", "**42 apples!**"),
 ]
 AFTER_OTHERS_42 = [
-    "6 * 7 = 42.",
-    "in a 30-day month: 42",
-    "Step 3: 42",
-    "$6 \\cdot 7 = 42$",
-    "6*7=42",
+    *("6 * 7 = 42.", "in a 30-day month: 42", "Step 3: 42", "$6 \\cdot 7 = 42$", "6*7=42"),
     "Answers:\n- **42**",
 ]
 SAYS_MINUS_42 = [
-    *("-42", "- 42", "-$42", r"-\$42", "$-42$", "\u221242", "\u2212 42", "\u201342", "x = -42"),
-    *("(-42)", r"\boxed{-42}", r"-\boxed{42}", "-42.0", "\uff0d42", "$ - 42$", "-\u200b42"),
+    *("-42", "- 42", "-$42", "$-42$", "\u221242", "\u201342", "x = -42", "(-42)", r"\boxed{-42}"),
+    *(r"-\boxed{42}", "-42.0", "-\u200b42"),
 ]
 SAYS_NEITHER = [
-    *("10^42", "10^{42}", r"\sqrt{42}", r"\sqrt 42", "sqrt(42)", "x_{42}", "x_42", "42!", "(42)!"),
-    *("42 million", "42-million", "42k", "42 thousand", r"\neq 42", "!= 42", "≠ 42", "not 42"),
-    *("is not equal to 42", "isn't 42", "42 is wrong", "42 is not the answer", "> 1 and < 42"),
-    *(r"x \leq 42", "x > 42", "1-42", "1–42", "1 to 42", "9-42", "9 - 42", "(9)-42", "x-42"),
-    *(
-        "1/42",
-        r"\frac{1}{42}",
-        "42/x",
-        "42/xy",
-        "42 / 2x",
-        "3:42",
-        "6*42",
-        r"6 \cdot 42",
-        "6 × 42",
-        "± 42",
-    ),
+    *("10^42", "10^{42}", r"\sqrt{42}", r"\sqrt 42", "sqrt(42)", "x_{42}", "42!", "(42)!"),
+    *("42 million", "42k", r"\neq 42", "!= 42", "≠ 42", "not 42", "isn't 42", "42 is wrong"),
+    *("> 1 and < 42", r"x \leq 42", "x > 42", "1-42", "1 to 42", "9 - 42", "(9)-42", "x-42"),
+    *("1/42", r"\frac{1}{42}", "42/x", "3:42", "6*42", r"6 \cdot 42", "6 × 42", "± 42"),
     *("41 or 42", "41 and 42", "41, 42", "41,42", "41; 42", "41 42", "(41, 42)", r"\{1, 42\}"),
     *("42x", "42i", r"42\pi", r"42\sqrt{2}", "42 + x", "42²", "42^x", "42_7", "42½", "2024-11-42"),
-    *("1.2.42", "1,2,42", "10,42", "f(42)", "log 42", "2e42", "Covid-42", "42 squared", "0x42"),
-    *("[42,104]", "(x,42)", r"[42, \infty)", r"(\pi, 42)", r"\{42, x\}", "[2,042]", "(x, y, 42)"),
-    *("42⁄7", "7∕42", "42٧", "42 ½", "42⑦", "6 x 42", "50 % 42", "42(x + 1)", "≫42", "∛42", "⁻42"),
-    *("42万", "42 亿", "41或42", "41、42", "不是42", r"42\sqrt{abc}", "3m^2 + 42m^2", "--42"),
-    *("42 hundredths", "42 and a half", "more than 42", "--x 42 dozen", "& 1 & 42", "4200"),
+    *("1.2.42", "10,42", "f(42)", "log 42", "2e42", "Covid-42", "42 squared", "0x42", "4200"),
+    *("[42,104]", "(x,42)", r"[42, \infty)", "[2,042]", "42⁄7", "6 x 42", "50 % 42", "42(x + 1)"),
+    *("≫42", "42万", "41或42", "不是42", "3m^2 + 42m^2", "--42", "42 hundredths", "more than 42"),
 ]
 
 
@@ -123,13 +79,6 @@ def test_the_number_behind_the_mark_is_42(text: str) -> None:
     assert score("final_answer", f"so\n#### {text}", "42") == 1
     verls = text[0] in "-.0123456789"
     assert score("gsm8k", f"so\n#### {text}", "42") == verls
-
-
-@pytest.mark.parametrize("text", SAYS_MINUS_42)
-def test_the_number_behind_the_mark_is_minus_42(text: str) -> None:
-    assert score("final_answer", f"#### {text}", "-42") == 1
-    assert score("final_answer", f"#### {text}", "42") == 0
-    assert score("gsm8k", f"#### {text}", "42") == 0
 
 
 @pytest.mark.parametrize(
@@ -257,14 +206,6 @@ def test_a_reference_is_read_as_it_is_meant(rule: str, answer: str, number: str)
     RULES[rule].check_reference(answer, {})
     assert score(rule, f"#### {number}", answer) == 1
     assert score(rule, f"#### {number}1", answer) == 0
-
-
-def test_a_reference_that_is_a_fraction_of_one_is_a_number() -> None:
-    for answer in (".5", r"\boxed{.50}", r"-\$0.50"):
-        RULES["numeric_match"].check_reference(answer, {})
-        with pytest.raises(ReferenceUnusableError):
-            RULES["last_integer"].check_reference(answer, {})
-    assert score("numeric_match", "-.5", r"-\$0.50") == 1
 
 
 INTEGERS = st.integers(-10_000, 10_000)

@@ -76,33 +76,8 @@ def test_an_answer_element_may_hold_them(library: str) -> None:
     assert score("base_acc", text % r"\boxed{1}, \boxed{-2}", TWO, library=library) == 1
 
 
-@pytest.mark.parametrize(
-    ("given", "math_verify", "mathruler"),
-    [("1,22", 1, 1), ("1, 22", 1, 1), ("22,1", 1, 0), ("122", 0, 0), ("1.22", 0, 0), ("22", 0, 0)],
-)
-def test_what_one_box_lists_is_the_librarys_affair(
-    given: str, math_verify: float, mathruler: float
-) -> None:
-    text = f"\\boxed{{{given}}}"
-    assert score("math_17k_acc", text, "1,22", library="math-verify") == math_verify
-    assert score("math_17k_acc", text, "1,22", library="mathruler") == mathruler
-    assert score("math_verify", text, "1,22") == math_verify
-
-
-def test_the_library_reads_a_decimal_comma_in_plain_text() -> None:
-    assert score("math_verify", "The answer is 1,22", "1.22") == 1
-    assert score("math_verify", "The answer is 1,22", "1,22") == 0
-    assert score("math_verify", "The answer is $1,22$", "1,22") == 1
-
-
 @pytest.mark.parametrize("rule", ["boxed_match", "acc_for_dapo", "retool_reward"])
 def test_rules_on_characters_refuse_different_boxes(rule: str) -> None:
     with pytest.raises(ReferenceUnusableError, match="2 different boxes"):
         RULES[rule].check_reference(TWO, {})
     RULES[rule].check_reference(r"\boxed{7}, as before \boxed{ 7 }", {})
-
-
-def test_a_reference_with_very_many_boxes_is_refused() -> None:
-    answer = " ".join(f"\\boxed{{{i}}}" for i in range(21))
-    with pytest.raises(ReferenceUnusableError, match="20"):
-        RULES["math"].check_reference(answer, {})

@@ -25,20 +25,7 @@ OURS = sorted(set(RULES) - SYMBOLIC - ELSEWHERE)
 FRAGMENTS = st.sampled_from(
     [
         *("\\boxed{", "{", "}", "#### ", "<think>", "</think>", "<answer>", "</answer>", "\n", " "),
-        *(
-            "Answer:",
-            "answer is",
-            "$",
-            "\\frac",
-            "\\text{",
-            "1,234",
-            "-7",
-            ".5",
-            "1e9",
-            "B",
-            "(",
-            ")",
-        ),
+        *("Answer:", "answer is", "$", "\\frac", "\\text{", "1,234", "-7", ".5", "1e9", "B", "("),
         *("\0", "\u202eא", "\ud800", "\x1b[0m", "٧", "½", "Step 1:", "First,", "=", "\\\\", "|"),
     ]
 )
@@ -131,12 +118,3 @@ def test_long_texts_take_linear_time(rule: str) -> None:
         value = score(rule, make(), answer, **OPTIONS.get(rule, {}))
         minimum, maximum = RULES[rule].bounds({})
         assert minimum <= value <= maximum
-
-
-@pytest.mark.parametrize("rule", sorted(set(RULES) - ELSEWHERE))
-def test_long_references_are_checked_in_linear_time(rule: str) -> None:
-    for make in LONG.values():
-        try:
-            RULES[rule].check_reference(make(), {})
-        except ValueError as error:
-            assert len(str(error)) < 300

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.reward.rules.code.asserts import CallCheck, read_checks
 from services.reward.rules.code.tests import (
     PARSE_ERRORS,
     Calls,
@@ -42,16 +41,12 @@ def make_programs(
         case Pairs(pairs):
             return tuple(Pair(answer, given, expected) for given, expected in pairs[:max_tests])
         case Calls(function, calls):
-            checks = [
-                CallCheck(test, function, arguments, {}, _same_json, right)
-                for test, (arguments, right) in enumerate(calls[:max_tests])
-            ]
-            return (_called(answer, PRELUDE, checks, "solve"),)
+            return (_called(answer, function, calls[:max_tests]),)
         case Statements(text):
             return (_statements(answer, text, extras, token),)
 
 
-def _statements(answer: str, text: str, extras: Mapping[str, str], token: str) -> Called | Judged:
+def _statements(answer: str, text: str, extras: Mapping[str, str], token: str) -> Judged:
     body = parse(extras.get("test_setup_code", "")) + parse(text)
     names: Mapping[str, str] = {}
     if defines_check(body) and not any(map(is_test, body)):
@@ -63,8 +58,6 @@ def _statements(answer: str, text: str, extras: Mapping[str, str], token: str) -
         names = {"candidate": entry}
         body += parse("check(candidate)")
     imports = _imports(extras)
-    if checks := read_checks(body, names):
-        return _called(answer, imports, checks, "call")
     steps: list[tuple[str, int | None]] = [(imports, None)]
     num_tests = 0
     for statement in body:
@@ -74,23 +67,14 @@ def _statements(answer: str, text: str, extras: Mapping[str, str], token: str) -
     return Judged(_answering(), (imports, answer), tuple(steps), names, token, num_tests)
 
 
-def _called(answer: str, imports: str, checks: Sequence[CallCheck], how: str) -> Called:
+def _called(answer: str, function: str, calls: Sequence[tuple[tuple[Any, ...], Any]]) -> Called:
     try:
-        requests = [_request(how, check) for check in checks]
-        stdin = "".join(map(_line, [[imports, answer], *requests]))
+        given = [[encode(value, no_value) for value in arguments] for arguments, _ in calls]
+        lines = [[PRELUDE, answer], *(["solve", function, values, {}] for values in given)]
+        stdin = "".join(json.dumps(line) + "\n" for line in lines)
     except RecursionError:
         raise ReferenceUnusableError("an argument of a call is nested too deeply") from None
-    return Called(_answering(), stdin, tuple(checks))
-
-
-def _request(how: str, check: CallCheck) -> Sequence[Any]:
-    given = [encode(value, no_value) for value in check.arguments]
-    named = {name: encode(value, no_value) for name, value in check.keywords.items()}
-    return [how, check.function, given, named]
-
-
-def _line(words: Sequence[Any]) -> str:
-    return json.dumps(words) + "\n"
+    return Called(_answering(), stdin, tuple(right for _, right in calls))
 
 
 def _imports(extras: Mapping[str, str]) -> str:
@@ -103,19 +87,3 @@ def _imports(extras: Mapping[str, str]) -> str:
 
 def _answering() -> str:
     return bundle("harness") + "\nserve()\n"
-
-
-def _same_json(given: Any, expected: Any) -> bool:
-    """What came as JSON has neither tuples nor keys other than texts."""
-    given = _as_json(given)
-    wrapped = isinstance(expected, list) and len(expected) == 1
-    # APPS has the result itself, or a list of one that holds it.
-    return given == expected or (wrapped and given == expected[0])
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_as_json(member) for member in value]
-    if isinstance(value, dict):
-        return {str(key): _as_json(member) for key, member in value.items()}
-    return value
