@@ -211,7 +211,7 @@ $(SINKS_VENV)/.installed: requirements/install.sh requirements/shared.sh require
 	touch $@
 
 test-sinks: $(SINKS_VENV)/.installed
-	$(SINKS_VENV)/bin/python -m pytest tests/trimaran/test_sinks.py
+	$(SINKS_VENV)/bin/python -m pytest tests/trimaran/telemetry/test_sinks.py
 
 # results.json is what the last run saw, also one that was cut off.
 test-cluster: install

@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.results_file import Row
-from services.trainer.packing import GroupLengths
+from services.trainer.step.packing import GroupLengths
 
 HEADS, KEY_HEADS, CHANNELS = 9, 3, 64
 LAYERS, VOCABULARY = 2, 128
@@ -100,7 +100,7 @@ def _attention(work: Work, dtype: str, side: str) -> Callable[[], object]:
     let_megatron_run_on_cpu()
     import torch
 
-    from services.trainer.megatron.attention import attend, build_layout
+    from services.trainer.megatron.attention.attention import attend, build_layout
 
     kind = getattr(torch, dtype)
     num_tokens = sum(group.num_tokens for group in work.groups)
@@ -122,7 +122,7 @@ def _layers(policy: Any, work: Work, side: str) -> Callable[[], object]:
     """The head is small, so that it counts for nothing."""
     import torch
 
-    from services.trainer.batch import PackedBatch
+    from services.trainer.step.batch import PackedBatch
 
     groups = tuple(work.groups)
     num_tokens = sum(group.num_tokens for group in groups)
@@ -140,7 +140,7 @@ def _layers(policy: Any, work: Work, side: str) -> Callable[[], object]:
 def _side(side: str) -> contextlib.AbstractContextManager[object]:
     if side == "ours":
         return contextlib.nullcontext()
-    return mock.patch("services.trainer.megatron.attention.PAIR_COST_CPU", float("inf"))
+    return mock.patch("services.trainer.megatron.attention.attention.PAIR_COST_CPU", float("inf"))
 
 
 def _make_policy(folder: Path, dtype: str) -> Any:
@@ -149,7 +149,7 @@ def _make_policy(folder: Path, dtype: str) -> Any:
 
     from services.trainer.backend import build_policy
     from trimaran.config import parse_config
-    from trimaran.device import pick
+    from trimaran.host.device import pick
 
     torch.manual_seed(0)
     shape: dict[str, Any] = {**SHAPE, "vocab_size": VOCABULARY}

@@ -37,8 +37,8 @@ WORK = Work(prompt_tokens=128, completion_tokens=256)
 
 def measure(size: str, folder: Path) -> list[Row]:
     from services.trainer.backend import build_policy
-    from services.trainer.learner import train_step
-    from trimaran.device import pick
+    from services.trainer.step.learner import train_step
+    from trimaran.host.device import pick
 
     _write_model(folder, size)
     config, batch = _config(folder), make_batch(WORK)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results_file import RESULTS, write_results
-from trimaran.launch.environment import COMMON
+from trimaran.run.environment import COMMON
 
 ROOT = Path(__file__).parents[1]
 

@@ -18,7 +18,6 @@ from typing import Any
 
 from benchmarks.results_file import Row
 from benchmarks.weights.versions import load_model, policy_of, snapshot_of
-from trimaran import rpc
 from trimaran.clients import GroupAssembly, RolloutClient
 from trimaran.config import RunConfig, parse_config
 from trimaran.types import (
@@ -30,6 +29,7 @@ from trimaran.types import (
     TransferLimits,
     VersionId,
 )
+from trimaran.wire import rpc
 
 CALLER = Caller("bench", 1)
 VERSION = VersionId(0, 0)
@@ -68,8 +68,8 @@ async def _measure(model: Path, rounds: int) -> dict[str, list[float]]:
     from services.rollout.server import RolloutServicer, rollout_service
     from services.rollout.vllm.engine import VllmEngine
     from services.rollout.weights import ReplicaWeights
-    from services.weight_sync.data.receiver import WeightReceiver
-    from trimaran.device import pick
+    from trimaran.host.device import pick
+    from weights.receiving.receiver import WeightReceiver
 
     config, device = _config(model), pick("cpu")
     engine = VllmEngine(config, device)

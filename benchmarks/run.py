@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.results_file import Row, write_results
-from trimaran.launch.environment import COMPUTE
+from trimaran.run.environment import COMPUTE
 
 ROOT = Path(__file__).parents[1]
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"

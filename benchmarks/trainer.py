@@ -49,8 +49,8 @@ def measure_trainer(model: Path, work: Path, rounds: int) -> tuple[list[Row], st
     import torch
 
     from services.trainer.backend import build_policy
-    from services.trainer.learner import train_step
-    from trimaran.device import pick
+    from services.trainer.step.learner import train_step
+    from trimaran.host.device import pick
 
     config = _config(model)
     policy = build_policy(config, None, pick("cpu"), 0)

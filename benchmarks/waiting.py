@@ -1,7 +1,7 @@
 """What the allocator's and OpenMP's settings of the services are worth in a live run.
 
 Sides are runs of `trimaran train` that differ in environment variables only: those of
-`trimaran.launch.environment`, or what stood there before. One side is the same as `now` in each mode, and
+`trimaran.run.environment`, or what stood there before. One side is the same as `now` in each mode, and
 shows the noise. A group whose answers all score the
 same trains nothing, so the figure of a run is seconds a packed token, not seconds a step. The first
 steps are left out: they touch their memory for the first time.

@@ -2,6 +2,6 @@
 
     controller ─▶ rollout ─▶ reward ─▶ controller's buffer ─▶ trainer ─▶ weight_sync ─▶ rollout
 
-docs/architecture.md follows one training step through them. Services import `trimaran` and not each
-other; only rollout and trainer use weight_sync's `data` and `transports`.
+docs/architecture.md follows one training step through them. Services import `trimaran` and `weights`,
+and never each other.
 """

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from trimaran.network import LOOPBACK, split
+from trimaran.run.network import LOOPBACK, split
 
 
 @contextmanager

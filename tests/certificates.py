@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from trimaran.trust import TlsFiles
+from trimaran.trust.access import TlsFiles
 
 
 class Authority:

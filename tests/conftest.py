@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, settings
 
 from tests.redis_server import redis_program, redis_server, shared_redis
 from tests.suite import E2E_FOLDERS, PART_NAMES, place_of, suite_of
-from trimaran import scope
-from trimaran.device import VISIBLE_DEVICES, find_visible
-from trimaran.machine import read_machine
-from trimaran.telemetry import LIVES
+from trimaran.host.device import VISIBLE_DEVICES, find_visible
+from trimaran.host.machine import read_machine
+from trimaran.telemetry import scope
+from trimaran.telemetry.run_files import LIVES
 
 __all__ = ["redis_program", "redis_server", "shared_redis"]
 

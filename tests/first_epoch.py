@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
 from trimaran.store import open_store
 
 

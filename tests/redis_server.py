@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from trimaran.network import LOOPBACK, split
+from trimaran.run.network import LOOPBACK, split
 
 START_SECONDS = 30.0
 WHY_SKIPPED = "redis-server is not installed; Debian's package redis-server brings it"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trimaran.clients.run import AsyncRunClient
     from trimaran.clients.run_sync import RunClient
-    from trimaran.runs import EventKind, Run, RunEvent, RunState
+    from trimaran.run.runs import EventKind, Run, RunEvent, RunState
 
 __all__ = ["AsyncRunClient", "EventKind", "Run", "RunClient", "RunEvent", "RunState"]
 
@@ -23,4 +23,4 @@ _MODULES = {"AsyncRunClient": "trimaran.clients.run", "RunClient": "trimaran.cli
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES.get(name, "trimaran.runs")), name)
+    return getattr(import_module(_MODULES.get(name, "trimaran.run.runs")), name)

@@ -1,6 +1,6 @@
 """Errors that cross a service boundary.
 
-Each has a `name` that stands on the wire (`trimaran/status.py`), so a name never changes. A class
+Each has a `name` that stands on the wire (`trimaran/wire/status.py`), so a name never changes. A class
 that derives from one of these elsewhere crosses as the class here that it derives from.
 """
 

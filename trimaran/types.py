@@ -425,7 +425,7 @@ class Message:
     text: str
     """`IMAGE_PLACE` stands where each of `images` belongs."""
     images: tuple[bytes, ...] = ()
-    """In the order of their places: PNG files, prepared for the model (`trimaran.images`)."""
+    """In the order of their places: PNG files, prepared for the model (`trimaran.data.images`)."""
 
 
 @dataclass(frozen=True, slots=True)

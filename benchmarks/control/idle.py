@@ -28,13 +28,13 @@ from benchmarks.control.record_trace import TRACE
 from benchmarks.control.window import WindowBuffer
 from benchmarks.results_file import Row
 from services.controller.buffer import Buffer
-from services.controller.ledger_state import LedgerState
 from services.controller.loop import Loop
-from services.controller.quota import Quota
-from services.controller.room import Room
 from tests.controller.virtual_time import now, run_virtually
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig, parse_config
+from trimaran.ledger.payloads.quota import Quota
+from trimaran.ledger.state import LedgerState
+from trimaran.ledger.write_pause import Room
 from trimaran.types import (
     Completion,
     Group,

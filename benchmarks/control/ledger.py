@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.results_file import Row
-from services.controller.anchor import AnchorFile
-from services.controller.archive import PREFIX
-from services.controller.chain import fold
-from services.controller.ledger import RunLedger, read_trees, stream_of
-from services.controller.payloads import FolderPayloads, payload_digest
-from services.controller.records import (
+from trimaran.ledger.anchor import AnchorFile
+from trimaran.ledger.chain import fold
+from trimaran.ledger.ledger import RunLedger, read_trees, stream_of
+from trimaran.ledger.payloads.archive import PREFIX
+from trimaran.ledger.payloads.files import FolderPayloads, payload_digest
+from trimaran.ledger.records import (
     Checkpointed,
     Committed,
     Consumed,
@@ -44,7 +44,7 @@ from trimaran.types import (
     Segment,
     VersionId,
 )
-from trimaran.wire import serialize_scored_group
+from trimaran.wire.messages import serialize_scored_group
 
 MIB = 1 << 20
 RUN_ID = "bench"

@@ -21,9 +21,9 @@ import psutil
 
 from benchmarks.control import stand_ins
 from benchmarks.control.stand_ins import INSTANT, Seconds, Shape
-from trimaran.launch.environment import COMMON
-from trimaran.network import LOOPBACK
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
+from trimaran.run.environment import COMMON
+from trimaran.run.network import LOOPBACK
 
 CONTROLLER_CORES, OTHER_CORES = {0}, {1}
 POLL_SECONDS = 0.1
@@ -85,7 +85,7 @@ def _stand_ins(shape: Shape, seconds: Seconds) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _controller(folder: Path, run_folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "trimaran.cli", "serve", "controller"]
+    command = [sys.executable, "-m", "commands.cli", "serve", "controller"]
     command += ["--config", str(folder / "run.yaml"), "--run-folder", str(run_folder)]
     with (
         (run_folder / "controller.log").open("wb") as log,

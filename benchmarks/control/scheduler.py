@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.results_file import Row
-from services.manager.pools import Ask, Device, Grant, Need, Pool
-from services.manager.scheduler import Holding, Scheduler
+from services.manager.scheduling.pools import Ask, Device, Grant, Need, Pool
+from services.manager.scheduling.scheduler import Holding, Scheduler
 from tests.manager.simulation import ask_of, week_of_arrivals
 
 QUEUES = (10, 100, 1000)

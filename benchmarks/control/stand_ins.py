@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from trimaran import rpc, wire
 from trimaran.types import (
     Manifest,
     PolicyVersion,
@@ -39,6 +38,8 @@ from trimaran.v1 import (
     weight_sync_pb2,
     weight_sync_pb2_grpc,
 )
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 VOCABULARY = 150_000
 CHARACTERS_PER_TOKEN = 4

@@ -20,7 +20,7 @@ from io import BytesIO
 from pathlib import Path
 
 from benchmarks.results_file import Row
-from trimaran.network import LOOPBACK
+from trimaran.run.network import LOOPBACK
 
 ROOT = Path(__file__).parents[2]
 BEFORE = "712bf5c"
@@ -117,7 +117,7 @@ def _manager(folder: Path) -> Iterator[str]:
 
 
 def _trimaran(arguments: list[str]) -> list[str]:
-    return [sys.executable, "-m", "trimaran.cli", *arguments]
+    return [sys.executable, "-m", "commands.cli", *arguments]
 
 
 def _environment(tree: Path) -> dict[str, str]:

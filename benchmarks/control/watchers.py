@@ -25,13 +25,13 @@ import psutil
 
 from benchmarks.results_file import Row
 from tests.manager.fakes import FakeLauncher, FakeProcesses, managing, specification, until
-from trimaran.metrics import METRICS
-from trimaran.rpc import OPTIONS
-from trimaran.run_context import RunContext
-from trimaran.runs import EventKind, Run, RunState
+from trimaran.run.context import RunContext
+from trimaran.run.runs import EventKind, Run, RunState
 from trimaran.store import open_store
-from trimaran.trust import LOCAL
+from trimaran.telemetry.metrics import METRICS
+from trimaran.trust.access import LOCAL
 from trimaran.v1 import run_pb2, run_pb2_grpc
+from trimaran.wire.rpc import OPTIONS
 
 NUM_PAST = 1500
 """Steps that were trained before the watchers came; they fill what buffers there are on the way to

@@ -23,9 +23,9 @@ from benchmarks.npu.figures import LONGEST, figures, read_steps
 from benchmarks.npu.models import CONFIGS
 from benchmarks.npu.published import GUIDES, ROWS, Published
 from benchmarks.npu.run_file import num_dies, run_config, run_tree
-from trimaran.cli.main import main as trimaran_main
+from commands.cli.main import main as trimaran_main
+from commands.planner.table import align
 from trimaran.config import load_config
-from trimaran.memory.table import align
 
 DIE_GIB = 64
 """Of an A2 or A3."""
@@ -37,7 +37,7 @@ PREPARE = {
     "mindspeed-rl": "trimaran data prepare math-17k --from dapo-math-17k.parquet -o",
     "verl": "trimaran data prepare geo3k --from geometry3k -o",
 }
-TRIMARAN = (sys.executable, "-m", "trimaran.cli")
+TRIMARAN = (sys.executable, "-m", "commands.cli")
 
 
 def table() -> Iterator[str]:

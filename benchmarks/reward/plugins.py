@@ -22,12 +22,12 @@ from pathlib import Path
 
 from benchmarks.results_file import Row
 from benchmarks.reward.plugin_servers import WORK_SECONDS
-from services.reward.allowed import Allowed
 from services.reward.outcome import Fault, Value
-from services.reward.plugins.client import PluginJudge
+from services.reward.plugins.calling.client import PluginJudge
 from services.reward.terms import PluginSpec
 from trimaran.config import PluginSection
 from trimaran.rewards import Sample
+from trimaran.trust.allowed import Allowed
 from trimaran.types import Message
 
 GROUP = [

@@ -16,14 +16,15 @@ from typing import Any
 import psutil
 
 from benchmarks.reward.plain import cpu_seconds
-from services.reward.allowed import ALLOW_VARIABLE
-from trimaran import rpc, wire
-from trimaran.cli.serve import serve_command
-from trimaran.network import LOOPBACK
-from trimaran.run_context import RunContext
+from commands.cli.serve.serve import serve_command
+from trimaran.run.context import RunContext
+from trimaran.run.network import LOOPBACK
 from trimaran.store import open_store
+from trimaran.trust.allowed import ALLOW_VARIABLE
 from trimaran.types import Caller, Group, Verdict
 from trimaran.v1 import reward_pb2, reward_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 START_SECONDS = 60.0
 CALL_SECONDS = 1200.0

@@ -22,11 +22,11 @@ from benchmarks.training.work import (
     our_step,
 )
 from trimaran.config import RunConfig
-from trimaran.packed import Logprobs, TokenIds
 from trimaran.types import Completion, ScoredGroup
+from trimaran.wire.packed import Logprobs, TokenIds
 
 if TYPE_CHECKING:
-    from services.trainer.updates import Update
+    from services.trainer.step.updates import Update
 
 GROUPS, GROUP_SIZE, PROMPT = 64, 16, 512
 SHORTEST, LONGEST, QUICK_LONGEST = 500, 8192, 1000
@@ -79,11 +79,11 @@ def _prepare(groups: Sequence[ScoredGroup], config: RunConfig) -> Update:
     """As `train_step` does before the first pass, with every completion computed."""
     import torch
 
-    from services.trainer.batch import StepBatch
-    from services.trainer.finite import find_input_faults
-    from services.trainer.objective import token_weights
-    from services.trainer.updates import plan_updates
-    from services.trainer.values import early_advantages
+    from services.trainer.step.batch import StepBatch
+    from services.trainer.step.finite import find_input_faults
+    from services.trainer.step.objective import token_weights
+    from services.trainer.step.updates import plan_updates
+    from services.trainer.step.values import early_advantages
 
     step = StepBatch.of(groups, mask_truncated=False)
     logprobs_M, advantages_M = step.rollout_logprobs(), early_advantages(step, config)

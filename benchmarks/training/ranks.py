@@ -48,8 +48,8 @@ def _run(file: Path, num_ranks: int, rounds: int) -> float:
 
 def _rank(arguments: Sequence[str]) -> None:
     from services.trainer.backend import build_policy
-    from services.trainer.learner import train_step
-    from trimaran.device import pick
+    from services.trainer.step.learner import train_step
+    from trimaran.host.device import pick
 
     file, num_ranks, rank, rounds = Path(arguments[0]), *map(int, arguments[1:])
     batch = make_batch(PROMPT, [[COMPLETION] * GROUP_SIZE] * GROUPS)

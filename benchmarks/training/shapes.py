@@ -63,7 +63,7 @@ def measure_shapes(work: Path, quick: bool) -> tuple[list[Row], str]:
 
 def _flop(packed_tokens: int, trained_tokens: int) -> float:
     """Of forward and backward through all matrices; attention is not counted."""
-    from trimaran.model_folder import read_model_folder
+    from trimaran.model.folder import read_model_folder
 
     facts = read_model_folder(MODEL)
     layers = 2 * facts.layer_parameters * facts.num_layers * packed_tokens
@@ -74,7 +74,7 @@ def _matrix_rate() -> float:
     """FLOP/s of bf16 products of the model's shapes, in a quiet loop."""
     import torch
 
-    from trimaran.model_folder import read_model_folder
+    from trimaran.model.folder import read_model_folder
 
     facts = read_model_folder(MODEL)
     left = torch.randn(2048, facts.hidden_size, dtype=torch.bfloat16)

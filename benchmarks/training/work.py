@@ -66,8 +66,8 @@ def make_config(num_groups: int, model: Path = MODEL, **trainer: Any) -> RunConf
 
 def our_step(config: RunConfig, batch: TrainingBatch) -> Step:
     from services.trainer.backend import build_policy
-    from services.trainer.learner import train_step
-    from trimaran.device import pick
+    from services.trainer.step.learner import train_step
+    from trimaran.host.device import pick
 
     policy = build_policy(config, None, pick("cpu"), 0)
     return lambda: train_step(policy, batch, config)

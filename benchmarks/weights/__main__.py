@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.parts import print_result
 from benchmarks.results_file import RESULTS, write_results
 from benchmarks.weights import published
-from trimaran.launch.environment import COMMON, COMPUTE
+from trimaran.run.environment import COMMON, COMPUTE
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "models" / "SmolLM2-135M-Instruct"

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 from benchmarks.results_file import Row
 from benchmarks.weights.engine import Arrivals, call_worker, decode, running_engine
 from benchmarks.weights.versions import change_all, load_model, snapshot_of
-from services.weight_sync.control.proving import PORTION_BYTES
-from services.weight_sync.control.windows import sample_blocks, split_portions
-from services.weight_sync.data.layout import numbers_of
-from services.weight_sync.data.manifest import list_blocks, list_digests
+from services.weight_sync.proving.proving import PORTION_BYTES
+from services.weight_sync.proving.windows import sample_blocks, split_portions
 from trimaran.config import WeightSyncSection
 from trimaran.types import Ranges, VersionId
+from weights.version.layout import numbers_of
+from weights.version.manifest import list_blocks, list_digests
 
 if TYPE_CHECKING:
     from services.rollout.vllm.engine import VllmEngine
-    from services.weight_sync.data.shadow import Shadow
+    from weights.memory.shadow import Shadow
 
 ROUNDS = 9
 ROUNDS_UNDER_LOAD = 5
@@ -274,8 +274,8 @@ def patched_shadow_of(model: Path) -> Shadow:
     """Of a version that is a few elements away, over the model's own."""
     import torch
 
-    from services.weight_sync.data.delta_stage import apply_verified
-    from services.weight_sync.data.shadow import Shadow
+    from weights.delta.delta_stage import apply_verified
+    from weights.memory.shadow import Shadow
 
     base, tensors = shadow_of(model), load_model(model)
     before = snapshot_of(model, tensors)
@@ -293,7 +293,7 @@ def patched_shadow_of(model: Path) -> Shadow:
 
 def shadow_of(model: Path, changed: bool = False) -> Shadow:
     """The model's version in a shadow of this process."""
-    from services.weight_sync.data.shadow import Shadow
+    from weights.memory.shadow import Shadow
 
     tensors = load_model(model)
     snapshot = snapshot_of(model, change_all(tensors) if changed else tensors)

@@ -29,8 +29,8 @@ from trimaran.types import (
 )
 
 if TYPE_CHECKING:
-    from services.weight_sync.control.coordinator import Coordinator
-    from trimaran import rpc
+    from services.weight_sync.coordinator import Coordinator
+    from trimaran.wire import rpc
 
 T = TypeVar("T")
 
@@ -61,12 +61,12 @@ class ControlSide:
         self._run(self._start(work))
 
     async def _start(self, work: Path) -> None:
-        from services.weight_sync.control.coordinator import Coordinator
+        from services.weight_sync.coordinator import Coordinator
         from services.weight_sync.server import WeightSyncServicer
-        from trimaran import rpc
         from trimaran.config import WeightSyncSection
         from trimaran.store.sqlite import SqliteStore
         from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
+        from trimaran.wire import rpc
 
         store = SqliteStore(work / "store.sqlite")
         self._epoch = await store.next_epoch(RUN_ID)
@@ -89,8 +89,8 @@ class ControlSide:
 
     def time_plans(self) -> dict[str, float]:
         """Median seconds of planning one version for all replicas, by what is planned."""
-        from services.weight_sync.control.member import Member
-        from services.weight_sync.control.plan import plan_relay, plan_stage
+        from services.weight_sync.members.member import Member
+        from services.weight_sync.staging.transfer_plan import plan_relay, plan_stage
 
         members = [
             Member(Replica(f"rollout-{n}", "127.0.0.1:1"), stand_in_peer(n), 1)
@@ -222,7 +222,7 @@ class StandInRollout:
     async def read_back(
         self, version: VersionId, blocks: Ranges, timeout: float
     ) -> tuple[str, ...]:
-        from services.weight_sync.data.manifest import list_digests
+        from weights.version.manifest import list_digests
 
         digests = list_digests(self._manifest)
         return tuple(digest for first, end in blocks for digest in digests[first:end])
@@ -237,9 +237,9 @@ def _make_manifest(model: Path) -> Manifest:
 
     from safetensors import safe_open
 
-    from services.weight_sync.data.grid import cut_tensors
-    from services.weight_sync.data.manifest import build_manifest
-    from trimaran.model_folder import read_model_folder
+    from trimaran.model.folder import read_model_folder
+    from weights.version.grid import cut_tensors
+    from weights.version.manifest import build_manifest
 
     with safe_open(model / "model.safetensors", framework="np") as file:
         slices = [(name, file.get_slice(name)) for name in file.keys()]  # noqa: SIM118

@@ -22,7 +22,7 @@ from trimaran.config import WeightSyncSection
 from trimaran.types import CollectiveSource, TransferGroup, VersionId
 
 if TYPE_CHECKING:
-    from services.weight_sync.data.receiver import WeightReceiver
+    from weights.receiving.receiver import WeightReceiver
 
 ROUNDS = 5
 TOKENS = 24
@@ -35,8 +35,8 @@ def measure_decode(model: Path, work: Path) -> tuple[list[Row], str]:
 
 async def _measure(model: Path) -> tuple[list[Row], str]:
     from benchmarks.weights.commit import shadow_of
-    from services.weight_sync.data.receiver import WeightReceiver
-    from trimaran.device import pick
+    from trimaran.host.device import pick
+    from weights.receiving.receiver import WeightReceiver
 
     rates: dict[str, list[float]] = {"without": [], "during": []}
     stages_per_second = []

@@ -18,7 +18,7 @@ from benchmarks.weights.versions import run_config
 from trimaran.types import Ranges, TrainingBatch
 
 if TYPE_CHECKING:
-    from services.weight_sync.data.snapshot import Snapshot
+    from weights.sending.snapshot import Snapshot
 
 LEARNING_RATES = (1e-6, 1e-5, 2e-5)
 STEPS, GROUPS_PER_STEP = 20, 4
@@ -29,7 +29,7 @@ GOAL_RATE, GOAL = 1e-6, 0.05
 def measure_delta(model: Path, work: Path) -> tuple[list[Row], str]:
     from benchmarks.weights.samples import GROUP_SIZE, MAX_TOKENS, make_batches
     from services.trainer.backend import build_policy
-    from trimaran.device import pick
+    from trimaran.host.device import pick
 
     batches = make_batches(model, STEPS, GROUPS_PER_STEP)
     config = run_config(
@@ -49,7 +49,7 @@ def measure_delta(model: Path, work: Path) -> tuple[list[Row], str]:
 
 
 def _measure(policy: Any, model: Path, batches: list[TrainingBatch], rate: float) -> list[Row]:
-    from services.trainer.learner import train_step
+    from services.trainer.step.learner import train_step
 
     config = run_config(
         model,
@@ -83,7 +83,7 @@ def _measure(policy: Any, model: Path, batches: list[TrainingBatch], rate: float
 
 
 def _snapshot(policy: Any, reuse: Snapshot | None = None) -> Snapshot:
-    from services.weight_sync.data.snapshot import take_snapshot
+    from weights.sending.snapshot import take_snapshot
 
     parts, blocks = policy.parts(), _all(policy)
     return take_snapshot(policy.tensors, parts, blocks, reuse=reuse, keep_delta=reuse is not None)

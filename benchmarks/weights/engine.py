@@ -27,7 +27,7 @@ async def running_engine(
     """Its core process has core `core` for itself; this process keeps to the others. `worker`: a class
     in the place of vLLM's own worker."""
     from services.rollout.vllm import engine as vllm_engine
-    from trimaran.device import pick
+    from trimaran.host.device import pick
 
     arguments = vllm_engine.engine_arguments
 

@@ -31,7 +31,7 @@ class BenchExtension(WorkerExtension):
 
     def hold_shared(self, path: str, description: dict[str, Any]) -> None:
         """A shadow's tensors where they lie; those that it has in parts are put together here."""
-        from services.rollout.vllm.load import open_tensors
+        from services.rollout.vllm.loading.load import open_tensors
 
         model = self.model_runner.get_model()
         self._shared = dict(open_tensors(model, path, description))

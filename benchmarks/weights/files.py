@@ -83,8 +83,8 @@ class _Ours:
     """Sender, receiver and engine of one host; the real ones, in one process."""
 
     def __init__(self, model: Path, engine: VllmEngine) -> None:
-        from services.weight_sync.data.receiver import WeightReceiver
-        from trimaran.device import pick
+        from trimaran.host.device import pick
+        from weights.receiving.receiver import WeightReceiver
 
         self._model = model
         self._engine = engine

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from services.weight_sync.data.grid import cut_tensors
-from services.weight_sync.data.layout import to_ranges
-from services.weight_sync.data.manifest import build_manifest, digest_bytes, list_blocks
-from trimaran.memory.models import QWEN3_235B
-from trimaran.model_folder import ModelFacts
+from commands.planner.models import QWEN3_235B
+from trimaran.model.folder import ModelFacts
 from trimaran.types import Manifest, Offer, Peer, Ranges, TensorInfo
+from weights.version.grid import cut_tensors
+from weights.version.layout import to_ranges
+from weights.version.manifest import build_manifest, digest_bytes, list_blocks
 
 DTYPE = "BF16"
 

@@ -18,8 +18,8 @@ from benchmarks.results_file import Row
 from benchmarks.weights.sides import ReceiverSide
 from benchmarks.weights.transfer import RECEIVER_CORES, Pair, running_pair
 from benchmarks.weights.workers import Worker
-from services.weight_sync.transports.pump import NUM_BUCKETS
 from trimaran.config import WeightSyncSection
+from weights.transports.collective.pump import NUM_BUCKETS
 
 STAGES = 12
 SECONDS_BETWEEN_SAMPLES = 0.005

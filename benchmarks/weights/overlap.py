@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from services.weight_sync.data.digest import digest_tensor
-from services.weight_sync.data.layout import Layout, make_layout
-from services.weight_sync.transports.group_carrier import DIGEST_THREADS
-from services.weight_sync.transports.pump import Pump
-from services.weight_sync.transports.streams import Stream
 from trimaran.types import TensorInfo
+from weights.transports.collective.group_carrier import DIGEST_THREADS
+from weights.transports.collective.pump import Pump
+from weights.transports.streams import Stream
+from weights.version.digest import digest_tensor
+from weights.version.layout import Layout, make_layout
 
 BUCKET_BYTES, NUM_BUCKETS = 64 << 20, 12
 ROUNDS = 5

@@ -40,24 +40,12 @@ from benchmarks.weights.transfer_model import (
     model_snapshot_in_turn,
 )
 from benchmarks.weights.versions import RUN_ID
-from services.weight_sync.control.coordinator import Coordinator
-from services.weight_sync.control.member import Member
-from services.weight_sync.control.plan import plan_relay, plan_stage
-from services.weight_sync.data.layout import make_layout
-from services.weight_sync.data.manifest import (
-    build_manifest,
-    check_manifest,
-    digest_bytes,
-    list_digests,
-    num_bytes,
-)
-from services.weight_sync.data.receiver import WeightReceiver
-from services.weight_sync.transports.relay_server import RelayServer
-from services.weight_sync.transports.stock import Holding, Stock
-from trimaran import rpc, wire
+from services.weight_sync.coordinator import Coordinator
+from services.weight_sync.members.member import Member
+from services.weight_sync.staging.transfer_plan import plan_relay, plan_stage
 from trimaran.clients import RolloutClient
 from trimaran.config import WeightSyncSection
-from trimaran.device import Device
+from trimaran.host.device import Device
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
     Caller,
@@ -73,6 +61,19 @@ from trimaran.types import (
     VersionId,
 )
 from trimaran.v1 import rollout_pb2, types_pb2
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
+from weights.receiving.receiver import WeightReceiver
+from weights.transports.relay.relay_server import RelayServer
+from weights.transports.relay.stock import Holding, Stock
+from weights.version.layout import make_layout
+from weights.version.manifest import (
+    build_manifest,
+    check_manifest,
+    digest_bytes,
+    list_digests,
+    num_bytes,
+)
 
 REPLICAS = 64
 DEVICES_A_HOST = 8

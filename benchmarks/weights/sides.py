@@ -24,7 +24,7 @@ from trimaran.types import Manifest, Peer, PolicyVersion, Ranges, Source, Transf
 if TYPE_CHECKING:
     import torch
 
-    from services.weight_sync.data.snapshot import Snapshot
+    from weights.sending.snapshot import Snapshot
 
 Span = tuple[float, float]
 """Seconds on the machine's monotonic clock."""
@@ -66,8 +66,8 @@ class SenderSide(RawSide):
     snapshots of them in turn."""
 
     def __init__(self, model: Path) -> None:
-        from services.weight_sync.data.sender import WeightSender
-        from trimaran.device import pick
+        from trimaran.host.device import pick
+        from weights.sending.sender import WeightSender
 
         self._model = model
         tensors = load_model(model)
@@ -112,8 +112,8 @@ class SenderSide(RawSide):
 
 class ReceiverSide(RawSide):
     def __init__(self) -> None:
-        from services.weight_sync.data.receiver import WeightReceiver
-        from trimaran.device import pick
+        from trimaran.host.device import pick
+        from weights.receiving.receiver import WeightReceiver
 
         self._receiver = WeightReceiver(pick("cpu"), 0, WeightSyncSection())
         self._receiver.start()

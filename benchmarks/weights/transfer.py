@@ -22,8 +22,8 @@ from benchmarks.weights.sides import (
 )
 from benchmarks.weights.versions import BUCKET_BYTES
 from benchmarks.weights.workers import Worker
-from services.weight_sync.data.manifest import num_bytes
 from trimaran.types import CollectiveSource, Manifest, MemorySource, RelaySource, TransferGroup
+from weights.version.manifest import num_bytes
 
 ROUNDS = 15
 RAW_BUCKETS = {"in our buckets": BUCKET_BYTES, "in one piece": 1 << 40}

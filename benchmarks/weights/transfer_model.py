@@ -8,12 +8,12 @@ that nothing else is slow. With V bytes of weights, the slower one of two ends a
     landing    V / (threads * rate), one thread a sender, but no more than there are cores
 
 Between accelerators the senders follow each other, and each byte passes five places. At one end they are
-under way at the same time (`transports/pump.py`), so the slowest one counts:
+under way at the same time (`weights/transports/collective/pump.py`), so the slowest one counts:
 
     sender's copy | link | receiver's copy | digest of DIGEST_THREADS threads
 
 `in_turn` says what they would take if copy and digest stood behind each other, as they did. A copy runs at
-the bus's rate where the host's memory is locked for the device (`trimaran/page_lock.py`), else at that of
+the bus's rate where the host's memory is locked for the device (`trimaran/host/page_lock.py`), else at that of
 the driver's own buffer.
 """
 
@@ -24,15 +24,8 @@ from collections.abc import Callable
 
 import torch
 
-from services.weight_sync.data.digest import digest_tensor
-from services.weight_sync.data.manifest import build_manifest
-from services.weight_sync.data.receiver import WeightReceiver
-from services.weight_sync.data.snapshot import DIGEST_THREADS as SNAPSHOT_THREADS
-from services.weight_sync.transports.group_carrier import DIGEST_THREADS
-from services.weight_sync.transports.relay_server import RelayServer
-from services.weight_sync.transports.stock import Holding, Stock
 from trimaran.config import WeightSyncSection
-from trimaran.device import Device
+from trimaran.host.device import Device
 from trimaran.types import (
     Peer,
     PolicyVersion,
@@ -41,6 +34,13 @@ from trimaran.types import (
     TransferLimits,
     VersionId,
 )
+from weights.receiving.receiver import WeightReceiver
+from weights.sending.snapshot import DIGEST_THREADS as SNAPSHOT_THREADS
+from weights.transports.collective.group_carrier import DIGEST_THREADS
+from weights.transports.relay.relay_server import RelayServer
+from weights.transports.relay.stock import Holding, Stock
+from weights.version.digest import digest_tensor
+from weights.version.manifest import build_manifest
 
 LINK = 25e9
 """Bytes a second each way, of 200 Gbit/s. Assumed."""

@@ -12,7 +12,7 @@ from trimaran.types import PolicyVersion, TransferLimits, VersionId
 if TYPE_CHECKING:
     import torch
 
-    from services.weight_sync.data.snapshot import Snapshot
+    from weights.sending.snapshot import Snapshot
 
 RUN_ID = "bench"
 TIMEOUT_SECONDS = 60.0
@@ -39,10 +39,10 @@ def snapshot_of(
     keep_delta: bool = False,
 ) -> Snapshot:
     """Of all blocks, as a trainer of one rank takes it."""
-    from services.weight_sync.data.grid import cut_tensors
-    from services.weight_sync.data.memory import DTYPE_NAMES
-    from services.weight_sync.data.snapshot import Part, take_snapshot
-    from trimaran.model_folder import read_model_folder
+    from trimaran.model.folder import read_model_folder
+    from weights.memory.host_memory import DTYPE_NAMES
+    from weights.sending.snapshot import Part, take_snapshot
+    from weights.version.grid import cut_tensors
 
     specs = [(name, DTYPE_NAMES[t.dtype], tuple(t.shape)) for name, t in tensors.items()]
     infos = cut_tensors(specs, read_model_folder(model))

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
 
-from trimaran.call_thread import Disk
 from trimaran.config import RunConfig
 from trimaran.data.order import place_at
 from trimaran.data.prompts import Dataset, ImageLimits, ImageSizes, open_datasets
+from trimaran.host.call_thread import Disk
 from trimaran.types import Prompt
 
 NUM_PREPARED = 4

@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from services.controller.patience import growing_wait
 from trimaran.config import RunConfig
 from trimaran.errors import TrimaranError
+from trimaran.ledger.retries import growing_wait
 from trimaran.types import Faulted, Group, Verdict
 
 SMALLEST_WINDOW = 64

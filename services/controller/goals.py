@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from trimaran.errors import OutOfOrderError
-from trimaran.runs import Goal, RunState
+from trimaran.run.runs import Goal, RunState
 
 ORDER = (Goal.RUN, Goal.PAUSE, Goal.CANCEL)
 ENDING = {Goal.PAUSE: RunState.PAUSING, Goal.CANCEL: RunState.CANCELLING}

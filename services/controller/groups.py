@@ -11,9 +11,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 from services.controller.proofs import ProofCheck
-from services.controller.records import Reissue
 from services.controller.router import DrainedError, Lease, Router
-from trimaran import scope, tracing
 from trimaran.clients import GroupAssembly
 from trimaran.config import RunConfig
 from trimaran.errors import (
@@ -25,6 +23,8 @@ from trimaran.errors import (
     UnavailableError,
     UnprovenError,
 )
+from trimaran.ledger.records import Reissue
+from trimaran.telemetry import scope, tracing
 from trimaran.types import Group, Prompt, Sampling
 
 logger = logging.getLogger(__name__)

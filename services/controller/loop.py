@@ -32,11 +32,27 @@ from services.controller.buffer import Buffer
 from services.controller.datasets import TrainingPrompts
 from services.controller.greedy import greedily
 from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
-from services.controller.ledger import RunLedger
-from services.controller.lives import GroupLives
-from services.controller.patience import patiently
 from services.controller.proofs import ProofCheck
-from services.controller.records import (
+from services.controller.reporting.group_spans import GroupLives
+from services.controller.reporting.report import Reporter
+from services.controller.reporting.step_metrics import describe_proofs
+from services.controller.resuming.resume import open_groups
+from services.controller.resuming.tainted import find_tainted
+from services.controller.router import Router
+from services.controller.saving import CheckpointSaver
+from services.controller.scoring import Scorer, missing_signal
+from services.controller.validation.validation import Validator
+from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
+from trimaran.config import RunConfig
+from trimaran.data.prompts import UnusableImageError
+from trimaran.errors import (
+    DeadlineError,
+    TrimaranError,
+    UnavailableError,
+    first_error,
+)
+from trimaran.ledger.ledger import RunLedger
+from trimaran.ledger.records import (
     Committed,
     Consumed,
     Filtered,
@@ -47,25 +63,9 @@ from services.controller.records import (
     Skipped,
     Timed,
 )
-from services.controller.report import Reporter
-from services.controller.resume import open_groups
-from services.controller.router import Router
-from services.controller.saving import CheckpointSaver
-from services.controller.scores import rewards_of, terms_of
-from services.controller.scoring import Scorer, missing_signal
-from services.controller.step_metrics import describe_proofs
-from services.controller.tainted import find_tainted
-from services.controller.validation import Validator
-from trimaran import scope, tracing
-from trimaran.clients import TrainAnswer, TrainerClient, WeightSyncClient
-from trimaran.config import RunConfig
-from trimaran.data.prompts import UnusableImageError
-from trimaran.errors import (
-    DeadlineError,
-    TrimaranError,
-    UnavailableError,
-    first_error,
-)
+from trimaran.ledger.retries import patiently
+from trimaran.ledger.scores import rewards_of, terms_of
+from trimaran.telemetry import scope, tracing
 from trimaran.types import (
     PolicyVersion,
     Prompt,
@@ -76,7 +76,7 @@ from trimaran.types import (
     VersionId,
     makers_of,
 )
-from trimaran.wire import serialize_group, serialize_verdicts
+from trimaran.wire.messages import serialize_group, serialize_verdicts
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from services.controller.patience import RETRY_SECONDS, patiently
-from services.controller.records import Reissue
 from trimaran.clients import WeightSyncClient
 from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.ledger.records import Reissue
+from trimaran.ledger.retries import RETRY_SECONDS, patiently
 from trimaran.types import Group, Proof, ProofLevel, ScoredGroup, VersionId
 
 SETTLE_SECONDS = 5.0

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from services.controller.busy_time import BusyTime
+from services.controller.reporting.busy_time import BusyTime
 from trimaran.clients import RolloutClient, WeightSyncClient
 from trimaran.errors import DeadlineError, UnavailableError, first_error
 from trimaran.types import Replica, Routing, VersionId

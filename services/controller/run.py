@@ -12,29 +12,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from services.controller.anchor import AnchorFile
 from services.controller.datasets import HeldOutPrompts, TrainingPrompts, open_prompts
-from services.controller.disk import told_when_full
-from services.controller.events import RunLog
 from services.controller.faulted import FaultedGate
 from services.controller.goals import Goals
 from services.controller.groups import GroupMaker
-from services.controller.kept_files import bring_back_metrics, keep_files
-from services.controller.ledger import Retention, RunLedger
 from services.controller.loop import Loop
-from services.controller.patience import patiently
-from services.controller.payloads import claim_payloads, open_payloads
-from services.controller.plan import plan
 from services.controller.proofs import ProofCheck
-from services.controller.records import Opened
-from services.controller.report import Reporter
-from services.controller.resume import replay
-from services.controller.room import HeldError, Room
+from services.controller.reporting.events import RunLog
+from services.controller.reporting.kept_files import bring_back_metrics, keep_files
+from services.controller.reporting.report import Reporter
+from services.controller.reporting.step_metrics import describe_proofs
+from services.controller.resuming.resume import replay
+from services.controller.resuming.run_plan import plan
 from services.controller.router import Router
 from services.controller.scoring import Scorer
-from services.controller.step_metrics import describe_proofs
-from services.controller.validation import Validation, Validator
-from trimaran import rpc
+from services.controller.validation.validation import Validation, Validator
 from trimaran.clients import (
     RewardClient,
     RolloutClient,
@@ -43,21 +35,34 @@ from trimaran.clients import (
     WeightSyncClient,
 )
 from trimaran.config import RunConfig
-from trimaran.directory import Directory, named_addresses
 from trimaran.errors import DeadlineError, InternalError, StaleEpochError
-from trimaran.expert_loads import ExpertLoadsWriter
-from trimaran.exposition import Exposition
-from trimaran.other_names import OtherNames, facts_of
-from trimaran.places import Place
-from trimaran.run_context import RunContext
-from trimaran.run_place import run_place
-from trimaran.runs import Goal, RunState, endpoints_key
-from trimaran.series import CONTROLLER_GROUPS
-from trimaran.sinks import About, close_sinks, open_sinks
+from trimaran.host.places import Place
+from trimaran.ledger.anchor import AnchorFile
+from trimaran.ledger.disk import told_when_full
+from trimaran.ledger.ledger import Retention, RunLedger
+from trimaran.ledger.payloads.files import claim_payloads, open_payloads
+from trimaran.ledger.records import Opened
+from trimaran.ledger.retries import patiently
+from trimaran.ledger.write_pause import HeldError, Room
+from trimaran.run.context import RunContext
+from trimaran.run.directory import Directory, named_addresses
+from trimaran.run.place import run_place
+from trimaran.run.runs import Goal, RunState, endpoints_key
 from trimaran.store import Store
-from trimaran.telemetry import METRICS_NAME, MetricsWriter, TimelineWriter, read_json_lines
-from trimaran.trust import Trust
+from trimaran.telemetry.expert_loads import ExpertLoadsWriter
+from trimaran.telemetry.exposition import Exposition
+from trimaran.telemetry.other_names import OtherNames, facts_of
+from trimaran.telemetry.run_files import (
+    METRICS_NAME,
+    MetricsWriter,
+    TimelineWriter,
+    read_json_lines,
+)
+from trimaran.telemetry.series import CONTROLLER_GROUPS
+from trimaran.telemetry.sinks import About, close_sinks, open_sinks
+from trimaran.trust.access import Trust
 from trimaran.types import Caller, TrainingBatch
+from trimaran.wire import rpc
 
 logger = logging.getLogger(__name__)
 
@@ -467,7 +472,7 @@ def _write_json(path: Path, value: Any) -> None:
 
 def _draw_figures(run_folder: Path) -> None:
     # Late: matplotlib takes a second that a run need not pay at its start.
-    from services.controller.figures import draw_curve, draw_timeline
+    from services.controller.reporting.figures import draw_curve, draw_timeline
 
     draw_curve(run_folder)
     draw_timeline(run_folder)

@@ -17,14 +17,14 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.controller.best import score_of
-from services.controller.ledger import RunLedger
-from services.controller.ledger_state import Stage
-from services.controller.records import Checkpointed
-from services.controller.report import Reporter
+from services.controller.reporting.report import Reporter
+from services.controller.validation.best import score_of
 from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, StaleEpochError, TrimaranError
+from trimaran.ledger.ledger import RunLedger
+from trimaran.ledger.records import Checkpointed
+from trimaran.ledger.state import Stage
 
 logger = logging.getLogger(__name__)
 

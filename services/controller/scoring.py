@@ -15,10 +15,10 @@ from services.controller.faulted import (
     num_faulted,
 )
 from services.controller.groups import PromptSkipped
-from services.controller.patience import growing_wait, patiently
 from trimaran.clients import RewardClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, StaleEpochError, TrimaranError, UnavailableError
+from trimaran.ledger.retries import growing_wait, patiently
 from trimaran.types import LARGEST_REWARD, Faulted, Group, Score, ScoredGroup, Verdict
 
 MARGIN_SECONDS = 30.0

@@ -8,28 +8,29 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
-from services.controller.disk import FreeDisk
-from services.controller.events import RunLog
 from services.controller.goals import Goals
+from services.controller.reporting.events import RunLog
 from services.controller.run import conduct
-from trimaran import rpc, run_wire
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, StaleEpochError, TrimaranError, first_error
-from trimaran.exposition import StoreSeconds
-from trimaran.launch.exits import TRY_AGAIN, exit_code
-from trimaran.run_context import RunContext
-from trimaran.runs import EventKind, Goal, Run, RunState, goal_key, run_from_tree, run_key
-from trimaran.series import (
+from trimaran.ledger.disk import FreeDisk
+from trimaran.run.context import RunContext
+from trimaran.run.exits import TRY_AGAIN, exit_code
+from trimaran.run.runs import EventKind, Goal, Run, RunState, goal_key, run_from_tree, run_key
+from trimaran.store import Store, open_store, timed
+from trimaran.telemetry.exposition import StoreSeconds
+from trimaran.telemetry.series import (
     CONTROLLER_DISK,
     CONTROLLER_HELD,
     CONTROLLER_PROGRESS,
     CONTROLLER_STEP,
     CONTROLLER_STEPS,
 )
-from trimaran.store import Store, open_store, timed
 from trimaran.types import Caller
 from trimaran.v1 import controller_pb2 as pb
 from trimaran.v1 import controller_pb2_grpc
+from trimaran.wire import rpc
+from trimaran.wire import run_messages as run_wire
 
 logger = logging.getLogger(__name__)
 

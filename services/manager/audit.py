@@ -13,10 +13,10 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from services.manager.permissions import CHANGING
-from trimaran import scope
-from trimaran.runs import Run
-from trimaran.status import status_of
-from trimaran.trust import ClientIdentity
+from trimaran.run.runs import Run
+from trimaran.telemetry import scope
+from trimaran.trust.access import ClientIdentity
+from trimaran.wire.status import status_of
 
 logger = logging.getLogger("trimaran.audit")
 

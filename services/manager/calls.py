@@ -1,12 +1,12 @@
 """Calls for services that somebody else starts: a record in the manager's store for each run that has
-devices. Who joins reads them (`trimaran/launch/joining.py`)."""
+devices. Who joins reads them (`commands/launch/joining/joining.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from services.manager.records import Managed
-from trimaran.runs import call_key
+from trimaran.run.runs import call_key
 from trimaran.store import Store, records
 
 

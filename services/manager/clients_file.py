@@ -20,11 +20,11 @@ import yaml
 
 from services.manager.audit import audit_refusal
 from services.manager.permissions import check_role
+from trimaran.config.yaml_text import parse_yaml
 from trimaran.errors import InputError, TrimaranError, UnauthenticatedError
-from trimaran.reread import Reread
-from trimaran.system_errors import refused
-from trimaran.trust import ClientIdentity, Role, missing_token, new_token
-from trimaran.yaml_text import parse_yaml
+from trimaran.host.reread import Reread
+from trimaran.host.system_errors import refused
+from trimaran.trust.access import ClientIdentity, Role, missing_token, new_token
 
 NAME = re.compile(r"[\w@.-]{1,100}", re.ASCII)
 DIGEST = re.compile(r"[0-9a-f]{64}")

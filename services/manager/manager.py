@@ -17,15 +17,20 @@ from types import MappingProxyType
 from typing import Any
 
 from services.manager.calls import Calls
-from services.manager.folders import LOCAL, Deployment, prepare, remove_folder, write_run_files
-from services.manager.log_files import last_words
-from services.manager.pools import Grant, Pool
 from services.manager.reconcile import TIMES, Action, Seen, Times, decide, ended
 from services.manager.records import LEASE, Managed, Records
-from services.manager.run_links import RunLinks
-from services.manager.run_stores import RunStores
-from services.manager.scheduler import POLICY, Holding, Plan, Policy, Scheduler
-from trimaran import scope
+from services.manager.run_data.folders import (
+    LOCAL,
+    Deployment,
+    prepare,
+    remove_folder,
+    write_run_files,
+)
+from services.manager.run_data.log_files import last_words
+from services.manager.run_data.run_links import RunLinks
+from services.manager.run_data.run_stores import RunStores
+from services.manager.scheduling.pools import Grant, Pool
+from services.manager.scheduling.scheduler import POLICY, Holding, Plan, Policy, Scheduler
 from trimaran.errors import (
     InputError,
     NotFoundError,
@@ -33,12 +38,13 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
-from trimaran.launch.environment import plugin_variables
-from trimaran.launch.launchers import Launcher, Presence
-from trimaran.launch.lease import is_elsewhere
-from trimaran.run_context import RunContext
-from trimaran.runs import EventKind, Goal, RunState
+from trimaran.run.context import RunContext
+from trimaran.run.environment import plugin_variables
+from trimaran.run.launchers import Launcher, Presence
+from trimaran.run.lease import is_elsewhere
+from trimaran.run.runs import EventKind, Goal, RunState
 from trimaran.store import ConflictError, Lease, StoreError, StoreFullError, is_shared
+from trimaran.telemetry import scope
 
 logger = logging.getLogger(__name__)
 

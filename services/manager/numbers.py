@@ -6,9 +6,9 @@ import time
 from collections import Counter
 
 from services.manager.manager import Manager
-from trimaran.exposition import Exposition
-from trimaran.runs import RunState
-from trimaran.series import MANAGER_DEVICES, MANAGER_RUNS, MANAGER_WAIT
+from trimaran.run.runs import RunState
+from trimaran.telemetry.exposition import Exposition
+from trimaran.telemetry.series import MANAGER_DEVICES, MANAGER_RUNS, MANAGER_WAIT
 
 
 def show(metrics: Exposition, manager: Manager) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trimaran.errors import ForbiddenError
-from trimaran.trust import ClientIdentity, Role
+from trimaran.trust.access import ClientIdentity, Role
 
 READING = (
     "GetRun",

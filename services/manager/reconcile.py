@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from services.manager.pools import NO_GRANT, Grant
 from services.manager.records import Managed
-from trimaran.launch.launchers import Presence
-from trimaran.runs import TRANSITIONS, Goal, Run, RunState
+from services.manager.scheduling.pools import NO_GRANT, Grant
+from trimaran.run.launchers import Presence
+from trimaran.run.runs import TRANSITIONS, Goal, Run, RunState
 
 
 @dataclass(frozen=True, slots=True)

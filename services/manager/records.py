@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from services.manager.pools import NO_GRANT, Ask, Device, Grant, Need
+from services.manager.scheduling.pools import NO_GRANT, Ask, Device, Grant, Need
 from trimaran.errors import NotFoundError, StateError, UnavailableError
-from trimaran.runs import TRANSITIONS, Goal, Replicas, Run, RunState
+from trimaran.host.call_waits import locked
+from trimaran.run.runs import TRANSITIONS, Goal, Replicas, Run, RunState
 from trimaran.store import Lease, Store, records
-from trimaran.waits import locked
 
 logger = logging.getLogger(__name__)
 

@@ -15,26 +15,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from services.manager.admission import check_request_id
+from services.manager.admission.admission import check_request_id
+from services.manager.admission.costs import check_costs, check_kept, check_owner, host_memory_gib
 from services.manager.audit import audited
-from services.manager.costs import check_costs, check_kept, check_owner, host_memory_gib
-from services.manager.device_memory import check_memory
-from services.manager.ledger_answers import ask_group, trained_samples, trained_steps, verify
-from services.manager.log_files import LogFile, LogLines, list_processes
 from services.manager.manager import Manager
-from services.manager.needs import check_fits, find_needs
-from services.manager.pools import Ask, Need
 from services.manager.reconcile import ended
 from services.manager.records import Managed
-from services.manager.results import (
+from services.manager.run_data.ledger_answers import (
+    ask_group,
+    trained_samples,
+    trained_steps,
+    verify,
+)
+from services.manager.run_data.log_files import LogFile, LogLines, list_processes
+from services.manager.run_data.results import (
     list_checkpoints,
     saved_checkpoints,
     validation_samples,
     validation_steps,
 )
+from services.manager.run_data.tails import Tails, watch
+from services.manager.run_data.watchers import Watchers
+from services.manager.scheduling.device_memory import check_memory
+from services.manager.scheduling.needs import check_fits, find_needs
+from services.manager.scheduling.pools import Ask, Need
 from services.manager.settings import ManagerSettings
-from services.manager.tails import Tails, watch
-from services.manager.watchers import Watchers
 from trimaran.clients import MetricsClient
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import (
@@ -46,13 +51,13 @@ from trimaran.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from trimaran.launch.launchers import LOG_NAME
-from trimaran.launch.run_services import check_hosts
-from trimaran.places import Place
-from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
-from trimaran.run_context import RunContext
-from trimaran.run_place import run_place
-from trimaran.runs import (
+from trimaran.host.call_waits import locked
+from trimaran.host.places import Place
+from trimaran.run.answers import Checkpoint, LedgerAnswer, RunSamples
+from trimaran.run.context import RunContext
+from trimaran.run.launchers import LOG_NAME, check_hosts
+from trimaran.run.place import run_place
+from trimaran.run.runs import (
     EventKind,
     Goal,
     Run,
@@ -61,8 +66,7 @@ from trimaran.runs import (
     endpoints_key,
 )
 from trimaran.store import StoreError, StoreFullError, run_store_url
-from trimaran.trust import TOKEN_NAME, ClientIdentity, Role
-from trimaran.waits import locked
+from trimaran.trust.access import TOKEN_NAME, ClientIdentity, Role
 
 logger = logging.getLogger(__name__)
 

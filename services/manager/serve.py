@@ -12,31 +12,32 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from services.manager import numbers
-from services.manager.admission import admit
+from services.manager.admission.admission import admit
 from services.manager.clients_file import Clients
-from services.manager.folders import Deployment, own_folder
-from services.manager.http import LOOPBACK, make_app
+from services.manager.http.app import LOOPBACK, make_app
 from services.manager.manager import LEASE_SECONDS, Manager
-from services.manager.ray_pools import RayPools
 from services.manager.reconcile import TIMES, Times
 from services.manager.records import LEASE, Records
-from services.manager.run_stores import RunStores
+from services.manager.run_data.folders import Deployment, own_folder
+from services.manager.run_data.run_stores import RunStores
 from services.manager.runs import Runs
+from services.manager.scheduling.ray_pools import RayPools
 from services.manager.server import MAX_REQUEST_BYTES, run_service
 from services.manager.settings import ManagerSettings
-from services.reward.allowed import ALLOW_VARIABLE
-from trimaran import rpc, watchdog
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, UnavailableError
-from trimaran.exposition import StoreSeconds
-from trimaran.http_server import serving_http
-from trimaran.launch.launchers import Launcher, LocalLauncher
-from trimaran.launch.ray.cluster import Cluster, ray_address
-from trimaran.network import listening_at
+from trimaran.host import watchdog
+from trimaran.host.system_errors import refused
+from trimaran.run.launchers import Launcher, LocalLauncher
+from trimaran.run.network import listening_at
+from trimaran.run.ray.cluster import Cluster, ray_address
 from trimaran.store import OPEN_SECONDS, Lease, Store, open_store, store_name, timed
-from trimaran.system_errors import refused
-from trimaran.tls import http_context, read_pem
-from trimaran.trust import NO_TRUST, TOKEN, TlsFiles, Trust, is_loopback, read_secret
+from trimaran.telemetry.exposition import StoreSeconds
+from trimaran.trust.access import NO_TRUST, TOKEN, TlsFiles, Trust, is_loopback, read_secret
+from trimaran.trust.allowed import ALLOW_VARIABLE
+from trimaran.trust.tls import http_context, read_pem
+from trimaran.wire import rpc
+from trimaran.wire.http_server import serving_http
 
 WAIT_SECONDS = LEASE_SECONDS + 2.0
 """For the lease of a manager that was killed to end."""

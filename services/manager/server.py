@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from services.manager.runs import Runs
-from trimaran import rpc, run_wire
 from trimaran.errors import InputError
-from trimaran.runs import Run
+from trimaran.run.runs import Run
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
+from trimaran.wire import rpc
+from trimaran.wire import run_messages as run_wire
 
 MAX_REQUEST_BYTES = 4 << 20
 """A run's YAML is some kilobytes."""

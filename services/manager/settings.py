@@ -24,8 +24,8 @@ from pydantic import (
     model_validator,
 )
 
-from services.manager.pools import Pool
-from services.manager.scheduler import Policy
+from services.manager.scheduling.pools import Pool
+from services.manager.scheduling.scheduler import Policy
 from trimaran.config import (
     Address,
     NetworkSection,
@@ -33,20 +33,20 @@ from trimaran.config import (
     Place,
     Positive,
     Seconds,
-    Section,
     SinkName,
     is_device_list,
     override_value,
     set_override,
 )
-from trimaran.config_faults import describe_faults
-from trimaran.device import Kind, find_hidden, find_missing, find_visible
+from trimaran.config.faults import describe_faults
+from trimaran.config.section import Section
+from trimaran.config.yaml_text import parse_yaml
 from trimaran.errors import InputError
-from trimaran.launch.devices import describe_sight
-from trimaran.machine import Machine, read_machine
+from trimaran.host.device import Kind, find_hidden, find_missing, find_visible
+from trimaran.host.machine import Machine, read_machine
+from trimaran.run.placement import describe_sight
 from trimaran.store import is_shared, store_from
-from trimaran.trust import is_loopback
-from trimaran.yaml_text import parse_yaml
+from trimaran.trust.access import is_loopback
 
 ADDRESS = "127.0.0.1:7900"
 HTTP_ADDRESS = "127.0.0.1:7980"

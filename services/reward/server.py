@@ -9,20 +9,21 @@ from functools import partial
 
 import grpc
 
-from services.reward.allowed import Allowed
-from services.reward.plugins.caller import forget_tokens
-from services.reward.plugins.client import PluginJudge
+from services.reward.plugins.calling.caller import forget_tokens
+from services.reward.plugins.calling.client import PluginJudge
 from services.reward.scoring import Judge, PartNames, score_group
 from services.reward.terms import FunctionSpec, PluginSpec, Term, make_terms
 from services.reward.workers.pool import WorkerPool
 from services.reward.workers.semaphores import claim_semaphores
-from trimaran import rpc, wire
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
-from trimaran.run_context import RunContext
-from trimaran.series import REWARD_QUEUE, REWARD_WORKERS
+from trimaran.run.context import RunContext
 from trimaran.store import open_store
+from trimaran.telemetry.series import REWARD_QUEUE, REWARD_WORKERS
+from trimaran.trust.allowed import Allowed
 from trimaran.v1 import reward_pb2, reward_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 
 class RewardServicer(reward_pb2_grpc.RewardServiceServicer):

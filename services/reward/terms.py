@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.reward.allowed import Allowed
 from services.reward.rules import Rule, find_rule
 from trimaran.config import PluginSection, RuleSection, RunConfig
 from trimaran.errors import InputError
 from trimaran.rewards import ReferenceUnusableError
+from trimaran.trust.allowed import Allowed
 from trimaran.types import Prompt
 
 OWN_TIMEOUT_SHARE = 0.8

@@ -18,8 +18,8 @@ from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
 if TYPE_CHECKING:
     from services.rollout.images import PlacedImages
-    from services.weight_sync.data.shadow import Shadow
-    from trimaran.device import Device
+    from trimaran.host.device import Device
+    from weights.memory.shadow import Shadow
 
 
 CHECK_SECONDS = 1.0

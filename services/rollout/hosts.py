@@ -25,11 +25,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trimaran import health_note
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, LeftBehindError, UnavailableError
-from trimaran.launch.environment import followers_of, part_of, process_name
+from trimaran.run.environment import followers_of, part_of, process_name
 from trimaran.store import Store
+from trimaran.wire import health_note
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.choices import vision_families
-from trimaran.errors import InputError
-from trimaran.images.processor import (
+from trimaran.data.images.processor import (
     ImageProcessor,
     ProcessedImages,
     takes_images,
 )
+from trimaran.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)

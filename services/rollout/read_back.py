@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from services.weight_sync.data.digest import digest_value
-from services.weight_sync.data.layout import numbers_of
-from services.weight_sync.data.manifest import Block, list_blocks
 from trimaran.errors import InternalError
 from trimaran.types import Manifest, Ranges
+from weights.version.digest import digest_value
+from weights.version.layout import numbers_of
+from weights.version.manifest import Block, list_blocks
 
 SLICE_SECONDS = 0.02
 

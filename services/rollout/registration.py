@@ -7,13 +7,13 @@ import logging
 import time
 from collections.abc import Callable
 
-from trimaran import rpc
 from trimaran.clients import Registration, WeightSyncClient
 from trimaran.config import RunConfig
-from trimaran.directory import Place
 from trimaran.errors import DeadlineError, TrimaranError
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.run.directory import Place
+from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import Caller, Peer, PolicyVersion, Replica
+from trimaran.wire import rpc
 
 logger = logging.getLogger(__name__)
 

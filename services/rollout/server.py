@@ -39,28 +39,30 @@ from services.rollout.life import with_signs_of_life
 from services.rollout.registration import deregister, stay_registered
 from services.rollout.temperature import check_temperature
 from services.rollout.weights import ReplicaWeights
-from trimaran import rpc, tracing, wire
 from trimaran.clients import FollowerClient, Registration
 from trimaran.config import RunConfig
-from trimaran.device import pick
-from trimaran.directory import Directory, named_addresses
 from trimaran.errors import BehindError, InputError, PromptTooLongError
-from trimaran.launch.environment import followers_of, process_name
-from trimaran.network import Host, check_tensors, find_host
-from trimaran.run_context import RunContext
-from trimaran.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
-from trimaran.shared_memory import (
+from trimaran.host.device import pick
+from trimaran.host.shared_memory import (
     make_socket_folder,
     note_mapped,
     note_of,
     noting,
     remove_left,
 )
+from trimaran.run.context import RunContext
+from trimaran.run.device_turns import Turn, rollout_turn
+from trimaran.run.directory import Directory, named_addresses
+from trimaran.run.environment import followers_of, process_name
+from trimaran.run.network import Host, check_tensors, find_host
 from trimaran.store import open_store
-from trimaran.tls import socket_tls
-from trimaran.turns import Turn, rollout_turn
+from trimaran.telemetry import tracing
+from trimaran.telemetry.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
+from trimaran.trust.tls import socket_tls
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 DRAIN_SECONDS = 10.0
 """For the groups under way to be taken elsewhere."""
@@ -309,7 +311,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         await _start(engine, turn, max(config.start_timeout, config.trainer.step_timeout))
     note_mapped(shared)
     from services.rollout.spread import SpreadReceiver
-    from services.weight_sync.data.receiver import WeightReceiver
+    from weights.receiving.receiver import WeightReceiver
 
     async with AsyncExitStack() as stack:
         # Last: vLLM's ranks leave names in /dev/shm even when they end in order.

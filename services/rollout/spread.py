@@ -13,8 +13,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-from services.weight_sync.data.contents import StagedWeights
-from services.weight_sync.data.receiver import WeightReceiver
 from trimaran.errors import OutOfOrderError, TransferError, TrimaranError
 from trimaran.types import (
     Manifest,
@@ -26,6 +24,8 @@ from trimaran.types import (
     TransferLimits,
     VersionId,
 )
+from weights.receiving.contents import StagedWeights
+from weights.receiving.receiver import WeightReceiver
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

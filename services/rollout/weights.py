@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.rollout.deadlines import hold, within
 from services.rollout.engine import Engine
-from services.weight_sync.data.manifest import narrow
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
     DeadlineError,
@@ -40,7 +39,7 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
-from trimaran.turns import Turn
+from trimaran.run.device_turns import Turn
 from trimaran.types import (
     Manifest,
     PolicyVersion,
@@ -50,11 +49,12 @@ from trimaran.types import (
     TransferLimits,
     VersionId,
 )
+from weights.version.manifest import narrow
 
 if TYPE_CHECKING:
     from services.rollout.spread import SpreadReceiver
-    from services.weight_sync.data.contents import StagedWeights
-    from services.weight_sync.data.receiver import WeightReceiver
+    from weights.receiving.contents import StagedWeights
+    from weights.receiving.receiver import WeightReceiver
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from services.trainer.meeting import Meeting
 from trimaran.config import RunConfig
-from trimaran.device import Device
 from trimaran.errors import InputError
-from trimaran.network import find_host
-from trimaran.trainer_layout import check_trainer_layout
+from trimaran.host.device import Device
+from trimaran.model.trainer_layout import check_trainer_layout
+from trimaran.run.network import find_host
 
 if TYPE_CHECKING:
     from services.trainer.megatron.policy import MegatronPolicy
@@ -21,7 +21,7 @@ def build_policy(
     config: RunConfig, meeting: Meeting | None, device: Device, rank: int
 ) -> MegatronPolicy:
     """Call it in the thread that will compute: it makes the device current there, which is the
-    first in sight on every rank (trimaran/launch/devices.py).
+    first in sight on every rank (trimaran/run/placement.py).
 
     Returns when all ranks are there and the weights are loaded. Raises
     InputError for a model that we cannot train in this layout.

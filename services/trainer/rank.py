@@ -18,30 +18,33 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from services.trainer.adapter_files import write_adapter_folder
-from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
-from services.trainer.checkpoints import Loaded, load_other, open_checkpoints, shared_folder
-from services.trainer.chosen_experts import check_experts
-from services.trainer.common_place import CommonPlace
-from services.trainer.held import HeldShard, ShardedWeights
-from services.trainer.host_copy import copy_to_host
-from services.trainer.learner import Policy, StepResult, train_step
-from services.trainer.model_files import write_model_folder
-from services.trainer.provenance import check_proofs
-from services.trainer.shared_batch import share_batch
-from services.trainer.tensor_file import Spec
-from services.weight_sync.data.manifest import num_bytes
-from services.weight_sync.data.snapshot import Snapshot
-from trimaran.call_thread import Disk
+from services.trainer.checkpoints.adapter_files import write_adapter_folder
+from services.trainer.checkpoints.checkpoint import Keep, Model, RankLayout, TrainerState
+from services.trainer.checkpoints.checkpoints import (
+    Loaded,
+    load_other,
+    open_checkpoints,
+    shared_folder,
+)
+from services.trainer.checkpoints.common_place import CommonPlace
+from services.trainer.checkpoints.model_files import write_model_folder
+from services.trainer.checkpoints.tensor_file import Spec
+from services.trainer.exchange.held import HeldShard, ShardedWeights
+from services.trainer.exchange.host_copy import copy_to_host
+from services.trainer.exchange.provenance import check_proofs
+from services.trainer.exchange.shared_batch import share_batch
+from services.trainer.step.chosen_experts import check_experts
+from services.trainer.step.learner import Policy, StepResult, train_step
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError, OutOfOrderError, UnavailableError
-from trimaran.model_folder import read_model_folder
-from trimaran.model_manifest import push_model
-from trimaran.places import FolderPlace
-from trimaran.run_context import RunContext
-from trimaran.run_place import KEY, bucket_of
-from trimaran.turns import trainer_turn
+from trimaran.host.call_thread import Disk
+from trimaran.host.places import FolderPlace
+from trimaran.model.folder import read_model_folder
+from trimaran.model.manifest import push_model
+from trimaran.run.context import RunContext
+from trimaran.run.device_turns import trainer_turn
+from trimaran.run.place import KEY, bucket_of
 from trimaran.types import (
     ExpertLoads,
     LedgerEnd,
@@ -53,6 +56,8 @@ from trimaran.types import (
     TrainingBatch,
     VersionId,
 )
+from weights.sending.snapshot import Snapshot
+from weights.version.manifest import num_bytes
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import HashStore, Store, TCPStore
 
 from services.trainer.meeting import Meeting
 from trimaran.errors import DeadlineError, UnavailableError
-from trimaran.network import LOOPBACK, Host
+from trimaran.run.network import LOOPBACK, Host
 
 NONCE_KEY = "trimaran/nonce"
 POLL_SECONDS = 0.1

@@ -12,16 +12,12 @@ from typing import Any, TypeVar
 import grpc
 
 from services.trainer.backend import build_policy
-from services.trainer.held_groups import HeldGroups
-from services.trainer.history import VersionHistory
+from services.trainer.exchange.held_groups import HeldGroups
+from services.trainer.exchange.history import VersionHistory
 from services.trainer.meeting import Meeting
 from services.trainer.rank import TrainerRank
-from services.weight_sync.data.sender import WeightSender
-from trimaran import rpc, tracing, wire
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig, TrainerSection
-from trimaran.device import pick
-from trimaran.directory import Directory, Place, named_addresses
 from trimaran.errors import (
     DeadlineError,
     InputError,
@@ -32,14 +28,20 @@ from trimaran.errors import (
     UnavailableError,
     first_error,
 )
-from trimaran.network import Host, check_tensors, find_host
-from trimaran.run_context import RunContext
-from trimaran.series import TRAINER_STEP
+from trimaran.host.device import pick
+from trimaran.run.context import RunContext
+from trimaran.run.directory import Directory, Place, named_addresses
+from trimaran.run.network import Host, check_tensors, find_host
 from trimaran.store import Store, open_store
-from trimaran.tls import socket_tls
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.telemetry import tracing
+from trimaran.telemetry.series import TRAINER_STEP
+from trimaran.trust.access import NO_TRUST, Trust
+from trimaran.trust.tls import socket_tls
 from trimaran.types import TrainingBatch
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
+from weights.sending.sender import WeightSender
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

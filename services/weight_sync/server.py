@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from services.weight_sync.control.coordinator import Coordinator
-from trimaran import rpc, wire
+from services.weight_sync.coordinator import Coordinator
 from trimaran.clients import RolloutClient, TrainerClient
 from trimaran.config import RunConfig
-from trimaran.directory import Directory, named_addresses
 from trimaran.errors import InputError
-from trimaran.exposition import Exposition
-from trimaran.run_context import RunContext
-from trimaran.series import SYNC_LINEAGE, SYNC_PAUSE, SYNC_ROUTABLE, SYNC_STEP, SYNC_UNROUTABLE
+from trimaran.run.context import RunContext
+from trimaran.run.directory import Directory, named_addresses
 from trimaran.store import Store, open_store
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.telemetry.exposition import Exposition
+from trimaran.telemetry.series import (
+    SYNC_LINEAGE,
+    SYNC_PAUSE,
+    SYNC_ROUTABLE,
+    SYNC_STEP,
+    SYNC_UNROUTABLE,
+)
+from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import Routing, VersionId
 from trimaran.v1 import weight_sync_pb2 as pb
 from trimaran.v1 import weight_sync_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 
 class WeightSyncServicer(weight_sync_pb2_grpc.WeightSyncServiceServicer):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.trimaran.test_model_folder import SMOLLM2, make_folder
+from tests.trimaran.model.test_model_folder import SMOLLM2, make_folder
 
 WriteRun = Callable[..., Path]
 

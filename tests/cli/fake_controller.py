@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trimaran import rpc, run_wire
-from trimaran.runs import EventKind, Goal, Run, RunEvent, RunState
+from trimaran.run.runs import EventKind, Goal, Run, RunEvent, RunState
 from trimaran.v1 import controller_pb2, controller_pb2_grpc
+from trimaran.wire import rpc
+from trimaran.wire import run_messages as run_wire
 
 
 class FakeController(controller_pb2_grpc.ControllerServiceServicer):

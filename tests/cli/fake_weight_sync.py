@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trimaran import rpc, wire
 from trimaran.errors import InputError
 from trimaran.types import PolicyVersion, Proof, VersionId, VersionRecord
 from trimaran.v1 import weight_sync_pb2 as pb
 from trimaran.v1 import weight_sync_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 RUN = "addition-20260101-120000"
 NUM_BLOCKS = 8

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from services.reward.allowed import ALLOW_VARIABLE, Allowed
+from commands.cli.main import main
 from tests.cli.conftest import WriteRun
-from trimaran.cli.main import main
+from trimaran.trust.allowed import ALLOW_VARIABLE, Allowed
 
 Train = Callable[..., int]
 
@@ -19,7 +19,7 @@ Train = Callable[..., int]
 def train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Train:
     """train(arguments…) -> exit code; 0 where the run would have been started."""
     monkeypatch.setenv(ALLOW_VARIABLE, "")  # main() adds to it; undone afterwards
-    monkeypatch.setattr("trimaran.cli.train._launch", lambda config, folder, network: 0)
+    monkeypatch.setattr("commands.cli.train.train._launch", lambda config, folder, network: 0)
     return lambda *arguments: main(["train", *map(str, arguments)])
 
 
@@ -83,7 +83,7 @@ def test_the_reward_service_asks_again(
     seen: list[str] = []
     monkeypatch.setenv(ALLOW_VARIABLE, "")
     monkeypatch.setattr(
-        "trimaran.cli.serve.serve", lambda *_: seen.append(os.environ[ALLOW_VARIABLE]) or 0
+        "commands.cli.serve.serve.serve", lambda *_: seen.append(os.environ[ALLOW_VARIABLE]) or 0
     )
     arguments = ["--config", str(write_run()), "--run-folder", str(tmp_path)]
     assert main(["serve", "reward", *arguments, "--allow", "mine.py:f"]) == 0
@@ -97,7 +97,7 @@ def test_overrides_may_stand_before_and_behind_it(
     monkeypatch.setenv(ALLOW_VARIABLE, "")
     seen: list[int] = []
     monkeypatch.setattr(
-        "trimaran.cli.train._launch",
+        "commands.cli.train.train._launch",
         lambda config, folder, network: seen.append(config.run.seed) or 0,
     )
     arguments = ["--allow", "http://one:1"]

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from commands.cli.main import main
+from commands.cli.serve.launch import prepared
 from tests.cli.conftest import WriteRun
-from trimaran.cli.launch import prepared
-from trimaran.cli.main import main
 from trimaran.config import load_config
-from trimaran.run_context import RunContext
-from trimaran.run_place import has_checkpoint
+from trimaran.run.context import RunContext
+from trimaran.run.place import has_checkpoint
 
 ROOT = Path(__file__).parents[2]
 Refused = Callable[..., str]
@@ -25,7 +25,7 @@ def refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Refused:
     """refused(arguments…) -> the message; fails when anything was started or left behind."""
-    monkeypatch.setattr("trimaran.cli.launch.run_services", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr("commands.cli.serve.launch.run_services", lambda *_: pytest.fail("started"))
 
     def run(*arguments: object) -> str:
         assert main([str(argument) for argument in arguments]) == 2
@@ -238,7 +238,7 @@ def test_ctrl_c_before_anything_is_started(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trimaran.cli.launch.check_run", interrupted)
+    monkeypatch.setattr("commands.cli.serve.launch.check_run", interrupted)
     assert main(["train", str(write_run())]) == 130
     assert capsys.readouterr().err == "stopped\n"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from services.reward.allowed import Allowed
+from commands.cli.train.preflight import check_datasets
 from services.reward.terms import make_terms
-from trimaran.cli.preflight import check_datasets
 from trimaran.config import load_config
 from trimaran.data.prompts import Dataset
+from trimaran.trust.allowed import Allowed
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "addition"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.npu.models import CONFIGS, qwen25_vl, sizes
-from trimaran.cli.plan import check_lengths
+from commands.cli.inspect.plan import check_lengths
 from trimaran.config import load_config
-from trimaran.memory.model import Model
-from trimaran.memory.plan import GIB, Room, find_faults, make_plan
-from trimaran.model_folder import check_tensor_parallel, read_model_folder
-from trimaran.trainer_layout import check_trainer_layout
+from trimaran.model.folder import check_tensor_parallel, read_model_folder
+from trimaran.model.memory.model import Model
+from trimaran.model.memory.plan import GIB, Room, find_faults, make_plan
+from trimaran.model.trainer_layout import check_trainer_layout
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DEVICE = Room(trainer=64 * GIB, replica=64 * GIB)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from pyarrow import parquet
 
-from trimaran.cli.main import main
+from commands.cli.main import main
 from trimaran.config import config_to_tree, load_config
 from trimaran.data.prompts import Dataset
 

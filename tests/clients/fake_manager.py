@@ -10,12 +10,12 @@ from typing import Any
 
 from services.manager.server import RunServicer
 from tests.clients.fake_runs import FakeRuns
-from trimaran import rpc
 from trimaran.errors import UnavailableError
-from trimaran.network import LOOPBACK
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.run.network import LOOPBACK
+from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
+from trimaran.wire import rpc
 
 
 class FakeManager(RunServicer):

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from services.manager.log_files import LogLines
+from services.manager.run_data.log_files import LogLines
 from trimaran.errors import InputError, NotFoundError, StateError, UnavailableError
-from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
-from trimaran.runs import TRANSITIONS, EventKind, Replicas, Run, RunEvent, RunState
+from trimaran.run.answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
+from trimaran.run.runs import TRANSITIONS, EventKind, Replicas, Run, RunEvent, RunState
 
 
 @dataclass

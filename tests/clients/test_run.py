@@ -28,8 +28,8 @@ from trimaran.errors import (
     UnavailableError,
     UnreachableError,
 )
-from trimaran.runs import EventKind, Run, RunEvent, RunState
-from trimaran.trust import LOCAL, TlsFiles, Trust
+from trimaran.run.runs import EventKind, Run, RunEvent, RunState
+from trimaran.trust.access import LOCAL, TlsFiles, Trust
 
 TREE = {
     "model": {"path": "model"},

@@ -12,7 +12,7 @@ import pytest
 from tests.launch.stages import RayStage
 from tests.launch.test_children import *  # noqa: F403 - its tests, with the fixture below
 from tests.launch.test_children import SECONDS, Body, opened
-from trimaran.launch.ray.cluster import Cluster
+from trimaran.run.ray.cluster import Cluster
 
 
 class RealRayStage(RayStage):

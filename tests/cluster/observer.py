@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trimaran import rpc
+from commands.launch.joining.service_records import read_services
 from trimaran.errors import UnavailableError
-from trimaran.launch.service_records import read_services
-from trimaran.runs import events_stream, run_key
+from trimaran.run.runs import events_stream, run_key
 from trimaran.store import Store, open_store
-from trimaran.trust import NO_TRUST
+from trimaran.trust.access import NO_TRUST
+from trimaran.wire import rpc
 
 LOOK_SECONDS = 0.2
 ASK_SECONDS = 1.0

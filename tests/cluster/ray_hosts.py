@@ -135,7 +135,7 @@ class RayHosts:
             self.head.kill(signal.SIGKILL, *words)
 
     def trimaran(self, host: Host, *words: str | Path, seconds: float = 300.0) -> str:
-        command = (sys.executable, "-m", "trimaran.cli", *words)
+        command = (sys.executable, "-m", "commands.cli", *words)
         return host.run(*command, variables=VARIABLES, seconds=seconds)
 
     def _ray(self, host: Host, *words: str, **variables: str) -> None:

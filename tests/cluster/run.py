@@ -13,7 +13,7 @@ from typing import Any
 from tests.cluster.hosts import DISK, Host
 from tests.cluster.ray_hosts import VARIABLES, RayHosts, wait_for
 from trimaran.store.open import run_store_url
-from trimaran.trust import new_token, write_private
+from trimaran.trust.access import new_token, write_private
 
 RECOVERY_SECONDS = 300.0
 GET = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
@@ -52,7 +52,7 @@ class ManagedRun:
             f"service_token: {self._secret}\n"
         )
         log = self.cluster.folder / "manager.log"
-        words = ("-m", "trimaran.cli", "up", "--config", DISK / "manager.yaml")
+        words = ("-m", "commands.cli", "up", "--config", DISK / "manager.yaml")
         before = log.read_text().count("listens on") if log.exists() else 0
         self.host.start(sys.executable, *words, log=log, variables=VARIABLES)
         wait_for(lambda: log.read_text().count("listens on") > before, "the manager")

@@ -19,8 +19,8 @@ from tests.cluster.run import RECOVERY_SECONDS, ManagedRun
 LEFT_SECONDS = 30.0
 LEAVE_SECONDS = 300.0
 """Before a node that leaves is gone."""
-LAUNCHER, MANAGER = "trimaran.cli launch", "trimaran.cli up"
-OURS = ("trimaran.cli serve", LAUNCHER, "ray::Supervisor")
+LAUNCHER, MANAGER = "commands.cli launch", "commands.cli up"
+OURS = ("commands.cli serve", LAUNCHER, "ray::Supervisor")
 LEFT_IN_RAY = """
 import ray
 from ray.util import list_named_actors, placement_group_table
@@ -89,7 +89,7 @@ class Trial:
         before = len(log.read_text())
         recovery = self.run.recover(names[0], lambda: self.cluster.drain(leaving, LEAVE_SECONDS))
         self._record("a replica's node says that it leaves", **asdict(recovery))
-        wait_for(lambda: not leaving.processes("trimaran.cli serve"), f"{leaving.name} to be empty")
+        wait_for(lambda: not leaving.processes("commands.cli serve"), f"{leaving.name} to be empty")
         said = log.read_text()[before:]
         assert all(f"{name} is drained" in said for name in names), (names, said)
 
@@ -167,7 +167,7 @@ class Trial:
     @staticmethod
     def process_of(host: Host, name: str) -> int:
         kind, _, index = name.rpartition("-")
-        [pid] = host.processes(f"trimaran.cli serve {kind}", f"--index {index}")
+        [pid] = host.processes(f"commands.cli serve {kind}", f"--index {index}")
         return pid
 
     @staticmethod

@@ -17,7 +17,7 @@ from tests.contract.uses import Uses
 from tests.contract.values import Class, Types
 
 ROOT = Path(__file__).parents[2]
-OURS = ("services", "trimaran")
+OURS = ("services", "trimaran", "weights")
 PACKAGES = ("vllm", "vllm_ascend", "torch_npu", "megatron", "mindspeed")
 
 WORKER = ("vllm_ascend.worker.worker", "NPUWorker")

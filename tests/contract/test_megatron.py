@@ -70,7 +70,9 @@ def test_keywords_from_dictionaries_are_of_the_transformer_config(installed: Sta
 def test_core_attention_is_made_with_what_ours_takes(installed: Stack) -> None:
     made = [given(call) for call in calls_of(installed, ATTENTION, "submodules.core_attention")]
     made += built(installed, ATTENTION, "core_attention")
-    ours = installed.method("services.trainer.megatron.attention", "PackedAttention", "__init__")
+    ours = installed.method(
+        "services.trainer.megatron.attention.attention", "PackedAttention", "__init__"
+    )
     assert made and {parameters(ours, True).objection(call) for call in made} == {""}
 
 
@@ -78,7 +80,9 @@ def test_core_attention_is_called_with_what_ours_takes(installed: Stack) -> None
     made = [
         given(call) for call in calls_of(installed, ATTENTION, "apply_module(self.core_attention)")
     ]
-    ours = installed.method("services.trainer.megatron.attention", "PackedAttention", "forward")
+    ours = installed.method(
+        "services.trainer.megatron.attention.attention", "PackedAttention", "forward"
+    )
     assert made and {parameters(ours, True).objection(call) for call in made} == {""}
 
 

@@ -76,22 +76,22 @@ def test_enough_was_followed(stack: Stack) -> None:
     files = {fact.where.partition(":")[0] for fact in stack.facts}
     assert {
         "services/rollout/vllm/engine.py",
-        "services/rollout/vllm/load.py",
-        "services/rollout/vllm/modules.py",
+        "services/rollout/vllm/loading/load.py",
+        "services/rollout/vllm/loading/modules.py",
         "services/rollout/vllm/plugin.py",
-        "services/rollout/vllm/read_back.py",
+        "services/rollout/vllm/loading/read_back.py",
         "services/rollout/vllm/settings.py",
         "services/rollout/vllm/transfer.py",
         "services/rollout/vllm/worker.py",
         "services/rollout/vllm/workers.py",
         "services/trainer/backend.py",
-        "services/trainer/megatron/attention.py",
+        "services/trainer/megatron/attention/attention.py",
         "services/trainer/megatron/model.py",
         "services/trainer/megatron/groups.py",
         "services/trainer/megatron/policy.py",
         "services/trainer/megatron/schedule.py",
-        "services/weight_sync/transports/process_groups.py",
-        "trimaran/device.py",
+        "weights/transports/collective/process_groups.py",
+        "trimaran/host/device.py",
     } <= files
     assert len(stack.facts) > 230
 

@@ -15,8 +15,8 @@ CHANGES = [
     ("rollout/vllm/engine.py", "self.llm.resume_generation()", "self.llm.go_on()"),
     ("rollout/vllm/engine.py", 'pause_generation(mode="keep"', 'pause_generation(kind="keep"'),
     ("rollout/vllm/engine.py", "state.detokenizer.num_output_tokens()", "state.detokenizer.size()"),
-    ("rollout/vllm/load.py", "    finalize_layerwise_reload,\n", "    end_layerwise_reload,\n"),
-    ("rollout/vllm/load.py", "initialize_layerwise_reload(model)", "initialize_layerwise_reload()"),
+    ("rollout/vllm/loading/load.py", "    finalize_layerwise_reload,\n", "    end_layerwise_reload,\n"),
+    ("rollout/vllm/loading/load.py", "initialize_layerwise_reload(model)", "initialize_layerwise_reload()"),
     ("rollout/vllm/transfer.py", "def receive_weights(", "def take_weights("),
     ("rollout/vllm/transfer.py", "def init_transfer_engine(self, init_info:", "def init_transfer_engine(self, info, again:"),
     ("rollout/vllm/worker.py", "def end_with_parent(", "def shutdown("),
@@ -24,12 +24,12 @@ CHANGES = [
     ("rollout/vllm/workers.py", 'args=(method, args, kwargs)', 'args=(method, args, kwargs, 1)'),
     ("rollout/vllm/workers.py", 'call("finish_weight_update")', 'call("end_weight_update")'),
     ("rollout/vllm/workers.py", 'self._call("go_on_reading_back", SLICE', 'self._call("go_on_reading_back", 1, SLICE'),
-    ("rollout/vllm/modules.py", "module.num_kv_head_replicas", "module.num_kv_replicas"),
+    ("rollout/vllm/loading/modules.py", "module.num_kv_head_replicas", "module.num_kv_replicas"),
     ("rollout/vllm/plugin.py", "register_engine(BACKEND, *ENGINE)", "add_engine(BACKEND, *ENGINE)"),
     ("trainer/megatron/model.py", "        use_te_activation_func=", "        use_te_activation="),
     ("trainer/megatron/policy.py", "self._optimizer.prepare_grads()", "self._optimizer.ready_grads()"),
     ("trainer/megatron/policy.py", "grad_reduce_in_fp32=True", "reduce_in_fp32=True"),
-    ("weight_sync/transports/process_groups.py", "import ProcessGroupHCCL ", "import ProcessGroupHccl "),
+    ("weights/transports/collective/process_groups.py", "import ProcessGroupHCCL ", "import ProcessGroupHccl "),
 ]  # fmt: skip
 UNLISTED = """
 from megatron.core import parallel_state
@@ -77,7 +77,7 @@ FOUND = [
 def planted(stack: Stack) -> Stack:
     texts: dict[str, str] = {"services/trainer/unlisted.py": UNLISTED}
     for file, old, new in CHANGES:
-        path = f"services/{file}"
+        path = file if file.startswith("weights/") else f"services/{file}"
         text = texts.get(path) or (ROOT / path).read_text(encoding="utf-8")
         assert old in text, f"{path} does not hold {old!r} any more: plant the error elsewhere"
         texts[path] = text.replace(old, new)

@@ -55,7 +55,7 @@ def test_a_process_group_is_made_as_torch_npu_makes_its_own(installed: Stack) ->
     assert ast.unparse(made.func) == GROUP["class"]
     assert len(made.args) == len(GROUP["arguments"]) and not made.keywords
 
-    ours = installed.sources.find("services.weight_sync.transports.process_groups", "_make_hccl")
+    ours = installed.sources.find("weights.transports.collective.process_groups", "_make_hccl")
     assert ours and ours.node
     assert set(assigned(ours.node, "options")) <= set(GROUP["options"])
     (made,) = calls(ours.node, "ProcessGroupHCCL")
@@ -67,7 +67,7 @@ def test_a_communicator_is_aborted_with_one_word(installed: Stack) -> None:
     module = "torch_npu.distributed.distributed_c10d"
     (theirs,) = calls(installed.sources.tree(module), ".abort_hccl_comm")
     assert [type(argument) for argument in theirs.args] == [ast.Constant]
-    ours = installed.sources.tree("services.weight_sync.transports.process_groups")
+    ours = installed.sources.tree("weights.transports.collective.process_groups")
     for call in calls(ours, ".abort_hccl_comm"):
         assert len(call.args) == 1
 
@@ -122,7 +122,7 @@ def test_the_library_knows_the_words_that_we_hand_it(installed: Stack) -> None:
 
 def test_elements_are_replaced_by_a_kernel_of_the_device(installed: Stack) -> None:
     """Changes are written into parameters by `index_copy_`; what torch-npu lacks runs on the host."""
-    text = installed.text("services.rollout.vllm.in_place", "Write", "make")
+    text = installed.text("services.rollout.vllm.loading.in_place", "Write", "make")
     assert text.endswith("self.flat.index_copy_(0, self.positions_P, self.values_P)")
     (wheel,) = [file for file in STACKS[installed.version] if file.startswith("torch_npu")]
     with zipfile.ZipFile(CACHE.place(wheel)) as archive:

@@ -19,7 +19,7 @@ def test_renames_alone_are_known_from_0_30_on(stack: Stack) -> None:
     has_it = stack.types.member(mapper, "get_rename_mapper") is not None
     assert has_it == (stack.version != "0.23.0")
     assert stack.types.member(mapper, "apply_list")
-    ours = stack.text("services.rollout.vllm.modules", "Finder", "__init__")
+    ours = stack.text("services.rollout.vllm.loading.modules", "Finder", "__init__")
     assert "getattr(mapper, 'get_rename_mapper', None)" in ours
 
 

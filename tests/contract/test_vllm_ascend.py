@@ -16,7 +16,7 @@ NPU = json.loads(FACTS.read_text(encoding="utf-8"))["npu"]
 SAMPLER = "vllm_ascend.sample.sampler"
 RUNNER = ("vllm_ascend.worker.model_runner_v1", "NPUModelRunner")
 LINEAR = "vllm_ascend.ops.linear"
-IN_PLACE = "services.rollout.vllm.in_place"
+IN_PLACE = "services.rollout.vllm.loading.in_place"
 IS_OLD = "0.23.0"
 
 
@@ -180,7 +180,7 @@ def test_the_name_of_our_weight_transfer_engine_is_free(stack: Stack) -> None:
 
 
 def test_devices_are_chosen_by_the_variable_that_we_set(stack: Stack) -> None:
-    """tests/trimaran/test_device.py compares ours with the recorded one."""
+    """tests/trimaran/host/test_device.py compares ours with the recorded one."""
     platform = stack.text("vllm_ascend.platform", "NPUPlatform")
     variable = NPU["visible_devices_variable"]
     assert f"device_control_env_var: str = '{variable}'" in platform
@@ -224,7 +224,7 @@ def test_dense_weights_stay_untransposed(stack: Stack) -> None:
 
 def test_a_linear_layer_keeps_nothing_that_is_derived_from_its_weight(stack: Stack) -> None:
     """But for NZ and what a layer asks for by a flag: so a version may be written into the weight itself
-    (services/rollout/vllm/in_place.py)."""
+    (services/rollout/vllm/loading/in_place.py)."""
     method = (LINEAR, "AscendUnquantizedLinearMethod")
     assert stack.text(IN_PLACE, "ASCEND_LINEAR") == f"ASCEND_LINEAR = {method}"
     flag = ast.literal_eval(stack.text(IN_PLACE, "FLOAT32_COPY").partition(" = ")[2])

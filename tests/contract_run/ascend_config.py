@@ -18,7 +18,7 @@ import pytest
 from tests.contract_run import torch_npu_stub
 from tests.tiny_model import write_tiny_model
 from trimaran.config import parse_config
-from trimaran.device import Device
+from trimaran.host.device import Device
 
 Record = Callable[[str, Any], None]
 NPU = Device("npu", "hccl")

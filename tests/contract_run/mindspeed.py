@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tests.contract_run import torch_npu_stub
-from trimaran.device import Device
+from trimaran.host.device import Device
 
 
 def adapt(_: Any) -> None:

@@ -11,23 +11,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
-from services.controller.anchor import AnchorFile
 from services.controller.datasets import TrainingPrompts
 from services.controller.faulted import FaultedGate
 from services.controller.groups import GroupMaker
-from services.controller.ledger import Retention, RunLedger
 from services.controller.loop import Loop
-from services.controller.payloads import FolderPayloads
 from services.controller.proofs import ProofCheck
-from services.controller.records import Filtered, Record, Skipped, Tainted, decode_proof
-from services.controller.resume import replay
-from services.controller.room import Room
+from services.controller.resuming.resume import replay
 from services.controller.router import Router
 from services.controller.scoring import Scorer
-from services.controller.validation import Validation
+from services.controller.validation.validation import Validation
 from trimaran.clients import GroupAssembly, TrainAnswer
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import OutOfOrderError, StaleEpochError, UnavailableError
+from trimaran.ledger.anchor import AnchorFile
+from trimaran.ledger.ledger import Retention, RunLedger
+from trimaran.ledger.payloads.files import FolderPayloads
+from trimaran.ledger.records import Filtered, Record, Skipped, Tainted, decode_proof
+from trimaran.ledger.write_pause import Room
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
     Completion,

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from services.controller.pack import place_of
-from services.controller.payloads import MissingPayloadError, Payloads, checked
 from trimaran.errors import OutOfOrderError, UnavailableError
+from trimaran.ledger.payloads.files import MissingPayloadError, Payloads, checked
+from trimaran.ledger.payloads.pack import place_of
 from trimaran.store import TrimmedError
 from trimaran.types import LedgerEnd
 
@@ -66,7 +66,7 @@ class MemoryStore:
 
 
 class MemoryPayloads(Payloads):
-    """As `services.controller.payloads.Payloads` keeps them."""
+    """As `trimaran.ledger.payloads.files.Payloads` keeps them."""
 
     def __init__(self) -> None:
         self.data: dict[str, bytes] = {}
@@ -107,7 +107,7 @@ class MemoryPayloads(Payloads):
 
 
 class MemoryAnchor:
-    """As `services.controller.anchor.AnchorFile` keeps it."""
+    """As `trimaran.ledger.anchor.AnchorFile` keeps it."""
 
     path = Path("ledger-head.json")
 

@@ -12,20 +12,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
-from services.controller import patience, proofs, resume, router
+from services.controller import proofs, router
 from services.controller.faulted import FaultedGate
 from services.controller.groups import GroupMaker
-from services.controller.ledger import Retention, RunLedger
-from services.controller.ledger_check import check_ledger
-from services.controller.ledger_state import LedgerState
 from services.controller.loop import Loop
 from services.controller.proofs import ProofCheck
-from services.controller.resume import replay
-from services.controller.room import HeldError, Room
+from services.controller.resuming import resume
+from services.controller.resuming.resume import replay
 from services.controller.router import Router
 from services.controller.run import take_over
 from services.controller.scoring import Scorer
-from services.controller.validation import Validation
+from services.controller.validation.validation import Validation
 from tests.controller.fakes import (
     PROMPTS,
     RUN_ID,
@@ -48,6 +45,11 @@ from trimaran.errors import (
     UnavailableError,
     first_error,
 )
+from trimaran.ledger import retries as patience
+from trimaran.ledger.check import check_ledger
+from trimaran.ledger.ledger import Retention, RunLedger
+from trimaran.ledger.state import LedgerState
+from trimaran.ledger.write_pause import HeldError, Room
 from trimaran.types import (
     Caller,
     Completion,

@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from services.controller import server as controller
-from services.controller.anchor import ANCHOR_NAME, read_anchors
-from services.controller.ledger_check import Findings, check_ledger
-from services.controller.payloads import open_payloads
 from tests.controller.test_serve import STEPS, Pool, configure, serve
-from trimaran.launch.run_folder import write_config
-from trimaran.network import LOOPBACK
-from trimaran.run_context import RunContext
-from trimaran.runs import RunState
+from trimaran.ledger.anchor import ANCHOR_NAME, read_anchors
+from trimaran.ledger.check import Findings, check_ledger
+from trimaran.ledger.payloads.files import open_payloads
+from trimaran.run.context import RunContext
+from trimaran.run.folder import write_config
+from trimaran.run.network import LOOPBACK
+from trimaran.run.runs import RunState
 from trimaran.store import open_store
 
 TAR = """#!/bin/sh
@@ -53,7 +53,7 @@ def back_up(folder: Path, copy: Path) -> None:
     section = DOCS.read_text(encoding="utf-8").partition("## Back-up and restore")[2]
     commands = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert commands
-    script = commands[1].replace("trimaran ledger", f"{sys.executable} -m trimaran.cli ledger")
+    script = commands[1].replace("trimaran ledger", f"{sys.executable} -m commands.cli ledger")
     tools = folder.parent / "tools"
     tools.mkdir()
     (tools / "tar").write_text(TAR)

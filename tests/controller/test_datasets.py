@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from commands.cli.train.preflight import check_datasets
 from services.controller import datasets
 from services.controller.datasets import (
     HeldOutPrompts,
@@ -15,7 +16,6 @@ from services.controller.datasets import (
     take_turns,
 )
 from tests.data.pictures import png, size_of
-from trimaran.cli.preflight import check_datasets
 from trimaran.config import RunConfig, parse_config
 from trimaran.data.prompts import Dataset, UnusableImageError
 from trimaran.errors import InputError, UnavailableError

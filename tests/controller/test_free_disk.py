@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from services.controller.disk import FreeDisk
+from trimaran.ledger.disk import FreeDisk
 
 SECONDS = 30.0
 

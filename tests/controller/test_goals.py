@@ -6,7 +6,7 @@ import pytest
 
 from services.controller.goals import Goals
 from trimaran.errors import OutOfOrderError
-from trimaran.runs import Goal
+from trimaran.run.runs import Goal
 
 
 def heard(goals: Goals) -> tuple[bool, bool]:

@@ -12,18 +12,18 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from services.controller import server as controller
-from services.controller.room import HeldError
-from services.manager.results import validation_steps
+from services.manager.run_data.results import validation_steps
 from tests.controller.test_serve import STEPS, Pool, configure
 from tests.tiny_disk import disk, empty, fill
 from trimaran.clients import ControllerClient
-from trimaran.expert_loads import read_loads
-from trimaran.network import LOOPBACK
-from trimaran.run_context import RunContext
-from trimaran.run_events import is_last, watch_events
-from trimaran.runs import Goal, RunEvent, RunState
+from trimaran.ledger.write_pause import HeldError
+from trimaran.run.context import RunContext
+from trimaran.run.events import is_last, watch_events
+from trimaran.run.network import LOOPBACK
+from trimaran.run.runs import Goal, RunEvent, RunState
 from trimaran.store import open_store
-from trimaran.telemetry import read_json_lines
+from trimaran.telemetry.expert_loads import read_loads
+from trimaran.telemetry.run_files import read_json_lines
 from trimaran.types import ExpertLoads
 
 __all__ = ["disk"]

@@ -8,8 +8,7 @@ import pytest
 
 from services.controller import saving
 from services.controller.faulted import PausedTooLongError
-from services.controller.records import Checkpointed, Issued, Opened
-from services.controller.validation import Validation
+from services.controller.validation.validation import Validation
 from tests.controller.fakes import PROMPTS, InMemory, World, dies, make_config
 from trimaran.data.prompts import UnusableImageError
 from trimaran.errors import (
@@ -21,6 +20,7 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
+from trimaran.ledger.records import Checkpointed, Issued, Opened
 from trimaran.types import Faulted, Group, Prompt, Score, Verdict
 
 GROUPS = 4

@@ -8,9 +8,9 @@ from typing import Any
 
 from services.controller import server as controller
 from tests.controller.test_serve import STEPS, Pool, configure
-from trimaran.network import LOOPBACK
-from trimaran.run_context import RunContext
-from trimaran.runs import Run, RunState, endpoints_key, run_from_tree, run_key
+from trimaran.run.context import RunContext
+from trimaran.run.network import LOOPBACK
+from trimaran.run.runs import Run, RunState, endpoints_key, run_from_tree, run_key
 from trimaran.store import open_store
 
 

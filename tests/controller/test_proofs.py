@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from services.controller.group_life import GroupLife, read_life
-from services.controller.group_words import tell
-from services.controller.payloads import FolderPayloads
 from services.controller.proofs import ProofCheck
-from services.controller.records import Consumed, Generated, Issued, Scored, Tainted
 from tests.controller.fakes import RUN_ID, World, make_config
-from tests.controller.test_resume import cut_ledger, records, run_world
+from tests.controller.resuming.test_resume import cut_ledger, records, run_world
 from trimaran.errors import DeadlineError, UnavailableError
+from trimaran.ledger.group_life import GroupLife, read_life
+from trimaran.ledger.group_words import tell
+from trimaran.ledger.payloads.files import FolderPayloads
+from trimaran.ledger.records import Consumed, Generated, Issued, Scored, Tainted
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
     Group,

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from services.controller.group_life import GroupLife, read_life
-from services.controller.group_words import tell
-from services.controller.payloads import FolderPayloads
-from services.controller.records import (
+from services.controller.router import DrainedError
+from tests.controller.fakes import RUN_ID, World, make_config
+from tests.controller.resuming.test_resume import cut_ledger, records, run_world
+from trimaran.errors import InputError, InternalError
+from trimaran.ledger.group_life import GroupLife, read_life
+from trimaran.ledger.group_words import tell
+from trimaran.ledger.payloads.files import FolderPayloads
+from trimaran.ledger.records import (
     Committed,
     Consumed,
     Filtered,
@@ -21,11 +25,7 @@ from services.controller.records import (
     decode,
     encode,
 )
-from services.controller.router import DrainedError
-from services.controller.scores import rewards_of, terms_of
-from tests.controller.fakes import RUN_ID, World, make_config
-from tests.controller.test_resume import cut_ledger, records, run_world
-from trimaran.errors import InputError, InternalError
+from trimaran.ledger.scores import rewards_of, terms_of
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Faulted, Prompt, Proof, Score, VersionId
 

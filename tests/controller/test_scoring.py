@@ -148,7 +148,7 @@ def test_a_frozen_service_is_no_fault_of_the_group() -> None:
 
 
 def test_a_service_that_stays_away_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.controller.patience.time.monotonic", now)
+    monkeypatch.setattr("trimaran.ledger.retries.time.monotonic", now)
 
     def away(group: Group) -> Sequence[Verdict]:
         raise UnavailableError("Socket closed")

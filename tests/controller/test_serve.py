@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from commands.cli.train.summary import show_summary
 from services.controller import server as controller
-from services.controller.validation import FIRST_NUMBER
+from services.controller.validation.validation import FIRST_NUMBER
 from tests.controller.fakes import digest, make_config
-from tests.trimaran.test_exposition import values
-from trimaran import rpc, wire
-from trimaran.cli.summary import show_summary
+from tests.trimaran.telemetry.test_exposition import values
 from trimaran.clients import ControllerClient, MetricsClient
 from trimaran.config import RunConfig
 from trimaran.errors import (
@@ -28,13 +27,11 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
-from trimaran.expert_loads import read_loads
-from trimaran.launch.exits import exit_code
-from trimaran.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, VALIDATION_SECONDS
-from trimaran.network import LOOPBACK
-from trimaran.run_context import RunContext
-from trimaran.run_events import is_last, watch_events
-from trimaran.runs import (
+from trimaran.run.context import RunContext
+from trimaran.run.events import is_last, watch_events
+from trimaran.run.exits import exit_code
+from trimaran.run.network import LOOPBACK
+from trimaran.run.runs import (
     EventKind,
     Goal,
     RunEvent,
@@ -46,7 +43,9 @@ from trimaran.runs import (
     run_key,
 )
 from trimaran.store import entries, open_store
-from trimaran.telemetry import read_json_lines
+from trimaran.telemetry.expert_loads import read_loads
+from trimaran.telemetry.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, VALIDATION_SECONDS
+from trimaran.telemetry.run_files import read_json_lines
 from trimaran.types import (
     ExpertLoads,
     Faulted,
@@ -69,6 +68,8 @@ from trimaran.v1 import (
     weight_sync_pb2,
     weight_sync_pb2_grpc,
 )
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 STEPS, GROUPS, SAMPLES = 4, 2, 3
 
@@ -743,7 +744,7 @@ def test_a_frozen_controller_that_comes_back_writes_neither_events_nor_records(
 
 @pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.controller.patience.LONGEST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("trimaran.ledger.retries.LONGEST_WAIT_SECONDS", 0.05)
 
 
 class Outage:

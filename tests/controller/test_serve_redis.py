@@ -11,9 +11,9 @@ from services.controller import server as controller
 from tests.controller.test_serve import Pool, configure, serve
 from tests.redis_server import RedisServer
 from trimaran.errors import TrimaranError
-from trimaran.network import LOOPBACK
-from trimaran.run_context import RunContext
-from trimaran.runs import RunState
+from trimaran.run.context import RunContext
+from trimaran.run.network import LOOPBACK
+from trimaran.run.runs import RunState
 from trimaran.store import open_store
 
 

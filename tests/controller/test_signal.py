@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 from services.controller.greedy import FIRST_NUMBER
-from services.controller.group_life import GroupLife
-from services.controller.group_words import tell
 from tests.controller.fakes import World, make_config
+from trimaran.ledger.group_life import GroupLife
+from trimaran.ledger.group_words import tell
 from trimaran.types import Faulted, Group, Score, Verdict
-from trimaran.wire import parse_scored_group, serialize_scored_group
+from trimaran.wire.messages import parse_scored_group, serialize_scored_group
 
 GROUPS, STEPS = 4, 6
 

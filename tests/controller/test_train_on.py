@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.control.idle import World as SimulatedWorld
-from services.controller import busy_time
-from services.controller.records import Scored
-from services.controller.report import Reporter
-from services.controller.validation import Validation
+from services.controller.reporting import busy_time
+from services.controller.reporting.report import Reporter
+from services.controller.validation.validation import Validation
 from tests.controller.fakes import FakeReporter, World, make_config
 from tests.controller.test_loop import GROUPS, run
 from tests.controller.virtual_time import run_virtually
 from trimaran.clients import TrainAnswer
 from trimaran.errors import UnavailableError
+from trimaran.ledger.records import Scored
 
 
 def order(world: World, *kinds: str) -> list[tuple[str, int]]:

@@ -10,19 +10,19 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from commands.cli.main import main
 from services.reward.functions.arguments import Reading, verl
 from services.rollout.chat import ChatTokenizer
 from tests.data.pictures import png, size_of
 from tests.data.test_prompts import SIZES, dataset, write_jsonl
 from tests.reward.rules.calling import DATA, needs_data
 from tests.tiny_model import tiny_tokenizer
-from trimaran import wire
-from trimaran.cli.main import main
 from trimaran.clients import GroupAssembly
 from trimaran.errors import InputError
 from trimaran.rewards import Sample
 from trimaran.types import Caller, Message, Prompt
 from trimaran.v1 import rollout_pb2
+from trimaran.wire import messages as wire
 
 CARROTS = "How many carrots?"
 

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 import yaml
 
+from commands.cli.options import parse
 from services.manager.clients_file import digest, read_clients
-from services.manager.needs import check_fits, find_needs
-from services.manager.pools import Ask
-from services.manager.scheduler import Scheduler
+from services.manager.scheduling.needs import check_fits, find_needs
+from services.manager.scheduling.pools import Ask
+from services.manager.scheduling.scheduler import Scheduler
 from services.manager.settings import ManagerSettings, load_settings
-from services.reward.allowed import Allowed
-from trimaran.cli.options import parse
 from trimaran.config import load_config
+from trimaran.trust.allowed import Allowed
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy/compose"

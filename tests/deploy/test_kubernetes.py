@@ -22,19 +22,19 @@ import yaml
 from redis.backoff import ConstantBackoff
 from redis.retry import Retry
 
+from commands.cli.main import main
+from commands.cli.options import parse
 from services.manager.clients_file import digest, read_clients
-from services.manager.pools import Ask, Need, place_replica
-from services.manager.scheduler import Scheduler
+from services.manager.scheduling.pools import Ask, Need, place_replica
+from services.manager.scheduling.scheduler import Scheduler
 from services.manager.settings import ManagerSettings, load_settings
-from services.reward.allowed import Allowed
 from tests.deploy.test_compose import load, words
 from tests.kubernetes.tools import HOW, find
 from tests.redis_server import PROGRAM, WHY_SKIPPED
-from trimaran.cli.main import main
-from trimaran.cli.options import parse
 from trimaran.config import RunConfig, parse_config
-from trimaran.launch.environment import part_of
-from trimaran.network import LOOPBACK, split
+from trimaran.run.environment import part_of
+from trimaran.run.network import LOOPBACK, split
+from trimaran.trust.allowed import Allowed
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/kubernetes"

@@ -7,6 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from commands.doctor.checks.addresses import Addresses, check_addresses
+from commands.doctor.checks.devices import Devices, check_devices, read_devices
+from commands.doctor.checks.limits import check_limits, read_limits
+from commands.doctor.examine import examine
+from commands.doctor.finding import Finding
+from commands.doctor.system import System
 from tests.doctor.made import (
     config,
     cpu_host,
@@ -17,15 +23,9 @@ from tests.doctor.made import (
     write_package,
     write_tool,
 )
-from trimaran.device import Kind
-from trimaran.doctor.addresses import Addresses, check_addresses
-from trimaran.doctor.devices import Devices, check_devices, read_devices
-from trimaran.doctor.examine import examine
-from trimaran.doctor.finding import Finding
-from trimaran.doctor.limits import check_limits, read_limits
-from trimaran.doctor.system import System
-from trimaran.machine import read_machine
-from trimaran.network import Interface
+from trimaran.host.device import Kind
+from trimaran.host.machine import read_machine
+from trimaran.run.network import Interface
 
 Made = list[Finding]
 Case = tuple[Callable[[Path], Made], tuple[str, ...]]

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from commands.doctor.finding import Finding, Severity
+from commands.doctor.system import System
 from trimaran.config import RunConfig, parse_config
-from trimaran.doctor.finding import Finding, Severity
-from trimaran.doctor.system import System
 
 ELF = {"x86_64": 62, "aarch64": 183}
 LIMITS = """\

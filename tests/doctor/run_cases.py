@@ -7,22 +7,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from commands.doctor.checks.disks import Place, check_places
+from commands.doctor.checks.stores import check_store
+from commands.doctor.examine import examine
+from commands.doctor.hosts import Link, Other, ask_host, check_host, check_links, measure_links
+from commands.doctor.runs import check_gpus, check_run_by
+from commands.planner.models import QWEN25_7B
 from tests.doctor.host_cases import Case, Made
 from tests.doctor.made import config, cpu_host, write, write_meminfo
 from trimaran.config import RunConfig
-from trimaran.doctor.disks import Place, check_places
-from trimaran.doctor.examine import examine
-from trimaran.doctor.hosts import Link, Other, ask_host, check_host, check_links, measure_links
-from trimaran.doctor.runs import check_gpus, check_run_by
-from trimaran.doctor.stores import check_store
 from trimaran.errors import InputError
-from trimaran.launch.devices import Placement, Pool
-from trimaran.machine import GpuMemory
-from trimaran.memory.models import QWEN25_7B
-from trimaran.memory.plan import make_plan
-from trimaran.network import LOOPBACK, split
+from trimaran.host.machine import GpuMemory
+from trimaran.model.memory.plan import make_plan
+from trimaran.run.network import LOOPBACK, split
+from trimaran.run.placement import Placement, Pool
 from trimaran.store import ServerFacts, probe_server
-from trimaran.trust import Trust
+from trimaran.trust.access import Trust
 
 TRUST = Trust("a-token-of-a-test")
 GIB = 1 << 30

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from commands.cli.inspect import doctor as command
+from commands.cli.main import main
+from commands.cli.train.preflight import show_errors
+from commands.doctor.finding import Finding, Severity
+from commands.doctor.report import HostReport, Report
 from tests.doctor.made import config
 from tests.tiny_model import write_tiny_model
-from trimaran.cli import doctor as command
-from trimaran.cli.main import main
-from trimaran.cli.preflight import show_errors
-from trimaran.doctor.finding import Finding, Severity
-from trimaran.doctor.report import HostReport, Report
-from trimaran.machine import GpuMemory, Machine
+from trimaran.host.machine import GpuMemory, Machine
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_before_a_start_each_error_is_one_line(
 def test_a_manager_says_so_before_it_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-m", "trimaran.cli", "up", "--address", address]
+        command = [sys.executable, "-m", "commands.cli", "up", "--address", address]
         asked = subprocess.run(
             [*command, "--folder", str(tmp_path)],
             env={**os.environ, "GLOO_SOCKET_IFNAME": "eth99"},

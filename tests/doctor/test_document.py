@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trimaran import doctor
-from trimaran.doctor.finding import Severity
-from trimaran.doctor.versions import check_versions, load_matrix
+from commands import doctor
+from commands.doctor.checks.versions import check_versions, load_matrix
+from commands.doctor.finding import Severity
 
 DOCUMENT = Path(doctor.__file__).parents[2] / "docs" / "doctor.md"
 GUIDES = (

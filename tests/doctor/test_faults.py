@@ -10,12 +10,12 @@ from pkgutil import iter_modules
 
 import pytest
 
+from commands import doctor
+from commands.doctor.examine import examine
+from commands.doctor.finding import Fault, Severity
 from tests.doctor.host_cases import HOST_CASES
 from tests.doctor.made import config, cpu_host, faults, npu_host
 from tests.doctor.run_cases import RUN_CASES
-from trimaran import doctor
-from trimaran.doctor.examine import examine
-from trimaran.doctor.finding import Fault, Severity
 
 CASES = HOST_CASES | RUN_CASES
 DOCUMENT = Path(doctor.__file__).parents[2] / "docs" / "doctor.md"

@@ -16,15 +16,15 @@ from typing import NamedTuple
 
 import pytest
 
+from commands.doctor.examine import digest_of, facts_for_others
+from commands.doctor.hosts import Other, ask_host, check_address, check_host, measure_links
+from commands.doctor.server import doctor_server
+from commands.doctor.system import System
 from tests.certificates import Authority
 from tests.doctor.made import config
 from tests.namespaces import Link, NamespaceHost, far_hosts
-from trimaran.doctor.examine import digest_of, facts_for_others
-from trimaran.doctor.hosts import Other, ask_host, check_address, check_host, measure_links
-from trimaran.doctor.server import doctor_server
-from trimaran.doctor.system import System
 from trimaran.errors import InputError
-from trimaran.trust import TlsFiles, Trust
+from trimaran.trust.access import TlsFiles, Trust
 
 TOKEN = "a-token-of-a-test"
 TRUST = Trust(TOKEN)
@@ -165,7 +165,7 @@ def token(tmp_path: Path) -> Path:
 def on_second_host(hosts: Hosts, *words: str) -> Iterator[str]:
     """A doctor that listens there, as its operator starts it."""
     address = "10.77.0.2:7990"
-    command = [sys.executable, "-m", "trimaran.cli", "doctor", "--listen", address]
+    command = [sys.executable, "-m", "commands.cli", "doctor", "--listen", address]
     with subprocess.Popen(
         hosts.pair[1].inside(*command, *words), stdout=subprocess.PIPE, text=True
     ) as process:
@@ -191,7 +191,7 @@ def doctor(
     host: NamespaceHost, *arguments: str, **variables: str
 ) -> tuple[int, dict[str, list[dict]]]:
     """The exit code and the report of `trimaran doctor --json` on one of the hosts."""
-    command = [sys.executable, "-m", "trimaran.cli", "doctor", *arguments, "--json"]
+    command = [sys.executable, "-m", "commands.cli", "doctor", *arguments, "--json"]
     asked = subprocess.run(
         host.inside(*command),
         capture_output=True,

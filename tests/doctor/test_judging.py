@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from commands.doctor.checks.addresses import Addresses, check_addresses
+from commands.doctor.checks.limits import GIB, check_limits, read_limits
+from commands.doctor.checks.memory import needs_of
+from commands.doctor.examine import examine
+from commands.doctor.finding import Finding, Severity
 from tests.doctor.host_cases import INTERFACES, devices_of
 from tests.doctor.made import config, cpu_host, faults, npu_host, without
 from tests.doctor.run_cases import filled
-from trimaran.doctor.addresses import Addresses, check_addresses
-from trimaran.doctor.examine import examine
-from trimaran.doctor.finding import Finding, Severity
-from trimaran.doctor.limits import GIB, check_limits, read_limits
-from trimaran.doctor.memory import needs_of
 
 
 def in_subnet(root: Path, **variables: str) -> list[Finding]:

@@ -12,23 +12,21 @@ from pathlib import Path
 import pytest
 import redis
 
+from commands.doctor.checks.addresses import check_addresses, read_addresses
+from commands.doctor.checks.disks import check_places, read_place
+from commands.doctor.checks.limits import read_limits
+from commands.doctor.checks.memory import read_memory
+from commands.doctor.checks.stores import check_store
+from commands.doctor.checks.versions import load_matrix, read_versions
+from commands.doctor.examine import examine
+from commands.doctor.system import System
 from tests.doctor.made import cpu_host, faults, npu_host, write, write_package
 from tests.redis_server import RedisServer
 from tests.tiny_disk import mounted
-from trimaran.doctor.addresses import check_addresses, read_addresses
-from trimaran.doctor.disks import check_places, read_place
-from trimaran.doctor.examine import examine
-from trimaran.doctor.limits import read_limits
-from trimaran.doctor.memory import read_memory
-from trimaran.doctor.stores import check_store
-from trimaran.doctor.system import System
-from trimaran.doctor.versions import load_matrix, read_versions
 from trimaran.errors import InputError
 from trimaran.store import probe_server
 
-ASK = (
-    "import os; from trimaran.doctor.limits import read_limits; from trimaran.doctor.system import"
-)
+ASK = "import os; from commands.doctor.checks.limits import read_limits; from commands.doctor.system import"
 ASK += " System; print(read_limits(System(os.environ)).files)"
 
 

@@ -107,7 +107,7 @@ def accuracies(run_folder: Path, step: int) -> tuple[float, float]:
 
 def main(folder: Path, family: str) -> None:
     config = write_task(folder, family, validation={"every": 10})
-    command = [sys.executable, "-m", "trimaran.cli", "train", str(config)]
+    command = [sys.executable, "-m", "commands.cli", "train", str(config)]
     subprocess.run(command, check=True)
     run = runs.only_run(folder / "runs")
     print(

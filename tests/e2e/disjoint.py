@@ -17,24 +17,24 @@ from pathlib import Path
 import psutil
 import yaml
 
+from commands.launch.launch import launch
+from commands.launch.local.endpoints import fill_endpoints
+from commands.launch.local.local_children import LocalChildren
+from commands.launch.run_services import run_services
+from commands.launch.service_process import ServiceProcess
+from commands.launch.site import Site
 from tests import marked
 from trimaran.clients import ControllerClient
 from trimaran.config import RunConfig, load_config
-from trimaran.launch.devices import place
-from trimaran.launch.endpoints import fill_endpoints
-from trimaran.launch.environment import serve_command
-from trimaran.launch.launch import launch
-from trimaran.launch.local_children import LocalChildren
-from trimaran.launch.run_folder import write_config
-from trimaran.launch.run_services import run_services
-from trimaran.launch.service_process import ServiceProcess
-from trimaran.launch.site import Site
-from trimaran.machine import read_machine
-from trimaran.model_fetch import CACHE_VARIABLE
-from trimaran.run_context import RunContext
-from trimaran.runs import Goal, Run
+from trimaran.host.machine import read_machine
+from trimaran.model.fetch import CACHE_VARIABLE
+from trimaran.run.context import RunContext
+from trimaran.run.environment import serve_command
+from trimaran.run.folder import write_config
+from trimaran.run.placement import place
+from trimaran.run.runs import Goal, Run
 from trimaran.store import Store, entries, open_store
-from trimaran.trust import TOKEN_NAME, Trust, make_token
+from trimaran.trust.access import TOKEN_NAME, Trust, make_token
 
 RUN_ID = "tiny"
 ALONE = """

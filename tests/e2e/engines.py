@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import marked
-from trimaran.shared_memory import SUFFIX, remove_left
+from trimaran.host.shared_memory import SUFFIX, remove_left
 
 LOOP = """
 trap 'stopped=1; kill -TERM $child' TERM
@@ -45,7 +45,7 @@ class Engine:
 
     def start(self) -> Engine:
         self.host.mkdir(parents=True, exist_ok=True)
-        command = [*self.prefix, sys.executable, "-m", "trimaran.cli", "serve", self.kind]
+        command = [*self.prefix, sys.executable, "-m", "commands.cli", "serve", self.kind]
         command += ["--store-file", str(self.store), "--token-file", str(self.token)]
         command += ["--run-folder", str(self.host), "--index", self.index]
         command += self.options

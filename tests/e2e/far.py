@@ -28,8 +28,8 @@ from tests.e2e.disjoint import ALONE, HIDES, roots_of
 from tests.e2e.engines import Engine
 from tests.namespaces import Link, NamespaceHost, far_hosts
 from tests.redis_server import DURABLE, RedisServer
-from trimaran.model_fetch import CACHE_VARIABLE
-from trimaran.runs import RunState, events_stream
+from trimaran.model.fetch import CACHE_VARIABLE
+from trimaran.run.runs import RunState, events_stream
 from trimaran.store import entries, open_store, run_store_url
 
 NETWORK = "10.78.0"
@@ -72,7 +72,7 @@ class Site:
 
     def trimaran(self, host: str, *words: str) -> str:
         """What a command prints there."""
-        command = self.net(host).inside(sys.executable, "-m", "trimaran.cli", *words)
+        command = self.net(host).inside(sys.executable, "-m", "commands.cli", *words)
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -191,7 +191,7 @@ class Site:
         }
         path = self.folder / "manager.yaml"
         path.write_text(yaml.safe_dump(settings))
-        words = (sys.executable, "-m", "trimaran.cli", "up", "--config", str(path))
+        words = (sys.executable, "-m", "commands.cli", "up", "--config", str(path))
         log = self.folder / "manager.log"
         before = log.read_text().count("listens on") if log.exists() else 0
         with log.open("ab") as file:

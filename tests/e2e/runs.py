@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from tests import marked
-from trimaran.telemetry import read_json_lines
+from trimaran.telemetry.run_files import read_json_lines
 
 TIMEOUT_SECONDS = 480
 """Of a run that takes one to two minutes on a machine with nothing else to do."""
@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 480
 def start(*arguments: str | Path, run_folder_parent: Path) -> subprocess.Popen:
     """A `trimaran …` process; the mark lets a test find everything that it started."""
     return subprocess.Popen(
-        [sys.executable, "-m", "trimaran.cli", *map(str, arguments)],
+        [sys.executable, "-m", "commands.cli", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

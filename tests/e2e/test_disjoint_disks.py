@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from services.controller.anchor import read_anchors
-from services.manager.results import list_checkpoints, validation_samples, validation_steps
+from services.manager.run_data.results import list_checkpoints, validation_samples, validation_steps
 from tests.bucket_server import Endpoint, served
 from tests.e2e import runs
 from tests.e2e.disjoint import RUN_ID, Hosts, read_config, roots_of
 from tests.redis_server import RedisServer
-from trimaran.model_manifest import push_model
-from trimaran.places import open_place
-from trimaran.run_context import RunContext
-from trimaran.run_place import run_place
-from trimaran.runs import RunState, events_stream
+from trimaran.host.places import open_place
+from trimaran.ledger.anchor import read_anchors
+from trimaran.model.manifest import push_model
+from trimaran.run.context import RunContext
+from trimaran.run.place import run_place
+from trimaran.run.runs import RunState, events_stream
 from trimaran.store import Store, entries
-from trimaran.telemetry import read_json_lines
+from trimaran.telemetry.run_files import read_json_lines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -18,7 +18,7 @@ from tests.e2e.test_managed_runs import tree_of
 from tests.redis_server import RedisServer
 from trimaran.clients import AsyncRunClient
 from trimaran.errors import NotFoundError
-from trimaran.runs import EventKind, Run, RunState
+from trimaran.run.runs import EventKind, Run, RunState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 SECONDS = 240.0

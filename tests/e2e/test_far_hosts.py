@@ -12,8 +12,8 @@ import pytest
 from tests.e2e import runs
 from tests.e2e.disjoint import roots_of
 from tests.e2e.far import CONTROL, site
-from trimaran.run_context import RunContext
-from trimaran.runs import RunState
+from trimaran.run.context import RunContext
+from trimaran.run.runs import RunState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -16,7 +16,7 @@ import yaml
 
 from tests.e2e import runs
 from trimaran.clients import AsyncRunClient
-from trimaran.runs import EventKind, Run, RunState
+from trimaran.run.runs import EventKind, Run, RunState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 SECONDS = 240.0

@@ -1,4 +1,4 @@
-"""What real trainer ranks take on the CPU, against what `trimaran.memory` foretells."""
+"""What real trainer ranks take on the CPU, against what `trimaran.model.memory` foretells."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 from tests import tiny_vision
 from tests.tiny_model import write_tiny_model
 from trimaran.config import RunConfig, dump_config, parse_config
-from trimaran.memory.communicators import num_communicators
-from trimaran.memory.model import Model
-from trimaran.memory.plan import Plan, make_plan
-from trimaran.model_folder import read_model_folder
+from trimaran.model.folder import read_model_folder
+from trimaran.model.memory.communicators import num_communicators
+from trimaran.model.memory.model import Model
+from trimaran.model.memory.plan import Plan, make_plan
 
 BASE: dict[str, Any] = {
     "max_position_embeddings": 4096,

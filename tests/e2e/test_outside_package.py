@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import yaml
 
-from services.controller.group_life import read_life
-from services.controller.payloads import open_payloads
 from tests.e2e import runs
 from tests.extending.recipes import RECIPES
-from trimaran.run_context import RunContext
+from trimaran.ledger.group_life import read_life
+from trimaran.ledger.payloads.files import open_payloads
+from trimaran.run.context import RunContext
 from trimaran.store import open_store
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

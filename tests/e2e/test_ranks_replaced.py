@@ -15,8 +15,8 @@ from tests.e2e.test_external import manager, process_of, until, wait_for
 from tests.e2e.test_managed_runs import tree_of
 from tests.redis_server import RedisServer
 from trimaran.clients import AsyncRunClient
-from trimaran.launch.exits import LEFT_BEHIND
-from trimaran.runs import RunState
+from trimaran.run.exits import LEFT_BEHIND
+from trimaran.run.runs import RunState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 KINDS = {

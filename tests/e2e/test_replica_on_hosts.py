@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e import runs
 from tests.e2e.far import site
-from trimaran.runs import RunState
+from trimaran.run.runs import RunState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

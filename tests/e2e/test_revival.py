@@ -9,9 +9,9 @@ import pytest
 
 from tests.e2e import runs
 from trimaran.config import load_config
-from trimaran.launch.run_folder import write_config
-from trimaran.run_context import RunContext
-from trimaran.runs import (
+from trimaran.run.context import RunContext
+from trimaran.run.folder import write_config
+from trimaran.run.runs import (
     event_from_tree,
     events_stream,
     goal_key,
@@ -20,7 +20,7 @@ from trimaran.runs import (
     run_key,
 )
 from trimaran.store import entries, open_store
-from trimaran.telemetry import read_json_lines
+from trimaran.telemetry.run_files import read_json_lines
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

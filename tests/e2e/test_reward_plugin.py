@@ -17,14 +17,14 @@ from typing import Any
 import aiohttp
 import pytest
 
-from services.reward.allowed import Allowed
+from commands.cli.main import main
 from services.reward.outcome import Outcome, Value
-from services.reward.plugins.client import PluginJudge
+from services.reward.plugins.calling.client import PluginJudge
 from services.reward.terms import PluginSpec, make_terms
-from tests.reward.plugins.test_client_tls import make_certificate
-from trimaran.cli.main import main
+from tests.reward.plugins.calling.test_client_tls import make_certificate
 from trimaran.config import RunConfig, load_config
 from trimaran.rewards import Sample
+from trimaran.trust.allowed import Allowed
 
 pytestmark = pytest.mark.e2e
 
@@ -35,7 +35,7 @@ TOKEN = "a-token-of-the-test"
 @contextmanager
 def serving(folder: Path, *arguments: str, **environment: str) -> Iterator[str]:
     """The URL at which `trimaran reward serve` says that it serves."""
-    command = [sys.executable, "-m", "trimaran.cli", "reward", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "commands.cli", "reward", "serve", "--port", "0"]
     with subprocess.Popen(
         [*command, *arguments],
         cwd=folder,

@@ -9,20 +9,20 @@ from pathlib import Path
 import psutil
 import pytest
 
-from services.reward.allowed import ALLOW_VARIABLE
+from commands.launch.local.endpoints import fill_endpoints
 from tests import marked
 from tests.e2e import runs
 from tests.e2e.test_reward_plugin import EXAMPLE, serving
 from tests.redis_server import DURABLE, PROGRAM, WHY_SKIPPED, RedisServer
-from trimaran import rpc
 from trimaran.clients import ControllerClient, TrainerClient
 from trimaran.config import load_config
 from trimaran.errors import UnauthenticatedError
-from trimaran.launch.endpoints import fill_endpoints
-from trimaran.launch.run_folder import write_config
-from trimaran.run_context import RunContext
-from trimaran.trust import NO_TRUST, Trust, make_token, new_token
+from trimaran.run.context import RunContext
+from trimaran.run.folder import write_config
+from trimaran.trust.access import NO_TRUST, Trust, make_token, new_token
+from trimaran.trust.allowed import ALLOW_VARIABLE
 from trimaran.types import Caller
+from trimaran.wire import rpc
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 PASSWORD = "correct-horse-battery-staple"

@@ -22,16 +22,16 @@ from tests.e2e import runs
 from tests.namespaces import NamespaceHost, hosts
 from tests.redis_server import DURABLE, PROGRAM, WHY_SKIPPED
 from trimaran.config import RunConfig, load_config
-from trimaran.launch.run_folder import write_config
-from trimaran.run_context import RunContext
-from trimaran.trust import Trust, make_token
+from trimaran.run.context import RunContext
+from trimaran.run.folder import write_config
+from trimaran.trust.access import Trust, make_token
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 SECONDS = 300.0
 LOOK = """
 import asyncio, sys
-from trimaran.runs import config_key
+from trimaran.run.runs import config_key
 from trimaran.store import open_store
 
 async def look():
@@ -96,7 +96,7 @@ class TwoHosts:
         return process
 
     def trimaran(self, host: int, *words: str, log: str) -> subprocess.Popen[bytes]:
-        return self.start(host, sys.executable, "-m", "trimaran.cli", *words, log=log)
+        return self.start(host, sys.executable, "-m", "commands.cli", *words, log=log)
 
     def launch(self) -> subprocess.Popen[bytes]:
         """Returns once the configuration is in the store: a service that comes before says that it is not."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.extending.recipes import Recipe
-from trimaran.model_folder import read_model_folder
+from trimaran.model.folder import read_model_folder
 
 torch = pytest.importorskip("torch", reason="torch is not installed; a replica needs it")
 pytest.importorskip("transformers", reason="transformers is not installed; its tokenizer is used")
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.e2e
 def test_the_engine_generates_under_each_version_and_reads_it_back(
     follow: Callable[[str], Recipe], tmp_path: Path
 ) -> None:
-    from services.weight_sync.data.manifest import list_digests
     from tests.rollout import replicas
     from tests.tiny_model import write_tiny_model
+    from weights.version.manifest import list_digests
 
     name = follow("An inference engine").run["rollout"]["engine"]
     model = write_tiny_model(tmp_path / "model")

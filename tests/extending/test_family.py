@@ -12,7 +12,7 @@ import pytest
 from tests.extending.recipes import Recipe
 from trimaran.config import parse_config
 from trimaran.errors import InputError
-from trimaran.model_folder import read_model_folder
+from trimaran.model.folder import read_model_folder
 
 torch = pytest.importorskip("torch", reason="torch is not installed; the trainer needs it")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")

@@ -40,7 +40,7 @@ def model() -> Any:
 
 def step(model: Any, **algorithm: Any) -> tuple[dict[str, float], Any]:
     """The metrics and the gradient of one step."""
-    from services.trainer.learner import train_step
+    from services.trainer.step.learner import train_step
     from tests.trainer.batches import random_batch
     from tests.trainer.plain_policy import PlainPolicy
 

@@ -24,7 +24,7 @@ NAMES = {
     "An advantage": {
         "services/trainer/grpo/kinds.py": "Advantage Rewards",
         "trimaran/choices.py": "LOSSES ADVANTAGES AGGREGATIONS",
-        "trimaran/recipes.py": "RECIPES",
+        "trimaran/config/recipes.py": "RECIPES",
     },
     "A reward rule": {
         "trimaran/rewards.py": "Sample ReferenceUnusableError",
@@ -32,18 +32,18 @@ NAMES = {
     },
     "A transport": {
         "trimaran/types.py": "Transport Source Offer",
-        "trimaran/wire.py": "encode_source decode_source",
-        "trimaran/config.py": "TransportName",
-        "services/weight_sync/transports/carrier.py": "Carrier",
-        "services/weight_sync/transports/__init__.py": "make_carriers",
-        "services/weight_sync/control/plan.py": "plan_stage",
-        "services/weight_sync/data/receiver.py": "WeightReceiver",
+        "trimaran/wire/messages.py": "encode_source decode_source",
+        "trimaran/config/values.py": "TransportName",
+        "weights/transports/carrier.py": "Carrier",
+        "weights/transports/__init__.py": "make_carriers",
+        "services/weight_sync/staging/transfer_plan.py": "plan_stage",
+        "weights/receiving/receiver.py": "WeightReceiver",
     },
     "An inference engine": {"services/rollout/engine.py": "Engine"},
     "A metric": {
-        "trimaran/metrics.py": "METRICS",
-        "services/controller/step_metrics.py": "describe_batch",
-        "services/trainer/objective.py": "token_metrics",
+        "trimaran/telemetry/metrics.py": "METRICS",
+        "services/controller/reporting/step_metrics.py": "describe_batch",
+        "services/trainer/step/objective.py": "token_metrics",
     },
     "An RPC": {
         "services/reward/server.py": "RewardServicer",
@@ -61,11 +61,11 @@ NAMES = {
     "A model family": {
         "services/trainer/megatron/families/family.py": "Family attention mlp experts",
         "services/trainer/megatron/families/llama.py": "LLAMA",
-        "services/trainer/megatron/rules.py": "MappingRule",
-        "trimaran/model_folder.py": "ModelFacts",
-        "trimaran/trainer_layout.py": "check_trainer_layout",
+        "services/trainer/megatron/parameters/rules.py": "MappingRule",
+        "trimaran/model/folder.py": "ModelFacts",
+        "trimaran/model/trainer_layout.py": "check_trainer_layout",
         "services/trainer/megatron/known_keys.py": "check_keys FIXED",
-        "services/weight_sync/data/grid.py": "RULES",
+        "weights/version/grid.py": "RULES",
     },
     "A dataset format": {
         "trimaran/data/rows.py": "Read Rows",

@@ -7,17 +7,17 @@ from statistics import median
 
 import pytest
 
-from services.controller.step_metrics import describe_terms
-from services.reward.allowed import ALLOW_VARIABLE
+from services.controller.reporting.step_metrics import describe_terms
 from tests.extending.recipes import RECIPES
 from tests.reward.groups import group_of
 from tests.reward.test_server import SECONDS, configure, while_serving
-from trimaran import metrics
 from trimaran.clients import RewardClient
 from trimaran.errors import InputError, InternalError
-from trimaran.metrics import METRICS, Metric, find_metric, markdown
-from trimaran.run_context import RunContext
-from trimaran.telemetry import MetricsWriter, read_json_lines
+from trimaran.run.context import RunContext
+from trimaran.telemetry import metrics
+from trimaran.telemetry.metrics import METRICS, Metric, find_metric, markdown
+from trimaran.telemetry.run_files import MetricsWriter, read_json_lines
+from trimaran.trust.allowed import ALLOW_VARIABLE
 from trimaran.types import Score, Verdict
 
 
@@ -70,9 +70,9 @@ def test_a_metric_that_is_declared_and_computed_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = RECIPES["A metric"].parts
-    declared = eval(parts["trimaran/metrics.py"], {"Metric": Metric})
+    declared = eval(parts["trimaran/telemetry/metrics.py"], {"Metric": Metric})
     (key, value), *_ = eval(
-        f"{{{parts['services/controller/step_metrics.py']}}}",
+        f"{{{parts['services/controller/reporting/step_metrics.py']}}}",
         {"lengths": [3, 2, 1], "median": median},
     ).items()
     with pytest.raises(InternalError, match="is not declared"):

@@ -32,9 +32,9 @@ class DiskSource:
 def test_the_carrier_fills_a_shadow_and_names_what_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from services.weight_sync.data.receiver import WeightReceiver
-    from services.weight_sync.transports.carrier import WrongBlockError
     from tests.weight_sync.ends import CONFIG, CPU, blocks_of, holds, make_snapshot, stage
+    from weights.receiving.receiver import WeightReceiver
+    from weights.transports.carrier import WrongBlockError
 
     monkeypatch.setattr(types, "DiskSource", DiskSource, raising=False)
     names: dict[str, Any] = {}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.controller.ledger import read_records
-from services.controller.payloads import FolderPayloads
-from services.controller.records import (
+from tests.faults.oracle import Judge
+from trimaran.ledger.ledger import read_records
+from trimaran.ledger.payloads.files import FolderPayloads
+from trimaran.ledger.records import (
     Began,
     Committed,
     Consumed,
@@ -16,10 +17,9 @@ from services.controller.records import (
     Scored,
     Timed,
 )
-from tests.faults.oracle import Judge
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import ScoredGroup
-from trimaran.wire import parse_scored_group
+from trimaran.wire.messages import parse_scored_group
 
 Attempt = tuple[int, int]
 """A group's number and attempt."""

@@ -25,18 +25,18 @@ from services.rollout import server as rollout
 from services.trainer import rank as trainer_rank
 from services.trainer import server as trainer
 from services.weight_sync import server as weight_sync
-from services.weight_sync.control.ledger import VersionLedger
-from services.weight_sync.data import shadow
-from services.weight_sync.data.arrival import Verifier
-from services.weight_sync.data.receiver import WeightReceiver
-from services.weight_sync.data.sender import WeightSender
+from services.weight_sync.ledger import VersionLedger
 from tests.faults.engine import StandInEngine, flip_bit
 from tests.faults.orders import Orders
 from tests.faults.policy import StandInPolicy
 from trimaran.config import load_config
-from trimaran.run_context import RunContext
-from trimaran.telemetry import setup_logging
+from trimaran.run.context import RunContext
+from trimaran.telemetry.run_files import setup_logging
 from trimaran.types import Peer, TrainingBatch, TransferGroup
+from weights.memory import shadow
+from weights.receiving.receiver import WeightReceiver
+from weights.sending.sender import WeightSender
+from weights.transports.arrival import Verifier
 
 GATE_SECONDS = 0.02
 

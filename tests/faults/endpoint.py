@@ -18,14 +18,10 @@ from typing import Any
 
 import torch
 
-from services.weight_sync.data.manifest import manifest_from_json, manifest_to_json
-from services.weight_sync.data.receiver import WeightReceiver
-from services.weight_sync.data.sender import WeightSender
-from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
 from trimaran.config import WeightSyncSection
-from trimaran.device import pick
 from trimaran.errors import TrimaranError
-from trimaran.network import Host
+from trimaran.host.device import pick
+from trimaran.run.network import Host
 from trimaran.types import (
     CollectiveSource,
     Peer,
@@ -38,6 +34,10 @@ from trimaran.types import (
     TransferLimits,
     VersionId,
 )
+from weights.receiving.receiver import WeightReceiver
+from weights.sending.sender import WeightSender
+from weights.sending.snapshot import Part, Snapshot, take_snapshot
+from weights.version.manifest import manifest_from_json, manifest_to_json
 
 TENSOR_BYTES = 1 << 20
 BLOCKS_A_TENSOR = 16

@@ -15,15 +15,15 @@ from itertools import starmap
 import torch
 
 from services.rollout.engine import Chunk, Ended, Engine, Event, GenerationRequest
-from services.weight_sync.data.changes import ChangedTensor
-from services.weight_sync.data.digest import digest_value
-from services.weight_sync.data.layout import numbers_of
-from services.weight_sync.data.manifest import list_blocks
-from services.weight_sync.data.shadow import Shadow
 from tests.faults.orders import Orders
 from tests.faults.versions import checksum
 from trimaran.errors import BehindError
 from trimaran.types import Manifest, Message, Ranges, VersionId
+from weights.memory.changes import ChangedTensor
+from weights.memory.shadow import Shadow
+from weights.version.digest import digest_value
+from weights.version.layout import numbers_of
+from weights.version.manifest import list_blocks
 
 TOKEN_SECONDS = 0.02
 

@@ -15,10 +15,10 @@ from tests.faults import children, processes
 from tests.faults.processes import Child, Usage, typical
 from tests.faults.proxy import Door
 from tests.faults.reward import make_reward
-from trimaran import rpc
 from trimaran.config import RunConfig, dump_config, parse_config
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import Replica
+from trimaran.wire import rpc
 
 CONTROLLER = "controller"
 WEIGHT_SYNC = "weight-sync"

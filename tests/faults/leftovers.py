@@ -20,21 +20,15 @@ from typing import Any
 
 import torch
 
-from services.weight_sync.data.layout import make_layout
-from services.weight_sync.transports.collective import Collective
-from services.weight_sync.transports.relay_wire import Connection, ProtocolError, introduce
-from services.weight_sync.transports.streams import Stream
-from services.weight_sync.transports.terms import Terms
 from tests.faults.house import CONTROLLER, WEIGHT_SYNC
 from tests.faults.replaced import CALL_SECONDS, Broken, expect, refuse_replaced
 from tests.faults.stand import Stand
-from trimaran import rpc
 from trimaran.clients import RolloutClient
-from trimaran.device import pick
 from trimaran.errors import (
     TransferError,
     UnprovenError,
 )
+from trimaran.host.device import pick
 from trimaran.types import (
     Caller,
     CollectiveSource,
@@ -47,6 +41,12 @@ from trimaran.types import (
     TransferLimits,
     VersionId,
 )
+from trimaran.wire import rpc
+from weights.transports.collective.endpoint import Collective
+from weights.transports.collective.terms import Terms
+from weights.transports.relay.relay_wire import Connection, ProtocolError, introduce
+from weights.transports.streams import Stream
+from weights.version.layout import make_layout
 
 SECONDS = 1.0
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from tests.faults.versions import DTYPES, Weights, llama_shapes
-from trimaran.model_folder import read_model_folder
+from trimaran.model.folder import read_model_folder
 from trimaran.types import Completion, Group, Segment, VersionId
 
 NUM_KEPT = 8

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from services.trainer.learner import StepResult
 from services.trainer.meeting import Meeting
 from services.trainer.ranks import join_ranks
-from services.weight_sync.data.grid import cut_tensors
-from services.weight_sync.data.snapshot import Part
+from services.trainer.step.learner import StepResult
 from tests.faults.versions import DTYPES, Weights, llama_shapes
 from trimaran.config import RunConfig
-from trimaran.model_folder import read_model_folder
+from trimaran.model.folder import read_model_folder
 from trimaran.types import TensorInfo
+from weights.sending.snapshot import Part
+from weights.version.grid import cut_tensors
 
 DTYPE_NAMES = {"bfloat16": "BF16", "float32": "F32"}
 

@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from tests import marked
-from trimaran.launch.lifetime import die_with_parent
+from trimaran.host.lifetime import die_with_parent
 
 POLL_SECONDS = 0.005
 END_SECONDS = 30.0

@@ -8,7 +8,7 @@ from typing import Any
 from trimaran.clients import RolloutClient, TrainerClient, WeightSyncClient
 from trimaran.config import Endpoints
 from trimaran.errors import StaleEpochError, TrimaranError
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import Caller
 
 CALL_SECONDS = 20.0

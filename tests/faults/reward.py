@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trimaran import rpc, wire
 from trimaran.types import Score
 from trimaran.v1 import reward_pb2, reward_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 
 class StandInReward(reward_pb2_grpc.RewardServiceServicer):

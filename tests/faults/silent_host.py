@@ -10,11 +10,11 @@ import sys
 import time
 from typing import Any
 
-from tests.trimaran.test_rpc import FakeRun
-from trimaran import rpc
+from tests.trimaran.wire.test_rpc import FakeRun
 from trimaran.errors import TrimaranError
-from trimaran.trust import Trust
+from trimaran.trust.access import Trust
 from trimaran.v1 import run_pb2, run_pb2_grpc
+from trimaran.wire import rpc
 
 TRUST = Trust("t" * 64, is_network_trusted=True)
 

@@ -17,10 +17,10 @@ from tests.faults.audit import Audit
 from tests.faults.house import CONTROLLER, WEIGHT_SYNC, House
 from tests.faults.oracle import Judge
 from tests.faults.replaced import CALL_SECONDS, Broken
-from trimaran import rpc
 from trimaran.clients import TrainerClient, WeightSyncClient
 from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.types import Caller, Routing
+from trimaran.wire import rpc
 
 RECOVERY_SECONDS = 60.0
 """For everything that died or froze to be back; an operator would be called then."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 import xxhash
 
-from trimaran.model_folder import ModelFacts
+from trimaran.model.folder import ModelFacts
 
 FULL_EVERY = 5
 CHANGED_SHARE = 0.01

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimaran.types import ScoredGroup
-from trimaran.wire import parse_scored_group
+from trimaran.wire.messages import parse_scored_group
 
 Tree = Mapping[str, Any]
 Read = Callable[[str], bytes]

@@ -3,7 +3,7 @@
 A run's processes import torch and gRPC for two seconds each, and a fault driver starts thousands.
 So a process that is about to start others (the driver, the manager, a launcher) first splits off a
 *zygote*: a copy of itself that has imported everything, has one thread, and waits. From then on
-what would be executed as `python -m trimaran.cli ARGUMENTS` is a copy of the zygote instead, with
+what would be executed as `python -m commands.cli ARGUMENTS` is a copy of the zygote instead, with
 the arguments, environment, working directory, output and session that it was to have. It becomes a
 child of the one that asked, by the kernel's rule that an orphan falls to the nearest ancestor that
 takes orphans. So signals, exit codes and the death of a parent are the same as ever.
@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 PR_SET_CHILD_SUBREAPER = 36
-COMMAND = (sys.executable, "-m", "trimaran.cli")
+COMMAND = (sys.executable, "-m", "commands.cli")
 MAX_BYTES = 1 << 18
 ROOM = 1 << 15
 """Bytes for what the kernel shows of a newborn: what the first process was executed with."""

@@ -25,7 +25,7 @@ from tests.faults_runs.moves import Case, Done
 from tests.faults_runs.plants import PLANTS
 from tests.faults_runs.site import REDIS, DrivenRun, Setting, Site
 from tests.faults_runs.told import Harm
-from trimaran import rpc
+from trimaran.wire import rpc
 
 RECOVERY_SECONDS = 90.0
 """For the next step to be trained and every process to be back. Longer is a hang."""

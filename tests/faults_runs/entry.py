@@ -14,23 +14,23 @@ from tests.faults.engine import StandInEngine
 from tests.faults.orders import Orders
 from tests.faults_runs import born, calls
 from tests.faults_runs.standins import LearningPolicy
-from trimaran.launch.environment import process_name
+from trimaran.run.environment import process_name
 
 PRELOAD = (
     "services.controller.server",
-    "services.controller.figures",
+    "services.controller.reporting.figures",
     "services.reward.server",
     "services.rollout.server",
     "services.trainer.server",
-    "services.weight_sync.data.receiver",
+    "weights.receiving.receiver",
     "services.weight_sync.server",
     "tensorboard.compat.proto.event_pb2",
     "tensorboard.compat.proto.summary_pb2",
     "tensorboard.summary.writer.event_file_writer",
-    "trimaran.cli.main",
-    "trimaran.cli.launch",
-    "trimaran.cli.serve",
-    "trimaran.cli.up",
+    "commands.cli.main",
+    "commands.cli.serve.launch",
+    "commands.cli.serve.serve",
+    "commands.cli.serve.up",
 )
 PARENTS = ("launch", "up")
 """Commands that start processes."""
@@ -53,7 +53,7 @@ def live(arguments: list[str]) -> NoReturn:
     orders = Orders(Path(os.environ[ORDERS]), who(arguments))
     calls.install(orders)
     _stand_in(arguments, orders)
-    from trimaran.cli.main import main
+    from commands.cli.main import main
 
     sys.exit(main(arguments))
 

@@ -20,7 +20,7 @@ from tests.faults_runs.judge import audit_and_replay, find_left
 from tests.faults_runs.site import DrivenRun, Setting, Site
 from tests.redis_server import DURABLE, RedisServer
 from trimaran.errors import TrimaranError
-from trimaran.runs import Run, RunState
+from trimaran.run.runs import Run, RunState
 from trimaran.store import LostWritesError, find_store
 
 NUM_STEPS = 12

@@ -12,9 +12,9 @@ from tests.faults_runs.replay import replay
 from tests.faults_runs.site import DrivenRun, Site
 from tests.faults_runs.told import find_untrue
 from trimaran.errors import InputError
-from trimaran.launch.run_folder import locked
-from trimaran.network import is_free
-from trimaran.runs import RunEvent, RunState, event_from_tree, events_stream
+from trimaran.run.folder import locked
+from trimaran.run.network import is_free
+from trimaran.run.runs import RunEvent, RunState, event_from_tree, events_stream
 from trimaran.store import entries, find_store
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from tests.faults_runs.site import (
     Site,
 )
 from trimaran.errors import StateError, TrimaranError
-from trimaran.launch.lease import LEASE_SECONDS
-from trimaran.runs import RunState
+from trimaran.run.lease import LEASE_SECONDS
+from trimaran.run.runs import RunState
 from trimaran.types import Caller
 
 CALL_SECONDS = 3.0

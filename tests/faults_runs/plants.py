@@ -34,7 +34,7 @@ PLANTS = {
     # A controller that was replaced is obeyed.
     "fencing": Plant(
         "stale",
-        (Change("trimaran.fence", "if caller.epoch < newest:", "if False:"),),
+        (Change("trimaran.wire.fence", "if caller.epoch < newest:", "if False:"),),
     ),
     # A batch trains before the ledger says so.
     "order": Plant(
@@ -55,7 +55,7 @@ PLANTS = {
         "corrupt",
         (
             Change(
-                "services.weight_sync.control.windows",
+                "services.weight_sync.proving.windows",
                 "if digest != expected[number]:",
                 "if False:",
             ),
@@ -66,7 +66,7 @@ PLANTS = {
         "kill controller",
         (
             Change(
-                "services.controller.ledger",
+                "trimaran.ledger.ledger",
                 "await self._room.until_written(lambda files=files: self._payloads.write(files))",
                 "asyncio.get_running_loop().call_later("
                 "0.5, asyncio.ensure_future, self._payloads.write(files))",
@@ -78,7 +78,7 @@ PLANTS = {
         "kill trainer",
         (
             Change(
-                "services.controller.resume",
+                "services.controller.resuming.resume",
                 "for step in range(start + 1, state.step + 1):",
                 "for step in ():",
             ),
@@ -92,7 +92,7 @@ PLANTS = {
     # Nobody looks whether a process answers.
     "frozen": Plant(
         "frozen rollout",
-        (Change("trimaran.launch.health", "if silence >= self._timeout and", "if False and"),),
+        (Change("commands.launch.health", "if silence >= self._timeout and", "if False and"),),
     ),
     # The same step once more is trained once more.
     "twice": Plant(

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from services.weight_sync.data.grid import cut_tensors
-from services.weight_sync.data.snapshot import Part, take_snapshot
 from tests.faults.policy import DTYPE_NAMES
 from tests.faults.versions import DTYPES, Weights, llama_shapes
 from tests.faults_runs.audit import Audit
 from tests.faults_runs.standins import move
 from trimaran.config import RunConfig
-from trimaran.model_folder import read_model_folder
+from trimaran.model.folder import read_model_folder
 from trimaran.types import ScoredGroup, TensorInfo, VersionId
+from weights.sending.snapshot import Part, take_snapshot
+from weights.version.grid import cut_tensors
 
 
 class Alone:

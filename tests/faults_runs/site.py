@@ -26,10 +26,10 @@ from tests.redis_server import RedisServer
 from trimaran.clients import AsyncRunClient
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import DeadlineError, InputError, TrimaranError, UnavailableError
-from trimaran.launch.lease import holder_name
-from trimaran.network import LOOPBACK
-from trimaran.run_context import RunContext
-from trimaran.runs import Run, RunState, launcher_lease
+from trimaran.run.context import RunContext
+from trimaran.run.lease import holder_name
+from trimaran.run.network import LOOPBACK
+from trimaran.run.runs import Run, RunState, launcher_lease
 from trimaran.store import Store, entries, find_store
 
 GROUPS_PER_STEP = 2

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import torch
 
-from services.trainer.learner import StepResult
 from services.trainer.meeting import Meeting
+from services.trainer.step.learner import StepResult
 from tests.faults.policy import StandInPolicy
 from trimaran.config import RunConfig
 from trimaran.types import ScoredGroup, TrainingBatch
-from trimaran.wire import serialize_scored_group
+from trimaran.wire.messages import serialize_scored_group
 
 MODEL = {
     "model_type": "llama",

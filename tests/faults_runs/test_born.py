@@ -51,7 +51,7 @@ def test_a_newborn_is_a_child_with_all_of_its_own(tmp_path):
     assert found["session"] == found["pid"]
     assert found["folder"] == "/"
     assert found["arguments"] == ["serve", "x"]
-    assert found["shown"] == ["trimaran.cli", "serve", "x", ""]
+    assert found["shown"] == ["commands.cli", "serve", "x", ""]
     assert found["environment"] == ["ONE=1", f"TRIMARAN_FAULTS_NOTES={tmp_path}"]
     assert found["own"] == {"ONE": "1", "TRIMARAN_FAULTS_NOTES": str(tmp_path)}
     assert len(found["open"]) == 4  # its streams, and what lists them

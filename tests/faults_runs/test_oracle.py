@@ -16,7 +16,7 @@ from tests.faults_runs.replay import Alone, replay
 from tests.faults_runs.standins import MODEL
 from tests.faults_runs.told import Harm, find_untrue
 from trimaran.config import RunConfig, parse_config
-from trimaran.runs import EventKind, Run, RunEvent, RunState
+from trimaran.run.runs import EventKind, Run, RunEvent, RunState
 from trimaran.types import (
     Completion,
     Group,
@@ -27,7 +27,7 @@ from trimaran.types import (
     Segment,
     VersionId,
 )
-from trimaran.wire import serialize_scored_group
+from trimaran.wire.messages import serialize_scored_group
 
 RUN = "run-1"
 NUM_STEPS, PER_STEP = 3, 2

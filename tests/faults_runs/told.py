@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from trimaran.runs import EventKind, RunEvent, RunState
+from trimaran.run.runs import EventKind, RunEvent, RunState
 
 DEATH = "the launcher died"
 """How the manager's word on it begins."""

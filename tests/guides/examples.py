@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from commands.cli.main import main
 from tests import tiny_model, tiny_vision
 from tests.guides import rows
-from trimaran.cli.main import main
 
 FILES = Path(__file__).parent / "files"
 LONGEST = 4096

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from commands.cli.main import main
 from tests.guides.examples import EXAMPLES, FILES, write_models
-from trimaran.cli.main import main
 from trimaran.config import config_to_tree, load_config
 
 COUNTS = (

@@ -15,7 +15,7 @@ from benchmarks.npu.figures import FORMULAS, LONGEST, WARM_UP, figures
 from benchmarks.npu.published import GUIDES, ROWS
 from benchmarks.npu.run_file import STEPS, num_dies, run_config
 from trimaran.config import config_to_tree
-from trimaran.other_names import OtherNames, facts_of
+from trimaran.telemetry.other_names import OtherNames, facts_of
 
 FIGURES = {
     "qwen25-7b-a3": 220.0,

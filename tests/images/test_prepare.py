@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.pictures import decode, encode, picture, png
+from trimaran.data.images import prepare
+from trimaran.data.images.prepare import fit_size, image_multiple, prepare_image
 from trimaran.errors import InputError
-from trimaran.images import prepare
-from trimaran.images.prepare import fit_size, image_multiple, prepare_image
 from trimaran.types import MAX_PIXELS
 
 SIDES = st.integers(1, 3000)
@@ -107,7 +107,7 @@ def test_a_large_transparent_image_takes_few_copies() -> None:
     data = encode(Image.new("P", (side, side), 3), transparency=3)
     code = (
         "import pathlib, sys\n"
-        "from trimaran.images.prepare import prepare_image\n"
+        "from trimaran.data.images.prepare import prepare_image\n"
         "from tests.data.pictures import png\n"
         "status = pathlib.Path('/proc/self/status')\n"
         "def peak():\n"

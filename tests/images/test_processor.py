@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
+from trimaran.data.images.processor import ImageProcessor, takes_images
 from trimaran.errors import InputError
-from trimaran.images.processor import ImageProcessor, takes_images
 
 CUT = 5000
 MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.25, 0.3]

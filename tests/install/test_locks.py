@@ -8,7 +8,7 @@ from packaging.markers import Marker
 from packaging.specifiers import SpecifierSet
 
 from tests.install.machine import ROOT
-from trimaran.sinks import SINKS
+from trimaran.telemetry.sinks import SINKS
 
 REQUIREMENTS = ROOT / "requirements"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -5,10 +5,10 @@ import signal
 import sys
 from pathlib import Path
 
+from commands.launch.local.local_children import LocalChildren
+from commands.launch.processes import Processes
+from commands.launch.service_process import StopTimes
 from tests.launch.services import make_services
-from trimaran.launch.local_children import LocalChildren
-from trimaran.launch.processes import Processes
-from trimaran.launch.service_process import StopTimes
 
 
 async def main(folder: Path, services: list[str]) -> None:

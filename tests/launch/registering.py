@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from trimaran.launch.registration import Registration
+from commands.launch.joining.registration import Registration
 from trimaran.store import open_store
 
 

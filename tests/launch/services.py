@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trimaran.launch.service_process import ServiceProcess
+from commands.launch.service_process import ServiceProcess
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 PATIENCE_SECONDS = 60.0

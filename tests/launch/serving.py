@@ -6,8 +6,8 @@ import signal
 import sys
 from pathlib import Path
 
-from trimaran import rpc
-from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
+from trimaran.host.lifetime import PARENT_VARIABLE, die_with_parent
+from trimaran.wire import rpc
 
 
 async def main(address: str, mark: Path) -> None:

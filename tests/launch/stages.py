@@ -9,18 +9,18 @@ import sys
 from pathlib import Path
 from typing import Protocol, cast
 
+from commands.launch.children import Children
+from commands.launch.joining.external_children import ExternalChildren
+from commands.launch.local.local_children import LocalChildren
+from commands.launch.ray.children import RayChildren
+from commands.launch.service_process import ServiceProcess
+from tests.launch.ray.fake_cluster import FakeCluster
 from tests.launch.services import STAND_IN
-from tests.trimaran.ray.fake_cluster import FakeCluster
-from tests.trimaran.ray.test_placing import configure
-from trimaran.launch.children import Children
-from trimaran.launch.external_children import ExternalChildren
-from trimaran.launch.local_children import LocalChildren
-from trimaran.launch.ray.children import RayChildren
-from trimaran.launch.ray.cluster import Cluster
-from trimaran.launch.service_process import ServiceProcess
-from trimaran.run_context import RunContext
+from tests.trimaran.run.ray.test_placing import configure
+from trimaran.run.context import RunContext
+from trimaran.run.ray.cluster import Cluster
 from trimaran.store import Store, open_store
-from trimaran.trust import Trust, make_token
+from trimaran.trust.access import Trust, make_token
 
 REGISTERING = Path(__file__).with_name("registering.py")
 RUN = "demo-1"

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from trimaran.launch.lifetime import PARENT_VARIABLE, die_with_parent
+from trimaran.host.lifetime import PARENT_VARIABLE, die_with_parent
 
 what, mark = sys.argv[1], Path(sys.argv[2])
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from commands.launch.children import Child, Children
 from tests.launch.stages import ExternalStage, LocalStage, RayStage, Stage, kill
-from trimaran.launch.children import Child, Children
 
 SECONDS = 60.0
 Body = Callable[[Stage, Children], Awaitable[None]]

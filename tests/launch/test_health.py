@@ -15,13 +15,13 @@ from typing import cast
 
 import pytest
 
+from commands.launch.health import HealthWatch
+from commands.launch.processes import Processes
+from commands.launch.restarts import Restarts
+from commands.launch.service_process import ServiceProcess, StopTimes
 from tests.launch.services import STAND_IN, is_alive, make_services, pid_of
-from trimaran.launch.health import HealthWatch
-from trimaran.launch.processes import Processes
-from trimaran.launch.restarts import Restarts
-from trimaran.launch.service_process import ServiceProcess, StopTimes
-from trimaran.network import LOOPBACK
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.run.network import LOOPBACK
+from trimaran.trust.access import NO_TRUST, Trust
 
 TIMES = StopTimes(leader=0.5, running=1.0, loading=0.5)
 SERVING = Path(__file__).with_name("serving.py")

@@ -14,19 +14,20 @@ from typing import Any
 
 import pytest
 
+from commands.launch.launch import launch
+from commands.launch.local.local_children import LocalChildren
+from commands.launch.long_logs import LOG_BYTES
+from commands.launch.processes import Processes
+from commands.launch.service_process import ServiceDiedError, ServiceProcess
+from commands.launch.site import Site
 from tests.launch.services import is_alive, make_services, pid_of
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError, UnavailableError
-from trimaran.launch.launch import launch
-from trimaran.launch.lease import holder_name
-from trimaran.launch.local_children import LocalChildren
-from trimaran.launch.long_logs import LOG_BYTES
-from trimaran.launch.processes import Processes
-from trimaran.launch.service_process import ServiceDiedError, ServiceProcess
-from trimaran.launch.site import Site
-from trimaran.network import LOOPBACK
-from trimaran.run_context import RunContext
-from trimaran.runs import (
+from trimaran.run.context import RunContext
+from trimaran.run.device_turns import trainer_turn
+from trimaran.run.lease import holder_name
+from trimaran.run.network import LOOPBACK
+from trimaran.run.runs import (
     EventKind,
     Goal,
     Run,
@@ -44,7 +45,6 @@ from trimaran.runs import (
 )
 from trimaran.store import ConflictError, Record, Store, entries, open_store
 from trimaran.store.sqlite import SqliteStore
-from trimaran.turns import trainer_turn
 
 WEAK = "weak: appendfsync is everysec"
 
@@ -171,7 +171,7 @@ def test_the_log_says_what_was_started_what_the_run_came_to_and_how_it_ended(
         (tmp_path / "controller-may-finish").touch()
         await task
 
-    caplog.set_level(logging.INFO, "trimaran.launch")
+    caplog.set_level(logging.INFO, "commands.launch")
     with_launcher(tmp_path, scenario)
     lines = caplog.messages
     assert lines[0] == f"starting run {tmp_path.name}: controller, reward"
@@ -228,7 +228,7 @@ def test_a_run_that_still_starts_is_ended_at_once(
 def test_logs_that_became_long_are_emptied_while_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimaran.launch.launch.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("commands.launch.launch.LOOK_SECONDS", 0.05)
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "reward.log"
 
@@ -472,8 +472,8 @@ def test_the_lease_of_a_launcher_that_is_gone_is_not_waited_for(tmp_path: Path) 
 def test_a_launcher_that_lives_elsewhere_is_not_disturbed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimaran.launch.lease.LEASE_SECONDS", 0.5)
-    monkeypatch.setattr("trimaran.launch.lease.RENEW_SECONDS", 0.1)
+    monkeypatch.setattr("trimaran.run.lease.LEASE_SECONDS", 0.5)
+    monkeypatch.setattr("trimaran.run.lease.RENEW_SECONDS", 0.1)
 
     async def scenario(launched: Launched) -> None:
         name = launcher_lease(launched.run.run_id)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from commands.launch.children import Child
+from commands.launch.processes import Processes
+from commands.launch.restarts import Restarts
+from commands.launch.service_process import Exit, ServiceDiedError, ServiceProcess
 from tests.launch.services import make_services
-from trimaran.launch.children import Child
-from trimaran.launch.exits import LEFT_BEHIND, TRY_AGAIN
-from trimaran.launch.processes import Processes
-from trimaran.launch.restarts import Restarts
-from trimaran.launch.service_process import Exit, ServiceDiedError, ServiceProcess
+from trimaran.run.exits import LEFT_BEHIND, TRY_AGAIN
 
 TWICE = partial(Restarts, first_pause=0.0, max_in_a_row=2)
 RANKS = ("trainer-0", "trainer-1", "trainer-2")

@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 import pytest
 
-from trimaran.launch.long_logs import shorten_logs
-from trimaran.launch.service_process import Exit, ServiceProcess
+from commands.launch.long_logs import shorten_logs
+from commands.launch.service_process import Exit, ServiceProcess
 
 WRITE = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
 

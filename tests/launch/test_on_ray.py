@@ -25,8 +25,8 @@ pytestmark = [
 NPUS = '{"NPU": 4, "trimaran_rollout": 1}'
 SUPERVISE = """
 import json, sys
-from trimaran.launch.ray.cluster import Cluster, Where
-from trimaran.launch.ray.supervisor import Supervisor
+from trimaran.run.ray.cluster import Cluster, Where
+from commands.launch.ray.supervisor import Supervisor
 cluster = Cluster("auto")
 cluster.connect()
 order = {"name": "rollout-0", "arguments": sys.argv[1:], "folder": "/srv/run", "device": "npu",
@@ -39,8 +39,8 @@ print(json.dumps(cluster.call(actor, "report", 0).result(60)["pid"]))
 GROUPS = """
 import json, sys
 from concurrent.futures import TimeoutError
-from trimaran.launch.ray.cluster import Cluster, Where
-from trimaran.launch.ray.supervisor import Supervisor
+from trimaran.run.ray.cluster import Cluster, Where
+from commands.launch.ray.supervisor import Supervisor
 cluster = Cluster("auto")
 cluster.connect()
 
@@ -130,7 +130,7 @@ def test_a_replica_of_two_processes_trains(node: Host, tmp_path: Path) -> None:
     engine = ("engine=vllm", "device=cpu", "kv_cache_gib=0.05", "replicas=1")
     hosts = ("tensor_parallel=2", "hosts=2")
     replica = [f"rollout.{setting}" for setting in (*engine, *hosts)]
-    command = (sys.executable, "-m", "trimaran.cli", *words, *where, *replica)
+    command = (sys.executable, "-m", "commands.cli", *words, *where, *replica)
     printed = node.run(*command, variables=VARIABLES, seconds=500)
     assert "2 steps in" in printed, printed
     [log] = node.folder.glob("runs/*/logs/follower-0.log")

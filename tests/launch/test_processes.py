@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from commands.launch.processes import Processes
+from commands.launch.restarts import Restarts
+from commands.launch.service_process import Exit, ServiceDiedError, ServiceProcess, StopTimes
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
-from trimaran.launch.exits import LEFT_BEHIND, TRY_AGAIN
-from trimaran.launch.processes import Processes
-from trimaran.launch.restarts import Restarts
-from trimaran.launch.service_process import Exit, ServiceDiedError, ServiceProcess, StopTimes
-from trimaran.shared_memory import FOLDER, SUFFIX, note_names
+from trimaran.host.shared_memory import FOLDER, SUFFIX, note_names
+from trimaran.run.exits import LEFT_BEHIND, TRY_AGAIN
 
 QUICK = StopTimes(leader=1.0, running=1.0, loading=0.5)
 NEVER = partial(Restarts, first_pause=3600.0, longest_pause=3600.0)

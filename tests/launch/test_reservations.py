@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from trimaran.network import LOOPBACK
+from trimaran.run.network import LOOPBACK
 
 CHOOSE = """
 import random, sys
 random.seed(7)  # the same order in every process
-from trimaran.network import LOOPBACK
+from trimaran.run.network import LOOPBACK
 taken = set()
 for _ in range(20):
     taken.add(LOOPBACK.free_address(taken))
@@ -43,7 +43,7 @@ def test_launchers_that_choose_at_the_same_time_choose_different_ports() -> None
 
 
 def test_a_port_is_free_again_when_its_launcher_is_gone() -> None:
-    code = "from trimaran.network import LOOPBACK; print(LOOPBACK.free_address())"
+    code = "from trimaran.run.network import LOOPBACK; print(LOOPBACK.free_address())"
     command = [sys.executable, "-c", f"import random; random.seed(3); {code}"]
     first, second = (subprocess.check_output(command, text=True) for _ in range(2))
     assert first == second

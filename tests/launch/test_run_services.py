@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from trimaran.cli.launch import prepared
+from commands.cli.serve.launch import prepared
+from commands.launch.joining.joining import num_of
+from commands.launch.run_services import remote_replica, remote_services
 from trimaran.config import RunConfig, config_to_tree, parse_config
 from trimaran.errors import InputError
-from trimaran.launch.environment import followers_of, part_of
-from trimaran.launch.joining import num_of
-from trimaran.launch.run_services import check_hosts, remote_replica, remote_services
-from trimaran.network import Host, check_tensors
-from trimaran.trust import TlsFiles, Trust
+from trimaran.run.environment import followers_of, part_of
+from trimaran.run.launchers import check_hosts
+from trimaran.run.network import Host, check_tensors
+from trimaran.trust.access import TlsFiles, Trust
 
 
 def configure(**rollout: Any) -> RunConfig:

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from commands.launch.local.endpoints import fill_endpoints
+from commands.launch.run_services import added_replica
+from commands.launch.scaling import Scaling
+from commands.launch.service_process import ServiceProcess
 from trimaran.config import RunConfig, parse_config
-from trimaran.launch.endpoints import fill_endpoints
-from trimaran.launch.run_services import added_replica
-from trimaran.launch.scaling import Scaling
-from trimaran.launch.service_process import ServiceProcess
-from trimaran.network import LOOPBACK
+from trimaran.run.network import LOOPBACK
 
 
 def configure(device: str = "cpu", **rollout: Any) -> RunConfig:

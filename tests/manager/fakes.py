@@ -17,10 +17,10 @@ import yaml
 from services.manager.reconcile import Times
 from services.manager.serve import Serving, serving
 from services.manager.settings import ManagerSettings
-from trimaran.launch.launchers import Presence
-from trimaran.launch.lease import holder_name
-from trimaran.run_context import RunContext
-from trimaran.runs import (
+from trimaran.run.context import RunContext
+from trimaran.run.launchers import Presence
+from trimaran.run.lease import holder_name
+from trimaran.run.runs import (
     EventKind,
     Run,
     RunEvent,

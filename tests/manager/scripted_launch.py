@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from trimaran.run_context import RunContext
-from trimaran.runs import EventKind, Run, RunEvent, RunState, event_to_tree, run_to_tree
+from trimaran.run.context import RunContext
+from trimaran.run.runs import EventKind, Run, RunEvent, RunState, event_to_tree, run_to_tree
 from trimaran.store import open_store
 
 SERVICE = """

@@ -12,8 +12,8 @@ from services.manager.reconcile import Times
 from services.manager.serve import serving
 from services.manager.settings import ManagerSettings
 from tests.manager import scripted_launch
-from trimaran.launch.launchers import LocalLauncher
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
+from trimaran.run.launchers import LocalLauncher
 
 
 def command(run: RunContext) -> tuple[str, ...]:

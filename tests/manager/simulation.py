@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from statistics import quantiles
 
-from services.manager.pools import Ask, Grant, Need, Pool
-from services.manager.scheduler import Holding, Policy, Scheduler
+from services.manager.scheduling.pools import Ask, Grant, Need, Pool
+from services.manager.scheduling.scheduler import Holding, Policy, Scheduler
 
 
 @dataclass(frozen=True)

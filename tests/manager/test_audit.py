@@ -12,7 +12,7 @@ from services.manager.clients_file import make_client
 from tests.manager.fakes import asynchronous, managing, specification, until
 from trimaran import AsyncRunClient
 from trimaran.errors import ForbiddenError
-from trimaran.runs import EventKind, RunState
+from trimaran.run.runs import EventKind, RunState
 
 POOLS = {"gpu": {"device": "cuda", "devices": [0, 1]}}
 WHO = (("anna", "a", "submitter"), ("bob", "b", "submitter"), ("vera", "a", "viewer"))

@@ -9,8 +9,8 @@ from services.manager.records import LEASE
 from tests.controller.test_backup import copy_store
 from tests.manager.fakes import FakeLauncher, asynchronous, managing, processes_of, until
 from tests.manager.test_runs import ANN, create, started, state_of
-from trimaran.launch.launchers import Presence
-from trimaran.runs import RunState
+from trimaran.run.launchers import Presence
+from trimaran.run.runs import RunState
 from trimaran.store import open_store
 
 

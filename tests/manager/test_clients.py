@@ -16,11 +16,12 @@ from tests.manager.fakes import (
     specification,
     until,
 )
-from tests.trimaran.test_exposition import values
-from trimaran import AsyncRunClient, rpc
+from tests.trimaran.telemetry.test_exposition import values
+from trimaran import AsyncRunClient
 from trimaran.errors import NotFoundError, StateError
-from trimaran.run_context import RunContext
-from trimaran.runs import EventKind, Run, RunState
+from trimaran.run.context import RunContext
+from trimaran.run.runs import EventKind, Run, RunState
+from trimaran.wire import rpc
 
 
 @asynchronous

@@ -6,11 +6,11 @@ import logging
 import pytest
 import yaml
 
+from commands.cli.main import main
 from services.manager.clients_file import Clients, make_client
 from services.manager.permissions import CHANGING, LEAST_ROLE, READING, check_role
-from trimaran.cli.main import main
 from trimaran.errors import ForbiddenError, InputError, UnauthenticatedError
-from trimaran.trust import ClientIdentity, Role
+from trimaran.trust.access import ClientIdentity, Role
 from trimaran.v1 import run_pb2
 
 PATH = "/trimaran.v1.RunService/"

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from services.manager.folders import Deployment, granted_config, own_folder, prepare
+from commands.launch.joining.joining import join_run
+from commands.launch.joining.service_records import read_services
+from services.manager.run_data.folders import Deployment, granted_config, own_folder, prepare
 from services.manager.settings import load_settings
 from tests.manager.fakes import FakeLauncher, asynchronous, managing, until
 from tests.manager.test_runs import ANN, create, started, state_of, waiting_for
 from tests.redis_server import RedisServer
 from trimaran.errors import InputError, NotFoundError
-from trimaran.launch.joining import join_run
-from trimaran.launch.service_records import read_services
-from trimaran.run_context import RunContext
-from trimaran.runs import RunState, call_key, config_key
+from trimaran.run.context import RunContext
+from trimaran.run.runs import RunState, call_key, config_key
 from trimaran.store import open_store
-from trimaran.trust import Trust
+from trimaran.trust.access import Trust
 
 TOKEN = "d" * 32
 POOLS = {"cluster": {"device": "npu", "slots": 8}}

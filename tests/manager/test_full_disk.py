@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.manager.fakes import DEADLINE, FAST, FakeLauncher, asynchronous, managing, until
 from tests.manager.test_runs import ANN, create, started
 from tests.tiny_disk import disk, empty, fill
-from trimaran.runs import RunState
+from trimaran.run.runs import RunState
 
 __all__ = ["disk"]
 

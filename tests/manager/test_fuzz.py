@@ -30,14 +30,14 @@ from services.manager.records import Managed, Records
 from services.manager.serve import Serving
 from services.manager.server import MAX_REQUEST_BYTES
 from tests.manager.fakes import FakeLauncher, managing, specification, until
-from trimaran import rpc
 from trimaran.config import RunConfig
 from trimaran.errors import NotFoundError
-from trimaran.launch.launchers import Presence
-from trimaran.run_context import RunContext
-from trimaran.runs import Goal
-from trimaran.trust import LOCAL, ClientIdentity, Role, Trust
+from trimaran.run.context import RunContext
+from trimaran.run.launchers import Presence
+from trimaran.run.runs import Goal
+from trimaran.trust.access import LOCAL, ClientIdentity, Role, Trust
 from trimaran.v1 import run_pb2
+from trimaran.wire import rpc
 
 SERVICE = run_pb2.DESCRIPTOR.services_by_name["RunService"]
 METHODS: list[MethodDescriptor] = list(SERVICE.methods)

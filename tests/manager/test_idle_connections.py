@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from trimaran import rpc
+from trimaran.wire import rpc
 
-MAIN = "import sys; from trimaran.cli.main import main; sys.exit(main())"
+MAIN = "import sys; from commands.cli.main import main; sys.exit(main())"
 NUM_FILES = 200
 NUM_STRANGERS = 250
 

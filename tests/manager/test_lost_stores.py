@@ -11,12 +11,12 @@ from typing import cast
 
 import pytest
 
-from services.manager.run_stores import RunStores
+from services.manager.run_data.run_stores import RunStores
+from services.manager.run_data.tails import Tails, watch
 from services.manager.serve import Serving
-from services.manager.tails import Tails, watch
 from tests.manager.fakes import FakeLauncher, FakeProcesses, asynchronous, managing, until
 from tests.manager.test_runs import ANN, create, started, state_of
-from trimaran.runs import EventKind, Run, RunEvent, RunState, event_to_tree
+from trimaran.run.runs import EventKind, Run, RunEvent, RunState, event_to_tree
 from trimaran.store import Store, StoreError, open_store
 
 

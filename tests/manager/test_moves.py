@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from services.manager.folders import Deployment, prepare
 from services.manager.records import Managed
+from services.manager.run_data.folders import Deployment, prepare
 from tests.manager.fakes import FakeLauncher, managing
 from tests.manager.test_external import ELSEWHERE
 from tests.manager.test_runs import ANN, asynchronous, create, started
 from tests.redis_server import RedisServer
-from trimaran import rpc
 from trimaran.errors import InputError, NotFoundError, StateError
-from trimaran.run_context import RunContext
-from trimaran.runs import RunState, endpoints_key
-from trimaran.series import CONTROLLER_STEP
+from trimaran.run.context import RunContext
+from trimaran.run.runs import RunState, endpoints_key
+from trimaran.telemetry.series import CONTROLLER_STEP
+from trimaran.wire import rpc
 
 
 @asynchronous

@@ -18,8 +18,8 @@ import pytest
 
 from tests.manager import scripted_manager
 from tests.manager.fakes import specification
-from trimaran.launch.launchers import MARK, LocalLauncher, Presence
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
+from trimaran.run.launchers import MARK, LocalLauncher, Presence
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
 

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.manager.pools import Device, Grant, Need
 from services.manager.reconcile import Action, Decision, Seen, Times, decide
 from services.manager.records import Managed, from_tree, to_tree
-from trimaran.launch.launchers import Presence
-from trimaran.runs import ACTIVE, TRANSITIONS, Goal, Run, RunState
+from services.manager.scheduling.pools import Device, Grant, Need
+from trimaran.run.launchers import Presence
+from trimaran.run.runs import ACTIVE, TRANSITIONS, Goal, Run, RunState
 
 NOW = 1000.0
 GRANT = Grant((Device("x", "0"),), {0: (Device("x", "1"),), 1: (Device("x", "2"),)})

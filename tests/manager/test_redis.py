@@ -29,7 +29,7 @@ from tests.manager.test_runs import ANN, create, started
 from tests.redis_server import RedisServer
 from trimaran import AsyncRunClient
 from trimaran.errors import UnavailableError
-from trimaran.runs import RunState
+from trimaran.run.runs import RunState
 from trimaran.v1 import run_pb2 as pb
 
 __all__ = ["folder"]

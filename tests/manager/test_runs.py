@@ -43,12 +43,12 @@ from trimaran.errors import (
     StateError,
     UnavailableError,
 )
-from trimaran.launch.launchers import Presence
-from trimaran.run_answers import LedgerAnswer
-from trimaran.run_context import RunContext
-from trimaran.runs import EventKind, Run, RunState, checkpoint_key
+from trimaran.run.answers import LedgerAnswer
+from trimaran.run.context import RunContext
+from trimaran.run.launchers import Presence
+from trimaran.run.runs import EventKind, Run, RunState, checkpoint_key
 from trimaran.store import open_store
-from trimaran.trust import LOCAL, ClientIdentity, Role
+from trimaran.trust.access import LOCAL, ClientIdentity, Role
 
 TURNS = {"pools": "colocated", "groups_per_step": 16}
 ANN = ClientIdentity("ann", "ann", Role.SUBMITTER)
@@ -403,7 +403,7 @@ async def test_a_disk_without_room_for_a_launchers_files_holds_the_run(
     def is_full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "config.partial")
 
-    monkeypatch.setattr("services.manager.folders.write_config", is_full)
+    monkeypatch.setattr("services.manager.run_data.folders.write_config", is_full)
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
         run_id = await create(served, tmp_path)

@@ -13,8 +13,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from services.manager.run_stores import RunStores
-from services.manager.tails import Tails, watch
+from services.manager.run_data.run_stores import RunStores
+from services.manager.run_data.tails import Tails, watch
 from tests.manager.fakes import (
     FakeLauncher,
     FakeProcesses,
@@ -23,10 +23,10 @@ from tests.manager.fakes import (
     specification,
     until,
 )
-from trimaran.run_context import RunContext
-from trimaran.runs import EventKind, Run, RunEvent, RunState
+from trimaran.run.context import RunContext
+from trimaran.run.runs import EventKind, Run, RunEvent, RunState
 from trimaran.store import open_store
-from trimaran.trust import LOCAL
+from trimaran.trust.access import LOCAL
 
 SERVICE = "trimaran.v1.RunService"
 

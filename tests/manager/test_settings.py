@@ -12,8 +12,8 @@ from tests.certificates import Authority
 from tests.manager.fakes import managing
 from tests.manager.test_runs import asynchronous, create
 from trimaran.errors import InputError
-from trimaran.machine import Machine
-from trimaran.run_context import RunContext
+from trimaran.host.machine import Machine
+from trimaran.run.context import RunContext
 
 
 def write(folder: Path, text: str) -> Path:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from services.controller.ledger import Retention, RunLedger
-from services.controller.payloads import FolderPayloads
-from services.controller.records import Checkpointed, Committed, Consumed, Generated, Issued, Scored
 from tests.manager.fakes import FakeLauncher, asynchronous, managing, until
 from tests.manager.test_runs import ANN, create, started
 from trimaran.errors import NotFoundError
-from trimaran.run_context import RunContext
-from trimaran.runs import RunState
+from trimaran.ledger.ledger import Retention, RunLedger
+from trimaran.ledger.payloads.files import FolderPayloads
+from trimaran.ledger.records import Checkpointed, Committed, Consumed, Generated, Issued, Scored
+from trimaran.run.context import RunContext
+from trimaran.run.runs import RunState
 from trimaran.store import Store
 from trimaran.types import (
     Completion,
@@ -25,7 +25,7 @@ from trimaran.types import (
     ScoredGroup,
     VersionId,
 )
-from trimaran.wire import serialize_scored_group
+from trimaran.wire.messages import serialize_scored_group
 
 STEPS, GROUPS, SIZE = 9, 3, 2
 

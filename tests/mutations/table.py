@@ -31,13 +31,13 @@ class Mutation:
     drive: Drive | None = None
 
 
-COORDINATOR = "services/weight_sync/control/coordinator.py"
-LEDGER = "services/weight_sync/control/ledger.py"
-MEMBER = "services/weight_sync/control/member.py"
-PROCESS_GROUPS = "services/weight_sync/transports/process_groups.py"
-PUBLISHING = "services/weight_sync/control/publishing.py"
-RECEIVER = "services/weight_sync/data/receiver.py"
-SHADOW = "services/weight_sync/data/shadow.py"
+COORDINATOR = "services/weight_sync/coordinator.py"
+LEDGER = "services/weight_sync/ledger.py"
+MEMBER = "services/weight_sync/members/member.py"
+PROCESS_GROUPS = "weights/transports/collective/process_groups.py"
+PUBLISHING = "services/weight_sync/publishing.py"
+RECEIVER = "weights/receiving/receiver.py"
+SHADOW = "weights/memory/shadow.py"
 IN_ORDER = "test_a_version_is_staged_recorded_committed_and_proven_in_this_order"
 
 MUTATIONS = (
@@ -51,11 +51,11 @@ MUTATIONS = (
     ),
     Mutation(
         "a service refuses an epoch older than the newest that it has heard of",
-        "trimaran/fence.py",
+        "trimaran/wire/fence.py",
         "        if caller.epoch < newest:\n",
         "        if caller.epoch < 0:\n",
         (
-            "tests/trimaran/test_rpc.py"
+            "tests/trimaran/wire/test_rpc.py"
             "::test_an_older_epoch_is_refused_and_other_runs_are_not_touched",
         ),
         Drive("leftovers, epoch", "instead of StaleEpochError"),
@@ -116,7 +116,7 @@ MUTATIONS = (
         "            verifier.check(number)\n",
         "",
         (
-            "tests/weight_sync/test_collective.py"
+            "tests/weights/transports/collective/test_collective.py"
             "::test_bytes_that_differ_from_the_manifest_are_not_staged",
             "tests/weight_sync/test_relay.py"
             "::test_a_flipped_bit_is_found_and_its_peer_not_asked_again",
@@ -124,24 +124,24 @@ MUTATIONS = (
     ),
     Mutation(
         "each block that a delta has changed is verified",
-        "services/weight_sync/data/delta_stage.py",
+        "weights/delta/delta_stage.py",
         "            verifier.check(number)\n",
         "            pass\n",
-        ("tests/weight_sync/test_receiver.py::test_a_bad_delta_leaves_the_base_as_it_was",),
+        ("tests/weights/receiving/test_receiver.py::test_a_bad_delta_leaves_the_base_as_it_was",),
     ),
     Mutation(
         "a stage ends with the version's root",
-        "services/weight_sync/control/rounds.py",
+        "services/weight_sync/staging/rounds.py",
         "(staged := task.result()).root != version.root:",
         '(staged := task.result()).root == "":',
         ("tests/weight_sync/test_coordinator.py::test_a_root_that_differs_is_never_committed",),
     ),
     Mutation(
         "whoever asks for a proof gets one of a full read-back",
-        "services/weight_sync/control/proving.py",
+        "services/weight_sync/proving/proving.py",
         "        await self._read_back(member, reading, everything, PORTION_BYTES)\n",
         "        reading.right = everything\n",
-        ("tests/weight_sync/test_proving.py::test_verify_reads_everything_back_now",),
+        ("tests/weight_sync/proving/test_proving.py::test_verify_reads_everything_back_now",),
     ),
     Mutation(
         "a replica that joins is routable once each of its blocks was right",
@@ -149,7 +149,7 @@ MUTATIONS = (
         "        if not self.holds(live) or count(self.right) < num_blocks:\n",
         "        if not self.holds(live):\n",
         (
-            "tests/weight_sync/test_proving.py"
+            "tests/weight_sync/proving/test_proving.py"
             "::test_a_joiner_is_read_on_across_versions_until_it_is_through",
         ),
     ),
@@ -159,13 +159,13 @@ MUTATIONS = (
         "        await self._prover.let_join(self._pool.members.taking_part())\n",
         "",
         (
-            "tests/weight_sync/test_proving.py"
+            "tests/weight_sync/proving/test_proving.py"
             "::test_a_replica_joins_although_versions_follow_each_other_faster_than_it_is_read",
         ),
     ),
     Mutation(
         "a replica whose catch-up is overtaken by each version takes part in a publication",
-        "services/weight_sync/control/catch_up.py",
+        "services/weight_sync/catch_up.py",
         "            self._pool.members.tell(member, Member.overtake)\n",
         "            pass\n",
         (
@@ -179,27 +179,27 @@ MUTATIONS = (
         "state=State.FAILED, right=(), reason=reason",
         "state=State.FAILED, reason=reason",
         (
-            "tests/weight_sync/test_members.py"
+            "tests/weight_sync/members/test_members.py"
             "::test_what_was_right_of_a_joiner_counts_until_it_has_a_fault_or_is_proven",
         ),
     ),
     Mutation(
         "what is read back is compared with the manifest",
-        "services/weight_sync/control/windows.py",
+        "services/weight_sync/proving/windows.py",
         "        if digest != expected[number]:\n",
         "        if not digest:\n",
         (
-            "tests/weight_sync/test_proving.py::test_a_fault_names_tensor_and_block",
+            "tests/weight_sync/proving/test_proving.py::test_a_fault_names_tensor_and_block",
             "tests/weight_sync/test_together.py::test_a_wrong_bit_in_an_engine_is_found_and_mended",
         ),
     ),
     Mutation(
         "the trainer refuses tokens of weights below the level that the run needs",
-        "services/trainer/provenance.py",
+        "services/trainer/exchange/provenance.py",
         "    if not proof.level.reaches(needed):\n",
         "    if False:\n",
         (
-            "tests/trainer/test_provenance.py"
+            "tests/trainer/exchange/test_provenance.py"
             "::test_a_proof_below_the_level_that_the_run_needs_is_refused",
         ),
     ),
@@ -219,19 +219,19 @@ MUTATIONS = (
         "        await self._prover.finish_sample()\n",
         "        await self._prover.stop()\n",
         (
-            "tests/weight_sync/test_proving.py"
+            "tests/weight_sync/proving/test_proving.py"
             "::test_a_run_that_needs_all_read_back_replaces_no_version_before",
-            "tests/weight_sync/test_proving.py"
+            "tests/weight_sync/proving/test_proving.py"
             "::test_a_read_back_that_hangs_delays_each_commit_longer_until_it_is_given_up",
         ),
     ),
     Mutation(
         "a window that a commit cuts off goes on after it",
-        "services/weight_sync/control/windows.py",
+        "services/weight_sync/proving/windows.py",
         "        while num_blocks and not self.is_open(name):\n",
         "        for _ in range(1):\n",
         (
-            "tests/weight_sync/test_proving.py"
+            "tests/weight_sync/proving/test_proving.py"
             "::test_a_window_that_a_commit_cuts_off_goes_on_after_it",
         ),
     ),
@@ -327,7 +327,7 @@ MUTATIONS = (
     ),
     Mutation(
         "nobody is brought up while replicas sleep",
-        "services/weight_sync/control/catch_up.py",
+        "services/weight_sync/catch_up.py",
         "        if live is None or self._rests:\n",
         "        if live is None:\n",
         (
@@ -351,16 +351,16 @@ MUTATIONS = (
         'f"{self.name}~{self.num_wrong}" if self.num_wrong else self.name',
         "self.name",
         (
-            "tests/weight_sync/test_proving.py"
+            "tests/weight_sync/proving/test_proving.py"
             "::test_a_replica_that_is_wrong_twice_has_a_third_name_and_a_restart_remembers",
         ),
     ),
     Mutation(
         "-0 travels as +0",
-        "services/weight_sync/data/snapshot.py",
+        "weights/sending/snapshot.py",
         "        torch.add(source, 0, out=target)",
         "        target.copy_(source)",
-        ("tests/weight_sync/test_snapshot.py::test_minus_zero_counts_as_zero",),
+        ("tests/weights/sending/test_snapshot.py::test_minus_zero_counts_as_zero",),
     ),
     Mutation(
         "changes alone are loaded over their base only",
@@ -394,7 +394,7 @@ MUTATIONS = (
     ),
     Mutation(
         "what our own table has written shows nothing of where vLLM's loader puts it",
-        "services/rollout/vllm/shown.py",
+        "services/rollout/vllm/loading/shown.py",
         "        elif self._by_vllm:\n",
         "        else:\n",
         (
@@ -404,10 +404,12 @@ MUTATIONS = (
     ),
     Mutation(
         "no parameter is left without a value where vLLM's own loader is not asked",
-        "services/rollout/vllm/in_place.py",
+        "services/rollout/vllm/loading/in_place.py",
         "if size > 0):\n",
         "if False):\n",
-        ("tests/rollout/test_in_place.py::test_a_version_that_lacks_something_is_not_written",),
+        (
+            "tests/rollout/vllm/loading/test_in_place.py::test_a_version_that_lacks_something_is_not_written",
+        ),
     ),
     Mutation(
         "requests are taken while changes are prepared",
@@ -431,28 +433,28 @@ MUTATIONS = (
     ),
     Mutation(
         "a delta is taken against its own base only",
-        "services/weight_sync/data/delta_stage.py",
+        "weights/delta/delta_stage.py",
         "        if held is None or delta.base_root != held_root:\n",
         "        if held is None:\n",
-        ("tests/weight_sync/test_receiver.py::test_a_delta_against_another_base_is_refused",),
+        ("tests/weights/receiving/test_receiver.py::test_a_delta_against_another_base_is_refused",),
     ),
     Mutation(
         "an abort undoes a delta",
         RECEIVER,
         "                undo(base.shadow, overlaid.undo)\n",
         "",
-        ("tests/weight_sync/test_receiver.py::test_a_discarded_delta_gives_the_base_back",),
+        ("tests/weights/receiving/test_receiver.py::test_a_discarded_delta_gives_the_base_back",),
     ),
     Mutation(
         "a relay gives nothing to a puller that does not know its key",
-        "services/weight_sync/transports/relay_wire.py",
+        "weights/transports/relay/relay_wire.py",
         '    return nonces if hmac.compare_digest(claim, _prove(key, b"puller", nonces)) else None\n',
         "    return nonces if claim else None\n",
         ("tests/weight_sync/test_relay.py::test_nothing_is_given_to_a_puller_with_a_wrong_key",),
     ),
     Mutation(
         "a puller takes nothing from a relay that does not know its own key",
-        "services/weight_sync/transports/relay_wire.py",
+        "weights/transports/relay/relay_wire.py",
         '    if not hmac.compare_digest(proof, _prove(key, b"server" + code, nonces)):\n',
         "    if not proof:\n",
         ("tests/weight_sync/test_relay.py::test_a_server_must_prove_itself_too",),
@@ -473,38 +475,40 @@ MUTATIONS = (
     ),
     Mutation(
         "on an accelerator a receiver takes its senders one after the other",
-        "services/weight_sync/transports/group_carrier.py",
+        "weights/transports/collective/group_carrier.py",
         "        return not self._device.on_host\n",
         "        return False\n",
         ("tests/weight_sync/test_hccl.py::test_a_receiver_is_in_one_group_at_a_time",),
     ),
     Mutation(
         "nobody enters a collective of an accelerator before all members are there",
-        "services/weight_sync/transports/turns.py",
+        "weights/transports/collective/turns.py",
         "        while not has_come(key):\n",
         "        while False:\n",
         ("tests/weight_sync/test_hccl.py::test_nobody_enters_a_collective_before_all_are_there",),
     ),
     Mutation(
         "a bucket is not used again before what came in it lies in the shadow",
-        "services/weight_sync/transports/pump.py",
+        "weights/transports/collective/pump.py",
         "self._await_copies(at_most=NUM_BUCKETS - IN_FLIGHT)",
         "self._await_copies(at_most=NUM_BUCKETS)",
-        ("tests/weight_sync/test_pump.py::test_a_receiver_takes_more_while_it_copies",),
+        (
+            "tests/weights/transports/collective/test_pump.py::test_a_receiver_takes_more_while_it_copies",
+        ),
     ),
     Mutation(
         "whoever has registered memory is told before it is unmapped",
-        "services/weight_sync/data/memory.py",
+        "weights/memory/host_memory.py",
         "        for end in self.ends:\n            end()\n",
         "        pass\n",
         (
-            "tests/weight_sync/test_shadow.py"
+            "tests/weights/memory/test_shadow.py"
             "::test_what_is_registered_ends_before_the_memory_is_unmapped",
         ),
     ),
     Mutation(
         "an accelerator's next group waits until torch has left the one before it",
-        "services/weight_sync/transports/collective.py",
+        "weights/transports/collective/endpoint.py",
         "        self._turn.take(min(_left(deadline).total_seconds(), TURN_SECONDS))\n"
         "        self._has_turn = True  # after a failure `_release` gives it back\n",
         "",
@@ -514,11 +518,11 @@ MUTATIONS = (
     ),
     Mutation(
         "a variable that makes HCCL's groups out of the trainer's ranks is refused",
-        "trimaran/device.py",
+        "trimaran/host/device.py",
         "        if variable in given and is_refused(given[variable])\n",
         "        if False\n",
         (
-            "tests/trimaran/test_device.py"
+            "tests/trimaran/host/test_device.py"
             "::test_a_variable_that_would_harm_the_groups_of_an_npu_is_refused",
             "tests/cli/test_bad_input.py::test_a_variable_that_would_harm_the_groups_of_an_npu",
         ),
@@ -565,16 +569,16 @@ MUTATIONS = (
     ),
     Mutation(
         "a neighbour reads only what nobody writes to",
-        "services/weight_sync/data/borrowed.py",
+        "weights/memory/borrowed.py",
         "    if not lease(descriptor):\n",
         "    if lease(descriptor) is None:\n",
         ("tests/weight_sync/test_borrowing.py::test_one_writes_or_others_read",),
     ),
     Mutation(
         "of the replicas of a host one takes the version",
-        "services/weight_sync/control/sharing.py",
+        "services/weight_sync/staging/sharing.py",
         "        waits = host in met and host not in lenders\n",
         "        waits = False\n",
-        ("tests/weight_sync/test_sharing.py::test_of_each_host_one_takes_the_version",),
+        ("tests/weight_sync/staging/test_sharing.py::test_of_each_host_one_takes_the_version",),
     ),
 )

@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 
 from tests.observability.servers import SECONDS
-from trimaran.network import LOOPBACK
-from trimaran.tracing import PACKAGES
+from trimaran.run.network import LOOPBACK
+from trimaran.telemetry.tracing import PACKAGES
 
 _found = find_spec("rotel")
 AGENT = Path(_found.origin).parent / "rotel-agent" if _found and _found.origin else None

@@ -14,7 +14,7 @@ import httpx
 import yaml
 
 from tests.observability.rules import PROMETHEUS, RULES
-from trimaran.network import LOOPBACK
+from trimaran.run.network import LOOPBACK
 
 SECONDS = 120.0
 

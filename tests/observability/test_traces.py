@@ -19,8 +19,8 @@ from tests.observability.collector import (
     collector,
     wait_for_last,
 )
-from trimaran.telemetry import LOG_VARIABLE
-from trimaran.tracing import ENDPOINTS, HEADERS
+from trimaran.telemetry.run_files import LOG_VARIABLE
+from trimaran.telemetry.tracing import ENDPOINTS, HEADERS
 
 __all__ = ["tiny_model", "write_run"]
 
@@ -58,7 +58,7 @@ def test_a_group_is_one_trace_and_its_log_lines_are_found_by_its_number(
 
 
 def see_group(collected: Collected, run_id: str, number: int) -> None:
-    from trimaran.otel import group_ids
+    from trimaran.telemetry.otel import group_ids
 
     trace, root = group_ids(run_id, number)
     spans = {span.name: span for span in collected.of(trace)}

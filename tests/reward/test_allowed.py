@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reward.allowed import (
+from trimaran.errors import InputError
+from trimaran.trust.allowed import (
     ALLOW_VARIABLE,
     Allowed,
     absolute_entry,
     canonical_target,
 )
-from trimaran.errors import InputError
 
 KEY = "reward.rules.x.function"
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from services.reward.allowed import ALLOW_VARIABLE
 from services.reward.server import serve
 from tests.first_epoch import draw_epoch
 from tests.reward.groups import group_of
-from tests.trimaran.test_exposition import values
-from trimaran import rpc
+from tests.trimaran.telemetry.test_exposition import values
 from trimaran.clients import MetricsClient, RewardClient
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
-from trimaran.network import LOOPBACK
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
+from trimaran.run.network import LOOPBACK
+from trimaran.trust.allowed import ALLOW_VARIABLE
 from trimaran.types import Caller, Score
+from trimaran.wire import rpc
 
 SECONDS = 60.0
 

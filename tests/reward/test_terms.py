@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from services.reward.allowed import Allowed
 from services.reward.terms import FunctionSpec, PluginSpec, Term, check_row, make_terms
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
+from trimaran.trust.allowed import Allowed
 from trimaran.types import Message, Prompt
 
 ALLOWED = Allowed.from_entries(["my.rewards:*", "https://rewards.example"])

@@ -26,7 +26,7 @@ from tests.images.test_processor import png
 from tests.rollout.versions import shadow_of
 from tests.tiny_vision import IMAGE, VISION_END, VISION_START, patch_multiple
 from trimaran.config import parse_config
-from trimaran.device import pick
+from trimaran.host.device import pick
 from trimaran.types import Sampling, VersionId
 
 COMPLETIONS = 8

@@ -28,18 +28,18 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from services.rollout.engine import Chunk, GenerationRequest
 from services.rollout.vllm import engine as vllm_engine
 from services.rollout.vllm.worker import WorkerExtension
-from services.weight_sync.data.manifest import list_blocks, list_digests
-from services.weight_sync.data.shadow import Shadow
 from tests.rollout.ascend_method import AscendUnquantizedFusedMoEMethod
 from tests.rollout.packed import has_packed_copy
 from tests.rollout.versions import patched_shadow_of, shadow_of
-from trimaran import model_folder
 from trimaran.choices import FAMILIES, Choices
 from trimaran.config import parse_config
-from trimaran.device import pick
 from trimaran.errors import TransferError
-from trimaran.shared_memory import note_mapped, note_of, remove_left
+from trimaran.host.device import pick
+from trimaran.host.shared_memory import note_mapped, note_of, remove_left
+from trimaran.model import folder as model_folder
 from trimaran.types import Manifest, Sampling, VersionId
+from weights.memory.shadow import Shadow
+from weights.version.manifest import list_blocks, list_digests
 
 # The trainer knows none of these yet. Here only the cuts of their tensors are needed.
 EXPERT_FAMILIES = {"qwen2_moe": "", "qwen3_moe": ""}

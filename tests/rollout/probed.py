@@ -18,13 +18,13 @@ import torch
 
 from services.rollout.temperature import check_temperature
 from services.rollout.vllm import engine as vllm_engine
-from services.rollout.vllm.synthetic import read_shapes
+from services.rollout.vllm.loading.synthetic import read_shapes
 from services.rollout.vllm.worker import WorkerExtension
 from tests.rollout.packed import has_packed_copy, matrix_of
 from tests.rollout.versions import shadow_of
 from trimaran.config import parse_config
-from trimaran.device import pick
 from trimaran.errors import InputError
+from trimaran.host.device import pick
 from trimaran.types import VersionId
 
 LAYER = "model.layers.1."

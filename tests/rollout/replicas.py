@@ -11,16 +11,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.weight_sync.data.sender import WeightSender
 from tests.first_epoch import draw_epoch
 from tests.rollout.versions import snapshot_of
-from trimaran import rpc, wire
 from trimaran.clients import GroupAssembly, RolloutClient
 from trimaran.config import WeightSyncSection, dump_config, parse_config
-from trimaran.device import pick
-from trimaran.launch.devices import placed_environment
-from trimaran.network import LOOPBACK
-from trimaran.shared_memory import note_of, remove_left
+from trimaran.host.device import pick
+from trimaran.host.shared_memory import note_of, remove_left
+from trimaran.run.network import LOOPBACK
+from trimaran.run.placement import placed_environment
 from trimaran.types import (
     Caller,
     CollectiveSource,
@@ -34,6 +32,9 @@ from trimaran.types import (
     VersionId,
 )
 from trimaran.v1 import rollout_pb2, weight_sync_pb2, weight_sync_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
+from weights.sending.sender import WeightSender
 
 CALLER = Caller("run", 1)
 ATTEMPT = "one try"
@@ -51,7 +52,7 @@ from pathlib import Path
 from services.rollout.transformers import engine as transformers_engine
 from services.rollout.server import serve
 from trimaran.config import load_config
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
 # A fast machine is through a whole completion in the second after which it would first be heard of.
 transformers_engine.CHUNK_SECONDS = 0.05
 logging.basicConfig(level=logging.INFO)

@@ -4,8 +4,8 @@ import pytest
 
 from services.rollout.vllm.settings import engine_arguments, is_eager
 from trimaran.config import parse_config
-from trimaran.device import Device
 from trimaran.errors import InputError
+from trimaran.host.device import Device
 
 TREE = {
     "model": {"path": "m"},

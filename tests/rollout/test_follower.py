@@ -12,7 +12,6 @@ import pytest
 from services.rollout.engine import create_engine
 from services.rollout.follower.server import FollowerServicer, follower_service
 from services.rollout.hosts import HostPlace
-from services.weight_sync.data.receiver import WeightReceiver
 from tests.weight_sync.ends import (
     CPU,
     by_relay,
@@ -23,11 +22,12 @@ from tests.weight_sync.ends import (
     started,
     version_of,
 )
-from trimaran import rpc
 from trimaran.clients import FollowerClient
 from trimaran.config import parse_config
 from trimaran.errors import InputError, OutOfOrderError, TransferError
 from trimaran.types import Transport, VersionId
+from trimaran.wire import rpc
+from weights.receiving.receiver import WeightReceiver
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from services.rollout.hosts import HostMeeting, HostPlace
 from tests.extending.memory_store import MemoryStore
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import DeadlineError, LeftBehindError
-from trimaran.health_note import Notes, read_note
+from trimaran.wire.health_note import Notes, read_note
 
 SECONDS = 10.0
 
@@ -64,7 +64,7 @@ async def test_who_has_met_has_its_time_to_start_an_engine(
     path = tmp_path / "health.json"
     notes = Notes("rollout-0", path)
     notes.wait("starts", SECONDS)
-    monkeypatch.setattr("trimaran.health_note.own", notes)
+    monkeypatch.setattr("trimaran.wire.health_note.own", notes)
 
     store = MemoryStore()
     leading = asyncio.create_task(meeting("rollout", 0).lead(store, "10.0.0.7:2000"))

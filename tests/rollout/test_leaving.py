@@ -12,8 +12,8 @@ import pytest
 from services.rollout import server
 from trimaran.config import parse_config
 from trimaran.errors import UnavailableError
-from trimaran.run_context import RunContext
-from trimaran.shared_memory import ENDING_SECONDS, note_of, remove_left
+from trimaran.host.shared_memory import ENDING_SECONDS, note_of, remove_left
+from trimaran.run.context import RunContext
 
 
 def test_what_the_replica_itself_still_maps_holds_up_nobody(

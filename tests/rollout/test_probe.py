@@ -18,6 +18,15 @@ import pytest
 import torch
 import transformers
 
+from services.rollout.vllm.loading.synthetic import (
+    GAUGES,
+    KINDS,
+    SyntheticVersion,
+    gauges_of,
+    kind_of,
+    read_shapes,
+    synthetic_tensors,
+)
 from services.rollout.vllm.probe import (
     NEW_TOKENS,
     NUM_LIKELIEST,
@@ -27,15 +36,6 @@ from services.rollout.vllm.probe import (
     effect,
     spread_prompt,
     stale_kinds,
-)
-from services.rollout.vllm.synthetic import (
-    GAUGES,
-    KINDS,
-    SyntheticVersion,
-    gauges_of,
-    kind_of,
-    read_shapes,
-    synthetic_tensors,
 )
 from tests.tiny_model import SHAPE, write_tiny_model
 from trimaran.errors import InputError

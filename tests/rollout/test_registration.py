@@ -9,14 +9,15 @@ import pytest
 
 from services.rollout import registration
 from tests.rollout.replicas import free_ports
-from trimaran import rpc, wire
 from trimaran.clients import Registration
 from trimaran.config import parse_config
-from trimaran.directory import Place
 from trimaran.errors import DeadlineError
-from trimaran.trust import NO_TRUST
+from trimaran.run.directory import Place
+from trimaran.trust.access import NO_TRUST
 from trimaran.types import Caller, Peer, PolicyVersion, Replica, VersionId
 from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 REPLICA = Replica("rollout-0", "127.0.0.1:1")
 PEER = Peer("127.0.0.1:2", "secret", "this-host")

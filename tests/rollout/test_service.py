@@ -12,11 +12,9 @@ import pytest
 import torch
 import transformers
 
-from services.weight_sync.data.manifest import list_digests
 from tests.rollout import replicas
 from tests.rollout.replicas import generate, sampling
-from tests.trimaran.test_exposition import values
-from trimaran import rpc, wire
+from tests.trimaran.telemetry.test_exposition import values
 from trimaran.clients import GroupAssembly, MetricsClient
 from trimaran.errors import (
     BehindError,
@@ -27,6 +25,9 @@ from trimaran.errors import (
 )
 from trimaran.types import Message, PolicyVersion, Prompt, TransferLimits, VersionId
 from trimaran.v1 import rollout_pb2
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
+from weights.version.manifest import list_digests
 
 pytestmark = pytest.mark.e2e
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 import transformers
 
-from services.weight_sync.data.manifest import list_digests
 from tests.rollout import replicas
 from tests.rollout.replicas import CALLER, MAKER, TIMEOUT, generate, sampling
 from trimaran.errors import BehindError, OutOfOrderError, UnavailableError
-from trimaran.turns import Turn
+from trimaran.run.device_turns import Turn
+from weights.version.manifest import list_digests
 
 pytestmark = pytest.mark.e2e
 

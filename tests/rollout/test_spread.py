@@ -13,10 +13,6 @@ import pytest
 import torch
 
 from services.rollout.spread import SpreadReceiver
-from services.weight_sync.data import delta_changes
-from services.weight_sync.data.memory import MemoryReader
-from services.weight_sync.data.receiver import WeightReceiver
-from services.weight_sync.data.shadow import open_shadow
 from tests.weight_sync.ends import (
     by_relay,
     from_memory,
@@ -33,6 +29,10 @@ from tests.weight_sync.ends import (
 )
 from trimaran.errors import OutOfOrderError, TransferError, UnavailableError
 from trimaran.types import PolicyVersion, RelaySource, Staged, Transport, VersionId
+from weights.delta import delta_changes
+from weights.memory.host_memory import MemoryReader
+from weights.memory.shadow import open_shadow
+from weights.receiving.receiver import WeightReceiver
 
 
 class Follower:

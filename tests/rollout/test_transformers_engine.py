@@ -10,13 +10,13 @@ import torch
 from services.rollout.engine import Chunk, GenerationRequest, create_engine
 from services.rollout.temperature import check_temperature
 from services.rollout.transformers.batch import draws, inverse_cdf, likeliest
-from services.weight_sync.data.manifest import list_digests
 from tests.rollout.versions import patched_shadow_of, shadow_of
 from tests.tiny_model import write_tiny_model
 from trimaran.config import parse_config
-from trimaran.device import pick
 from trimaran.errors import BehindError, DeadlineError, TransferError
+from trimaran.host.device import pick
 from trimaran.types import Message, Sampling, VersionId
+from weights.version.manifest import list_digests
 
 MESSAGES = (Message("user", "What is 1 + 2?"),)
 

@@ -15,13 +15,13 @@ from services.rollout.engine import GenerationRequest
 from services.rollout.vllm import engine as vllm_engine
 from services.rollout.vllm import workers as vllm_workers
 from services.rollout.vllm.engine import VllmEngine
+from services.rollout.vllm.loading.shown import Shown
 from services.rollout.vllm.plugin import BACKEND
-from services.rollout.vllm.shown import Shown
 from services.rollout.vllm.stream import VllmStream
 from services.rollout.vllm.workers import VllmWorkers
 from trimaran.config import parse_config
-from trimaran.device import Device
 from trimaran.errors import BehindError, DeadlineError, TransferError, UnavailableError
+from trimaran.host.device import Device
 from trimaran.types import Manifest, Sampling, TensorInfo, VersionId
 
 OLD, NEW = VersionId(0, 1), VersionId(0, 2)

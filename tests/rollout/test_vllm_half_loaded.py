@@ -10,10 +10,10 @@ import psutil
 import pytest
 import torch
 
-from services.weight_sync.data.manifest import list_digests
 from tests.rollout import replicas
 from tests.rollout.replicas import MAKER, TIMEOUT, generate, sampling
 from trimaran.errors import BehindError, TransferError, TrimaranError
+from weights.version.manifest import list_digests
 
 pytestmark = pytest.mark.e2e
 
@@ -25,7 +25,7 @@ DEADLINES = {"commit_timeout": COMMIT_SECONDS, "stage_timeout": STAGE_SECONDS}
 SERVE = """
 import os, signal, sys
 from pathlib import Path
-from services.weight_sync.data import shadow
+from weights.memory import shadow
 
 ORDER = Path(sys.argv[2]) / "stop-half-way"
 plain = shadow.open_shadow
@@ -39,7 +39,7 @@ def open_shadow(*arguments):
         yield tensor
 
 shadow.open_shadow = open_shadow
-from trimaran.cli.main import main
+from commands.cli.main import main
 main_arguments = ["--config", sys.argv[1], "--run-folder", sys.argv[2], "--index", "0"]
 sys.exit(main(["serve", "rollout", *main_arguments]))
 """

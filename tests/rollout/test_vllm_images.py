@@ -21,8 +21,8 @@ from tests.rollout.replicas import generate, sampling
 from tests.rollout.test_service import interrupted
 from tests.tiny_vision import IMAGE, patch_multiple, write_tiny_vision
 from tests.trainer.plain_vision import PlainVision
+from trimaran.data.images.processor import ImageProcessor
 from trimaran.errors import InputError, PromptTooLongError
-from trimaran.images.processor import ImageProcessor
 from trimaran.types import Completion, Group, Message, Prompt, ScoredGroup, TrainingBatch
 
 pytestmark = pytest.mark.e2e

@@ -38,8 +38,8 @@ def test_the_packed_copy_of_an_embedding_that_is_the_output_layer_is_read() -> N
     """Its Qwen2 is so where the output layer is tied."""
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-    from services.rollout.vllm.modules import Place
-    from services.rollout.vllm.read_back import _read_copies
+    from services.rollout.vllm.loading.modules import Place
+    from services.rollout.vllm.loading.read_back import _read_copies
 
     packed = torch.randn(4, 8)
     embedding: Any = VocabParallelEmbedding.__new__(VocabParallelEmbedding)

@@ -16,8 +16,8 @@ from tests.rollout import replicas
 from tests.rollout.replicas import MAX_TOKENS, TIMEOUT, generate, sampling
 from trimaran.clients import GroupAssembly
 from trimaran.errors import InternalError, TrimaranError
-from trimaran.launch.devices import PLACED
-from trimaran.shared_memory import remove_left
+from trimaran.host.shared_memory import remove_left
+from trimaran.run.placement import PLACED
 
 FROZEN_SECONDS = 4.0
 SHARED = ("psm_", "-cpushm") if torch.cpu._is_avx512_supported() else ("psm_",)
@@ -77,7 +77,7 @@ async def test_a_load_of_weights_is_no_silence():
 
 SERVE = """
 import sys
-from trimaran.cli.main import main
+from commands.cli.main import main
 sys.exit(main(["serve", "rollout", "--config", sys.argv[1], "--run-folder", sys.argv[2], "--index", "0"]))
 """
 

@@ -16,8 +16,8 @@ from services.rollout.vllm.ascend import check_processor
 from services.rollout.vllm.settings import check_environment, engine_arguments
 from tests.tiny_vision import write_tiny_vision
 from trimaran.config import parse_config
-from trimaran.device import Device
 from trimaran.errors import InputError
+from trimaran.host.device import Device
 
 NPU, CUDA, CPU = Device("npu", "hccl"), Device("cuda", "nccl"), Device("cpu", "gloo")
 CONFIG = parse_config(

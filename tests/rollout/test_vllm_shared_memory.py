@@ -8,7 +8,7 @@ import pytest
 
 from tests.rollout import replicas
 from tests.rollout.test_vllm_pulse import SERVE, SHARED
-from trimaran.shared_memory import FOLDER, remove_left, semaphore_prefix
+from trimaran.host.shared_memory import FOLDER, remove_left, semaphore_prefix
 
 pytestmark = pytest.mark.e2e
 

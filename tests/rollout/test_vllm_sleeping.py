@@ -21,8 +21,8 @@ from tests.rollout.test_vllm_deadlines import (
     llm,
 )
 from trimaran.config import parse_config
-from trimaran.device import Device
 from trimaran.errors import BehindError, TransferError
+from trimaran.host.device import Device
 
 __all__ = ["engine", "llm"]
 

@@ -12,7 +12,6 @@ import pytest
 
 from services.rollout.deadlines import hold
 from services.rollout.weights import NUM_OVERDUE_CHECKS, THREAD_SECONDS, ReplicaWeights
-from services.weight_sync.data.manifest import build_manifest, list_digests
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
     DeadlineError,
@@ -22,8 +21,9 @@ from trimaran.errors import (
     TransferError,
     UnavailableError,
 )
-from trimaran.turns import Turn
+from trimaran.run.device_turns import Turn
 from trimaran.types import PolicyVersion, Staged, TensorInfo, TransferLimits, Transport, VersionId
+from weights.version.manifest import build_manifest, list_digests
 
 
 def make_manifest(letter: str):

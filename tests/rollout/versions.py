@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from services.weight_sync.data.delta_stage import apply_verified
-from services.weight_sync.data.grid import cut_tensors
-from services.weight_sync.data.memory import DTYPE_NAMES
-from services.weight_sync.data.shadow import Shadow
-from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
-from trimaran.model_folder import read_model_folder
+from trimaran.model.folder import read_model_folder
+from weights.delta.delta_stage import apply_verified
+from weights.memory.host_memory import DTYPE_NAMES
+from weights.memory.shadow import Shadow
+from weights.sending.snapshot import Part, Snapshot, take_snapshot
+from weights.version.grid import cut_tensors
 
 
 def snapshot_of(

@@ -19,10 +19,10 @@ from typing import Any
 
 from benchmarks.file_meeting import FileMeeting
 from benchmarks.trainer import Work, make_batch
-from services.trainer.held import HeldShard
+from services.trainer.exchange.held import HeldShard
 from trimaran.config import RunConfig, load_config
-from trimaran.device import pick
-from trimaran.images.processor import ImageProcessor, takes_images
+from trimaran.data.images.processor import ImageProcessor, takes_images
+from trimaran.host.device import pick
 from trimaran.types import Message, ScoredGroup, TrainingBatch
 
 KIB = 1 << 10
@@ -77,7 +77,7 @@ def watch_groups() -> set[str]:
 
 def measure(config: RunConfig, folder: Path, rank: int) -> dict[str, int]:
     from services.trainer.backend import build_policy
-    from services.trainer.learner import train_step
+    from services.trainer.step.learner import train_step
 
     spoken = watch_groups()
     meeting: Any = FileMeeting(folder / "meeting.json")

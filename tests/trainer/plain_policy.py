@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from services.trainer.batch import PackedBatch
-from services.trainer.outputs import TokenLoss, TokenOutputs
-from services.trainer.updates import Update
+from services.trainer.step.batch import PackedBatch
+from services.trainer.step.outputs import TokenLoss, TokenOutputs
+from services.trainer.step.updates import Update
 from trimaran.types import Group
 
 

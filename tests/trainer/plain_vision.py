@@ -17,7 +17,7 @@ from transformers import AutoModelForImageTextToText
 
 from tests.tiny_vision import IMAGE, VISION_END, VISION_START
 from tests.trainer.batches import random_batch
-from trimaran.images.processor import ImageProcessor
+from trimaran.data.images.processor import ImageProcessor
 from trimaran.types import Message, ScoredGroup, TrainingBatch
 
 SIZES: Sequence[Sequence[tuple[int, int]]] = ([(2, 3)], [(3, 3), (1, 2)], [], [(4, 1)])

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tests.first_epoch import draw_epoch
-from trimaran import rpc
 from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig, dump_config
-from trimaran.network import LOOPBACK
+from trimaran.run.network import LOOPBACK
 from trimaran.types import Caller
+from trimaran.wire import rpc
 
 START_SECONDS = 120.0
 ANSWER_SECONDS = 120.0

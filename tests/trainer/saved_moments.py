@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-from services.trainer import checkpoint
-from services.trainer.checkpoint_folder import newest
-from services.trainer.megatron.family_rules import family_rules
-from services.trainer.resharding import Resharded
-from trimaran.parallel import Layout
+from services.trainer.checkpoints import checkpoint
+from services.trainer.checkpoints.checkpoint_folder import newest
+from services.trainer.checkpoints.resharding import Resharded
+from services.trainer.megatron.parameters.family_rules import family_rules
+from trimaran.config.parallel import Layout
 
 
 def first_moments(run: Path) -> dict[str, torch.Tensor]:

@@ -9,10 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from services.trainer import checkpoint, learner, rank, server
+from services.trainer import rank, server
+from services.trainer.checkpoints import checkpoint
+from services.trainer.step import learner
 from tests.trainer.collectives import refuse_float64
 from trimaran.config import load_config
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
 
 if __name__ == "__main__":
     refuse_float64()

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from services.trainer import checkpoint, checkpoints, learner, rank, server
+from services.trainer import rank, server
+from services.trainer.checkpoints import checkpoint, checkpoints
+from services.trainer.step import learner
 from tests.trainer.collectives import refuse_float64
 from trimaran.config import load_config
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
 
 PLACES: dict[str, tuple[Any, str]] = {
     "stepping": (learner, "look_up"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from services.trainer.server import serve
 from tests.trainer.collectives import refuse_float64
 from trimaran.config import load_config
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
 
 if __name__ == "__main__":
     refuse_float64()

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.weight_sync.data.snapshot import Snapshot
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.test_rank import BF16, PEER, save, started
@@ -18,6 +17,7 @@ from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, UnavailableError
 from trimaran.types import VersionId
+from weights.sending.snapshot import Snapshot
 
 MakeConfig = Callable[..., RunConfig]
 

@@ -1,4 +1,4 @@
-"""Where a rank computes and sends from. Each process sees its own devices only (launch/devices.py)."""
+"""Where a rank computes and sends from. Each process sees its own devices only (run/placement.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from services.trainer import server
 from services.trainer.backend import build_policy
 from trimaran.config import RunConfig
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
 
 
 class Seen(Exception):

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.checkpoint import Keep, Model, RankLayout, TrainerState
-from services.trainer.checkpoints import BucketCheckpoints, Loaded, open_checkpoints
+from services.trainer.checkpoints.checkpoint import Keep, Model, RankLayout, TrainerState
+from services.trainer.checkpoints.checkpoints import BucketCheckpoints, Loaded, open_checkpoints
 from tests.bucket_server import Endpoint, served
 from tests.trainer.batches import random_batch
 from tests.trainer.test_rank import save, started
 from trimaran.config import RunConfig
+from trimaran.config.parallel import Layout
 from trimaran.errors import InputError, InternalError, UnavailableError
-from trimaran.model_folder import ModelFacts
-from trimaran.parallel import Layout
-from trimaran.places import Place, open_place
-from trimaran.run_context import RunContext
-from trimaran.run_place import bucket_of
+from trimaran.host.places import Place, open_place
+from trimaran.model.folder import ModelFacts
+from trimaran.run.context import RunContext
+from trimaran.run.place import bucket_of
 
 LAYOUT = RankLayout(Layout(tensor=2), "float32", 1)
 MODEL = Model("tiny", ModelFacts("llama", 2, 32, 48, 4, 2, 8, 96, False, 128))

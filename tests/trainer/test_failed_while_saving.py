@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer import checkpoint
-from services.trainer.checkpoint_folder import newest
+from services.trainer.checkpoints import checkpoint
+from services.trainer.checkpoints.checkpoint_folder import newest
 from tests.first_epoch import draw_epoch
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.processes import ANSWER_SECONDS, START_SECONDS, free_addresses
-from trimaran import rpc
 from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig, dump_config
 from trimaran.errors import TrimaranError
 from trimaran.types import Caller
+from trimaran.wire import rpc
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 MakeConfig = Callable[..., RunConfig]

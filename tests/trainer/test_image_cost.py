@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from commands.planner.models import QWEN3_30B, QWEN25_VL_7B
 from services.trainer.megatron.architecture import image_cost
-from trimaran.memory.models import QWEN3_30B, QWEN25_VL_7B
-from trimaran.memory.stages import stage_costs
-from trimaran.parallel import Layout
+from trimaran.config.parallel import Layout
+from trimaran.model.memory.stages import stage_costs
 
 FACTS = QWEN25_VL_7B.facts
 

@@ -42,7 +42,7 @@ def written(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize("older", [{}, OLDER])
 def test_a_folder_as_transformers_writes_it_is_taken(name: str, older: dict[str, Any]) -> None:
     from trimaran.choices import FAMILIES
-    from trimaran.model_folder import language_config
+    from trimaran.model.folder import language_config
 
     check_keys(language_config({**written(name), **older}), FAMILIES.load(name), "config.json")
 

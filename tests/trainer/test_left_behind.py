@@ -17,9 +17,9 @@ from services.trainer.meeting import Meeting
 from tests.first_epoch import draw_epoch
 from tests.trainer.processes import START_SECONDS, free_addresses
 from trimaran.config import RunConfig, dump_config
-from trimaran.launch.exits import LEFT_BEHIND
-from trimaran.network import LOOPBACK
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
+from trimaran.run.exits import LEFT_BEHIND
+from trimaran.run.network import LOOPBACK
 from trimaran.store import open_store
 
 pytestmark = pytest.mark.e2e  # torch and megatron-core in a process of their own
@@ -39,7 +39,7 @@ def test_it_ends_with_a_code_of_its_own_though_its_thread_hangs(
         first = await host(Meeting(store, run.run_id))
         process = subprocess.Popen(
             [
-                *(sys.executable, "-W", "ignore", "-m", "trimaran.cli", "serve", "trainer"),
+                *(sys.executable, "-W", "ignore", "-m", "commands.cli", "serve", "trainer"),
                 *("--config", str(file), "--run-folder", str(folder), "--index", "1"),
             ],
             env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -13,17 +13,20 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from services.trainer.checkpoint import read_any
-from services.trainer.checkpoint_folder import newest
-from services.trainer.convert import checkpoint_to_huggingface, huggingface_to_checkpoint
-from services.trainer.model_files import WEIGHTS, load_tensors
+from services.trainer.checkpoints.checkpoint import read_any
+from services.trainer.checkpoints.checkpoint_folder import newest
+from services.trainer.checkpoints.convert.convert import (
+    checkpoint_to_huggingface,
+    huggingface_to_checkpoint,
+)
+from services.trainer.checkpoints.model_files import WEIGHTS, load_tensors
 from services.trainer.rank import TrainerRank
 from tests.trainer.batches import random_batch
 from tests.trainer.test_policy import whole_batch
 from tests.trainer.test_rank import save, started
 from trimaran.config import RunConfig
+from trimaran.config.parallel import Layout
 from trimaran.errors import InputError
-from trimaran.parallel import Layout
 from trimaran.types import VersionId
 
 pytestmark = pytest.mark.usefixtures("single_rank")

@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import AllreduceOptions, HashStore, PrefixStore,
 
 from services.trainer.megatron import logprobs as module
 from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_outputs
-from services.trainer.outputs import TokenOutputs
+from services.trainer.step.outputs import TokenOutputs
 
 TOKENS, ENTRIES, CHANNELS = 7, 11, 5
 

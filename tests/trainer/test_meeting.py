@@ -13,7 +13,7 @@ from services.trainer import ranks
 from services.trainer.meeting import Meeting
 from tests.extending.memory_store import MemoryStore
 from trimaran.errors import LeftBehindError, UnavailableError
-from trimaran.network import LOOPBACK
+from trimaran.run.network import LOOPBACK
 
 
 def host() -> TCPStore:

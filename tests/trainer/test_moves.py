@@ -7,11 +7,12 @@ from typing import Any
 
 from services.trainer.server import OtherRanks
 from tests.extending.memory_store import MemoryStore
-from trimaran import rpc, wire
-from trimaran.directory import Directory
-from trimaran.runs import endpoints_key
+from trimaran.run.directory import Directory
+from trimaran.run.runs import endpoints_key
 from trimaran.types import Caller
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 SECONDS = 10.0
 

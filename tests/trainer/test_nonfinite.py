@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from services.trainer.batch import PackedBatch
-from services.trainer.finite import describe
-from services.trainer.learner import StepResult, train_step
-from services.trainer.outputs import TokenOutputs
+from services.trainer.step.batch import PackedBatch
+from services.trainer.step.finite import describe
+from services.trainer.step.learner import StepResult, train_step
+from services.trainer.step.outputs import TokenOutputs
 from tests.trainer.batches import random_batch
 from tests.trainer.broken import bad_batch, change, exploding_batch, with_logprob, with_rewards
 from tests.trainer.models import make_model

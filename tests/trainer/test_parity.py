@@ -12,10 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from services.trainer.model_files import load_tensors
-from services.weight_sync.data.grid import cut_tensors
-from services.weight_sync.data.layout import numbers_of
-from services.weight_sync.data.snapshot import Part, take_snapshot
+from services.trainer.checkpoints.model_files import load_tensors
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import DEEP, TIED, unfused
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
@@ -24,8 +21,11 @@ from tests.trainer.saved_moments import check_first_moments
 from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, UnprovenError
-from trimaran.model_folder import read_model_folder
+from trimaran.model.folder import read_model_folder
 from trimaran.types import Caller
+from weights.sending.snapshot import Part, take_snapshot
+from weights.version.grid import cut_tensors
+from weights.version.layout import numbers_of
 
 pytestmark = pytest.mark.e2e
 

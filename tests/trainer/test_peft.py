@@ -17,16 +17,16 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-from services.trainer.adapter_files import write_adapter_folder
-from services.trainer.model_files import write_model_folder
-from services.trainer.tensor_file import Spec
+from services.trainer.checkpoints.adapter_files import write_adapter_folder
+from services.trainer.checkpoints.model_files import write_model_folder
+from services.trainer.checkpoints.tensor_file import Spec
 from tests.tiny_vision import FAMILIES as VISION_FAMILIES
 from tests.tiny_vision import write_tiny_vision
-from tests.trainer.test_lora import LORA, SOME, stir
+from tests.trainer.megatron.parameters.test_lora import LORA, SOME, stir
+from tests.trainer.megatron.vision.test_vision import make_config as make_vision_config
 from tests.trainer.test_policy import make_policy
-from tests.trainer.test_vision import make_config as make_vision_config
 from trimaran.config import RunConfig
-from trimaran.model_folder import read_model_folder
+from trimaran.model.folder import read_model_folder
 
 pytestmark = pytest.mark.usefixtures("single_rank")
 MakeConfig = Callable[..., RunConfig]

@@ -10,15 +10,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from services.trainer.batch import PackedBatch, StepBatch, pack
+from services.trainer.checkpoints.model_files import load_tensors
 from services.trainer.megatron.architecture import read_architecture
-from services.trainer.model_files import load_tensors
-from services.trainer.outputs import TokenOutputs
+from services.trainer.step.batch import PackedBatch, StepBatch, pack
+from services.trainer.step.outputs import TokenOutputs
 from tests.trainer.batches import random_batch
 from tests.trainer.models import FAMILIES, TIED, unfused
 from tests.trainer.plain_policy import plain_logprobs
 from trimaran.config import RunConfig
-from trimaran.parallel import Layout
+from trimaran.config.parallel import Layout
 
 if TYPE_CHECKING:
     from services.trainer.megatron.policy import MegatronPolicy
@@ -59,9 +59,9 @@ def test_logprobs_and_gradients_equal_plain_transformers(
 ) -> None:
     """With the fused attention, the explicit one, and both in one batch; prompts where they stand,
     and copied."""
-    from services.trainer.megatron import attention, sequences
+    from services.trainer.megatron.attention import attention, sequences
     from services.trainer.megatron.groups import gather_rows
-    from services.trainer.megatron.mapping import list_parts
+    from services.trainer.megatron.parameters.mapping import list_parts
 
     monkeypatch.setattr(attention, "PAIR_COST_CPU", pair_cost)
     monkeypatch.setattr(sequences, "EXPLICIT_LENGTH", explicit_max_length)

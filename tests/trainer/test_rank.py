@@ -17,11 +17,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from services.trainer import rank as rank_module
-from services.trainer.history import VersionHistory
-from services.trainer.learner import train_step
+from services.trainer.exchange.history import VersionHistory
 from services.trainer.rank import TrainerRank
-from services.weight_sync.data.layout import numbers_of
-from services.weight_sync.data.snapshot import Snapshot
+from services.trainer.step.learner import train_step
 from tests.extending.memory_store import MemoryStore
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.test_policy import make_policy
@@ -33,9 +31,11 @@ from trimaran.errors import (
     UnavailableError,
     UnprovenError,
 )
-from trimaran.run_context import RunContext
-from trimaran.turns import Turn
+from trimaran.run.context import RunContext
+from trimaran.run.device_turns import Turn
 from trimaran.types import Peer, VersionId
+from weights.sending.snapshot import Snapshot
+from weights.version.layout import numbers_of
 
 pytestmark = pytest.mark.usefixtures("single_rank")
 MakeConfig = Callable[..., RunConfig]

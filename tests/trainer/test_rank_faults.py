@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer import checkpoint
-from services.trainer.checkpoint_folder import newest
-from services.trainer.convert import huggingface_to_checkpoint
+from services.trainer.checkpoints import checkpoint
+from services.trainer.checkpoints.checkpoint_folder import newest
+from services.trainer.checkpoints.convert.convert import huggingface_to_checkpoint
 from tests.first_epoch import draw_epoch
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.processes import START_SECONDS, free_addresses
-from trimaran import rpc
 from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig, dump_config
+from trimaran.config.parallel import Layout
 from trimaran.errors import TrimaranError
-from trimaran.parallel import Layout
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
 from trimaran.types import Caller
+from trimaran.wire import rpc
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 STEP_SECONDS, SAVE_SECONDS, JOIN_SECONDS = 12.0, 3.0, 60.0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer.model_files import load_tensors
+from services.trainer.checkpoints.model_files import load_tensors
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import TIED
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks

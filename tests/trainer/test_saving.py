@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer import checkpoint, shard_file
 from services.trainer import rank as rank_module
-from services.trainer.checkpoint_folder import newest
-from services.trainer.host_copy import copy_to_host
+from services.trainer.checkpoints import checkpoint, shard_file
+from services.trainer.checkpoints.checkpoint_folder import newest
+from services.trainer.exchange.host_copy import copy_to_host
 from services.trainer.rank import TrainerRank
 from services.trainer.server import OtherRanks, TrainerServicer
 from tests.trainer.batches import proofs_for, random_batch

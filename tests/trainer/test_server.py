@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
-from services.trainer.history import VersionHistory
-from services.trainer.provenance import check_proofs
+from services.trainer.exchange.history import VersionHistory
+from services.trainer.exchange.provenance import check_proofs
 from services.trainer.server import OtherRanks, TrainerServicer
 from tests.extending.memory_store import MemoryStore
 from tests.trainer.batches import proofs_for, random_batch
-from trimaran import rpc, wire
 from trimaran.clients import TrainAnswer
 from trimaran.config import TrainerSection
 from trimaran.errors import OutOfOrderError, UnavailableError, UnprovenError
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
 from trimaran.store import Store
 from trimaran.types import Caller, PolicyVersion, Proof, TrainingBatch, VersionId
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 ROOT = "root"
 

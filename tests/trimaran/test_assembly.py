@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from trimaran import wire
 from trimaran.clients import GroupAssembly
 from trimaran.errors import InternalError
 from trimaran.types import PartialCompletion, Prompt, Segment, VersionId
 from trimaran.v1 import rollout_pb2
+from trimaran.wire import messages as wire
 
 V1, V2 = VersionId(0, 1), VersionId(0, 2)
 

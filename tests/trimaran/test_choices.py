@@ -21,9 +21,9 @@ from trimaran.config import (
     config_to_tree,
     parse_config,
 )
-from trimaran.device import BACKENDS, VISIBLE_DEVICES, DeviceName
+from trimaran.config.section import Options
 from trimaran.errors import InputError
-from trimaran.section import Options
+from trimaran.host.device import BACKENDS, VISIBLE_DEVICES, DeviceName
 from trimaran.types import Transport
 
 Add = Callable[..., None]
@@ -201,7 +201,7 @@ def test_transports_are_those_of_the_wire() -> None:
 
 def test_dtypes_are_those_of_torch_and_of_the_weight_plane() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed; its dtypes are compared")
-    from services.weight_sync.data.memory import DTYPE_NAMES
+    from weights.memory.host_memory import DTYPE_NAMES
 
     names = get_args(ModelSection.model_fields["dtype"].annotation)
     assert names

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.cli.options import parse
+from commands.cli.options import parse
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
     *("benchmarks", "deploy", "docs", "examples", "protos"),
-    *("requirements", "services", "tests", "trimaran"),
+    *("requirements", "commands", "services", "tests", "trimaran", "weights"),
 )
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(path for top in FOLDERS for path in (ROOT / top).rglob("*.md"))]

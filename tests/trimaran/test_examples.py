@@ -22,7 +22,7 @@ DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def find_blocks() -> Iterator[Any]:
-    for package in ("trimaran", "services"):
+    for package in ("trimaran", "weights", "services", "commands"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 text = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None

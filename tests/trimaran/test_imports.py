@@ -22,7 +22,7 @@ def modules_after(code: str) -> set[str]:
 
 
 def torch_free_modules() -> list[str]:
-    names = ["services.weight_sync.data.manifest"]
+    names = ["weights.version.manifest"]
     for package in (trimaran, services.controller, services.reward):
         for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             if not module.name.endswith("__main__"):
@@ -42,7 +42,7 @@ def test_trimaran_controller_and_reward_never_load_torch() -> None:
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["serve", "--help"]])
 def test_nothing_heavy_is_imported_before_parsing(arguments: list[str]) -> None:
     code = f"""
-from trimaran.cli.main import main
+from commands.cli.main import main
 try:
     main({arguments!r})
 except SystemExit:
@@ -67,11 +67,11 @@ class Watch:
             sys.modules["somebody_seeks_ray"] = sys
 
 sys.meta_path.insert(0, Watch())
-import trimaran.cli.train, trimaran.cli.serve
-from trimaran.cli.launch import SITES, prepared
+import commands.cli.train.train, commands.cli.serve.serve
+from commands.cli.serve.launch import SITES, prepared
 from trimaran.config import parse_config
-from trimaran.launch.endpoints import fill_endpoints
-from trimaran.run_context import RunContext
+from commands.launch.local.endpoints import fill_endpoints
+from trimaran.run.context import RunContext
 reward = {"rules": {"gsm8k": 1}}
 config = parse_config({"model": {"path": "m"}, "data": {"train": "d"}, "reward": reward})
 config = fill_endpoints(config, False)
@@ -81,7 +81,7 @@ SITES["local"](config, RunContext("demo-1", Path("/tmp/demo-1"), "sqlite:x"), No
 
 def test_a_run_on_one_machine_never_looks_for_ray() -> None:
     """Whether it is installed or not, so that such a run does not pay for it."""
-    assert not modules_after(LOCAL_RUN) & {"somebody_seeks_ray", "trimaran.launch.ray"}
+    assert not modules_after(LOCAL_RUN) & {"somebody_seeks_ray", "commands.launch.ray"}
     on_ray = (
         "from contextlib import suppress\nwith suppress(Exception): prepared(config, 'ray', False)"
     )

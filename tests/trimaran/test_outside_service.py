@@ -15,10 +15,11 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from trimaran import rpc, wire
 from trimaran.errors import BehindError, InputError, StaleEpochError
 from trimaran.types import Caller
 from trimaran.v1 import types_pb2
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 CALLER = types_pb2.DESCRIPTOR.message_types_by_name["Caller"].full_name
 

@@ -10,12 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.config import parse_config
-from trimaran.errors import UnavailableError
-from trimaran.launch.lease import holder_name, is_elsewhere, is_gone, place
-from trimaran.launch.registered import called_names, with_addresses
-from trimaran.launch.registration import NameTakenError, Registration, find_addresses
-from trimaran.launch.service_records import (
+from commands.launch.joining.registered import called_names, with_addresses
+from commands.launch.joining.registration import NameTakenError, Registration, find_addresses
+from commands.launch.joining.service_records import (
     BEAT_SECONDS,
     LOST_SECONDS,
     STARTING_SECONDS,
@@ -23,7 +20,10 @@ from trimaran.launch.service_records import (
     Sightings,
     read_services,
 )
-from trimaran.runs import service_key
+from trimaran.config import parse_config
+from trimaran.errors import UnavailableError
+from trimaran.run.lease import holder_name, is_elsewhere, is_gone, place
+from trimaran.run.runs import service_key
 from trimaran.store import Store, open_store
 
 RUN = "demo-1"

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tests.trimaran.test_assembly import V1, chunk, finished, opened
-from trimaran import rpc, wire
 from trimaran.clients import GroupAssembly, RolloutClient
 from trimaran.errors import UnavailableError
 from trimaran.types import Caller, Group, Message, Prompt, Sampling
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 PROMPT = Prompt("train.jsonl:1", (Message("user", "What is 1 + 2?"),), "addition", "3")
 

@@ -7,16 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
-from services.weight_sync.data.contents import StagedWeights
-from services.weight_sync.data.receiver import WeightReceiver
-from services.weight_sync.data.sender import WeightSender
-from services.weight_sync.data.shadow import Shadow
-from services.weight_sync.data.snapshot import Part, Snapshot, take_snapshot
-from services.weight_sync.transports import make_carriers
-from services.weight_sync.transports.relay_carrier import RelayCarrier
 from trimaran.config import WeightSyncSection
-from trimaran.device import Device
-from trimaran.network import LOOPBACK
+from trimaran.host.device import Device
+from trimaran.run.network import LOOPBACK
 from trimaran.types import (
     CollectiveSource,
     Delta,
@@ -31,6 +24,13 @@ from trimaran.types import (
     Transport,
     VersionId,
 )
+from weights.memory.shadow import Shadow
+from weights.receiving.contents import StagedWeights
+from weights.receiving.receiver import WeightReceiver
+from weights.sending.sender import WeightSender
+from weights.sending.snapshot import Part, Snapshot, take_snapshot
+from weights.transports import make_carriers
+from weights.transports.relay.relay_carrier import RelayCarrier
 
 CPU = Device("cpu", "gloo")
 BUCKET = 256  # the small snapshot travels in several

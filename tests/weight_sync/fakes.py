@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from services.weight_sync.data.layout import count, numbers_of
-from services.weight_sync.data.manifest import build_manifest, digest_bytes, list_digests
 from trimaran.errors import OutOfOrderError, TransferError, UnavailableError
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
@@ -29,6 +27,8 @@ from trimaran.types import (
     Transport,
     VersionId,
 )
+from weights.version.layout import count, numbers_of
+from weights.version.manifest import build_manifest, digest_bytes, list_digests
 
 RUN = "run"
 CALLER = Caller(RUN, 1)

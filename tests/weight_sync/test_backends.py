@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import torch
 
-from services.weight_sync.data.layout import make_layout
-from services.weight_sync.transports import collective
-from services.weight_sync.transports.collective import Collective
-from services.weight_sync.transports.process_groups import MAKE_PROCESS_GROUP, end_process_group
-from services.weight_sync.transports.streams import Stream
-from services.weight_sync.transports.terms import Terms
 from tests.weight_sync.accelerators import StandIn
 from tests.weight_sync.ends import LONG, TENSORS, make_snapshot
 from trimaran.errors import TransferError
-from trimaran.network import LOOPBACK
+from trimaran.run.network import LOOPBACK
 from trimaran.types import TransferGroup
+from weights.transports.collective import endpoint as collective
+from weights.transports.collective.endpoint import Collective
+from weights.transports.collective.process_groups import MAKE_PROCESS_GROUP, end_process_group
+from weights.transports.collective.terms import Terms
+from weights.transports.streams import Stream
+from weights.version.layout import make_layout
 
 FACTS = json.loads((Path(__file__).parents[1] / "trimaran" / "device_facts.json").read_text())
 GROUP = TransferGroup(7, "nonce", 3, "127.0.0.1:1")

@@ -10,10 +10,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from services.weight_sync.data import delta_changes
-from services.weight_sync.data import receiver as receiver_module
-from services.weight_sync.data.borrowed import BorrowedMemory
-from services.weight_sync.data.memory import HostMemory, MemoryReader
 from tests.weight_sync.ends import (
     blocks_of,
     by_relay,
@@ -29,6 +25,10 @@ from tests.weight_sync.ends import (
 )
 from trimaran.errors import TransferError
 from trimaran.types import Delta, RelaySource, VersionId
+from weights.delta import delta_changes
+from weights.memory.borrowed import BorrowedMemory
+from weights.memory.host_memory import HostMemory, MemoryReader
+from weights.receiving import receiver as receiver_module
 
 NEXT = VersionId(0, 2)
 
@@ -276,14 +276,14 @@ def process(code: str, *arguments: str):
 
 
 BORROW = """
-from services.weight_sync.data import delta_changes
-from services.weight_sync.data import receiver as receiver_module
-from services.weight_sync.data.borrowed import BorrowedMemory
+from weights.delta import delta_changes
+from weights import receiver as receiver_module
+from weights.memory.borrowed import BorrowedMemory
 memory = BorrowedMemory(sys.argv[1], 4096)
 print(int(memory.buffer[7]), flush=True)
 """
 OWN = """
-from services.weight_sync.data.memory import HostMemory, MemoryReader
+from weights.memory.host_memory import HostMemory, MemoryReader
 memory = HostMemory(4096)
 memory.claim()
 memory.buffer[7] = 42

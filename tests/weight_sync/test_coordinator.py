@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from services.weight_sync.control.coordinator import Coordinator
-from services.weight_sync.control.ledger import VersionLedger
-from services.weight_sync.control.pauses import Pauses
+from services.weight_sync.coordinator import Coordinator
+from services.weight_sync.ledger import VersionLedger
+from services.weight_sync.pauses import Pauses
 from tests.trimaran.store.test_sqlite import hang
 from tests.weight_sync.fakes import (
     CALLER,
@@ -26,8 +26,8 @@ from trimaran.errors import (
     StaleEpochError,
     UnavailableError,
 )
-from trimaran.metrics import find_metric
 from trimaran.store.sqlite import SqliteStore
+from trimaran.telemetry.metrics import find_metric
 from trimaran.types import Caller, ProofLevel, VersionId
 
 CONFIG = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=10)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.control.coordinator import Coordinator
-from services.weight_sync.control.pauses import Pauses
+from services.weight_sync.coordinator import Coordinator
+from services.weight_sync.pauses import Pauses
 from tests.weight_sync.fakes import CALLER, NUM_BLOCKS, RUN, RecordingStore, World, version_of
 from trimaran.config import WeightSyncSection
 from trimaran.errors import OutOfOrderError, UnavailableError

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.weight_sync.control.ledger import VersionLedger
+from services.weight_sync.ledger import VersionLedger
 from tests.weight_sync.fakes import CALLER, RUN, RecordingStore, World, version_of
 from tests.weight_sync.test_coordinator import joined, live_of
 from trimaran.errors import StaleEpochError

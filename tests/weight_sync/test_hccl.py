@@ -14,20 +14,9 @@ from typing import Any
 import pytest
 import torch
 
-from services.weight_sync.control.member import Member
-from services.weight_sync.control.plan import plan_stage
-from services.weight_sync.control.rounds import sources_of
-from services.weight_sync.data.arrival import Intake
-from services.weight_sync.data.layout import make_layout
-from services.weight_sync.data.manifest import list_digests
-from services.weight_sync.data.receiver import WeightReceiver
-from services.weight_sync.data.sender import WeightSender
-from services.weight_sync.transports.calls import Stop
-from services.weight_sync.transports.carrier import Carrier, Job
-from services.weight_sync.transports.collective import Collective
-from services.weight_sync.transports.streams import Stream
-from services.weight_sync.transports.terms import Terms
-from services.weight_sync.transports.turns import Turn
+from services.weight_sync.members.member import Member
+from services.weight_sync.staging.rounds import sources_of
+from services.weight_sync.staging.transfer_plan import plan_stage
 from tests.weight_sync.accelerators import StandIn, Wire, install
 from tests.weight_sync.ends import (
     CONFIG,
@@ -46,7 +35,7 @@ from tests.weight_sync.ends import (
 )
 from tests.weight_sync.fakes import peer_of
 from trimaran.errors import TransferError
-from trimaran.network import LOOPBACK
+from trimaran.run.network import LOOPBACK
 from trimaran.types import (
     CollectiveSource,
     Delta,
@@ -56,6 +45,17 @@ from trimaran.types import (
     Transport,
     VersionId,
 )
+from weights.receiving.receiver import WeightReceiver
+from weights.sending.sender import WeightSender
+from weights.transports.arrival import Intake
+from weights.transports.calls import Stop
+from weights.transports.carrier import Carrier, Job
+from weights.transports.collective.endpoint import Collective
+from weights.transports.collective.terms import Terms
+from weights.transports.collective.turns import Turn
+from weights.transports.streams import Stream
+from weights.version.layout import make_layout
+from weights.version.manifest import list_digests
 
 SNAPSHOT = make_snapshot()
 LAYOUT = SNAPSHOT.layout

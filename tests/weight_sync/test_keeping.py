@@ -3,10 +3,6 @@
 import pytest
 import torch
 
-from services.weight_sync.data import receiver as receiver_module
-from services.weight_sync.data.memory import MemoryReader
-from services.weight_sync.data.room import Room
-from services.weight_sync.data.shadow import open_shadow
 from tests.weight_sync.ends import (
     by_relay,
     from_memory,
@@ -19,6 +15,10 @@ from tests.weight_sync.ends import (
 )
 from trimaran.errors import TransferError
 from trimaran.types import VersionId
+from weights.memory.free_memory import Room
+from weights.memory.host_memory import MemoryReader
+from weights.memory.shadow import open_shadow
+from weights.receiving import receiver as receiver_module
 
 
 @pytest.fixture

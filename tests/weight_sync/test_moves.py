@@ -10,16 +10,16 @@ import pytest
 
 from services.weight_sync import server as weight_sync
 from tests.first_epoch import draw_epoch
-from trimaran import rpc
 from trimaran.clients import WeightSyncClient
 from trimaran.config import parse_config
 from trimaran.errors import TransferError, TrimaranError, UnavailableError
-from trimaran.network import LOOPBACK
-from trimaran.run_context import RunContext
-from trimaran.runs import endpoints_key
+from trimaran.run.context import RunContext
+from trimaran.run.network import LOOPBACK
+from trimaran.run.runs import endpoints_key
 from trimaran.store import open_store
 from trimaran.types import Caller, PolicyVersion, VersionId
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
+from trimaran.wire import rpc
 
 SECONDS = 20.0
 

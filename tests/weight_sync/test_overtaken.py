@@ -2,7 +2,7 @@
 
 import asyncio
 
-from services.weight_sync.control.coordinator import Coordinator
+from services.weight_sync.coordinator import Coordinator
 from tests.weight_sync.fakes import CALLER, World
 from tests.weight_sync.test_coordinator import (
     join,

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from services.weight_sync.control.ledger import VersionLedger
-from services.weight_sync.control.pool import ReplicaPool
+from services.weight_sync.ledger import VersionLedger
+from services.weight_sync.members.pool import ReplicaPool
 from tests.weight_sync.fakes import (
     CALLER,
     RUN,
@@ -14,6 +14,7 @@ from tests.weight_sync.fakes import (
     manifest_of,
     version_of,
 )
+from tests.weight_sync.proving.test_proving import proof, sampling
 from tests.weight_sync.test_coordinator import (
     join,
     joined,
@@ -23,7 +24,6 @@ from tests.weight_sync.test_coordinator import (
     running,
     until,
 )
-from tests.weight_sync.test_proving import proof, sampling
 from trimaran.errors import UnavailableError
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import VersionId

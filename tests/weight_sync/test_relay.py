@@ -13,30 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.weight_sync.control.member import Member
-from services.weight_sync.control.plan import plan_stage
-from services.weight_sync.data.layout import to_ranges
-from services.weight_sync.data.receiver import WeightReceiver
-from services.weight_sync.transports import door, relay_server, relay_wire
-from services.weight_sync.transports.door import DoorPatience
-from services.weight_sync.transports.relay_carrier import RelayCarrier
-from services.weight_sync.transports.relay_server import RelayServer
-from services.weight_sync.transports.relay_wire import (
-    BLOCK,
-    END,
-    FRAME,
-    LENGTH,
-    MAGIC,
-    NONCE_BYTES,
-    PROOF_BYTES,
-    Connection,
-    ProtocolError,
-    Reason,
-    RelayRequest,
-    RelayStatus,
-    introduce,
-)
-from services.weight_sync.transports.stock import Holding, Stock, contents_of
+from services.weight_sync.members.member import Member
+from services.weight_sync.staging.transfer_plan import plan_stage
 from tests.certificates import Authority
 from tests.weight_sync.ends import (
     ALL,
@@ -56,8 +34,30 @@ from tests.weight_sync.ends import (
     until,
 )
 from trimaran.errors import TransferError
-from trimaran.tls import SocketTls
+from trimaran.trust.tls import SocketTls
 from trimaran.types import MAX_BLOCKS, Offer, Peer, RelaySource, Replica, Transport, VersionId
+from weights.receiving.receiver import WeightReceiver
+from weights.transports.relay import door, relay_server, relay_wire
+from weights.transports.relay.door import DoorPatience
+from weights.transports.relay.relay_carrier import RelayCarrier
+from weights.transports.relay.relay_server import RelayServer
+from weights.transports.relay.relay_wire import (
+    BLOCK,
+    END,
+    FRAME,
+    LENGTH,
+    MAGIC,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    Connection,
+    ProtocolError,
+    Reason,
+    RelayRequest,
+    RelayStatus,
+    introduce,
+)
+from weights.transports.relay.stock import Holding, Stock, contents_of
+from weights.version.layout import to_ranges
 
 ROOT = "ab" * 16
 NOWHERE = Peer("127.0.0.1:1", "key", "")

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from services.weight_sync import server as weight_sync
-from tests.trimaran.test_exposition import values
+from tests.trimaran.telemetry.test_exposition import values
 from tests.weight_sync.fakes import CALLER, NUM_BLOCKS, RUN, World, peer_of, take_over, version_of
 from trimaran.clients import MetricsClient, Registration, WeightSyncClient
 from trimaran.config import parse_config
 from trimaran.errors import InputError, StaleEpochError
-from trimaran.rpc import wait_until_serving
-from trimaran.run_context import RunContext
+from trimaran.run.context import RunContext
 from trimaran.types import Caller, Proof, Replica, Routing, VersionId
+from trimaran.wire.rpc import wait_until_serving
 
 
 def config_at(address: str | None):

@@ -18,7 +18,7 @@ from tests.weight_sync.test_coordinator import (
     without_proofs,
 )
 from trimaran.errors import StaleEpochError
-from trimaran.runs import overdue_key
+from trimaran.run.runs import overdue_key
 from trimaran.store import open_store
 from trimaran.types import ProofLevel
 

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 import torch
 
-from services.weight_sync.data import delta_changes
-from services.weight_sync.data.digest import digest_value
-from services.weight_sync.data.layout import numbers_of
-from services.weight_sync.data.manifest import list_blocks, list_digests
-from services.weight_sync.data.receiver import WeightReceiver
-from services.weight_sync.data.sender import WeightSender
-from services.weight_sync.data.snapshot import Snapshot
 from tests.weight_sync.ends import ALL, CPU, make_values, snapshot_of
 from tests.weight_sync.fakes import CALLER, RUN, World
 from tests.weight_sync.test_coordinator import names, running, until
 from trimaran.config import WeightSyncSection
 from trimaran.errors import OutOfOrderError, UnavailableError
 from trimaran.types import Offer, PolicyVersion, Ranges, Replica, VersionId
+from weights.delta import delta_changes
+from weights.receiving.receiver import WeightReceiver
+from weights.sending.sender import WeightSender
+from weights.sending.snapshot import Snapshot
+from weights.version.digest import digest_value
+from weights.version.layout import numbers_of
+from weights.version.manifest import list_blocks, list_digests
 
 HALVES: tuple[Ranges, ...] = (((0, 4), (8, 9)), ((4, 8),))
 

@@ -9,14 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.weight_sync.data.arrival import Verifier, check_sources
-from services.weight_sync.data.delta_stage import delta_layout, join_deltas
-from services.weight_sync.data.layout import make_layout, numbers_of, to_ranges
-from services.weight_sync.data.receiver import WeightReceiver
-from services.weight_sync.transports.calls import Stop
-from services.weight_sync.transports.carrier import Carrier, WrongBlockError
-from services.weight_sync.transports.stock import Holding, Stock
-from services.weight_sync.transports.streams import Stream
 from tests.weight_sync.ends import (
     ALL,
     CONFIG,
@@ -28,9 +20,17 @@ from tests.weight_sync.ends import (
     make_snapshot,
     stage,
 )
-from trimaran.call_thread import CallThread
 from trimaran.errors import DeadlineError, TransferError
+from trimaran.host.call_thread import CallThread
 from trimaran.types import Delta, RelaySource, Transport
+from weights.delta.delta_stage import delta_layout, join_deltas
+from weights.receiving.receiver import WeightReceiver
+from weights.transports.arrival import Verifier, check_sources
+from weights.transports.calls import Stop
+from weights.transports.carrier import Carrier, WrongBlockError
+from weights.transports.relay.stock import Holding, Stock
+from weights.transports.streams import Stream
+from weights.version.layout import make_layout, numbers_of, to_ranges
 
 numbers = st.sets(st.integers(0, 8), min_size=1)
 

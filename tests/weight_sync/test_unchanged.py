@@ -2,12 +2,12 @@
 
 import pytest
 
-from services.weight_sync.data.manifest import list_digests
 from tests.weight_sync.ends import ALL, snapshot_of
 from tests.weight_sync.fakes import CALLER
 from tests.weight_sync.test_coordinator import names, running, until
 from tests.weight_sync.test_together import HALVES, config_of
 from tests.weight_sync.test_together import make as make
+from weights.version.manifest import list_digests
 
 
 @pytest.mark.parametrize("delta", [False, True], ids=["whole", "delta"])

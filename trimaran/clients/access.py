@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimaran.errors import InputError
-from trimaran.trust import NO_TRUST, TOKEN, TlsFiles, Trust, read_token
+from trimaran.trust.access import NO_TRUST, TOKEN, TlsFiles, Trust, read_token
 
 DEFAULT_MANAGER = "127.0.0.1:7900"
 MANAGER_VARIABLE = "TRIMARAN_MANAGER"

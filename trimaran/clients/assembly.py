@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from trimaran import errors, wire
-from trimaran.packed import Logprobs, TokenIds
+from trimaran import errors
 from trimaran.types import Completion, Group, PartialCompletion, Prompt, Segment, split_prefill
 from trimaran.v1 import rollout_pb2 as pb
+from trimaran.wire import messages as wire
+from trimaran.wire.packed import Logprobs, TokenIds
 
 
 @dataclass(slots=True)

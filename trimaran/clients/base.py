@@ -7,9 +7,9 @@ from typing import Self
 
 import grpc
 
-from trimaran import rpc
-from trimaran.directory import Place
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.run.directory import Place
+from trimaran.trust.access import NO_TRUST, Trust
+from trimaran.wire import rpc
 
 CONTROL_SECONDS = 10.0
 """Deadline of calls that only look something up."""

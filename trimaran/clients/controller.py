@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trimaran import rpc, run_wire
 from trimaran.clients.base import CONTROL_SECONDS, Client
-from trimaran.runs import Goal
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.run.runs import Goal
+from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.v1 import controller_pb2 as pb
 from trimaran.v1 import controller_pb2_grpc
+from trimaran.wire import rpc
+from trimaran.wire import run_messages as run_wire
 
 
 @dataclass(frozen=True, slots=True)

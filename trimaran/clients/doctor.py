@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trimaran import rpc
 from trimaran.clients.base import Client
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.v1 import doctor_pb2 as pb
 from trimaran.v1 import doctor_pb2_grpc
+from trimaran.wire import rpc
 
 CALL_SECONDS = 10.0
 EXAMINE_SECONDS = 90.0

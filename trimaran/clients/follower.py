@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trimaran import rpc, wire
 from trimaran.clients.base import CONTROL_SECONDS, TRANSFER_MARGIN_SECONDS, Client
-from trimaran.directory import Place
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.run.directory import Place
+from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import Manifest, PolicyVersion, Source, Staged, TransferLimits, VersionId
 from trimaran.v1 import follower_pb2 as pb
 from trimaran.v1 import follower_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 
 class FollowerClient(Client):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trimaran import rpc
 from trimaran.clients.base import CONTROL_SECONDS, Client
 from trimaran.v1 import metrics_pb2, metrics_pb2_grpc
+from trimaran.wire import rpc
 
 
 class MetricsClient(Client):

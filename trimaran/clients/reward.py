@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from trimaran import rpc, wire
 from trimaran.clients.base import Client
-from trimaran.directory import Place
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.run.directory import Place
+from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import Caller, Group, Verdict
 from trimaran.v1 import reward_pb2 as pb
 from trimaran.v1 import reward_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 
 class RewardClient(Client):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trimaran import errors, rpc, wire
+from trimaran import errors
 from trimaran.clients.assembly import GroupAssembly
 from trimaran.clients.base import CONTROL_SECONDS, TRANSFER_MARGIN_SECONDS, Client
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import (
     Caller,
     Group,
@@ -24,6 +24,8 @@ from trimaran.types import (
 )
 from trimaran.v1 import rollout_pb2 as pb
 from trimaran.v1 import rollout_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 
 class RolloutClient(Client):

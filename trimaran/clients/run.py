@@ -16,15 +16,16 @@ from typing import Any, TypeVar
 import grpc
 import yaml
 
-from trimaran import rpc, run_wire
 from trimaran.clients.access import Access
 from trimaran.clients.base import Client
 from trimaran.config import RunConfig, load_tree, resolve_tree
 from trimaran.errors import DeadlineError, InputError, UnavailableError, UnreachableError
-from trimaran.run_answers import Checkpoint, LedgerAnswer, RunSamples
-from trimaran.runs import EventKind, Run, RunEvent, RunState, metric_rows
+from trimaran.run.answers import Checkpoint, LedgerAnswer, RunSamples
+from trimaran.run.runs import EventKind, Run, RunEvent, RunState, metric_rows
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
+from trimaran.wire import rpc
+from trimaran.wire import run_messages as run_wire
 
 logger = logging.getLogger(__name__)
 

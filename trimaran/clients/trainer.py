@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trimaran import rpc, wire
 from trimaran.clients.base import TRANSFER_MARGIN_SECONDS, Client
-from trimaran.directory import Place
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.run.directory import Place
+from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import (
     Caller,
     ExpertLoads,
@@ -26,6 +25,8 @@ from trimaran.types import (
 )
 from trimaran.v1 import trainer_pb2 as pb
 from trimaran.v1 import trainer_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 PORTION_BYTES = 64 << 20
 """The most that HoldGroups carries, but for a group that is larger: most batches are one message (512

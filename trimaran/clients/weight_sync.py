@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trimaran import rpc, wire
 from trimaran.clients.base import CONTROL_SECONDS, Client
-from trimaran.directory import Place
-from trimaran.trust import NO_TRUST, Trust
+from trimaran.run.directory import Place
+from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import (
     Caller,
     Peer,
@@ -22,6 +21,8 @@ from trimaran.types import (
 )
 from trimaran.v1 import weight_sync_pb2 as pb
 from trimaran.v1 import weight_sync_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 
 @dataclass(frozen=True, slots=True)

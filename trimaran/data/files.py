@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trimaran.errors import InputError
-from trimaran.system_errors import refused
+from trimaran.host.system_errors import refused
 
 MAX_FILE_BYTES = 1 << 28
 MAX_NAME_BYTES = 4096

@@ -142,7 +142,7 @@ def _columns(draft: Draft, images: list[dict[str, Any]], plan: Plan) -> dict[str
 
 def _embed(image: Any, folder: Path | None) -> dict[str, Any]:
     """{"bytes", "path"}, decoded once to see that it can be. Raises DroppedError."""
-    from trimaran.images.prepare import open_image
+    from trimaran.data.images.prepare import open_image
 
     data, name = image, ""
     if size := own_size(image):
@@ -168,7 +168,7 @@ def _image_tokens(images: Sequence[Mapping[str, Any]], plan: Plan) -> int:
     """Places among the tokens, but for the one of each that its mark in the text stands for."""
     if not images or plan.model is None:
         return 0
-    from trimaran.images.prepare import fit_size, image_multiple, open_image
+    from trimaran.data.images.prepare import fit_size, image_multiple, open_image
 
     multiple, total = image_multiple(plan.model), 0
     for image in images:

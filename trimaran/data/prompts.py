@@ -39,7 +39,7 @@ class UnusableImageError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class ImageSizes:
-    """To which images are prepared; see `trimaran.images.prepare`."""
+    """To which images are prepared; see `trimaran.data.images.prepare`."""
 
     min_pixels: int
     max_pixels: int
@@ -49,11 +49,11 @@ class ImageSizes:
     def of(cls, data: DataSection, model_folder: Path) -> ImageSizes | None:
         """None where neither a dataset has images nor the model takes any, by a config.json that is here.
         Raises InputError where the datasets have images and the model takes none."""
-        from trimaran.images.processor import takes_images
+        from trimaran.data.images.processor import takes_images
 
         if not data.has_images and not takes_images(model_folder):
             return None
-        from trimaran.images.prepare import image_multiple
+        from trimaran.data.images.prepare import image_multiple
 
         return cls(data.min_pixels, data.max_pixels, image_multiple(model_folder))
 
@@ -207,7 +207,7 @@ class Dataset:
             self.limits.check_tokens(place, count, count * self.sizes.least_tokens)
 
     def _check_prepared(self, line: int, images: Sequence[bytes]) -> None:
-        from trimaran.images.prepare import num_tokens
+        from trimaran.data.images.prepare import num_tokens
 
         assert self.sizes
         if self.limits:
@@ -219,7 +219,7 @@ class Dataset:
         return f"{self.section.path}:{line}: {where}: {error}"
 
     def _prepare(self, line: int, number: int, image: _Image) -> bytes:
-        from trimaran.images.prepare import prepare_image
+        from trimaran.data.images.prepare import prepare_image
 
         sizes = self.sizes
         assert sizes

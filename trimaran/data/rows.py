@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Protocol, runtime_checkable
 from trimaran.choices import DATASET_FORMATS
 from trimaran.data.arrow import parquet, pyarrow
 from trimaran.errors import InputError
-from trimaran.system_errors import refused
+from trimaran.host.system_errors import refused
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 from trimaran.data.arrow import ipc, pyarrow
 from trimaran.data.rows import STREAMED_ROWS, JsonlRows, ParquetRows
 from trimaran.errors import InputError
-from trimaran.system_errors import refused
+from trimaran.host.system_errors import refused
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?(@[\w.-]+)?")
 """owner/name, :configuration and @split, which may be left out."""

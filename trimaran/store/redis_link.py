@@ -20,10 +20,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from trimaran.errors import InputError, TrimaranError, UnavailableError
+from trimaran.host.call_waits import Wait, waiting_for
 from trimaran.store.port import LostWritesError, StoreError, StoreFullError
 from trimaran.store.redis_settings import find_weakness
 from trimaran.store.redis_url import RedisUrl
-from trimaran.waits import Wait, waiting_for
 
 TRY_SECONDS = 5.0
 """A connection that does not answer for so long is given up, and another one is tried."""

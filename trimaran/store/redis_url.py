@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from trimaran.errors import InputError
-from trimaran.system_errors import refused
+from trimaran.host.system_errors import refused
 
 SCHEMES = ("redis", "rediss")
 OPTIONS = ("prefix", "durability", "password_file", "ca_file", "cert_file", "key_file")

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from trimaran.call_thread import Disk
 from trimaran.errors import TrimaranError, UnavailableError
+from trimaran.host.call_thread import Disk
+from trimaran.host.call_waits import waiting_for
 from trimaran.store.port import StoreError, StoreFullError
-from trimaran.waits import waiting_for
 
 SCHEMA_VERSION = 1
 SCHEMA = """

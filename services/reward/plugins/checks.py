@@ -7,7 +7,7 @@ import math
 import random
 import time
 
-from services.reward.plugins.check_client import (
+from services.reward.plugins.checking.check_client import (
     SAMPLES,
     Asker,
     Failed,

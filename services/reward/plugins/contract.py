@@ -105,7 +105,7 @@ class Health(Lenient):
 
 
 class Problem(Lenient):
-    """What a client reads of an error; our own server says more (trimaran/http_problems.py)."""
+    """What a client reads of an error; our own server says more (trimaran/wire/http_problems.py)."""
 
     detail: str
     """What is wrong and what would be right."""

@@ -27,7 +27,7 @@ from services.reward.terms import FunctionSpec
 from services.reward.workers import worker
 from services.reward.workers.journal import JournalReader
 from trimaran.errors import InputError
-from trimaran.launch.lifetime import kill_group
+from trimaran.host.lifetime import kill_group
 from trimaran.rewards import Sample
 
 LOAD_SECONDS = 60.0

@@ -2,7 +2,7 @@
 
 multiprocessing keeps each lock as a named semaphore, a file in /dev/shm, and the socket in a folder for
 temporary files, /tmp/pymp-*. A worker that is started again has new locks, so those of a run's reward
-service bear its name, and that is what it notes (trimaran/shared_memory.py). The socket lies in the
+service bear its name, and that is what it notes (trimaran/host/shared_memory.py). The socket lies in the
 service's own folder there.
 """
 
@@ -13,7 +13,7 @@ from multiprocessing import process, util
 from pathlib import Path
 from typing import Any
 
-from trimaran.shared_memory import (
+from trimaran.host.shared_memory import (
     FOLDER,
     make_socket_folder,
     note_names,

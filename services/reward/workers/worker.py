@@ -25,9 +25,9 @@ from services.reward.outcome import Fault
 from services.reward.terms import FunctionSpec
 from services.reward.workers.journal import JournalWriter, encode_entry, encode_raised
 from trimaran.errors import InputError
-from trimaran.launch.credentials import is_credential
-from trimaran.launch.lifetime import die_with_parent
+from trimaran.host.lifetime import die_with_parent
 from trimaran.rewards import ReferenceUnusableError, Sample
+from trimaran.trust.credentials import is_credential
 
 EXIT_RAISED = 70
 """The journal's last line says what."""

@@ -16,20 +16,27 @@ import grpc
 from services.rollout.deadlines import until_first_end
 from services.rollout.engine import CHECK_SECONDS, Engine, create_engine
 from services.rollout.hosts import HostMeeting, HostPlace
-from trimaran import rpc, wire
 from trimaran.config import RunConfig
-from trimaran.device import pick
 from trimaran.errors import OutOfOrderError, TransferError
-from trimaran.launch.environment import process_name
-from trimaran.network import check_tensors, find_host
-from trimaran.run_context import RunContext
-from trimaran.shared_memory import make_socket_folder, note_mapped, note_of, noting, remove_left
+from trimaran.host.device import pick
+from trimaran.host.shared_memory import (
+    make_socket_folder,
+    note_mapped,
+    note_of,
+    noting,
+    remove_left,
+)
+from trimaran.run.context import RunContext
+from trimaran.run.environment import process_name
+from trimaran.run.network import check_tensors, find_host
 from trimaran.store import open_store
-from trimaran.tls import socket_tls
+from trimaran.trust.tls import socket_tls
 from trimaran.v1 import follower_pb2, follower_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
 
 if TYPE_CHECKING:
-    from services.weight_sync.data.receiver import WeightReceiver
+    from weights.receiving.receiver import WeightReceiver
 
 
 class FollowerServicer(follower_pb2_grpc.FollowerServiceServicer):
@@ -136,7 +143,7 @@ class _Work:
         return engine
 
     async def _start_server(self) -> None:
-        from services.weight_sync.data.receiver import WeightReceiver
+        from weights.receiving.receiver import WeightReceiver
 
         config, trust, stack = self._config, self._run.trust, self._stack
         receiver = WeightReceiver(

@@ -30,9 +30,9 @@ from trimaran.types import Manifest, Message, Ranges, VersionId
 if TYPE_CHECKING:
     import torch
 
-    from services.weight_sync.data.changes import Changes
-    from services.weight_sync.data.shadow import Shadow
-    from trimaran.device import Device
+    from trimaran.host.device import Device
+    from weights.memory.changes import Changes
+    from weights.memory.shadow import Shadow
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trimaran.device import Device
 from trimaran.errors import InputError
+from trimaran.host.device import Device
 
 NZ_VARIABLES = ("VLLM_ASCEND_ENABLE_NZ", "VLLM_ASCEND_ENABLE_FUSED_MC2")
 """Each makes it keep some weights in NZ; the second one those of fused experts."""

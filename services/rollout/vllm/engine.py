@@ -30,6 +30,7 @@ from services.rollout.engine import Ended, Engine, Event, GenerationRequest
 from services.rollout.hosts import ONE_HOST, HostPlace
 from services.rollout.images import PlacedImages
 from services.rollout.vllm.ascend import check_processor, is_npu
+from services.rollout.vllm.loading.shown import Shown
 from services.rollout.vllm.no_torchvision import do_without_torchvision
 from services.rollout.vllm.plugin import BACKEND, HOST_RANK, SYNTHETIC, register
 from services.rollout.vllm.pulse import Pulse
@@ -40,12 +41,11 @@ from services.rollout.vllm.settings import (
     is_eager,
     set_environment,
 )
-from services.rollout.vllm.shown import Shown
 from services.rollout.vllm.stream import VllmStream, merge
 from services.rollout.vllm.told_experts import keep_experts_of_merged_outputs, told_experts
 from services.rollout.vllm.workers import VllmWorkers
-from trimaran.call_thread import CallThread
 from trimaran.config import RunConfig
+from trimaran.data.images.processor import takes_images
 from trimaran.errors import (
     BehindError,
     DeadlineError,
@@ -53,14 +53,14 @@ from trimaran.errors import (
     TransferError,
     UnavailableError,
 )
-from trimaran.images.processor import takes_images
-from trimaran.launch.lifetime import die_with_parent
+from trimaran.host.call_thread import CallThread
+from trimaran.host.lifetime import die_with_parent
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
 if TYPE_CHECKING:
-    from services.rollout.vllm.synthetic import SyntheticVersion
-    from services.weight_sync.data.shadow import Shadow
-    from trimaran.device import Device
+    from services.rollout.vllm.loading.synthetic import SyntheticVersion
+    from trimaran.host.device import Device
+    from weights.memory.shadow import Shadow
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Images in vLLM: its arguments for a vision-language model, and a prompt that its processor skips.
 
 vLLM would decode, resize and normalize images itself, by libraries of its own. So it gets what our
-processor has made of them (`trimaran.images`), which is also what the trainer learns from.
+processor has made of them (`trimaran.data.images`), which is also what the trainer learns from.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from vllm.multimodal.inputs import MultiModalFieldConfig, MultiModalKwargsItems,
 
 from services.rollout.images import PlacedImages
 from trimaran.config import RunConfig
-from trimaran.model_folder import read_model_folder
-from trimaran.vision_tower import VisionFacts
+from trimaran.model.folder import read_model_folder
+from trimaran.model.vision_tower import VisionFacts
 
 IMAGE = "image"
 """vLLM's name of this kind of input."""

@@ -37,7 +37,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.rollout.vllm.synthetic import (
+from services.rollout.vllm.loading.synthetic import (
     EMBEDDING,
     GAUGES,
     KINDS,
@@ -116,7 +116,7 @@ class Probe:
         if unknown:
             logger.warning(
                 "whether vllm computes with what it loads stays unknown: %s is of no kind that the"
-                " start's probe knows (services/rollout/vllm/synthetic.py)",
+                " start's probe knows (services/rollout/vllm/loading/synthetic.py)",
                 unknown[0],
             )
             return

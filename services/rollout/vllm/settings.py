@@ -11,10 +11,10 @@ from services.rollout.vllm import ascend
 from services.rollout.vllm.plugin import BACKEND
 from services.rollout.vllm.told_experts import check_tells_experts
 from trimaran.config import RunConfig
-from trimaran.device import Device
+from trimaran.data.images.processor import takes_images
 from trimaran.errors import InputError
-from trimaran.images.processor import takes_images
-from trimaran.network import find_host, split
+from trimaran.host.device import Device
+from trimaran.run.network import find_host, split
 
 STREAM_TOKENS = 16
 """vLLM hands out a completion's first token, then this many at a time: per token costs 5%."""

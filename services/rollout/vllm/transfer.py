@@ -19,7 +19,13 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
-from services.rollout.vllm.load import check_missing, feed, is_tied, load_shadow, open_tensors
+from services.rollout.vllm.loading.load import (
+    check_missing,
+    feed,
+    is_tied,
+    load_shadow,
+    open_tensors,
+)
 
 
 @dataclass

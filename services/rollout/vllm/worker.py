@@ -16,12 +16,12 @@ import torch
 
 from services.rollout.read_back import Reader, run_slice
 from services.rollout.vllm.settings import LOGPROBS_MODE
-from services.weight_sync.data.manifest import manifest_from_json
 from trimaran.errors import InputError, InternalError
-from trimaran.launch.lifetime import die_with_parent
+from trimaran.host.lifetime import die_with_parent
+from weights.version.manifest import manifest_from_json
 
 if TYPE_CHECKING:
-    from services.rollout.vllm.in_place import Writes
+    from services.rollout.vllm.loading.in_place import Writes
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ class WorkerExtension:
 
     def load_shadow(self, path: str, description: dict[str, Any]) -> None:
         """For a vLLM without weight-transfer engines; see `load.load_shadow`."""
-        from services.rollout.vllm.load import load_shadow
+        from services.rollout.vllm.loading.load import load_shadow
 
         runner = self.model_runner
         load_shadow(runner.get_model(), self.model_config, runner.device, path, description)
@@ -112,7 +112,7 @@ class WorkerExtension:
     def begin_writes(self, path: str, description: dict[str, Any]) -> str:
         """A version is to be written into the parameters, or what changed of it, in the place of a load by
         vLLM; any before it is forgotten. Returns why it cannot be, "" when `prepare_writes` may follow."""
-        from services.rollout.vllm.load import open_writes
+        from services.rollout.vllm.loading.load import open_writes
 
         self._writes = None
         try:
@@ -172,7 +172,7 @@ class WorkerExtension:
 
     def pack_heads(self) -> None:
         """After every whole load: see `load.pack_heads`."""
-        from services.rollout.vllm.load import pack_heads
+        from services.rollout.vllm.loading.load import pack_heads
 
         pack_heads(self.model_runner.get_model())
 
@@ -180,15 +180,15 @@ class WorkerExtension:
         """Before an update, when the one before it did not end: this worker may have it open still."""
         if getattr(self, "_weight_update_active", False):
             self.finish_weight_update()
-        from services.rollout.vllm.load import end_reload
+        from services.rollout.vllm.loading.load import end_reload
 
         # vLLM 0.23's own worker forgets an update that failed, with its reload half done.
         end_reload(self.model_runner.get_model(), self.model_config)
 
     def begin_read_back(self, manifest_json: dict[str, Any], ranges: list[list[int]]) -> None:
         """Any read-back before it is forgotten."""
-        from services.rollout.vllm.load import is_tied
-        from services.rollout.vllm.read_back import read_loaded
+        from services.rollout.vllm.loading.load import is_tied
+        from services.rollout.vllm.loading.read_back import read_loaded
 
         self._reader = read_loaded(
             self.model_runner.get_model(),

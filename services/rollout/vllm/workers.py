@@ -15,9 +15,9 @@ from typing import Any
 from services.rollout.deadlines import within
 from services.rollout.read_back import SLICE_SECONDS, join
 from services.rollout.vllm.plugin import BACKEND
-from services.weight_sync.data.manifest import manifest_to_json
 from trimaran.errors import InputError, InternalError
 from trimaran.types import Manifest, Ranges
+from weights.version.manifest import manifest_to_json
 
 logger = logging.getLogger(__name__)
 

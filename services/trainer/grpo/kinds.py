@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from trimaran.section import Options
+from trimaran.config.section import Options
 
 if TYPE_CHECKING:
     import torch

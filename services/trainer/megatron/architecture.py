@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.trainer.megatron.attention.rope import Rope, parse_rope
 from services.trainer.megatron.families.family import Family
 from services.trainer.megatron.known_keys import check_keys
-from services.trainer.megatron.rope import Rope, parse_rope
 from trimaran.choices import FAMILIES
+from trimaran.config.parallel import Layout
 from trimaran.errors import InputError
-from trimaran.memory.model import Model
-from trimaran.memory.stages import tower_passes
-from trimaran.model_folder import ModelFacts, language_config, read_model_folder
-from trimaran.parallel import Layout
+from trimaran.model.folder import ModelFacts, language_config, read_model_folder
+from trimaran.model.memory.model import Model
+from trimaran.model.memory.stages import tower_passes
 
 
 @dataclass(frozen=True, slots=True)

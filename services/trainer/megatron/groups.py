@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from trimaran.parallel import Layout
+from trimaran.config.parallel import Layout
 
 
 def tensor_group() -> dist.ProcessGroup | None:

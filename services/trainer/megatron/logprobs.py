@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from services.trainer.outputs import TokenOutputs
+from services.trainer.step.outputs import TokenOutputs
 
 ALL = slice(None)
 NOTHING = -1e30

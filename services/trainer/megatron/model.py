@@ -15,19 +15,19 @@ from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
 from services.trainer.megatron.architecture import Architecture
-from services.trainer.megatron.attention import PackedAttention, build_layout
-from services.trainer.megatron.context import ContextSplit
+from services.trainer.megatron.attention.attention import PackedAttention, build_layout
+from services.trainer.megatron.attention.context import ContextSplit
+from services.trainer.megatron.attention.positions import Places, axis_of_channels, packed_positions
+from services.trainer.megatron.attention.rope import inverse_frequencies
+from services.trainer.megatron.experts.replay import own_share
 from services.trainer.megatron.groups import context_group, tensor_group
 from services.trainer.megatron.lean import SwiGLU, rms_norm
 from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_outputs
-from services.trainer.megatron.lora import attach
-from services.trainer.megatron.mapping import mark_shards, parameters
-from services.trainer.megatron.positions import Places, axis_of_channels, packed_positions
-from services.trainer.megatron.replay import own_share
-from services.trainer.megatron.rope import inverse_frequencies
-from services.trainer.megatron.rules import Rules
+from services.trainer.megatron.parameters.lora import attach
+from services.trainer.megatron.parameters.mapping import mark_shards, parameters
+from services.trainer.megatron.parameters.rules import Rules
 from services.trainer.megatron.tokens import Tokens
-from services.trainer.megatron.vision import (
+from services.trainer.megatron.vision.vision import (
     Deepstack,
     ImageReader,
     SeenImages,
@@ -36,13 +36,13 @@ from services.trainer.megatron.vision import (
     make_tower,
     own_places,
 )
-from services.trainer.outputs import TokenOutputs
-from services.trainer.packing import GroupLengths
-from services.trainer.prompt_images import PromptImages
+from services.trainer.step.outputs import TokenOutputs
+from services.trainer.step.packing import GroupLengths
+from services.trainer.step.prompt_images import PromptImages
 from trimaran.config import RunConfig
+from trimaran.config.parallel import Layout, RankPlace
 from trimaran.errors import InputError
-from trimaran.model_folder import ModelFacts
-from trimaran.parallel import Layout, RankPlace
+from trimaran.model.folder import ModelFacts
 
 RECOMPUTE = {
     "recompute_granularity": "full",

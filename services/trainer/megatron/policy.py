@@ -18,19 +18,24 @@ from megatron.core.distributed import (
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 
-from services.trainer.batch import PackedBatch
+from services.trainer.checkpoints.model_files import load_tensors
+from services.trainer.checkpoints.saved import specs_of
 from services.trainer.megatron import schedule
-from services.trainer.megatron.adapter_rules import adapter_rules
 from services.trainer.megatron.architecture import Architecture, attention_cost, image_cost
 from services.trainer.megatron.bf16_adamw import STATE as BF16_STATE
 from services.trainer.megatron.bf16_adamw import with_bf16_adamw
-from services.trainer.megatron.family_rules import TOWER
-from services.trainer.megatron.frozen import frozen_parameters
+from services.trainer.megatron.experts.replay import RouterReplays
+from services.trainer.megatron.experts.router import ExpertLoads, set_losses
+from services.trainer.megatron.experts.shared_experts import SharedExperts
 from services.trainer.megatron.groups import from_last, gather_rows, sender_group, stage_group
-from services.trainer.megatron.kept_features import KeptFeatures
-from services.trainer.megatron.lora import initial_adapters, switched_off
-from services.trainer.megatron.main_weights import MainWeight, main_weights, mark_parts
-from services.trainer.megatron.mapping import (
+from services.trainer.megatron.model import PackedGPT, transformer_config
+from services.trainer.megatron.offload import HostCopies
+from services.trainer.megatron.parameters.adapter_rules import adapter_rules
+from services.trainer.megatron.parameters.family_rules import TOWER
+from services.trainer.megatron.parameters.frozen import frozen_parameters
+from services.trainer.megatron.parameters.lora import initial_adapters, switched_off
+from services.trainer.megatron.parameters.main_weights import MainWeight, main_weights, mark_parts
+from services.trainer.megatron.parameters.mapping import (
     check_names,
     list_parts,
     load_weights,
@@ -38,26 +43,21 @@ from services.trainer.megatron.mapping import (
     num_sources,
     tensor_shapes,
 )
-from services.trainer.megatron.model import PackedGPT, transformer_config
-from services.trainer.megatron.offload import HostCopies
-from services.trainer.megatron.replay import RouterReplays
-from services.trainer.megatron.router import ExpertLoads, set_losses
-from services.trainer.megatron.rules import Rules
-from services.trainer.megatron.shared_experts import SharedExperts
-from services.trainer.megatron.vision import ImageReader
-from services.trainer.model_files import load_tensors
-from services.trainer.outputs import TokenLoss, TokenOutputs
-from services.trainer.part_times import PartTimes
-from services.trainer.saved import specs_of
-from services.trainer.updates import Update
-from services.weight_sync.data.grid import cut_tensors
-from services.weight_sync.data.memory import DTYPE_NAMES
-from services.weight_sync.data.snapshot import Part
+from services.trainer.megatron.parameters.rules import Rules
+from services.trainer.megatron.vision.kept_features import KeptFeatures
+from services.trainer.megatron.vision.vision import ImageReader
+from services.trainer.step.batch import PackedBatch
+from services.trainer.step.outputs import TokenLoss, TokenOutputs
+from services.trainer.step.part_times import PartTimes
+from services.trainer.step.updates import Update
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError
-from trimaran.memory.model import Model
-from trimaran.memory.trained import patterns, trained_tower
+from trimaran.model.memory.model import Model
+from trimaran.model.memory.trained import patterns, trained_tower
 from trimaran.types import Group, TensorInfo
+from weights.memory.host_memory import DTYPE_NAMES
+from weights.sending.snapshot import Part
+from weights.version.grid import cut_tensors
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 WHOLE = "@0"

@@ -14,7 +14,7 @@ from megatron.core.utils import get_attr_wrapped_model
 
 from services.trainer.megatron.groups import from_last, most_micro_batches, stage_group
 from services.trainer.megatron.tokens import OneToken, Tokens
-from services.trainer.outputs import TokenLoss, TokenOutputs
+from services.trainer.step.outputs import TokenLoss, TokenOutputs
 
 NOT_COUNTED = torch.zeros((), dtype=torch.int)
 """megatron-core would divide by the number of tokens; our losses have their denominators inside."""

@@ -10,13 +10,13 @@ from typing import Protocol
 
 import torch
 
-from services.trainer.chosen_experts import ChosenExperts
-from services.trainer.packing import GroupLengths
-from services.trainer.prompt_images import PromptImages
+from services.trainer.step.chosen_experts import ChosenExperts
+from services.trainer.step.packing import GroupLengths
+from services.trainer.step.prompt_images import PromptImages
 
 
 class Tokens(Protocol):
-    """`services.trainer.batch.PackedBatch` has them, and what the loss needs beside them."""
+    """`services.trainer.step.batch.PackedBatch` has them, and what the loss needs beside them."""
 
     @property
     def token_ids_N(self) -> torch.Tensor: ...

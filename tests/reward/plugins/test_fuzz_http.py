@@ -21,12 +21,12 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
-from services.reward.plugins.app import make_app
-from services.reward.plugins.app_forms import Rewards
-from services.reward.plugins.app_limits import ServerLimits
 from services.reward.plugins.contract import CONTRACT, Info, ScoreAnswer
-from trimaran.http_problems import Problem
+from services.reward.plugins.serving.app import make_app
+from services.reward.plugins.serving.app_forms import Rewards
+from services.reward.plugins.serving.app_limits import ServerLimits
 from trimaran.rewards import Sample
+from trimaran.wire.http_problems import Problem
 
 OUTCOMES: Sequence[Outcome] = (
     Value(0.5, {"words": 3.0}),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from services.reward.workers.semaphores import find_semaphores
-from trimaran.shared_memory import FOLDER, note_of, remove_left, semaphore_prefix
+from trimaran.host.shared_memory import FOLDER, note_of, remove_left, semaphore_prefix
 
 pytestmark = pytest.mark.e2e  # real worker processes
 ROOT = Path(__file__).parents[3]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.exposition import Exposition, StoreSeconds
 from trimaran.store import ConflictError, Store, open_store, timed
 from trimaran.store.timed import CALLS
+from trimaran.telemetry.exposition import Exposition, StoreSeconds
 
 
 def test_each_call_is_counted_also_one_that_fails(tmp_path: Path) -> None:

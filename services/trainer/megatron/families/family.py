@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.trainer.megatron.rules import (
+from services.trainer.megatron.parameters.rules import (
     MappingRule,
     Rules,
     columns,
@@ -19,7 +19,7 @@ from services.trainer.megatron.rules import (
     sent_whole,
     whole,
 )
-from trimaran.model_folder import ModelFacts
+from trimaran.model.folder import ModelFacts
 
 
 def attention(facts: ModelFacts, bias: bool = False, norms: bool = False) -> dict[str, MappingRule]:

@@ -1,0 +1,2 @@
+"""What stands above the services: the command line, the launcher, the doctor, the planner's tables and the
+importing of other systems' files. No service imports it."""

@@ -1,0 +1,1 @@
+"""Commands on files: data, import, convert, model."""

@@ -1,0 +1,1 @@
+"""Commands that ask a manager, or a run's folder, about runs."""

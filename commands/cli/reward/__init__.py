@@ -1,0 +1,1 @@
+"""`trimaran reward`: serve and check plugins."""

@@ -1,0 +1,1 @@
+"""Commands that are servers: serve, launch, up, and the health of one."""

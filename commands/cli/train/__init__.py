@@ -1,0 +1,1 @@
+"""`trimaran train`: checks, progress and summary of a run in this terminal."""

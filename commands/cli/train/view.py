@@ -1,0 +1,219 @@
+"""The display of a run while it goes on: a live table with a bar, or plain lines."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from commands.cli.plain import plain
+from trimaran.run.runs import EventKind, Run, RunEvent
+from trimaran.telemetry import metrics
+
+NUM_ROWS = 10
+"""Steps that the live table shows."""
+
+# Heading, key in the step's values, format.
+COLUMNS = (
+    ("reward", metrics.REWARD_MEAN, "{:.3f}"),
+    ("length", metrics.LENGTH_MEAN, "{:.1f}"),
+    ("lag", metrics.LAG_MAX, "{:.0f}"),
+    ("tokens/s", metrics.TOKENS_PER_SECOND, "{:.0f}"),
+    ("step s", metrics.STEP_SECONDS, "{:.1f}"),
+    ("generate", metrics.PHASE_SECONDS.format("generating"), "{:.1f}"),
+    ("score", metrics.PHASE_SECONDS.format("scoring"), "{:.1f}"),
+    ("train", metrics.PHASE_SECONDS.format("training"), "{:.1f}"),
+    ("sync", metrics.PHASE_SECONDS.format("syncing"), "{:.1f}"),
+)
+HELDOUT = "held-out"
+
+
+class View:
+    """Takes the run's events; the subclasses show them."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.run: Run | None = None
+        """As the last event had it."""
+        self.clock = StepClock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        return None
+
+    def show(self, event: RunEvent) -> None:
+        self.run = event.run
+        match event.kind:
+            case EventKind.STEP:
+                self.clock.step_done(event.run.step, event.time)
+                self._step(event)
+            case EventKind.VALIDATION:
+                self._validation(event)
+            case EventKind.UNKNOWN:
+                text = f"an event that this version does not know: {event.text}"
+                self.note(event, f"step {event.run.step}: {text}")
+            case EventKind.PROCESS:
+                self.note(event, f"step {event.run.step}: {event.text}")
+            case kind:
+                text = event.run.error if kind is EventKind.FINISHED else event.text
+                what = event.run.state if kind is EventKind.STATE else kind.replace("_", " ")
+                if text or kind is EventKind.STATE:
+                    self.note(event, f"step {event.run.step}: {what}{text and f': {text}'}")
+
+    def note(self, event: RunEvent, text: str) -> None:
+        """A line with the time of the event, which may be long ago where a watcher comes late."""
+        clock = time.strftime("%H:%M:%S", time.localtime(event.time))
+        # A Text: foreign words may look like rich's markup ("[/x]") or emoji ("rows.jsonl:100:").
+        self.console.print(Text(plain(f"{clock}  {text}")), soft_wrap=True)
+
+    def _step(self, event: RunEvent) -> None:
+        raise NotImplementedError
+
+    def _validation(self, event: RunEvent) -> None:
+        raise NotImplementedError
+
+
+class PlainView(View):
+    """One line a step and a validation."""
+
+    def _step(self, event: RunEvent) -> None:
+        cells = zip(COLUMNS, format_cells(event.values), strict=True)
+        facts = [f"{heading} {text}" for (heading, _, _), text in cells]
+        if left := describe_left(self.clock.ends_at(event.run.num_steps), event.time):
+            facts.append(left)
+        self.note(event, "  ".join((_step_of(event.run), *facts)))
+
+    def _validation(self, event: RunEvent) -> None:
+        self.note(event, f"{_step_of(event.run)}  {describe_heldout(event.values)}")
+
+
+class LiveView(View):
+    """A table of the last steps, the last validation and a bar with the time left."""
+
+    def __init__(self, console: Console, num_steps: int) -> None:
+        super().__init__(console)
+        self._rows: deque[tuple[str, ...]] = deque(maxlen=NUM_ROWS)
+        self._heldout: dict[int, str] = {}
+        self._held = ""
+        """Why the run does not go on at the moment; empty while it does."""
+        self._bar = Progress(
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(),
+            TextColumn("{task.fields[times]}"),
+            console=console,
+            auto_refresh=False,
+        )
+        self._task = self._bar.add_task("run", total=num_steps, times="")
+        self._live = Live(console=console, refresh_per_second=2, get_renderable=self._render)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def show(self, event: RunEvent) -> None:
+        super().show(event)
+        self._held = "" if event.run.state.has_ended else event.run.held
+
+    def _step(self, event: RunEvent) -> None:
+        step = event.run.step
+        self._rows.append((str(step), *format_cells(event.values)))
+        self._bar.update(self._task, completed=step, total=event.run.num_steps)
+
+    def _validation(self, event: RunEvent) -> None:
+        self._heldout[event.run.step] = describe_heldout(event.values)
+
+    def _render(self) -> Group:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for heading in ("step", *(heading for heading, _, _ in COLUMNS)):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for row in self._rows:
+            table.add_row(*row)
+        heldout = [Text(f"step {step}: {text}") for step, text in self._heldout.items()]
+        held = [Text(f"held: {self._held}", style="bold yellow")] if self._held else []
+        self._bar.update(self._task, times=self._times())
+        return Group(table, *heldout[:1], *heldout[1:][-2:], *held, self._bar)
+
+    def _times(self) -> str:
+        """Since when the run has been going, and when it may end."""
+        if self.run is None or not self.run.started_at:
+            return "starting"
+        now = self.run.ended_at or time.time()
+        since = f"{format_seconds(now - self.run.started_at)} since the start"
+        left = describe_left(self.clock.ends_at(self.run.num_steps), now)
+        return f"{since}, {left}" if left else since
+
+
+class StepClock:
+    """Estimates a run's end from the mean of its last steps, by the times of their events."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[int, float]] = deque(maxlen=NUM_ROWS)
+
+    def step_done(self, step: int, at: float) -> None:
+        """`at`: unix seconds. A step that is done again after a crash begins the count again."""
+        if self._seen and step <= self._seen[-1][0]:
+            self._seen.clear()
+        self._seen.append((step, at))
+
+    def ends_at(self, num_steps: int) -> float | None:
+        """Unix seconds; None until two steps are done."""
+        if len(self._seen) < 2:
+            return None
+        (first_step, first), (last_step, last) = self._seen[0], self._seen[-1]
+        return last + (num_steps - last_step) * (last - first) / (last_step - first_step)
+
+
+def choose_view(console: Console, num_steps: int) -> View:
+    return LiveView(console, num_steps) if console.is_terminal else PlainView(console)
+
+
+def format_cells(values: Mapping[str, float]) -> list[str]:
+    """One text a column; a dash where the step has no such number."""
+    return [form.format(values[key]) if key in values else "-" for _, key, form in COLUMNS]
+
+
+def describe_heldout(values: Mapping[str, float]) -> str:
+    names = (("greedy", metrics.GREEDY_REWARD), ("sampled", metrics.SAMPLED_REWARD))
+    parts = [f"{name} {values[key]:.3f}" for name, key in names if key in values]
+    return f"{HELDOUT} reward: {', '.join(parts)}"
+
+
+def describe_left(ends_at: float | None, now: float) -> str:
+    """Empty where there is no estimate, or its time has come."""
+    if ends_at is None or ends_at <= now:
+        return ""
+    return f"about {format_seconds(ends_at - now)} left"
+
+
+def format_seconds(seconds: float) -> str:
+    """Example: format_seconds(125.4) is "2:05"; with hours "1:02:05"."""
+    minutes, rest = divmod(max(round(seconds), 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _step_of(run: Run) -> str:
+    return f"step {run.step}/{run.num_steps}"

@@ -1,0 +1,3 @@
+from commands.importing.document import markdown
+
+print("\n".join(markdown()))

@@ -1,0 +1,520 @@
+"""Conversions that more than one system's table has."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from commands.importing.rows import Convert, Fate, Outcome, Theirs, is_on
+from commands.importing.rows_file import column_names, count_rows
+from trimaran.config import MAX_COUNT, MAX_SHARE, SinkName
+from trimaran.errors import InputError
+
+ESTIMATORS = {
+    "kl": "k1",
+    "k1": "k1",
+    "abs": "abs",
+    "mse": "k2",
+    "k2": "k2",
+    "low_var_kl": "k3",
+    "k3": "k3",
+}
+"""Their names of the estimates of a KL divergence."""
+WRITTEN = ("console", "file", "tensorboard")
+"""By every run of ours."""
+ALL_PROMPTS = 1_000_000
+"""Of a validation: the most that `validation.max_prompts` takes."""
+MOST_LOGGED = 100
+"""The most that `validation.logged` takes."""
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+FUSED_TARGETS = {
+    "linear_qkv": ("q_proj", "k_proj", "v_proj"),
+    "linear_proj": ("o_proj",),
+    "linear_fc1": ("gate_proj", "up_proj"),
+    "linear_fc2": ("down_proj",),
+}
+"""Megatron's names of the same matrices."""
+
+
+def whole(value: Any) -> int:
+    return int(value)
+
+
+def real(value: Any) -> float:
+    return float(value)
+
+
+def updates_of(batch: int, mini: int, what: str) -> Outcome:
+    """A step's `batch` prompts in updates of `mini` prompts."""
+    if mini > batch or batch % mini:
+        return Outcome(
+            "refused",
+            f"{batch} prompts of a step are no whole number of updates of {mini}; give a {what} that"
+            f" divides {batch}",
+        )
+    return Outcome("mapped", "", {"algorithm.updates_per_batch": batch // mini})
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Their trainer's layout. `Shape(devices=8, tensor=2, rollout_tensor=1).split().replicas == 4`"""
+
+    devices: int
+    """Which train and generate in turns."""
+    rollout_tensor: int
+    tensor: int = 1
+    pipeline: int = 1
+    context: int = 1
+    expert: int = 1
+    expert_tensor: int = 1
+
+    def split(self, in_turns: bool = False) -> Split:
+        """Half of the devices train and the rest generates, or as near to it as the sizes go.
+
+        `in_turns`: all of them do both. Raises InputError where the sizes do not go.
+        """
+        unit = self.tensor * self.pipeline * self.context
+        # The smallest number of data-parallel ranks over which the experts divide.
+        parts = self.expert * self.expert_tensor
+        least = parts // math.gcd(parts, self.tensor * self.context)
+        if in_turns:
+            if self.devices % (unit * least) or self.devices % self.rollout_tensor:
+                raise InputError(
+                    f"run.pools=colocated: ranks come in {unit * least}s and a replica has"
+                    f" {self.rollout_tensor} devices, which do not both divide {self.devices}; leave the"
+                    " word out, or give other sizes"
+                )
+            return Split(self, self.devices // unit, self.devices // self.rollout_tensor, True)
+        data = max(1, self.devices // 2 // (unit * least)) * least
+        replicas = max(1, (self.devices - data * unit) // self.rollout_tensor)
+        return Split(self, data, replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    shape: Shape
+    data: int
+    """Data-parallel ranks."""
+    replicas: int
+    in_turns: bool = False
+
+    @property
+    def trainers(self) -> int:
+        shape = self.shape
+        return shape.tensor * shape.pipeline * shape.context * self.data
+
+    @property
+    def generators(self) -> int:
+        return self.replicas * self.shape.rollout_tensor
+
+    def settings(self) -> dict[str, Any]:
+        sizes = {"trainer.data_parallel": self.data, "rollout.replicas": self.replicas}
+        return {"run.pools": "colocated", **sizes} if self.in_turns else sizes
+
+    def text(self) -> str:
+        if self.in_turns:
+            return (
+                f"{self.trainers} devices of one host train and generate ({self.replicas} x"
+                f" {self.shape.rollout_tensor}) in turns, as there. Separate pools of these sizes would"
+                f" take {self.trainers + self.generators}; `trimaran plan` says what fits, and what waits"
+                " in the host's memory"
+            )
+        total = self.trainers + self.generators
+        more = (
+            f", {total - self.shape.devices} more than there" if total > self.shape.devices else ""
+        )
+        return (
+            f"there {self.shape.devices} devices train and generate in turns; here {self.trainers}"
+            f" train and {self.generators} generate ({self.replicas} x"
+            f" {self.shape.rollout_tensor}){more}. Choose other shares by trainer.data_parallel and"
+            " rollout.replicas, or say run.pools=colocated behind the file, for turns as there;"
+            " `trimaran plan` says what fits"
+        )
+
+
+def steps_of(total: Any, epochs: Any, batch: Any, files: Any, total_key: str) -> Outcome:
+    """`total` steps, or those of `epochs` over the rows of `files`, which the run counts where they are not here."""
+    if total is not None:
+        return Outcome("mapped", "", {"run.steps": int(total)})
+    paths = paths_of(files)
+    rows = rows_of(paths)
+    if rows is None:
+        return Outcome(
+            "noted",
+            f"the rows of the training file cannot be counted here, so the run counts them: epochs x rows // {batch}"
+            f" steps. There the rest of each epoch is dropped; {total_key}=N gives another number",
+            {"run.epochs": int(epochs)},
+        )
+    if rows < int(batch):
+        return Outcome(
+            "refused", f"{', '.join(paths)}: {rows} rows, less than the {batch} prompts of a step"
+        )
+    steps = int(epochs) * (rows // int(batch))
+    return Outcome(
+        "noted",
+        f"{epochs} epochs of {rows} rows // {batch} = {steps} steps; rows that are too long count too",
+        {"run.steps": steps},
+    )
+
+
+def known_steps(outcome: Outcome) -> int | None:
+    return outcome.settings.get("run.steps")
+
+
+def rows_of(paths: Sequence[str]) -> int | None:
+    """Of all files together; None where one cannot be counted."""
+    counts = [count_rows(path) for path in paths]
+    return None if None in counts or not paths else sum(filter(None, counts))
+
+
+def paths_of(files: Any) -> list[str]:
+    """Of one file or of several, with the home folder put in."""
+    named = [files] if isinstance(files, str) else list(files or [])
+    return [str(Path(str(file)).expanduser()) for file in named]
+
+
+def data_file(ours: str, key: str) -> Callable[[Any, Theirs], Outcome]:
+    """Files with prompts. What is no path of a file is refused."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        paths = paths_of(value)
+        if not paths:
+            fate: Fate = "refused" if ours == "data.train" else "ignored"
+            return Outcome(fate, f"give {key}=FILE" if fate == "refused" else "not set")
+        if hub := [path for path in paths if "@" in Path(path).name and not Path(path).exists()]:
+            return Outcome(
+                "refused",
+                f"{', '.join(hub)}: a data set of the hub; bring it here with `trimaran data prepare`,"
+                f" and give {key}=FILE",
+            )
+        found = [str(Path(path).absolute()) for path in paths]
+        settings: dict[str, Any] = {ours: found[0] if len(found) == 1 else found}
+        notes: list[str] = []
+        if away := [path for path in paths if not Path(path).exists()]:
+            notes.append(f"{', '.join(away)}: not here now")
+        if ours == "data.train" and len(found) > 1:
+            weights, text = _mixed(paths, theirs.is_on("data.shuffle"))
+            pairs = zip(found, weights, strict=True)
+            if set(weights) != {1}:
+                settings = {ours: [{"path": path, "weight": weight} for path, weight in pairs]}
+            notes += [text] if text else []
+        return Outcome("noted" if notes else "mapped", "; ".join(notes), settings)
+
+    return convert
+
+
+def _mixed(paths: Sequence[str], shuffled: bool) -> tuple[list[int], str]:
+    """A weight for each of several files, which are one list of rows there; and what differs."""
+    counts = [count_rows(path) or 0 for path in paths]
+    if not all(counts):
+        return [1] * len(paths), (
+            "there the files are one list of rows; here each has the same part of the prompts, as their rows cannot"
+            " be counted: set the weight of each in data.train of the run"
+        )
+    shared = math.gcd(*counts)
+    weights = [count // shared for count in counts]
+    if (most := max(weights)) > MAX_SHARE:
+        weights = [max(1, round(weight * MAX_SHARE / most)) for weight in weights]
+    if not shuffled:
+        return weights, "there one file follows the other; here they are mixed by their rows"
+    if most > MAX_SHARE:
+        return weights, f"mixed nearly by their rows, {' to '.join(map(str, weights))}"
+    return weights, ""
+
+
+def image_key(value: Any, theirs: Theirs) -> Outcome:
+    """The column of images, where the rows have it: ours is given for rows with images alone."""
+    files = paths_of(theirs["data.train_files"])
+    known = [names for file in files if (names := column_names(file)) is not None]
+    if any(value not in names for names in known):
+        return Outcome("ignored", "the rows have no such column")
+    if known:
+        return Outcome("mapped", "", {"data.image_key": value})
+    if "data.image_key" not in theirs.given:
+        return Outcome("ignored", "not asked for")
+    text = "the file is not here: give ~data.image_key if its rows have no such column"
+    return Outcome("noted", text, {"data.image_key": value})
+
+
+def limit_images(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or int(value) < 1:
+        return Outcome("ignored", "rollout.limit_images has a default of its own, 4")
+    return Outcome("mapped", "", {"rollout.limit_images": int(value)})
+
+
+def model_folder(value: Any, theirs: Theirs) -> Outcome:
+    if not value:
+        return Outcome("refused", "name the model's folder")
+    path = Path(str(value)).expanduser()
+    settings = {"model.path": str(path.absolute())}
+    if path.is_dir():
+        return Outcome("mapped", "", settings)
+    is_on_hub = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(value))
+    fetch = f" (`hf download {value} --local-dir {value}`)" if is_on_hub else ""
+    return Outcome(
+        "noted",
+        f"{value} is no folder here: a run takes a folder in Hugging Face's form, so fetch it there"
+        f"{fetch}, or give model.source",
+        settings,
+    )
+
+
+def project_name(value: Any) -> str:
+    """With the characters that `metrics.project` may have."""
+    return re.sub(r"[^\w. -]+", "-", str(value)).strip("-. ")
+
+
+def run_name(value: Any, theirs: Theirs) -> Outcome:
+    name = re.sub(r"[^\w.-]+", "-", str(value or "")).strip("-.")
+    if not name:
+        return Outcome("ignored", "not set")
+    return Outcome("mapped", "", {"run.name": name})
+
+
+def loggers(value: Any, theirs: Theirs) -> Outcome:
+    if "trainer.logger" not in theirs.given:
+        return Outcome("ignored", "not asked for")
+    named = [value] if isinstance(value, str) else list(value or [])
+    sinks = [name for name in named if name in get_args(SinkName)]
+    others = [name for name in named if name not in (*WRITTEN, *sinks)]
+    settings = {"metrics.sinks": sinks} if sinks else {}
+    if others:
+        text = f"{', '.join(others)}: not written here; every run writes {', '.join(WRITTEN)}"
+        return Outcome("noted", text, settings)
+    if not sinks:
+        return Outcome("ignored", "every run writes these")
+    return Outcome("mapped", "", settings)
+
+
+def kl_in(
+    place: str, coefficient: Any, estimator: Any, adaptive: Mapping[str, Any] | None = None
+) -> Outcome:
+    """The section algorithm.kl. `adaptive`: target and horizon, where the coefficient follows them."""
+    # With "+" the value is the estimator's, and the gradient that of k2.
+    is_k2 = place == "loss" and str(estimator).endswith("+")
+    ours = ESTIMATORS.get(str(estimator).removesuffix("+"))
+    if not float(coefficient):
+        return Outcome("mapped", "", {"algorithm.kl.coefficient": 0.0})
+    if ours is None:
+        return Outcome("refused", f"estimators are {', '.join(ESTIMATORS)} (given: {estimator})")
+    settings: dict[str, Any] = {
+        "algorithm.kl.coefficient": float(coefficient),
+        "algorithm.kl.place": place,
+        "algorithm.kl.estimator": "k2" if is_k2 else ours,
+    }
+    if adaptive:
+        settings["algorithm.kl.adaptive"] = dict(adaptive)
+    return Outcome("mapped", "", settings)
+
+
+NO_KL = Outcome("mapped", "", {"algorithm.kl.coefficient": 0.0})
+
+
+def lora_targets(named: Any) -> list[str] | None:
+    """The matrices that get adapters, from their names in any of the systems; None where one is unknown."""
+    if named in (None, "all-linear", ["all-linear"]):
+        return list(LORA_TARGETS)
+    words = named.replace(" ", "").split(",") if isinstance(named, str) else list(named)
+    found: list[str] = []
+    for word in words:
+        matches = FUSED_TARGETS.get(word, (word,))
+        if not set(matches) <= set(LORA_TARGETS):
+            return None
+        found += [name for name in matches if name not in found]
+    return found
+
+
+def lora(rank: Any, alpha: Any, targets: Any) -> Outcome:
+    if not rank or int(rank) <= 0:
+        return Outcome("ignored", "no adapters")
+    found = lora_targets(targets)
+    if found is None:
+        return Outcome("refused", f"adapters go to {', '.join(LORA_TARGETS)} (given: {targets})")
+    section = {"rank": int(rank), "alpha": float(alpha), "targets": found}
+    return Outcome("mapped", "", {"trainer.lora": section})
+
+
+def excluded(has_adapters: Callable[[Theirs], bool]) -> Convert:
+    """Matrices that get no adapters: here a vision tower never has any, and others are not told apart by layer."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        named = [value] if isinstance(value, str) else list(value or [])
+        others = [word for word in named if not re.search("visual|vision", str(word))]
+        if not others or not has_adapters(theirs):
+            return Outcome("ignored", LANGUAGE_ALONE)
+        return Outcome(
+            "refused", "leave it out, and name the matrices that get adapters in target_modules"
+        )
+
+    return convert
+
+
+def longest_sequence(prompt_key: str, answer_key: str) -> Convert:
+    """Of the engine, which ends an answer there."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        prompt, answer = int(theirs[prompt_key]), int(theirs[answer_key])
+        if value is None or int(value) >= prompt + answer:
+            return Outcome("ignored", LENGTHS)
+        return Outcome(
+            "noted",
+            f"there a prompt and its answer have {value} tokens together; here an answer has up to {answer}"
+            f" behind a prompt of up to {prompt}: give other lengths, where it should end earlier",
+        )
+
+    return convert
+
+
+def every(value: Any, ours: str, steps: int | None) -> Outcome:
+    """Steps between two of a kind. What never happens there happens once here, at the end."""
+    if value is not None and int(value) > 0:
+        return Outcome("mapped", "", {ours: int(value)})
+    return Outcome("noted", "there never; here once, at the end", {ours: steps or MAX_COUNT})
+
+
+def reward_function(path: Any, name: Any, options: Mapping[str, Any], text: str = "") -> Outcome:
+    """A function in a file of theirs; services/reward/functions calls it as its author meant."""
+    file = str(Path(str(path)).expanduser().absolute())
+    rule: dict[str, Any] = {"weight": 1.0, "function": f"{file}:{name}"}
+    if options:
+        rule["options"] = dict(options)
+    return Outcome(
+        "noted",
+        f"it is code that a run names: start the run with `--allow {file}:{name}`{text}",
+        {"reward.rules": {re.sub(r"\W", "_", str(name)): rule}},
+    )
+
+
+LENGTHS = "it is rollout.max_prompt_tokens + rollout.max_tokens"
+LANGUAGE_ALONE = "adapters go to the language model's matrices alone"
+HERE = "the engine has devices of its own here, and nothing makes room for it"
+TURNS = (
+    "here `run.pools` says it: colocated pools take turns, and who waits gives its memory up; separate ones"
+    " have devices of their own"
+)
+PADDING = "micro-batches are packed: there is no padding to remove"
+ROOM = "there it makes room for the engine; leave it out where `trimaran plan` finds room"
+MEMORY = (
+    "there the trainer takes the rest of the device; here the engine is alone on it, in colocated pools"
+    " while it is awake, and may have more (the default is 0.85)"
+)
+IN_TRAINER = "the vision tower is a part of the trainer's model"
+ONCE = (
+    "always so: the completions of a micro-batch share the features of their images, and where trainer.freeze"
+    " matches all of the tower each prompt's are computed once a step, for all passes. A tower that trains"
+    " runs in each pass, as gradients go through it"
+)
+WHOLE = "answers are drawn from the whole distribution, which the loss takes as given"
+NO_CRITIC = "there is no critic here"
+NO_WARMUP = (
+    "there the policy stands still in a critic's first steps; there is no critic here: give 0"
+)
+MEGATRON = "the trainer is Megatron's"
+AHEAD = (
+    "here the rate is one step ahead: there the first step has the rate of step 0, which in a warm-up is 0; here"
+    " steps count from 1"
+)
+
+
+def hosts(value: Any, theirs: Theirs) -> Outcome:
+    if int(value) == 1:
+        return Outcome("mapped")
+    if theirs.in_turns:
+        text = "run.pools=colocated: turns are taken on one host; leave the word out, or give 1"
+        return Outcome("refused", text)
+    return Outcome(
+        "noted", "several hosts: give network.subnet, and start it as docs/deploy.md says"
+    )
+
+
+VALIDATES_ONLY = "true: one validation of `validation.final_samples`, and the run ends"
+LOGGED_TEXT = (
+    "greedy answers to the first so many held-out prompts, the same each time, as a table; `metrics.sinks` shows"
+    " it, and samples/ has the answers to all prompts"
+)
+
+
+def is_validated(theirs: Theirs, every_key: str) -> bool:
+    switches = ("trainer.val_before_train", "trainer.val_only")
+    return int(theirs[every_key] or 0) > 0 or any(theirs.is_on(key) for key in switches)
+
+
+def validates_only(value: Any, theirs: Theirs) -> Outcome:
+    if not is_on(value):
+        return Outcome("ignored", "the run trains")
+    return Outcome("mapped", "", {"validation.only": True})
+
+
+def logged(value: Any, theirs: Theirs) -> Outcome:
+    """Where a sink is named that can show them."""
+    number = min(int(value or 0), MOST_LOGGED)
+    if number <= 0:
+        return Outcome("ignored", "not asked for")
+    named = loggers(theirs["trainer.logger"], theirs).settings.get("metrics.sinks")
+    if not named:
+        return Outcome("ignored", "no sink is named; samples/ has the answers to all prompts")
+    return Outcome("mapped", "", {"validation.logged": number})
+
+
+def top_p_of_validation(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or float(value) == 1:
+        return Outcome("ignored", "all tokens, as here without the key")
+    if not 0 < float(value) < 1:
+        return Outcome("refused", "give a number above 0 and at most 1")
+    return Outcome("mapped", "", {"validation.top_p": float(value)})
+
+
+def top_k_of_validation(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or int(value) < 1:
+        return Outcome("ignored", "all tokens, as here")
+    return Outcome("noted", "samples are drawn from all tokens; validation.top_p bounds them")
+
+
+def samples(number: Any, temperature: Any, is_greedy: bool) -> Outcome:
+    """Completions of a held-out prompt, besides the one at temperature 0 that there always is."""
+    if is_greedy or (temperature is not None and not float(temperature)):
+        return Outcome("mapped", "", {"validation.samples": 0, "validation.final_samples": 0})
+    settings: dict[str, Any] = {
+        "validation.samples": int(number),
+        "validation.final_samples": int(number),
+    }
+    if temperature is not None:
+        settings["validation.temperature"] = float(temperature)
+    return Outcome("mapped", "", settings)
+
+
+def warm_up_share(share: float, steps: int | None, total_key: str) -> int:
+    """Of the run's steps. Raises InputError where these are not known."""
+    if share and not steps:
+        raise InputError(
+            f"it is a share of the run's steps, which are not known here: bring the training file, or give {total_key}=N"
+        )
+    return int(share * (steps or 0))
+
+
+def warm_up(steps: int) -> Outcome:
+    """Of a schedule that counts its steps from 0."""
+    settings = {"trainer.warmup_steps": steps}
+    return Outcome("noted", AHEAD, settings) if steps > 0 else Outcome("mapped", "", settings)
+
+
+def kept(most: Any, steps: Any, every_steps: Any) -> Outcome:
+    """Checkpoints: so many, or all that a run makes."""
+    if most is not None and int(most) > 0:
+        return Outcome("mapped", "", {"run.keep_checkpoints": int(most)})
+    often = int(every_steps or 0)
+    if often > 0 and not steps:
+        text = "there all are kept; how many that are is not known here, so the newest is"
+        return Outcome("noted", text, {"run.keep_checkpoints": 1})
+    number = math.ceil(int(steps or 1) / often) if often > 0 else 1
+    return Outcome("mapped", "", {"run.keep_checkpoints": number})
+
+
+def freeze_tower(value: Any, theirs: Theirs) -> Outcome:
+    if not is_on(value):
+        return Outcome("ignored", "it trains")
+    return Outcome("mapped", "", {"trainer.freeze": ["*visual.*"]})

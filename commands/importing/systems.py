@@ -1,0 +1,21 @@
+"""The systems whose files are understood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from commands.importing.conversion import System
+from commands.importing.easyr1 import EASYR1
+from commands.importing.mindspeed_rl import MINDSPEED_RL
+from commands.importing.verl import VERL
+
+SYSTEMS: Mapping[str, System] = {system.name: system for system in (VERL, EASYR1, MINDSPEED_RL)}
+
+
+def recognize(keys: Iterable[str]) -> System | None:
+    """Whose file has these keys, or sections; None where it is nobody's.
+
+    Example: recognize(["actor_rollout_ref.rollout.n"]) is SYSTEMS["verl"]
+    """
+    found = list(map(str, keys))  # YAML has keys of other types
+    return next((system for system in SYSTEMS.values() if system.is_mine(found)), None)

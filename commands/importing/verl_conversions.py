@@ -1,0 +1,730 @@
+"""Conversions of verl's keys that look at more than one of them; the table is commands/importing/verl.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from commands.importing.number_types import GRADIENTS
+from commands.importing.processor_file import QWEN25_VL, pixel_bounds
+from commands.importing.rows import Convert, Outcome, Theirs, is_on
+from commands.importing.rows_file import column_names, distinct
+from commands.importing.shared import (
+    AHEAD,
+    ALL_PROMPTS,
+    NO_KL,
+    ROOM,
+    Shape,
+    data_file,
+    image_key,
+    is_validated,
+    kept,
+    kl_in,
+    known_steps,
+    lora,
+    paths_of,
+    reward_function,
+    rows_of,
+    samples,
+    steps_of,
+    updates_of,
+    warm_up,
+    warm_up_share,
+)
+from commands.importing.stages import INTERLEAVED, count_layers, first_and_last
+
+ACTOR = "actor_rollout_ref.actor"
+REF = "actor_rollout_ref.ref"
+ROLLOUT = "actor_rollout_ref.rollout"
+MODEL = "actor_rollout_ref.model"
+MCORE = f"{ACTOR}.megatron"
+TRANSFORMER = f"{MCORE}.override_transformer_config"
+OVERRIDE = f"{ACTOR}.optim.override_optimizer_config"
+
+SOURCES = {
+    "openai/gsm8k": "gsm8k",
+    "lighteval/MATH": "boxed_equal",
+    "DigitalLearningGmbH/MATH-lighteval": "boxed_equal",
+    "HuggingFaceH4/MATH-500": "boxed_equal",
+    "math_dapo": "acc_for_dapo",
+    "math": "acc_for_dapo",
+    "math_dapo_reasoning": "acc_for_dapo",
+    "hiyouga/geometry3k": "geo3k",
+}
+"""Values of the column data_source -> the rule that does what verl's default_compute_score does for it."""
+FOLDERS = {
+    "gsm8k": "gsm8k",
+    "math": "boxed_equal",
+    "geo3k": "geo3k",
+    "dapo-math-17k": "acc_for_dapo",
+}
+"""The same by the folder or file into which verl's preparation writes."""
+
+DIFFERS = {
+    "acc_for_dapo": "; since August 2026 verl takes a last \\boxed{…} as well where no `Answer:` stands, and"
+    " acc_for_dapo does not"
+}
+"""Rules -> in what they differ from all versions of verl's function."""
+
+TO_THE_END = "a rate that falls has its least value at run.steps"
+
+
+def _is_megatron(theirs: Theirs) -> bool:
+    return theirs[f"{ACTOR}.strategy"] == "megatron" or any(
+        not key.startswith("router_replay.") for key in theirs.under(MCORE)
+    )
+
+
+def drawn(theirs: Theirs) -> int:
+    """Prompts that their loader gives at once: so many rows of an epoch."""
+    number = theirs["data.gen_batch_size"]
+    return int(theirs["data.train_batch_size"] if number is None else number)
+
+
+def prompts(theirs: Theirs) -> int:
+    """Of a step. With filter_groups they draw until train_batch_size of them are left."""
+    if theirs.is_on("algorithm.filter_groups.enable"):
+        return int(theirs["data.train_batch_size"])
+    return drawn(theirs)
+
+
+def steps(theirs: Theirs) -> Outcome:
+    """Whichever of total_training_steps and total_epochs is over first."""
+    total, epochs = theirs["trainer.total_training_steps"], theirs["trainer.total_epochs"]
+    more = (epochs, drawn(theirs), theirs["data.train_files"], "trainer.total_training_steps")
+    of_epochs = known_steps(steps_of(None, *more))
+    if total is None or of_epochs is None or int(total) <= of_epochs:
+        outcome = steps_of(total, *more)
+        if "run.epochs" in outcome.settings and drawn(theirs) != prompts(theirs):
+            return Outcome(
+                "refused",
+                "an epoch is counted by data.gen_batch_size, a step by data.train_batch_size, and the rows of the"
+                " training file cannot be counted here: bring it, or give trainer.total_training_steps=N",
+            )
+        return outcome
+    text = f"its {epochs} epochs end before trainer.total_training_steps={total}, as there"
+    if _falls(theirs):
+        text += f"; the rate falls over {of_epochs} steps here, and there over {total}"
+    return Outcome("noted", text, {"run.steps": of_epochs})
+
+
+def most_rows(value: Any, theirs: Theirs) -> Outcome:
+    """Of the training file, on which theirs goes through an epoch."""
+    files = paths_of(theirs["data.train_files"])
+    most, found = int(-1 if value is None else value), rows_of(files)
+    if most < 1 or (found is not None and found <= most):
+        return Outcome("ignored", "all rows train")
+    return Outcome(
+        "refused",
+        f"all rows of a file train here: give data.train_files a file of {most} rows (`trimaran data prepare"
+        f" … --limit {most}` reads the first ones), and -1",
+    )
+
+
+def source_column(value: Any, theirs: Theirs) -> Outcome:
+    named = (theirs["custom_reward_function.path"], theirs["reward.custom_reward_function.path"])
+    if value == "data_source" or not any(named):
+        return Outcome("ignored", "it is read where the reward is chosen")
+    text = f"functions get the column data_source: call {value} so in the file, and leave it out"
+    return Outcome("refused", text)
+
+
+def as_in_data(key: str) -> Convert:
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value is None or int(value) == int(theirs[key]):
+            return Outcome("ignored", f"it is {key}")
+        return Outcome("refused", f"one length counts here: give {key}={value}, and leave it out")
+
+    return convert
+
+
+def num_steps(theirs: Theirs) -> int | None:
+    return known_steps(steps(theirs))
+
+
+def validation(value: Any, theirs: Theirs) -> Outcome:
+    if not is_validated(theirs, "trainer.test_freq"):
+        return Outcome("ignored", "nothing is validated")
+    return data_file("data.validation", "data.val_files")(value, theirs)
+
+
+def images(value: Any, theirs: Theirs) -> Outcome:
+    """verl leaves the size of images to the model's own processor."""
+    outcome = image_key(value, theirs)
+    if not outcome.settings:
+        return outcome
+    bounds = pixel_bounds(str(theirs[f"{MODEL}.path"]))
+    least, most = bounds or QWEN25_VL
+    settings = {**outcome.settings, "data.min_pixels": least, "data.max_pixels": most}
+    if bounds:
+        return Outcome(outcome.fate, outcome.text, settings)
+    unknown = "the model's preprocessor_config.json is not here: pixels are bounded as Qwen2.5-VL's"
+    return Outcome("noted", "; ".join(filter(None, (outcome.text, unknown))), settings)
+
+
+def rollout_experts(value: Any, theirs: Theirs) -> Outcome:
+    """How a replica's weights lie does not change what it answers."""
+    if value is None or int(value) == 1:
+        return Outcome("ignored", EXPERTS_OF_A_REPLICA)
+    return Outcome("noted", EXPERTS_OF_A_REPLICA)
+
+
+def most_validated(value: Any, theirs: Theirs) -> Outcome:
+    most = int(value) if value is not None and int(value) > 0 else ALL_PROMPTS
+    settings = {"validation.max_prompts": most}
+    rows = rows_of(paths_of(theirs["data.val_files"]))
+    if most == ALL_PROMPTS or not theirs.is_on("data.shuffle") or (rows or most + 1) <= most:
+        return Outcome("mapped", "", settings)
+    return Outcome("noted", "the first ones; there they are drawn, as data.shuffle is on", settings)
+
+
+def truncation(value: Any, theirs: Theirs) -> Outcome:
+    text = "a longer prompt is skipped, not cut"
+    if value in ("error", None) or theirs.is_on("data.filter_overlong_prompts"):
+        return Outcome("ignored", text)
+    return Outcome("refused", f"{text}; give error")
+
+
+def advantage(value: Any, theirs: Theirs) -> Outcome:
+    by_std = theirs.is_on("algorithm.norm_adv_by_std_in_grpo")
+    grpo = {"type": "group", "normalize_std": by_std}
+    ours: dict[str, Any] = {
+        "grpo": grpo,
+        "grpo_vectorized": grpo,
+        "grpo_passk": {"type": "best_of_group", "normalize_std": by_std},
+        "gdpo": "gdpo",
+        "rloo": "rloo",
+        "rloo_vectorized": "rloo",
+        "opo": "opo",
+        "remax": "remax",
+        "reinforce_plus_plus": "reinforce_pp",
+        "reinforce_plus_plus_baseline": "reinforce_pp_baseline",
+    }
+    if value == "gae":
+        return Outcome("refused", "gae needs a critic, and there is none here: give grpo")
+    if value not in ours:
+        return Outcome("refused", f"advantages are {', '.join(ours)} (given: {value})")
+    return Outcome("mapped", "", {"algorithm.advantage": ours[value]})
+
+
+def updates(value: Any, theirs: Theirs) -> Outcome:
+    return updates_of(prompts(theirs), int(value), f"{ACTOR}.ppo_mini_batch_size")
+
+
+def micro_batch(value: Any, theirs: Theirs) -> Outcome:
+    """Of the ranks that share a sequence, together."""
+    if is_on(value):
+        tokens = int(theirs[f"{ACTOR}.ppo_max_token_len_per_gpu"]) * _context(theirs)
+    else:
+        sequences = theirs[f"{ACTOR}.ppo_micro_batch_size_per_gpu"]
+        longest = int(theirs["data.max_prompt_length"]) + int(theirs["data.max_response_length"])
+        if sequences is None:
+            text = "there ppo_micro_batch_size_per_gpu has to say it; one sequence, which changes memory and pace alone"
+            return Outcome("noted", text, {"trainer.micro_batch_tokens": longest})
+        tokens = int(sequences) * longest
+    return Outcome("mapped", "", {"trainer.micro_batch_tokens": tokens})
+
+
+def _context(theirs: Theirs) -> int:
+    key = (
+        f"{MCORE}.context_parallel_size"
+        if _is_megatron(theirs)
+        else f"{ACTOR}.ulysses_sequence_parallel_size"
+    )
+    return int(theirs[key] or 1)
+
+
+def kl(value: Any, theirs: Theirs) -> Outcome:
+    in_loss, in_reward = is_on(value), theirs.is_on("algorithm.use_kl_in_reward")
+    if in_loss and in_reward:
+        return Outcome(
+            "refused", "the KL term has one place here: give algorithm.use_kl_in_reward=False"
+        )
+    if in_loss:
+        return kl_in("loss", theirs[f"{ACTOR}.kl_loss_coef"], theirs[f"{ACTOR}.kl_loss_type"])
+    if not in_reward:
+        return NO_KL
+    adaptive = None
+    if theirs["algorithm.kl_ctrl.type"] == "adaptive":
+        target, horizon = theirs["algorithm.kl_ctrl.target_kl"], theirs["algorithm.kl_ctrl.horizon"]
+        adaptive = {"target": float(target), "horizon": int(horizon)}
+    return kl_in(
+        "reward", theirs["algorithm.kl_ctrl.kl_coef"], theirs["algorithm.kl_penalty"], adaptive
+    )
+
+
+def loss(value: Any, theirs: Theirs) -> Outcome:
+    both = float(theirs[f"{ACTOR}.clip_ratio"])
+    low, high = (theirs[f"{ACTOR}.clip_ratio_{end}"] for end in ("low", "high"))
+    bounds = {
+        "clip_low": both if low is None else float(low),
+        "clip_high": both if high is None else float(high),
+    }
+    covariance = f"{ACTOR}.policy_loss"
+    ours: dict[str, dict[str, Any]] = {
+        "vanilla": {
+            "type": "ppo_clip",
+            **bounds,
+            "dual_clip": float(theirs[f"{ACTOR}.clip_ratio_c"]),
+        },
+        "gspo": {"type": "gspo", **bounds},
+        "cispo": {"type": "cispo", **bounds},
+        "geo_mean": {"type": "geometric_mean", **bounds},
+        "sapo": {
+            "type": "sapo",
+            "tau_positive": float(theirs[f"{ACTOR}.tau_pos"]),
+            "tau_negative": float(theirs[f"{ACTOR}.tau_neg"]),
+        },
+        "clip_cov": {
+            "type": "clip_cov",
+            **bounds,
+            "share": float(theirs[f"{covariance}.clip_cov_ratio"]),
+            "lower": float(theirs[f"{covariance}.clip_cov_lb"]),
+            "upper": float(theirs[f"{covariance}.clip_cov_ub"]),
+        },
+        "kl_cov": {
+            "type": "kl_cov",
+            "share": float(theirs[f"{covariance}.kl_cov_ratio"]),
+            "coefficient": float(theirs[f"{covariance}.ppo_kl_coef"]),
+        },
+    }
+    if value not in ours:
+        return Outcome("refused", f"losses are {', '.join(ours)} (given: {value})")
+    return Outcome("mapped", "", {"algorithm.loss": ours[value]})
+
+
+def aggregation(value: Any, theirs: Theirs) -> Outcome:
+    if theirs[f"{ACTOR}.policy_loss.loss_mode"] in ("gspo", "sapo", "geo_mean"):
+        by_sequence = {"algorithm.aggregation": "sequence_mean"}
+        if value == "seq-mean-token-mean" or not _has_other_terms(theirs):
+            return Outcome("mapped", "", by_sequence)
+        text = f"there the KL term and the entropy keep {value}, beside such a loss; here all have one mean"
+        return Outcome("noted", text, by_sequence)
+    longest = theirs[f"{ACTOR}.loss_scale_factor"] or theirs["data.max_response_length"]
+    ours: dict[str, Any] = {
+        "token-mean": "token_mean",
+        "seq-mean-token-sum": "sequence_sum",
+        "seq-mean-token-mean": "sequence_mean",
+        "seq-mean-token-sum-norm": {"type": "fixed", "tokens": int(longest)},
+    }
+    if value not in ours:
+        return Outcome("refused", f"aggregations are {', '.join(ours)} (given: {value})")
+    settings = {"algorithm.aggregation": ours[value]}
+    if value == "seq-mean-token-sum-norm":
+        text = (
+            "as verl since February 2026; before, it did not divide by the number of completions too, so scale the"
+            " learning rate of an older run"
+        )
+        return Outcome("noted", text, settings)
+    return Outcome("mapped", "", settings)
+
+
+def _has_other_terms(theirs: Theirs) -> bool:
+    """In the loss, beside the policy's own."""
+    has_entropy = float(theirs[f"{ACTOR}.entropy_coeff"] or 0) != 0
+    return has_entropy or theirs.is_on(f"{ACTOR}.use_kl_loss")
+
+
+def correction(value: Any, theirs: Theirs) -> Outcome:
+    if theirs.is_on("algorithm.rollout_correction.bypass_mode"):
+        return Outcome("mapped", "", {"algorithm.correction.old": "rollout"})
+    if value is None:
+        return Outcome("ignored", "none")
+    if value not in ("token", "sequence"):
+        return Outcome("refused", "give token, sequence or null")
+    return Outcome("mapped", "", {"algorithm.correction.weights": value})
+
+
+def correction_bounds(value: Any, theirs: Theirs) -> Outcome:
+    """A number truncates weights; of "low_high" those outside become 0 (rollout_corr_helper.py)."""
+    weights = correction(theirs["algorithm.rollout_correction.rollout_is"], theirs).settings.get(
+        "algorithm.correction.weights"
+    )
+    if weights is None:
+        return Outcome("ignored", "no weights")
+    low, _, high = str(value).rpartition("_")
+    if not low:
+        return Outcome("mapped", "", {"algorithm.correction.cap": float(value)})
+    if weights == "sequence":
+        return Outcome(
+            "refused",
+            "two bounds are of a token's weight here; give one number, which truncates the weight of a"
+            " sequence, or set algorithm.correction.geometric_bounds in the run",
+        )
+    bounds = {"algorithm.correction.token_bounds": [float(low), float(high)]}
+    return Outcome("mapped", "", {"algorithm.correction.cap": None, **bounds})
+
+
+def filtering(value: Any, theirs: Theirs) -> Outcome:
+    if not is_on(value):
+        return Outcome("ignored", "every group trains")
+    tries, batch = (
+        int(theirs["algorithm.filter_groups.max_num_gen_batches"] or 0),
+        int(theirs["data.train_batch_size"]),
+    )
+    most = 1000.0 if tries <= 0 else min(1000.0, max(1.0, tries * drawn(theirs) / batch - 1))
+    metric = theirs["algorithm.filter_groups.metric"]
+    return Outcome(
+        "noted",
+        f"there {metric} of a group must differ, here its rewards; algorithm.dynamic_sampling.term looks at"
+        " one reward rule alone. When no more may be replaced they end, and we train on what there is",
+        {"algorithm.dynamic_sampling": {"max_replaced": most}},
+    )
+
+
+def _expert_slices(theirs: Theirs) -> int:
+    """megatron-core splits experts as it splits the rest, where nothing else is said. A model that has
+    experts is known by their shares."""
+    given = theirs[f"{MCORE}.expert_tensor_parallel_size"]
+    has_shares = int(theirs[f"{MCORE}.expert_model_parallel_size"] or 1) > 1
+    if given is None and has_shares:
+        given = theirs[f"{MCORE}.tensor_model_parallel_size"]
+    return int(given or 1)
+
+
+def layout(value: Any, theirs: Theirs) -> Outcome:
+    has_layout = _is_megatron(theirs)
+
+    def size(name: str) -> int:
+        return int(theirs[f"{MCORE}.{name}"] or 1) if has_layout else 1
+
+    shape = Shape(
+        devices=int(value) * int(theirs["trainer.nnodes"]),
+        rollout_tensor=int(theirs[f"{ROLLOUT}.tensor_model_parallel_size"]),
+        tensor=size("tensor_model_parallel_size"),
+        pipeline=size("pipeline_model_parallel_size"),
+        context=_context(theirs),
+        expert=size("expert_model_parallel_size"),
+        expert_tensor=_expert_slices(theirs) if has_layout else 1,
+    )
+    split = shape.split(theirs.in_turns)
+    settings: dict[str, Any] = {
+        **split.settings(),
+        "trainer.tensor_parallel": shape.tensor,
+        "trainer.pipeline_parallel": shape.pipeline,
+        "trainer.context_parallel": shape.context,
+        "trainer.expert_parallel": shape.expert,
+    }
+    if shape.expert_tensor > 1:
+        settings["trainer.expert_tensor_parallel"] = shape.expert_tensor
+    if shape.tensor > 1 and theirs.is_on(f"{MCORE}.sequence_parallel"):
+        settings["trainer.sequence_parallel"] = True
+    if split.data * shape.context > 1:
+        settings["trainer.distributed_optimizer"] = True
+    return Outcome("noted", split.text(), settings)
+
+
+def replay(value: Any, theirs: Theirs) -> Outcome:
+    """Whose choice of experts counts in the trainer."""
+    if value == "disabled":
+        return Outcome("ignored", "off")
+    if value != "R3":
+        return Outcome(
+            "refused", "experts are the engine's choice (R3) or the trainer's (disabled)"
+        )
+    if not theirs.is_on(f"{ROLLOUT}.enable_rollout_routing_replay"):
+        text = f"R3 takes the engine's choice: give {ROLLOUT}.enable_rollout_routing_replay=True"
+        return Outcome("refused", text)
+    return Outcome("mapped", "", {"trainer.router.replay": True})
+
+
+def virtual(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or int(value) < 2:
+        return Outcome("ignored", "none")
+    return Outcome("mapped", "", {"trainer.virtual_stages": int(value)})
+
+
+def uneven_stages(value: Any, theirs: Theirs) -> Outcome:
+    """Of the first and the last stage together, where one of them is given."""
+    if value is None:
+        return Outcome("ignored", "not set")
+    if int(theirs[f"{MCORE}.virtual_pipeline_model_parallel_size"] or 1) > 1:
+        return INTERLEAVED
+    ends = (
+        theirs[f"{TRANSFORMER}.num_layers_in_{end}_pipeline_stage"] for end in ("first", "last")
+    )
+    first, last = (None if end is None else int(end) for end in ends)
+    stages = int(theirs[f"{MCORE}.pipeline_model_parallel_size"] or 1)
+    return first_and_last(first, last, stages, count_layers(theirs[f"{MODEL}.path"]))
+
+
+def recompute(value: Any, theirs: Theirs) -> Outcome:
+    if value not in ("full", "selective"):
+        return Outcome("ignored", "nothing is computed again")
+    return Outcome("mapped", "", {"trainer.recompute": True if value == "full" else value})
+
+
+def checkpointing(value: Any, theirs: Theirs) -> Outcome:
+    """Megatron's trainer there has a key of its own for it."""
+    if _is_megatron(theirs):
+        return Outcome("ignored", "Megatron's recompute_granularity says it")
+    return Outcome("mapped", "", {"trainer.recompute": is_on(value)})
+
+
+def adapters(value: Any, theirs: Theirs) -> Outcome:
+    """Of FSDP: lora_rank; of Megatron: lora.rank."""
+    if int(theirs[f"{MODEL}.lora_rank"] or 0) > 0:
+        return lora(
+            theirs[f"{MODEL}.lora_rank"],
+            theirs[f"{MODEL}.lora_alpha"],
+            theirs[f"{MODEL}.target_modules"],
+        )
+    targets = theirs[f"{MODEL}.lora.target_modules"]
+    return lora(theirs[f"{MODEL}.lora.rank"], theirs[f"{MODEL}.lora.alpha"], targets)
+
+
+def offload(value: Any, theirs: Theirs) -> Outcome:
+    """Optimizer and gradients are one key here."""
+    keys = [f"{ACTOR}.fsdp_config.optimizer_offload", f"{MCORE}.optimizer_offload"]
+    ours = ["optimizer"] if any(theirs.is_on(key) for key in keys) else []
+    ours += ["gradients"] if theirs.is_on(f"{MCORE}.grad_offload") else []
+    if not is_on(value):
+        return Outcome("ignored", "it stays on the device")
+    return Outcome("noted", ROOM, {"trainer.offload": ours})
+
+
+def reference_offload(value: Any, theirs: Theirs) -> Outcome:
+    has_kl = theirs.is_on(f"{ACTOR}.use_kl_loss") or theirs.is_on("algorithm.use_kl_in_reward")
+    coefficient = kl(theirs[f"{ACTOR}.use_kl_loss"], theirs).settings.get(
+        "algorithm.kl.coefficient"
+    )
+    if not is_on(value) or not has_kl or has_adapters(theirs) or not coefficient:
+        return Outcome("ignored", "the reference stays on the device, or there is none")
+    return Outcome("mapped", "", {"algorithm.kl.offload": True})
+
+
+def warmup(value: Any, theirs: Theirs) -> Outcome:
+    number = int(value or 0)
+    if number <= 0:
+        share = float(theirs[f"{ACTOR}.optim.lr_warmup_steps_ratio"] or 0)
+        total = "trainer.total_training_steps"
+        number = warm_up_share(share, theirs[total] or num_steps(theirs), total)
+    if _falls(theirs):  # zero_indexed_step tells of the whole schedule
+        return Outcome("mapped", "", {"trainer.warmup_steps": number})
+    return warm_up(number)
+
+
+def _falls(theirs: Theirs) -> bool:
+    """Whether the rate changes behind the warm-up."""
+    names = ("lr_scheduler_type", "lr_decay_style", "warmup_style")
+    return any(theirs[f"{ACTOR}.optim.{name}"] not in (None, "constant") for name in names)
+
+
+def decay_steps(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or not _falls(theirs) or int(value) == num_steps(theirs):
+        return Outcome("ignored", TO_THE_END)
+    return Outcome("refused", f"{TO_THE_END}; give null, or a run of as many steps")
+
+
+def cycles(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or not _falls(theirs) or float(value) == 0.5:
+        return Outcome("ignored", "cosine falls once, from the greatest rate to the least")
+    return Outcome("refused", "the rate falls once, from the greatest to the least: give 0.5")
+
+
+def least_rate(value: Any, theirs: Theirs) -> Outcome:
+    if value is None:
+        return Outcome("ignored", "not set")
+    rate = float(value) * float(theirs[f"{ACTOR}.optim.lr"])
+    return Outcome("mapped", "", {"trainer.min_learning_rate": rate} if rate else {})
+
+
+def betas(value: Any, theirs: Theirs) -> Outcome:
+    if not _is_megatron(theirs):
+        beta1, beta2 = map(float, theirs[f"{OVERRIDE}.betas"] or value)
+        return Outcome("mapped", "", {"trainer.beta1": beta1, "trainer.beta2": beta2})
+    defaults = {"adam_beta1": 0.9, "adam_beta2": 0.999}
+    read = [theirs[f"{OVERRIDE}.{name}"] for name in defaults]
+    beta1, beta2 = (
+        default if given is None else float(given)
+        for given, default in zip(read, defaults.values(), strict=True)
+    )
+    settings = {"trainer.beta1": beta1, "trainer.beta2": beta2}
+    if list(map(float, value)) == [beta1, beta2]:
+        return Outcome("mapped", "", settings)
+    text = (
+        f"their Megatron trainer does not read it, and takes {beta1:g} and {beta2:g}, as here; set trainer.beta1"
+        " and trainer.beta2 for others"
+    )
+    return Outcome("noted", text, settings)
+
+
+def in_float32(value: Any, theirs: Theirs) -> Outcome:
+    return Outcome("ignored" if value is None or is_on(value) else "noted", GRADIENTS)
+
+
+def first_step(value: Any, theirs: Theirs) -> Outcome:
+    """Of a rate that falls; FSDP's trainer alone reads it."""
+    if not _falls(theirs):
+        return Outcome("ignored", "the rate does not fall")
+    if is_on(value) or _is_megatron(theirs):
+        return Outcome("noted", AHEAD)
+    return Outcome("ignored", "the schedule counts its steps from 1, as here")
+
+
+def has_adapters(theirs: Theirs) -> bool:
+    return any(int(theirs[f"{MODEL}.{key}"] or 0) > 0 for key in ("lora_rank", "lora.rank"))
+
+
+def reference(value: Any, theirs: Theirs) -> Outcome:
+    """Of the KL term."""
+    if value in (None, theirs[f"{MODEL}.path"]):
+        return Outcome("ignored", "the reference is model.path")
+    return Outcome(
+        "refused",
+        f"the reference is model.path, with which a run begins: give {MODEL}.path={value}, and set trainer.load"
+        " in the run to a checkpoint with which it begins (`trimaran convert MODEL CHECKPOINT` makes one)",
+    )
+
+
+def first_a(value: Any, theirs: Theirs) -> Outcome:
+    """With which A an adapter of Megatron's begins."""
+    if int(theirs[f"{MODEL}.lora.rank"] or 0) <= 0:
+        return Outcome("ignored", "of Megatron's adapters alone")
+    if value == "zero":
+        return Outcome(
+            "refused", "B begins at 0, so nothing would train with such an A: give kaiming"
+        )
+    if value == "kaiming":
+        return Outcome("ignored", FIRST_A)
+    return Outcome("noted", f"{FIRST_A}, not {value}")
+
+
+def router_numbers(value: Any, theirs: Theirs) -> Outcome:
+    number_type = theirs[f"{ROLLOUT}.dtype"]
+    if value is None or (value == "fp32" and number_type == "float32"):
+        return Outcome("ignored", ROUTER_NUMBERS)
+    return Outcome("noted", f"{ROUTER_NUMBERS}, which is {number_type}; there it is {value}")
+
+
+FIRST_A = "A begins uniform within 1 / sqrt(its inputs), as kaiming"
+ROUTER_NUMBERS = "a router's scores are in model.dtype, as where it is null"
+MANAGERS = ("naive", "dapo", "batch", "prime", "gdpo", "rate_limited", "remote")
+"""Theirs, which differ in how they call a function, not in what it gives."""
+
+
+def manager(value: Any, theirs: Theirs) -> Outcome:
+    if value is None or value in MANAGERS:
+        return Outcome("ignored", "how calls are grouped follows from the function")
+    return Outcome(
+        "refused",
+        f"{value} is none of {', '.join(MANAGERS)}: a reward is a function here, as custom_reward_function names"
+        " it",
+    )
+
+
+def clip(value: Any, theirs: Theirs) -> Outcome:
+    """FSDP's trainer reads grad_clip, Megatron's optim.clip_grad."""
+    key = f"{ACTOR}.optim.clip_grad" if _is_megatron(theirs) else f"{ACTOR}.grad_clip"
+    return Outcome("mapped", "", {"trainer.clip_grad": float(theirs[key])})
+
+
+def reward(value: Any, theirs: Theirs) -> Outcome:
+    """A function of the user's, or the rule that verl chooses by the rows' data_source."""
+    path = value or theirs["reward.custom_reward_function.path"]
+    if path:
+        older = "custom_reward_function"
+        prefix = older if value else f"reward.{older}"
+        options = theirs.under(f"{prefix}.reward_kwargs")
+        name = str(theirs[f"{prefix}.name"] or "compute_score")
+        return _shaped(reward_function(path, name, options), theirs)
+    files = paths_of(theirs["data.train_files"])
+    if not files:
+        return Outcome("refused", "give data.train_files=FILE")
+    found = [distinct(file, str(theirs["data.reward_fn_key"])) for file in files]
+    if None in found:
+        return _shaped(_by_folder(files[found.index(None)]), theirs)
+    sources = sorted({source for known in found for source in known or ()})
+    unknown = [
+        source for source in sources if source not in SOURCES and not source.startswith("aime")
+    ]
+    if unknown or not sources:
+        return Outcome(
+            "refused",
+            f"the rows' data_source is {', '.join(sources)}, and verl has no rule for {', '.join(unknown) or 'it'}:"
+            " give custom_reward_function.path=FILE.py",
+        )
+    return _shaped(_by_source(sources, f"which is {', '.join(sources)}"), theirs)
+
+
+def _by_source(sources: Iterable[str], what: str) -> Outcome:
+    """A rule for all rows, or each for those of its sources. A row of none is refused at the start, as there."""
+    found: dict[str, list[str]] = {}
+    for source in sources:
+        found.setdefault(SOURCES.get(source, "acc_for_dapo"), []).append(source)
+    text = (
+        f"verl chooses it by data_source, {what}{''.join(DIFFERS.get(rule, '') for rule in found)}"
+    )
+    if len(found) == 1:
+        return Outcome("noted", text, {"reward.rules": dict.fromkeys(found, 1.0)})
+    rules = {rule: {"weight": 1.0, "tasks": tasks} for rule, tasks in found.items()}
+    return Outcome("noted", text, {"data.task_key": "data_source", "reward.rules": rules})
+
+
+def _by_folder(file: str) -> Outcome:
+    for part_of_it in reversed(Path(file).with_suffix("").parts):
+        if rule := FOLDERS.get(part_of_it):
+            text = (
+                f"verl chooses it by the rows' data_source; {file} tells none, so its name does: {rule}"
+                f"{DIFFERS.get(rule, '')}"
+            )
+            return Outcome("noted", text, {"reward.rules": {rule: 1.0}})
+    if not Path(file).is_file():
+        return _by_source(
+            SOURCES, f"and {file} is not here: a row of another one is refused at the start"
+        )
+    return Outcome(
+        "refused",
+        f"verl chooses the reward by the rows' data_source, and {file} tells none: prepare it with"
+        " `--keep data_source`, or give custom_reward_function.path=FILE.py",
+    )
+
+
+def _shaped(outcome: Outcome, theirs: Theirs) -> Outcome:
+    """With DAPO's penalty of answers that are nearly too long, where there is one."""
+    rules = outcome.settings.get("reward.rules")
+    prefix = next((prefix for prefix in OVERLONG if theirs.under(prefix)), OVERLONG[0])
+    buffer = theirs.under(prefix)
+    if not rules or not is_on(buffer.get("enable"), f"{prefix}.enable"):
+        return outcome
+    if buffer.get("len") is None:
+        return Outcome("refused", f"give {prefix}.len=N, tokens at the end that are penalized")
+    options = {"buffer": int(buffer["len"])}
+    for key in ("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len"):
+        if theirs[key]:
+            options["max_tokens"] = int(theirs[key])
+    overlong = {"weight": float(buffer.get("penalty_factor", 1.0)), "options": options}
+    settings = {**outcome.settings, "reward.rules": {**rules, "overlong": overlong}}
+    return Outcome(outcome.fate, outcome.text, settings)
+
+
+def kept_checkpoints(value: Any, theirs: Theirs) -> Outcome:
+    return kept(value, num_steps(theirs), theirs["trainer.save_freq"])
+
+
+def validation_samples(value: Any, theirs: Theirs) -> Outcome:
+    is_greedy = not theirs.is_on(f"{ROLLOUT}.val_kwargs.do_sample")
+    return samples(value, theirs[f"{ROLLOUT}.val_kwargs.temperature"], is_greedy)
+
+
+def columns(value: Any, theirs: Theirs) -> Outcome:
+    """verl reads the answer inside of another column; a file that was prepared here has it in `answer`."""
+    settings = {"data.prompt_key": value}
+    known = [column_names(file) for file in paths_of(theirs["data.train_files"])]
+    if any(names is not None and "reward_model" not in names for names in known):
+        return Outcome("mapped", "", settings)
+    return Outcome("noted", ANSWER, {**settings, "data.answer_key": "reward_model.ground_truth"})
+
+
+OVERLONG = (
+    "reward_model.reward_kwargs.overlong_buffer_cfg",
+    "reward.reward_kwargs.overlong_buffer_cfg",
+    "reward_model.overlong_buffer",
+)
+"""Where the penalty of long answers stands."""
+ANSWER = (
+    "data.answer_key is reward_model.ground_truth, which verl reads; a file of `trimaran data prepare` has the"
+    " answer in `answer`"
+)
+EXPERTS_OF_A_REPLICA = "experts of a replica are split by rollout.tensor_parallel alone"

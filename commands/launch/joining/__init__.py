@@ -1,0 +1,1 @@
+"""Services that are started elsewhere: they find their run and register."""

@@ -1,0 +1,1 @@
+"""`trimaran plan` as tables: formulas are in `trimaran/model/memory`."""

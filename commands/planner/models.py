@@ -1,0 +1,97 @@
+"""Public models, by the numbers of their config.json; docs/parallelism.md has a row for each layout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from trimaran.config.parallel import Layout
+from trimaran.model.folder import ModelFacts
+from trimaran.model.memory.model import Model
+from trimaran.model.vision_tower import VisionFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Example: Example("Qwen2.5-7B", QWEN25_7B, (Layout(tensor=4, data=2),), replica=1)"""
+
+    name: str
+    model: Model
+    layouts: tuple[Layout, ...]
+    replica: int
+    """Devices of one."""
+
+
+def _facts(
+    family: str,
+    layers: int,
+    hidden: int,
+    inner: int,
+    heads: int,
+    keys: int,
+    experts: tuple[int, int, int] = (0, 0, 0),
+) -> ModelFacts:
+    """Of a Qwen model with an output layer of its own; heads have 128 channels. `experts`: their number,
+    those of a token, the inner size of one."""
+    vocabulary, positions = (152064, 32768) if family == "qwen2" else (151936, 40960)
+    sizes = layers, hidden, inner, heads, keys
+    return ModelFacts(family, *sizes, 128, vocabulary, False, positions, *experts)
+
+
+QWEN25_7B = Model(_facts("qwen2", 28, 3584, 18944, 28, 4))
+QWEN25_32B = Model(_facts("qwen2", 64, 5120, 27648, 40, 8))
+QWEN3_30B = Model(_facts("qwen3_moe", 48, 2048, 6144, 32, 4, experts=(128, 8, 768)))
+QWEN25_VL_7B = Model(
+    replace(
+        _facts("qwen2_5_vl", 28, 3584, 18944, 28, 4),
+        vocab_size=152064,
+        vision=VisionFacts(32, 1280, 3420, 16, 3, 14, 2, 2, image_token_id=151655),
+    )
+)
+QWEN3_VL_30B = Model(
+    replace(
+        QWEN3_30B.facts,
+        family="qwen3_vl_moe",
+        max_positions=262144,
+        vision=VisionFacts(
+            27, 1152, 4304, 16, 3, 16, 2, 2, 151655, num_positions=2304, num_deepstack=3
+        ),
+    )
+)
+QWEN3_235B = Model(_facts("qwen3_moe", 94, 4096, 12288, 64, 4, experts=(128, 8, 1536)))
+
+EXAMPLES = (
+    Example("Qwen2.5-7B", QWEN25_7B, (Layout(4, 1, 1), Layout(4, 1, 2), Layout(4, 2, 1)), 1),
+    Example(
+        "Qwen2.5-VL-7B",
+        QWEN25_VL_7B,
+        (
+            *(Layout(4, 1, 1), Layout(4, 2, 1)),
+            *(Layout(4, 2, 1, layers=layers) for layers in ((11, 17), (0, 28))),
+        ),
+        1,
+    ),
+    Example(
+        "Qwen2.5-32B",
+        QWEN25_32B,
+        (Layout(8, 1, 1), Layout(8, 1, 1, context=2), Layout(8, 2, 1), Layout(4, 4, 1)),
+        2,
+    ),
+    Example(
+        "Qwen3-30B-A3B",
+        QWEN3_30B,
+        (Layout(4, 1, 4, expert=4), Layout(4, 1, 8, expert=8), Layout(4, 2, 4, expert=4)),
+        2,
+    ),
+    Example(
+        "Qwen3-VL-30B-A3B",
+        QWEN3_VL_30B,
+        (Layout(4, 1, 4, expert=4), Layout(4, 1, 8, expert=8), Layout(4, 2, 4, expert=4)),
+        2,
+    ),
+    Example(
+        "Qwen3-235B-A22B",
+        QWEN3_235B,
+        (Layout(4, 2, 32, expert=32), Layout(4, 2, 128, expert=128)),
+        8,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Held-out rewards, and which checkpoints they make the best."""

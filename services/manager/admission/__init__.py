@@ -1,0 +1,1 @@
+"""What a submitted specification may name and cost."""

@@ -1,0 +1,1 @@
+"""The manager over HTTP, beside gRPC."""

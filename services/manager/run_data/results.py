@@ -1,0 +1,88 @@
+"""What a run has left behind: checkpoints, and the answers of its validations."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trimaran.errors import NotFoundError
+from trimaran.host.places import Place, fetch_file
+from trimaran.run.answers import Checkpoint, RunSample
+from trimaran.run.place import saved_states
+from trimaran.run.runs import checkpoint_key
+from trimaran.store import Store, records
+
+VALIDATION = re.compile(r"samples/step-(\d+)\.jsonl")
+
+
+async def saved_checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
+    """All that the run has ever saved, whatever became of them since."""
+    prefix = checkpoint_key(run_id)
+    return [
+        Checkpoint(int(key.removeprefix(prefix)), **record.value, kept=False)
+        async for key, record in records(store, prefix)
+    ]
+
+
+def list_checkpoints(
+    folder: Path, saved: Iterable[Checkpoint], place: Place | None = None
+) -> list[Checkpoint]:
+    """Those that are there, and those of `saved` that were removed since. `place`: the run's own, where
+    they lie instead of in the folder."""
+    found = {checkpoint.step: checkpoint for checkpoint in saved}
+    for path, tree in saved_states(folder, place):
+        found[tree["step"]] = Checkpoint(tree["step"], path, tree["root"], True)
+    return [found[step] for step in sorted(found)]
+
+
+def validation_steps(folder: Path, place: Place | None = None) -> tuple[int, ...]:
+    """`place`: as in `list_checkpoints`; files of another host's controller lie there."""
+    paths = {f"samples/{path.name}" for path in (folder / "samples").glob("*.jsonl")}
+    names = map(VALIDATION.fullmatch, paths | (place.sizes("samples").keys() if place else set()))
+    return tuple(sorted(int(name[1]) for name in names if name))
+
+
+def validation_samples(
+    folder: Path, step: int, limit: int, offset: int = 0, place: Place | None = None
+) -> tuple[list[RunSample], int]:
+    """Some of the step's samples, and how many there are: the greedy answers first, then the sampled
+    ones. A row is in memory at a time. Raises NotFoundError."""
+    name = f"samples/step-{step:05d}.jsonl"
+    path = folder / name
+    if place and not path.is_file():
+        with suppress(NotFoundError):
+            fetch_file(place, name, path)
+    if not path.is_file():
+        known = ", ".join(map(str, validation_steps(folder, place))) or "none"
+        raise NotFoundError(f"validation_step {step}: has no samples; those that have: {known}")
+    samples: list[RunSample] = []
+    number = 0
+    for prefix in ("greedy_", ""):
+        with path.open(encoding="utf-8") as rows:
+            for row in map(json.loads, rows):
+                count = len(row.get(f"{prefix}completions", ()))
+                if number < offset + limit and number + count > offset:
+                    wanted = slice(max(offset - number, 0), offset + limit - number)
+                    samples.extend(list(_of(row, prefix))[wanted])
+                number += count
+    return samples, number
+
+
+def _of(row: dict[str, Any], prefix: str) -> Iterator[RunSample]:
+    texts, rewards = row.get(f"{prefix}completions", ()), row.get(f"{prefix}rewards", ())
+    terms = row.get(f"{prefix}terms", [{}] * len(texts))
+    faults = row.get(f"{prefix}faults", [""] * len(texts))
+    for text, reward, by_term, fault in zip(texts, rewards, terms, faults, strict=True):
+        yield RunSample(
+            prompt_id=row.get("prompt_id", ""),
+            prompt=row["prompt"],
+            answer=text,
+            reference=row["answer"],
+            reward=0.0 if reward is None else reward,
+            terms=by_term,
+            fault=fault or ("it could not be scored" if reward is None else ""),
+        )

@@ -1,0 +1,1 @@
+"""Which run starts, grows or gives devices back. Pools and needs."""

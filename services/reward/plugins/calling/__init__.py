@@ -1,0 +1,1 @@
+"""Calling reward plugins over HTTP."""

@@ -1,0 +1,136 @@
+"""What plugins of our own contract are sent, and what their answers mean.
+
+An answer is foreign text: it is checked down to each number, unknown fields are not even built,
+and what is wrong with one completion is the fault of that one only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from services.reward.outcome import Fault, Indigestible, Outcome, Value
+from services.reward.plugins.calling.exchange import CallError
+from services.reward.plugins.contract import CONTRACT, Lenient, NotScored, Scored
+from trimaran.rewards import Sample
+
+MAX_ANSWER_BYTES = 1 << 20
+MAX_ANSWER_BYTES_PER_SAMPLE = 16 << 10
+MAX_INFO_BYTES = 64 << 10
+MAX_PARTS = 32
+"""Further numbers of one result; each becomes a metric."""
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Send(Protocol):
+    def __call__(self, body: bytes, max_bytes: int) -> Awaitable[bytes]:
+        """POST to the plugin; its answer. Raises CallError."""
+        ...
+
+
+class Ask(Protocol):
+    def __call__(
+        self, send: Send, samples: Sequence[Sample], options: Mapping[str, Any]
+    ) -> Awaitable[Sequence[Outcome]]:
+        """Score one batch, in order. Raises CallError."""
+        ...
+
+
+async def ask_trimaran(
+    send: Send, samples: Sequence[Sample], options: Mapping[str, Any]
+) -> Sequence[Outcome]:
+    return read_scores(
+        await send(score_request(samples, options), max_bytes(len(samples))), len(samples)
+    )
+
+
+def max_bytes(count: int) -> int:
+    """The limit of an answer to `count` samples."""
+    return MAX_ANSWER_BYTES + MAX_ANSWER_BYTES_PER_SAMPLE * count
+
+
+def encode(content: Mapping[str, Any]) -> bytes:
+    """JSON in UTF-8. A lone surrogate, which UTF-8 cannot hold, becomes U+FFFD."""
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def score_request(samples: Sequence[Sample], options: Mapping[str, Any]) -> bytes:
+    """A ScoreRequest. Its key is a digest of the rest: asking again is the same request."""
+    content = encode({"samples": [_plugin_sample(s) for s in samples], "options": options})
+    key = hashlib.sha256(content).hexdigest()
+    head = encode({"contract": CONTRACT, "idempotency_key": key})
+    return head[:-1] + b"," + content[1:]
+
+
+def _plugin_sample(sample: Sample) -> dict[str, Any]:
+    return {
+        "messages": [{"role": m.role, "content": m.text} for m in sample.messages],
+        "text": sample.text,
+        "answer": sample.answer,
+        "task": sample.task,
+        "prompt_id": sample.prompt_id,
+        "extras": dict(sample.extras),
+        "num_tokens": len(sample.token_ids),
+        "finish_reason": sample.finish_reason,
+    }
+
+
+class _Answer(Lenient):
+    """A ScoreAnswer whose results are looked at one by one."""
+
+    contract: Literal["trimaran.reward/1"]
+    results: list[Any]
+
+
+def read_scores(answer: bytes, count: int) -> list[Outcome]:
+    """One outcome a sample. Raises CallError for what is no ScoreAnswer of `count` results."""
+    results = parse(_Answer, answer).results
+    check_length("results", results, count)
+    return [_read_result(result) for result in results]
+
+
+def _read_result(result: Any) -> Outcome:
+    if not isinstance(result, dict):
+        return Fault(f"the result is not an object with score or faulted: {result!r}")
+    score, faulted = result.get("score"), result.get("faulted")
+    if score is not None and faulted is not None:
+        return Fault("the result has both score and faulted; one of them is right")
+    try:
+        if faulted is not None:
+            reason = NotScored.model_validate(result, strict=True).faulted
+            return Fault(f"it reports a fault: {reason}")
+        scored = Scored.model_validate(result, strict=True)
+    except ValidationError as error:
+        return Fault(f"the result is not as the contract says: {_first_fault(error)}")
+    if len(scored.parts) > MAX_PARTS:
+        return Fault(f"the result has {len(scored.parts)} parts; at most {MAX_PARTS} are taken")
+    if scored.indigestible:
+        return Indigestible(scored.indigestible, scored.score)
+    return Value(scored.score, scored.parts)
+
+
+def parse(model: type[Model], answer: bytes) -> Model:
+    try:
+        return model.model_validate_json(answer, strict=True)
+    except ValidationError as error:
+        raise CallError(f"the answer is not as its contract says: {_first_fault(error)}") from None
+
+
+def check_length(name: str, results: Sequence[Any], count: int) -> None:
+    if len(results) != count:
+        raise CallError(f"the answer has {len(results)} {name} for {count} completions")
+
+
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(map(str, fault["loc"]))
+    return f"{place}: {fault['msg']}" if place else fault["msg"]

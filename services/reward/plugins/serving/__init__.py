@@ -1,0 +1,1 @@
+"""A reward function as an HTTP server."""

@@ -1,0 +1,1 @@
+"""Versions in vLLM's workers: loading, writing in place and reading back."""

@@ -1,0 +1,231 @@
+"""The parameters of a vLLM worker that are the version's own numbers, so that they can be replaced.
+
+A layer is loaded by vLLM's own code, which may pack, transpose or quantise what it is given, or keep
+something that it has derived from it. Only where its type says that it does nothing of the kind is
+written into the parameter: the elements that changed, or all of them, block by block out of the shadow,
+with nothing put together on the host. For any other vLLM's own code is asked.
+
+Everything that can be looked up or copied before is done while the engine generates, so that the
+pause holds the writes alone.
+
+P: changed elements of one tensor on this rank.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.model_executor.layers.vocab_parallel_embedding import (
+    ParallelLMHead,
+    VocabParallelEmbedding,
+)
+
+from services.rollout.vllm.loading.modules import PLAIN_METHODS, Finder, Place, locate, span
+from trimaran.errors import InternalError
+from trimaran.types import TensorInfo
+from weights.memory.changes import ChangedTensor
+from weights.memory.shadow import StoredTensor
+
+ATTENTION = ("Attention", "MMEncoderAttention", "AscendMMEncoderAttention")
+"""Layers of vLLM and vLLM-Ascend without weights of their own: after a load they renew the scales of their
+keys and values, and some a copy of attention sinks. Others, such as MLA's, keep products of a projection's weight."""
+ASCEND_LINEAR = ("vllm_ascend.ops.linear", "AscendUnquantizedLinearMethod")
+"""Module and name of vLLM-Ascend's method of linear layers. After a load it may put the weight into NZ,
+which no replica starts with (`ascend`), give it a third dimension, which no version's tensor has, or keep
+it in float32, too, where the layer says so (`FLOAT32_COPY`)."""
+FLOAT32_COPY = "precast_fp32_weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The part of a tensor that this rank holds."""
+
+    name: str
+    """Of the parameter, by vLLM."""
+    part: torch.Tensor
+    """A view of the parameter, contiguous, of the tensor's shape but for the axis on which it is cut."""
+    start: int
+    stop: int
+    """Along that axis."""
+
+    def prepare(self, new: ChangedTensor | StoredTensor) -> Sequence[Write | Copy]:
+        """Raises InputError for a part that is no union of the blocks that are there."""
+        if isinstance(new, StoredTensor):
+            return [self._copy(new.info.axis, *run) for run in new.within(self.start, self.stop)]
+        positions_P, values_P = new.within(self.start, self.stop)
+        if not len(positions_P):
+            return []
+        device = self.part.device
+        values_P = values_P.to(device).to(self.part.dtype)
+        return [Write(self.part.view(-1), positions_P.to(device).long(), values_P)]
+
+    def _copy(self, axis: int, first: int, block: torch.Tensor) -> Copy:
+        if not block.ndim:
+            return Copy(self.part.view(()), block)
+        return Copy(self.part.narrow(axis, first, block.shape[axis]), block)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Of this rank's changed elements of one tensor."""
+
+    flat: torch.Tensor
+    """The target's part, one dimension."""
+    positions_P: torch.Tensor
+    """int64, on the parameter's device, as the values are."""
+    values_P: torch.Tensor
+
+    def make(self) -> None:
+        self.flat.index_copy_(0, self.positions_P, self.values_P)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Of this rank's blocks of one tensor, as far as they lie in a row."""
+
+    to: torch.Tensor
+    """A view of the parameter."""
+    block: torch.Tensor
+    """Of the same shape, on the host."""
+
+    def make(self) -> None:
+        self.to.copy_(self.block)
+
+
+class Writes:
+    """All of one version's.
+
+    Of changes they take 8 bytes and a value for each element, on the parameters' device.
+
+    Example:
+
+        writes = Writes(model, open_changes(description["changes"], tensors_of(description)))
+        while not writes.prepare(0.02):
+            pass  # the engine goes on generating
+        writes.make()  # in a pause
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        new: Iterable[ChangedTensor | StoredTensor],
+        are_all: bool = False,
+    ) -> None:
+        """`are_all`: no parameter may stay without them. Raises InternalError as `Targets` does."""
+        self._targets = Targets(model)
+        self._heads = find_heads(model)
+        self._missing = _sizes(model) if are_all else {}
+        """Elements by parameter, of those that nothing is prepared for yet."""
+        self._left = iter(new)
+        self._prepared: list[Write | Copy] = []
+
+    def prepare(self, seconds: float) -> bool:
+        """For about so many seconds; True once all are prepared. Nothing is written.
+
+        Raises InternalError saying why they cannot be made, and torch.OutOfMemoryError where the
+        device has no room for them.
+        """
+        deadline = time.monotonic() + seconds
+        for new in self._left:
+            target = self._targets.find(new.info)
+            self._prepared += target.prepare(new)  # of another rank's part there is nothing
+            if target.name in self._missing:
+                self._missing[target.name] -= target.part.numel()
+            if time.monotonic() >= deadline:
+                return False
+        if missing := sorted(name for name, size in self._missing.items() if size > 0):
+            raise InternalError(f"the version lacks {', '.join(missing)}, or a part")
+        return True
+
+    def make(self) -> None:
+        """After an error nobody knows how far it came; a load of a whole version mends it."""
+        for write in self._prepared:
+            write.make()
+        pack(self._heads)
+
+
+def _sizes(model: torch.nn.Module) -> dict[str, int]:
+    """Elements of each parameter that a version has; a vocabulary is padded."""
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    for path, module in model.named_modules():
+        if isinstance(module, VocabParallelEmbedding) and f"{path}.weight" in sizes:
+            indices = module.shard_indices
+            num_rows = indices.org_vocab_end_index - indices.org_vocab_start_index
+            sizes[f"{path}.weight"] = num_rows * module.embedding_dim
+    return sizes
+
+
+class Targets:
+    """Example: Targets(model).find(changed.info).prepare(changed)"""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Raises InternalError for a model with a layer that may keep what it derives from others'
+        weights."""
+        self._finder = Finder(model)
+        for path, module in model.named_modules():
+            kind = type(module).__name__
+            if hasattr(module, "process_weights_after_loading") and kind not in ATTENTION:
+                raise InternalError(f"{path}: a {kind} may keep what it derived from weights")
+            if getattr(getattr(module, "impl", None), "sinks", None) is not None:
+                raise InternalError(f"{path}: a {kind} may keep a copy of its attention sinks")
+
+    def find(self, tensor: TensorInfo) -> Target:
+        """Raises InternalError saying why single elements of it cannot be replaced."""
+        place = self._finder.find(tensor.name)
+        if why := _why_not_plain(place):
+            raise InternalError(f"{tensor.name}: lies in {place.path}, {why}")
+        whole = getattr(place.module, place.parameter, None)
+        if not isinstance(whole, torch.Tensor):
+            raise InternalError(f"{tensor.name}: {place.path} has no {place.parameter}")
+        held = locate(place, tensor)
+        start, stop = span(tensor, held)
+        shape = list(tensor.shape)
+        part = whole.detach()
+        if shape and part.ndim == len(shape):
+            shape[tensor.axis] = stop - start
+            here = slice(held.offset, held.offset + held.stop - held.start)
+            part = part[(slice(None),) * held.axis + (here,)]
+        if list(part.shape) != shape or not part.is_contiguous():
+            raise InternalError(f"{tensor.name}: lies in {place.path} in another form")
+        return Target(f"{place.path}.{place.parameter}", part, start, stop)
+
+
+def _why_not_plain(place: Place) -> str | None:
+    module: Any = place.module
+    if place.expert is not None or place.is_stack:
+        return "with fused experts"
+    method = getattr(module, "quant_method", None)
+    if method is not None and not _is_plain(type(method)):
+        return f"whose method is {type(method).__name__}"
+    if getattr(module, FLOAT32_COPY, False):
+        return "which keeps its weight in float32, too"
+    linear = getattr(module, "cpu_linear", torch.nn.functional.linear)
+    # An output layer is packed again after every load; see `pack`.
+    if linear is not torch.nn.functional.linear and not isinstance(module, ParallelLMHead):
+        return "which is packed for the host's processor"
+    return None
+
+
+def _is_plain(method: type) -> bool:
+    """These alone: a subclass may keep more."""
+    return method in PLAIN_METHODS or (method.__module__, method.__qualname__) == ASCEND_LINEAR
+
+
+def find_heads(model: torch.nn.Module) -> list[ParallelLMHead]:
+    """Output layers."""
+    return [module for module in model.modules() if isinstance(module, ParallelLMHead)]
+
+
+def pack(heads: Iterable[ParallelLMHead]) -> None:
+    """As the last of every load.
+
+    An output layer that is tied to the embedding is not loaded itself. On the host it keeps a
+    packed copy of the weight that would silently stay as it was.
+    """
+    with torch.no_grad():
+        for head in heads:
+            head.quant_method.process_weights_after_loading(head)

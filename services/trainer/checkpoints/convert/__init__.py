@@ -1,0 +1,1 @@
+"""Hugging Face folders and Megatron's distributed checkpoints <-> ours."""

@@ -1,0 +1,1 @@
+"""Attention over packed groups, and the positions of their tokens."""

@@ -1,0 +1,1 @@
+"""Megatron-core's parameters <-> Hugging Face tensors, frozen ones and adapters."""

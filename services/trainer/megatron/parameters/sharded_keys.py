@@ -1,0 +1,82 @@
+"""Where a parameter stands in a distributed checkpoint of megatron-core: the keys that
+`GPTModel.sharded_state_dict()` gives its tensors.
+
+A tensor of the checkpoint is one of the whole model, whatever the layout. It stacks those of all layers, and of
+all experts:
+
+    decoder.layers.7.mlp.linear_fc2.weight [C, F]  ─▶  decoder.layers.mlp.linear_fc2.weight [L, C, F], at 7
+
+A model whose layers differ is saved with the layer's number in the key instead. Whatever is not stacked is as
+the only rank of a run has it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from services.trainer.megatron.parameters.mapping import EXPERT, LAYER
+from services.trainer.megatron.parameters.rules import Shape
+from trimaran.model.folder import ModelFacts
+
+NORMS = (
+    ("decoder.layers.input_layernorm.", "decoder.layers.self_attention.linear_qkv.layer_norm_"),
+    ("decoder.layers.pre_mlp_layernorm.", "decoder.layers.mlp.linear_fc1.layer_norm_"),
+)
+"""TransformerEngine has a norm inside the matrix after it, and megatron-core saves all models by its names."""
+LINEAR = re.compile(r"(.*\.linear_\w+\.)weight")
+
+
+class Slot(NamedTuple):
+    """Example: Slot("decoder.layers.mlp.router.weight", at=(7,), stack=(32,))"""
+
+    key: str
+    at: tuple[int, ...] = ()
+    """Of the layer, and of the expert."""
+    stack: tuple[int, ...] = ()
+    """How many there are of each."""
+
+    def shape(self, own: Shape) -> Shape:
+        """Of the checkpoint's tensor; `own`: of the parameter."""
+        return (*self.stack, *own)
+
+
+def slots(name: str, facts: ModelFacts) -> list[Slot]:
+    """Of the parameter that `family_rules` calls `name`: under each key by which a model of layers that are
+    alike may ask for it.
+
+    With experts the norm before them has two. It is in no matrix, so its key is its own with
+    TransformerEngine; megatron-core's own layers have it under a dense model's.
+    """
+    at, stack = (), ()
+    if layer := LAYER.match(name):
+        at, stack = (int(layer[2]),), (facts.num_layers,)
+        name = LAYER.sub("decoder.layers.", name)
+    if expert := EXPERT.search(name):
+        at, stack = (*at, int(expert[1])), (*stack, facts.num_experts)
+        name = EXPERT.sub("experts.", name)
+    key = name
+    for own, fused in NORMS:
+        key = key.replace(own, fused)
+    keys = [key]
+    if facts.num_experts and name.startswith(NORMS[1][0]):
+        keys.append(name)
+    return [Slot(one, at, stack) for one in keys]
+
+
+def numbered(slot: Slot) -> Slot:
+    """The same in a checkpoint of layers that differ."""
+    if not slot.stack:
+        return slot
+    key = slot.key.replace("decoder.layers.", f"decoder.layers.{slot.at[0]}.", 1)
+    return Slot(key, slot.at[1:], slot.stack[1:])
+
+
+def extra_state(slot: Slot) -> str | None:
+    """The key of what a linear layer saves besides its weight, for FP8; empty without. A model asks for it
+    all the same."""
+    linear = LINEAR.fullmatch(slot.key)
+    if linear is None or not slot.stack:
+        return None
+    at, stack = (".".join(map(str, numbers)) for numbers in (slot.at, slot.stack))
+    return f"{linear[1]}_extra_state/shard_{at}_{stack}"

@@ -1,0 +1,1 @@
+"""One training step: from scored groups to tensors, micro-batches, updates and metrics."""

@@ -1,0 +1,1 @@
+"""Reading loaded weights back and comparing their digests."""

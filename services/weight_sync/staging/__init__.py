@@ -1,0 +1,1 @@
+"""Bringing a version into the host shadows of replicas."""

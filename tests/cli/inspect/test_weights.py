@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from commands.cli.main import main
+from services.weight_sync.coordinator import Coordinator
+from services.weight_sync.ledger import VersionLedger
+from services.weight_sync.pauses import Pauses
+from services.weight_sync.server import WeightSyncServicer
+from tests.cli.fake_weight_sync import RUN, FakeWeightSync, proof, record, root_of, serve
+from tests.weight_sync import fakes
+from trimaran.config import WeightSyncSection
+from trimaran.run.network import LOOPBACK
+from trimaran.store.sqlite import SqliteStore
+from trimaran.types import Manifest, Proof, TensorInfo
+from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
+from trimaran.wire import rpc
+
+GONE = "127.0.0.1:1"
+"""Nobody listens there."""
+
+Runs = Callable[..., Path]
+Answer = tuple[int, str, str]
+Ask = Callable[..., Answer]
+
+RECORDS = [record(2, proof(2, "rollout-0", 8), proof(2, "rollout-1")), record(1), record(0)]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """runs(name, address) makes runs/<name> in the working directory; each one newer."""
+    monkeypatch.chdir(tmp_path)
+    count = iter(range(1, 100))
+
+    def make(name: str = RUN, address: str = GONE) -> Path:
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        tree = {
+            "model": {"path": "model"},
+            "data": {"train": "train.jsonl"},
+            "reward": {"rules": {"last_integer": 1.0}},
+            "endpoints": {"weight_sync": address},
+        }
+        (folder / "config.yaml").write_text(yaml.safe_dump(tree))
+        started = next(count)
+        os.utime(folder / "config.yaml", (started, started))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """ask(service, address, arguments…) -> exit code, output, errors of `trimaran weights …`."""
+
+    def run(service: FakeWeightSync | None, address: str, *arguments: object) -> Answer:
+        async def scenario() -> int:
+            server = await serve(service, address) if service else None
+            command = ["weights", *(str(argument) for argument in arguments)]
+            try:
+                return await asyncio.to_thread(main, command)
+            finally:
+                if server:
+                    await server.stop()
+
+        code = asyncio.run(scenario())
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def address() -> str:
+    return LOOPBACK.free_address()
+
+
+def test_versions_newest_first_with_how_far_each_is_proven(
+    runs: Runs, ask: Ask, address: str
+) -> None:
+    runs(address=address)
+    bad = record(1, proof(1, "rollout-1", 3, fault="block 5 differs"))
+    code, out, _ = ask(FakeWeightSync([RECORDS[0], bad]), address, "list")
+    assert code == 0
+    first, _, newest, older, fault = out.splitlines()
+    assert first == f"{RUN}, as weight sync at {address} knows it"
+    assert newest.split()[:2] == ["0.2", "live"]
+    assert newest.split()[4:] == [root_of(2)[:12], "8", "2.5", "56.2%", "2", "of", "2"]
+    assert older.split()[0] == "0.1"
+    assert older.rstrip().endswith("0 of 1")
+    assert fault == "0.1 on rollout-1: block 5 differs"
+
+
+def test_one_version_and_what_each_replica_proved(runs: Runs, ask: Ask, address: str) -> None:
+    runs(address=address)
+    code, out, _ = ask(FakeWeightSync(RECORDS), address, "show", RUN, "0.2")
+    assert code == 0
+    assert "version 0.2 (live), committed" in out
+    assert f"root {root_of(2)}, 8 blocks, 2.5 MB" in out
+    assert out.splitlines()[-2].split() == ["rollout-0", "0.2", "8", "8", "good"]
+    assert out.splitlines()[-1].split() == ["rollout-1", "0.2", "8", "1", "good"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["live"], ["0.2"], [RUN], [RUN, "live"], [f"runs/{RUN}"]]
+)
+def test_the_short_forms_of_show(runs: Runs, ask: Ask, address: str, arguments: list[str]) -> None:
+    runs("older-20250101-120000")
+    runs(address=address)
+    code, out, _ = ask(FakeWeightSync(RECORDS), address, "show", *arguments)
+    assert code == 0
+    assert "version 0.2 (live)" in out
+
+
+@pytest.mark.parametrize(
+    ("bad", "text"),
+    [
+        (proof(2, "rollout-1", fault="block 5 differs"), "block 5 differs"),
+        (proof(2, "rollout-1", root="f" * 32), f"holds root {'f' * 32}"),
+    ],
+)
+def test_a_bad_proof_is_shown_and_is_exit_code_1(
+    runs: Runs, ask: Ask, address: str, bad: Any, text: str
+) -> None:
+    runs(address=address)
+    service = FakeWeightSync([record(2, proof(2, "rollout-0"), bad)])
+    code, out, _ = ask(service, address, "show")
+    assert code == 1
+    assert text in " ".join(out.split())
+
+
+def test_verify_reads_back_every_replica(runs: Runs, ask: Ask, address: str) -> None:
+    runs(address=address)
+    verified = [proof(2, "rollout-0", 8), proof(2, "rollout-1", 8)]
+    service = FakeWeightSync(RECORDS, verified)
+    code, out, _ = ask(service, address, "verify")
+    assert code == 0
+    assert service.asked == [("list",), ("verify",), ("list",)]
+    assert out.splitlines()[-1] == (
+        f"2 of 2 replicas have loaded every block of version 0.2 of {RUN}, root {root_of(2)}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("service", "text"),
+    [
+        (FakeWeightSync(RECORDS), "0 of 0 replicas"),
+        (FakeWeightSync(RECORDS, [proof(2, "rollout-0", 7)]), "1 of 8 blocks were not read back"),
+        (FakeWeightSync(RECORDS, [proof(1, "rollout-0", 8)]), "holds version 0.1, which is not"),
+        (FakeWeightSync(RECORDS, [proof(2, "rollout-0", 8, "f" * 32)]), "holds root ffff"),
+        (FakeWeightSync(RECORDS, [proof(2, "rollout-0", 3, "", "block 5 differs")]), "block 5"),
+        (FakeWeightSync(RECORDS, [], {"rollout-0": "is catching up"}), "is catching up"),
+    ],
+)
+def test_verify_is_exit_code_1_unless_all_is_loaded(
+    runs: Runs, ask: Ask, address: str, service: FakeWeightSync, text: str
+) -> None:
+    runs(address=address)
+    code, out, _ = ask(service, address, "verify")
+    assert code == 1
+    assert text in " ".join(out.split())
+
+
+def test_a_version_that_goes_live_during_the_verification_is_right_too(
+    runs: Runs, ask: Ask, address: str
+) -> None:
+    runs(address=address)
+    verified = [proof(2, "rollout-0", 8), proof(3, "rollout-1", 8)]
+    service = FakeWeightSync(RECORDS, verified, after_verify=[record(3)])
+    code, out, _ = ask(service, address, "verify")
+    assert code == 0
+    assert "2 of 2 replicas have loaded every block of version 0.3" in out
+
+
+def test_for_machines(runs: Runs, ask: Ask, address: str) -> None:
+    runs(address=address)
+    proofs = [proof(2, "rollout-0", 8), proof(2, "rollout-1", 3, fault="block 5 differs")]
+    service = FakeWeightSync(RECORDS, proofs, {"rollout-2": "is catching up"})
+    listed = json.loads(ask(service, address, "list", "--json")[1])
+    assert [version["version"] for version in listed["versions"]] == ["0.2", "0.1", "0.0"]
+    assert [version["live"] for version in listed["versions"]] == [True, False, False]
+    shown = json.loads(ask(service, address, "show", "0.2", "--json")[1])
+    assert shown["root"] == root_of(2)
+    code, out, _ = ask(service, address, "verify", "--json")
+    assert code == 1
+    facts = json.loads(out)
+    assert facts["verified"] is False
+    assert [(row["replica"], row["fault"]) for row in facts["replicas"]] == [
+        ("rollout-0", ""),
+        ("rollout-1", "block 5 differs"),
+        ("rollout-2", "is catching up"),
+    ]
+    assert facts["replicas"][0]["num_loaded"] == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["show", "0.9"], f"0.9: no version of {RUN}; known: 0.2, 0.1, 0.0"),
+        (["show", RUN, "0.x"], "0.x: not a version; give LINEAGE.STEP, such as 0.12, or live"),
+        (["show", "elsewhere"], "elsewhere: not a run; known in "),
+        (["list", "elsewhere"], f"runs: {RUN}, older-20250101-120000"),
+        (["verify", "elsewhere/rollout-0"], "elsewhere: not a run"),
+        (["verify", "rollout-7"], "replica 'rollout-7' has not registered; known: rollout-0"),
+        (["list", RUN, "--address", GONE], "give a run or --address, not both"),
+        (["list", "--address", GONE], f"{GONE}: weight sync does not answer; endpoints.weight"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_what_is_known(
+    runs: Runs, ask: Ask, address: str, arguments: list[str], text: str
+) -> None:
+    runs("older-20250101-120000")
+    runs(address=address)
+    service = FakeWeightSync(RECORDS, [proof(2, "rollout-0", 8)])
+    code, out, err = ask(service, address, *arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert text in err
+
+
+def test_verify_of_a_run_that_has_ended(runs: Runs, ask: Ask) -> None:
+    folder = runs()
+    code, _, err = ask(None, "", "verify")
+    assert code == 2
+    assert err == (
+        f"error: {RUN}: weight sync at {GONE} does not answer, so nothing can be read back;"
+        f" what was proven: trimaran weights show {folder}\n"
+    )
+
+
+def commit(folder: Path) -> None:
+    """Two versions in the run's store, as weight sync leaves them at its end."""
+    tensors = (TensorInfo("w", "F32", (4,), 0, (2,), ("0" * 32, "1" * 32)),)
+
+    async def write() -> None:
+        store = SqliteStore(folder / "store.sqlite")
+        ledger = await VersionLedger.open(store, folder.name)
+        for step in (0, 1):
+            live = record(step).policy
+            manifest = Manifest(tensors, live.root)
+            await ledger.prepare(manifest)
+            await ledger.commit(
+                fakes.CALLER, live, manifest, [Proof(live.version, "rollout-0", live.root, 2, 2)]
+            )
+        wrong = Proof(live.version, "rollout-1", live.root, 2, 1, "block 1 differs")
+        await ledger.save_proofs([wrong])
+        await store.close()
+
+    asyncio.run(write())
+
+
+def test_a_run_that_has_ended_is_read_from_its_store(runs: Runs, ask: Ask) -> None:
+    folder = runs()
+    commit(folder)
+    code, out, _ = ask(None, "", "list")
+    assert code == 0
+    assert out.startswith(f"{RUN}, as its store has it (weight sync: {GONE} does not answer)\n")
+    newest, older, fault = out.splitlines()[2:]
+    assert newest.split()[:2] == ["0.1", "live"]
+    assert older.split()[0] == "0.0"
+    assert fault == "0.1 on rollout-1: block 1 differs"
+    assert ask(None, "", "show", "0.0")[0] == 0
+    code, out, _ = ask(None, "", "show", "--json")
+    assert code == 1
+    assert [row["fault"] for row in json.loads(out)["replicas"]] == ["", "block 1 differs"]
+
+
+def test_a_run_without_a_store(runs: Runs, ask: Ask) -> None:
+    folder = runs()
+    assert "no version was committed" in ask(None, "", "list")[1]
+    assert not (folder / "store.sqlite").exists()
+    code, _, err = ask(None, "", "show")
+    assert code == 2
+    assert f"live: no version of {RUN}; known: none yet" in err
+
+
+def test_another_run_at_the_address_of_one_that_has_ended(
+    runs: Runs, ask: Ask, address: str
+) -> None:
+    commit(runs(address=address))
+    other = FakeWeightSync(RECORDS, run_id="another")
+    code, out, _ = ask(other, address, "list")
+    assert code == 0
+    assert f"{address} says: run '{RUN}' is not served here; this is 'another'" in out
+    assert out.splitlines()[2].split()[0] == "0.1"
+    code, _, err = ask(other, address, "verify")
+    assert code == 2
+    assert "is not served here" in err
+
+
+def test_with_the_real_service(
+    runs: Runs, address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The coordinator that a run has, before replicas that move no bytes."""
+    folder = runs(fakes.RUN, address)
+    world, store = fakes.World(), SqliteStore(folder / "store.sqlite")
+
+    async def command(*arguments: str) -> tuple[int, str]:
+        code = await asyncio.to_thread(main, ["weights", *arguments])
+        return code, capsys.readouterr().out
+
+    async def scenario() -> None:
+        await store.next_epoch(fakes.RUN)
+        coordinator = await Coordinator.open(
+            *(fakes.RUN, WeightSyncSection(), store, world.connect_senders, world.connect_rollout),
+            Pauses(first_retry=0.05),
+        )
+        add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
+        servicer = WeightSyncServicer(coordinator)
+        service = rpc.service(weight_sync_pb2.DESCRIPTOR, add, servicer)
+        server = rpc.Server(address, [service])
+        await server.start()
+        coordinator.start()
+        try:
+            for name in ("a", "b"):
+                await coordinator.register(fakes.RUN, *world.add(name))
+            await coordinator.publish(fakes.CALLER, fakes.version_of(1))
+            async with asyncio.timeout(30):
+                while len(coordinator.routing().routable) < 2:
+                    await asyncio.sleep(0.05)
+            code, out = await command("verify")
+            assert (code, "2 of 2 replicas" in out) == (0, True)
+            assert (await command("verify", "b", "--address", address))[0] == 0
+            assert "2 of 2" in (await command("list", "--address", address))[1]
+
+            world.replicas["b"].wrong, world.replicas["b"].proof = {2}, "wrong"
+            code, out = await command("verify")
+            assert code == 1
+            assert "1 of 2 replicas" in out
+            assert "w block 2" in " ".join(out.split())
+            code, out = await command("verify")
+            assert (code, "1 of 2 replicas" in out) == (1, True), "b has left routing, not the pool"
+            assert (await command("show"))[0] == 1
+        finally:
+            await server.stop()
+            await coordinator.close()
+            await store.close()
+
+    asyncio.run(scenario())

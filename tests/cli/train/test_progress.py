@@ -1,0 +1,238 @@
+"""What people see of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from commands.cli.train.progress import follow
+from commands.cli.train.summary import show_summary
+from commands.cli.train.view import (
+    LiveView,
+    PlainView,
+    StepClock,
+    View,
+    describe_left,
+    format_seconds,
+)
+from tests.cli.fake_controller import event
+from trimaran.run.runs import RunEvent, RunState, event_to_tree, events_stream
+from trimaran.store import open_store
+from trimaran.telemetry import metrics
+
+STEP = {
+    metrics.REWARD_MEAN: 0.25,
+    metrics.LENGTH_MEAN: 21.5,
+    metrics.LAG_MAX: 0.0,
+    metrics.TOKENS_PER_SECOND: 812.4,
+    metrics.STEP_SECONDS: 3.96,
+    metrics.PHASE_SECONDS.format("generating"): 1.8,
+    metrics.PHASE_SECONDS.format("training"): 1.9,
+}
+VALIDATION = {metrics.GREEDY_REWARD: 0.2, metrics.SAMPLED_REWARD: 0.15}
+EVENTS = [
+    event(1, "state", 0, text="waiting for the services", state=RunState.STARTING),
+    event(2, "validation", 0, VALIDATION),
+    event(3, "step", 1, STEP),
+    event(4, "skipped", 1, text="train.jsonl:3: longer than 72 tokens"),
+    event(5, "step", 2, STEP),
+    event(6, "finished", 2, text="/a/run", state=RunState.SUCCEEDED),
+]
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.seen: list[RunEvent] = []
+
+    def show(self, event: RunEvent) -> None:
+        self.seen.append(event)
+
+
+async def shown(folder: Path, batches: list[list[RunEvent]]) -> list[RunEvent]:
+    """What a watcher sees who begins behind the first batch, while the others come one by one."""
+    recorder, store = Recorder(), await open_store(f"sqlite:{folder / 'store.sqlite'}")
+    try:
+        stream = events_stream("run")
+        await store.extend(stream, [event_to_tree(each) for each in batches[0]])
+        following = asyncio.create_task(follow(store, "run", recorder, len(batches[0])))
+        for batch in batches[1:]:
+            await asyncio.sleep(0.05)
+            await store.extend(stream, [event_to_tree(each) for each in batch])
+        await asyncio.wait_for(following, 60)
+    finally:
+        await store.close()
+    return recorder.seen
+
+
+def test_every_event_is_shown_once_whoever_wrote_it_and_those_of_a_former_life_are_not(
+    tmp_path: Path,
+) -> None:
+    former = [event(1, "finished", 2, state=RunState.FAILED)]
+    later = [replace(each, sequence=each.sequence + 1) for each in EVENTS]
+    seen = asyncio.run(shown(tmp_path, [former, later[:3], later[3:4], later[4:]]))
+    assert seen == later
+
+
+def test_a_run_that_is_paused_is_followed_no_further(tmp_path: Path) -> None:
+    end = event(1, "state", 2, state=RunState.PAUSED)
+    assert asyncio.run(shown(tmp_path, [[], [end]])) == [end]
+
+
+def without_clock(text: str) -> list[str]:
+    return [line[len("12:00:00  ") :] for line in text.splitlines()]
+
+
+def show(view_class: type[View], **options: object) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=160, force_terminal=view_class is LiveView)
+    view = view_class(console, **options)
+    with view:
+        for each in EVENTS:
+            view.show(each)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_words_of_others_are_shown_as_they_are(terminal: bool) -> None:
+    text = "rows.jsonl:100: brevity: http://[::1]:8700: answers 500: [/x] [red]broken[/]"
+    out = io.StringIO()
+    console = Console(file=out, width=160, force_terminal=terminal)
+    with LiveView(console, 4) if terminal else PlainView(console) as view:
+        view.show(event(1, "held", 1, text=text, held=text))
+    assert f"step 1: held: {text}" in out.getvalue()
+
+
+def test_plain_lines_off_a_terminal() -> None:
+    lines = without_clock(show(PlainView))
+    assert lines[0] == "step 0: starting: waiting for the services"
+    assert lines[1] == "step 0/4  held-out reward: greedy 0.200, sampled 0.150"
+    assert lines[2] == (
+        "step 1/4  reward 0.250  length 21.5  lag 0  tokens/s 812  step s 4.0"
+        "  generate 1.8  score -  train 1.9  sync -"
+    )
+    assert lines[3] == "step 1: skipped: train.jsonl:3: longer than 72 tokens"
+    assert len(lines) == 5
+
+
+def test_a_live_table_on_a_terminal() -> None:
+    text = show(LiveView, num_steps=4)
+    for part in ("reward", "0.250", "21.5", "812", "step 2/4", "greedy 0.200", "longer than 72"):
+        assert part in text
+
+
+WHY = "half cannot be scored"
+HELD = event(3, "held", 2, {"share": 0.5}, WHY, held=WHY)
+STEP_WHILE_HELD = event(4, "step", 3, STEP, held=WHY)
+RELEASED = event(5, "released", 3, text="answers can be scored again")
+
+
+@pytest.mark.parametrize(
+    ("events", "stands"),
+    [
+        ([HELD], True),
+        ([HELD, STEP_WHILE_HELD], True),
+        ([HELD, STEP_WHILE_HELD, RELEASED], False),
+        ([HELD, event(4, "finished", 2, state=RunState.FAILED, error="too long")], False),
+    ],
+)
+def test_why_a_run_is_held_stands_under_the_live_table_while_it_lasts(
+    events: list[RunEvent], stands: bool
+) -> None:
+    view = LiveView(Console(file=io.StringIO(), width=160, force_terminal=True), num_steps=4)
+    for each in events:
+        view.show(each)
+    picture = io.StringIO()
+    Console(file=picture, width=160).print(view._render())
+    assert ("held: half cannot be scored" in picture.getvalue()) == stands
+
+
+def test_the_time_left_follows_from_the_times_of_the_steps() -> None:
+    clock = StepClock()
+    clock.step_done(5, at=100.0)
+    assert clock.ends_at(20) is None
+    clock.step_done(7, at=108.0)
+    assert clock.ends_at(20) == 108.0 + 13 * 4.0
+    assert describe_left(clock.ends_at(20), now=108.0) == "about 0:52 left"
+    clock.step_done(6, at=200.0)  # again, after a crash
+    assert clock.ends_at(20) is None
+    assert [format_seconds(seconds) for seconds in (0.4, 125.4, 3725.0)] == [
+        *("0:00", "2:05", "1:02:05")
+    ]
+
+
+def at(seconds: float, each: RunEvent) -> RunEvent:
+    return replace(each, time=seconds, run=replace(each.run, started_at=NOON))
+
+
+NOON = time.mktime((2026, 11, 20, 12, 0, 0, 0, 0, 0))
+
+
+def test_plain_lines_have_the_events_times_and_an_estimate_of_the_end() -> None:
+    """A watcher that comes late gets the events at once: its own clock says nothing of them."""
+    out = io.StringIO()
+    view = PlainView(Console(file=out, width=160))
+    progress = event(9, "process", 2, text="exporting the model")
+    for each in (at(NOON, EVENTS[2]), at(NOON + 65, EVENTS[4]), at(NOON + 66, progress)):
+        view.show(each)
+    first, second, third = out.getvalue().splitlines()
+    assert first.startswith("12:00:00  step 1/4  reward") and "left" not in first
+    assert second.startswith("12:01:05  step 2/4  reward") and second.endswith("about 2:10 left")
+    assert third == "12:01:06  step 2: exporting the model"
+
+
+def test_the_live_table_says_how_long_the_run_has_gone_on_and_when_it_may_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view = LiveView(Console(file=io.StringIO(), width=160, force_terminal=True), num_steps=4)
+    for each in (at(NOON + 5, EVENTS[2]), at(NOON + 65, EVENTS[4])):
+        view.show(each)
+    monkeypatch.setattr(time, "time", lambda: NOON + 70)
+    picture = io.StringIO()
+    Console(file=picture, width=160).print(view._render())
+    assert "step 2/4" in picture.getvalue()
+    assert "1:10 since the start, about 1:55 left" in picture.getvalue()
+
+
+def test_the_last_words(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "summary.json").write_text(
+        '{"heldout_before": {"greedy": 0.2, "sampled": 0.15}, "steps": 20, "seconds": 80.0,'
+        ' "heldout_after": {"greedy": 0.95, "sampled": null}, "samples_per_second": 16.0,'
+        ' "seed": 3, "faulted_share": 0.0, "indigestible_share": 0.0}'
+    )
+    out = io.StringIO()
+    show_summary(tmp_path, Console(file=out, width=120))
+    text = out.getvalue()
+    told = (
+        "0.200",
+        "0.150",
+        "0.950",
+        "20 steps in 80 s",
+        "seed 3",
+        "curve.png",
+        "next",
+        "samples/",
+    )
+    for part in told:
+        assert part in text
+    assert f"run folder: {tmp_path}" in text
+
+
+def test_a_run_without_validation_or_summary(tmp_path: Path) -> None:
+    out = io.StringIO()
+    show_summary(tmp_path, Console(file=out, width=120))
+    assert out.getvalue() == f"run folder: {tmp_path}\n"
+    (tmp_path / "summary.json").write_text(
+        '{"heldout_before": null, "heldout_after": null, "steps": 1, "seconds": 1.0,'
+        ' "samples_per_second": 1.0, "seed": 1, "faulted_share": 0.0, "indigestible_share": 0.0}'
+    )
+    show_summary(tmp_path, Console(file=out, width=120))
+    assert "held-out" not in out.getvalue()
+    assert "use the model" in out.getvalue() and "read what it answers" not in out.getvalue()

@@ -1,0 +1,199 @@
+"""Batches of the other projects are the same batches here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commands.importing.shared import Shape
+from tests.importing.test_tables import converted
+from trimaran.config import RunConfig, parse_config
+from trimaran.errors import InputError
+
+
+def config_of(name: str, **given_keys: Any) -> RunConfig:
+    made = converted(name, **given_keys)
+    assert made.having("refused") == {}
+    return parse_config(made.tree)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What a rank does in a step, in sequences."""
+
+    per_rank: int
+    per_update: int
+    updates: int
+    accumulated: int
+    """Forward passes of one update."""
+
+
+def as_they_count(prompts: int, answers: int, mini: int, micro: int, ranks: int) -> Counted:
+    """EasyR1's arithmetic (the guide, section 4.1)."""
+    per_rank = prompts * answers // ranks
+    per_update = mini * answers // ranks
+    return Counted(per_rank, per_update, per_rank // per_update, per_update // micro)
+
+
+def as_we_count(config: RunConfig, ranks: int) -> Counted:
+    """Where every sequence has the greatest length, and the ranks are as many as theirs."""
+    sequences = config.run.groups_per_step * config.rollout.group_size
+    per_update = sequences // config.algorithm.updates_per_batch // ranks
+    micro = config.trainer.micro_batch_tokens // config.max_model_tokens
+    return Counted(
+        sequences // ranks, per_update, config.algorithm.num_updates, per_update // micro
+    )
+
+
+def test_easyr1s_example_is_192_48_4_and_24() -> None:
+    config = config_of(
+        "easyr1",
+        data__max_prompt_length=2048,
+        data__max_response_length=2096,
+        data__rollout_batch_size=256,
+        worker__actor__global_batch_size=64,
+        worker__actor__micro_batch_size_per_device_for_update=2,
+        worker__actor__micro_batch_size_per_device_for_experience=8,
+        worker__rollout__n=6,
+        trainer__n_gpus_per_node=8,
+    )
+    counted = as_we_count(config, ranks=8)
+    assert counted == as_they_count(256, 6, 64, 2, 8) == Counted(192, 48, 4, 24)
+    # Passes for log-probabilities: theirs take 8 sequences, ours as many tokens as an update's.
+    assert counted.per_rank // 8 == 24
+    assert config.trainer.micro_batch_tokens == 2 * (2048 + 2096) == 8288
+    assert config.run.groups_per_step * config.rollout.group_size == 256 * 6 == 1536
+
+
+def test_verl_and_mindspeed_rl_count_prompts_of_an_update_too() -> None:
+    verl = config_of(
+        "verl",
+        data__train_batch_size=512,
+        data__max_prompt_length=1024,
+        data__max_response_length=2048,
+        actor_rollout_ref__actor__ppo_mini_batch_size=32,
+        actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu=4,
+        actor_rollout_ref__rollout__n=5,
+    )
+    assert (
+        as_we_count(verl, ranks=16) == as_they_count(512, 5, 32, 4, 16) == Counted(160, 10, 16, 2)
+    )
+    theirs = config_of(
+        "mindspeed-rl",
+        megatron_training__global_batch_size=256,
+        rl_config__mini_batch_size=32,
+        rl_config__n_samples_per_prompt=16,
+        rl_config__max_prompt_length=2048,
+        actor_config__micro_batch_size=1,
+        generate_config__sampling_config__max_tokens=20480,
+    )
+    assert (
+        as_we_count(theirs, ranks=4)
+        == as_they_count(256, 16, 32, 1, 4)
+        == Counted(1024, 128, 8, 128)
+    )
+
+
+@given(
+    mini=st.integers(1, 64),
+    updates=st.integers(1, 16),
+    answers=st.integers(1, 16),
+    micro=st.integers(1, 8),
+    epochs=st.integers(1, 3),
+)
+def test_updates_are_the_same_for_any_sizes(
+    mini: int, updates: int, answers: int, micro: int, epochs: int
+) -> None:
+    prompts = mini * updates
+    config = config_of(
+        "easyr1",
+        data__rollout_batch_size=prompts,
+        worker__actor__global_batch_size=mini,
+        worker__actor__micro_batch_size_per_device_for_update=micro,
+        worker__actor__ppo_epochs=epochs,
+        worker__rollout__n=answers + 1,
+    )
+    sequences = config.run.groups_per_step * config.rollout.group_size
+    assert sequences == prompts * (answers + 1)
+    assert sequences / config.algorithm.updates_per_batch == mini * (answers + 1)
+    assert config.algorithm.num_updates == updates * epochs
+    assert config.trainer.micro_batch_tokens // config.max_model_tokens == micro
+
+
+def test_an_update_that_does_not_divide_the_batch_is_refused() -> None:
+    made = converted("easyr1", data__rollout_batch_size=100, worker__actor__global_batch_size=64)
+    assert (
+        "no whole number of updates of 64"
+        in made.having("refused")["worker.actor.global_batch_size"]
+    )
+
+
+def test_a_bound_in_tokens_is_of_the_ranks_that_share_a_sequence() -> None:
+    config = config_of(
+        "verl",
+        actor_rollout_ref__actor__use_dynamic_bsz=True,
+        actor_rollout_ref__actor__ppo_max_token_len_per_gpu=3000,
+        actor_rollout_ref__actor__ulysses_sequence_parallel_size=4,
+    )
+    assert (config.trainer.micro_batch_tokens, config.trainer.context_parallel) == (12000, 4)
+    packed = config_of(
+        "mindspeed-rl",
+        rl_config__use_dynamic_bsz=True,
+        rl_config__max_packing_token_size=10240,
+        rl_config__update_max_packing_token_size=22528,
+    )
+    assert packed.trainer.micro_batch_tokens == 22528
+
+
+@given(
+    devices=st.sampled_from([2, 4, 8, 16, 32, 64, 256]),
+    tensor=st.sampled_from([1, 2, 4]),
+    pipeline=st.sampled_from([1, 2]),
+    context=st.sampled_from([1, 2]),
+    expert=st.sampled_from([1, 2, 8]),
+    rollout_tensor=st.sampled_from([1, 2, 4]),
+)
+def test_devices_are_shared_out_so_that_every_size_divides(
+    devices: int, tensor: int, pipeline: int, context: int, expert: int, rollout_tensor: int
+) -> None:
+    split = Shape(devices, rollout_tensor, tensor, pipeline, context, expert).split()
+    assert split.trainers % (tensor * pipeline * context) == 0
+    assert (tensor * context * split.data) % expert == 0
+    if split.trainers + rollout_tensor <= devices:
+        assert split.trainers + split.generators <= devices
+        assert split.trainers + split.generators > devices - rollout_tensor
+    else:
+        assert split.replicas == 1
+        assert "more than there" in split.text() or split.trainers + split.generators <= devices
+    try:
+        turns = Shape(devices, rollout_tensor, tensor, pipeline, context, expert).split(True)
+    except InputError:
+        assert split.trainers > devices or rollout_tensor > devices
+    else:
+        assert turns.trainers == turns.generators == devices
+        assert (tensor * context * turns.data) % expert == 0
+        assert turns.settings()["run.pools"] == "colocated"
+
+
+def test_in_turns_every_project_has_as_many_devices_as_there() -> None:
+    verl = {
+        "trainer__n_gpus_per_node": 8,
+        "actor_rollout_ref__rollout__tensor_model_parallel_size": 2,
+    }
+    easyr1 = {"trainer__n_gpus_per_node": 8, "worker__rollout__tensor_parallel_size": 2}
+    mindspeed = {
+        "rl_config__actor_resource__num_npus": 8,
+        "generate_config__infer_tensor_parallel_size": 2,
+        "actor_config__tensor_model_parallel_size": 4,
+    }
+    for name, given_keys in (("verl", verl), ("easyr1", easyr1), ("mindspeed-rl", mindspeed)):
+        made = converted(name, in_turns=True, **given_keys)
+        assert made.having("refused") == {}
+        config = parse_config(made.tree)
+        assert config.is_colocated and config.rollout.replicas == 4
+        assert config.num_devices == config.num_trainer_ranks == config.num_rollout_devices == 8
+        apart = config_of(name, **given_keys)
+        assert not apart.is_colocated and apart.num_devices == 8

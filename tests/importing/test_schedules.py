@@ -1,0 +1,87 @@
+"""Learning rates of the other projects: the same step by step, or somebody is told how they differ."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from services.trainer.step.learning_rate import learning_rate
+from tests.importing.test_arithmetic import config_of
+from tests.importing.test_tables import converted
+
+OPTIM = "actor_rollout_ref__actor__optim__"
+COSINE: dict[str, Any] = {f"{OPTIM}lr_scheduler_type": "cosine", f"{OPTIM}lr_warmup_steps": 3}
+INDEXED = f"{OPTIM}zero_indexed_step"
+STEPS = 10
+
+
+def noted(name: str, key: str, value: Any, more: dict[str, Any] | None = None) -> str:
+    """What is told under `key`; nothing where it is not."""
+    given: dict[str, Any] = {key.replace(".", "__"): value, **(more or {})}
+    return converted(name, **given).having("noted").get(key, "")
+
+
+def of_verl(step: int, warmup: int, least: float, from_zero: bool) -> float:
+    """Of the `step`-th step, from 1 on (verl/utils/torch_functional.py, get_cosine_schedule_with_warmup)."""
+    place = step - 1 if from_zero else step
+    if place < warmup:
+        return place / warmup
+    progress = (place - warmup) / (STEPS - warmup)
+    return max(least, math.cos(math.pi * progress) * (1 - least) / 2 + (1 + least) / 2)
+
+
+def rates(**keys: Any) -> list[float]:
+    config = config_of("verl", **keys, trainer__total_training_steps=STEPS)
+    peak = config.trainer.learning_rate
+    return [learning_rate(config.trainer, step, STEPS) / peak for step in range(1, STEPS + 1)]
+
+
+def test_verls_schedule_that_counts_from_1_is_ours_and_nobody_is_told() -> None:
+    keys: dict[str, Any] = {**COSINE, INDEXED: False, f"{OPTIM}min_lr_ratio": 0.1}
+    theirs = [of_verl(step, 3, 0.1, from_zero=False) for step in range(1, STEPS + 1)]
+    assert rates(**keys) == pytest.approx(theirs)
+    assert not [key for key in converted("verl", **keys).having("noted") if ".optim." in key]
+
+
+def test_verls_schedule_that_counts_from_0_is_one_step_behind_ours_and_somebody_is_told() -> None:
+    theirs = [of_verl(step, 3, 0.0, from_zero=True) for step in range(1, STEPS + 1)]
+    assert rates(**COSINE)[:-1] == pytest.approx(theirs[1:])
+    key = INDEXED.replace("__", ".")
+    assert "one step ahead" in converted("verl", **COSINE).having("noted")[key]
+    assert "one step ahead" in noted("verl", key, True, COSINE)
+    # Megatron's scheduler there does not read the key.
+    linear = {"actor_rollout_ref__actor__strategy": "megatron", f"{OPTIM}lr_decay_style": "linear"}
+    assert "one step ahead" in noted("verl", key, False, linear)
+
+
+def test_a_warm_up_that_begins_with_a_rate_of_0_is_told() -> None:
+    key = f"{OPTIM}lr_warmup_steps".replace("__", ".")
+    assert "one step ahead" in noted("verl", key, 3)
+    assert noted("verl", key, 0) == ""
+    easy = "worker.actor.optim."
+    assert "one step ahead" in noted("easyr1", f"{easy}lr_warmup_steps", 3)
+    assert "one step ahead" in noted("easyr1", f"{easy}lr_warmup_ratio", 0.3)
+    assert "one step ahead" in noted("easyr1", f"{easy}lr_scheduler_type", "cosine")
+    assert not [key for key in converted("easyr1").having("noted") if ".optim." in key]
+
+
+@pytest.mark.parametrize("given", [-1, 0, None])
+def test_verls_ratio_counts_where_no_number_of_warm_up_steps_is_given(given: int | None) -> None:
+    keys: dict[str, Any] = {f"{OPTIM}lr_warmup_steps": given, f"{OPTIM}lr_warmup_steps_ratio": 0.3}
+    assert config_of("verl", **keys).trainer.warmup_steps == 3
+
+
+def test_mindspeed_rls_rate_that_moves_with_each_update_is_told() -> None:
+    style, warm = "megatron_training.lr_decay_style", "megatron_training.lr_warmup_fraction"
+    assert "each update" in noted("mindspeed-rl", style, "cosine")
+    # Their default falls, too.
+    assert "each update" in converted("mindspeed-rl").having("noted")[style]
+    assert noted("mindspeed-rl", style, "constant") == ""
+    actors = converted("mindspeed-rl", actor_config__lr_decay_style="constant")
+    assert style not in actors.having("noted")
+    assert "each update" in noted("mindspeed-rl", warm, 0.2)
+    assert noted("mindspeed-rl", warm, 0.0) == ""
+    given = converted("mindspeed-rl", megatron_training__lr_warmup_fraction=0.2)
+    assert given.tree["trainer"]["warmup_steps"] == 2

@@ -1,0 +1,164 @@
+"""Every key of the published examples and of the guides has a row, and each row is of one kind."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands.importing.conversion import Conversion, System, convert
+from commands.importing.rows import Row
+from commands.importing.systems import SYSTEMS, recognize
+from trimaran.config import parse_config
+
+PUBLISHED = Path(__file__).parent / "published"
+"""Keys of the published examples, one a line: EasyR1's config.yaml and scripts, the GRPO scripts of verl and of
+MindSpeed-MM, MindSpeed-RL's GRPO and DAPO files; and those that a run of verl writes into `.hydra/config.yaml`
+besides (August 2026)."""
+LEAST: dict[str, dict[str, Any]] = {
+    "verl": {
+        "algorithm.adv_estimator": "grpo",
+        "data.train_files": "gsm8k/train.parquet",
+        "data.train_batch_size": 1024,
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 4,
+        "actor_rollout_ref.model.path": "qwen",
+        "actor_rollout_ref.rollout.n": 5,
+        "trainer.total_training_steps": 10,
+    },
+    "easyr1": {
+        "data.train_files": "train.jsonl",
+        "worker.actor.model.model_path": "qwen",
+        "worker.rollout.n": 5,
+        "worker.reward.reward_function": "./examples/reward_function/math.py:compute_score",
+        "trainer.max_steps": 10,
+    },
+    "mindspeed-rl": {
+        "megatron_training.tokenizer_name_or_path": "qwen",
+        "megatron_training.data_path": "train.parquet",
+        "megatron_training.global_batch_size": 32,
+        "megatron_training.train_iters": 10,
+        "megatron_training.save_interval": 10,
+        "actor_config.micro_batch_size": 4,
+        "actor_config.finetune": True,
+        "rl_config.mini_batch_size": 32,
+        "rl_config.n_samples_per_prompt": 8,
+        "rl_config.actor_resource.num_npus": 16,
+        "generate_config.sampling_config.top_k": -1,
+        "generate_config.sampling_config.max_tokens": 2048,
+    },
+}
+"""What has to be given for a run of each."""
+each_system = pytest.mark.parametrize("system", SYSTEMS.values(), ids=lambda system: system.name)
+
+
+def converted(name: str, in_turns: bool = False, **given: Any) -> Conversion:
+    """`__` stands for a dot."""
+    changes = {key.replace("__", "."): value for key, value in given.items()}
+    return convert(SYSTEMS[name], LEAST[name] | changes, in_turns)
+
+
+@each_system
+def test_every_key_of_the_published_examples_has_a_row(system: System) -> None:
+    keys = (PUBLISHED / f"{system.name}.txt").read_text(encoding="utf-8").split()
+    assert len(keys) > 90
+    assert [key for key in keys if system.find(key) is None] == []
+
+
+@each_system
+def test_a_key_has_one_row(system: System) -> None:
+    keys = [row.key for row in system.rows]
+    assert [key for key in set(keys) if keys.count(key) > 1] == []
+
+
+@each_system
+def test_what_a_row_names_is_there(system: System) -> None:
+    """Keys of ours that a row becomes, and keys of theirs with which it is read."""
+    keys = {row.key for row in system.rows}
+    for row in system.rows:
+        for ours in filter(None, row.becomes.split(", ")):
+            assert is_ours(ours), row
+        if row.text.startswith("with `"):
+            assert row.text.removeprefix("with `").rstrip("`") in keys, row
+
+
+def is_ours(key: str) -> bool:
+    from trimaran.config import RunConfig
+
+    model: Any = RunConfig
+    for part in key.split("."):
+        if not hasattr(model, "model_fields"):
+            return False
+        if part not in model.model_fields:
+            return False
+        model = model.model_fields[part].annotation
+    return True
+
+
+@each_system
+def test_the_least_that_a_run_gives_passes_our_own_check(system: System) -> None:
+    made = convert(system, LEAST[system.name])
+    assert made.having("refused") == {}
+    assert made.unknown == {}
+    config = parse_config(made.tree)
+    assert config.algorithm.correction.weights == "none"
+
+
+@each_system
+def test_a_default_of_theirs_is_no_surprise(system: System) -> None:
+    """Each row takes its own default without being refused, or it is one of these."""
+    needed = {
+        "verl": {"algorithm.adv_estimator", "actor_rollout_ref.actor.use_dynamic_bsz"},
+        "easyr1": set[str](),
+        "mindspeed-rl": {
+            "rl_config.mini_batch_size",
+            "rl_config.actor_resource.num_npus",
+            "megatron_training.global_batch_size",
+            "megatron_training.train_iters",
+            "megatron_training.micro_batch_size",
+            "generate_config.sampling_config.top_k",
+        },
+    }
+    files = {
+        "data.train_files",
+        "actor_rollout_ref.model.path",
+        "worker.actor.model.model_path",
+        "megatron_training.tokenizer_name_or_path",
+        "megatron_training.data_path",
+        "trainer.total_epochs",
+        "custom_reward_function.path",
+        "worker.reward.reward_function",
+    }
+    made = convert(system, {})
+    assert set(made.having("refused")) <= needed[system.name] | files
+
+
+def test_unknown_keys_are_listed_with_the_nearest_one() -> None:
+    made = converted("verl", actor_rollout_ref__rollout__tempreature=1.0, nonsense__key=1)
+    assert made.unknown == {
+        "actor_rollout_ref.rollout.tempreature": "actor_rollout_ref.rollout.temperature",
+        "nonsense.key": "",
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        (["actor_rollout_ref.rollout.n", "data.train_files"], "verl"),
+        (["worker.rollout.n", "data.train_files"], "easyr1"),
+        (["megatron_training.seed"], "mindspeed-rl"),
+        (["rl_config.epochs"], "mindspeed-rl"),
+        (["rollout.replicas", "reward.rules"], None),
+    ],
+)
+def test_a_file_is_recognized_by_its_sections(keys: list[str], name: str | None) -> None:
+    found = recognize(keys)
+    assert (found.name if found else None) == name
+
+
+def test_rows_that_stand_for_many_have_nothing_to_convert() -> None:
+    rows: list[Row] = list(chain(*(system.rows for system in SYSTEMS.values())))
+    assert [
+        row.key for row in rows if not row.is_exact and (row.default, row.becomes) != (None, "")
+    ] == []

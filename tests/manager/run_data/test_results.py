@@ -1,0 +1,49 @@
+"""What a run has left behind, where most of its events are gone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from services.controller.reporting import events
+from services.controller.reporting.events import RunLog
+from services.manager.run_data.results import list_checkpoints, saved_checkpoints
+from tests.extending.memory_store import MemoryStore
+from trimaran.run.runs import EventKind, Run, RunState, events_stream
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "KEPT_EVENTS", 3)
+    monkeypatch.setattr(events, "TRIM_EVERY", 1)
+
+
+def test_checkpoints_are_listed_though_their_events_are_gone(tmp_path: Path) -> None:
+    async def body() -> MemoryStore:
+        store = MemoryStore()
+        run = Run("run", RunState.RUNNING, 0, 100)
+        log = RunLog(store, run, await store.next_epoch("run"), patience=1.0)
+        async with log.writing():
+            for step in range(1, 9):
+                log.emit(EventKind.STEP, step=step)
+                if step % 2 == 0:
+                    log.emit(EventKind.CHECKPOINT, text=f"step-{step:05}", root=f"{step}f")
+                await log.written()
+        kinds = [tree["kind"] for _, tree in await store.read(events_stream("run"))]
+        assert kinds == ["step", "step", "checkpoint"]
+        return store
+
+    store = asyncio.run(body())
+    saved = tmp_path / "checkpoints" / "step-00008"
+    saved.mkdir(parents=True)
+    (saved / "state.json").write_text(json.dumps({"step": 8, "root": "8f"}))
+    found = list_checkpoints(tmp_path, asyncio.run(saved_checkpoints(store, "run")))
+    assert [(c.step, c.path, c.root, c.kept) for c in found] == [
+        (2, "step-00002", "2f", False),
+        (4, "step-00004", "4f", False),
+        (6, "step-00006", "6f", False),
+        (8, str(saved), "8f", True),
+    ]

@@ -1,0 +1,137 @@
+"""Which addresses may be called, judged and then connected to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from services.reward.outcome import Fault, Outcome, Value
+from services.reward.plugins.calling.client import PluginJudge
+from services.reward.plugins.calling.guard import is_local, may_connect
+from tests.reward.plugins.calling.test_client import host_of, spec_of, texts
+from tests.reward.plugins.hostile import Server, of_texts
+from trimaran.trust.allowed import Allowed
+
+PUBLIC = ["1.1.1.1", "2606:4700::1111", "64:ff9b::101:101", "::ffff:1.1.1.1", "2002:101:101::"]
+REFUSED = [
+    *("127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "168.63.129.16"),
+    *("169.254.169.254", "0.0.0.0", "224.0.0.1", "240.0.0.1", "192.0.2.1", "192.0.0.192"),
+    *("::", "::1", "fe80::1%2", "fec0::1", "fd00:ec2::254", "ff02::1", "2001:db8::1"),
+    *("::ffff:10.0.0.1", "::127.0.0.1", "2002:a9fe:a9fe::", "64:ff9b::a9fe:a9fe"),
+    *("64:ff9b:1::a00:1", "2001:0:a00:1::"),
+]
+
+
+class Names(AbstractResolver):
+    """A name server that gives its `answers` in turn, the last one for ever."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self.answers, self.asked = list(answers), 0
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        self.asked += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return [
+            ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=0)
+            for address in answer
+        ]
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_public_addresses_are_called(address: str) -> None:
+    assert may_connect(address, "rewards.example", Allowed())
+
+
+@pytest.mark.parametrize("address", REFUSED)
+def test_other_addresses_are_not(address: str) -> None:
+    assert not may_connect(address, "rewards.example", Allowed())
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "entries", "may"),
+    [
+        ("10.1.2.3", "rewards", ["10.0.0.0/8"], True),
+        ("::ffff:10.1.2.3", "rewards", ["10.0.0.0/8"], True),
+        ("64:ff9b::a01:203", "rewards", ["10.0.0.0/8"], True),
+        ("11.1.2.3", "rewards", ["10.0.0.0/8"], True),
+        ("192.168.1.1", "rewards", ["10.0.0.0/8"], False),
+        ("fd00::1", "rewards", ["fd00::/8"], True),
+        ("127.0.0.1", "localhost", [], True),
+        ("::1", "localhost", [], True),
+        ("10.0.0.1", "localhost", [], False),
+        ("1.1.1.1", "localhost", [], False),
+        ("127.0.0.1", "localhost.example", [], False),
+        ("10.0.0.5", "rewards", ["http://10.0.0.5:80"], False),
+    ],
+)
+def test_what_the_operator_allows(address: str, host: str, entries: list[str], may: bool) -> None:
+    assert may_connect(address, host, Allowed.from_entries(entries)) is may
+
+
+def judged_by_name(names: Names, *allow: str, host: str = "rewards.example") -> Outcome:
+    """Of a plugin on loopback that is called by a host name."""
+
+    async def run() -> Outcome:
+        async with Server(of_texts(lambda text: {"score": float(text)})) as server:
+            spec = spec_of(f"http://{host}:{server.port}")
+            allowed = Allowed.from_entries([host_of(spec), *allow])
+            async with PluginJudge([spec], allowed, names) as judge:
+                (outcome,) = await judge.judge(spec, texts("1"))
+            assert bool(server.received) is isinstance(outcome, Value)
+            return outcome
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::ffff:127.0.0.1"])
+def test_a_name_that_points_inside_is_refused_and_not_tried_again(address: str) -> None:
+    names = Names([address])
+    outcome = judged_by_name(names)
+    assert isinstance(outcome, Fault)
+    assert f"rewards.example is {address}, which is not a public address" in outcome.reason
+    assert names.asked == 2  # once at start, once to score
+
+
+def test_a_name_that_points_into_an_allowed_network_is_called() -> None:
+    assert judged_by_name(Names(["127.0.0.1"]), "127.0.0.0/8") == Value(1.0)
+    assert judged_by_name(Names(["127.0.0.1"]), host="localhost") == Value(1.0)
+
+
+def test_of_several_addresses_only_those_that_may_be_are_connected_to() -> None:
+    assert judged_by_name(Names(["10.0.0.1", "127.0.0.1"]), "127.0.0.0/8") == Value(1.0)
+
+
+def test_a_name_that_changes_its_mind_gains_nothing() -> None:
+    """The address that was judged is the one connected to: no second lookup comes between."""
+    names = Names(["127.0.0.1"], ["169.254.169.254"])
+    assert judged_by_name(names, "127.0.0.0/8") == Value(1.0)
+    assert names.asked == 1
+
+
+@pytest.mark.parametrize("host", ["2130706433", "127.1"])
+def test_odd_spellings_of_addresses_reach_nobody(host: str) -> None:
+    outcome = judged_by_name(Names(["127.0.0.1"]), host=host)
+    assert isinstance(outcome, Fault)
+
+
+def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    assert judged_by_name(Names(["127.0.0.1"]), "127.0.0.0/8") == Value(1.0)
+
+
+def test_is_local() -> None:
+    assert (
+        is_local("http://localhost/")
+        and is_local("http://[::1]:80")
+        and is_local("http://127.0.0.2")
+    )
+    assert not is_local("http://10.0.0.1") and not is_local("http://localhost.example")

@@ -1,0 +1,149 @@
+"""What answers mean, for any bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.reward.outcome import Fault, Outcome, Value
+from services.reward.plugins.calling.breaker import (
+    FAILURES,
+    REST_SECONDS,
+    Breaker,
+    CircuitOpenError,
+)
+from services.reward.plugins.calling.exchange import CallError
+from services.reward.plugins.calling.openrlhf import read_rewards, reward_request
+from services.reward.plugins.calling.protocols import (
+    MAX_PARTS,
+    parse,
+    read_scores,
+    score_request,
+)
+from services.reward.plugins.contract import Info, ScoreRequest
+from trimaran.rewards import Sample
+from trimaran.types import Message
+
+NUMBERS = st.floats() | st.integers() | st.booleans()
+JSON = st.recursive(
+    st.none() | NUMBERS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=12,
+)
+RESULTS = st.lists(
+    st.fixed_dictionaries(
+        {}, optional={"score": JSON, "faulted": JSON, "parts": JSON, "indigestible": JSON}
+    )
+    | JSON,
+    max_size=4,
+)
+TEXTS = st.text(st.characters(codec=None, categories=None), max_size=8)
+"""With lone surrogates."""
+
+
+def check_outcomes(outcomes: list[Outcome], count: int) -> None:
+    assert len(outcomes) == count
+    for outcome in outcomes:
+        assert isinstance(outcome, Value | Fault)
+        if isinstance(outcome, Value):
+            assert type(outcome.value) is float and math.isfinite(outcome.value)
+            assert all(math.isfinite(part) for part in outcome.parts.values())
+        else:
+            assert outcome.reason
+
+
+@given(body=st.binary(max_size=200), count=st.integers(1, 3))
+def test_any_bytes_are_read_or_refused(body: bytes, count: int) -> None:
+    for read in (read_scores, read_rewards):
+        with suppress(CallError):
+            check_outcomes(read(body, count), count)
+    with pytest.raises(CallError):
+        parse(Info, body)
+
+
+@given(results=RESULTS)
+def test_any_results_are_read(results: list[Any]) -> None:
+    body = json.dumps({"contract": "trimaran.reward/1", "results": results}).encode()
+    check_outcomes(read_scores(body, len(results)), len(results))
+
+
+@given(answer=st.fixed_dictionaries({"rewards": JSON}, optional={"extra_logs": JSON}))
+def test_any_rewards_are_read_or_refused(answer: dict[str, Any]) -> None:
+    rewards = answer["rewards"]
+    count = len(rewards) if isinstance(rewards, list) else 1
+    check_outcomes(read_rewards(json.dumps(answer).encode(), count), count)
+
+
+@given(text=TEXTS, answer=TEXTS, extras=st.dictionaries(TEXTS, TEXTS, max_size=3))
+def test_any_sample_makes_a_valid_request(text: str, answer: str, extras: dict[str, str]) -> None:
+    sample = Sample(text, answer, extras, (Message("user", text),))
+    request = ScoreRequest.model_validate_json(score_request([sample], {"a": [1, text]}))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        assert "\ufffd" in request.samples[0].text or len(request.samples[0].text) < len(text)
+    else:
+        assert request.samples[0].text == text
+    assert set(json.loads(reward_request([sample]))) == {"query", "prompts", "labels"}
+
+
+@pytest.mark.parametrize("rewards", [[0.5, -2], [[0.5], [-2]]])
+def test_openrlhf_shapes(rewards: Any) -> None:
+    logs = {"length": [3, 4], "name": ["a", "b"], "short": [1], "nan": [float("nan"), 1]}
+    body = json.dumps({"rewards": rewards, "scores": [0, 1], "extra_logs": logs}).encode()
+    first, second = read_rewards(body, 2)
+    assert first == Value(0.5, {"length": 3.0})
+    assert second == Value(-2.0, {"length": 4.0, "nan": 1.0})
+    assert read_rewards(b'{"rewards": 1, "extra_logs": {"x": 2}}', 1) == [Value(1.0, {"x": 2.0})]
+    for bad in (b'{"rewards": 1}', b'{"rewards": [1]}', b'{"scores": [1, 2]}'):
+        with pytest.raises(CallError):
+            read_rewards(bad, 2)
+    found = read_rewards(b'{"rewards": [null, NaN, true, "1", [1, 2]]}', 5)
+    assert all(isinstance(outcome, Fault) for outcome in found)
+
+
+def test_openrlhf_is_asked_as_its_own_client_asks() -> None:
+    sample = Sample("4", "5", messages=(Message("system", "Add."), Message("user", "2+2?")))
+    assert json.loads(reward_request([sample])) == {
+        "query": ["Add.\n2+2?4"],
+        "prompts": ["Add.\n2+2?"],
+        "labels": ["5"],
+    }
+
+
+def test_parts_are_bounded() -> None:
+    parts = {f"p{i}": 0 for i in range(MAX_PARTS + 1)}
+    results = [{"score": 1, "parts": parts}]
+    body = json.dumps({"contract": "trimaran.reward/1", "results": results}).encode()
+    (outcome,) = read_scores(body, 1)
+    assert isinstance(outcome, Fault) and "at most 32" in outcome.reason
+
+
+def test_the_breaker_opens_rests_and_lets_one_through() -> None:
+    now = 100.0
+    breaker = Breaker(lambda: now)
+    for _ in range(FAILURES - 1):
+        breaker.failed("a")
+        breaker.check()
+    breaker.failed("b")
+    with pytest.raises(CircuitOpenError, match=r"5 times .* for 10\.0 s; last: b"):
+        breaker.check()
+    now += REST_SECONDS
+    breaker.check()  # the one probe
+    with pytest.raises(CircuitOpenError):
+        breaker.check()
+    breaker.failed("c")
+    now += REST_SECONDS
+    breaker.check()
+    now += REST_SECONDS  # its probe was cancelled: another may go
+    breaker.check()
+    breaker.succeeded()
+    breaker.check()
+    breaker.failed("d")
+    breaker.check()

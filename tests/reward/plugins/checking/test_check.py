@@ -1,0 +1,402 @@
+"""A right plugin passes every check; one that is wrong in one way fails exactly that check."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+
+from services.reward.outcome import Fault, Outcome, Value
+from services.reward.plugins.checking.check import CHECKS, Check, Finding, run_checks
+from services.reward.plugins.contract import CONTRACT, Info
+from services.reward.plugins.serving.app import make_app
+from tests.reward.plugins.live import serving
+from trimaran.rewards import Sample
+
+TOKEN = "a-token"
+INFO = Info(contract=CONTRACT, name="length", minimum=0.0, maximum=1.0)
+
+Answer = tuple[int, Any]
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    number: int
+    """Of requests that this plugin has had."""
+    memory: dict[str, Any] = field(default_factory=dict)
+    """What the plugin keeps between requests."""
+
+    @property
+    def tree(self) -> dict[str, Any]:
+        try:
+            tree = json.loads(self.body)
+        except ValueError:
+            return {}
+        return tree if isinstance(tree, dict) else {}
+
+    @property
+    def samples(self) -> list[Any]:
+        samples = self.tree.get("samples")
+        return samples if isinstance(samples, list) else []
+
+
+Right = Callable[..., Awaitable[Answer]]
+"""What the right plugin answers; `headers` and `body` replace the request's."""
+Break = Callable[[Request, Right], Awaitable[Answer]]
+
+
+async def by_length(samples: Sequence[Sample]) -> list[Outcome]:
+    return [Value(min(len(sample.text), 1000) / 1000) for sample in samples]
+
+
+class Broken:
+    """The right plugin behind someone who changes what it hears and says."""
+
+    def __init__(self, change: Break, info: Info = INFO) -> None:
+        self._app = make_app(by_length, info, TOKEN)
+        self._change, self._numbers, self._memory = change, count(), {}
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self._memory["left"] = True
+                return
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        request = Request(
+            scope["method"], scope["path"], headers, body, next(self._numbers), self._memory
+        )
+
+        async def right(body: bytes = body, headers: dict[str, str] = headers) -> Answer:
+            return await self._ask(scope, body, headers)
+
+        status, answer = await self._change(request, right)
+        text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        await send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(b"content-length", str(len(text)).encode())],
+            }
+        )
+        await send({"type": "http.response.body", "body": text})
+
+    async def _ask(self, scope: Any, body: bytes, headers: dict[str, str]) -> Answer:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        raw = [(name, value) for name, value in raw if name != b"content-length"]
+        await self._app({**scope, "headers": raw}, receive, send)
+        text = b"".join(message.get("body", b"") for message in sent[1:])
+        return sent[0]["status"], json.loads(text)
+
+
+def check(
+    app: Any, *, token: str | None = TOKEN, timeout: float = 30, checks: Sequence[Check] = CHECKS
+) -> dict[str, Finding]:
+    async def run() -> Sequence[Finding]:
+        async with serving(app) as url:
+            return await run_checks(
+                url, token=token, timeout=timeout, checks=checks, leave_seconds=0.02
+            )
+
+    return {finding.check: finding for finding in asyncio.run(run())}
+
+
+def names(findings: dict[str, Finding], verdict: str) -> list[str]:
+    return [name for name, finding in findings.items() if finding.verdict == verdict]
+
+
+def test_a_right_plugin_passes_every_check(caplog: pytest.LogCaptureFixture) -> None:
+    findings = check(make_app(by_length, INFO, TOKEN))
+    assert "a request failed" not in caplog.text, "callers that go away are no failure"
+    assert names(findings, "pass") == [check.name for check in CHECKS], findings
+
+
+@pytest.mark.parametrize("max_samples", [1, 3])
+def test_a_right_plugin_that_takes_few_samples_at_a_time_does_not_fail(max_samples: int) -> None:
+    info = INFO.model_copy(update={"max_samples": max_samples})
+    findings = check(make_app(by_length, info, TOKEN), checks=QUICK)
+    assert names(findings, "fail") == [], findings
+    assert names(findings, "skipped") == (["order"] if max_samples == 1 else [])
+
+
+def results_changed(change: Callable[[Request, list[Any]], Any]) -> Break:
+    async def changed(request: Request, right: Right) -> Answer:
+        status, answer = await right()
+        if status == 200 and "results" in answer:
+            answer["results"] = change(request, answer["results"])
+        return status, answer
+
+    return changed
+
+
+def answers_by_itself(when: Callable[[Request], bool], status: int, answer: Any) -> Break:
+    async def changed(request: Request, right: Right) -> Answer:
+        return (status, answer) if when(request) else await right()
+
+    return changed
+
+
+def drifting(request: Request, results: list[Any]) -> list[Any]:
+    if len(results) != 1:
+        return results
+    return [{"score": results[0]["score"] / (1 + request.number)}]
+
+
+async def hangs(request: Request, right: Right) -> Answer:
+    if request.path == "/v1/score":
+        await asyncio.Event().wait()
+    return await right()
+
+
+async def hangs_on_many(request: Request, right: Right) -> Answer:
+    if 500 < len(request.samples) <= 1000:
+        await asyncio.Event().wait()
+    return await right()
+
+
+async def ignores_tokens(request: Request, right: Right) -> Answer:
+    return await right(headers=request.headers | {"authorization": f"Bearer {TOKEN}"})
+
+
+async def forgets_keys(request: Request, right: Right) -> Answer:
+    if tree := request.tree:
+        key = f"{tree.get('idempotency_key')}-{request.number}"
+        body = json.dumps(tree | {"idempotency_key": key}).encode()
+        return await right(body=body) if request.samples else await right()
+    return await right()
+
+
+async def goes_by_keys_alone(request: Request, right: Right) -> Answer:
+    """A cache that never compares the request."""
+    key = request.tree.get("idempotency_key")
+    if key in request.memory:
+        return 200, request.memory[key]
+    status, answer = await right()
+    if status == 200 and key:
+        request.memory[key] = answer
+    return status, answer
+
+
+async def slow_keys(request: Request, right: Right) -> Answer:
+    """Two at once under one key are both scored, and differ."""
+    if "options" in request.tree or len(request.samples) != 4:
+        return await right()
+    return 200, {
+        "contract": CONTRACT,
+        "results": [{"score": request.number / 1000}] * 4,
+    }
+
+
+async def lenient(request: Request, right: Right) -> Answer:
+    if tree := request.tree:
+        tree.pop("smaples", None)
+        return await right(body=json.dumps(tree).encode())
+    return await right()
+
+
+async def any_contract(request: Request, right: Right) -> Answer:
+    if tree := request.tree:
+        return await right(body=json.dumps(tree | {"contract": CONTRACT}).encode())
+    return await right()
+
+
+async def python_json(request: Request, right: Right) -> Answer:
+    return await right(body=request.body.replace(b"NaN", b"1").replace(b'{"x": 1}', b"{}"))
+
+
+async def mixes_callers_up(request: Request, right: Right) -> Answer:
+    """Answers with what another request, under way at the same time, asked for."""
+    if len(request.samples) != 1 or "text" not in request.samples[0]:
+        return await right()
+    under_way = request.memory.setdefault("under_way", {})
+    under_way[request.number] = request.body
+    try:
+        await asyncio.sleep(0.02)
+        others = [body for number, body in under_way.items() if number != request.number]
+        return await right(body=others[0] if others else request.body)
+    finally:
+        del under_way[request.number]
+
+
+def text_has(part: str) -> Callable[[Request], bool]:
+    return lambda request: any(part in sample.get("text", "") for sample in request.samples)
+
+
+def to(path: str) -> Callable[[Request], bool]:
+    return lambda request: request.path == path
+
+
+def not_json(request: Request) -> bool:
+    return request.path == "/v1/score" and request.method == "POST" and not request.tree
+
+
+ERROR = {"detail": "something went wrong"}
+FAULTS: dict[str, tuple[Break, str]] = {
+    "no health": (answers_by_itself(to("/v1/health"), 404, ERROR), "health"),
+    "ill": (answers_by_itself(to("/v1/health"), 200, {"status": "unavailable"}), "health"),
+    "no info": (answers_by_itself(to("/v1/info"), 200, {"name": "x"}), "info"),
+    "hangs": (hangs, "deadline"),
+    "200 with an error": (answers_by_itself(to("/v1/score"), 200, ERROR), "schema"),
+    "text for a score": (results_changed(lambda _, r: [{"score": "high"}] * len(r)), "schema"),
+    "score and faulted": (
+        results_changed(lambda _, r: [x | {"faulted": "or not"} for x in r]),
+        "schema",
+    ),
+    "an answer that a run would not read": (
+        results_changed(lambda _, r: [x | {"trace": "x" * 600_000} for x in r]),
+        "schema",
+    ),
+    "wrong length": (results_changed(lambda _, r: r[:-1]), "schema"),
+    "hangs on many": (hangs_on_many, "batch sizes"),
+    "wrong order": (
+        results_changed(lambda _, r: sorted(r, key=lambda x: x["score"])),
+        "order",
+    ),
+    "drifts": (results_changed(drifting), "determinism"),
+    "out of bounds": (
+        results_changed(lambda _, r: [{"score": 2 * x["score"] + 1} for x in r]),
+        "bounds",
+    ),
+    "accepts without token": (ignores_tokens, "authentication"),
+    "ignores keys": (forgets_keys, "idempotency: key reused"),
+    "keys alone": (goes_by_keys_alone, "idempotency: key reused"),
+    "another answer at once": (slow_keys, "idempotency"),
+    "500 on malformed JSON": (answers_by_itself(not_json, 500, ERROR), "errors: malformed JSON"),
+    "takes NaN": (python_json, "errors: malformed JSON"),
+    "any contract": (any_contract, "errors: wrong fields"),
+    "200 on a missing field": (
+        answers_by_itself(lambda r: bool(r.tree) and "samples" not in r.tree, 200, ERROR),
+        "errors: wrong fields",
+    ),
+    "ignores unknown fields": (lenient, "errors: wrong fields"),
+    "500 on too many": (
+        answers_by_itself(lambda r: len(r.samples) > 1000, 500, ERROR),
+        "errors: too many samples",
+    ),
+    "no Problem": (
+        answers_by_itself(lambda r: len(r.samples) > 1000, 413, b"Too Large"),
+        "errors: too many samples",
+    ),
+    "500 on NUL": (answers_by_itself(text_has("\x00"), 500, ERROR), "Unicode"),
+    "dies of a disconnect": (
+        answers_by_itself(lambda r: "left" in r.memory, 500, ERROR),
+        "disconnect",
+    ),
+    "mixes callers up": (mixes_callers_up, "concurrency"),
+    "dies of 10 MB": (
+        answers_by_itself(lambda r: len(r.body) > 5_000_000, 500, ERROR),
+        "long answers",
+    ),
+}
+HANGING = {"hangs": 1.0, "hangs on many": 3.0}
+QUICK = [check for check in CHECKS if check.name != "long answers"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", FAULTS)
+def test_each_fault_is_found_by_the_check_that_should(name: str) -> None:
+    change, line = FAULTS[name]
+    findings = check(
+        Broken(change),
+        timeout=HANGING.get(name, 30),
+        checks=CHECKS if line == "long answers" else QUICK,
+    )
+    assert names(findings, "fail") == [line], findings
+
+
+def test_every_check_finds_something() -> None:
+    found = {check for _, check in FAULTS.values()}
+    assert found == {check.name for check in CHECKS} - {"connection"}
+
+
+def test_what_cannot_be_told_is_skipped_with_its_reason() -> None:
+    async def constant(samples: Sequence[Sample]) -> list[Outcome]:
+        return [Value(1.0)] * len(samples)
+
+    findings = check(make_app(constant, Info(contract=CONTRACT, name="constant")), token=None)
+    skipped = {name: findings[name].detail for name in names(findings, "skipped")}
+    assert list(skipped) == ["authentication", "order", "bounds"]
+    assert "give --token-variable" in skipped["authentication"]
+    assert "same score" in skipped["order"]
+    assert "declare" in skipped["bounds"]
+    assert names(findings, "fail") == []
+
+
+def test_chance_is_allowed_where_it_is_declared() -> None:
+    numbers = count()
+
+    async def chance(samples: Sequence[Sample]) -> list[Outcome]:
+        return [Value(float(next(numbers))) for _ in samples]
+
+    info = Info(contract=CONTRACT, name="chance", deterministic=False)
+    findings = check(make_app(chance, info), token=None)
+    assert names(findings, "fail") == []
+    assert {"determinism", "order"} < set(names(findings, "skipped"))
+
+
+def test_faulted_is_an_answer() -> None:
+    async def fails(samples: Sequence[Sample]) -> list[Outcome]:
+        return [Fault("the judge is away")] * len(samples)
+
+    findings = check(make_app(fails, INFO, TOKEN))
+    assert names(findings, "fail") == []
+    assert findings["schema"].detail == "0 of 2 scored"
+
+
+def test_without_the_token_that_it_needs() -> None:
+    findings = check(make_app(by_length, INFO, TOKEN), token=None)
+    assert names(findings, "fail") == ["info", "schema"]
+    assert "401" in findings["schema"].detail
+
+
+def test_where_nothing_listens() -> None:
+    findings = asyncio.run(run_checks("http://127.0.0.1:9", timeout=5))
+    assert [finding.verdict for finding in findings].count("fail") == 1
+    assert findings[0].check == "connection"
+    assert findings[0].verdict == "fail"
+
+
+def test_a_plugin_that_answers_without_end() -> None:
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        chunk = b" " * (1 << 20)
+        for _ in range(1000):
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    findings = check(endless, token=None)
+    assert findings["connection"].verdict == "fail"
+    assert "larger than 16,777,216 bytes" in findings["connection"].detail
+
+
+def test_a_plugin_s_words_do_not_reach_the_terminal_as_they_are() -> None:
+    name = "\x1b]0;title\x07 \n fine"
+    app = make_app(by_length, Info(contract=CONTRACT, name=name, max_samples=3))
+    detail = check(app, token=None, checks=CHECKS[:3])["info"].detail
+    assert detail.isprintable()
+    assert "fine, at most 3 samples" in detail

@@ -1,0 +1,289 @@
+"""Which parameters of a vLLM model are the version's own numbers, told by their layers' types."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import Module, Parameter
+
+from trimaran.errors import InternalError
+from trimaran.types import TensorInfo
+from weights.memory.changes import ChangedTensor, Changes, lay_out_changes
+from weights.memory.host_memory import HostMemory, block_view
+from weights.memory.shadow import Shadow
+from weights.version.manifest import build_manifest, manifest_to_json
+
+pytestmark = pytest.mark.e2e
+
+NORM = TensorInfo("norm.weight", "F32", (3, 4), 1, (2,))
+
+
+def model_of(**attributes: Any) -> Module:
+    """With one layer, `norm`, which vLLM does not split; `attributes` are the layer's."""
+    model, layer = Module(), Module()
+    layer.weight = Parameter(torch.zeros(3, 4), requires_grad=False)
+    for name, value in attributes.items():
+        setattr(layer, name, value)
+    model.add_module("norm", layer)
+    return model
+
+
+def targets_of(model: Module) -> Any:
+    from services.rollout.vllm.loading.in_place import Targets  # vLLM takes seconds to import
+
+    return Targets(model)
+
+
+def test_elements_are_replaced_where_they_lie() -> None:
+    model = model_of()
+    positions, values = torch.tensor([1, 4, 11], dtype=torch.int32), torch.tensor([7.0, 8.0, 9.0])
+    changed = ChangedTensor(NORM, (2, 1), positions, values)
+    before: Any = model.get_parameter("norm.weight").data_ptr()
+    (write,) = targets_of(model).find(NORM).prepare(changed)
+    assert not model.get_parameter("norm.weight").any()
+    write.make()
+    after = model.get_parameter("norm.weight")
+    assert after.data_ptr() == before
+    assert after.flatten().tolist() == [0, 7, 0, 0, 8, 0, 0, 0, 0, 0, 0, 9]
+
+
+def changes_of(*tensors: TensorInfo) -> tuple[Changes, dict[str, Any]]:
+    """Three elements of each become 7, 8 and 9. With what a worker is told."""
+    counts = {tensor.name: (2, 1) for tensor in tensors}
+    changes = Changes("base", counts, HostMemory(lay_out_changes(tensors, counts)[1]))
+    for changed in changes.tensors(tensors):
+        changed.positions.copy_(torch.tensor([1, 4, 11]))
+        changed.values.copy_(torch.tensor([7.0, 8.0, 9.0]))
+    digested = [replace(tensor, digests=("a" * 32, "b" * 32)) for tensor in tensors]
+    manifest = manifest_to_json(build_manifest(digested))
+    return changes, {"manifest": manifest, "changes": changes.description()}
+
+
+def worker_of(model: Module) -> Any:
+    from services.rollout.vllm.worker import WorkerExtension
+
+    worker = WorkerExtension()
+    worker.model_runner = SimpleNamespace(get_model=lambda: model)
+    return worker
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_list_of_changes_stays_mapped_until_it_is_written_or_dropped(is_written: bool) -> None:
+    """Its owner lets go of it after the load, and the next one lies in memory of its own: 17 GB of 141."""
+    changes, description = changes_of(NORM)
+    inode = str(os.stat(changes.memory.path).st_ino)
+    model = model_of()
+    worker = worker_of(model)
+    assert worker.begin_writes("/nowhere", description) == ""
+    assert worker.prepare_writes(1.0) == ("", True)
+    assert not model.get_parameter("norm.weight").any()
+    getattr(worker, "make_writes" if is_written else "drop_writes")()
+    assert model.get_parameter("norm.weight").sum() == 24 * is_written
+    del changes
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    assert not [line for line in maps if line.split()[4] == inode]
+    with pytest.raises(AssertionError, match="no writes are prepared"):
+        worker.make_writes()
+
+
+def test_changes_are_prepared_in_slices_of_time_and_written_together() -> None:
+    second = replace(NORM, name="second.weight")
+    changes, description = changes_of(NORM, second)
+    model = model_of()
+    model.add_module("second", model_of().get_submodule("norm"))
+    worker = worker_of(model)
+    assert worker.begin_writes("/nowhere", description) == ""
+    assert [worker.prepare_writes(0.0) for _ in range(3)] == [("", False), ("", False), ("", True)]
+    assert not any(parameter.any() for parameter in model.parameters())
+    worker.make_writes()
+    assert [float(parameter.sum()) for parameter in model.parameters()] == [24, 24]
+    assert changes.counts
+
+
+@pytest.mark.parametrize("fault", ["of another form", "no room"])
+def test_changes_that_cannot_be_prepared_touch_nothing(fault: str, monkeypatch: Any) -> None:
+    from services.rollout.vllm.loading.in_place import Target
+
+    def prepare(target: Any, changed: ChangedTensor) -> Any:
+        raise torch.OutOfMemoryError("no room")
+
+    changes, description = changes_of(NORM, replace(NORM, name="second.weight"))
+    model = model_of()
+    other = model_of(weight=Parameter(torch.zeros(0), False))
+    model.add_module("second", other.get_submodule("norm"))
+    if fault == "no room":
+        monkeypatch.setattr(Target, "prepare", prepare)
+    worker = worker_of(model)
+    assert worker.begin_writes("/nowhere", description) == ""
+    why, is_ready = worker.prepare_writes(1.0)
+    assert ("in another form" in why, is_ready) == (fault != "no room", False)
+    assert why and not model.get_parameter("norm.weight").any()
+    with pytest.raises(AssertionError, match="no writes are prepared"):
+        worker.make_writes()
+    assert changes.counts
+
+
+def whole(tensors: dict[str, torch.Tensor], cuts: tuple[int, ...] = (2,)) -> Shadow:
+    """A version of matrices cut along their second axis."""
+    infos = [TensorInfo(n, "F32", tuple(t.shape), 1, cuts) for n, t in tensors.items()]
+    digested = [replace(info, digests=("a" * 32,) * info.num_blocks) for info in infos]
+    shadow = Shadow(build_manifest(digested))
+    for piece in shadow.layout.pieces:
+        block, tensor = piece.block, tensors[piece.block.tensor.name]
+        block_view(shadow.buffer, piece).copy_(tensor[:, block.start : block.stop])
+    return shadow
+
+
+def test_a_whole_version_is_written_where_its_parameters_lie() -> None:
+    value = torch.arange(12.0).view(3, 4)
+    shadow, model = whole({"norm.weight": value}), model_of()
+    before: Any = model.get_parameter("norm.weight").data_ptr()
+    worker = worker_of(model)
+    assert worker.begin_writes(shadow.path, shadow.description()) == ""
+    assert worker.prepare_writes(1.0) == ("", True)
+    assert not model.get_parameter("norm.weight").any()
+    worker.make_writes()
+    after = model.get_parameter("norm.weight")
+    assert after.data_ptr() == before
+    assert torch.equal(after, value)
+
+
+@pytest.mark.parametrize("lacks", ["a parameter", "a part"])
+def test_a_version_that_lacks_something_is_not_written(lacks: str) -> None:
+    """vLLM's own loader says what, and nothing is live then."""
+    shadow, model = whole({"norm.weight": torch.ones(3, 4)}), model_of()
+    model.add_module("second", model_of().get_submodule("norm"))
+    if lacks == "a part":
+        shadow = whole({"norm.weight": torch.ones(3, 4), "second.weight": torch.ones(3, 4)})
+        shadow = Shadow(shadow.manifest, ((0, 3),))
+    worker = worker_of(model)
+    assert worker.begin_writes(shadow.path, shadow.description()) == ""
+    why, is_ready = worker.prepare_writes(1.0)
+    assert "second.weight" in why and not is_ready
+    assert not any(parameter.any() for parameter in model.parameters())
+    with pytest.raises(AssertionError, match="no writes are prepared"):
+        worker.make_writes()
+
+
+def vocabulary_of(kind: Any, num_rows: int) -> Any:
+    """A layer of three tokens, without vLLM's distributed state."""
+    from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
+
+    layer: Any = kind.__new__(kind)
+    Module.__init__(layer)
+    layer.weight = Parameter(torch.zeros(num_rows, 4), requires_grad=False)
+    layer.embedding_dim, layer.quant_method = 4, UnquantizedEmbeddingMethod()
+    layer.shard_indices = SimpleNamespace(org_vocab_start_index=0, org_vocab_end_index=3)
+    return layer
+
+
+def test_the_padding_of_a_vocabulary_needs_no_values() -> None:
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    embedding = vocabulary_of(VocabParallelEmbedding, num_rows=64)
+    model = Module()
+    model.add_module("embed", embedding)
+    info = TensorInfo("embed.weight", "F32", (3, 4), 0, (), ("a" * 32,))
+    shadow = Shadow(build_manifest([info]))
+    shadow.buffer.view(torch.float32)[:12] = 1
+    worker = worker_of(model)
+    assert worker.begin_writes(shadow.path, shadow.description()) == ""
+    assert worker.prepare_writes(1.0) == ("", True)
+    worker.make_writes()
+    assert embedding.weight.sum() == 12 and not embedding.weight[3:].any()
+
+
+def test_an_output_layer_is_packed_again_by_every_load() -> None:
+    from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+    head = vocabulary_of(ParallelLMHead, num_rows=3)
+    head.cpu_linear = lambda *_: None
+    model = Module()
+    model.add_module("norm", head)
+    assert targets_of(model).find(NORM).part.data_ptr() == head.weight.data_ptr()
+
+
+def method_of(module: str) -> Any:
+    """A subclass of vLLM's, as if `module` had it."""
+    from vllm.model_executor.layers.linear import UnquantizedLinearMethod
+
+    attributes = {"__module__": module}
+    return object.__new__(
+        type("AscendUnquantizedLinearMethod", (UnquantizedLinearMethod,), attributes)
+    )
+
+
+ASCEND = "vllm_ascend.ops.linear"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "why"),
+    [
+        (lambda: {"cpu_linear": lambda *_: None}, "packed for the host's processor"),
+        (lambda: {"quant_method": method_of("elsewhere")}, "AscendUnquantizedLinearMethod"),
+        (
+            lambda: {"quant_method": method_of(ASCEND), "precast_fp32_weight": True},
+            "in float32, too",
+        ),
+        (lambda: {"weight": Parameter(torch.zeros(4, 3).t(), False)}, "in another form"),
+        (lambda: {"weight": Parameter(torch.zeros(3, 5), False)}, "in another form"),
+        (lambda: {"weight": Parameter(torch.zeros(0), False)}, "in another form"),
+    ],
+)
+def test_a_layer_that_keeps_another_form_is_not_written_to(attributes: Any, why: str) -> None:
+    with pytest.raises(InternalError, match=rf"norm.weight: .*{why}"):
+        targets_of(model_of(**attributes())).find(NORM)
+
+
+def test_a_linear_layer_of_vllm_ascend_is_written_to() -> None:
+    """What its method does after a load is looked up in tests/contract/test_vllm_ascend.py."""
+    from vllm.model_executor.layers.linear import ReplicatedLinear
+
+    layer: Any = ReplicatedLinear.__new__(ReplicatedLinear)
+    Module.__init__(layer)
+    layer.weight = Parameter(torch.zeros(3, 4), requires_grad=False)
+    layer.quant_method = method_of(ASCEND)
+    model = Module()
+    model.add_module("norm", layer)
+    assert targets_of(model).find(NORM).part.data_ptr() == layer.weight.data_ptr()
+
+
+def test_a_model_with_a_layer_that_derives_from_weights_is_not_written_to() -> None:
+    model = model_of()
+    kind = type("MLAAttention", (Module,), {"process_weights_after_loading": lambda *_: None})
+    model.add_module("attention", kind())
+    with pytest.raises(InternalError, match="attention: a MLAAttention may keep"):
+        targets_of(model)
+
+
+def test_a_model_with_attention_sinks_is_not_written_to() -> None:
+    """vLLM's FlashInfer keeps a copy of them in float32, and makes it anew after each load of its own."""
+    model = model_of()
+    kind = type("Attention", (Module,), {"process_weights_after_loading": lambda *_: None})
+    attention: Any = kind()
+    attention.impl = SimpleNamespace(sinks=torch.zeros(2))
+    model.add_module("attention", attention)
+    with pytest.raises(InternalError, match="attention: a Attention may keep a copy of its"):
+        targets_of(model)
+
+
+@pytest.mark.parametrize("value", [None, "absent"])
+def test_a_tensor_that_the_layer_does_not_have_is_vllms_to_pass_over(value: Any) -> None:
+    """Such as the frequencies of a rotary embedding, or a bias that is not used."""
+    model = model_of(**({} if value else {"bias": None}))
+    with pytest.raises(InternalError, match=r"norm.bias: norm has no bias"):
+        targets_of(model).find(replace(NORM, name="norm.bias"))
+
+
+@pytest.mark.parametrize("name", ["Attention", "MMEncoderAttention", "AscendMMEncoderAttention"])
+def test_scales_of_keys_and_values_are_not_derived_from_weights(name: str) -> None:
+    model = model_of()
+    kind = type(name, (Module,), {"process_weights_after_loading": lambda *_: None})
+    model.add_module("attention", kind())
+    targets_of(model).find(NORM)

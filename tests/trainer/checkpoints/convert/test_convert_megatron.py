@@ -1,0 +1,594 @@
+"""Checkpoints of megatron-core: its own model reads ours in any layout, we read its own, and no pickle runs."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pickle
+import shutil
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
+
+from commands.cli.main import main
+from services.trainer.checkpoints.convert.convert import huggingface_parameters
+from services.trainer.checkpoints.convert.convert_megatron import VOCABULARY, write_torch_dist
+from services.trainer.checkpoints.convert.torch_dist import METADATA, TorchDistWriter
+from services.trainer.checkpoints.convert.torch_dist_reader import (
+    Entry,
+    Piece,
+    read_box,
+    read_entries,
+)
+from services.trainer.checkpoints.model_files import load_tensors
+from services.trainer.megatron.architecture import read_architecture
+from services.trainer.megatron.parameters.sharded_keys import Slot
+from tests.trainer.checkpoints.convert.test_convert import assert_same_tensors, in_bfloat16
+from tests.trainer.models import FAMILIES, TIED
+from tests.trainer.plain_megatron import Job, build, run_ranks, token_ids
+from trimaran.errors import InputError
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run_convert(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: object) -> tuple[int, str]:
+        code = main(["convert", *map(str, words)])
+        streams = capsys.readouterr()
+        return code, streams.out + streams.err
+
+    return run
+
+
+def root_in(text: str) -> str:
+    [root] = [word for word in text.split() if len(word) == 32]
+    return root
+
+
+CASES = [
+    ("llama", {}),
+    ("llama", {"tensor": 2}),
+    ("llama", {"pipeline": 2}),
+    ("qwen2", {"tensor": 2}),
+    ("qwen2", {"pipeline": 2}),
+    ("qwen3", {"tensor": 2}),
+    ("qwen3_moe", {"expert": 2}),
+    ("qwen2", {}),
+    ("qwen3", {}),
+    ("qwen3", {"pipeline": 2}),
+    ("qwen3_moe", {}),
+    ("qwen3_moe", {"pipeline": 2, "expert": 2}),
+    ("qwen2_moe", {"expert": 2}),
+]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("family", "layout"),
+    CASES,
+    ids=str,
+)
+def test_megatron_cores_own_model_loads_it_and_what_it_saves_comes_back(
+    family: str,
+    layout: dict[str, int],
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+) -> None:
+    """qwen2 is tied, the others are not; Megatron pads each vocabulary to a multiple of 128 for each rank."""
+    from transformers import AutoModelForCausalLM
+
+    source = with_plain_rope(model_folders[family], tmp_path / "source")
+    made, saved, answers = (tmp_path / name for name in ("made", "saved", "answers.pt"))
+    code, there = run_convert(source, made, "--to", "torch_dist")
+    assert code == 0, there
+    run_ranks(
+        Job(
+            str(source),
+            str(tmp_path / "store"),
+            **layout,
+            load=str(made / "release"),
+            save=str(saved),
+            answers=str(answers),
+        )
+    )
+    model: Any = AutoModelForCausalLM.from_pretrained(source).eval()
+    with torch.no_grad():
+        wanted = model(token_ids(model.config.vocab_size)).logits
+    torch.testing.assert_close(torch.load(answers), wanted, atol=2e-6, rtol=0)
+    code, back = run_convert(saved, tmp_path / "back", "--model", source)
+    assert code == 0, back
+    assert root_in(back) == root_in(there)
+    assert_same_tensors(source, tmp_path / "back", family in TIED)
+
+
+def with_plain_rope(source: Path, target: Path) -> Path:
+    """megatron-core has llama3's scaling for one length of training alone."""
+    shutil.copytree(source, target)
+    config = json.loads((source / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
+    (target / "config.json").write_text(json.dumps(config))
+    return target
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.usefixtures("single_rank")
+def test_keys_and_shapes_are_those_of_the_model(
+    family: str, model_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    source, made = model_folders[family], tmp_path / "made"
+    facts = read_architecture(source).facts
+    write_torch_dist(facts, huggingface_parameters(source), made, "float32")
+    config = json.loads((source / "config.json").read_text())
+    tensors, objects = dict[str, tuple[int, ...]](), set[str]()
+    for wanted in build(config, Job(str(source), store="")).sharded_state_dict().values():
+        for part in wanted.build() if hasattr(wanted, "build") else [wanted]:
+            if hasattr(part, "unique_key"):
+                objects.add(part.unique_key)
+            else:
+                tensors[part.key] = tuple(part.global_shape)
+    for key in tensors.keys() & VOCABULARY:
+        tensors[key] = (facts.vocab_size, facts.hidden_size)  # Megatron pads its rows
+    held = FileSystemReader(made / "release").read_metadata().state_dict_metadata
+    found = {
+        key: tuple(one.size) for key, one in held.items() if isinstance(one, TensorStorageMetadata)
+    }
+    # The norm before experts, as layers of TransformerEngine call it.
+    extra = {"decoder.layers.pre_mlp_layernorm.weight"} if "moe" in family else set()
+    assert found.keys() - tensors.keys() == extra
+    assert {key: found[key] for key in tensors} == tensors
+    assert held.keys() - found.keys() == objects
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_round_trip_gives_every_bit_back(
+    family: str,
+    dtype: str,
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "services.trainer.checkpoints.convert.torch_dist.FILE_BYTES", 20_000
+    )  # several files
+    source, made = model_folders[family], tmp_path / "made"
+    if dtype == "bfloat16":
+        source = in_bfloat16(source, tmp_path / "source")
+    code, there = run_convert(source, made, "--to", "torch_dist")
+    assert code == 0 and f"(in {dtype})" in there
+    assert len(list((made / "release").glob("*.distcp"))) > 1
+    code, back = run_convert(made, tmp_path / "back", "--model", source)
+    assert code == 0 and root_in(back) == root_in(there)
+    assert_same_tensors(source, tmp_path / "back", family in TIED)
+
+
+def test_a_checkpoint_of_ours_becomes_one_with_the_same_root(
+    model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    source = model_folders["qwen3"]
+    sizes = ["--tensor-parallel", 2, "--pipeline-parallel", 2]
+    code, ours = run_convert(source, tmp_path / "ours", *sizes)
+    assert code == 0
+    made = tmp_path / "made"
+    code, there = run_convert(tmp_path / "ours", made, "--to", "torch_dist", "--model", source)
+    assert code == 0 and root_in(there) == root_in(ours)
+    code, back = run_convert(made, tmp_path / "back", "--model", source)
+    assert code == 0 and root_in(back) == root_in(ours)
+    assert_same_tensors(source, tmp_path / "back", tied=False)
+
+
+def test_layers_that_differ_have_numbers_in_their_keys(
+    model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    """As megatron-core saves with `non_homogeneous_layers`; parts of a tensor may lie in several pieces."""
+    source, made = model_folders["qwen3_moe"], tmp_path / "made"
+    code, there = run_convert(source, made, "--to", "torch_dist")
+    assert code == 0
+    entries = read_entries(made / "release")
+    other = tmp_path / "other"
+    other.mkdir()
+    with TorchDistWriter(other) as writer:
+        for key, entry in entries.items():
+            whole = read_box(made / "release", key, entry, [0] * len(entry.shape), entry.shape)
+            if not key.startswith("decoder.layers."):
+                writer.write([Slot(key)], whole)
+                continue
+            for layer, own in enumerate(whole):
+                name = key.replace("decoder.layers.", f"decoder.layers.{layer}.")
+                writer.write([Slot(name)], own)
+    code, back = run_convert(other, tmp_path / "back", "--model", source)
+    assert code == 0 and root_in(back) == root_in(there)
+
+
+class Hostile:
+    """Makes a folder where a pickle of it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (self._folder,)
+
+
+@pytest.fixture
+def made(model_folders: dict[str, Path], tmp_path: Path, run_convert: Run) -> Path:
+    """A checkpoint of qwen2."""
+    folder = tmp_path / "made"
+    assert run_convert(model_folders["qwen2"], folder, "--to", "torch_dist")[0] == 0
+    return folder
+
+
+def change_metadata(folder: Path, change: Callable[[Any], object]) -> None:
+    metadata = FileSystemReader(folder).read_metadata()
+    change(metadata)
+    (folder / METADATA).write_bytes(pickle.dumps(metadata))
+
+
+def test_what_a_hostile_file_names_does_not_run(
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    source, release, ran = model_folders["qwen2"], made / "release", tmp_path / "ran"
+    whole = (release / METADATA).read_bytes()
+    inside = FileSystemReader(release).read_metadata()
+    inside.planner_data = Hostile(ran)
+    hostile = [
+        (pickle.dumps(Hostile(ran)), "names posix.mkdir"),
+        (pickle.dumps(inside), "names posix.mkdir"),
+        (f"cos\nmkdir\n(S'{ran}'\ntR.".encode(), "names os.mkdir"),
+        (f"c__builtin__\neval\n(S'open({str(ran)!r})'\ntR.".encode(), "names __builtin__.eval"),
+        (b"\x80\x04\x8c\x05torch\x8c\x04load\x93.", "names torch.load"),
+        # An attribute of a class, for those that come after it.
+        (b"cpathlib\nPath\n(N}S'state'\nS'changed'\nstb.", "cannot be read"),
+        (b"\x80\x04\x8c\x05torch\x8c\x0cSize.__new__\x93.", r"names torch.Size.__new__"),
+    ]
+    for data, message in hostile:
+        (release / METADATA).write_bytes(data)
+        code, text = run_convert(made, tmp_path / "back", "--model", source)
+        assert code == 2 and message in text and str(release / METADATA) in text
+        assert not ran.exists() and not (tmp_path / "back").exists()
+    (release / METADATA).write_bytes(whole)
+
+    path = release / "hostile.distcp"
+    torch.save(Hostile(ran), path)
+
+    def point_there(metadata: Any) -> None:
+        for key, info in metadata.storage_data.items():
+            if key.fqn == "decoder.final_layernorm.weight":
+                info.relative_path, info.offset = path.name, 0
+                info.length = path.stat().st_size
+
+    change_metadata(release, point_there)
+    code, text = run_convert(made, tmp_path / "back", "--model", source)
+    assert code == 2 and f"{path}: decoder.final_layernorm.weight cannot be read" in text
+    assert not ran.exists() and not list(tmp_path.glob("back*"))
+
+
+def test_what_is_no_tensor_is_left_unread(
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    ran = tmp_path / "ran"
+    torch.save({"args": Hostile(ran)}, made / "release/common.pt")
+    with (made / "release/objects.distcp").open("wb") as file:
+        torch.save([Hostile(ran)], file)
+
+    def hostile_objects(metadata: Any) -> None:
+        for key, info in metadata.storage_data.items():
+            if "_extra_state" in key.fqn:
+                info.relative_path, info.offset = "objects.distcp", 0
+
+    change_metadata(made / "release", hostile_objects)
+    code, text = run_convert(made, tmp_path / "back", "--model", model_folders["qwen2"])
+    assert code == 0, text
+    assert not ran.exists()
+
+
+def test_what_cannot_be_read_is_told_with_a_remedy(
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    source, release = model_folders["qwen2"], made / "release"
+    back = tmp_path / "back"
+
+    def refused(message: str, *words: object, folder: Path = made) -> None:
+        code, text = run_convert(folder, back, *(words or ("--model", source)))
+        assert code == 2 and message in text, text
+        assert not list(tmp_path.glob("back*"))
+
+    refused("give --model FOLDER", "--dtype", "float32")
+    refused("make a Hugging Face folder of it", "--model", source, "--to", "checkpoint")
+    refused("has no layout", "--model", source, "--tensor-parallel", 2)
+    refused(
+        "linear_proj.weight has shape (2, 32, 32), and the model's",
+        "--model",
+        model_folders["qwen3"],
+    )
+    refused("lacks output_layer.weight; is it of", "--model", model_folders["llama"])
+
+    whole = (release / METADATA).read_bytes()
+
+    def more(metadata: Any) -> None:
+        tensors, found = metadata.state_dict_metadata, metadata.storage_data
+        for key, info in list(found.items()):
+            if key.fqn == "decoder.final_layernorm.weight":
+                found[MetadataIndex("decoder.final_layernorm.bias", key.offset)] = info
+        tensors["decoder.final_layernorm.bias"] = tensors["decoder.final_layernorm.weight"]
+
+    change_metadata(release, more)
+    refused("holds decoder.final_layernorm.bias, and the model's config.json makes no such")
+    (release / METADATA).write_bytes(whole)
+
+    def outside(metadata: Any) -> None:
+        for info in metadata.storage_data.values():
+            info.relative_path = "../secret"
+
+    change_metadata(release, outside)
+    refused("names the file '../secret', which is not beside it")
+    (release / METADATA).write_bytes(whole[:500])
+    refused(f"{METADATA}: cannot be read")
+    (release / METADATA).write_bytes(whole)
+    change_metadata(
+        release, lambda m: m.state_dict_metadata.pop("decoder.layers.mlp.linear_fc2.weight")
+    )
+    refused("lacks decoder.layers.mlp.linear_fc2.weight")
+    (release / METADATA).write_bytes(whole)
+    change_metadata(
+        release,
+        lambda m: m.state_dict_metadata["decoder.layers.mlp.linear_fc2.weight"].chunks.pop(),
+    )
+    refused("lacks 1536 of the elements of decoder.layers.mlp.linear_fc2.weight")
+    (release / METADATA).write_bytes(whole)
+
+    def twice(metadata: Any) -> None:
+        """The same rows in two pieces, and the last ones in none: as many elements as there should be."""
+        key = "decoder.layers.mlp.linear_fc2.weight"
+        chunks = metadata.state_dict_metadata[key].chunks
+        chunks[1:] = chunks[:-1]
+
+    change_metadata(release, twice)
+    refused("two pieces of decoder.layers.mlp.linear_fc2.weight have the same elements")
+    (release / METADATA).write_bytes(whole)
+
+    def broken(metadata: Any) -> None:
+        chunks = metadata.state_dict_metadata["decoder.final_layernorm.weight"].chunks
+        object.__setattr__(chunks[0], "sizes", (32.0,))
+
+    change_metadata(release, broken)
+    refused(f"{METADATA}: cannot be read")
+    (release / METADATA).write_bytes(whole)
+
+    def unnamed(metadata: Any) -> None:
+        tensors = metadata.state_dict_metadata
+        tensors[7] = tensors.pop("decoder.final_layernorm.weight")
+
+    change_metadata(release, unnamed)
+    refused(f"{METADATA}: names a tensor 7")
+    (release / METADATA).write_bytes(whole)
+    data = (release / "__0_0.distcp").read_bytes()
+    (release / "__0_0.distcp").write_bytes(data[:5000])
+    refused("__0_0.distcp: embedding.word_embeddings.weight cannot be read")
+    (release / "metadata.json").write_text(
+        '{"sharded_backend": "zarr", "sharded_backend_version": 1}'
+    )
+    refused("a checkpoint of the format zarr")
+    (release / "metadata.json").unlink()
+    refused("have Megatron save it with --ckpt-format torch_dist")
+    old = tmp_path / "iter_0000005"
+    (old / "mp_rank_00").mkdir(parents=True)
+    refused("have Megatron save it with --ckpt-format torch_dist", folder=old)
+
+
+def pad(made: Path, folder: Path, rows: Callable[[torch.Tensor], torch.Tensor]) -> Path:
+    """The checkpoint with `rows(table)` behind the rows of each table of the vocabulary."""
+    source = made / "release"
+    folder.mkdir()
+    with TorchDistWriter(folder) as writer:
+        for key, entry in read_entries(source).items():
+            whole = read_box(source, key, entry, [0] * len(entry.shape), entry.shape)
+            more = rows(whole) if key in VOCABULARY else whole[:0]
+            writer.write([Slot(key)], torch.cat([whole, more]))
+    return folder
+
+
+def record(folder: Path, **arguments: object) -> None:
+    """As Megatron-LM saves the arguments of its command line."""
+    common = {"args": Namespace(**arguments), "iteration": 7, "rng": torch.zeros(3)}
+    torch.save(common, folder / "common.pt")
+
+
+def random_rows(count: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda table: torch.randn(count, table.shape[1])
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama"])  # tied, and not
+def test_a_vocabulary_that_is_larger_than_the_models_is_never_cut(
+    family: str, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    """qwen2 has 97 tokens, llama 96."""
+    source, made = model_folders[family], tmp_path / "made"
+    assert run_convert(source, made, "--to", "torch_dist")[0] == 0
+    size = read_architecture(source).facts.vocab_size
+
+    def refused(folder: Path, reason: str) -> None:
+        code, text = run_convert(folder, tmp_path / "back", "--model", source)
+        assert code == 2 and not list(tmp_path.glob("back*"))
+        [rows] = {read_entries(folder)[key].shape[0] for key in VOCABULARY[:1]}
+        assert f"has {rows} rows, the model's config.json has vocab_size {size}" in text
+        assert f"the other {rows - size} would be lost" in text and reason in text
+
+    one = pad(made, tmp_path / "one", random_rows(1))
+    refused(one, "does not record to which multiple")
+    refused(pad(made, tmp_path / "copies", lambda t: t[:3].clone()), "does not record")
+    padded = pad(made, tmp_path / "padded", random_rows(128 - size))
+    refused(padded, "does not record to which multiple")
+    record(padded, tensor_model_parallel_size=2)
+    refused(padded, "does not record to which multiple")
+    # Tokens were added, and then padded: to a multiple that is too small for padding alone.
+    record(padded, make_vocab_size_divisible_by=4, tensor_model_parallel_size=2)
+    refused(padded, "padded to a multiple of 8")
+    (padded / "common.pt").write_bytes(b"no archive")
+    code, text = run_convert(padded, tmp_path / "back", "--model", source)
+    assert code == 2 and "common.pt: cannot be read" in text
+
+
+def zero_rows(table: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(5, table.shape[1])
+
+
+def repeated_rows(table: torch.Tensor) -> torch.Tensor:
+    return table[-1:].expand(5, -1)
+
+
+@pytest.mark.parametrize("rows", [zero_rows, repeated_rows])
+def test_padding_is_left_out_that_is_zero_or_repeats_the_last_token(
+    rows: Callable[[torch.Tensor], torch.Tensor],
+    made: Path,
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+) -> None:
+    code, text = run_convert(
+        pad(made, tmp_path / "padded", rows), tmp_path / "back", "--model", model_folders["qwen2"]
+    )
+    assert code == 0, text
+    assert_same_tensors(model_folders["qwen2"], tmp_path / "back", tied=True)
+
+
+def test_padding_to_the_multiple_that_megatron_records_is_left_out(
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    source = model_folders["qwen2"]
+    padded = pad(made, tmp_path / "padded", random_rows(128 - 97))
+    record(
+        padded,
+        make_vocab_size_divisible_by=64,
+        tensor_model_parallel_size=2,
+        hook=Hostile(tmp_path / "ran"),
+    )
+    code, text = run_convert(padded, tmp_path / "back", "--model", source)
+    assert code == 0, text
+    assert_same_tensors(source, tmp_path / "back", tied=True)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_newest_of_megatrons_iterations_is_taken(
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    (made / "release").rename(made / "iter_0000120")
+    (made / "latest_checkpointed_iteration.txt").write_text("120\n")
+    code, text = run_convert(made, tmp_path / "back", "--model", model_folders["qwen2"])
+    assert code == 0, text
+
+
+def test_what_cannot_be_written_is_told_before_anything_is(
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+) -> None:
+    source, other = model_folders["qwen2"], tmp_path / "other"
+    for words, message in [
+        ((source, made, "--to", "torch_dist"), "is there already"),
+        ((source, other, "--to", "torch_dist", "--tensor-parallel", 2), "has no layout"),
+    ]:
+        code, text = run_convert(*words)
+        assert code == 2 and message in text and not other.exists()
+
+
+class Full:
+    """A file on a disk that has no more room."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.name, self.tell = file, file.name, file.tell
+        self.flush, self.close = file.flush, file.close
+
+    def write(self, data: bytes) -> int:
+        if self._file.tell() + len(data) > 9000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._file.write(data)
+
+
+def test_a_disk_that_is_filled_meanwhile_is_told_and_nothing_stays(
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    next_file = TorchDistWriter._next_file
+    monkeypatch.setattr(TorchDistWriter, "_next_file", lambda writer: Full(next_file(writer)))
+    code, text = run_convert(model_folders["qwen2"], tmp_path / "made", "--to", "torch_dist")
+    assert code == 1 and "No space left on device; mend it and convert again" in text
+    assert not list(tmp_path.glob("made*"))
+
+
+def test_of_thousands_of_experts_each_is_found_at_once() -> None:
+    """Of 48 layers with 128 experts all others would be looked at 12,288 times."""
+    places = [(layer, expert) for layer in range(48) for expert in range(128)]
+    pieces = [Piece((*place, 0), (1, 1, 8), "file", 0, 0) for place in places]
+    entry = Entry(torch.float32, (48, 128, 8), pieces, longest=1)
+    assert entry.near(7, 1) == pieces[7 * 128 : 8 * 128]
+    halves = [Piece((row, 0), (3, 8), "file", 0, 0) for row in (0, 3, 6)]
+    assert Entry(torch.float32, (9, 8), halves, longest=3).near(4, 2) == halves[1:2]
+    assert Entry(torch.float32, (9, 8), halves, longest=3).near(2, 5) == halves
+
+
+def test_a_model_that_sees_is_refused(model_folders: dict[str, Path], tmp_path: Path) -> None:
+    facts: Any = replace(read_architecture(model_folders["qwen3"]).facts, vision=object())
+    for name in ("made", "made.tmp"):
+        with pytest.raises(InputError, match="GPTModel has no vision tower"):
+            write_torch_dist(facts, (), tmp_path / "made", "float32")
+        assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(("dtype", "told"), [(torch.float64, "torch.float64"), (torch.half, "")])
+def test_only_dtypes_that_float32_holds_are_read(
+    dtype: torch.dtype,
+    told: str,
+    made: Path,
+    model_folders: dict[str, Path],
+    tmp_path: Path,
+    run_convert: Run,
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    with TorchDistWriter(other) as writer:
+        for key, entry in read_entries(made / "release").items():
+            whole = read_box(made / "release", key, entry, [0] * len(entry.shape), entry.shape)
+            writer.write([Slot(key)], whole.to(dtype))
+        writer.write([Slot("optimizer.state.step")], torch.tensor([7]))  # is left out
+    code, text = run_convert(other, tmp_path / "back", "--model", model_folders["qwen2"])
+    if told:
+        assert code == 2 and f"is {told}; only those of" in text
+        return
+    assert code == 0 and "(in float32)" in text
+    wanted = load_tensors(model_folders["qwen2"], tied=True)
+    found = load_tensors(tmp_path / "back", tied=True)
+    assert all(torch.equal(found[name], wanted[name].half().float()) for name in wanted)
+
+
+def test_one_parameter_is_in_memory_at_a_time(
+    model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is written before the next one is read."""
+    facts = read_architecture(model_folders["llama"]).facts
+    order: list[str] = []
+    write = TorchDistWriter.write
+
+    def reading() -> Any:
+        for name, tensor in huggingface_parameters(model_folders["llama"]):
+            order.append("read")
+            yield name, tensor
+
+    def writing(self: TorchDistWriter, *what: Any) -> None:
+        write(self, *what)
+        order.append("written")
+
+    monkeypatch.setattr(TorchDistWriter, "write", writing)
+    write_torch_dist(facts, reading(), tmp_path / "made", "float32")
+    assert order == ["read", "written"] * (len(order) // 2)

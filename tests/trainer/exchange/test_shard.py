@@ -1,0 +1,177 @@
+"""Every layout's shards together hold each block once, and prove the same root."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.trainer.checkpoints.model_files import load_tensors
+from services.trainer.exchange.shard import blocks_of, share_digests
+from services.trainer.megatron.architecture import Architecture, read_architecture
+from services.trainer.megatron.parameters.mapping import list_parts, model_rules, tensor_shapes
+from tests.trainer.models import FAMILIES, TIED
+from trimaran.config.parallel import Layout, RankPlace
+from trimaran.errors import InternalError
+from trimaran.types import Manifest, TensorInfo
+from weights.sending.snapshot import Part, Snapshot, take_snapshot
+from weights.version.grid import cut_tensors
+from weights.version.layout import numbers_of, to_ranges
+
+Tensors = dict[str, torch.Tensor]
+
+
+def cut(architecture: Architecture) -> tuple[TensorInfo, ...]:
+    return cut_tensors(
+        ((name, "F32", shape) for name, shape in tensor_shapes(architecture)), architecture.facts
+    )
+
+
+def names_of_stage(architecture: Architecture, stage: int, stages: int) -> Iterator[str]:
+    """Names of the parameters that a pipeline stage would hold, as the whole model numbers them."""
+    layers = architecture.facts.num_layers // stages
+    last = stage == stages - 1
+    for name in model_rules(architecture):
+        if match := re.match(r"decoder\.layers\.(\d+)\.", name):
+            if int(match[1]) // layers == stage:
+                yield name
+        elif name.startswith("embedding"):
+            if stage == 0:
+                yield name
+        elif last and (stages > 1 or not architecture.facts.tied or "output" not in name):
+            yield name
+
+
+def has_expert(name: str, architecture: Architecture, place: RankPlace) -> bool:
+    found = re.search(r"local_experts\.(\d+)\.", name)
+    share = architecture.facts.num_experts // place.layout.expert
+    return found is None or int(found[1]) // share == place.expert
+
+
+def parts_of(architecture: Architecture, loaded: Tensors, place: RankPlace) -> list[Part]:
+    rules = model_rules(architecture)
+    shards: list[torch.Tensor] = []
+    """Of all tensor-parallel ranks, of the parameter at hand."""
+
+    def named() -> Iterator[tuple[str, torch.Tensor]]:
+        for name in names_of_stage(architecture, place.pipeline, place.layout.pipeline):
+            if not has_expert(name, architecture, place):
+                continue
+            whole = [loaded[hf_name] for hf_name in rules[name].names]
+            number, size = rules[name].at(place)
+            shards[:] = [rules[name].shard(whole, rank, size) for rank in range(size)]
+            yield name, shards[number]
+
+    return list(list_parts(named(), rules, place, lambda *_: torch.cat(shards)))
+
+
+def snapshots(architecture: Architecture, loaded: Tensors, layout: Layout) -> list[Snapshot]:
+    """Of all ranks, with the digests that they would exchange."""
+    tensors = cut(architecture)
+    all_parts = [parts_of(architecture, loaded, place) for place in layout.senders]
+    words: list[torch.Tensor] = []
+
+    def collect(own: dict[int, str]) -> dict[int, str]:
+        share_digests(own, num_blocks, lambda mine: words.append(mine) or mine)
+        return dict.fromkeys(range(num_blocks), "00" * 16)
+
+    def exchange(own: dict[int, str]) -> dict[int, str]:
+        return share_digests(own, num_blocks, lambda mine: sum(words, torch.zeros_like(mine)))
+
+    num_blocks = sum(tensor.num_blocks for tensor in tensors)
+    for parts in all_parts:
+        take_snapshot(tensors, parts, blocks_of(tensors, parts), collect)
+    return [
+        take_snapshot(tensors, parts, blocks_of(tensors, parts), exchange) for parts in all_parts
+    ]
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def architecture(family: str, model_folders: dict[str, Path]) -> Architecture:
+    return read_architecture(model_folders[family])
+
+
+@pytest.fixture
+def loaded(family: str, model_folders: dict[str, Path]) -> Tensors:
+    return load_tensors(model_folders[family], tied=family in TIED)
+
+
+def test_the_architecture_names_every_tensor_of_the_model(
+    architecture: Architecture, loaded: Tensors
+) -> None:
+    assert dict(tensor_shapes(architecture)) == {n: tuple(t.shape) for n, t in loaded.items()}
+
+
+LAYOUTS = (
+    Layout(),
+    Layout(tensor=2),
+    Layout(pipeline=2),
+    Layout(tensor=2, pipeline=2, data=2),
+    Layout(tensor=4, pipeline=2),
+)
+EXPERT_LAYOUTS = (
+    Layout(data=2, expert=2),
+    Layout(tensor=2, expert=2),
+    Layout(tensor=2, data=2, expert=4),
+    Layout(tensor=2, pipeline=2, data=4, expert=2),
+    Layout(tensor=2, expert_tensor=2),
+    Layout(tensor=2, data=2, expert=2, expert_tensor=2),
+    Layout(tensor=4, expert=2, expert_tensor=2),
+)
+
+
+def layouts_for(architecture: Architecture) -> tuple[Layout, ...]:
+    return LAYOUTS + (EXPERT_LAYOUTS if architecture.facts.num_experts else ())
+
+
+def test_the_ranks_together_hold_every_block_once(
+    architecture: Architecture, loaded: Tensors
+) -> None:
+    num_blocks = sum(tensor.num_blocks for tensor in cut(architecture))
+    for layout in layouts_for(architecture):
+        held = [
+            number
+            for snapshot in snapshots(architecture, loaded, layout)
+            for number in numbers_of(snapshot.layout.ranges)
+        ]
+        assert sorted(held) == list(range(num_blocks)), layout
+
+
+def test_every_rank_of_every_layout_has_the_same_manifest(
+    architecture: Architecture, loaded: Tensors
+) -> None:
+    manifests: list[Manifest] = [
+        snapshot.manifest
+        for layout in layouts_for(architecture)
+        for snapshot in snapshots(architecture, loaded, layout)
+    ]
+    assert len(manifests) == sum(layout.num_shards for layout in layouts_for(architecture))
+    assert all(one == other for one, other in pairwise(manifests))
+    first = next(iter(loaded))
+    changed = {**loaded, first: loaded[first] + 1}
+    assert snapshots(architecture, changed, Layout(tensor=2))[0].manifest.root != manifests[0].root
+
+
+def test_a_part_that_cuts_a_block_is_named(architecture: Architecture) -> None:
+    tensors = cut(architecture)
+    with pytest.raises(InternalError, match=r"embed_tokens.weight: elements 0 to 5 are no union"):
+        blocks_of(tensors, [Part("model.embed_tokens.weight", 0, 5, torch.zeros(5, 32))])
+
+
+def test_digests_pass_an_integer_sum_bit_for_bit() -> None:
+    left, right = {0: "ff" * 16, 2: "80" * 16}, {1: "7f" + "00" * 15}
+    words: list[torch.Tensor] = []
+    for own in (left, right):
+        share_digests(own, 3, lambda mine: words.append(mine) or mine)
+    assert all(one.dtype == torch.int32 and one.shape == (3, 4) for one in words)
+    assert share_digests(left, 3, lambda mine: words[0] + words[1]) == {**left, **right}
+    assert to_ranges([*left, *right]) == ((0, 3),)

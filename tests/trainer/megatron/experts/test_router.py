@@ -1,0 +1,164 @@
+"""Losses on routers, against plain transformers with transformers' own loss; loads of experts by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
+
+from services.trainer.megatron.groups import gather_rows
+from services.trainer.megatron.parameters.mapping import list_parts
+from services.trainer.step.batch import PackedBatch, StepBatch, pack
+from services.trainer.step.expert_loads import load_metrics, loads_by_layer
+from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.models import unfused
+from tests.trainer.plain_policy import plain_logprobs
+from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
+from tests.trainer.test_policy import CPU, WHOLE, add_up, make_policy
+from trimaran.clients import TrainAnswer
+from trimaran.config import RunConfig
+from trimaran.errors import InputError
+from trimaran.model.folder import read_model_folder
+from trimaran.model.trainer_layout import check_trainer_layout
+from trimaran.types import ExpertLoads
+
+MakeConfig = Callable[..., RunConfig]
+BALANCE, Z = 0.3, 0.2
+LOSSES = {"router": {"load_balancing": BALANCE, "z_loss": Z}}
+
+
+def single_answers(step: int) -> PackedBatch:
+    """One completion behind each prompt, so that transformers sees the same tokens."""
+    whole = StepBatch.of(random_batch(step).groups, mask_truncated=False)
+    return pack(whole, [(place, group[:1]) for place, group in enumerate(whole.members)], CPU)
+
+
+def router_loss(model: Any, batches: list[PackedBatch]) -> torch.Tensor:
+    """Of each micro-batch the sum over layers, weighed by its tokens."""
+    total = torch.zeros(())
+    for packed in batches:
+        sequences = packed.token_ids_N.split([group.num_tokens for group in packed.groups])
+        logits = [model(input_ids=one[None], output_router_logits=True) for one in sequences]
+        for layer in range(model.config.num_hidden_layers):
+            own = torch.cat([one.router_logits[layer].view(-1, 4) for one in logits])
+            # transformers adds up what each of a token's two experts contributes.
+            balance = load_balancing_loss_func((own,), 4, 2) / 2
+            z = own.logsumexp(-1).square().mean()
+            total = total + len(own) * (BALANCE * balance + Z * z)
+    return total / sum(len(packed.token_ids_N) for packed in batches)
+
+
+@pytest.mark.usefixtures("single_rank")
+@pytest.mark.parametrize("family", ["qwen2_moe", "qwen3_moe"])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_gradients_with_both_losses_are_those_of_transformers(
+    family: str, recompute: bool, make_config: MakeConfig
+) -> None:
+    config = make_config(family, trainer={**LOSSES, "recompute": recompute})
+    policy = make_policy(config)
+    model: Any = AutoModelForCausalLM.from_pretrained(config.model.path, dtype=torch.float32)
+    batches = [single_answers(1), single_answers(2)]
+    policy.zero_gradients()
+    policy.forward_backward(batches, add_up)
+    loss = router_loss(model, batches)
+    (loss + sum(plain_logprobs(model, one, 0.7).sum() for one in batches)).backward()
+    weights: Any = policy._stages[0].named_weights()
+    mains = ((name, weight.main_grad) for name, weight in weights)
+    found = {
+        part.name: part.tensor for part in list_parts(mains, policy._rules, WHOLE, gather_rows)
+    }
+    named: Any = model.named_parameters()
+    wanted = unfused({name: parameter.grad for name, parameter in named})
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=2e-5, msg=name)
+    plain = make_policy(make_config(family))
+    plain.zero_gradients()
+    plain.forward_backward(batches, add_up)
+    router: Any = dict(plain._stages[0].named_weights())["decoder.layers.0.mlp.router.weight"]
+    difference = router.main_grad - found["model.layers.0.mlp.gate.weight"]
+    assert difference.abs().max() > 1e-3
+
+
+@pytest.mark.usefixtures("single_rank")
+@pytest.mark.parametrize("recompute", [False, True])
+def test_each_token_counts_once_with_each_of_its_experts(
+    recompute: bool, make_config: MakeConfig
+) -> None:
+    policy = make_policy(make_config("qwen3_moe", trainer={"recompute": recompute}))
+    packed = single_answers(1)
+    policy.forward([packed])  # does not count
+    policy.zero_gradients()
+    policy.forward_backward([packed, packed], add_up)
+    loads_LE = policy.take_expert_loads()
+    assert loads_LE.shape == (2, 4)
+    assert loads_LE.sum(-1).tolist() == [2 * 2 * len(packed.token_ids_N)] * 2
+    assert not policy.take_expert_loads().any()  # nothing since
+
+
+def test_loads_by_hand() -> None:
+    found = load_metrics(torch.tensor([[4, 4, 4, 4], [8, 8, 0, 0]]))
+    assert found == {
+        "trainer/experts/busiest/mean": 1.5,
+        "trainer/experts/busiest/max": 2.0,
+        "trainer/experts/entropy/mean": pytest.approx(0.75),
+        "trainer/experts/entropy/min": pytest.approx(0.5),
+        "trainer/experts/idle/share": 0.25,
+    }
+
+
+def test_layers_by_hand() -> None:
+    found = loads_by_layer(torch.tensor([[4, 0], [1, 3]]))
+    assert found == (ExpertLoads(0, (4, 0)), ExpertLoads(1, (1, 3)))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (2, 4)])
+def test_without_experts_or_tokens_there_are_no_loads(shape: tuple[int, int]) -> None:
+    nothing = torch.zeros(shape, dtype=torch.int64)
+    assert (loads_by_layer(nothing), load_metrics(nothing)) == ((), {})
+
+
+def test_a_model_without_experts_has_no_router(make_config: MakeConfig) -> None:
+    config = make_config("llama", trainer=LOSSES)
+    with pytest.raises(InputError, match="trainer.router: the model has no experts"):
+        check_trainer_layout(read_model_folder(config.model.path), config.trainer)
+
+
+@pytest.mark.e2e
+def test_ranks_together_have_the_losses_and_loads_of_one(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """One micro-batch: the loss of several depends on what is in each. z-loss alone does not."""
+    sizes = {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
+
+    async def train(folder: Path, split: dict[str, Any]) -> TrainAnswer:
+        trainer = {**split, **LOSSES, "micro_batch_tokens": 400}
+        addresses = free_addresses(make_config("qwen3_moe", trainer=trainer).num_trainer_ranks)
+        config = make_config("qwen3_moe", trainer=trainer, endpoints={"trainer": addresses})
+        async with running_ranks(config, folder) as client:
+            start, _ = await client.get_policy_version(ANSWER_SECONDS)
+            batch = random_batch(1)
+            proofs = proofs_for(batch, start.root)
+            answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+            again = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+            assert again.expert_loads == answer.expert_loads
+            return answer
+
+    one = asyncio.run(train(tmp_path / "alone", {}))
+    several = asyncio.run(train(tmp_path / "together", sizes))
+    alone, together = one.metrics, several.metrics
+    # A padding token at most, for equal shares of the tokens.
+    assert together["trainer/grad_norm"] == pytest.approx(alone["trainer/grad_norm"], rel=1e-2)
+    for name in ("busiest/mean", "entropy/min"):
+        key = f"trainer/experts/{name}"
+        assert together[key] == pytest.approx(alone[key], rel=0.05)
+    assert [loads.layer for loads in several.expert_loads] == [0, 1]
+    for own, found in zip(one.expert_loads, several.expert_loads, strict=True):
+        assert found.tokens_E == pytest.approx(own.tokens_E, abs=2)
+    busiest = max(max(own.tokens_E) * 4 / sum(own.tokens_E) for own in one.expert_loads)
+    assert alone["trainer/experts/busiest/max"] == pytest.approx(busiest)

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from services.trainer.checkpoints.model_files import load_tensors
+from services.trainer.megatron.architecture import read_architecture
+from services.trainer.megatron.attention.rope import inverse_frequencies, parse_rope
+from services.trainer.megatron.families.family import Family, attention, mlp
+from services.trainer.megatron.parameters.mapping import (
+    check_names,
+    load_weights,
+    model_rules,
+    rule_for,
+    tensor_shapes,
+)
+from services.trainer.megatron.parameters.rules import Rules
+from tests.extending.packages import install
+from tests.trainer.models import LLAMA3, SHAPE
+from trimaran.config.parallel import Layout
+from trimaran.errors import InputError, InternalError
+
+NAMES = [
+    "embedding.word_embeddings.weight",
+    "decoder.final_layernorm.weight",
+    "decoder.layers.1.self_attention.linear_qkv.weight",
+    "decoder.layers.1.self_attention.linear_qkv.bias",
+    "decoder.layers.0.self_attention.linear_proj.weight",
+    "decoder.layers.0.mlp.linear_fc1.weight",
+    "decoder.layers.0.mlp.linear_fc2.weight",
+    "decoder.layers.0.input_layernorm.weight",
+    "decoder.layers.0.pre_mlp_layernorm.weight",
+]
+SPLIT_BY_COLUMN = [
+    "decoder.layers.0.self_attention.linear_proj.weight",
+    "decoder.layers.0.mlp.linear_fc2.weight",
+]
+
+
+@pytest.fixture
+def qwen(model_folders: dict[str, Path]) -> Rules:
+    return model_rules(read_architecture(model_folders["qwen2"]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [1, 2])
+def test_shards_join_to_what_they_were_cut_from(
+    name: str, size: int, qwen: Rules, model_folders: dict[str, Path]
+) -> None:
+    loaded = load_tensors(model_folders["qwen2"], tied=True)
+    rule = qwen[name]
+    whole = [loaded[hf_name] for hf_name in rule.names]
+    found = [torch.full_like(tensor, torch.nan) for tensor in whole]
+    for rank in range(1 if rule.replicated else size):
+        shares = rule.shares(rule.shard(whole, rank, size), rank, size)
+        for target, (start, stop, tensor) in zip(found, shares, strict=True):
+            target.narrow(1 if name in SPLIT_BY_COLUMN else 0, start, stop - start).copy_(tensor)
+    assert all(map(torch.equal, found, whole))
+
+
+def test_a_key_stays_with_the_queries_that_read_it(qwen: Rules) -> None:
+    """4 query heads, 2 key/value heads of 8 channels: rank 1 has q2 q3, k1, v1."""
+    rule = qwen["decoder.layers.0.self_attention.linear_qkv.bias"]
+    queries = torch.arange(4).repeat_interleave(8)
+    keys = 10 + torch.arange(2).repeat_interleave(8)
+    values = 20 + torch.arange(2).repeat_interleave(8)
+    shard = rule.shard([queries, keys, values], 1, 2)
+    assert shard.tolist() == [2] * 8 + [3] * 8 + [11] * 8 + [21] * 8
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_knows_which_elements_it_has(rank: int, qwen: Rules) -> None:
+    """4 query heads and 2 key/value heads of 8 channels, 48 channels of the MLP, 97 tokens."""
+
+    def places(name: str, *whole: torch.Tensor) -> list[tuple[int, int]]:
+        rule = qwen[name]
+        shares = rule.shares(rule.shard(whole, rank, 2), rank, 2)
+        for share, tensor, dim in zip(shares, whole, dims, strict=True):
+            assert torch.equal(
+                share.tensor, tensor.narrow(dim, share.start, share.stop - share.start)
+            )
+        return [(share.start, share.stop) for share in shares]
+
+    def numbered(*shape: int) -> torch.Tensor:
+        return torch.arange(torch.Size(shape).numel()).view(shape)
+
+    dims = [0, 0, 0]
+    layer = "decoder.layers.1"
+    qkv = places(f"{layer}.self_attention.linear_qkv.bias", *map(numbered, (32, 16, 16)))
+    assert qkv == [[(0, 16), (0, 8), (0, 8)], [(16, 32), (8, 16), (8, 16)]][rank]
+    dims = [0, 0]
+    gated = places(f"{layer}.mlp.linear_fc1.weight", numbered(48, 3), numbered(48, 3))
+    assert gated == [[(0, 24)] * 2, [(24, 48)] * 2][rank]
+    dims = [1]
+    down = places(f"{layer}.mlp.linear_fc2.weight", numbered(3, 48))
+    assert down == [[(0, 24)], [(24, 48)]][rank]
+    dims = [0]
+    embedding = places("embedding.word_embeddings.weight", numbered(97, 3))
+    assert embedding == [[(0, 49)], [(49, 97)]][rank]  # its last row is padding
+    assert places(f"{layer}.input_layernorm.weight", numbered(5)) == [(0, 5)]
+
+
+def test_a_vocabulary_that_does_not_divide_is_padded_with_zeros(qwen: Rules) -> None:
+    rule = qwen["embedding.word_embeddings.weight"]
+    shard = rule.shard([torch.ones(97, 3)], 1, 2)
+    assert shard.shape == (49, 3)
+    assert shard[:48].eq(1).all() and shard[48].eq(0).all()
+
+
+ROPES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "linear": {"factor": 3.0},
+    "dynamic": {"factor": 3.0},
+    "llama3": LLAMA3,
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 512},
+    "yarn with all keys": {
+        "factor": 8.0,
+        "original_max_position_embeddings": 256,
+        "beta_fast": 20,
+        "beta_slow": 2,
+        "mscale": 0.7,
+        "mscale_all_dim": 1.2,
+        "truncate": False,
+    },
+    "yarn with a factor of its own": {
+        "factor": 8.0,
+        "original_max_position_embeddings": 256,
+        "attention_factor": 1.5,
+    },
+}
+
+
+@pytest.mark.parametrize("case", ROPES)
+@pytest.mark.parametrize("head_dim", [8, 64])
+def test_rope_frequencies_equal_those_of_transformers(case: str, head_dim: int) -> None:
+    parameters = {"rope_type": case.split()[0], "rope_theta": 5e5, **ROPES[case]}
+    config = transformers.LlamaConfig(
+        **{**SHAPE, "max_position_embeddings": 2048, "head_dim": head_dim},
+        rope_parameters=parameters,
+    )
+    rope = parse_rope(config.to_dict(), "here")
+    plain = LlamaRotaryEmbedding(config)
+    ours = inverse_frequencies(rope, head_dim)
+    torch.testing.assert_close(ours, plain.inv_freq, rtol=1e-6, atol=0)
+    assert rope.attention_factor == pytest.approx(plain.attention_scaling)
+    tokens, positions = torch.zeros(1, 2048, 1), torch.arange(2048)[None]
+    cos, _ = plain(tokens, positions)
+    angles = positions[0, :, None] * ours
+    expected = rope.attention_factor * torch.cat([angles, angles], -1).cos()
+    torch.testing.assert_close(expected, cos[0], rtol=0, atol=5e-4)  # angles up to 2048
+
+
+def test_older_folders_say_it_in_other_keys() -> None:
+    given = {"rope_theta": 3.0, "rope_scaling": {"type": "linear", "factor": 2}}
+    assert parse_rope({**given, "max_position_embeddings": 8}, "").factor == 2
+    assert parse_rope({**given, "max_position_embeddings": 8}, "").theta == 3
+    with pytest.raises(InputError, match="here: rope_theta is no number: 'x'"):
+        parse_rope({"rope_theta": "x"}, "here")
+
+
+@pytest.mark.parametrize(
+    ("scaling", "words"),
+    [
+        ({"type": "longrope"}, "here: rope type 'longrope' is not supported; use default, linear"),
+        ({"rope_type": "linear"}, "here: rope type 'linear' without a number"),
+        ({"rope_type": "yarn", "factor": "big"}, "here: rope type 'yarn' without a number"),
+        ({"partial_rotary_factor": 0.5}, "here: partial_rotary_factor 0.5 is not supported"),
+    ],
+)
+def test_a_rope_that_we_do_not_have_is_refused(scaling: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        parse_rope({"max_position_embeddings": 8, "rope_scaling": scaling}, "here")
+
+
+TOY = Family(
+    layer=lambda facts: attention(facts, bias=True) | mlp(facts),
+    keywords=lambda config: {"add_qkv_bias": True},
+)
+
+
+def test_a_family_of_an_installed_package(
+    model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in model_folders["qwen2"].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    text = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(text.replace('"qwen2"', '"toy"'))
+    with pytest.raises(InputError, match="family 'toy'; supported are llama, qwen2"):
+        read_architecture(tmp_path)
+    point = {"trimaran.model_families": {"toy": f"{__name__}:TOY"}}
+    monkeypatch.syspath_prepend(install(tmp_path / "packages", point))
+    like = read_architecture(model_folders["qwen2"])
+    toy = read_architecture(tmp_path)
+    assert toy == replace(like, facts=replace(like.facts, family="toy"), family=toy.family)
+    assert dict(tensor_shapes(toy)) == dict(tensor_shapes(like))
+
+
+def test_a_family_that_is_none_is_named(
+    model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (model_folders["qwen2"] / "config.json").read_text()
+    (tmp_path / "config.json").write_text(text.replace('"qwen2"', '"toy"'))
+    for name in ("tokenizer.json", "model.safetensors"):
+        (tmp_path / name).touch()
+    point = {"trimaran.model_families": {"toy": "json:dumps"}}
+    monkeypatch.syspath_prepend(install(tmp_path / "packages", point))
+    with pytest.raises(InputError, match="'toy' of trimaran.model_families is a function, and no"):
+        read_architecture(tmp_path)
+
+
+def test_a_layer_that_the_family_does_not_have_is_refused(
+    model_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    for path in model_folders["llama"].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    text = (tmp_path / "config.json").read_text()
+    (tmp_path / "config.json").write_text(text.replace('"mlp_bias": false', '"mlp_bias": true'))
+    with pytest.raises(InputError, match="mlp_bias: True is not supported; it must be False"):
+        read_architecture(tmp_path)
+
+
+def test_a_parameter_without_a_rule_is_named(qwen: Rules) -> None:
+    with pytest.raises(InternalError, match=r"decoder\.layers\.0\.router\.weight: a parameter of"):
+        rule_for("decoder.layers.0.router.weight", qwen)
+
+
+def test_a_tensor_that_the_family_does_not_have_is_named(model_folders: dict[str, Path]) -> None:
+    architecture = read_architecture(model_folders["qwen2"])
+    names = [name for name, _ in tensor_shapes(architecture)]
+    check_names(
+        [*names, "lm_head.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"], architecture
+    )
+    with pytest.raises(
+        InputError, match=r"model\.path: model\.vision\.weight, and 1 more: no tensor"
+    ):
+        check_names(
+            [*names, "model.vision.weight", "model.layers.2.mlp.up_proj.weight"], architecture
+        )
+    untied = replace(architecture, facts=replace(architecture.facts, tied=False))
+    check_names([*names, "lm_head.weight"], untied)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model.norm.weight": None}, "model.norm.weight: missing from the model's safetensors"),
+        ({"model.norm.weight": torch.zeros(3)}, r"have \(3,\), need \(32,\)"),
+    ],
+)
+def test_a_tensor_that_lacks_or_has_another_shape_is_named(
+    change: dict[str, torch.Tensor | None], words: str, qwen: Rules, model_folders: dict[str, Path]
+) -> None:
+    loaded = {**load_tensors(model_folders["qwen2"], tied=True), **change}
+    tensors = {name: tensor for name, tensor in loaded.items() if tensor is not None}
+    named = [("decoder.final_layernorm.weight", torch.nn.Parameter(torch.zeros(32)))]
+    with pytest.raises(InputError, match=words):
+        load_weights(named, qwen, tensors, Layout().place(0))

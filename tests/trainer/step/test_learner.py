@@ -1,0 +1,467 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from services.trainer.step.batch import PackedBatch, StepBatch
+from services.trainer.step.learner import train_step
+from services.trainer.step.learning_rate import learning_rate
+from services.trainer.step.outputs import TokenOutputs
+from services.trainer.step.updates import Update, plan_updates
+from tests.trainer.batches import random_batch
+from tests.trainer.models import make_model
+from tests.trainer.plain_policy import PlainPolicy
+from tests.trainer.reference import loss_of, sequence_logprobs, with_rollout_logprobs
+from trimaran.choices import ADVANTAGES, LOSSES
+from trimaran.config import RunConfig, TrainerSection
+from trimaran.errors import InternalError
+from trimaran.telemetry.metrics import find_metric
+from trimaran.telemetry.other_names import Facts, OtherNames
+from trimaran.types import Score
+
+MakeConfig = Callable[..., RunConfig]
+STANDSTILL = {"learning_rate": 1e-30}
+
+
+@pytest.fixture(scope="module")
+def model() -> torch.nn.Module:
+    return make_model("llama")
+
+
+def run(
+    model: torch.nn.Module, config: RunConfig, data_rank: int = 0
+) -> tuple[float, torch.Tensor]:
+    """The loss and the gradient that one rank adds."""
+    policy = PlainPolicy(model, data_rank)
+    batch = random_batch(1, config.run.groups_per_step)
+    metrics = train_step(policy, batch, config).metrics
+    return metrics["trainer/loss"], policy.gradients()
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+@pytest.mark.parametrize(("ranks", "tokens"), [(1, 1), (1, 60), (2, 4096), (2, 1), (4, 4096)])
+def test_loss_and_gradient_are_equal_under_any_split(
+    model: torch.nn.Module, make_config: MakeConfig, aggregation: str, ranks: int, tokens: int
+) -> None:
+    algorithm = {"aggregation": aggregation}
+    whole_loss, whole = run(model, make_config(trainer=STANDSTILL, algorithm=algorithm))
+    section = {**STANDSTILL, "data_parallel": ranks, "micro_batch_tokens": tokens}
+    config = make_config(trainer=section, algorithm=algorithm)
+    parts = [run(model, config, data_rank) for data_rank in range(ranks)]
+    assert sum(loss for loss, _ in parts) == pytest.approx(whole_loss, abs=1e-6)
+    torch.testing.assert_close(sum(gradient for _, gradient in parts), whole, rtol=0, atol=1e-6)
+    assert whole.abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(("groups", "ranks"), [(5, 2), (7, 4), (3, 4), (1, 2)])
+def test_ranks_need_not_divide_the_groups_of_a_step(
+    model: torch.nn.Module, make_config: MakeConfig, groups: int, ranks: int
+) -> None:
+    """Nor be fewer. Completions are counted, not groups."""
+    step = {"groups_per_step": groups}
+    whole_loss, whole = run(model, make_config(trainer=STANDSTILL, run=step))
+    config = make_config(trainer={**STANDSTILL, "data_parallel": ranks}, run=step)
+    parts = [run(model, config, data_rank) for data_rank in range(ranks)]
+    assert sum(loss for loss, _ in parts) == pytest.approx(whole_loss, abs=1e-6)
+    torch.testing.assert_close(sum(gradient for _, gradient in parts), whole, rtol=0, atol=1e-6)
+    assert sum(gradient.abs().max() > 1e-3 for _, gradient in parts) > 1
+
+
+def test_what_has_no_gradient_is_skipped_and_the_gradient_is_the_same(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    config = make_config(trainer=STANDSTILL)
+    policy = PlainPolicy(model)
+    metrics = train_step(policy, random_batch(1), config).metrics
+    model_gradient = policy.gradients()
+    model.zero_grad()
+    # The reference goes through every scored completion.
+    loss = loss_of(model, random_batch(1), config)
+    loss.backward()
+    torch.testing.assert_close(model_gradient, policy.gradients(), rtol=0, atol=1e-6)
+    assert metrics["trainer/loss"] == pytest.approx(loss.item(), abs=1e-6)
+    scored = [group for group in random_batch(1).groups if group.group.number != 2]
+    needed = sum(
+        len(group.group.prompt_token_ids)
+        + sum(
+            len(one.token_ids_T) - 1
+            for one, verdict in zip(group.group.completions_G, group.verdicts_G, strict=True)
+            if hasattr(verdict, "reward")
+        )
+        for group in scored
+    )
+    assert metrics["trainer/packed_tokens"] == needed
+
+
+def test_one_update_takes_its_own_logprobs_as_old(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    policy = PlainPolicy(model)
+    metrics = train_step(policy, random_batch(1), make_config(trainer=STANDSTILL)).metrics
+    assert policy.events == ["backward", "update", "reduce"]
+    assert metrics["trainer/policy/clipped/share"] == 0.0
+
+
+def test_several_updates_measure_their_ratio_from_before_the_first(
+    make_config: MakeConfig,
+) -> None:
+    policy = PlainPolicy(make_model("llama"))
+    config = make_config(trainer={"learning_rate": 10.0}, algorithm={"updates_per_batch": 2})
+    metrics = train_step(policy, random_batch(1), config).metrics
+    assert policy.events == [*["forward"] * 2, "reduce", *["backward", "update"] * 2, "reduce"]
+    assert metrics["trainer/policy/clipped/share"] > 0.0
+
+
+def test_the_reference_is_asked_only_with_a_divergence_term(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    policy = PlainPolicy(model)
+    config = make_config(trainer=STANDSTILL, algorithm={"kl": {"coefficient": 0.1}})
+    metrics = train_step(policy, random_batch(1), config).metrics
+    assert policy.events == ["reference", "reduce", "backward", "update", "reduce"]
+    assert metrics["trainer/kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_temperature_of_the_rollout_is_the_trainers(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    batch = with_rollout_logprobs(model, random_batch(1), 0.7)
+    metrics = train_step(PlainPolicy(model), batch, make_config(trainer=STANDSTILL)).metrics
+    assert metrics["trainer/computed/logprob_diff/mean"] < 1e-6
+    assert metrics["trainer/computed/importance_weight/max"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_warm_up_is_linear(model: torch.nn.Module, make_config: MakeConfig) -> None:
+    config = make_config(trainer={"learning_rate": 1e-20, "warmup_steps": 4})
+    rates = [
+        train_step(PlainPolicy(model), random_batch(step), config).metrics["trainer/learning_rate"]
+        for step in (1, 3, 4, 9)
+    ]
+    assert rates == pytest.approx([0.25e-20, 0.75e-20, 1e-20, 1e-20], rel=1e-6, abs=0)
+
+
+def test_a_batch_without_any_signal_still_answers(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    batch = random_batch(1)
+    equal = type(batch)(1, (batch.groups[2],) * 4)
+    policy = PlainPolicy(model)
+    metrics = train_step(policy, equal, make_config(trainer=STANDSTILL)).metrics
+    assert policy.events == ["update", "reduce"]
+    assert metrics["trainer/packed_tokens"] == metrics["trainer/loss"] == 0.0
+
+
+def test_metrics_say_over_which_tokens_they_are(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    """Group 2 has no advantage: its tokens count in the loss, and nothing is computed for them."""
+    batch = random_batch(1)
+    policy = PlainPolicy(model)
+    metrics = train_step(policy, batch, make_config(trainer=STANDSTILL)).metrics
+    with torch.no_grad():
+        logprobs = [
+            sequence_logprobs(model, group.group.prompt_token_ids, one, 0.7)[segment.start :]
+            for group in batch.groups
+            if group.group.number != 2
+            for one, verdict in zip(group.group.completions_G, group.verdicts_G, strict=True)
+            if isinstance(verdict, Score)
+            for segment in one.segments[-1:]
+        ]
+    computed = torch.cat(logprobs)
+    others = sum(len(one.token_ids_T) for one in batch.groups[2].group.completions_G)
+    assert metrics["trainer/computed/tokens"] == len(computed)
+    assert metrics["trainer/trained_tokens"] == len(computed) + others
+    assert metrics["trainer/computed/entropy"] == pytest.approx(-computed.mean().item(), rel=1e-4)
+    difference = (computed - -4.0).abs().mean().item()  # what every rollout gave
+    assert metrics["trainer/computed/logprob_diff/mean"] == pytest.approx(difference, rel=1e-4)
+    assert all(map(find_metric, metrics))
+    assert "trainer/kl" not in metrics
+
+
+def test_where_nothing_was_computed_nothing_was_measured(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    """An entropy of 0 would look like a policy that has collapsed."""
+    batch = random_batch(1)
+    equal = replace(batch, groups=(batch.groups[2],))
+    metrics = train_step(PlainPolicy(model), equal, make_config(trainer=STANDSTILL)).metrics
+    computed = {key: value for key, value in metrics.items() if "/computed/" in key}
+    assert computed == {"trainer/computed/tokens": 0}
+    assert metrics["trainer/trained_tokens"] > 0
+    assert (metrics["trainer/loss"], metrics["trainer/grad_norm"]) == (0, 0)
+    assert metrics["trainer/policy/clipped/share"] == 0
+    names = OtherNames(("verl", "mindspeed-rl"), Facts(devices=2)).of(metrics)
+    assert "actor/entropy" not in names
+    assert names["actor/pg_clipfrac"] == 0
+
+
+def test_with_a_divergence_term_every_trained_token_is_computed(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    config = make_config(trainer=STANDSTILL, algorithm={"kl": {"coefficient": 0.1}})
+    metrics = train_step(PlainPolicy(model), random_batch(1), config).metrics
+    assert metrics["trainer/computed/tokens"] == metrics["trainer/trained_tokens"] > 0
+    assert "trainer/kl" in metrics
+    assert all(map(find_metric, metrics))
+
+
+def test_the_clipped_share_is_over_all_trained_tokens(make_config: MakeConfig) -> None:
+    """A token without an advantage is never clipped, computed or not."""
+    fractions = []
+    for kl in (0.0, 1e-30):  # the latter computes all, and changes nothing
+        algorithm = {"updates_per_batch": 2, "kl": {"coefficient": kl}}
+        config = make_config(trainer={"learning_rate": 10.0}, algorithm=algorithm)
+        metrics = train_step(PlainPolicy(make_model("llama")), random_batch(1), config).metrics
+        fractions.append(metrics["trainer/policy/clipped/share"])
+    assert fractions[0] == pytest.approx(fractions[1])
+    assert fractions[0] > 0
+
+
+def test_each_epoch_trains_every_group_and_compares_with_the_policy_before_the_first(
+    make_config: MakeConfig,
+) -> None:
+    algorithm = {"updates_per_batch": 2, "epochs": 2, "shuffle": True}
+    config = make_config(trainer={"learning_rate": 1e-30}, algorithm=algorithm)
+    policy = PlainPolicy(make_model("llama"))
+    metrics = train_step(policy, random_batch(1), config).metrics
+    assert policy.events[:2] == ["forward"] * 2  # for the old ones: the first epoch alone
+    assert policy.events.count("update") == policy.events.count("backward") == 4
+    once = train_step(PlainPolicy(policy.model), random_batch(1), make_config()).metrics
+    assert metrics["trainer/trained_tokens"] == 2 * once["trainer/trained_tokens"]
+    # Packed in other shapes in the second epoch, the ratios are 1 all the same, up to rounding.
+    assert metrics["trainer/loss"] == pytest.approx(once["trainer/loss"], abs=0.5)
+    assert metrics["trainer/policy/clipped/share"] == 0.0
+
+
+def test_groups_are_drawn_anew_in_each_epoch_and_alike_when_the_step_is_made_again(
+    make_config: MakeConfig,
+) -> None:
+    algorithm = {"updates_per_batch": 3, "epochs": 4, "shuffle": True}
+    config = make_config(run={"groups_per_step": 7}, algorithm=algorithm)
+    drawn = [[update.groups for update in plan(config, step, 7)] for step in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    epochs = [drawn[0][start : start + 3] for start in range(0, 12, 3)]
+    assert [sorted(sum(epoch, ())) for epoch in epochs] == [[*range(7)]] * 4
+    assert len({tuple(epoch) for epoch in epochs}) > 1
+    assert [len(groups) for groups in epochs[0]] == [2, 2, 3]
+    in_order = make_config(run={"groups_per_step": 7}, algorithm={"updates_per_batch": 3})
+    assert [update.groups for update in plan(in_order, 1, 7)] == [(0, 1), (2, 3), (4, 5, 6)]
+
+
+def plan(config: RunConfig, number: int, num_groups: int) -> list[Update]:
+    step = StepBatch.of(random_batch(1, num_groups).groups, mask_truncated=False)
+    everything = frozenset(range(len(step.completions_B)))
+    return plan_updates(step, everything, {}, config, number, 0, 0.01, lambda group: 0.0)
+
+
+def test_the_kl_in_the_reward_is_taken_off_before_the_advantages(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    """Against a reference that likes one token less: the completions with it are worth less."""
+
+    class Disliking(PlainPolicy):
+        def forward_reference(self, micro_batches: Sequence[PackedBatch]) -> list[torch.Tensor]:
+            self.events += ["reference"] * len(micro_batches)
+            return [
+                self._outputs(packed, False).logprobs_M - (packed.completions_M == 0).float()
+                for packed in micro_batches
+            ]
+
+    algorithm = {
+        "kl": {"coefficient": 0.1, "place": "reward", "estimator": "k1"},
+        "advantage": {"normalize_std": False},
+    }
+    one = random_batch(1)
+    batch = type(one)(1, one.groups[2:3])  # equal rewards: all signal is the penalty
+    config = make_config(trainer=STANDSTILL, run={"groups_per_step": 1}, algorithm=algorithm)
+    policy = Disliking(model)
+    metrics = train_step(policy, batch, config).metrics
+    assert policy.events == [
+        "forward",
+        "reduce",
+        "reference",
+        "reduce",
+        "backward",
+        "update",
+        "reduce",
+    ]
+    lengths = [len(one.token_ids_T) for one in batch.groups[0].group.completions_G]
+    assert metrics["trainer/kl"] == pytest.approx(lengths[0] / sum(lengths), rel=1e-5)
+    # Of the first completion: its penalty, less the group's mean of penalties.
+    penalty = 0.1 * lengths[0]
+    advantages = [-penalty * 2 / 3, penalty / 3, penalty / 3]
+    losses = []
+    for one, advantage in zip(batch.groups[0].group.completions_G, advantages, strict=True):
+        prompt = batch.groups[0].group.prompt_token_ids
+        logprobs = sequence_logprobs(model, prompt, one, 0.7).detach()
+        weights = (logprobs - torch.tensor(one.logprobs_T)).exp().clamp(max=2.0)
+        losses.append(-(weights * advantage).sum())
+    assert metrics["trainer/loss"] == pytest.approx(
+        torch.stack(losses).sum().item() / sum(lengths), rel=1e-4
+    )
+
+
+def test_the_coefficient_follows_its_target_from_step_to_step(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    adaptive = {"target": 0.1, "horizon": 64}
+    config = make_config(
+        trainer=STANDSTILL,
+        rollout={"group_size": 8},
+        algorithm={"kl": {"coefficient": 0.5, "adaptive": adaptive}},
+    )
+    policy, batch = PlainPolicy(model), random_batch(1)
+    first = train_step(policy, batch, config).metrics
+    assert first["trainer/kl_coefficient"] == 0.5
+    above = {"trainer/kl_coefficient": 0.5, "trainer/kl": 0.4}
+    # 32 of 64 completions, and an error of a fifth at most.
+    assert train_step(policy, batch, config, above).metrics["trainer/kl_coefficient"] == 0.5 * 1.1
+    below = {"trainer/kl_coefficient": 0.5, "trainer/kl": 0.0}
+    assert train_step(policy, batch, config, below).metrics["trainer/kl_coefficient"] == 0.5 * 0.9
+    # A step without an update has no KL, and hands the coefficient on.
+    none = {"trainer/kl_coefficient": 0.25}
+    assert train_step(policy, batch, config, none).metrics["trainer/kl_coefficient"] == 0.25
+
+
+def test_an_entropy_bonus_adds_its_gradient_and_computes_every_token(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    plain, bonus = PlainPolicy(model), PlainPolicy(model)
+    usual = train_step(plain, random_batch(1), make_config(trainer=STANDSTILL)).metrics
+    gradient = plain.gradients()
+    config = make_config(trainer=STANDSTILL, algorithm={"entropy": {"coefficient": 0.3}})
+    metrics = train_step(bonus, random_batch(1), config).metrics
+    assert metrics["trainer/computed/tokens"] == metrics["trainer/trained_tokens"]
+    entropy = metrics["trainer/computed/exact_entropy"]
+    assert metrics["trainer/loss"] == pytest.approx(usual["trainer/loss"] - 0.3 * entropy, rel=1e-4)
+    assert (bonus.gradients() - gradient).abs().max() > 1e-3
+    measured = make_config(trainer=STANDSTILL, algorithm={"entropy": {"exact": True}})
+    metrics = train_step(plain, random_batch(1), measured).metrics
+    assert torch.equal(plain.gradients(), gradient)
+    assert 0 < metrics["trainer/computed/exact_entropy"] < 5
+
+
+def test_the_ratio_may_be_to_the_rollouts_own_numbers(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    """Then nothing is left to correct, and the clip sees the difference."""
+    algorithm = {"correction": {"old": "rollout"}}
+    config = make_config(trainer=STANDSTILL, algorithm=algorithm)
+    metrics = train_step(PlainPolicy(model), random_batch(1), config).metrics
+    assert metrics["trainer/computed/importance_weight/max"] == 1.0
+    assert metrics["trainer/policy/clipped/share"] > 0.0
+    assert metrics["trainer/computed/logprob_diff/mean"] > 0.01
+
+
+def test_truncated_completions_that_are_masked_train_nothing(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    batch = random_batch(1)
+    group = batch.groups[0].group
+    cut = replace(group.completions_G[0], finish_reason="length")
+    group = replace(group, completions_G=(cut, *group.completions_G[1:]))
+    batch = replace(batch, groups=(replace(batch.groups[0], group=group), *batch.groups[1:]))
+    trained = []
+    for truncated in ("train", "mask"):
+        config = make_config(trainer=STANDSTILL, algorithm={"truncated": truncated})
+        metrics = train_step(PlainPolicy(model), batch, config).metrics
+        trained.append(metrics["trainer/trained_tokens"])
+    assert trained[0] - trained[1] == len(cut.token_ids_T)
+
+
+@pytest.mark.parametrize("name", LOSSES.names())
+def test_every_loss_trains_in_every_shape(make_config: MakeConfig, name: str) -> None:
+    algorithm = {"loss": name, "updates_per_batch": 2, "epochs": 2}
+    config = make_config(trainer={"learning_rate": 1e-2}, algorithm=algorithm)
+    policy = PlainPolicy(make_model("llama"))
+    before = cast(Any, policy.model).get_input_embeddings().weight.detach().clone()
+    metrics = train_step(policy, random_batch(1), config).metrics
+    assert metrics["trainer/nonfinite_updates"] == 0
+    assert not torch.equal(cast(Any, policy.model).get_input_embeddings().weight, before)
+    assert all(map(find_metric, metrics))
+
+
+@pytest.mark.parametrize("name", [name for name in ADVANTAGES.names() if name != "remax"])
+def test_every_advantage_trains(model: torch.nn.Module, make_config: MakeConfig, name: str) -> None:
+    options = {"pass_at_k": {"k": 2}}.get(name, {})
+    config = make_config(trainer=STANDSTILL, algorithm={"advantage": {"type": name, **options}})
+    result = train_step(PlainPolicy(model), random_batch(1), config)
+    assert not result.nonfinite
+    assert result.metrics["trainer/computed/tokens"] > 0 or name == "gdpo"  # no terms here
+
+
+def test_the_learning_rate_falls_to_its_least_at_the_last_step() -> None:
+    section = TrainerSection(
+        learning_rate=1.0, warmup_steps=10, schedule="linear", min_learning_rate=0.1
+    )
+    rates = [learning_rate(section, step, 110) for step in (5, 10, 60, 110, 200)]
+    assert rates == pytest.approx([0.5, 1.0, 0.55, 0.1, 0.1])
+    cosine = section.model_copy(update={"schedule": "cosine"})
+    rates = [learning_rate(cosine, step, 110) for step in (10, 35, 60, 110)]
+    assert rates == pytest.approx([1.0, 0.1 + 0.9 * (1 + 2**-0.5) / 2, 0.55, 0.1])
+
+
+def test_a_step_has_the_rate_of_the_total_that_its_batch_bears(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    """A run may be extended, and a replay meets both totals."""
+    config = make_config(run={"steps": 7}, trainer={"learning_rate": 1e-20, "schedule": "linear"})
+    rates = [
+        train_step(
+            PlainPolicy(model), replace(random_batch(2), num_steps=num_steps), config
+        ).metrics["trainer/learning_rate"]
+        for num_steps in (2, 4)
+    ]
+    assert rates == pytest.approx([0.0, 0.5e-20], rel=1e-6, abs=0)
+
+
+def test_a_step_without_a_token_says_nothing_of_the_kl(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    """The adaptive coefficient would take a 0 for a policy that stays near its reference."""
+    algorithm = {
+        "truncated": "mask",
+        "kl": {"coefficient": 0.1, "adaptive": {"target": 0.1, "horizon": 12}},
+    }
+    batch = random_batch(1)
+    groups = tuple(
+        replace(
+            scored,
+            group=replace(
+                scored.group,
+                completions_G=tuple(
+                    replace(one, finish_reason="length") for one in scored.group.completions_G
+                ),
+            ),
+        )
+        for scored in batch.groups
+    )
+    config = make_config(trainer=STANDSTILL, algorithm=algorithm)
+    metrics = train_step(PlainPolicy(model), replace(batch, groups=groups), config).metrics
+    assert metrics["trainer/trained_tokens"] == 0
+    assert "trainer/kl" not in metrics
+    assert metrics["trainer/kl_coefficient"] == 0.1
+
+
+def test_losses_that_look_at_other_tokens_compute_them_all(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    config = make_config(trainer=STANDSTILL, algorithm={"loss": "kl_cov"})
+    metrics = train_step(PlainPolicy(model), random_batch(1), config).metrics
+    assert metrics["trainer/computed/tokens"] == metrics["trainer/trained_tokens"]
+
+
+def test_an_entropy_bonus_without_entropies_is_refused(
+    model: torch.nn.Module, make_config: MakeConfig
+) -> None:
+    class Silent(PlainPolicy):
+        def _outputs(self, packed: PackedBatch, entropy: bool) -> TokenOutputs:
+            return super()._outputs(packed, entropy=False)
+
+    config = make_config(algorithm={"entropy": {"coefficient": 0.1}})
+    with pytest.raises(InternalError, match="gave no entropies"):
+        train_step(Silent(model), random_batch(1), config)

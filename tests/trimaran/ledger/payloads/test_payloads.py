@@ -1,0 +1,501 @@
+"""Payloads in a folder and in a bucket: durable, checked, and what happens where there is no room."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bucket_server import Endpoint, served
+from tests.controller.fakes import make_config
+from tests.controller.memory_store import CrashError, MemoryPayloads, MemoryStore
+from tests.tiny_disk import mounted
+from trimaran.errors import InputError, UnavailableError
+from trimaran.host.places import open_place
+from trimaran.ledger.disk import NoRoomError
+from trimaran.ledger.ledger import Retention, RunLedger, read_trees
+from trimaran.ledger.payloads.archive import PREFIX
+from trimaran.ledger.payloads.files import (
+    FolderPayloads,
+    MissingPayloadError,
+    Payloads,
+    claim_payloads,
+    open_payloads,
+    payload_digest,
+)
+from trimaran.ledger.payloads.pack import PACK_BYTES, Pack, place_of
+from trimaran.ledger.records import (
+    Checkpointed,
+    Committed,
+    Consumed,
+    Generated,
+    Issued,
+    Opened,
+    Scored,
+)
+from trimaran.ledger.write_pause import HeldError, Room
+from trimaran.store import open_store
+from trimaran.types import VersionId
+
+ROW = {payload_digest(data): data for data in (b"one", b"two")}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Endpoint]:
+    with served() as server:
+        yield server
+
+
+@pytest.fixture
+def endpoint(server: Endpoint) -> Endpoint:
+    """It stands, whatever the test before did to it."""
+    if server.process.poll() is not None:
+        server.start()
+    return server
+
+
+def bucket(name: str, of: str = "payloads") -> Payloads:
+    """Given up after a second."""
+    return Payloads(open_place(f"s3://{of}/{name}", "run.payloads", 1), 60, 16)
+
+
+async def keeps_the_contract(payloads: Payloads) -> None:
+    assert await payloads.sizes() == {}
+    await payloads.write(ROW)
+    await payloads.write(ROW)
+    for name, data in ROW.items():
+        assert await payloads.read(name) == data
+    with pytest.raises(MissingPayloadError, match=r"a{64}: payload is missing"):
+        await payloads.read("a" * 64)
+    await payloads.write({"b" * 64: b"wrong name"})
+    with pytest.raises(InputError, match="does not match its digest"):
+        await payloads.read("b" * 64)
+    name = next(iter(ROW))
+    assert (await payloads.sizes())[name] == 3
+    await payloads.delete({name, "b" * 64})
+    assert set(await payloads.sizes()) == ROW.keys() - {name}
+    await payloads.write({})
+    assert [await payloads.claim(owner) for owner in ("a", "b", "a")] == ["a", "a", "a"]
+    assert set(await payloads.sizes()) == ROW.keys() - {name}, "the owner would be collected"
+    await payloads.close()
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    asyncio.run(keeps_the_contract(FolderPayloads(tmp_path / "payloads")))
+
+
+@pytest.mark.e2e
+def test_a_bucket(endpoint: Endpoint) -> None:
+    asyncio.run(keeps_the_contract(bucket("some/path/run")))
+
+
+def test_the_url_says_where(tmp_path: Path) -> None:
+    async def write(url: str | None) -> None:
+        payloads = open_payloads(url, tmp_path / "run", "run-1")
+        await payloads.write(ROW)
+        await payloads.close()
+
+    name = next(iter(ROW))
+    asyncio.run(write(None))
+    assert (tmp_path / "run" / "payloads" / name).is_file()
+    asyncio.run(write(str(tmp_path / "elsewhere")))
+    assert (tmp_path / "elsewhere" / "run-1" / name).is_file()
+    asyncio.run(write(f"file://{tmp_path}/third"))
+    assert (tmp_path / "third" / "run-1" / name).is_file()
+    with pytest.raises(InputError, match=r"run\.payloads: nowhere://bucket"):
+        open_payloads("nowhere://bucket", tmp_path, "run-1")
+
+
+def test_a_run_of_the_same_id_and_another_store_is_refused_the_place(tmp_path: Path) -> None:
+    """Two managers, or folders, may give one id within the same second."""
+
+    async def claim(store_name: str, epoch: int = 1) -> None:
+        store = await open_store(f"sqlite:{tmp_path / store_name}")
+        payloads = open_payloads(str(tmp_path / "shared"), tmp_path, "run-1")
+        try:
+            while await store.newest_epoch("run-1") < epoch:
+                await store.next_epoch("run-1")
+            await claim_payloads(payloads, str(tmp_path / "shared"), "run-1", epoch, store)
+        finally:
+            await payloads.close()
+            await store.close()
+
+    asyncio.run(claim("a.sqlite"))
+    with pytest.raises(InputError, match=r"run\.payloads: .*shared: .*another run called run-1"):
+        asyncio.run(claim("b.sqlite"))
+    asyncio.run(claim("a.sqlite", epoch=2))  # a resume
+    shutil.copy(tmp_path / "a.sqlite", tmp_path / "restored.sqlite")
+    asyncio.run(claim("restored.sqlite", epoch=3))
+    (tmp_path / "shared" / "run-1" / "owner").unlink()  # a place brought back without it
+    asyncio.run(claim("a.sqlite", epoch=3))
+    with pytest.raises(InputError):
+        asyncio.run(claim("b.sqlite"))
+
+
+def test_credentials_do_not_stand_in_the_configuration() -> None:
+    with pytest.raises(InputError, match=r"run\.payloads: holds credentials; give them in the env"):
+        make_config(run={"payloads": "s3://key:secret@bucket/path"})
+    assert make_config(run={"payloads": "s3://bucket/path"}).run.payloads == "s3://bucket/path"
+    assert make_config(run={"payloads": "here"}).run.payloads == str(Path("here").resolve())
+
+
+@pytest.mark.e2e
+def test_a_bucket_that_is_lost_is_told_after_the_deadline(endpoint: Endpoint) -> None:
+    async def body() -> None:
+        payloads = bucket("run")
+        await payloads.write(ROW)
+        endpoint.kill()
+        with pytest.raises(UnavailableError, match="s3://payloads/run/.*see that the bucket"):
+            await payloads.write(ROW)
+
+    asyncio.run(body())
+
+
+@pytest.mark.e2e
+def test_a_bucket_that_was_never_made_is_named(endpoint: Endpoint) -> None:
+    async def body() -> None:
+        payloads = bucket("run", "other-bucket")
+        with pytest.raises(UnavailableError, match="s3://other-bucket/run/.*see that the bucket"):
+            await payloads.write(ROW)
+
+    asyncio.run(body())
+
+
+async def open_ledger(
+    store: Any, payloads: Any, room: Room | None = None, **retention: Any
+) -> RunLedger:
+    room = room or Room(5, wait=lambda num_tries: 0.01)
+    return await RunLedger.open(store, payloads, "run", retention=Retention(**retention), room=room)
+
+
+def scored(ledger: RunLedger, number: int, num_bytes: int = 0) -> str:
+    ledger.record(Issued(number, 1, "p"))
+    ledger.record(Generated(number, 1, "d"))
+    payload = ledger.keep(f"group {number}".encode().ljust(num_bytes, b"."))
+    ledger.record(Scored(number, 1, payload))
+    return payload
+
+
+def trained(ledger: RunLedger, step: int, number: int) -> None:
+    ledger.record(Consumed(step, ((number, 1),)))
+    ledger.record(Committed(VersionId(0, step), "r"))
+
+
+async def packs_are_read_in_part(payloads: Payloads) -> None:
+    pack = Pack()
+    names = [pack.add(data, payload_digest(data)) for data in (b"one", b"second", b"3")]
+    await payloads.write({pack.file: pack.data()})
+    assert [await payloads.read(name) for name in names] == [b"one", b"second", b"3"]
+    assert await payloads.sizes() == {pack.file: 10}
+    with pytest.raises(InputError, match="does not match its digest"):
+        await payloads.read(names[1].replace(":3:6", ":2:6"))
+    await payloads.write({pack.file: pack.data()[:8]})  # cut off
+    assert await payloads.read(names[0]) == b"one"
+    with pytest.raises(InputError, match="does not match its digest"):
+        await payloads.read(names[1])
+    await payloads.delete({pack.file})
+    with pytest.raises(MissingPayloadError, match=rf"{pack.file}:0:3: payload is missing"):
+        await payloads.read(names[0])
+    await payloads.close()
+
+
+def test_payloads_of_a_pack_in_a_folder(tmp_path: Path) -> None:
+    asyncio.run(packs_are_read_in_part(FolderPayloads(tmp_path / "payloads")))
+
+
+@pytest.mark.e2e
+def test_payloads_of_a_pack_in_a_bucket(endpoint: Endpoint) -> None:
+    asyncio.run(packs_are_read_in_part(bucket("packs/run")))
+
+
+def test_what_is_flushed_together_is_one_file(tmp_path: Path) -> None:
+    async def body() -> list[int]:
+        payloads = FolderPayloads(tmp_path)
+        ledger = await open_ledger(MemoryStore(), payloads)
+        names = [scored(ledger, number) for number in range(3)]
+        await ledger.flush()
+        names.append(scored(ledger, 3))
+        await ledger.flush()
+        for number, name in enumerate(names):
+            assert await ledger.load(name) == f"group {number}".encode()
+        sizes = await payloads.sizes()
+        await ledger.close()
+        return sorted(sizes.values())
+
+    assert asyncio.run(body()) == [7, 21]
+
+
+def test_a_pack_that_is_full_is_followed_by_another() -> None:
+    async def body() -> None:
+        payloads = MemoryPayloads()
+        ledger = await open_ledger(MemoryStore(), payloads)
+        names = [scored(ledger, number, PACK_BYTES // 2) for number in range(3)]
+        await ledger.flush()
+        assert len(payloads.data) == 2
+        assert (await ledger.load(names[2])).startswith(b"group 2")
+
+    asyncio.run(body())
+
+
+def test_a_pack_stays_until_none_of_its_groups_is_needed() -> None:
+    async def body() -> None:
+        payloads = MemoryPayloads()
+        ledger = await open_ledger(MemoryStore(), payloads)
+        first, second = scored(ledger, 0), scored(ledger, 1)
+        for step, number in ((1, 0), (2, 1)):
+            trained(ledger, step, number)
+            ledger.record(Checkpointed(step, "c", step))
+            await ledger.collect()
+            assert len(payloads.data) == (1 if step == 1 else 0)
+            if step == 1:
+                assert await ledger.load(first) == b"group 0"
+                assert await ledger.load(second) == b"group 1"
+
+    asyncio.run(body())
+
+
+def test_what_a_killed_controller_had_half_written_goes(tmp_path: Path) -> None:
+    (tmp_path / ".groups-5f0c.77ab").write_bytes(b"half of a gr")
+    asyncio.run(FolderPayloads(tmp_path).write(ROW))
+    assert {path.name for path in tmp_path.iterdir()} == ROW.keys()
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one MiB."""
+    with mounted(tmp_path / "tiny", "1m") as folder:
+        yield folder
+
+
+def test_a_full_disk_holds_the_run_until_there_is_room(tiny_disk: Path) -> None:
+    async def body() -> list[str]:
+        said: list[str] = []
+        room = Room(
+            30,
+            None,
+            lambda text, _: said.append(text),
+            lambda text, _: said.append("free"),
+            wait=lambda num_tries: 0.01,
+        )
+        store = MemoryStore()
+        payloads = FolderPayloads(tiny_disk / "payloads", reserve=0)
+        ledger = await open_ledger(store, payloads, room=room)
+        (tiny_disk / "ballast").write_bytes(b"." * 900_000)
+        payload = scored(ledger, 0, num_bytes=300_000)
+        flush = asyncio.create_task(ledger.flush())
+        while not said:
+            await asyncio.sleep(0.01)
+        assert (store.end, flush.done()) == (0, False)
+        (tiny_disk / "ballast").unlink()
+        await flush
+        assert len(await ledger.load(payload)) == 300_000
+        assert store.end == 3
+        await ledger.close()
+        return said
+
+    held, free = asyncio.run(body())
+    assert "make room there" in held
+    assert free == "free"
+
+
+def test_enospc_itself_is_told_and_leaves_nothing_behind(tiny_disk: Path) -> None:
+    """Others write to the disk between our look at it and our write."""
+
+    class Blind(FolderPayloads):
+        def _make_ready(self, num_bytes: int) -> None: ...
+
+    async def body() -> None:
+        payloads = Blind(tiny_disk / "payloads")
+        with pytest.raises(UnavailableError, match="No space left on device; make room there"):
+            await payloads.write({payload_digest(b"x"): b"." * 2_000_000})
+        assert await payloads.sizes() == {}
+
+    asyncio.run(body())
+
+
+def test_a_part_of_the_disk_is_left_to_others(tmp_path: Path) -> None:
+    free = os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
+    payloads = FolderPayloads(tmp_path / "payloads", reserve=2 * free)
+    with pytest.raises(NoRoomError, match="held in reserve"):
+        asyncio.run(payloads.write(ROW))
+
+
+def test_the_quota_collects_first_and_then_holds() -> None:
+    num_asked = 0
+
+    async def ask() -> None:
+        nonlocal num_asked
+        num_asked += 1
+
+    async def body() -> None:
+        payloads, store = MemoryPayloads(), MemoryStore()
+        ledger = await open_ledger(
+            store, payloads, Room(0.05, wait=lambda n: 0.01), quota_gib=1000 / (1 << 30)
+        )
+        await ledger.until_room(0, ask)
+        scored(ledger, 0, 400)
+        trained(ledger, 1, 0)
+        await ledger.flush()
+        assert not ledger.is_filled(0.75)
+        scored(ledger, 1, 400)
+        trained(ledger, 2, 1)
+        await ledger.flush()
+        assert ledger.is_filled(0.75)
+        ledger.record(Checkpointed(2, "c", 2))
+        await ledger.until_room(700, ask)  # only without the first two
+        kept = scored(ledger, 2, 700)
+        await ledger.flush()
+        assert set(payloads.data) == {place_of(kept).file} and not num_asked
+        with pytest.raises(HeldError, match=r"held for 0\.05 s .*run\.payload_quota_gib"):
+            await ledger.until_room(400, ask)
+        assert num_asked > 1 and not ledger.is_short
+
+    asyncio.run(body())
+
+
+def test_the_archive_comes_on_top_of_the_quota() -> None:
+    """Nothing removes it, so a run that it holds would be held for ever."""
+
+    async def body() -> None:
+        payloads, room = MemoryPayloads(), Room(0.05, wait=lambda num_tries: 0.01)
+        limits = {"quota_gib": 1000 / (1 << 30), "segment_records": 5}
+        ledger = await open_ledger(MemoryStore(), payloads, room, **limits)
+        for step in range(1, 12):
+            scored(ledger, step - 1, 100)
+            trained(ledger, step, step - 1)
+            ledger.record(Checkpointed(step, "c", step))
+            await ledger.collect()
+        archive = [len(data) for name, data in payloads.data.items() if name.startswith(PREFIX)]
+        assert sum(archive) > 1000
+        await ledger.until_room(700, never)
+
+    asyncio.run(body())
+
+
+async def never() -> None:
+    raise AssertionError("there is room")
+
+
+async def full_ledger(payloads: MemoryPayloads, on_hold: list[str]) -> RunLedger:
+    """Of 1000 bytes 900 are used, by two steps. Who waits for room does not look again by himself."""
+    room = Room(
+        3600, on_hold=lambda text, values: on_hold.append(text), wait=lambda num_tries: 3600.0
+    )
+    ledger = await open_ledger(MemoryStore(), payloads, room, quota_gib=1000 / (1 << 30))
+    await ledger.until_room(0, never)
+    for number in range(2):
+        scored(ledger, number, 450)
+        trained(ledger, number + 1, number)
+    await ledger.flush()
+    return ledger
+
+
+def test_a_payload_without_room_keeps_no_record_waiting_and_a_checkpoint_lets_it_in() -> None:
+    """Else the step under way could not be committed, and there would be no checkpoint."""
+
+    async def body() -> None:
+        payloads, held, asked = MemoryPayloads(), list[str](), asyncio.Event()
+
+        async def ask() -> None:
+            asked.set()
+
+        ledger = await full_ledger(payloads, held)
+        waiting = [asyncio.create_task(ledger.until_room(n, ask)) for n in (400, 300)]
+        async with asyncio.timeout(60):
+            await asked.wait()
+            ledger.record(Checkpointed(2, "c", 2))
+            await ledger.flush()
+            assert ledger.is_short and not any(task.done() for task in waiting)
+            await ledger.collect()
+            await asyncio.gather(*waiting)
+        assert not ledger.is_short and len(held) == 1 and not payloads.data
+
+    asyncio.run(body())
+
+
+def test_what_a_resume_would_read_is_kept_until_a_record_that_is_written_says_otherwise() -> None:
+    """The newest records may be lost with their controller."""
+
+    async def body() -> None:
+        payloads, store = MemoryPayloads(), MemoryStore()
+        ledger = await open_ledger(store, payloads)
+        payload = scored(ledger, 0, 400)
+        await ledger.flush()
+        sizes = payloads.sizes
+
+        async def reissued_meanwhile() -> dict[str, int]:
+            if ledger.state.groups[0].attempt == 1:
+                ledger.record(Issued(0, 2, "p"))
+            return await sizes()
+
+        payloads.sizes = reissued_meanwhile
+        await ledger.collect()
+        resumed = await open_ledger(store, payloads)
+        assert resumed.state.groups[0].payload == payload
+        await resumed.load(payload)
+        await ledger.collect()
+        assert not payloads.data, "it has been reissued"
+
+    asyncio.run(body())
+
+
+def test_a_run_that_keeps_all_keeps_all() -> None:
+    async def body(keep_all: bool) -> int:
+        payloads = MemoryPayloads()
+        ledger = await open_ledger(MemoryStore(), payloads, keep_all=keep_all)
+        for step in (1, 2, 3):
+            scored(ledger, step)
+            trained(ledger, step, step)
+            ledger.record(Checkpointed(step, "c", step))
+            await ledger.collect()
+        return len(payloads.data)
+
+    assert asyncio.run(body(keep_all=True)) == 3
+    assert asyncio.run(body(keep_all=False)) == 0
+
+
+def test_a_held_run_that_is_ended_ends() -> None:
+    async def body() -> None:
+        ended, payloads = asyncio.Event(), MemoryPayloads()
+        payloads.faults = ["away"] * 1000
+        ledger = await open_ledger(MemoryStore(), payloads, Room(600, ended))
+        scored(ledger, 0)
+        flush = asyncio.create_task(ledger.flush())
+        await asyncio.sleep(0.05)
+        ended.set()
+        with pytest.raises(HeldError, match="ended while it was held: the bucket is away"):
+            await asyncio.wait_for(flush, 60)
+        await ledger.close()
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("fault", ["crash before", "crash after"])
+@pytest.mark.parametrize("num_writes", range(12))
+def test_a_controller_that_dies_at_any_write_leaves_no_archive_that_nobody_names(
+    num_writes: int, fault: str
+) -> None:
+    async def body() -> None:
+        store: Any = MemoryStore()
+        payloads = MemoryPayloads()
+        store.faults = [*[""] * num_writes, fault]
+        for life in range(4):
+            store.faults = store.faults if life < 3 else []
+            ledger = await open_ledger(store, payloads, segment_records=4)
+            with suppress(CrashError):
+                for number in range(6):
+                    ledger.record(Opened(10 * life + number))  # each life has other records
+                    if number % 2:
+                        await ledger.flush()
+        trees = [tree async for _, tree in read_trees(store, payloads, "run")]
+        named = {PREFIX + tree["archive"] for tree in trees if tree["kind"] == "compacted"}
+        assert named == payloads.data.keys()
+        assert len(named) >= 3
+
+    asyncio.run(body())

@@ -1,0 +1,184 @@
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimaran.ledger.chain import first_hash, fold
+from trimaran.ledger.ledger import RunLedger
+from trimaran.ledger.payloads.files import FolderPayloads
+from trimaran.ledger.records import (
+    Began,
+    Checkpointed,
+    Committed,
+    Consumed,
+    Generated,
+    Issued,
+    LedgerError,
+    Opened,
+    Record,
+    Scored,
+    Timed,
+    canonical,
+    chain_hash,
+    encode,
+)
+from trimaran.ledger.state import LedgerState, decode_state, encode_state
+from trimaran.store import entries
+from trimaran.store.sqlite import SqliteStore
+from trimaran.types import Proof, VersionId
+
+PROOF = Proof(VersionId(1, 2), "rollout-0", "root", 4, 1)
+
+
+def chained(run_id: str, records: list[Record]) -> list[tuple[int, dict[str, Any]]]:
+    head, rows = first_hash(run_id), []
+    for sequence, tree in enumerate(map(encode, records), start=1):
+        head = chain_hash(head, canonical(tree))
+        rows.append((sequence, json.loads(json.dumps({**tree, "hash": head}))))
+    return rows
+
+
+def folded(run_id: str, rows: list[tuple[int, Any]]) -> LedgerState:
+    async def each() -> AsyncGenerator[tuple[int, Any], None]:
+        for row in rows:
+            yield row
+
+    return asyncio.run(fold(run_id, each())).state
+
+
+RECORDS: list[Record] = [
+    Opened(1),
+    Issued(0, 1, "p"),
+    Generated(0, 1, "d"),
+    Scored(0, 1, "x"),
+    Consumed(1, ((0, 1),)),
+    Committed(VersionId(0, 1), "r"),
+]
+
+
+async def write(folder: Path) -> None:
+    store = SqliteStore(folder / "store.sqlite")
+    ledger = await RunLedger.open(store, FolderPayloads(folder / "payloads"), "run")
+    for record in RECORDS:
+        ledger.record(record)
+    await ledger.flush()
+    await ledger.close()
+    await store.close()
+
+
+async def read(folder: Path) -> LedgerState:
+    store = SqliteStore(folder / "store.sqlite")
+    try:
+        return (await fold("run", entries(store, "ledger/run"))).state
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        ("UPDATE streams SET value = replace(value, '\"x\"', '\"y\"') WHERE sequence = 4", 4),
+        ("DELETE FROM streams WHERE sequence = 3", 4),
+        (
+            "UPDATE streams SET value = (SELECT value FROM streams WHERE sequence = 2)"
+            " WHERE sequence = 3",
+            3,
+        ),
+        ("UPDATE streams SET value = replace(value, '\"r\"', '\"s\"') WHERE sequence = 6", 6),
+    ],
+)
+def test_tampering_is_found_and_named(tmp_path: Path, damage: str, named: int) -> None:
+    asyncio.run(write(tmp_path))
+    assert asyncio.run(read(tmp_path)).step == 1
+    connection = sqlite3.connect(tmp_path / "store.sqlite")
+    changed = connection.execute(damage).rowcount
+    connection.commit()
+    connection.close()
+    assert changed
+    with pytest.raises(LedgerError, match=f"run run: .* breaks at record {named} "):
+        asyncio.run(read(tmp_path))
+
+
+def test_a_chain_of_another_run_is_refused(tmp_path: Path) -> None:
+    rows = chained("run", RECORDS)
+    with pytest.raises(LedgerError, match="breaks at record 1"):
+        folded("other", rows)
+
+
+def test_a_record_that_does_not_fit_is_named() -> None:
+    rows = chained("run", [RECORDS[1], RECORDS[3]])
+    with pytest.raises(LedgerError, match=r"record 2: group 0, attempt 1: scored cannot follow"):
+        folded("run", rows)
+
+
+def test_what_is_flushed_can_be_read_after_a_crash(tmp_path: Path) -> None:
+    async def body() -> str:
+        store = SqliteStore(tmp_path / "store.sqlite")
+        ledger = await RunLedger.open(store, FolderPayloads(tmp_path / "payloads"), "run")
+        ledger.record(RECORDS[1])
+        ledger.record(RECORDS[2])
+        payload = ledger.keep(b"tokens")
+        ledger.record(Scored(0, 1, payload))
+        await ledger.flush()
+        return payload  # and the process is gone
+
+    payload = asyncio.run(body())
+    state = asyncio.run(read(tmp_path))
+    assert state.groups[0].payload == payload
+    assert asyncio.run(FolderPayloads(tmp_path / "payloads").read(payload)) == b"tokens"
+
+
+def test_the_state_comes_back_from_a_snapshot() -> None:
+    state = folded("run", chained("run", RECORDS))
+    state.apply(Issued(3, 1, "p"))
+    state.apply(Began(VersionId(0, 0), "root"))
+    state.apply(Consumed(2, (), (PROOF,)))
+    again = decode_state(json.loads(json.dumps(encode_state(state))))
+    assert again == state
+    assert again.unissued == [1, 2]
+
+
+def test_what_a_resume_from_the_checkpoint_reads() -> None:
+    state = LedgerState()
+    for number in range(3):
+        state.apply(Issued(number, 1, "p"))
+        state.apply(Generated(number, 1, "d"))
+        state.apply(Scored(number, 1, f"x{number}"))
+    for step in (1, 2):
+        state.apply(Consumed(step, ((step - 1, 1),)))
+        state.apply(Committed(VersionId(0, step), "r"))
+    assert state.payloads_after(0) == {"x0", "x1", "x2"}
+    assert state.payloads_after(1) == {"x1", "x2"}
+    assert state.payloads_after(2) == {"x2"}
+
+
+def test_its_size_does_not_grow_with_the_run() -> None:
+    """Groups end in another order than they began, as they do."""
+    state = LedgerState()
+
+    def sizes() -> tuple[int, ...]:
+        return len(state.groups), len(state.ended.others), len(state.steps), len(state.checkpoints)
+
+    most = (0, 0, 0, 0)
+    for step in range(1, 501):
+        numbers = range(4 * step - 4, 4 * step)
+        for number in reversed(numbers):
+            state.apply(Issued(number, 1, "p"))
+            state.apply(Generated(number, 1, "d"))
+            state.apply(Scored(number, 1, "x"))
+        state.apply(Consumed(step, tuple((number, 1) for number in numbers)))
+        state.apply(Committed(VersionId(0, step), "r"))
+        state.apply(Timed(step, 2.0))
+        if step % 10 == 0:
+            state.apply(Checkpointed(step, "c", max(step - 10, 10)))
+        most = tuple(map(max, most, sizes()))
+    assert most == (0, 0, 20, 2)
+    totals = state.totals
+    assert (totals.committed, totals.timed_groups, totals.timed_seconds) == (2000, 2000, 1000.0)
+    assert state.root_at(490) == "r"
+    with pytest.raises(LedgerError, match="step 480: its details are no longer kept"):
+        state.root_at(480)

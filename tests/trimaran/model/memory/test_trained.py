@@ -1,0 +1,102 @@
+"""What trains where names are frozen: by hand, and all of it without a pattern."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from commands.planner.models import EXAMPLES
+from trimaran.config.parallel import Layout
+from trimaran.model.folder import ModelFacts
+from trimaran.model.memory.model import Model, dense_parameters, expert_parameters
+from trimaran.model.memory.rank import Choices, rank_memory
+from trimaran.model.memory.trained import trained_parameters
+from trimaran.model.memory.work import Work
+
+FACTS = ModelFacts("llama", 2, 8, 24, 4, 2, 2, 16, False, 64)
+MODEL = Model(FACTS)
+ATTENTION, MLP, TABLE = 8 * 16 + 8 * 8, 3 * 8 * 24, 16 * 8
+WORK = Work(prompt=4, completion=7, group=2, groups=4)
+NOTHING = ("nothing",)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_without_a_match_all_of_a_rank_trains(example) -> None:
+    for layout in example.layouts:
+        for rank in (0, layout.num_ranks - 1):
+            place = layout.place(rank)
+            everything = dense_parameters(example.model, place) + expert_parameters(
+                example.model, place
+            )
+            assert sum(trained_parameters(example.model, place, NOTHING)) == everything
+
+
+def test_frozen_parameters_keep_weights_alone() -> None:
+    rank = rank_memory(MODEL, Layout().place(0), WORK, Choices(freeze=("*_proj.weight",)))
+    everything = rank_memory(MODEL, Layout().place(0), WORK)
+    assert (rank.weights, rank.snapshot) == (everything.weights, everything.snapshot)
+    assert rank.gradients == rank.main_weights == 4 * 2 * TABLE
+    assert rank.moments == 8 * 2 * TABLE
+
+
+def test_ranks_share_what_trains() -> None:
+    layout, freeze = Layout(tensor=2, pipeline=2), ("*.mlp.*", "model.layers.1.*")
+    first, last = (trained_parameters(MODEL, layout.place(rank), freeze).dense for rank in (0, 2))
+    assert (first, last) == (ATTENTION // 2 + TABLE // 2, TABLE // 2)
+
+
+def test_a_tied_table_counts_once_and_its_head_goes_by_the_embedding() -> None:
+    tied = Model(replace(FACTS, tied=True))
+    both = 2 * (ATTENTION + MLP)
+    place = Layout().place(0)
+    assert trained_parameters(tied, place, NOTHING) == (both + TABLE, 0)
+    freeze = ("model.embed_tokens.weight",)
+    assert trained_parameters(tied, place, freeze) == (both, 0)
+    assert rank_memory(tied, place, WORK, Choices(freeze=freeze)).head == 2 * 4 * 128 * 16
+
+
+def test_a_frozen_router_and_frozen_experts() -> None:
+    model = Model(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
+    place = Layout(data=2, expert=2).place(0)
+    experts, router = 2 * 4 * (3 * 8 * 6), 2 * 8 * 4
+    dense = 2 * ATTENTION + 2 * TABLE
+    assert trained_parameters(model, place, ("*.mlp.gate.weight",)) == (dense, experts // 2)
+    assert trained_parameters(model, place, ("*.experts.*",)) == (dense + router, 0)
+
+
+def test_adapters_are_all_that_trains_and_the_reference_is_the_model_itself() -> None:
+    lora = Choices(
+        reference=True, lora_rank=2, lora_targets=("q_proj", "k_proj", "o_proj", "up_proj")
+    )
+    everything = rank_memory(MODEL, Layout().place(0), WORK)
+    rank = rank_memory(MODEL, Layout().place(0), WORK, lora)
+    adapters = 2 * 2 * ((8 + 8) + (8 + 4) + (8 + 8) + (8 + 24))  # layers, rank, in + out
+    assert rank.weights == everything.weights + 2 * adapters
+    assert (rank.gradients, rank.main_weights, rank.moments) == tuple(
+        adapters * size for size in (4, 4, 8)
+    )
+    assert (rank.reference, rank.snapshot) == (0, everything.snapshot)
+    assert rank.compares
+    split = rank_memory(MODEL, Layout(tensor=2).place(0), WORK, lora)
+    assert split.gradients == 4 * 2 * 2 * ((8 + 4) + (8 + 2) + (8 + 4) + (8 + 12))
+
+
+def test_stages_that_alternate_have_other_layers() -> None:
+    model, freeze = Model(replace(FACTS, num_layers=4)), ("model.layers.0.*", "model.layers.1.*")
+    places = [Layout(pipeline=2).place(rank) for rank in range(2)]
+    of_layer = ATTENTION + MLP
+    plain = [trained_parameters(model, place, freeze).dense for place in places]
+    assert plain == [TABLE, 2 * of_layer + TABLE]
+    alternating = [trained_parameters(model, place, freeze, 2).dense for place in places]
+    assert alternating == [of_layer + TABLE, of_layer + TABLE]
+
+
+def test_ranks_with_the_same_experts_share_their_optimizer_and_no_others() -> None:
+    model = Model(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
+    place, choices = Layout(data=4, expert=2).place(0), Choices(distributed_optimizer=True)
+    experts, dense = 2 * 4 * (3 * 8 * 6), 2 * ATTENTION + 2 * TABLE + 2 * 8 * 4
+    both = rank_memory(model, place, WORK, choices)
+    assert both.main_weights == 4 * (dense // 4 + experts // 2 // 2)
+    alone = rank_memory(model, place, WORK, replace(choices, freeze=("*.experts.*",)))
+    assert alone.main_weights == 4 * (dense // 4)

@@ -1,0 +1,60 @@
+"""verl's names of a validation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trimaran.telemetry.metrics import find_metric
+from trimaran.telemetry.other_names import Facts, OtherNames
+from trimaran.telemetry.run_files import METRICS_NAME, MetricsWriter, read_json_lines
+from trimaran.telemetry.validation_names import VALIDATION_NAMES, verl_validation
+
+TASK = "validation/task/openai/gsm8k"
+
+
+def test_the_largest_k_is_core_and_the_others_are_auxiliary() -> None:
+    values = {
+        "validation/pass_at/1": 0.9,
+        f"{TASK}/greedy_reward/mean": 0.1,
+        f"{TASK}/greedy_correct/share": 0.2,
+        f"{TASK}/sampled_reward/mean": 0.3,
+        f"{TASK}/pass_at/1": 0.4,
+        f"{TASK}/pass_at/2": 0.5,
+        f"{TASK}/pass_at/4": 0.6,
+        f"{TASK}/majority_at/2": 0.45,
+        f"{TASK}/majority_at/4": 0.55,
+    }
+    assert verl_validation(values) == {
+        "val-aux/openai/gsm8k/reward/mean@4": 0.3,
+        "val-core/openai/gsm8k/acc/mean@4": 0.4,
+        "val-aux/openai/gsm8k/acc/best@2/mean": 0.5,
+        "val-core/openai/gsm8k/acc/best@4/mean": 0.6,
+        "val-aux/openai/gsm8k/acc/maj@2/mean": 0.45,
+        "val-core/openai/gsm8k/acc/maj@4/mean": 0.55,
+    }
+
+
+def test_without_samples_the_greedy_answer_is_the_one_of_n() -> None:
+    values = {f"{TASK}/greedy_reward/mean": 0.1, f"{TASK}/greedy_correct/share": 0.2}
+    values["validation/seconds"] = 12.5
+    assert verl_validation(values) == {
+        "timing_s/testing": 12.5,
+        "val-aux/openai/gsm8k/reward/mean@1": 0.1,
+        "val-core/openai/gsm8k/acc/mean@1": 0.2,
+    }
+
+
+@pytest.mark.parametrize("ours", [ours for ours, _ in VALIDATION_NAMES.values()])
+def test_what_they_are_made_of_is_declared(ours: str) -> None:
+    assert find_metric(ours.replace("<task>", "a").replace("<k>", "2"))
+
+
+def test_they_stand_in_a_validations_row(tmp_path: Path) -> None:
+    metrics = MetricsWriter(tmp_path, OtherNames(("verl",), Facts(2)))
+    metrics.write("validation", 1, {"validation/task/add/greedy_correct/share": 0.5})
+    metrics.close()
+    [row] = read_json_lines(tmp_path / METRICS_NAME)
+    assert row["val-core/add/acc/mean@1"] == 0.5
+    assert OtherNames(("mindspeed-rl",), Facts(2)).of_validation(row) == {}

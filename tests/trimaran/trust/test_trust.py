@@ -1,0 +1,290 @@
+"""Who may call a run's services, and what of it stands where."""
+
+import asyncio
+import json
+import re
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from services.rollout import server as rollout
+from services.trainer import server as trainer
+from trimaran import errors
+from trimaran.clients import RewardClient
+from trimaran.config import parse_config
+from trimaran.run.context import RunContext
+from trimaran.run.network import LOOPBACK, Host, Interface, check_tensors
+from trimaran.trust.access import (
+    LOCAL,
+    ClientIdentity,
+    Role,
+    TlsFiles,
+    Trust,
+    is_loopback,
+    make_token,
+    new_token,
+)
+from trimaran.types import Caller, Group, Message, Prompt
+from trimaran.v1 import reward_pb2, reward_pb2_grpc, run_pb2, run_pb2_grpc, types_pb2
+from trimaran.wire import rpc
+
+GROUP = Group(1, 1, Prompt("p", (Message("user", "?"),), "t", "a"), (1, 2), ())
+CALLER = Caller("run", 1)
+
+
+class Reward(reward_pb2_grpc.RewardServiceServicer):
+    def __init__(self):
+        self.clients = []
+
+    async def ScoreGroup(self, request, context):
+        self.clients.append(rpc.client())
+        verdict = types_pb2.Verdict(faulted=types_pb2.Faulted(fault="busy"))
+        return reward_pb2.ScoreGroupResponse(verdicts=[verdict])
+
+
+class Watched(run_pb2_grpc.RunServiceServicer):
+    """An event each 0.05 s, for ever."""
+
+    async def WatchRun(self, request, context):
+        run = run_pb2.Run(state=run_pb2.Run.STATE_RUNNING)
+        while True:
+            yield run_pb2.WatchRunResponse(event=run_pb2.RunEvent(run=run))
+            await asyncio.sleep(0.05)
+
+
+def reward_service(servicer):
+    add = reward_pb2_grpc.add_RewardServiceServicer_to_server
+    return rpc.service(reward_pb2.DESCRIPTOR, add, servicer)
+
+
+def run_service(servicer):
+    return rpc.service(run_pb2.DESCRIPTOR, run_pb2_grpc.add_RunServiceServicer_to_server, servicer)
+
+
+@asynccontextmanager
+async def serving(*services, **options):
+    server = rpc.Server("127.0.0.1:0", services, **options)
+    await server.start()
+    try:
+        yield server.address
+    finally:
+        await server.stop()
+
+
+async def score(address, trust):
+    async with RewardClient(address, CALLER, trust) as client:
+        return await client.score_group(GROUP, timeout=10)
+
+
+@pytest.mark.parametrize("token", ["", "short", "0123456789abcdef" * 4, "x" * 5000])
+def test_a_service_refuses_whoever_does_not_show_the_token_of_its_run(token):
+    ours, servicer = Trust(new_token()), Reward()
+
+    async def run():
+        async with serving(reward_service(servicer), trust=ours) as address:
+            with pytest.raises(errors.UnauthenticatedError, match="ScoreGroup: .* token") as raised:
+                await score(address, Trust(token))
+            assert ours.token not in str(raised.value)
+            assert not servicer.clients
+            await score(address, ours)
+            assert servicer.clients == [LOCAL]
+
+    asyncio.run(run())
+
+
+def test_health_is_open_and_reflection_is_not():
+    trust = Trust(new_token())
+
+    async def ask():
+        yield reflection_pb2.ServerReflectionRequest(list_services="")
+
+    async def say_nothing():  # grpc calls a refusal INTERNAL where it comes amid a message to it
+        await asyncio.Event().wait()
+        yield
+
+    async def names(address, shown, requests):
+        reflection: Any = reflection_pb2_grpc
+        async with rpc.connect(address, shown) as channel:
+            stub = reflection.ServerReflectionStub(channel)
+            return [answer async for answer in stub.ServerReflectionInfo(requests, timeout=9)]
+
+    async def run():
+        async with serving(reward_service(Reward()), trust=trust) as address:
+            await rpc.wait_until_serving(address, timeout=10)
+            assert await names(address, trust, ask())
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await names(address, Trust(), say_nothing())
+            assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+    asyncio.run(run())
+
+
+def test_a_foreign_client_shows_its_token_as_others_do():
+    """As grpcurl -H 'authorization: Bearer TOKEN'."""
+    trust = Trust(new_token())
+
+    async def run():
+        async with (
+            serving(reward_service(Reward()), trust=trust) as address,
+            grpc.aio.insecure_channel(address) as channel,
+        ):
+            request = reward_pb2.ScoreGroupRequest(caller=types_pb2.Caller(run_id="run", epoch=1))
+            call = reward_pb2_grpc.RewardServiceStub(channel).ScoreGroup
+            for value, code in (
+                (f"bearer {trust.token}", grpc.StatusCode.OK),
+                (f"Basic {trust.token}", grpc.StatusCode.UNAUTHENTICATED),
+                (trust.token, grpc.StatusCode.UNAUTHENTICATED),
+            ):
+                sent = call(request, metadata=(("authorization", value),), timeout=10)
+                assert await sent.code() is code
+
+    asyncio.run(run())
+
+
+def test_a_token_that_is_withdrawn_ends_the_streams_that_it_opened(monkeypatch):
+    known = {"t": ClientIdentity("anna", "team-a", Role.VIEWER)}
+
+    def identify(method, token):
+        if token not in known:
+            raise errors.UnauthenticatedError("not known here")
+        return known[token]
+
+    async def run():
+        async with (
+            serving(run_service(Watched()), identify=identify, identify_seconds=0.1) as address,
+            rpc.connect(address, Trust("t")) as channel,
+        ):
+            num_events = 0
+            with pytest.raises(errors.UnauthenticatedError):
+                watch = run_pb2_grpc.RunServiceStub(channel).WatchRun
+                async for _ in rpc.stream(watch, run_pb2.WatchRunRequest(), idle_timeout=10):
+                    num_events += 1
+                    assert num_events < 500
+                    known.clear() if num_events == 5 else None
+            assert num_events >= 5
+
+    asyncio.run(run())
+
+
+def test_a_token_is_made_once_and_only_its_owner_reads_it(tmp_path):
+    token = make_token(tmp_path)
+    assert re.fullmatch("[0-9a-f]{64}", token)
+    assert make_token(tmp_path) == token
+    assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["token"]
+    assert make_token_of_another(tmp_path) != token
+
+
+def make_token_of_another(folder):
+    (folder / "other").mkdir()
+    return make_token(folder / "other")
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "complaint"),
+    [
+        (0o640, "a" * 64, "others can read"),
+        (0o604, "a" * 64, "others can read"),
+        (0o600, "", "not a token"),
+        (0o600, "two words and more", "not a token"),
+        (0o600, "ä" * 20, "cannot be read"),
+    ],
+)
+def test_a_token_file_that_is_no_secret_or_no_token_is_refused(tmp_path, mode, text, complaint):
+    path = tmp_path / "token"
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)
+    with pytest.raises(errors.InputError, match=complaint):
+        RunContext.in_folder(tmp_path)
+
+
+def test_a_run_context_brings_its_trust_and_never_writes_the_token(tmp_path):
+    trust = Trust(make_token(tmp_path), is_network_trusted=True)
+    context = RunContext("run-1", tmp_path, "sqlite:x", trust)
+    context.write()
+    assert RunContext.in_folder(tmp_path) == context
+    assert trust.token not in (tmp_path / "context.json").read_text(encoding="utf-8")
+    assert trust.token not in repr(context)
+    (tmp_path / "token").unlink()
+    with pytest.raises(errors.InputError, match="token: is gone"):
+        RunContext.in_folder(tmp_path)
+
+
+def test_a_folder_without_a_token_is_a_service_started_by_hand(tmp_path):
+    assert RunContext.in_folder(tmp_path).trust == Trust()
+    tree = {"run_id": "r", "store_url": "sqlite:x"}  # as it was written before there were tokens
+    (tmp_path / "context.json").write_text(json.dumps(tree), encoding="utf-8")
+    assert RunContext.in_folder(tmp_path).trust == Trust()
+
+
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1:7000", "0.0.0.0:0", "[::]:0", "example.org:1", "x:1"]
+)
+def test_beyond_loopback_a_service_needs_token_and_tls(address):
+    refused = f"{re.escape(address)}: is beyond loopback"
+    for trust in (Trust(), Trust("t" * 64), Trust(is_network_trusted=True)):
+        with pytest.raises(errors.InputError, match=refused):
+            rpc.Server(address, [], trust=trust)
+    Trust("t" * 64, is_network_trusted=True).check_address(address)
+
+
+@pytest.mark.parametrize("module", [rollout, trainer])
+def test_weights_travel_beyond_loopback_only_on_a_trusted_network(module, tmp_path, monkeypatch):
+    """Or by the relay, through TLS."""
+    tree = {
+        "model": {"path": "m"},
+        "data": {"train": "t"},
+        "reward": {"rules": {"gsm8k": 1.0}},
+        "network": {"subnet": "198.51.100.0/24"},
+        "endpoints": {"trainer": ["127.0.0.1:1"]},
+    }
+    run = RunContext("r", tmp_path, "sqlite:x", Trust(new_token()))
+    there = Interface("eth7", "198.51.100.1")
+    monkeypatch.setattr("trimaran.run.network.read_interfaces", lambda: [there])
+    with pytest.raises(errors.InputError, match=r"network\.subnet: 198\.51\.100\.1 is beyond"):
+        asyncio.run(module.serve(parse_config(tree), run))
+    host, files = Host(there.address, there.name), TlsFiles(tmp_path / "c", tmp_path / "k")
+    relay = {**tree, "weight_sync": {"transport": "relay"}}
+    ranks = {**relay, "trainer": {"data_parallel": 2}, "endpoints": {}}
+    check_tensors(parse_config(tree), Trust(is_network_trusted=True), host)
+    check_tensors(parse_config(relay), Trust(tls=files), host)
+    check_tensors(parse_config(tree), Trust(), LOOPBACK)
+    for refused, told in ((tree, "weight_sync.transport: auto"), (ranks, "trainer: 2 ranks")):
+        with pytest.raises(errors.InputError, match=told):
+            check_tensors(parse_config(refused), Trust(tls=files), host)
+
+
+def test_a_token_does_not_leave_this_machine_in_plain_text():
+    async def run():
+        with pytest.raises(errors.InputError, match="beyond loopback"):
+            rpc.connect("10.0.0.1:7000", Trust("t" * 64))
+        async with rpc.connect("10.0.0.1:7000", Trust("t" * 64, is_network_trusted=True)):
+            pass
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "[::1]"])
+def test_loopback(host):
+    assert is_loopback(f"{host}:7000")
+    assert not is_loopback(f"{host}.example.org:7000")
+
+
+def test_roles_cover_those_before_them():
+    assert [[a.covers(b) for b in Role] for a in Role] == [
+        [True, False, False],
+        [True, True, False],
+        [True, True, True],
+    ]
+
+
+def test_an_owner_is_kept_from_the_runs_of_others():
+    anna = ClientIdentity("anna", "team-a", Role.SUBMITTER)
+    anna.check_owner("team-a", "run x")
+    with pytest.raises(errors.ForbiddenError, match="run x: belongs to another owner than team-a"):
+        anna.check_owner("team-b", "run x")
+    replace(anna, role=Role.OPERATOR).check_owner("team-b", "run x")

@@ -1,0 +1,238 @@
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.weight_sync.members.member import Member
+from services.weight_sync.members.offers import check_offers
+from services.weight_sync.staging.transfer_plan import (
+    ask_order,
+    delta_share,
+    plan_catch_up,
+    plan_relay,
+    plan_stage,
+)
+from tests.weight_sync.fakes import NUM_BLOCKS, manifest_of, peer_of, version_of
+from trimaran.errors import InputError
+from trimaran.types import Delta, MemorySource, Offer, Peer, RelaySource, Replica
+from weights.version.layout import to_ranges
+
+MANIFEST = manifest_of(2)
+ALL = ((0, NUM_BLOCKS),)
+
+
+def member(name: str, host: str = "", step: int = 0) -> Member:
+    held = version_of(step) if step else None
+    return Member(Replica(name, f"127.0.0.1:{name}"), peer_of(name, host), 1, held)
+
+
+def offer(blocks=ALL, host="", delta_bytes=None, base=1, rank=0) -> Offer:
+    sizes = (delta_bytes,) + (0,) * (sum(e - f for f, e in blocks) - 1) if delta_bytes else ()
+    delta = Delta(version_of(base).root, sizes) if delta_bytes else None
+    return Offer(peer_of(f"trainer{rank}", host), blocks, f"/memory/{rank}", delta)
+
+
+def relayed(*names: str, blocks=ALL, delta=None) -> RelaySource:
+    peers = tuple(peer_of(name) for name in names)
+    return RelaySource(blocks, peers, delta)
+
+
+def test_offers_must_hold_every_block_once():
+    check_offers(MANIFEST, [offer(((0, 2), (4, 5))), offer(((2, 4),))])
+    with pytest.raises(InputError, match=r"no sender offers blocks 2\.\.3 \(w and on\)"):
+        check_offers(MANIFEST, [offer(((0, 2), (4, 5)))])
+    with pytest.raises(InputError, match=r"more than one sender offers blocks 1\.\.1 \(w and on\)"):
+        check_offers(MANIFEST, [offer(((0, 2),)), offer(((1, 5),))])
+    with pytest.raises(InputError, match=r"no sender offers blocks 4\.\.4 \(b and on\)"):
+        check_offers(MANIFEST, [offer(((0, 4),))])
+    with pytest.raises(InputError, match="block 5 is offered; the manifest has 5"):
+        check_offers(MANIFEST, [offer(((0, 6),))])
+    with pytest.raises(InputError, match=r"no sender offers blocks 0\.\.4"):
+        check_offers(MANIFEST, [])
+
+
+@given(st.lists(st.sets(st.integers(0, NUM_BLOCKS - 1)), max_size=3))
+def test_offers_are_taken_exactly_when_each_block_stands_in_one(shares):
+    counts = [sum(number in share for share in shares) for number in range(NUM_BLOCKS)]
+    offers = [offer(to_ranges(share)) for share in shares]
+    if counts == [1] * NUM_BLOCKS:
+        check_offers(MANIFEST, offers)
+    else:
+        with pytest.raises(InputError):
+            check_offers(MANIFEST, offers)
+
+
+def test_one_group_a_sender_with_all_that_are_not_on_its_host():
+    near, far, unknown = member("a", "here"), member("b", "there"), member("c")
+    offers = [offer(((0, 3),), "here"), offer(((3, 5),), "there", rank=1)]
+    plan = plan_stage(MANIFEST, offers, [near, far, unknown], "auto", 2)
+    assert [(group.sender, group.seats, group.blocks) for group in plan.groups] == [
+        (0, (far, unknown), ((0, 3),)),
+        (1, (near, unknown), ((3, 5),)),
+    ]
+    assert plan.sources == {
+        "a": (MemorySource(((0, 3),), "/memory/0"),),
+        "b": (MemorySource(((3, 5),), "/memory/1"),),
+        "c": (),
+    }
+
+
+def test_an_empty_host_is_no_host():
+    plan = plan_stage(MANIFEST, [offer()], [member("a")], "auto", 2)
+    assert plan.sources == {"a": ()} and len(plan.groups) == 1
+
+
+@pytest.mark.parametrize("transport", ["auto", "collective"])
+def test_a_group_has_one_kind_of_device_and_the_others_pull(transport):
+    sender = replace(offer(), peer=peer_of("trainer0", backend="hccl"))
+    beside = replace(member("a"), peer=peer_of("a", backend="hccl"))
+    on_hosts = [member("b"), member("c")]
+    plan = plan_stage(MANIFEST, [sender], [beside, *on_hosts], transport, 2)
+    assert [group.seats for group in plan.groups] == [(beside,)]
+    pulled = (RelaySource(ALL, (sender.peer,)),)
+    assert plan.sources == {"a": (), "b": pulled, "c": pulled}
+    assert not plan_stage(MANIFEST, [sender], on_hosts, transport, 2).groups
+
+
+def test_a_delta_travels_in_a_group_also_where_those_of_another_kind_pull_it():
+    sender = replace(offer(delta_bytes=10), peer=peer_of("trainer0", backend="hccl"))
+    beside = replace(member("a", step=1), peer=peer_of("a", backend="hccl"))
+    plan = plan_stage(MANIFEST, [sender], [beside, member("b", step=1)], "auto", 2)
+    assert [(group.seats, group.delta) for group in plan.groups] == [((beside,), sender.delta)]
+    assert plan.sources["b"] == (RelaySource(ALL, (sender.peer,), sender.delta),)
+
+
+@pytest.mark.parametrize("transport", ["collective", "relay"])
+def test_the_configured_transport_goes_before_shared_memory(transport):
+    members = [member(name, "here") for name in "abc"]
+    plan = plan_stage(MANIFEST, [offer(host="here")], members, transport, 2)
+    if transport == "collective":
+        assert [group.seats for group in plan.groups] == [tuple(members)]
+    else:
+        assert not plan.groups
+        [source] = plan.sources["c"]  # the sender serves two, the first of them the third
+        assert isinstance(source, RelaySource)
+        assert [peer.relay for peer in source.peers] == ["127.0.0.1:a", "127.0.0.1:trainer0"]
+
+
+def test_a_delta_is_for_those_that_hold_its_base_and_the_rest_pulls():
+    has, has_not, older = member("a", step=1), member("b"), member("c", step=3)
+    [delta_offer] = offers = [offer(delta_bytes=10)]
+    plan = plan_stage(MANIFEST, offers, [has, has_not, older], "auto", 2)
+    [group] = plan.groups
+    assert (group.seats, group.delta) == ((has,), delta_offer.delta)
+    assert plan.sources == {"a": (), "b": (relayed("trainer0"),), "c": (relayed("trainer0"),)}
+    assert delta_share(MANIFEST, plan) == 10 / 40
+
+
+def test_a_delta_that_is_not_smaller_or_whose_base_nobody_holds_is_not_sent():
+    for offered, held in ((offer(delta_bytes=40), 1), (offer(delta_bytes=10), 7)):
+        plan = plan_stage(MANIFEST, [offered], [member("a", step=held)], "auto", 2)
+        assert plan.groups[0].delta is None
+        assert delta_share(MANIFEST, plan) is None
+
+
+def test_a_delta_needs_a_piece_from_every_sender_against_one_base():
+    holder = [member("a", step=1)]
+    for second in (offer(((3, 5),), rank=1), offer(((3, 5),), delta_bytes=1, base=7, rank=1)):
+        plan = plan_stage(MANIFEST, [offer(((0, 3),), delta_bytes=1), second], holder, "auto", 2)
+        assert all(group.delta is None for group in plan.groups)
+
+
+def test_over_the_relay_a_delta_is_pulled_too():
+    offers = [offer(delta_bytes=10)]
+    plan = plan_stage(MANIFEST, offers, [member("a", step=1)], "relay", 2)
+    assert plan.sources == {"a": (relayed("trainer0", delta=offers[0].delta),)}
+
+
+def test_shared_memory_is_better_than_a_delta():
+    offers = [offer(host="here", delta_bytes=10)]
+    plan = plan_stage(MANIFEST, offers, [member("a", "here", step=1)], "auto", 2)
+    assert plan.sources == {"a": (MemorySource(ALL, "/memory/0"),)} and not plan.groups
+
+
+def test_survivors_ask_those_that_hold_the_version_first():
+    pullers, holders = [member(name) for name in "cd"], [member(name) for name in "ab"]
+    plan = plan_relay(MANIFEST, [offer()], pullers, holders, 1)
+    assert plan.sources == {
+        "c": (relayed("a", "b", "trainer0"),),
+        "d": (relayed("b", "a", "trainer0"),),
+    }
+
+
+def test_a_joiner_needs_no_offers():
+    a, b = member("a"), member("b")
+    plan = plan_catch_up(MANIFEST, [], b, [b], [a], "auto", 2)
+    assert plan.sources == {"b": (relayed("a"),)}
+    on_host = replace(b, peer=peer_of("b", "here"))
+    plan = plan_catch_up(MANIFEST, [offer(host="here")], on_host, [on_host], [a], "auto", 2)
+    assert plan.sources == {"b": (MemorySource(ALL, "/memory/0"),)}
+
+
+def test_the_tree_worked_by_hand():
+    roots, nodes = "R", "Rabcdefg"  # R serves a and b, a serves c and d, b serves e and f
+    peers = {name: peer_of(name) for name in nodes}
+
+    def order(name: str) -> str:
+        asked = ask_order(
+            nodes.index(name) - 1, [peers[r] for r in roots], [peers[n] for n in nodes], 2
+        )
+        return "".join(peer.key[-1] for peer in asked)
+
+    assert [order(name) for name in "abcdefg"] == ["R", "R", "aR", "aR", "bR", "bR", "caR"]
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 4))
+def test_everybody_may_ask_the_first_holder(num_roots, num_pullers, fan_out):
+    """It keeps its copy of the live version when a stage has written over those of the others."""
+    nodes = [peer_of(str(n)) for n in range(num_roots + num_pullers)]
+    for puller in range(num_pullers):
+        order = ask_order(puller, nodes[:num_roots], nodes, fan_out)
+        assert nodes[0] in order
+        assert len(order) == len(set(order))
+
+
+@given(st.integers(0, 6), st.integers(0, 60), st.integers(1, 4))
+def test_nobody_is_parent_of_more_than_the_fan_out_and_all_hang_on_a_root(
+    num_roots, num_pullers, fan_out
+):
+    nodes = [peer_of(str(n)) for n in range(num_roots + num_pullers)]
+    roots = nodes[:num_roots]
+    children: dict[Peer, int] = {}
+    for puller in range(num_pullers):
+        order = ask_order(puller, roots, nodes, fan_out)
+        assert nodes[num_roots + puller] not in order
+        if order:
+            assert set(order) & set(roots)
+            children[order[0]] = children.get(order[0], 0) + 1
+        else:
+            assert not roots
+    assert max(children.values(), default=0) <= fan_out
+
+
+@given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 4))
+def test_nobody_is_first_asked_over_more_connections_than_it_serves(num_senders, num, fan_out):
+    """It serves `fan_out` pullers, each over one connection a sender."""
+    shares = [((n, n + 1),) for n in range(min(num_senders, NUM_BLOCKS - 1))]
+    shares.append(((len(shares), NUM_BLOCKS),))
+    offers = [offer(share, rank=rank) for rank, share in enumerate(shares)]
+    plan = plan_stage(MANIFEST, offers, [member(str(n)) for n in range(num)], "relay", fan_out)
+    sources = [source for sources in plan.sources.values() for source in sources]
+    first = Counter(source.peers[0] for source in sources if isinstance(source, RelaySource))
+    for asked, connections in first.items():
+        parts = 1 if asked in {each.peer for each in offers} else len(offers)
+        assert connections <= fan_out * parts
+
+
+def test_a_thousand_members_are_planned_at_once():
+    """Not a measurement: a quadratic plan would take minutes."""
+    members = [member(str(n), step=n % 2) for n in range(1000)]
+    offers = [offer(((0, 3),), delta_bytes=1), offer(((3, 5),), delta_bytes=1, rank=1)]
+    started = time.monotonic()
+    for transport in ("auto", "relay"):
+        plan_stage(MANIFEST, offers, members, transport, 2)
+    plan_relay(MANIFEST, offers, members[500:], members[:500], 2)
+    assert time.monotonic() - started < 30

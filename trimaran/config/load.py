@@ -1,0 +1,148 @@
+"""From YAML and `key=value` words to a configuration, and back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
+
+from trimaran.config.data import as_dataset
+from trimaran.config.faults import describe_faults
+from trimaran.config.run import LENGTH_KEYS
+from trimaran.config.tree import RunConfig
+from trimaran.config.values import as_branch
+from trimaran.config.yaml_text import parse_yaml
+from trimaran.errors import InputError
+from trimaran.host.system_errors import refused
+
+PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"), ("trainer", "load"))
+
+
+def load_config(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a YAML file, apply `key.sub=value` overrides, check everything."""
+    return parse_config(load_tree(path, overrides), source=str(Path(path)))
+
+
+def load_tree(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What a YAML file and the overrides say, with absolute paths, not checked yet."""
+    path = Path(path)
+    try:
+        tree = as_branch(parse_yaml(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise refused(f"{path}: cannot be read", error, "give a run's YAML file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if tree is None:
+        raise InputError(f"{path}: must hold sections such as model:, data:, reward:")
+    return resolve_tree(tree, path.parent, overrides)
+
+
+def resolve_tree(
+    tree: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """A copy in plain values. Relative paths of `tree` start at `folder`, those of `overrides` at
+    the working directory."""
+    plain: dict[str, Any] = to_jsonable_python(tree)
+    for section, key in PATH_KEYS:
+        branch = as_branch(plain.get(section)) or {}
+        if isinstance(branch.get(key), str):
+            branch[key] = str((folder / branch[key]).resolve())
+    _resolve_inner_paths(plain, folder)
+    names = [f"run.{key}" for key in LENGTH_KEYS]
+    if any(override.partition("=")[0] in names for override in overrides):
+        run = as_branch(plain.get("run")) or {}
+        for key in LENGTH_KEYS:
+            run.pop(key, None)
+    for override in overrides:
+        _apply(plain, override)
+    _resolve_inner_paths(plain, Path.cwd())  # those of overrides, as for PATH_KEYS
+    return plain
+
+
+def _resolve_inner_paths(tree: dict[str, Any], folder: Path) -> None:
+    """Those that stand in lists and mappings of sections."""
+    _resolve_rule_paths(tree, folder)
+    data = as_branch(tree.get("data")) or {}
+    for name in ("train", "validation"):
+        if isinstance(data.get(name), list):
+            data[name] = [_resolve_dataset(item, folder) for item in data[name]]
+
+
+def _resolve_dataset(item: Any, folder: Path) -> Any:
+    given = as_dataset(item)
+    if given is None or not isinstance(given.get("path"), str):
+        return item
+    return {**given, "path": str((folder / given["path"]).resolve())}
+
+
+def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:
+    """Files of reward functions and certificates, as PATH_KEYS."""
+    reward = as_branch(tree.get("reward")) or {}
+    rules = as_branch(reward.get("rules")) or {}
+    for rule in filter(None, map(as_branch, rules.values())):
+        if isinstance(rule.get("function"), str) and ".py:" in rule["function"]:
+            rule["function"] = str((folder / rule["function"]).resolve())
+        plugin = as_branch(rule.get("plugin")) or {}
+        if isinstance(plugin.get("ca_file"), str):
+            plugin["ca_file"] = str((folder / plugin["ca_file"]).resolve())
+
+
+def parse_config(tree: Mapping[str, Any], source: str = "configuration") -> RunConfig:
+    """Check a tree of plain values. Raises InputError with one line a fault."""
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        faults = describe_faults(RunConfig, error)
+        raise InputError("\n".join(f"{source}: {fault}" for fault in faults)) from None
+
+
+def config_to_tree(config: RunConfig) -> dict[str, Any]:
+    """The resolved configuration in plain values, which `parse_config` reads back."""
+    return json.loads(config.model_dump_json())
+
+
+def dump_config(config: RunConfig) -> str:
+    """The resolved configuration as YAML that `load_config` reads back."""
+    return yaml.safe_dump(config_to_tree(config), sort_keys=False, allow_unicode=True)
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    value = override_value(override)
+    if tuple(override.partition("=")[0].split(".")) in PATH_KEYS and isinstance(value, str):
+        value = str(Path(value).resolve())
+    set_override(tree, override, value)
+
+
+def override_value(override: str) -> Any:
+    """That of "key.sub=value", read as YAML. Raises InputError."""
+    text = override.partition("=")[2]
+    try:
+        return parse_yaml(text) if text else ""
+    except yaml.YAMLError:
+        raise InputError(f"{override!r}: the value is not YAML") from None
+
+
+NAMED = ("advantage", "loss", "aggregation")
+"""Keys whose name alone stands for a section."""
+
+
+def set_override(tree: dict[str, Any], override: str, value: Any) -> None:
+    """Puts `value` where "key.sub=text" says. Raises InputError for what reads otherwise."""
+    key, equals, _ = override.partition("=")
+    if not equals or not key:
+        raise InputError(f"{override!r}: an override reads key.sub=value")
+    *sections, last = key.split(".")
+    for section in sections:
+        if section in NAMED and isinstance(tree.get(section), str):
+            tree[section] = {"type": tree[section]}
+        branch = as_branch(tree.setdefault(section, {}))
+        if branch is None:
+            raise InputError(f"{override!r}: {section} is a value, not a section")
+        tree = branch
+    tree[last] = value

@@ -1,3 +1,0 @@
-from trimaran.migrating.document import markdown
-
-print("\n".join(markdown()))

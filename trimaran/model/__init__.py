@@ -1,0 +1,1 @@
+"""What a model's folder says without torch: its sizes, tensors, layout and manifest."""

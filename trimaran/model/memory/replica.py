@@ -1,0 +1,52 @@
+"""What one replica takes of each of its devices, and of its host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trimaran.model.memory.model import Model
+
+BUCKETS = 2
+"""Of a transfer, under way at a time."""
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMemory:
+    """Bytes. `replica_memory` makes it."""
+
+    weights: int
+    """Of each device."""
+    key_value_token: int
+    """Keys and values of one token on each device."""
+    sequence: int
+    """The same of the longest sequence, prompt and completion."""
+    shadow: int
+    """On the host: the newest version, where it arrives and is checked. Once for all its devices."""
+    staging: int
+    """Buckets of a transfer, where a group sends."""
+
+    def key_value_room(self, given: int) -> int:
+        """Of each device that gives so many bytes to weights, keys and values; at most, as vLLM takes
+        from the same its own activations and captured graphs."""
+        return max(given - self.weights, 0)
+
+    def sequences(self, room: int) -> int:
+        """Of the greatest length that have room for keys and values at a time."""
+        return room // self.sequence
+
+
+def replica_memory(
+    model: Model, tensor_parallel: int, max_model_tokens: int, bucket_mib: int
+) -> ReplicaMemory:
+    """Example: replica_memory(model, 1, 2048, 64).sequences(room=16 << 30)"""
+    size, heads = model.number_bytes, -(-model.facts.num_kv_heads // tensor_parallel)
+    token = 2 * model.facts.num_layers * heads * model.facts.head_dim * size
+    return ReplicaMemory(
+        # Each device has the whole vision tower, and computes some of the images.
+        weights=size * ((model.matrices - model.tower) // tensor_parallel + model.tower),
+        key_value_token=token,
+        sequence=token * max_model_tokens,
+        shadow=size * model.matrices,
+        staging=BUCKETS * bucket_mib * MIB,
+    )

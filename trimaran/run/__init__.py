@@ -1,0 +1,1 @@
+"""What the processes of one run agree on: states, folder, environment, devices, leases, exit codes."""

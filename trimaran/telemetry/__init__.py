@@ -1,0 +1,1 @@
+"""What a process reports about its work: logs, metrics, series for Prometheus, traces, sinks."""

@@ -1,0 +1,1 @@
+"""How processes speak: gRPC and HTTP servers, and our types as messages."""

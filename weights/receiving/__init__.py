@@ -1,0 +1,1 @@
+"""A replica's end: a version is gathered in a shadow, proven and kept."""

@@ -1,0 +1,1 @@
+"""A trainer rank's end: the snapshot of its shard, and its senders."""

@@ -1,0 +1,1 @@
+"""Broadcasts over Gloo, NCCL or HCCL in transfer groups."""

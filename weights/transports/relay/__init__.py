@@ -1,0 +1,1 @@
+"""Blocks from replica to replica, for members that come late."""
