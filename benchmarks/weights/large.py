@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from commands.planner.models import QWEN3_235B
+from tests.trimaran.model.memory.models import QWEN3_235B
 from trimaran.model.folder import ModelFacts
 from trimaran.types import Manifest, Offer, Peer, Ranges, TensorInfo
 from weights.version.grid import cut_tensors

@@ -12,9 +12,9 @@ from commands.doctor.checks.stores import check_store
 from commands.doctor.examine import examine
 from commands.doctor.hosts import Link, Other, ask_host, check_host, check_links, measure_links
 from commands.doctor.runs import check_gpus, check_run_by
-from commands.planner.models import QWEN25_7B
 from tests.doctor.host_cases import Case, Made
 from tests.doctor.made import config, cpu_host, write, write_meminfo
+from tests.trimaran.model.memory.models import QWEN25_7B
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.host.machine import GpuMemory

@@ -2,7 +2,7 @@
 
     python -m tests.trainer.measured_rank CONFIG FOLDER RANK
 
-It trains two steps and writes FOLDER/RANK.json: bytes, and the number of groups in which it spoke.
+It trains two steps and writes FOLDER/RANK.json: bytes.
 """
 
 from __future__ import annotations
@@ -48,38 +48,10 @@ def live_tensors() -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
-CALLS = (
-    *("allreduce", "allreduce_coalesced", "broadcast", "scatter", "send", "recv", "allgather"),
-    *("all_gather_single", "all_gather_single_coalesced", "all_to_all_single", "alltoall"),
-    *("reduce_scatter_single", "reduce_scatter_single_coalesced"),
-)
-"""Of torch's ProcessGroup."""
-
-
-def watch_groups() -> set[str]:
-    """The names of the groups of more than one rank in which this process calls from now on."""
-    import torch.distributed as dist
-
-    names = set[str]()
-
-    def watched(call: Any) -> Any:
-        def speak(group: Any, *args: Any, **kwargs: Any) -> Any:
-            if group.size() > 1:
-                names.add(group.group_name)
-            return call(group, *args, **kwargs)
-
-        return speak
-
-    for call in CALLS:
-        setattr(dist.ProcessGroup, call, watched(getattr(dist.ProcessGroup, call)))
-    return names
-
-
 def measure(config: RunConfig, folder: Path, rank: int) -> dict[str, int]:
     from services.trainer.backend import build_policy
     from services.trainer.step.learner import train_step
 
-    spoken = watch_groups()
     meeting: Any = FileMeeting(folder / "meeting.json")
     policy = build_policy(config, meeting, pick("cpu"), rank)
     rollout = config.rollout
@@ -107,7 +79,6 @@ def measure(config: RunConfig, folder: Path, rank: int) -> dict[str, int]:
         "passing": peak - before,
         "process": peak,
         "snapshot": len(held.snapshot.buffer) if held else 0,
-        "communicators": len(spoken),
     }
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from commands.planner.models import QWEN3_30B, QWEN25_VL_7B
 from services.trainer.megatron.architecture import image_cost
+from tests.trimaran.model.memory.models import QWEN3_30B, QWEN25_VL_7B
 from trimaran.config.parallel import Layout
 from trimaran.model.memory.stages import stage_costs
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from commands.planner.models import QWEN25_7B
 from services.manager.scheduling import device_memory
 from services.manager.scheduling.device_memory import check_memory
 from services.manager.scheduling.pools import Need, Pool
+from tests.trimaran.model.memory.models import QWEN25_7B
 from trimaran.config import RunConfig, parse_config
 
 CUDA = Need("cuda", 1)

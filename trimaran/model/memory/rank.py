@@ -5,9 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from trimaran.config.parallel import RankPlace
+from trimaran.config.parallel import Layout, RankPlace
 from trimaran.model.freezing import is_frozen
-from trimaran.model.memory.communicators import BUFFERS, num_communicators
 from trimaran.model.memory.head import Head
 from trimaran.model.memory.layer import FP32, attention_input, layer_bytes, layer_input
 from trimaran.model.memory.model import (
@@ -29,6 +28,10 @@ from trimaran.model.memory.trained import (
 from trimaran.model.memory.work import Work
 
 BF16 = 2
+COMMUNICATORS = 3 * (400 << 20)
+"""Bytes for each axis of a layout along which several ranks stand: on an accelerator it brings two to four groups, and
+each group's communicator keeps buffers. HCCL: 2 x HCCL_BUFFSIZE, which is 200 MiB unless it is set (its documentation).
+NCCL depends on links and channels: 544 and 688 MiB were seen on four A100 (github.com/NVIDIA/nccl/issues/964)."""
 REFERENCE_FACTOR = 4
 """Times as many tokens in a pass of the reference (WITHOUT_GRADIENT of services/trainer/step/learner.py)."""
 
@@ -113,7 +116,7 @@ class RankMemory:
     """On the host: those of a step's images from end to end of each prompt, where the vision tower is frozen."""
     takes_turns: bool = False
     communicators: int = 0
-    """Buffers of collectives, on accelerators."""
+    """Buffers of collectives on accelerators, about."""
 
     @property
     def sure(self) -> int:
@@ -231,13 +234,14 @@ def rank_memory(
         replayed=_replayed(model, place, work, choices),
         features=_features(model, place, work, choices),
         takes_turns=choices.takes_turns,
-        communicators=0 if choices.on_host else BUFFERS * _num_communicators(model, place, choices),
+        communicators=0 if choices.on_host else COMMUNICATORS * _num_axes(place.layout),
     )
 
 
-def _num_communicators(model: Model, place: RankPlace, choices: Choices) -> int:
-    replays = bool(choices.replayed_groups)
-    return num_communicators(model, place, choices.distributed_optimizer, replays)
+def _num_axes(layout: Layout) -> int:
+    """Those along which several ranks stand."""
+    axes = (layout.tensor, layout.context, layout.pipeline, layout.data)
+    return sum(size > 1 for size in (*axes, layout.expert, layout.expert_tensor))
 
 
 def _sent(model: Model, place: RankPlace) -> int:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from commands.planner.models import QWEN3_30B, QWEN25_7B
 from commands.planner.table import align, describe, groups, number
+from tests.trimaran.model.memory.models import QWEN3_30B, QWEN25_7B
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.model.memory.plan import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from trimaran.config.parallel import Layout
 from trimaran.model.folder import ModelFacts
-from trimaran.model.memory.communicators import num_communicators
 from trimaran.model.memory.head import Head
 from trimaran.model.memory.layer import layer_bytes
 from trimaran.model.memory.model import Model
@@ -134,39 +132,13 @@ def test_head_norms_and_experts_add_theirs() -> None:
     assert layer_bytes(model, ONE, WORK).mlp == 2 * (2 * 2 * 8 + 4 * 2 * 6) + 8 * 8
 
 
-@pytest.mark.parametrize(
-    ("sizes", "count"),
-    [
-        ({}, 0),
-        ({"tensor": 2}, 4),  # all ranks, those that send, tensor, the gradient's norm
-        ({"data": 2}, 3),  # all, metrics, gradients
-        ({"pipeline": 2}, 4),  # all, those that send, pipeline, norm
-        ({"context": 2}, 3),  # all, context, gradients
-        ({"tensor": 2, "data": 2}, 6),
-    ],
-)
-def test_a_rank_has_buffers_for_each_group_in_which_it_computes(
-    sizes: dict[str, Any], count: int
-) -> None:
-    place = Layout(**sizes).place(0)
+def test_each_axis_of_an_accelerators_layout_brings_communicators() -> None:
+    place = Layout(tensor=2, data=2).place(0)
     rank = rank_memory(MODEL, place, WORK)
-    assert rank.communicators == count * (400 << 20)
-    alone = rank.resident + rank.passing(16)
-    assert rank.peak(16) == alone + rank.communicators
+    assert rank.communicators == 2 * 3 * (400 << 20)
+    assert rank.peak(16) == rank.resident + rank.passing(16) + rank.communicators
     assert rank_memory(MODEL, place, WORK, Choices(on_host=True)).communicators == 0
-
-
-def test_tied_ends_experts_and_replayed_choices_have_groups_of_their_own() -> None:
-    tied, ends = Model(replace(FACTS, tied=True)), Layout(pipeline=2)
-    assert num_communicators(tied, ends.place(1)) == num_communicators(MODEL, ends.place(1)) + 1
-    model = Model(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
-    layout = Layout(tensor=2, data=4, expert=4)
-    plain = num_communicators(model, layout.place(0))
-    dense = num_communicators(MODEL, replace(layout, expert=1).place(0))
-    assert plain == dense + 4  # experts, their counts, their gradients and these gradients' norm
-    assert num_communicators(model, layout.place(0), distributed_optimizer=True) == plain - 1
-    leader, other = (num_communicators(model, layout.place(r), replays=True) for r in (0, 1))
-    assert (leader - plain, other - plain) == (2, 1)  # leaders, and the team of each
+    assert rank_memory(MODEL, ONE.place(0), WORK).communicators == 0
 
 
 def test_the_peak_is_where_the_backward_pass_begins() -> None:

@@ -1,24 +1,12 @@
-"""Public models, by the numbers of their config.json; docs/parallelism.md has a row for each layout."""
+"""Public models, by the numbers of their config.json."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from trimaran.config.parallel import Layout
 from trimaran.model.folder import ModelFacts
 from trimaran.model.memory.model import Model
 from trimaran.model.vision_tower import VisionFacts
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """Example: Example("Qwen2.5-7B", QWEN25_7B, (Layout(tensor=4, data=2),), replica=1)"""
-
-    name: str
-    model: Model
-    layouts: tuple[Layout, ...]
-    replica: int
-    """Devices of one."""
 
 
 def _facts(
@@ -59,39 +47,11 @@ QWEN3_VL_30B = Model(
 )
 QWEN3_235B = Model(_facts("qwen3_moe", 94, 4096, 12288, 64, 4, experts=(128, 8, 1536)))
 
-EXAMPLES = (
-    Example("Qwen2.5-7B", QWEN25_7B, (Layout(4, 1, 1), Layout(4, 1, 2), Layout(4, 2, 1)), 1),
-    Example(
-        "Qwen2.5-VL-7B",
-        QWEN25_VL_7B,
-        (
-            *(Layout(4, 1, 1), Layout(4, 2, 1)),
-            *(Layout(4, 2, 1, layers=layers) for layers in ((11, 17), (0, 28))),
-        ),
-        1,
-    ),
-    Example(
-        "Qwen2.5-32B",
-        QWEN25_32B,
-        (Layout(8, 1, 1), Layout(8, 1, 1, context=2), Layout(8, 2, 1), Layout(4, 4, 1)),
-        2,
-    ),
-    Example(
-        "Qwen3-30B-A3B",
-        QWEN3_30B,
-        (Layout(4, 1, 4, expert=4), Layout(4, 1, 8, expert=8), Layout(4, 2, 4, expert=4)),
-        2,
-    ),
-    Example(
-        "Qwen3-VL-30B-A3B",
-        QWEN3_VL_30B,
-        (Layout(4, 1, 4, expert=4), Layout(4, 1, 8, expert=8), Layout(4, 2, 4, expert=4)),
-        2,
-    ),
-    Example(
-        "Qwen3-235B-A22B",
-        QWEN3_235B,
-        (Layout(4, 2, 32, expert=32), Layout(4, 2, 128, expert=128)),
-        8,
-    ),
-)
+NAMED = {
+    "Qwen2.5-7B": QWEN25_7B,
+    "Qwen2.5-VL-7B": QWEN25_VL_7B,
+    "Qwen2.5-32B": QWEN25_32B,
+    "Qwen3-30B-A3B": QWEN3_30B,
+    "Qwen3-VL-30B-A3B": QWEN3_VL_30B,
+    "Qwen3-235B-A22B": QWEN3_235B,
+}
