@@ -6,7 +6,7 @@ import re
 import shutil
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
 import pytest
 
@@ -22,7 +22,8 @@ DOCUMENT = Path(doctor.__file__).parents[2] / "docs" / "doctor.md"
 
 
 def test_every_fault_is_made_once_and_documented() -> None:
-    modules = [import_module(f"{doctor.__name__}.{m.name}") for m in iter_modules(doctor.__path__)]
+    found = walk_packages(doctor.__path__, f"{doctor.__name__}.")
+    modules = [import_module(module.name) for module in found]
     faults = {id(v): v for m in modules for v in vars(m).values() if isinstance(v, Fault)}
     names = [fault.name for fault in faults.values()]
     assert sorted(names) == sorted(CASES)
