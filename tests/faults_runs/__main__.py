@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.faults_runs import born, plants
+from tests.faults_runs import born
 from tests.marked import MARK
 
 ENVIRONMENT = {
@@ -24,8 +24,6 @@ if __name__ == "__main__":
         environment = {**os.environ, **ENVIRONMENT, MARK: mark}
         born.execute_with_room(["-m", "tests.faults_runs", *sys.argv[1:]], environment)
     sys.argv.pop()
-    if "--plant" in sys.argv:
-        plants.install(sys.argv[sys.argv.index("--plant") + 1])
     from tests.faults_runs import entry
 
     entry.preload()

@@ -22,7 +22,6 @@ from pathlib import Path
 from tests.faults.replaced import Broken
 from tests.faults_runs import judge, moves, results
 from tests.faults_runs.moves import Case, Done
-from tests.faults_runs.plants import PLANTS
 from tests.faults_runs.site import REDIS, DrivenRun, Setting, Site
 from tests.faults_runs.told import Harm
 from trimaran.wire import rpc
@@ -270,14 +269,9 @@ def main(folder: Path) -> int:
     )
     parser.add_argument("--store", choices=("sqlite", "redis"), default="sqlite")
     parser.add_argument("--only", default="", help="faults whose name holds this text")
-    parser.add_argument(
-        "--plant", choices=PLANTS, help="a breakage of the code, which must be found"
-    )
     parser.add_argument("--keep", action="store_true", help="the folders with all logs")
     parser.add_argument("--results", type=Path, help="a JSON file to which the figures are added")
     arguments = parser.parse_args()
-    if arguments.plant:
-        arguments.only = PLANTS[arguments.plant].only
     report = Report(arguments.seed, arguments.store, results.commit())
     started = time.monotonic()
     asyncio.run(drive(report, arguments, folder))

@@ -1,4 +1,4 @@
-"""Short runs of the fault driver. The long ones, and `check_oracle.py`, are `make faults-runs`."""
+"""Short runs of the fault driver. The long ones are `make faults-runs`."""
 
 from __future__ import annotations
 
