@@ -86,7 +86,9 @@ class _Sampler:
             rows = range(place * GROUP_SIZE, (place + 1) * GROUP_SIZE)
             completions = tuple(self._completion(tokens_BT[i], logprobs_BT[i]) for i in rows)
             group = Group(int(prompt.prompt_id), 1, prompt, tuple(asked.tolist()), completions)
-            scores = tuple(Score(last_integer(Sample(c.text, prompt.answer))) for c in completions)
+            scores = tuple(
+                Score(last_integer(Sample(c.text, prompt.answer))["score"]) for c in completions
+            )
             groups.append(ScoredGroup(group, scores))
         return groups
 

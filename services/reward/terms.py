@@ -38,8 +38,6 @@ class FunctionSpec:
     """Keyword arguments; JSON, so that a spec can be hashed."""
     answer_key: str = "answer"
     """Under which TRL functions know the reference, besides "answer"."""
-    prediction: str = ""
-    """Target of a function that reads the final answer out of a sample, called as `target` is; "" for none."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -127,7 +125,7 @@ def _make_term(name: str, section: RuleSection, config: RunConfig, allowed: Allo
 
 def rule_function(rule: Rule, options: Mapping[str, Any]) -> FunctionSpec:
     """The function behind a built-in rule; `options` are those that the rule takes."""
-    return FunctionSpec(rule.target, _dump({**options, **rule.fixed}), prediction=rule.prediction)
+    return FunctionSpec(rule.target, _dump({**options, **rule.fixed}))
 
 
 def _with_run_options(

@@ -13,7 +13,6 @@ from services.reward.functions.callee import Callee
 from services.reward.functions.imports import ImportRefusedError, import_target
 from services.reward.functions.returned import (
     FunctionFault,
-    as_vote,
     numbers_of,
     read_batch,
     read_one,
@@ -63,14 +62,13 @@ def load_function(spec: FunctionSpec) -> Loaded:
         raise InputError(_refusal(spec, f"its parameters ({taken}) are none that is known"))
     reading, options = _split_options(spec, parameters, signature)
     callee = Callee.of(function, parameters)
-    predict = _predictor(spec)
     _check_options(spec, callee, signature, options)
 
     def judge(samples: Sequence[Sample]) -> list[Value | NotApplicable]:
         call = signature.prepare(samples, reading)
         result = callee(call.arguments | deepcopy(options))
         if signature.one_by_one:
-            return [predict(samples[0], read_one(result, signature.score_keys))]
+            return [read_one(result, signature.score_keys)]
         outcomes = read_batch(result, len(samples), signature.score_keys)
         metrics = numbers_of(call.metrics)
         return [_with_parts(outcome, metrics) for outcome in outcomes]
@@ -80,23 +78,6 @@ def load_function(spec: FunctionSpec) -> Loaded:
 
     judge_batch = judge_each if signature.one_by_one else judge
     return Loaded(judge_batch, signature.one_by_one, signature.splittable)
-
-
-def _predictor(
-    spec: FunctionSpec,
-) -> Callable[[Sample, Value | NotApplicable], Value | NotApplicable]:
-    """Adds what the answer says to what it is worth."""
-    if not spec.prediction:
-        return lambda sample, outcome: outcome
-    module, name = import_target(spec.prediction)
-    read, options = getattr(module, name), spec.options
-
-    def predict(sample: Sample, outcome: Value | NotApplicable) -> Value | NotApplicable:
-        if isinstance(outcome, NotApplicable):
-            return outcome
-        return replace(outcome, prediction=as_vote(read(sample, **options)))
-
-    return predict
 
 
 def _refusal(spec: FunctionSpec, reason: str) -> str:

@@ -39,44 +39,25 @@ _FORMAT_WEIGHT = {"format_weight": _number(0, 1)}
 _LENGTH = {"max_tokens": _is_positive_integer, "buffer": _is_positive_integer}
 
 
-def _reads(name: str) -> str:
-    return _place(f"predictions:{name}")
+def _mathematics(name: str, options: _Checks = _NONE, minimum: float = 0.0) -> Rule:
+    return Rule(_place(f"mathematics:{name}"), minimum, 1.0, check_finals, options)
 
 
-def _mathematics(
-    name: str, options: _Checks = _NONE, minimum: float = 0.0, reads: str = "box"
-) -> Rule:
-    target = _place(f"mathematics:{name}")
-    return Rule(target, minimum, 1.0, check_finals, options, prediction=_reads(reads))
-
-
-def _on_numbers(name: str, options: _Checks = _NONE, reads: str = "number") -> Rule:
-    target = _place(f"numbers:{name}")
-    return Rule(target, 0.0, 1.0, numbers.check_number, options, prediction=_reads(reads))
+def _on_numbers(name: str, options: _Checks = _NONE) -> Rule:
+    return Rule(_place(f"numbers:{name}"), 0.0, 1.0, numbers.check_number, options)
 
 
 RULES: Mapping[str, Rule] = {
     # Numbers and texts.
-    "last_integer": Rule(
-        _place("numbers:last_integer"),
-        check_reference=numbers.check_integer,
-        prediction=_reads("number"),
-    ),
-    "final_answer": _on_numbers("final_answer", reads="marked_number"),
+    "last_integer": Rule(_place("numbers:last_integer"), check_reference=numbers.check_integer),
+    "final_answer": _on_numbers("final_answer"),
     "numeric_match": _on_numbers("numeric_match", {"absolute": _number(0), "relative": _number(0)}),
-    "exact_match": Rule(
-        _place("matching:exact_match"),
-        check_reference=nonempty_reference,
-        prediction=_reads("whole_text"),
-    ),
-    "boxed_match": Rule(
-        _place("matching:boxed_match"), check_reference=check_final, prediction=_reads("box")
-    ),
+    "exact_match": Rule(_place("matching:exact_match"), check_reference=nonempty_reference),
+    "boxed_match": Rule(_place("matching:boxed_match"), check_reference=check_final),
     "multiple_choice": Rule(
         _place("choices:multiple_choice"),
         check_reference=choices.check_letter,
         options={"choices": choices.is_choices},
-        prediction=_reads("letter"),
     ),
     "regular_expression": Rule(
         _place("matching:regular_expression"),
@@ -87,13 +68,13 @@ RULES: Mapping[str, Rule] = {
         _place("length:overlong"), -1.0, 0.0, any_reference, _LENGTH, length.check_buffer
     ),
     # Mathematics.
-    "math_verify": _mathematics("math_verify", reads="conclusion"),
+    "math_verify": _mathematics("math_verify"),
     "boxed_equal": _mathematics("boxed_equal", _LIBRARY),
     # verl and EasyR1.
-    "gsm8k": _on_numbers("gsm8k", {"method": OneOf(("strict", "flexible"))}, "gsm8k"),
+    "gsm8k": _on_numbers("gsm8k", {"method": OneOf(("strict", "flexible"))}),
     "math": _mathematics("math", _FORMAT_WEIGHT | _LIBRARY),
     "geo3k": _mathematics("geo3k", _FORMAT_WEIGHT | _LIBRARY),
-    "r1v": _mathematics("r1v", _FORMAT_WEIGHT | _LIBRARY, reads="tagged"),
+    "r1v": _mathematics("r1v", _FORMAT_WEIGHT | _LIBRARY),
     "dapo": Rule(
         _place("minerva:dapo"),
         _least_of_dapo,
@@ -101,21 +82,14 @@ RULES: Mapping[str, Rule] = {
         minerva.check_short,
         {**_LENGTH, "factor": _number(0)},
         length.check_buffer,
-        prediction=_reads("minervas"),
     ),
     # MindSpeed-RL.
-    "acc": _mathematics("acc", _LIBRARY, -1.0, "loose_box"),
+    "acc": _mathematics("acc", _LIBRARY, -1.0),
     "format": Rule(_place("formats:think_answer")),
     "step": Rule(_place("formats:step")),
     "strict_format": Rule(_place("formats:strict_format"), -0.5),
     "base_acc": _mathematics("base_acc", _LIBRARY),
-    "acc_for_dapo": Rule(
-        _place("minerva:acc_for_dapo"),
-        -1.0,
-        1.0,
-        minerva.check_short,
-        prediction=_reads("minervas"),
-    ),
+    "acc_for_dapo": Rule(_place("minerva:acc_for_dapo"), -1.0, 1.0, minerva.check_short),
     "math_verify_reward": _mathematics("math_verify_reward"),
     "retool_reward": Rule(
         _place("minerva:retool_reward"),
@@ -123,7 +97,6 @@ RULES: Mapping[str, Rule] = {
         1.0,
         minerva.check_short,
         {"call_mark": lambda value: isinstance(value, str) and bool(value)},
-        prediction=_reads("short_box"),
     ),
     # Code.
     "code": Rule(_place("code.rule:code"), 0.0, 1.0, code.check_reference, code.OPTIONS),

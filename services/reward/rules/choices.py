@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 from services.reward.rules.formats import ANSWER, ANSWER_END, THINK_END
+from services.reward.rules.predictions import voting
 from services.reward.rules.registry import Options
 from services.reward.rules.texts import BOX, as_boxed, as_seen, closing_brace, reference_of, shown
 from trimaran.rewards import ReferenceUnusableError, Sample
@@ -58,7 +59,7 @@ class Choice:
     """None: several at once."""
 
 
-def multiple_choice(sample: Sample, choices: str = CHOICES) -> float:
+def multiple_choice(sample: Sample, choices: str = CHOICES) -> Mapping[str, Any]:
     r"""1 when the last choice that the text states is the reference's letter.
 
     A choice reads "answer is (B)", "Answer: B" or \boxed{B}; or the letter is all that is answered,
@@ -68,7 +69,8 @@ def multiple_choice(sample: Sample, choices: str = CHOICES) -> float:
     expected = chosen(reference_of(sample.answer))
     if expected is None or expected not in choices:
         raise ReferenceUnusableError(f"the answer {shown(sample.answer)} is none of {choices}")
-    return float(chosen(sample.text) == expected)
+    given = chosen(sample.text)
+    return voting(given == expected, given)
 
 
 def check_letter(answer: str, options: Options) -> None:
@@ -79,9 +81,6 @@ def is_choices(choices: object) -> bool:
     return isinstance(choices, str) and bool(re.fullmatch(r"[A-Z]{2,26}", choices))
 
 
-@lru_cache(
-    maxsize=2
-)  # reference and text: the rule reads them, and then who asks for the prediction
 def chosen(text: str) -> str | None:
     text = _answered(as_boxed(as_seen(text))).strip()
     if (alone := _alone(text)) and "\n" not in text:

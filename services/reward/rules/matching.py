@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from services.reward.rules.number_reading import bare_number
+from services.reward.rules.predictions import compact, voting
 from services.reward.rules.registry import Options
 from services.reward.rules.texts import as_seen, last_box, reference_of, shown
 from trimaran.rewards import ReferenceUnusableError, Sample
@@ -14,25 +17,26 @@ AFTER_SIGN = re.compile(r"^-\s+")
 BETWEEN_DIGITS = re.compile(r"(?<=[0-9])\s+(?=[0-9])")
 
 
-def exact_match(sample: Sample) -> float:
+def exact_match(sample: Sample) -> Mapping[str, Any]:
     """1 when the text is the reference, white space at the ends aside."""
     expected = sample.answer.strip()
     if not expected:
         raise ReferenceUnusableError("the answer is empty")
-    return float(sample.text.strip() == expected)
+    return voting(sample.text.strip() == expected, sample.text)
 
 
-def boxed_match(sample: Sample) -> float:
+def boxed_match(sample: Sample) -> Mapping[str, Any]:
     r"""1 when the last \boxed{…} holds the reference: the same number, or the same characters
     when spaces are left out. The reference may stand in a box of its own."""
     expected = _plain(reference_of(sample.answer))
     box = last_box(sample.text)
     if box is None:
-        return 0.0
+        return voting(0.0, None)
     given = _plain(box)
     number = bare_number(expected)
     same_number = number is not None and bare_number(given) == number
-    return float(same_number or _without_spaces(given) == _without_spaces(expected))
+    right = same_number or _without_spaces(given) == _without_spaces(expected)
+    return voting(right, compact(box))
 
 
 def regular_expression(sample: Sample, pattern: str | None = None, mode: str = "search") -> float:

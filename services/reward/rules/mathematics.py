@@ -10,8 +10,11 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import ModuleType
+from typing import Any
 
 from services.reward.rules import formats
+from services.reward.rules.number_reading import last_number
+from services.reward.rules.predictions import compact, voting
 from services.reward.rules.texts import (
     BOX,
     FINAL_MARK,
@@ -40,45 +43,49 @@ STOP = re.compile(r"</s>|<\|im_end\|>|<\|endoftext\|>")
 DELIMITER = re.compile(r"([<>/])")
 
 
-def math_verify(sample: Sample) -> float:
+def math_verify(sample: Sample) -> Mapping[str, Any]:
     """1 when math-verify finds the reference at the end of the text: a final answer, a box, or the
     last expression.
 
     A last line "#### <answer>", which it does not know, is read alone.
     """
+    references = _references(sample.answer, MATH_VERIFY)
     line = sample.text.rstrip().rpartition("\n")[2]
-    text = line.removeprefix(FINAL_MARK) if line.startswith(FINAL_MARK) else sample.text
-    return float(_concludes(text, _references(sample.answer, MATH_VERIFY)))
+    if line.startswith(FINAL_MARK):
+        text = line.removeprefix(FINAL_MARK)
+        return voting(_concludes(text, references), compact(text))
+    box = last_box(sample.text)  # near to what math-verify finds
+    given = last_number(sample.text) if box is None else compact(box)
+    return voting(_concludes(sample.text, references), given)
 
 
-def boxed_equal(sample: Sample, library: str = MATHRULER) -> float:
+def boxed_equal(sample: Sample, library: str = MATHRULER) -> Mapping[str, Any]:
     r"""1 when the last \boxed{…} is right."""
-    return float(_boxed(sample.text, _references(sample.answer, library), library))
+    right = _boxed(sample.text, _references(sample.answer, library), library)
+    return voting(right, compact(last_box(sample.text)))
 
 
-def math(
-    sample: Sample, format_weight: float = 0.1, library: str = MATHRULER
-) -> Mapping[str, float]:
+def math(sample: Sample, format_weight: float = 0.1, library: str = MATHRULER) -> Mapping[str, Any]:
     r"""EasyR1's: 0.9 for a right box and 0.1 for the format <think>…</think>…\boxed{…}….
 
     White space around < > and / is left out first, as Qwen2.5-VL likes to write it.
     """
     text = _tighten(sample.text)
     right = _boxed(text, _references(sample.answer, library), library)
-    return _weighted(right, formats.is_boxed_thought(text), format_weight)
+    read = compact(last_box(sample.text))
+    return _weighted(right, formats.is_boxed_thought(text), format_weight, read)
 
 
 def geo3k(
     sample: Sample, format_weight: float = 0.1, library: str = MATHRULER
-) -> Mapping[str, float]:
+) -> Mapping[str, Any]:
     """verl's: as math, but the text is taken as it is."""
     right = _boxed(sample.text, _references(sample.answer, library), library)
-    return _weighted(right, formats.is_boxed_thought(sample.text), format_weight)
+    read = compact(last_box(sample.text))
+    return _weighted(right, formats.is_boxed_thought(sample.text), format_weight, read)
 
 
-def r1v(
-    sample: Sample, format_weight: float = 0.5, library: str = MATHRULER
-) -> Mapping[str, float]:
+def r1v(sample: Sample, format_weight: float = 0.5, library: str = MATHRULER) -> Mapping[str, Any]:
     """EasyR1's: half for what stands in the first <answer>…</answer> (or the whole text, where
     there is none), half for the format <think>…</think><answer>…</answer>.
 
@@ -89,41 +96,44 @@ def r1v(
     answer, end, _behind = behind.partition(formats.ANSWER_END)
     given = answer if start and end else sample.text
     right = _equal(given.strip(), references, library)
-    return _weighted(right, formats.is_think_answer(sample.text), format_weight)
+    return _weighted(right, formats.is_think_answer(sample.text), format_weight, compact(given))
 
 
-def base_acc(sample: Sample, library: str = MATHRULER) -> float:
+def base_acc(sample: Sample, library: str = MATHRULER) -> Mapping[str, Any]:
     r"""1 when <think>…</think>…<answer>…\boxed{…}…</answer> is the form and the last box right."""
     references = _references(sample.answer, library)
     gate = formats.is_boxed_answer(sample.text)
-    return float(gate and _boxed(sample.text, references, library))
+    right = gate and _boxed(sample.text, references, library)
+    return voting(right, compact(last_box(sample.text)))
 
 
-def math_verify_reward(sample: Sample) -> float:
+def math_verify_reward(sample: Sample) -> Mapping[str, Any]:
     """As base_acc, but math-verify finds the answer in the last <answer>…</answer>."""
     references = _references(sample.answer, MATH_VERIFY)
-    if not formats.is_boxed_answer(sample.text):
-        return 0.0
+    gate = formats.is_boxed_answer(sample.text)
     answer = sample.text.removesuffix(formats.ANSWER_END).rpartition(formats.ANSWER)[2]
-    return float(_concludes(answer, references))
+    right = gate and _concludes(answer, references)
+    return voting(right, compact(last_box(sample.text)))
 
 
-def acc(sample: Sample, library: str = MATH_VERIFY) -> float:
+def acc(sample: Sample, library: str = MATH_VERIFY) -> Mapping[str, Any]:
     """1 for a right box, -0.5 for a wrong one, -1 for none, in the assistant's first turn.
 
     MindSpeed-RL compares with a checker of its own; here a library does.
     """
     references = _references(sample.answer, library)
-    turn = first_turn(sample.text)
-    given = _all_boxes(turn) if len(references) > 1 else loose_box(turn)
-    if not given:
-        return -1.0
-    return 1.0 if _equal(given, references, library) else -0.5
+    turn = _first_turn(sample.text)
+    box = _loose_box(turn)
+    given = _all_boxes(turn) if len(references) > 1 else box
+    wrong = -0.5 if given else -1.0
+    return voting(1.0 if given and _equal(given, references, library) else wrong, compact(box))
 
 
-def _weighted(right: bool, formatted: bool, format_weight: float) -> Mapping[str, float]:
+def _weighted(
+    right: bool, formatted: bool, format_weight: float, read: str | None
+) -> Mapping[str, Any]:
     score = (1 - format_weight) * right + format_weight * formatted
-    return {"score": score, "accuracy": float(right), "format": float(formatted)}
+    return voting(score, read, {"accuracy": float(right), "format": float(formatted)})
 
 
 @lru_cache(maxsize=64)
@@ -205,13 +215,13 @@ def _tighten(text: str) -> str:
     return "".join([first.rstrip(), *(part.strip() for part in rest[:-1]), rest[-1].lstrip()])
 
 
-def first_turn(text: str) -> str:
+def _first_turn(text: str) -> str:
     text = text[max(text.find(TURN), 0) :]
     stop = STOP.search(text)
     return text[: stop.start()].strip() if stop else text
 
 
-def loose_box(text: str) -> str:
+def _loose_box(text: str) -> str:
     r"""After the last "boxed": up to the closing brace, or the end of the text where there is
     none; of "\boxed 5$", up to the dollar sign."""
     _before, mark, behind = as_boxed(text).rpartition("boxed")

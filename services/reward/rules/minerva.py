@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from services.reward.rules.length import overlong
+from services.reward.rules.predictions import voting
 from services.reward.rules.registry import Options
 from services.reward.rules.texts import as_seen, last_box, last_match, reference_of
 from trimaran.rewards import ReferenceUnusableError, Sample
@@ -51,33 +53,40 @@ SHORT_FRACTION = re.compile(r"frac([^{])(.)")
 SHORT_ROOT = re.compile(r"sqrt([^{])")
 
 
-def acc_for_dapo(sample: Sample) -> float:
+def acc_for_dapo(sample: Sample) -> Mapping[str, Any]:
     """The last "Answer: …" among the last 300 characters: 1 when right, else -1."""
-    expected = normalize(_short_reference(sample.answer))
-    match = last_match(ANSWER, sample.text[-TAIL:])
-    return 1.0 if match and normalize(match.group(1)) == expected else -1.0
+    return voting(*_accuracy(sample))
 
 
 def dapo(
     sample: Sample, max_tokens: int, buffer: int | None = None, factor: float = 1.0
-) -> Mapping[str, float]:
+) -> Mapping[str, Any]:
     """acc_for_dapo + factor x overlong, as verl's and EasyR1's dapo."""
-    accuracy = acc_for_dapo(sample)
+    accuracy, given = _accuracy(sample)
     penalty = overlong(sample, max_tokens, buffer)
-    return {"score": accuracy + factor * penalty, "accuracy": accuracy, "overlong": penalty}
+    parts = {"accuracy": accuracy, "overlong": penalty}
+    return voting(accuracy + factor * penalty, given, parts)
 
 
-def retool_reward(sample: Sample, call_mark: str = "<tool_call>") -> float:
+def retool_reward(sample: Sample, call_mark: str = "<tool_call>") -> Mapping[str, Any]:
     r"""1 when the last \boxed{…} among the last 100 characters is the reference, to the character.
     Else -1, and 0.1 more for each tool call, up to 0; `call_mark` opens one."""
     expected = _short_reference(sample.answer)
-    if last_box(sample.text[-BOX_TAIL:]) == expected:
-        return 1.0
-    return min(0.0, -1.0 + CALL_REWARD * sample.text.count(call_mark))
+    given = last_box(sample.text[-BOX_TAIL:])
+    wrong = min(0.0, -1.0 + CALL_REWARD * sample.text.count(call_mark))
+    return voting(1.0 if given == expected else wrong, given)
 
 
 def check_short(answer: str, options: Options) -> None:
     _short_reference(answer)
+
+
+def _accuracy(sample: Sample) -> tuple[float, str | None]:
+    """1 or -1, and the answer in its normal form."""
+    expected = normalize(_short_reference(sample.answer))
+    match = last_match(ANSWER, sample.text[-TAIL:])
+    given = normalize(match.group(1)) if match else None
+    return (1.0 if given == expected else -1.0), given
 
 
 def normalize(answer: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from decimal import Decimal
-from functools import lru_cache
 
 from services.reward.rules.texts import as_seen, last_match
 
@@ -118,7 +117,6 @@ def bare_number(text: str) -> Decimal | None:
     return Decimal(text.replace(",", ""))
 
 
-@lru_cache(maxsize=1)  # the rule reads it, and then its prediction is read
 def last_number(text: str, within: int | None = None) -> Decimal | None:
     """What the text's last numeral says; None where it does not stand for itself, or there is
     none, or it begins before the last `within` characters."""

@@ -47,6 +47,7 @@ class Rule:
 
         function(sample: Sample, **options) -> Judgement
 
+    A rule that judges a final answer gives it as "pred" (`voting` of predictions.py).
     It raises ReferenceUnusableError when the reference is of no use. Whatever the completion holds,
     it gives a score.
 
@@ -70,9 +71,6 @@ class Rule:
     """Raises ValueError for options that are right one by one and wrong together."""
     fixed: Options = field(default_factory=dict)
     """Keyword arguments that come with the name of the rule."""
-    prediction: str = ""
-    """"module:function" that reads what an answer says in the end, called as `target`; it gives a text, or
-    None where there is no such thing. "" for a rule that judges no final answer."""
     columns: tuple[str, ...] = ()
     """Columns of the row that it needs besides the reference."""
 

@@ -47,7 +47,7 @@ class WorkerPool:
         async with WorkerPool(num_workers=2, timeout=10.0, memory_mib=4096) as pool:
             spec = FunctionSpec("services.reward.rules.numbers:last_integer")
             await pool.load([spec])
-            outcomes = await pool.judge(spec, [Sample("It is 4.", answer="4")])  # (Value(1.0),)
+            outcomes = await pool.judge(spec, [Sample("It is 4.", answer="4")])  # (Value(1.0, {}, "4"),)
     """
 
     def __init__(

@@ -86,7 +86,7 @@ class WorkerProcess:
         process = WorkerProcess(timeout=10.0, memory_mib=4096)
         spec = FunctionSpec("services.reward.rules.numbers:last_integer")
         judged = await process.judge(spec, [[Sample("4", answer="4")], [Sample("5", answer="4")]])
-        judged.outcomes                       # [(Value(1.0),), (Value(0.0),)]
+        judged.outcomes                       # [(Value(1.0, {}, "4"),), (Value(0.0, {}, "5"),)]
     """
 
     def __init__(

@@ -94,8 +94,7 @@ def preloads(spec: FunctionSpec) -> tuple[str, ...]:
     module = spec.target.partition(":")[0]
     if not module.startswith(RULES):
         return CHECKERS
-    reader = spec.prediction.partition(":")[0]
-    return (module, *((reader,) if reader else ()), *LIBRARIES.get(module, ()))
+    return (module, *LIBRARIES.get(module, ()))
 
 
 @cache

@@ -2,7 +2,6 @@ r"""\fbox{…} counts wherever \boxed{…} does: MATH's own solutions have both.
 
 import pytest
 
-from services.reward.rules import RULES
 from tests.reward.rules.calling import score
 
 ANSWERS = {
@@ -12,7 +11,7 @@ ANSWERS = {
     "strict_format": (r"<think>6 x 7</think><answer>\boxed{42}</answer>", ""),
 }
 OPTIONS = {"dapo": {"max_tokens": 100}}
-READERS = [name for name, rule in RULES.items() if "box" in rule.prediction]
+READERS = ["boxed_match", "boxed_equal", "math", "geo3k", "acc", "base_acc", "retool_reward"]
 PLAIN = r"<think>6 x 7</think><answer>\boxed{42}</answer>"
 
 
