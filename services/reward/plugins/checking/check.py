@@ -13,7 +13,7 @@ from typing import Literal
 
 import aiohttp
 
-from services.reward.plugins import checks as kit
+from services.reward.plugins.checking import checks as kit
 from services.reward.plugins.checking.check_client import LEAVE_SECONDS, Asker, Failed, Skipped
 
 
