@@ -29,7 +29,7 @@ os.environ[GPUS] = ""
 """Tests, and what they start, compute on the CPU, except those that take the fixture `gpu`."""
 
 
-LOGGERS = tuple(map(logging.getLogger, ("", "trimaran", "services", LIVES)))
+LOGGERS = tuple(map(logging.getLogger, ("", "trimaran", "weights", "services", "commands", LIVES)))
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from tests.mutations.table import MUTATIONS, Drive, Mutation
 from tests.process_group import run_in_group
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("trimaran", "services", "tests", "pyproject.toml")
+PARTS = ("trimaran", "weights", "services", "commands", "tests", "pyproject.toml")
 TEST_SECONDS = 240
 DRIVE_SECONDS = 300
 NUM_DRIVEN = 2

@@ -56,7 +56,7 @@ def setup_logging(process_name: str, run_id: str = "") -> None:
     handler.setFormatter(JsonFormatter() if form == "json" else text)
     handler.addFilter(OncePerSecond())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    for name in ("trimaran", "services"):
+    for name in ("trimaran", "weights", "services", "commands"):
         logging.getLogger(name).setLevel(logging.INFO)
     logging.getLogger(LIVES).setLevel(logging.INFO if form == "json" else logging.WARNING)
     logging.captureWarnings(True)

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,15 @@ def test_a_failure_that_is_met_a_thousand_times_is_one_line_a_second() -> None:
     assert passes("no room") and passes("no files", logging.INFO)
     now = 1.0
     assert passes("no files") and not passes("no files")
+
+
+def test_each_of_our_packages_logs_what_happens() -> None:
+    """Libraries only what goes wrong."""
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    for name in packages:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+    setup_logging("launcher")
+    assert "commands" in packages
+    assert all(logging.getLogger(f"{name}.part").isEnabledFor(logging.INFO) for name in packages)
+    assert not logging.getLogger("library").isEnabledFor(logging.INFO)
