@@ -30,6 +30,7 @@ from trimaran.types import (
 
 if TYPE_CHECKING:
     from services.weight_sync.coordinator import Coordinator
+    from services.weight_sync.ledger import VersionLedger
     from trimaran.wire import rpc
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class ControlSide:
         self._manifest = _make_manifest(model)
         self._num_replicas = num_replicas
         self._loop = asyncio.new_event_loop()
-        self._trainer = StandInTrainer(self._manifest)
+        self._trainer: Any = StandInTrainer(self._manifest)
         self._coordinator: Coordinator
         self._server: rpc.Server
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
@@ -70,12 +71,12 @@ class ControlSide:
 
         store = SqliteStore(work / "store.sqlite")
         self._epoch = await store.next_epoch(RUN_ID)
-        self._coordinator = await Coordinator.open(
+        self._coordinator = Coordinator(
             RUN_ID,
             WeightSyncSection(),
-            store,
+            await VersionLedger.open(store, RUN_ID),
             connect_senders=lambda caller: [self._trainer],
-            connect_rollout=lambda replica, caller: StandInRollout(self._manifest),
+            connect_rollout=self._connect_rollout,
         )
         self._coordinator.start()
         add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
@@ -131,6 +132,9 @@ class ControlSide:
         seconds = time.perf_counter() - begin
         assert len(routing.routable) == self._num_replicas, routing.describe_unroutable()[:500]
         return seconds
+
+    def _connect_rollout(self, replica: Any, caller: Any) -> Any:
+        return StandInRollout(self._manifest)
 
     async def _publish(self, step: int, everybody: bool) -> Routing:
         self._trainer.step = step

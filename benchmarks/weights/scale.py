@@ -41,6 +41,7 @@ from benchmarks.weights.transfer_model import (
 )
 from benchmarks.weights.versions import RUN_ID
 from services.weight_sync.coordinator import Coordinator
+from services.weight_sync.ledger import VersionLedger
 from services.weight_sync.members.member import Member
 from services.weight_sync.staging.transfer_plan import plan_relay, plan_stage
 from trimaran.clients import RolloutClient
@@ -188,7 +189,7 @@ async def _publish(large: LargeModel, work: Path) -> list[tuple[str, float, str]
     small = build_manifest([_small(TensorInfo("w", "U8", (1,)))])
     manifest = manifest_of(large)
     offers = offers_of(large, manifest)
-    senders = {
+    senders: dict[int, list[Any]] = {
         1: [StandInTrainer(small, 1)],
         3: [StandInTrainer(manifest, 3, offer) for offer in offers],  # odd: no sample behind it
     }
@@ -200,14 +201,14 @@ async def _publish(large: LargeModel, work: Path) -> list[tuple[str, float, str]
     await server.start()
     store = SqliteStore(work / "store.sqlite")
     caller = Caller(RUN_ID, await store.next_epoch(RUN_ID))
-    coordinator = await Coordinator.open(
+    coordinator = Coordinator(
         RUN_ID,
         WeightSyncSection(  # nobody sends heartbeats here
             stage_timeout=TIMEOUT_SECONDS,
             prove_timeout=TIMEOUT_SECONDS,
             heartbeat_timeout=4 * TIMEOUT_SECONDS,
         ),
-        store,
+        await VersionLedger.open(store, RUN_ID),
         connect_senders=lambda caller: senders[step],
         connect_rollout=lambda replica, caller: RolloutClient(replica.address, caller),
     )

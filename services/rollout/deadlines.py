@@ -9,18 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Never
 
 from trimaran.errors import DeadlineError, first_error
-
-
-@asynccontextmanager
-async def within(seconds: float, what: str) -> AsyncIterator[None]:
-    """What is awaited inside is cancelled after `seconds`. Raises DeadlineError, which names `what`."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError as error:
-        if isinstance(error, DeadlineError):
-            raise  # of a narrower wait
-        raise DeadlineError(f"{what}: no end after {seconds:g} s") from None
+from trimaran.host.call_waits import within
 
 
 @asynccontextmanager

@@ -11,8 +11,9 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
+from trimaran.clients import FollowerClient
 from trimaran.errors import OutOfOrderError, TransferError, TrimaranError
 from trimaran.types import (
     Manifest,
@@ -36,27 +37,6 @@ TELL_SECONDS = 4.0
 """For what a follower does in moments."""
 
 
-class Follower(Protocol):
-    """A further host's process, called in the event loop; `trimaran.clients.FollowerClient`."""
-
-    name: str
-
-    async def stage(
-        self,
-        version: PolicyVersion,
-        manifest: Manifest,
-        sources: Sequence[Source],
-        limits: TransferLimits,
-        attempt: str,
-    ) -> tuple[Staged, str]:
-        """What it has, and the path under which the workers of its host map it."""
-        ...
-
-    async def keep(self, version: VersionId) -> None: ...
-
-    async def abort(self, version: VersionId, attempt: str) -> None: ...
-
-
 class SpreadReceiver:
     """What `ReplicaWeights` asks of a `WeightReceiver`, for all hosts. Methods are called in threads
     other than the event loop's.
@@ -67,7 +47,7 @@ class SpreadReceiver:
     def __init__(
         self,
         own: WeightReceiver,
-        followers: Sequence[Follower],
+        followers: Sequence[FollowerClient],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """`followers`: by their host's rank, from 1. `loop`: in which they are called."""
@@ -132,7 +112,7 @@ class SpreadReceiver:
 
     async def _pull(
         self,
-        one: Follower,
+        one: FollowerClient,
         version: PolicyVersion,
         manifest: Manifest,
         sources: Sequence[Source],
@@ -158,7 +138,7 @@ class SpreadReceiver:
         return path
 
     def _on_all(
-        self, call: Callable[[Follower], Coroutine[Any, Any, T]], seconds: float
+        self, call: Callable[[FollowerClient], Coroutine[Any, Any, T]], seconds: float
     ) -> list[T]:
         """All at once, in their order. Raises TransferError naming the first that fails."""
         calls: list[Future[T]] = [
@@ -178,7 +158,7 @@ class SpreadReceiver:
                 future.cancel()
         return answers
 
-    def _tell(self, call: Callable[[Follower], Coroutine[Any, Any, None]]) -> None:
+    def _tell(self, call: Callable[[FollowerClient], Coroutine[Any, Any, None]]) -> None:
         """What a follower may miss."""
         try:
             self._on_all(call, TELL_SECONDS)

@@ -36,9 +36,9 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from services.rollout.deadlines import within
 from services.rollout.engine import Chunk, Engine, GenerationRequest
 from trimaran.errors import InputError
+from trimaran.host.call_waits import within
 from trimaran.types import Message, Sampling
 
 logger = logging.getLogger(__name__)

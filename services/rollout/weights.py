@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from services.rollout.deadlines import hold, within
+from services.rollout.deadlines import hold
 from services.rollout.engine import Engine
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
@@ -39,6 +39,7 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
+from trimaran.host.call_waits import within
 from trimaran.run.device_turns import Turn
 from trimaran.types import (
     Manifest,

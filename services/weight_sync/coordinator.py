@@ -23,14 +23,14 @@ from services.weight_sync.ledger import VersionLedger
 from services.weight_sync.members.former_life import find_gone
 from services.weight_sync.members.member import Member, State
 from services.weight_sync.members.offers import Connect
-from services.weight_sync.members.pool import ReplicaPool, Rollout
+from services.weight_sync.members.pool import ReplicaPool
 from services.weight_sync.parts import Parts
 from services.weight_sync.pauses import DEFAULT_PAUSES, Pauses
 from services.weight_sync.proving.proving import ReadBackProver
 from services.weight_sync.publishing import Publisher
 from services.weight_sync.staging.staging import Stager
 from services.weight_sync.tasks import cancel, log_failure
-from trimaran.clients import Registration
+from trimaran.clients import Registration, RolloutClient
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
     InputError,
@@ -38,7 +38,6 @@ from trimaran.errors import (
     StaleEpochError,
     TrimaranError,
 )
-from trimaran.store import Store
 from trimaran.types import (
     Caller,
     Peer,
@@ -66,27 +65,13 @@ class Coordinator:
 
     Example:
 
-        coordinator = await Coordinator.open(run_id, config, store, connect_senders, connect_rollout)
+        ledger = await VersionLedger.open(store, run_id)
+        coordinator = Coordinator(run_id, config, ledger, connect_senders, connect_rollout)
         coordinator.start()
         await coordinator.register(run_id, replica, peer)
         routing, metrics = await coordinator.publish(caller, version)
         await coordinator.close()
     """
-
-    @classmethod
-    async def open(
-        cls,
-        run_id: str,
-        config: WeightSyncSection,
-        store: Store,
-        connect_senders: Connect,
-        connect_rollout: Callable[[Replica, Caller], Rollout],
-        pauses: Pauses = DEFAULT_PAUSES,
-        level: ProofLevel = ProofLevel.DELIVERED,
-    ) -> Coordinator:
-        """From what the store holds of the run. `level`: `run.proof`."""
-        ledger = await VersionLedger.open(store, run_id)
-        return cls(run_id, config, ledger, connect_senders, connect_rollout, pauses, level)
 
     def __init__(
         self,
@@ -94,23 +79,25 @@ class Coordinator:
         config: WeightSyncSection,
         ledger: VersionLedger,
         connect_senders: Connect,
-        connect_rollout: Callable[[Replica, Caller], Rollout],
-        pauses: Pauses,
-        level: ProofLevel,
+        connect_rollout: Callable[[Replica, Caller], RolloutClient],
+        pauses: Pauses = DEFAULT_PAUSES,
+        level: ProofLevel = ProofLevel.DELIVERED,
     ) -> None:
+        """`level`: `run.proof`."""
         self._run_id = run_id
         self._config = config
         self._ledger = ledger
-        self._pool = ReplicaPool(self._ledger, connect_rollout)
-        self._prover = ReadBackProver(config, self._pool, self._ledger, level)
-        self._stager = Stager(config, self._ledger.next_group_id, pauses)
-        parts = Parts(config, self._ledger, self._pool, self._stager, self._prover, connect_senders)
+        self._pool = ReplicaPool(ledger, connect_rollout)
+        self._prover = ReadBackProver(config, self._pool, ledger, level)
+        self._stager = Stager(config, ledger.next_group_id, pauses)
+        parts = Parts(config, ledger, self._pool, self._stager, self._prover, connect_senders)
         self._catch_ups = CatchUps(parts, pauses)
         self._publisher = Publisher(parts, self._catch_ups)
         self._publishing = asyncio.Lock()
         """One version at a time."""
         self._publications: dict[tuple[int, PolicyVersion], asyncio.Task[Published]] = {}
-        """By epoch and version: what a controller began that was replaced is not its successor's."""
+        """By epoch and version, so that a new controller never joins a publication that its predecessor
+        began."""
         self._leaving: set[asyncio.Task[None]] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self.last_pause: float | None = None

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from services.weight_sync.coordinator import Coordinator
+from services.weight_sync.ledger import VersionLedger
 from trimaran.clients import RolloutClient, TrainerClient
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
@@ -125,10 +126,10 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     directory = Directory(store, run.run_id, named_addresses(config))
     senders = [directory.place(f"trainer-{one.rank}") for one in config.trainer.layout.senders]
     try:
-        coordinator = await Coordinator.open(
+        coordinator = Coordinator(
             run.run_id,
             config.weight_sync,
-            store,
+            await VersionLedger.open(store, run.run_id),
             connect_senders=lambda caller: [
                 TrainerClient(place, caller, run.trust) for place in senders
             ],

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Sequence
 from typing import Any
-
-from trimaran.errors import DeadlineError
 
 logger = logging.getLogger(__name__)
 
@@ -34,15 +31,3 @@ def log_failure(task: asyncio.Task[Any]) -> None:
     """A done callback, for tasks that nobody waits for."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("%s failed in a way that was not foreseen", task.get_name(), exc_info=error)
-
-
-@asynccontextmanager
-async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
-    """Raises DeadlineError, which names `what`."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError as error:
-        if isinstance(error, DeadlineError):
-            raise
-        raise DeadlineError(f"{what}: no end after {seconds:g} s") from None

@@ -74,7 +74,7 @@ def hosts() -> Iterator[tuple[Any, SpreadReceiver, list[Follower]]]:
     thread.start()
     try:
         with started(receivers=3) as ([sender], [own, *others]):
-            followers = [Follower(f"follower-{n}", one) for n, one in enumerate(others)]
+            followers: list[Any] = [Follower(f"follower-{n}", one) for n, one in enumerate(others)]
             yield sender, SpreadReceiver(own, followers, loop), followers
     finally:
         loop.call_soon_threadsafe(loop.stop)

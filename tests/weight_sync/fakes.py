@@ -140,11 +140,11 @@ class World:
         process = self.replicas[name] = FakeReplica(name, **behavior)
         return process.replica, peer_of(name, process.host, self.backend)
 
-    def connect_senders(self, caller: Caller) -> "list[FakeTrainer]":
+    def connect_senders(self, caller: Caller) -> list[Any]:
         self.epochs.add(caller.epoch)
         return [FakeTrainer(self, rank) for rank in range(len(self.shares))]
 
-    def connect_rollout(self, replica: Replica, caller: Caller) -> "FakeRollout":
+    def connect_rollout(self, replica: Replica, caller: Caller) -> Any:
         return FakeRollout(self, self.replicas[replica.name], caller.epoch)
 
     @property

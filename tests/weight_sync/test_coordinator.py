@@ -47,8 +47,9 @@ async def running(
 ):
     """`pauses`: as in Pauses; by default all are short."""
     store = RecordingStore(folder / "store.sqlite", world)
-    coordinator = await Coordinator.open(
-        *(RUN, config, store, world.connect_senders, world.connect_rollout),
+    coordinator = Coordinator(
+        *(RUN, config, await VersionLedger.open(store, RUN)),
+        *(world.connect_senders, world.connect_rollout),
         Pauses(**{"first_retry": PAUSE, "settle": 0.05, **pauses}),
         level,
     )

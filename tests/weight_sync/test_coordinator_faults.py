@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from services.weight_sync.coordinator import Coordinator
+from services.weight_sync.ledger import VersionLedger
 from services.weight_sync.pauses import Pauses
 from tests.weight_sync.fakes import CALLER, NUM_BLOCKS, RUN, RecordingStore, World, version_of
 from trimaran.config import WeightSyncSection
@@ -39,8 +40,9 @@ class Run:
     async def start(self) -> None:
         self.world.points_left = None
         self.store = RecordingStore(self.folder / "store.sqlite", self.world)
-        self.coordinator = await Coordinator.open(
-            *(RUN, CONFIG, self.store, self.world.connect_senders, self.world.connect_rollout),
+        self.coordinator = Coordinator(
+            *(RUN, CONFIG, await VersionLedger.open(self.store, RUN)),
+            *(self.world.connect_senders, self.world.connect_rollout),
             Pauses(first_retry=0.01, settle=0.02),
         )
         self.coordinator.start()

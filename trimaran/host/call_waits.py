@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from trimaran.errors import UnavailableError
+from trimaran.errors import DeadlineError, UnavailableError
 
 MARGIN_SECONDS = 1.0
 """Before the deadline, for the answer's way back; of a short deadline a tenth."""
@@ -100,3 +100,15 @@ async def answering_within(seconds: float | None) -> AsyncGenerator[None]:
         raise UnavailableError(told) from None
     finally:
         timer.cancel()
+
+
+@asynccontextmanager
+async def within(seconds: float, what: str) -> AsyncGenerator[None]:
+    """What is awaited inside is cancelled after `seconds`. Raises DeadlineError, which names `what`."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError as error:
+        if isinstance(error, DeadlineError):
+            raise  # of a narrower wait
+        raise DeadlineError(f"{what}: no end after {seconds:g} s") from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from services.rollout.deadlines import until_first_end
-from services.rollout.engine import CHECK_SECONDS, Engine, create_engine
+from services.rollout.engine import CHECK_SECONDS, create_engine
 from services.rollout.hosts import HostMeeting, HostPlace
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, TransferError
@@ -89,7 +89,7 @@ class FollowerServicer(follower_pb2_grpc.FollowerServiceServicer):
 async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Serve follower `index` until cancelled.
 
-    Raises LeftBehindError when another process of the replica was started anew, and when a worker of
+    Raises LeftBehindError when another process of the replica was started again, and when a worker of
     the engine here is dead.
     """
     host = find_host(config.network)
@@ -105,62 +105,35 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         store = await open_store(run.store_url)
         stack.push_async_callback(store.close)
         place = await meeting.follow(store)
-        work = _Work(config, run, index, place, stack)
-        await until_first_end(work.run(), meeting.until_broken(store))
+        work = _work(config, run, index, place, stack)
+        await until_first_end(work, meeting.until_broken(store))
 
 
-class _Work:
-    """What a follower does once its replica's hosts have met."""
+async def _work(
+    config: RunConfig, run: RunContext, index: int, place: HostPlace, stack: AsyncExitStack
+) -> None:
+    """For ever, once the replica's hosts have met. Raises when a worker of the engine here is dead."""
+    device, name = pick(config.rollout.device), process_name("follower", index)
+    engine = create_engine(config, device, place)
+    stack.push_async_callback(engine.close)
+    shared = note_of(run.folder, name)
+    with noting(shared):
+        await engine.follow()
+    note_mapped(shared)
+    # After the engine, whose processes may be forked.
+    from weights.receiving.receiver import WeightReceiver
 
-    def __init__(
-        self,
-        config: RunConfig,
-        run: RunContext,
-        index: int,
-        place: HostPlace,
-        stack: AsyncExitStack,
-    ) -> None:
-        self._config, self._run, self._index = config, run, index
-        self._place, self._stack = place, stack
-
-    async def run(self) -> None:
-        """For ever. Raises when a worker of the engine here is dead."""
-        engine = await self._start_engine()
-        await self._start_server()
-        while True:
-            engine.check()
-            await asyncio.sleep(CHECK_SECONDS)
-
-    async def _start_engine(self) -> Engine:
-        config, name = self._config, process_name("follower", self._index)
-        device = pick(config.rollout.device)
-        engine = create_engine(config, device, self._place)
-        self._stack.push_async_callback(engine.close)
-        shared = note_of(self._run.folder, name)
-        with noting(shared):
-            await engine.follow()
-        note_mapped(shared)
-        return engine
-
-    async def _start_server(self) -> None:
-        from weights.receiving.receiver import WeightReceiver
-
-        config, trust, stack = self._config, self._run.trust, self._stack
-        receiver = WeightReceiver(
-            pick(config.rollout.device),
-            0,
-            config.weight_sync,
-            host=find_host(config.network),
-            tls=socket_tls(trust),
-        )
-        stack.push_async_callback(asyncio.to_thread, receiver.close)
-        await asyncio.to_thread(receiver.start)
-        name = process_name("follower", self._index)
-        service = follower_service(FollowerServicer(name, self._place.meeting, receiver))
-        address = config.endpoints.rollout[self._index]
-        server = rpc.Server(address, [service], trust=trust)
-        stack.push_async_callback(server.stop)
-        await server.start()
+    host, tls = find_host(config.network), socket_tls(run.trust)
+    receiver = WeightReceiver(device, 0, config.weight_sync, host=host, tls=tls)
+    stack.push_async_callback(asyncio.to_thread, receiver.close)
+    await asyncio.to_thread(receiver.start)
+    service = follower_service(FollowerServicer(name, place.meeting, receiver))
+    server = rpc.Server(config.endpoints.rollout[index], [service], trust=run.trust)
+    stack.push_async_callback(server.stop)
+    await server.start()
+    while True:
+        engine.check()
+        await asyncio.sleep(CHECK_SECONDS)
 
 
 def follower_service(servicer: FollowerServicer) -> rpc.Service:

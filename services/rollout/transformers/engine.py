@@ -19,12 +19,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from services.rollout.chat import ChatTokenizer
-from services.rollout.deadlines import within
 from services.rollout.engine import Engine, Event, GenerationRequest
 from services.rollout.transformers.batch import DecodeBatch
 from services.rollout.transformers.parameters import find_parameter
 from trimaran.config import RunConfig
 from trimaran.errors import BehindError, TransferError
+from trimaran.host.call_waits import within
 from trimaran.types import Manifest, Message, Ranges, VersionId
 
 if TYPE_CHECKING:

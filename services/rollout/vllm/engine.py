@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from services.rollout.chat import ChatTokenizer
-from services.rollout.deadlines import alarm, hold, within
+from services.rollout.deadlines import alarm, hold
 from services.rollout.engine import Ended, Engine, Event, GenerationRequest
 from services.rollout.hosts import ONE_HOST, HostPlace
 from services.rollout.images import PlacedImages
@@ -54,6 +54,7 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.host.call_thread import CallThread
+from trimaran.host.call_waits import within
 from trimaran.host.lifetime import die_with_parent
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from services.rollout.deadlines import within
 from services.rollout.read_back import SLICE_SECONDS, join
 from services.rollout.vllm.plugin import BACKEND
 from trimaran.errors import InputError, InternalError
+from trimaran.host.call_waits import within
 from trimaran.types import Manifest, Ranges
 from weights.version.manifest import manifest_to_json
 

@@ -6,37 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
+from trimaran.clients import TrainerClient
 from trimaran.errors import InputError, OutOfOrderError
 from trimaran.types import (
     Caller,
     Manifest,
     Offer,
     PolicyVersion,
-    Ranges,
-    TransferGroup,
-    TransferLimits,
-    VersionId,
 )
 from weights.version.manifest import list_blocks
-
-
-class Trainer(Protocol):
-    """What is asked of a sender; `trimaran.clients.TrainerClient` is one."""
-
-    async def get_policy_version(self, timeout: float) -> tuple[PolicyVersion, Manifest]: ...
-    async def get_offer(self, timeout: float) -> tuple[PolicyVersion, Offer]: ...
-    async def open_transfer(self, group: TransferGroup, timeout: float) -> TransferGroup: ...
-    async def send_weights(
-        self,
-        version: VersionId,
-        group_id: int,
-        blocks: Ranges,
-        base_root: str,
-        limits: TransferLimits,
-    ) -> int: ...
-    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +24,12 @@ class Target:
 
     version: PolicyVersion
     manifest: Manifest
-    senders: Sequence[Trainer] = ()
+    senders: Sequence[TrainerClient] = ()
     """Of the same length as `offers`; both are empty when only replicas hold the version."""
     offers: Sequence[Offer] = ()
 
 
-Connect = Callable[[Caller], Sequence[Trainer]]
+Connect = Callable[[Caller], Sequence[TrainerClient]]
 """Clients of all senders, rank 0 first."""
 
 

@@ -10,49 +10,23 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from services.weight_sync.ledger import VersionLedger
 from services.weight_sync.members.member import Copy, Member
 from services.weight_sync.members.members import Happened
 from services.weight_sync.tasks import cancel
+from trimaran.clients import RolloutClient
 from trimaran.errors import TrimaranError
 from trimaran.types import (
     Caller,
-    Manifest,
     Peer,
     PolicyVersion,
-    Ranges,
     Replica,
     Routing,
-    Source,
-    Staged,
-    TransferLimits,
     VersionId,
 )
 
 logger = logging.getLogger(__name__)
-
-
-class Rollout(Protocol):
-    """What is asked of a replica; `trimaran.clients.RolloutClient` is one."""
-
-    async def stage_weights(
-        self,
-        version: PolicyVersion,
-        manifest: Manifest,
-        sources: Sequence[Source],
-        limits: TransferLimits,
-        attempt: str,
-        keep_live: bool,
-    ) -> Staged: ...
-    async def commit_weights(self, version: PolicyVersion, maker: str, timeout: float) -> float: ...
-    async def sleep(self, timeout: float) -> None: ...
-    async def abort_weights(self, version: VersionId, attempt: str) -> None: ...
-    async def read_back(
-        self, version: VersionId, blocks: Ranges, timeout: float
-    ) -> tuple[str, ...]: ...
-    async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +51,7 @@ class ReplicaPool:
     """
 
     def __init__(
-        self, ledger: VersionLedger, connect: Callable[[Replica, Caller], Rollout]
+        self, ledger: VersionLedger, connect: Callable[[Replica, Caller], RolloutClient]
     ) -> None:
         self.members = ledger.members
         self._ledger = ledger
@@ -169,7 +143,7 @@ class ReplicaPool:
         return [pause for pause in answers if pause is not None]
 
     async def _commit(
-        self, live: PolicyVersion, member: Member, path: str, rollout: Rollout, timeout: float
+        self, live: PolicyVersion, member: Member, path: str, rollout: RolloutClient, timeout: float
     ) -> float | None:
         """A proven member is routable from its own answer on, whatever the others do."""
         member, copy = self.members.newest(member), Copy(live.root, path)
@@ -224,14 +198,14 @@ class ReplicaPool:
     @asynccontextmanager
     async def connected(
         self, members: Sequence[Member], caller: Caller | None = None
-    ) -> AsyncIterator[dict[Member, Rollout]]:
+    ) -> AsyncIterator[dict[Member, RolloutClient]]:
         """A client each, that speaks for `caller`; by default in the newest epoch.
 
         Fresh ones, so that no connection to a former incarnation is left.
         """
         caller = caller or self._ledger.caller
         async with AsyncExitStack() as stack:
-            rollouts: dict[Member, Rollout] = {}
+            rollouts: dict[Member, RolloutClient] = {}
             for member in members:
                 rollout = rollouts[member] = self._connect(member.replica, caller)
                 stack.push_async_callback(rollout.close)

@@ -31,9 +31,10 @@ from services.weight_sync.ledger import VersionLedger
 from services.weight_sync.members.member import Member
 from services.weight_sync.members.pool import ReplicaPool
 from services.weight_sync.proving.windows import Windows, find_wrong, portions
-from services.weight_sync.tasks import cancel, deadline, log_failure, to_the_end
+from services.weight_sync.tasks import cancel, log_failure, to_the_end
 from trimaran.config import WeightSyncSection
 from trimaran.errors import TrimaranError
+from trimaran.host.call_waits import within
 from trimaran.types import Manifest, PolicyVersion, Proof, ProofLevel, Ranges
 from weights.version.layout import count, subtract, unite
 
@@ -282,7 +283,7 @@ class ReadBackProver:
         version, manifest = reading.live.version, reading.manifest
         async with (
             self._pool.connected([member]) as rollouts,
-            deadline(self._config.prove_timeout, f"read-back of {version}"),
+            within(self._config.prove_timeout, f"read-back of {version}"),
         ):
             for portion in portions(manifest, ranges, portion_bytes):
                 digests = await rollouts[member].read_back(

@@ -20,8 +20,9 @@ from typing import Any
 
 from services.weight_sync.members.member import Member
 from services.weight_sync.members.offers import Target
-from services.weight_sync.members.pool import Attempt, Rollout
+from services.weight_sync.members.pool import Attempt
 from services.weight_sync.staging.transfer_plan import Plan
+from trimaran.clients import RolloutClient
 from trimaran.errors import (
     DeadlineError,
     OutOfOrderError,
@@ -56,7 +57,7 @@ class Round:
     """Those of the plan, opened."""
     sources: Mapping[str, tuple[Source, ...]]
     """By member name; seats in the groups among them."""
-    rollouts: Mapping[Member, Rollout]
+    rollouts: Mapping[Member, RolloutClient]
     """Who stages, each with its client."""
     limits: TransferLimits
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from services.weight_sync.members.member import Member
 from services.weight_sync.members.offers import Target
-from services.weight_sync.members.pool import Attempt, Rollout
+from services.weight_sync.members.pool import Attempt
 from services.weight_sync.pauses import Pauses
 from services.weight_sync.staging.rounds import (
     Round,
@@ -39,6 +39,7 @@ from services.weight_sync.staging.sharing import (
 from services.weight_sync.staging.transfer_groups import TransferGroups
 from services.weight_sync.staging.transfer_plan import Plan, delta_share, plan_relay, plan_stage
 from services.weight_sync.tasks import cancel
+from trimaran.clients import RolloutClient
 from trimaran.config import WeightSyncSection
 from trimaran.types import Staged, TransferLimits, Transport
 
@@ -109,7 +110,7 @@ class Stager:
         self._settle = pauses.settle
 
     async def stage(
-        self, target: Target, attempt: Attempt, rollouts: Mapping[Member, Rollout]
+        self, target: Target, attempt: Attempt, rollouts: Mapping[Member, RolloutClient]
     ) -> Outcome:
         """From the senders, on all members of `rollouts`. Ends within the stage timeout.
 
@@ -157,7 +158,7 @@ class Stager:
         return Plan(shared.sources | relay.sources)
 
     async def stage_alone(
-        self, target: Target, attempt: Attempt, plan: Plan, member: Member, rollout: Rollout
+        self, target: Target, attempt: Attempt, plan: Plan, member: Member, rollout: RolloutClient
     ) -> Outcome:
         """By a plan without groups, beside whatever else is under way."""
         timeout = self._config.stage_timeout
@@ -173,7 +174,7 @@ class Stager:
         target: Target,
         attempt: Attempt,
         plan: Plan,
-        rollouts: Mapping[Member, Rollout],
+        rollouts: Mapping[Member, RolloutClient],
         timeout: float,
     ) -> RoundAnswers:
         """One round. Ends within `timeout` seconds."""

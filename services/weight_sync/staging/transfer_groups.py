@@ -7,8 +7,8 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 
-from services.weight_sync.members.offers import Trainer
 from services.weight_sync.staging.transfer_plan import GroupPlan
+from trimaran.clients import TrainerClient
 from trimaran.errors import TransferError
 from trimaran.types import TransferGroup
 
@@ -28,7 +28,7 @@ class TransferGroups:
         """By sender."""
 
     async def open(
-        self, plans: Sequence[GroupPlan], senders: Sequence[Trainer], timeout: float
+        self, plans: Sequence[GroupPlan], senders: Sequence[TrainerClient], timeout: float
     ) -> tuple[TransferGroup, ...]:
         """One group for each plan. Raises what a sender raises that cannot open its group."""
         opened = (self._open(plan, senders[plan.sender], timeout) for plan in plans)
@@ -38,7 +38,7 @@ class TransferGroups:
         """After a failure: the next transfers travel in new groups."""
         self._kept.clear()
 
-    async def _open(self, plan: GroupPlan, sender: Trainer, timeout: float) -> TransferGroup:
+    async def _open(self, plan: GroupPlan, sender: TrainerClient, timeout: float) -> TransferGroup:
         seats = tuple(member.key for member in plan.seats)
         kept_seats, kept = self._kept.get(plan.sender, ((), None))
         if kept is not None and kept_seats == seats:

@@ -312,8 +312,9 @@ def test_with_the_real_service(
 
     async def scenario() -> None:
         await store.next_epoch(fakes.RUN)
-        coordinator = await Coordinator.open(
-            *(fakes.RUN, WeightSyncSection(), store, world.connect_senders, world.connect_rollout),
+        coordinator = Coordinator(
+            *(fakes.RUN, WeightSyncSection(), await VersionLedger.open(store, fakes.RUN)),
+            *(world.connect_senders, world.connect_rollout),
             Pauses(first_retry=0.05),
         )
         add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
