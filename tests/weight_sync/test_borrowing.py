@@ -276,8 +276,6 @@ def process(code: str, *arguments: str):
 
 
 BORROW = """
-from weights.delta import delta_changes
-from weights import receiver as receiver_module
 from weights.memory.borrowed import BorrowedMemory
 memory = BorrowedMemory(sys.argv[1], 4096)
 print(int(memory.buffer[7]), flush=True)
