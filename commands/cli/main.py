@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # before anything was started, or after all of it had ended
         print("stopped", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # nobody reads the output any more, as after `| head`
+    except BrokenPipeError:  # the reader of the output is gone, as after `| head`
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
         )  # for what Python flushes yet

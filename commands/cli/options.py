@@ -82,7 +82,7 @@ micro-batch that fits; docs/parallelism.md says what is exact and what is estima
 examples:
   trimaran plan run.yaml
   trimaran plan run.yaml trainer.tensor_parallel=4 --device-memory 80
-exit codes: 0 where all of it fits or nobody knows the room, 2 where it does not or for bad input
+exit codes: 0 where all of it fits or the room is not known, 2 where it does not or for bad input
 """
 
 CONVERT_EXAMPLES = """\
@@ -126,7 +126,7 @@ examples:
       --store-file /run/secrets/store --token-file /run/secrets/token   what a container runs
   trimaran serve follower --index 0 --run-folder runs/mine              on a replica's second host
 exit codes: 0 at its end, 75 for what may pass, 76 of a trainer rank, or a host of a replica, that has to
-meet the others anew, 2 for bad input, 1 for any other failure
+meet the others again, 2 for bad input, 1 for any other failure
 """
 
 LEDGER_EXAMPLES = """\
@@ -139,17 +139,6 @@ examples:
   trimaran ledger verify                                  is anything lost, altered or there twice?
   trimaran ledger verify latest --manager host:7900       the manager reads it, and answers
 exit codes: 1 when verify finds something, 2 for bad input
-"""
-
-EXPERTS_EXAMPLES = """\
-RUN is a run's folder or its id; without one, or as `latest`, it is the run in runs/ that was started
-last. Tokens are packed ones, prompts and padding included, each counted with each of its experts. "of mean"
-is over the mean of the layer's experts; "variation" is the standard deviation over experts, over their mean.
-examples:
-  trimaran experts                                        the newest step, a row a layer
-  trimaran experts runs/addition-20260101-120000 --steps 100:    all from step 100 on, added up
-  trimaran experts latest --steps 5:10 --layer 3          every expert of layer 3, in steps 5 to 10
-exit codes: 2 for bad input, such as a run of a model without experts
 """
 
 REPLAY_EXAMPLES = """\
@@ -255,7 +244,6 @@ def _parser() -> argparse.ArgumentParser:
         _add_import,
         _add_weights,
         _add_ledger,
-        _add_experts,
         _add_replay,
         _add_reward,
     ):
@@ -502,16 +490,6 @@ def _add_ledger(commands: Any) -> None:
         add("--manager", metavar="HOST:PORT", help="ask it, not a folder here")
         add_json(add)
     show("group", nargs="?", type=int, metavar="GROUP", help="its number in prompt order, from 0")
-
-
-def _add_experts(commands: Any) -> None:
-    words = "how a run's steps have loaded the experts of its model"
-    add = add_command(commands, "experts", words, "inspect.experts:experts", EXPERTS_EXAMPLES)
-    add("run", nargs="?", metavar="RUN")
-    words = "every expert of this layer, from 0 (default: a row a layer)"
-    add("--layer", type=int, metavar="N", help=words)
-    words = "from A to B, both among them; also A:, :B or A (default: the newest)"
-    add("--steps", metavar="A:B", help=words)
 
 
 def _add_replay(commands: Any) -> None:

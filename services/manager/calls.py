@@ -1,4 +1,4 @@
-"""Calls for services that somebody else starts: a record in the manager's store for each run that has
+"""Calls for services that a container engine starts: a record in the manager's store for each run that has
 devices. Who joins reads them (`commands/launch/joining/joining.py`)."""
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     - {name: anna, owner: team-a, role: submitter, sha256: 5e884898da28047151d0e56f8dc62927…}
 
 `trimaran token new --owner team-a --role submitter` prints a token, once, and its line. A token is
-256 random bits, so its SHA-256 gives nothing away, and the file is no secret. But whoever may write
+256 random bits, so its SHA-256 gives nothing away, and the file is no secret. But a user who may write
 it decides who is an operator: it must be its owner's alone to write.
 """
 
@@ -37,7 +37,7 @@ class KnownClient:
 
     identity: ClientIdentity
     sha256: str
-    """Of its token."""
+    """The digest of its token."""
 
 
 class Clients:
@@ -60,7 +60,7 @@ class Clients:
                 raise UnauthenticatedError(missing_token(method))
             if identity is None:
                 name = method.rpartition("/")[2]
-                raise UnauthenticatedError(f"{name}: nobody here has this token; ask an operator")
+                raise UnauthenticatedError(f"{name}: this token is not known here; ask an operator")
             check_role(identity, method)
         except TrimaranError as error:
             audit_refusal(identity, method, error)
@@ -68,7 +68,7 @@ class Clients:
         return identity
 
     def _find(self, token: str) -> ClientIdentity | None:
-        """Takes as long whoever it is: every entry is compared."""
+        """Compares every entry, so that the time says nothing about the token."""
         shown, found = digest(token), None
         for known in self._known.current():
             if hmac.compare_digest(known.sha256, shown):

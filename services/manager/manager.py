@@ -1,7 +1,7 @@
 """The manager's loop: look at each run, do what `decide` says, and share the devices out.
 
 It is level-triggered: every half second, and when something was changed, it compares what is wanted
-with what is there. One that is started again therefore needs to be told nothing.
+with what is there. A manager that is started again therefore needs no hand-over.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ RENEW_SECONDS = 2.0
 ROOM_SECONDS = 2.0
 """For a write that shows whether a run's store has room."""
 MOST_FAILURES = 20
-"""Of looks at one run in a row, after which the log says it only now and then."""
+"""Failed looks at one run in a row, after which the log says it only now and then."""
 
 
 class Manager:
@@ -203,14 +203,14 @@ class Manager:
             await self._kill(run)
             raise error  # its devices are free once its processes are gone: then we look again
         # The copy that is brought back may be older than what was seen.
-        words = {"error": run.told(str(error)), "remedy": lost_store(run), "seen": 0}
+        words = {"error": run.without_folder(str(error)), "remedy": lost_store(run), "seen": 0}
         state = RunState.CANCELLED if run.goal is Goal.CANCEL else RunState.FAILED
 
         def make(now: Managed) -> Managed:
             return ended(replace(now, **words), state, time.time()) if now == run else now
 
         if (await self.records.change(run.run_id, make)).state is state:
-            await self.stores.forget(run.store_url)  # a copy is opened anew
+            await self.stores.forget(run.store_url)  # a copy is opened again
             self.links.forget(run)
 
     async def _follow(self, run: Managed, presence: Presence) -> None:
@@ -241,7 +241,7 @@ class Manager:
             wanted = replace(wanted, seen=version)
             await self.links.say_once(wanted)
 
-        # Somebody may have asked for a pause meanwhile: then we look again.
+        # A client may have asked for a pause meanwhile: then we look again.
         def make(now: Managed) -> Managed:
             return wanted if now == run else now
 
@@ -276,7 +276,7 @@ class Manager:
         return False
 
     async def _check_room(self, run: Managed) -> None:
-        """Raises StoreFullError where nobody can write to the run's store, its launcher neither. One
+        """Raises StoreFullError where the run's store takes no write, so not its launcher's either. One
         that is frozen in a write keeps the store locked: then this says nothing."""
         try:
             async with asyncio.timeout(ROOM_SECONDS):
@@ -319,7 +319,7 @@ class Manager:
     async def _start_again(self, run: Managed, why: str) -> None:
         def make(now: Managed) -> Managed:
             start_at = time.time() + self._times.first_pause
-            planned = replace(now, start_at=start_at, held=now.told(why))
+            planned = replace(now, start_at=start_at, held=now.without_folder(why))
             return planned if now == run else now
 
         await self.records.change(run.run_id, make)
@@ -335,8 +335,8 @@ class Manager:
 
     async def prepared(self, run_id: str) -> None:
         """Until the loop has made the folder and the store of a run that was added, so that who
-        added it may watch or cancel it at once. A disk that hangs holds nobody up for long."""
-        with suppress(TimeoutError, NotFoundError):  # or somebody has deleted it already
+        added it may watch or cancel it at once. A disk that hangs delays no caller for long."""
+        with suppress(TimeoutError, NotFoundError):  # or it was deleted already
             async with asyncio.timeout(PREPARED_SECONDS):
                 while (  # noqa: ASYNC110 - an event for each run would be more to keep
                     run_id not in self._prepared and not self.records.get(run_id).state.has_ended
@@ -396,7 +396,7 @@ class Manager:
         await self._change_if_there(run_id, make)
 
     async def _change_if_there(self, run_id: str, make: Callable[[Managed], Managed]) -> None:
-        """Somebody may have deleted it since the plan was made."""
+        """Changes a run unless it was deleted since the plan was made."""
         with suppress(NotFoundError):
             await self.records.change(run_id, make)
 

@@ -18,7 +18,7 @@ def show(metrics: Exposition, manager: Manager) -> None:
 
 
 def count_runs(manager: Manager) -> dict[str, float]:
-    """By state."""
+    """The number of runs by state."""
     counts = Counter(run.state for run in manager.records.all() if not run.is_deleted)
     return {state.value: counts[state] for state in RunState if state is not RunState.UNKNOWN}
 
@@ -30,7 +30,7 @@ def longest_wait(manager: Manager, now: float) -> float:
 
 
 def count_devices(manager: Manager) -> dict[tuple[str, ...], float]:
-    """By pool, and whether a run has them."""
+    """The number of devices by pool, and by whether a run has them."""
     used = Counter(
         device.pool
         for run in manager.records.all()

@@ -51,7 +51,7 @@ class Times:
     steady: float = 300.0
     """A launcher that lived that long has started well."""
     max_deaths: int = 5
-    """In a row; then the run fails."""
+    """Deaths in a row after which the run fails."""
 
 
 TIMES = Times()
@@ -87,12 +87,12 @@ def decide(run: Managed, seen: Seen, now: float, times: Times = TIMES) -> Decisi
 
 
 def _is_due(run: Managed, now: float, times: Times) -> bool:
-    """Also where the clock was set back since: nobody waits for longer than the longest pause."""
+    """True also where the clock was set back: no run waits for longer than the longest pause."""
     return not now < run.start_at <= now + times.longest_pause
 
 
 def _has_ended_itself(seen: Seen) -> bool:
-    """Whatever was planned before: nobody has asked for more of it."""
+    """Whether the run reported its own end, whatever was planned before."""
     return seen.reported is not None and seen.reported.state in (
         RunState.SUCCEEDED,
         RunState.FAILED,
@@ -112,7 +112,7 @@ def _while_there(run: Managed, seen: Seen, now: float, times: Times) -> Decision
     reported = seen.reported
     if reported is None:
         return Decision(after)
-    after = _told(after, reported)
+    after = _with_reported(after, reported)
     # An end counts when its processes are gone: until then its devices are not free. To pause and to
     # cancel is for clients to say, never for processes.
     follows = reported.state in TRANSITIONS[run.state]
@@ -133,7 +133,7 @@ def _start(run: Managed, now: float) -> Decision:
 
 def _after_death(run: Managed, seen: Seen, now: float, times: Times) -> Decision:
     reported = seen.reported
-    after = _told(run, reported) if reported else run
+    after = _with_reported(run, reported) if reported else run
     if reported and _has_ended_itself(seen):
         return Decision(ended(after, reported.state, now))
     if run.goal is Goal.PAUSE:
@@ -150,7 +150,7 @@ def _after_death(run: Managed, seen: Seen, now: float, times: Times) -> Decision
 
 
 def ended(run: Managed, state: RunState, now: float) -> Managed:
-    """Without processes: its devices are free."""
+    """The run without processes: its devices are free."""
     at = now if state.has_ended else 0.0
     return run.go(
         state, grant=NO_GRANT, leaving=frozenset(), start_at=0.0, deaths=0, held="", ended_at=at
@@ -166,17 +166,17 @@ def _given_up(run: Managed, deaths: int, last_words: str) -> Managed:
     )
 
 
-def _told(run: Managed, reported: Run) -> Managed:
+def _with_reported(run: Managed, reported: Run) -> Managed:
     remedy = reported.remedy
     if reported.state is RunState.FAILED and not remedy:
         remedy = _remedy(run)
     words = {"error": reported.error, "remedy": remedy, "held": reported.held}
-    words = {name: run.told(text) for name, text in words.items()}
+    words = {name: run.without_folder(text) for name, text in words.items()}
     return replace(run, step=reported.step, reward=reported.reward, **words)
 
 
 def _remedy(run: Managed) -> str:
-    return f"mend what trimaran logs {run.run_id} names, then trimaran resume {run.run_id}"
+    return f"fix what trimaran logs {run.run_id} names, then trimaran resume {run.run_id}"
 
 
 def _without_gone(run: Managed, seen: Seen) -> Managed:

@@ -48,7 +48,7 @@ class Managed:
     created_at: float
     folder: str
     store_url: str
-    """Of the run's own store."""
+    """The URL of the run's own store."""
     config: Mapping[str, Any]
     """Its specification, whole: what `parse_config` takes."""
     num_steps: int
@@ -64,7 +64,7 @@ class Managed:
     starts: int = 0
     """How often a launcher was started."""
     deaths: int = 0
-    """Of its launcher, in a row."""
+    """Deaths of its launcher in a row."""
     start_at: float = 0.0
     """Unix seconds before which no launcher is started again."""
     launched_at: float = 0.0
@@ -97,7 +97,7 @@ class Managed:
             )
         return replace(self, state=state, **changes)
 
-    def told(self, text: str) -> str:
+    def without_folder(self, text: str) -> str:
         """For clients: paths in its folder as they stand there. Where that lies is `Run.folder` and
         helps only on this machine."""
         return text.replace(f"{self.folder}/", "")
@@ -122,7 +122,7 @@ class Managed:
 
     @property
     def view(self) -> Run:
-        """As clients see it."""
+        """The run as clients see it."""
         own: dict[str, Any] = {name: getattr(self, name, None) for name in Run.__slots__}
         own["replicas"] = Replicas(self.min_replicas, self.max_replicas, len(self.grant.replicas))
         if self.state is not RunState.QUEUED:

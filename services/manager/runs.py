@@ -106,7 +106,7 @@ class Runs:
         self._counting = asyncio.Lock()
         """Held from the count of an owner's runs until one more is recorded."""
         self._verifying: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """By client. A check keeps our event loop busy, a record after the other."""
+        """One lock a client. A check keeps the event loop busy, one record after the other."""
         self._clock = clock
 
     @audited
@@ -254,7 +254,7 @@ class Runs:
 
         async with locked(self._counting, EARLIER):
             resumed = await self._records.change(run_id, make)
-        return await self._told(resumed)
+        return await self._announce(resumed)
 
     @audited
     async def cancel(self, client: ClientIdentity, run_id: str) -> Run:
@@ -304,7 +304,7 @@ class Runs:
 
         scaled = await self._records.change(run_id, make)
         text = f"scaled to {min_replicas}:{max_replicas} by {client.name}"
-        return await self._told(scaled, text)
+        return await self._announce(scaled, text)
 
     @audited
     async def delete(self, client: ClientIdentity, run_id: str) -> None:
@@ -337,7 +337,7 @@ class Runs:
         limit: int = 0,
         offset: int = 0,
     ) -> RunSamples:
-        """Of the last validation where no step is named; `offset` are left out. Raises NotFoundError."""
+        """Samples of a step, of the last validation by default; `offset` are left out. Raises NotFoundError."""
         run = self._of(client, run_id)
         if not 0 <= limit <= MAX_SAMPLES:
             raise InputError(f"limit: {limit} is not between 0 and {MAX_SAMPLES}")
@@ -478,7 +478,7 @@ class Runs:
             )
 
     def _find_needs(self, config: RunConfig) -> tuple[Need, Need]:
-        """Of the trainer and of one replica. It reads the model's folder, on a disk that may hang."""
+        """The needs of the trainer and of one replica. It reads the model's folder, on a disk that may hang."""
         check_hosts(config, self._settings.launcher)
         pools, rollout = self._manager.pools, config.rollout
         trainer, replica = find_needs(config, pools)
@@ -532,15 +532,15 @@ class Runs:
         self, client: ClientIdentity, run_id: str, make: Callable[[Managed], Managed]
     ) -> Run:
         self._of(client, run_id)
-        return await self._told(await self._records.change(run_id, make))
+        return await self._announce(await self._records.change(run_id, make))
 
-    async def _told(self, run: Managed, text: str = "") -> Run:
+    async def _announce(self, run: Managed, text: str = "") -> Run:
         """To those who watch it: its state or, where that is the same, `text`."""
         links = self._manager.links
         try:
             await (links.say(run, EventKind.PROCESS, text) if text else links.say_once(run))
         except (StoreError, StoreFullError) as error:
-            # The change is recorded, and stands: only those who watch the run are not told.
+            # The change is recorded, and stands: only watchers of the run do not see it.
             logger.warning(
                 "run %s: %s, which its store cannot take: %s", run.run_id, run.state, error
             )
@@ -571,9 +571,12 @@ class Runs:
             name: getattr(run, name)
             for name in ("name", "owner", "priority", "created_at", "folder", "num_steps")
         }
-        words = {name: run.told(getattr(event.run, name)) for name in ("error", "remedy", "held")}
+        words = {
+            name: run.without_folder(getattr(event.run, name))
+            for name in ("error", "remedy", "held")
+        }
         is_path = event.kind is EventKind.CHECKPOINT
-        text = event.text if is_path else run.told(event.text)
+        text = event.text if is_path else run.without_folder(event.text)
         return replace(event, run=replace(event.run, **known, **words), text=text)
 
 

@@ -51,7 +51,7 @@ class Serving:
     """A manager at work."""
 
     address: str
-    """Of RunService, with its port."""
+    """The address of RunService, with its port."""
     http_address: str
     manager: Manager
     runs: Runs
@@ -68,7 +68,7 @@ async def serving(
     """RunService until the block ends; the runs go on. `Serving.manager.run()` is to be awaited.
 
     Raises InputError where another manager has the store, and where others than this machine's users
-    could submit runs and nobody has said what these may name and cost.
+    could submit runs and it is not configured what these may name and cost.
 
     Example:
         async with serving(ManagerSettings(folder=Path("/runs"))) as served:
@@ -213,7 +213,7 @@ def _admission(settings: ManagerSettings) -> Callable[..., RunConfig]:
 
 
 def launcher_environment(settings: ManagerSettings) -> dict[str, str]:
-    """Of every run: what its rewards may call is the operator's word alone, and tokens of plugins
+    """The environment of every run's launcher: the operator alone says what rewards may call, and tokens of plugins
     are only for runs that name them."""
     others = (*_secrets(settings), *watchdog.VARIABLES)  # what systemd says to us is ours alone
     environment = {name: value for name, value in os.environ.items() if name not in others}
@@ -239,7 +239,7 @@ def deployment_of(settings: ManagerSettings) -> Deployment:
 
 
 def service_trust(settings: ManagerSettings) -> Trust:
-    """Of the runs' services, without a token. Raises InputError for files that cannot be used."""
+    """How the runs' services trust each other, without a token. Raises InputError for unusable files."""
     tls = settings.services.tls
     files = None
     if tls is not None:

@@ -3,7 +3,7 @@
     settings = load_settings(Path("manager.yaml"))
     settings.pools["h100"].devices == (0, 1, 2, 3)
 
-Without a file `trimaran up` serves this machine: what is in sight, on loopback, for whoever reaches
+Without a file `trimaran up` serves this machine: what is in sight, on loopback, for everybody who reaches
 it. Unknown keys are errors. Relative paths start at the folder of the file.
 """
 
@@ -54,7 +54,7 @@ KINDS: tuple[Kind, ...] = ("npu", "cuda")
 COSTS = ("runs", "kept", "replicas", "steps", "tokens", "disk_gib", "host_memory_gib")
 """Limits about which an operator must have a word where others than this machine's users submit."""
 LEAST_SLOTS = 8
-"""Of the pool that a machine without a configuration has: the example has three processes."""
+"""CPU slots of a machine without a configuration: the example has three processes."""
 
 
 def _path(path: Path, info: ValidationInfo) -> Path:
@@ -76,7 +76,7 @@ def _store(url: str, info: ValidationInfo) -> str:
 
 
 def _folder(info: ValidationInfo) -> Path:
-    """Of the file, which `load_settings` gives as the context."""
+    """The file's folder, which `load_settings` gives as the context."""
     return info.context or Path()
 
 
@@ -103,8 +103,8 @@ class PoolSection(Section):
     devices: Annotated[tuple[int | str, ...], BeforeValidator(_check_names)] = ()
     """Numbers or, of GPUs, UUIDs, as `trainer.devices` in a run has them."""
     slots: NonNegative = 0
-    """Of a CPU: how many trainer ranks and replicas it computes at a time. Of accelerators that are
-    elsewhere (`launcher: external`): how many there are."""
+    """How many trainer ranks and replicas a CPU computes at a time; for accelerators that are elsewhere
+    (`launcher: external`) how many there are."""
     labels: Mapping[str, str] = Field(default_factory=dict)
     """What runs choose pools by. `memory` is also read as the GiB of one device: a run whose weights and
     optimizer alone need more is refused."""
@@ -148,7 +148,7 @@ class ServiceTlsSection(Section):
 
 
 class ServicesSection(Section):
-    """Of the services of all runs. `services: {network: {subnet: 10.0.0.0/8}, tls: {...}}`"""
+    """How the services of all runs communicate. `services: {network: {subnet: 10.0.0.0/8}, tls: {...}}`"""
 
     network: NetworkSection | None = None
     """As a run's own `network:`, which must then agree or be left out."""
@@ -211,31 +211,31 @@ class LimitsSection(Section):
     """
 
     runs: NonNegative = 0
-    """Of an owner: queued, running and paused."""
+    """An owner's queued, running and paused runs."""
     kept: NonNegative = 0
-    """Of an owner: runs that are not deleted, those that have ended as well."""
+    """An owner's runs that are not deleted, ended ones included."""
     running: NonNegative = 0
-    """Of an owner, at a time; others wait in the queue."""
+    """An owner's runs at a time; others wait in the queue."""
     devices: NonNegative = 0
-    """Of one run, to start."""
+    """Devices that one run needs to start."""
     replicas: NonNegative = 0
-    """Of one run, at most."""
+    """Replicas that one run may grow to."""
     steps: NonNegative = 0
-    """Of one run."""
+    """Steps of one run."""
     tokens: NonNegative = 0
     """That one run may generate."""
     disk_gib: Annotated[float, Field(ge=0)] = 0
     """That one run may take by checkpoints and payloads."""
     host_memory_gib: Annotated[float, Field(ge=0)] = 0
-    """Of one run: reward workers, what replicas on the CPU keep, and the answers that are under way."""
+    """One run's reward workers, what replicas on the CPU keep, and the answers under way."""
     priority: NonNegative = 100
     """Priorities lie between minus that and that."""
     watchers: Positive = 100
-    """Of one client, at a time."""
+    """What one client may follow at a time."""
 
     @property
     def unset(self) -> list[str]:
-        """Of those that bound what a run may cost: which the operator has said nothing about."""
+        """The limits on a run's costs that the operator has not set."""
         return [name for name in COSTS if name not in self.model_fields_set]
 
     def describe(self) -> str:
@@ -269,11 +269,11 @@ class ManagerSettings(Section):
     pools: Mapping[str, PoolSection] = Field(default_factory=dict)
     """Empty: the accelerators in sight, and slots of the CPU."""
     clients: File | None = None
-    """Tokens of clients with their owners and roles; without it whoever reaches the manager is an
+    """Tokens of clients with their owners and roles; without it every client that reaches the manager is an
     operator, so it listens on loopback only."""
     tls: TlsSection | None = None
     network: Literal["loopback", "trusted"] = "loopback"
-    """`trusted`: the operator's word that nobody reads the network, in place of TLS."""
+    """`trusted`: the operator vouches for the network, in place of TLS."""
     services: ServicesSection = ServicesSection()
     """How the services of runs reach and trust each other."""
     allow: AllowSection | None = None
@@ -318,8 +318,8 @@ class ManagerSettings(Section):
         )
 
     def check_submissions(self) -> None:
-        """Raises InputError where others than this machine's users may submit runs, and nobody has
-        said what these may name and cost."""
+        """Raises InputError where others than this machine's users may submit runs, and it is not
+        configured what these may name and cost."""
         beyond = [a for a in (self.address, self.http_address) if not is_loopback(a)]
         if not beyond:
             return

@@ -38,7 +38,9 @@ def test_a_token_leads_to_its_client_and_stands_nowhere(tmp_path):
 @pytest.mark.parametrize("token", ["x", "0" * 64, "a b", "ä", "\ud800"[:0] + "é"])
 def test_a_stranger_is_refused_and_its_token_is_not_repeated(tmp_path, token):
     clients = Clients(write(tmp_path / "c.yaml", make_client("anna", "team-a", "operator")[1]))
-    with pytest.raises(UnauthenticatedError, match="GetRun: nobody here has this token") as raised:
+    with pytest.raises(
+        UnauthenticatedError, match="GetRun: this token is not known here"
+    ) as raised:
         clients.identify(PATH + "GetRun", token)
     assert token == "x" or token not in str(raised.value)
 

@@ -26,7 +26,7 @@ class Client:
 
     @property
     def address(self) -> str:
-        """host:port; of a place that nobody knows yet, its name."""
+        """host:port; the name of a place whose address is not known yet."""
         if isinstance(self._address, str):
             return self._address
         return self._address.address or self._address.name

@@ -30,9 +30,9 @@ from trimaran.wire import run_messages as run_wire
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 1.0
-"""Between tries of a call that nobody answers."""
+"""Pauses between tries of a call that has no answer."""
 NOTICE_SECONDS = 1.0
-"""Without an answer, after which `on_wait` is told."""
+"""After so long without an answer `on_wait` is called."""
 QUIET_SECONDS = 60.0
 """Silence of a watched run after which the manager is asked whether it is still there."""
 RECONNECT_SECONDS = 0.3
@@ -47,7 +47,7 @@ TLS_FAILURES = {
     " (ca=, TRIMARAN_CA), and your certificate where it asks for one (TRIMARAN_CERTIFICATE,"
     " TRIMARAN_KEY)",
 }
-"""What gRPC says where somebody listens but no connection is made, and what it means."""
+"""Words in gRPC's error where a server listens but no connection is made, and what they mean."""
 
 Config = str | PathLike[str] | Mapping[str, Any] | RunConfig
 Request = TypeVar("Request")
@@ -82,8 +82,8 @@ class AsyncRunClient(Client):
         the file that TRIMARAN_TOKEN_FILE names. `ca`: PEM file of the certificates that TLS trusts;
         else TRIMARAN_CA; without one the connection is not encrypted. TRIMARAN_CERTIFICATE and
         TRIMARAN_KEY: for a manager that asks for a certificate. `timeout`: seconds for a call with
-        all its tries; `patience`: of these, while nobody can be reached at all (default: all of them).
-        `on_wait`: told the address when a call has no answer after a second. Raises InputError.
+        all its tries; `patience`: of these, while no manager can be reached at all (default: all of them).
+        `on_wait`: called with the address when a call has no answer after a second. Raises InputError.
         """
         access = Access.find(address, token, ca)
         super().__init__(access.address, access.trust)
@@ -161,22 +161,22 @@ class AsyncRunClient(Client):
             pb.WatchRunRequest, run_id=run_id, after_sequence=after, until_now=until_now
         )
         while True:
-            told, broke = None, False
+            event, broke = None, False
             try:
                 responses = rpc.stream(self._stub.WatchRun, request, quiet_timeout)
                 async with aclosing(responses):
                     async for response in responses:
-                        told = run_wire.decode_event(response.event)
-                        request.after_sequence = max(request.after_sequence, told.sequence)
-                        yield told
+                        event = run_wire.decode_event(response.event)
+                        request.after_sequence = max(request.after_sequence, event.sequence)
+                        yield event
             except (UnavailableError, DeadlineError):
                 broke = True
-            if not broke and (until_now or (told and told.kind is EventKind.FINISHED)):
+            if not broke and (until_now or (event and event.kind is EventKind.FINISHED)):
                 return
             ask = pb.GetRunRequest(run_id=run_id)
             run = await self._ask(self._stub.GetRun, ask, outage_timeout)
             if not broke and run.state.has_ended:
-                return  # all of it was told before
+                return  # all of it was seen before
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def wait_run(
@@ -319,7 +319,7 @@ class AsyncRunClient(Client):
         return run_wire.decode_ledger(await self._call(self._stub.GetLedger, request, timeout))
 
     async def _ask(self, method: Any, request: Any, outage_timeout: float | None = None) -> Run:
-        """A call that is answered with the run. `outage_timeout`: how long nobody need answer."""
+        """A call that is answered with the run. `outage_timeout`: how long no manager need answer."""
         answer = await self._call(method, request, outage_timeout, outage_timeout)
         return run_wire.decode_run(answer.run)
 
@@ -360,7 +360,7 @@ class AsyncRunClient(Client):
 
     @contextmanager
     def _telling(self) -> Generator[None]:
-        """Whoever waits is told so once."""
+        """Calls `on_wait` once, if the answer takes its time."""
         if self._on_wait is None:
             yield
             return
@@ -376,7 +376,7 @@ class AsyncRunClient(Client):
         return self._channel.get_state() is grpc.ChannelConnectivity.READY
 
     def _explain(self, error: UnavailableError) -> UnavailableError:
-        """What a manager says stays as it is; that nobody is there is said in our words."""
+        """A manager's own errors stay as they are; that none was reached is said in our words."""
         if not isinstance(error, UnreachableError):
             return error
         reason = str(error).rpartition("last error: ")[2]

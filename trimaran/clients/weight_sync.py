@@ -27,7 +27,7 @@ from trimaran.wire import rpc
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a replica is told when it registers.
+    """The answer to a replica that registers.
 
     Example:
         registration = await weight_sync.register_replica(replica, peer, timeout=10.0)
@@ -66,7 +66,7 @@ class WeightSyncClient(Client):
         return Registration(answer.incarnation, answer.heartbeat_seconds)
 
     async def deregister_replica(self, name: str, incarnation: int, timeout: float) -> None:
-        """The replica is about to end: nobody shall be sent to it any more."""
+        """The replica is about to end: no request shall be sent to it any more."""
         request = pb.DeregisterReplicaRequest(
             run_id=self._caller.run_id, name=name, incarnation=incarnation
         )

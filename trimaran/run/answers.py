@@ -50,7 +50,7 @@ class RunSamples:
     trained_steps: tuple[int, ...]
     samples: tuple[RunSample, ...]
     num_samples: int = 0
-    """Of the step; `samples` are some of them."""
+    """How many samples the step has; `samples` are some of them."""
     step: int = 0
     """The step that they are of."""
 
@@ -60,8 +60,8 @@ class LedgerAnswer:
     """The life of a group, or what the whole ledger adds up to."""
 
     lines: tuple[str, ...]
-    """In plain words."""
+    """The answer in plain words."""
     facts: Any
     """The same as JSON holds it."""
     sound: bool = True
-    """Of the whole ledger: whether all is well."""
+    """Whether the whole ledger is sound."""

@@ -23,7 +23,7 @@ class RunContext:
     """Example: RunContext.in_folder(Path("runs/addition-20261120-120000")).run_id"""
 
     run_id: str
-    """Unique in the store. The folder's name, unless somebody moved the folder."""
+    """Unique in the store. The folder's name, unless the folder was moved."""
     folder: Path
     """What the run leaves behind."""
     store_url: str

@@ -66,7 +66,7 @@ def is_last(event: RunEvent) -> bool:
 class FencedStream:
     """Appends to a stream, to which others append as well, while an epoch is the newest.
 
-    Whoever has a newer epoch appends before it does anything else. So the order is: learn where the
+    The holder of a newer epoch appends before it does anything else. So the order is: learn where the
     stream ends, see that our epoch is the newest, append behind that end. If a successor came after
     the look at the epoch, the stream ends elsewhere by now, and the append is refused.
 

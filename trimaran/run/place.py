@@ -58,7 +58,7 @@ def saved_states(folder: Path, place: Place | None) -> Iterator[tuple[str, Any]]
 def has_checkpoint(config: RunConfig, run: RunContext) -> bool:
     """The run, of its own; then `trainer.load` has done its part."""
     if config.trainer.load is None:
-        return False  # nobody asks
+        return False  # no other process asks
     return next(saved_states(run.folder, run_place(config, run.run_id)), None) is not None
 
 
@@ -87,7 +87,7 @@ def _owner_of(place: Place) -> str | None:
 
 
 async def _agree_on_mark(store: Store, run_id: str, who: str, place: Place) -> str:
-    """That of whoever came first; it lies at the place."""
+    """The record of the process that came first; it lies at the place."""
     key = f"place/{run_id}"
     if (record := await store.get(key)) is None:
         mark = f".trimaran-{secrets.token_hex(8)}"
@@ -99,7 +99,7 @@ async def _agree_on_mark(store: Store, run_id: str, who: str, place: Place) -> s
         except ConflictError:
             await asyncio.to_thread(place.delete, [mark])
         record = await store.get(key)
-    assert record, "nobody deletes it"
+    assert record, "it is never deleted"
     first = record.value
     try:
         await asyncio.to_thread(place.read, first["mark"])

@@ -84,7 +84,7 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a run stands.
+    """The state of a run.
 
     Example: `Run("addition-1", RunState.RUNNING, step=7, num_steps=20)`
     """
@@ -161,7 +161,7 @@ class RunEvent:
     time: float = 0.0
     """Unix seconds."""
     root: str = ""
-    """Of the weights that were saved, in an event of that kind."""
+    """The root of the weights that a checkpoint event saved."""
 
 
 def metric_rows(events: Iterable[RunEvent]) -> list[dict[str, Any]]:
@@ -219,7 +219,7 @@ def stop_key(run_id: str, name: str) -> str:
 
 
 def call_key(run_id: str = "") -> str:
-    """Record {"since": 1763.5} in a manager's store: the run needs services that somebody else starts;
+    """Record {"since": 1763.5} in a manager's store: the run needs services that a container engine starts;
     without an id the prefix of all of them."""
     return f"call/{run_id}"
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 import mmap
-import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from trimaran.errors import InputError
@@ -21,15 +19,7 @@ from trimaran.types import ExpertLoads
 EXPERT_LOADS_NAME = "expert-loads.jsonl"
 """In the controller's run folder."""
 HEAD = b'{"step":'
-"""Of each line, behind which stand the step and a comma."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepLoads:
-    """Example: StepLoads(3, (ExpertLoads(0, (412, 388)),))"""
-
-    step: int
-    layers: tuple[ExpertLoads, ...]
+"""The beginning of each line, before the step and a comma."""
 
 
 class ExpertLoadsWriter:
@@ -81,101 +71,8 @@ def _newest_line(path: Path) -> bytes:
             return data[data.rfind(b"\n", 0, end) + 1 : end]
 
 
-def read_loads(run_folder: Path, first: int, last: int | None) -> Iterator[StepLoads]:
-    """Of steps `first` to `last`, both among them; to the end without a last one. A line that is being
-    written is left out. Raises InputError where there is no such file, or a line is damaged."""
-    for step, line in _lines(_existing(run_folder)):
-        if first <= step and (last is None or step <= last):
-            yield StepLoads(step, _parse(run_folder, step, line))
-
-
-def read_newest(run_folder: Path) -> StepLoads | None:
-    """As `read_loads`; None where the file has no whole line."""
-    if not (line := _newest_line(path := _existing(run_folder))):
-        return None
-    step = _step_of(path, line)
-    return StepLoads(step, _parse(run_folder, step, line))
-
-
-def _existing(run_folder: Path) -> Path:
-    path = run_folder / EXPERT_LOADS_NAME
-    if not path.is_file():
-        raise InputError(
-            f"{path}: is not there; it is written with the first step of a model with experts"
-        )
-    return path
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """With their steps. Steps that are passed over need no parsing."""
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):
-                yield _step_of(path, line), line
-
-
 def _step_of(path: Path, line: bytes) -> int:
     number, comma, _ = line.removeprefix(HEAD).partition(b",")
     if not (line.startswith(HEAD) and comma and number.isdigit()):
-        raise _damaged(path, line[:32])
+        raise InputError(f"{path}: a line is damaged ({line[:32]!r}); remove it and start again")
     return int(number)
-
-
-def _parse(run_folder: Path, step: int, line: bytes) -> tuple[ExpertLoads, ...]:
-    try:
-        layers = json.loads(line)["layers"].items()
-        return tuple(ExpertLoads(int(layer), tuple(tokens)) for layer, tokens in layers)
-    except (ValueError, LookupError, AttributeError, TypeError):
-        raise _damaged(run_folder / EXPERT_LOADS_NAME, b"step %d" % step) from None
-
-
-def _damaged(path: Path, where: bytes) -> InputError:
-    return InputError(f"{path}: a line is damaged ({where!r}); remove it and ask again")
-
-
-class Totals:
-    """Of steps, one after the other.
-
-    Example:
-        totals = Totals()
-        totals.add(StepLoads(3, (ExpertLoads(0, (412, 388)),)))
-        totals.layers == {0: [412, 388]}
-    """
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-        self.layers: dict[int, list[int]] = {}
-        """Tokens by layer and expert."""
-
-    def add(self, one: StepLoads) -> None:
-        self.steps.append(one.step)
-        for loads in one.layers:
-            known = self.layers.setdefault(loads.layer, [0] * len(loads.tokens_E))
-            self.layers[loads.layer] = [a + b for a, b in zip(known, loads.tokens_E, strict=True)]
-
-
-@dataclass(frozen=True, slots=True)
-class LayerFigures:
-    """How uneven the load of a layer is. Example: LayerFigures.of([6, 2]).variation == 0.5"""
-
-    tokens: int
-    mean: float
-    """Tokens of an expert."""
-    most: int
-    """The expert; of several, the first."""
-    least: int
-    variation: float
-    """Standard deviation over experts, over the mean: 0 where all have the same."""
-
-    @classmethod
-    def of(cls, tokens_E: Sequence[int]) -> LayerFigures:
-        """Of a layer through which a token has passed."""
-        mean = statistics.fmean(tokens_E)
-        experts = range(len(tokens_E))
-        return cls(
-            tokens=sum(tokens_E),
-            mean=mean,
-            most=max(experts, key=tokens_E.__getitem__),
-            least=min(experts, key=tokens_E.__getitem__),
-            variation=statistics.pstdev(tokens_E) / mean,
-        )

@@ -36,7 +36,7 @@ def convert(options: argparse.Namespace) -> int:
     try:
         return _convert(source, target, options)
     except OSError as error:
-        raise UnavailableError(f"{target}: {error}; mend it and convert again") from None
+        raise UnavailableError(f"{target}: {error}; fix it and convert again") from None
 
 
 def _convert(source: Path, target: Path, options: argparse.Namespace) -> int:
@@ -155,7 +155,7 @@ def _from_torch_dist(folder: Path, target: Path, options: argparse.Namespace) ->
 
 
 def _check_free(target: Path, layout: Layout, kind: str) -> None:
-    """Of a target of a kind that any layout reads."""
+    """Checks a target of a kind that any layout reads."""
     if layout != Layout():
         what = "Hugging Face folder" if kind == HUGGINGFACE else f"{kind} checkpoint"
         raise InputError(f"a {what} has no layout ({layout}); give --to checkpoint")

@@ -32,7 +32,7 @@ from trimaran.trust.allowed import Allowed
 from trimaran.types import Message, Prompt
 
 NO_MODEL = "none"
-"""Of a dataset that is looked at without one."""
+"""The model path of a dataset that is shown without a model."""
 SHOWN_REASONS = 12
 """Why rows were dropped; images alone may have as many reasons as there are sizes."""
 
@@ -130,7 +130,7 @@ def _describe(path: Path, card: CardTree) -> Iterator[str]:
 
 
 def read_config(named: str, overrides: Sequence[str]) -> RunConfig:
-    """Of a run's YAML file; or of a dataset's file, with what the overrides say."""
+    """The configuration in a run's YAML file, or one for a dataset's file with the overrides."""
     if Path(named).suffix in (".yaml", ".yml"):
         return load_config(named, overrides)
     tree = {

@@ -26,7 +26,7 @@ exit codes: 1 when check finds a bad row, 2 for bad input
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Of an option's value: a whole number, not below `least`."""
+    """A type for options: a whole number, not below `least`."""
 
     def whole(text: str) -> int:
         number = int(text)

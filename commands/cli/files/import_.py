@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def import_run(options: argparse.Namespace) -> int:
 
 
 def _tell_preparation(given: Mapping[str, Any]) -> int:
-    """Of a file that says how rows are prepared: the command that does it. Returns 2 where a key is refused."""
+    """Prints the command that prepares rows as the file says. Returns 2 where a key is refused."""
     made = convert(DATASET_FILES, given)
     for line in _summary(made, ()):
         print(line)
@@ -81,33 +80,24 @@ def _in_turns(words: Sequence[str]) -> bool:
 
 
 def refuse_theirs(path: str) -> None:
-    """Prints what an import makes of a file that is one of another system, and raises InputError, which
-    says how to go on."""
+    """Raises InputError for a file of another system, and says how to go on."""
     file = Path(path)
-    is_script = file.suffix in SCRIPTS and file.is_file()
+    go_on = "go on with: trimaran import"
+    if file.suffix in SCRIPTS and file.is_file():
+        raise InputError(f"{path}: is a script; {go_on} verl|easyr1 {path} -o run.yaml")
     try:
-        keys = () if is_script else tuple(map(str, read_tree(file) or ()))
+        keys = tuple(map(str, read_tree(file) or ()))
     except InputError:
         return  # who reads it says what is wrong
     if DATASET_FILES.is_mine(keys):
         raise InputError(
-            f"{path}: says how MindSpeed-RL prepares a dataset, and is no run; go on with: trimaran import"
+            f"{path}: says how MindSpeed-RL prepares a dataset, and is no run; {go_on}"
             f" {DATASET_FILES.name} {path}"
         )
-    system = recognize(keys)
-    if not is_script and system is None:
-        return
-    with suppress(InputError):  # the import says what is wrong
-        given = read_given(file, [])
-        if system := recognize(given.values):
-            made = convert(system, given.values)
-            for line in (*_summary(made, given.assumed), _counts(system, made)):
-                print(line)
-    kind = "is a script" if is_script else "is a file"
-    title, name = (f" of {system.title}", system.name) if system else ("", "verl|easyr1")
-    raise InputError(
-        f"{path}: {kind}{title}; go on with: trimaran import {name} {path} -o run.yaml"
-    )
+    if system := recognize(keys):
+        raise InputError(
+            f"{path}: is a file of {system.title}; {go_on} {system.name} {path} -o run.yaml"
+        )
 
 
 def _refuse_other(file: str, system: System, keys: Sequence[str]) -> None:

@@ -59,7 +59,7 @@ async def listen(address: str, trust: Trust) -> int:
     """Until a signal, or for an hour."""
     if not trust.token:
         raise InputError(
-            "--listen: give --token-file FILE, with a token that whoever asks has as well"
+            "--listen: give --token-file FILE, with a token that the asking doctors have as well"
             " (trimaran doctor --host)"
         )
     try:
@@ -107,7 +107,7 @@ async def _report(
 
 
 def _check_gpus(config: RunConfig) -> list[Finding]:
-    """Of a run whose processes all start on this machine."""
+    """Checks a run whose processes all start on this machine."""
     machine = read_machine(os.environ)
     if config.network.subnet is not None or not (gpus := read_gpus(machine)):
         return []

@@ -72,7 +72,7 @@ def plan_here(config: RunConfig, machine: Machine, is_whole: bool = True) -> Pla
 
 
 def check_fit(config: RunConfig, folder: Path, is_whole: bool = True) -> ModelFacts:
-    """Of the model in `folder`. Raises InputError where it cannot be trained, or not in the layout and with
+    """The facts of the model in `folder`. Raises InputError where it cannot be trained, or not in the layout and with
     the lengths of the configuration; reads no weights. `is_whole`: False where its config.json is enough."""
     facts = read_architecture(folder, is_whole).facts
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")

@@ -11,7 +11,7 @@ from rich.table import Table
 from trimaran.types import Proof, VersionRecord
 
 ROOT_DIGITS = 12
-"""Of a root's 32 hex digits, in the table of versions."""
+"""How many of a root's 32 hex digits the table of versions shows."""
 
 
 def proof_fault(proof: Proof, record: VersionRecord) -> str:

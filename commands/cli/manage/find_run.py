@@ -39,7 +39,7 @@ class FoundRun:
 
     @property
     def caller(self) -> Caller:
-        """Of an operator's question: no epoch, and no id where the address says which run."""
+        """The caller of an operator's question: no epoch, and no id where the address says which run."""
         return Caller(RunContext.in_folder(self.folder).run_id if self.folder else "", 0)
 
 
@@ -68,7 +68,7 @@ def find_folder(text: str | None) -> Path:
 
 
 async def _recorded_address(run: RunContext) -> str:
-    """Of weight sync, where it says itself at which address it listens; empty where it does not."""
+    """The address that weight sync has recorded; empty where it has none."""
     store = await find_store(run.store_url)
     if store is None:
         return ""
@@ -79,7 +79,7 @@ async def _recorded_address(run: RunContext) -> str:
 
 
 def trust_at(address: str) -> Trust:
-    """Of the run that was started last among those in runs/ that name this address."""
+    """The trust of the run that was started last among those in runs/ that name this address."""
     for folder in _folders():
         if address in (folder / CONFIG_NAME).read_text(encoding="utf-8", errors="replace"):
             return RunContext.in_folder(folder).trust
@@ -100,7 +100,7 @@ def folder_of(text: str) -> Path | None:
 
 
 def shorten(names: Sequence[str]) -> str:
-    """Of names that stand newest first."""
+    """The first of names that are sorted newest first, and how many more there are."""
     more = len(names) - NUM_KNOWN
     return ", ".join(names[:NUM_KNOWN]) + (f" and {more} older" if more > 0 else "")
 

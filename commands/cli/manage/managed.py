@@ -10,13 +10,13 @@ from trimaran.errors import InputError, NotFoundError
 from trimaran.run.runs import Run
 
 TIMEOUT_SECONDS = 10.0
-"""Of one question."""
+"""The deadline of one question."""
 PATIENCE_SECONDS = 4.0
-"""While nobody answers: a manager that is started again needs so long."""
+"""How long a command waits where nothing listens: a restarted manager needs so long."""
 
 
 def open_client(address: str | None, patience: float = PATIENCE_SECONDS) -> RunClient:
-    """Of the manager at `address`, else at TRIMARAN_MANAGER, else of this machine's. It says on stderr
+    """A client of the manager at `address`, else at TRIMARAN_MANAGER, else of this machine's. It says on stderr
     when the answer takes its time."""
 
     def tell(address: str) -> None:

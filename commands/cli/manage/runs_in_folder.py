@@ -49,7 +49,7 @@ def logs(folder: Path, options: argparse.Namespace) -> int:
 
 
 def samples(folder: Path, options: argparse.Namespace) -> int:
-    """Of validations only: those of trained steps lie in the ledger's payloads."""
+    """Shows samples of validations; those of trained steps lie in the ledger's payloads."""
     steps = validation_steps(folder)
     step = options.number if options.step is None else options.step
     step = (steps or (None,))[-1] if step is None else step

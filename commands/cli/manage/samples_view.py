@@ -13,7 +13,7 @@ from trimaran.run.answers import RunSample, RunSamples
 PAGE = 500
 """Samples of one question: of 8k tokens they are some 16 MB."""
 MAX_LINES, MAX_CHARACTERS = 8, 1000
-"""Of one text, unless all of it is wanted."""
+"""Bounds of one text, unless all of it is wanted."""
 NUM_STEPS = 8
 """That a line names."""
 

@@ -32,7 +32,7 @@ from trimaran.wire.health_note import Notes
 from trimaran.wire.http_server import HttpServer, http_config
 
 STOP_SECONDS = 10
-"""For requests at work when the server is told to end."""
+"""The time that requests at work have when the server is asked to end."""
 LOAD_SECONDS = 300.0
 """For the function's module, after which a health check takes the server for hung."""
 

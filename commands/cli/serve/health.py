@@ -41,7 +41,7 @@ def health(options: argparse.Namespace) -> int:
 
 
 def _noted(kind: str) -> HealthNote:
-    """Raises InputError where nobody has noted anything, or somebody else."""
+    """Raises InputError where no service, or another one, has noted itself."""
     path = noted_file()
     note = read_note(path) if path else None
     if note is None:

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 
 def launch_run(options: argparse.Namespace) -> int:
-    """Of the run whose context.json and config.yaml the folder holds."""
+    """Launches the run whose context.json and config.yaml the folder holds."""
     setup_logging("launcher")
     folder, config = open_run_folder(options.run_folder)
     run = RunContext.in_folder(folder)

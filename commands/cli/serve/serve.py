@@ -1,6 +1,6 @@
 """`trimaran serve`: one service in this process.
 
-Sets the process environment (by starting anew when it differs), ties its life to the
+Sets the process environment (by executing itself again when it differs), ties its life to the
 launcher's, and turns SIGTERM and SIGINT into an orderly end.
 """
 
@@ -99,8 +99,8 @@ def serve(
 def _recorded_config(folder: Path) -> RunConfig:
     if not (folder / CONTEXT_NAME).is_file():
         raise InputError(
-            f"--run-folder: {folder} holds no {CONTEXT_NAME}, which names the run's store; whoever"
-            " starts the service writes it there; or give --config FILE, or --store-file FILE"
+            f"--run-folder: {folder} holds no {CONTEXT_NAME}, which names the run's store; its"
+            " launcher writes it there; or give --config FILE, or --store-file FILE"
         )
     from trimaran.run.folder import recorded_config  # late: only who has no file needs it
 
@@ -108,7 +108,7 @@ def _recorded_config(folder: Path) -> RunConfig:
 
 
 def _serve_registered(kind: str, config: RunConfig, run: RunContext, index: int) -> int:
-    """Its end stands in the run's store as well: nobody else there sees its exit code."""
+    """Its end is recorded in the run's store as well: no launcher there sees its exit code."""
     from commands.launch.joining.registered import Registered  # late, as above
 
     faults: list[Exception] = []
@@ -157,7 +157,7 @@ class _Service:
         index: int,
         on_end: Callable[[int, Collection[str]], None] = lambda code, lines: None,
     ) -> None:
-        """`on_end`: told the exit code, or the signal that ended it, negative; and its last words."""
+        """`on_end`: called with the exit code, or the signal that ended it, negative; and its last words."""
         self._kind, self._run, self._index, self._on_end = kind, run, index, on_end
 
     def run(self, config: RunConfig) -> int:

@@ -1,4 +1,4 @@
-"""By which words a command is told whom it may trust: TLS files, or that nobody reads the network."""
+"""Options by which a command learns what to trust: TLS files, or the network."""
 
 from __future__ import annotations
 

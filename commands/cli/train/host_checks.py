@@ -1,7 +1,7 @@
 """What a service needs of its host, looked for before it starts: model, data, places, room.
 
 Each fault is one line that names the process, the host and the remedy. What is wrong ends the
-process with exit code 2, before anything of the run has trained. What the doctor finds is told only.
+process with exit code 2, before anything of the run has trained. What the doctor finds is only reported.
 """
 
 from __future__ import annotations

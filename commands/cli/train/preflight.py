@@ -26,7 +26,7 @@ from trimaran.trust.allowed import Allowed
 
 
 def refuse_password(store: str | None) -> None:
-    """Of a store's URL among the words of a command."""
+    """Refuses a password in a store's URL on the command line."""
     if store and urlsplit(store).password:
         raise InputError(
             "--store: a password on the command line can be read by everybody on this machine; name"
@@ -36,7 +36,7 @@ def refuse_password(store: str | None) -> None:
 
 
 def check_run(config: RunConfig) -> None:
-    """Of a run whose processes all start on this machine."""
+    """Checks a run whose processes all start on this machine."""
     check_inputs(config)
     machine = read_machine(os.environ)
     place(config, machine)

@@ -1,7 +1,7 @@
 """What a submitted specification may name and cost. It is data: nothing of it is run or opened here.
 
 What it may name comes from the operator: roots of models and data, rules, functions, hosts of
-plugins. A path is resolved once, checked, and handed on resolved. Whoever may write below a root can
+plugins. A path is resolved once, checked, and handed on resolved. A process that may write below a root can
 still exchange a file between this check and its use, so a root with parts that anybody may write is
 refused; people who share a root with a group trust that group.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from services.manager.admission.costs import Costs, check_costs
-from services.manager.admission.roots import InRoots, told
+from services.manager.admission.roots import InRoots, naming
 from services.manager.admission.specification import read_specification
 from services.manager.settings import AllowSection, CredentialsSection, LimitsSection
 from trimaran.config import (
@@ -95,7 +95,7 @@ def _describe(network: NetworkSection) -> str:
 
 def _placed(config: RunConfig, models: InRoots, data: InRoots) -> RunConfig:
     # Hosts that have a model that may be fetched need not be the manager's.
-    with told("model.path", config.model.path):
+    with naming("model.path", config.model.path):
         elsewhere = config.model.source is not None and not config.model.path.is_dir()
     find = models.elsewhere if elsewhere else models.folder
     model = find(config.model.path, "model.path")

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.manager.admission.roots import told
+from services.manager.admission.roots import naming
 from services.manager.settings import LimitsSection
 from trimaran.config import RunConfig
 from trimaran.errors import LimitError
@@ -46,7 +46,7 @@ def costs_of(config: RunConfig) -> Costs:
 
 
 def host_memory_gib(config: RunConfig, replicas: int) -> float:
-    """With so many replicas."""
+    """The host memory that a run takes with so many replicas."""
     return sum(_host_memory(config, replicas).values())
 
 
@@ -89,7 +89,7 @@ def check_costs(config: RunConfig, limits: LimitsSection) -> Costs:
         )
     if limits.disk_gib and not config.model.path.is_dir():
         faults.append(
-            f"model.path: {config.model.path} is not on the manager's host, so nobody can say what its"
+            f"model.path: {config.model.path} is not on the manager's host, so it is not known what its"
             " checkpoints take of this owner's disk_gib; bring it there"
         )
     if limits.disk_gib and config.run.payload_quota_gib is None:
@@ -149,7 +149,7 @@ def _longest(config: RunConfig) -> int:
 
 def _checkpoints(config: RunConfig) -> int:
     """Those that are kept, one that is written, and the exported model."""
-    with told("model.path", config.model.path):
+    with naming("model.path", config.model.path):
         model = sum(_sizes(config.model.path.glob("*.safetensors")))
     each = MAIN_STATE + int(config.run.checkpoint_models)
     return model * (each * config.run.num_checkpoints + 1)

@@ -29,7 +29,7 @@ class InRoots:
 
     def file(self, path: Path, key: str) -> Path:
         """Resolved. Raises InputError where there is no such file, ForbiddenError."""
-        with told(key, path):
+        with naming(key, path):
             found = self._find(path, key)
             # A pipe would hold its reader for ever.
             if not stat.S_ISREG(found.stat().st_mode):
@@ -38,7 +38,7 @@ class InRoots:
 
     def folder(self, path: Path, key: str) -> Path:
         """The same, with all that lies in it."""
-        with told(key, path):
+        with naming(key, path):
             found = self._find(path, key)
             if not found.is_dir():
                 raise InputError(f"{key}: {path}: is not a folder")
@@ -48,7 +48,7 @@ class InRoots:
             return found
 
     def elsewhere(self, path: Path, key: str) -> Path:
-        """Of another host: only where it would lie is checked. Raises ForbiddenError."""
+        """A path on another host: only where it would lie is checked. Raises ForbiddenError."""
         if ".." in path.parts or "\0" in str(path):
             raise ForbiddenError(f"{key}: {path}: .. leads elsewhere; name the place itself")
         if not path.is_absolute():
@@ -117,7 +117,7 @@ class InRoots:
 
 
 @contextmanager
-def told(key: str, path: Path) -> Generator[None]:
+def naming(key: str, path: Path) -> Generator[None]:
     """What the system says of `path` is an error of `key`: a name that is too long, a folder
     that the manager may not enter."""
     try:

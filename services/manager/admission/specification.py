@@ -1,4 +1,4 @@
-"""A specification that somebody sent: read within bounds, so that reading it costs little."""
+"""Reads a submitted specification within bounds, so that reading it costs little."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_CONFIG_BYTES = 1 << 20
 MAX_OVERRIDES = 200
 MAX_OVERRIDE_BYTES = 4096
 MAX_DEPTH = 16
-"""Of sections and lists within each other; a run's own configuration has six."""
+"""Levels of sections and lists within each other; a run's own configuration has six."""
 MAX_NODES = 5_000
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -4,7 +4,7 @@
     event: step              its kind
     data: {"sequence": 7, ...}
 
-A comment is sent where nothing happens, so that nobody on the way takes the connection for dead.
+A comment is sent where nothing happens, so that no proxy takes the connection for dead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _event = TypeAdapter(RunEvent)
 async def server_sent(
     events: AsyncIterator[RunEvent], heartbeat_seconds: float
 ) -> AsyncIterator[bytes]:
-    """Ends with the events; an error on the way is told as an event of kind `problem`."""
+    """Ends with the events; an error on the way becomes an event of kind `problem`."""
     try:
         async for event in with_pauses(events, heartbeat_seconds):
             yield encode(event) if event else HEARTBEAT

@@ -59,6 +59,6 @@ class LogNames(Form):
 
 
 class Health(Form):
-    """What a probe is told."""
+    """The answer to a probe."""
 
     status: str

@@ -122,7 +122,7 @@ class Routes:
         return run
 
     async def get_run(self, client: Client, run_id: RunId) -> Run:
-        """How the run stands."""
+        """The state of the run."""
         return await self._runs.get(client, run_id)
 
     async def get_config(self, client: Client, run_id: RunId) -> dict[str, JsonValue]:

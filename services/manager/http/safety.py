@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from trimaran.wire.http_problems import Problem, answer, read_body, replay
 
 MAX_BODY_BYTES = 4 << 20
-"""Of a run's specification."""
+"""The size of a run's specification."""
 BODY_SECONDS = 60.0
 
 

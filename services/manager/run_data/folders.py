@@ -59,7 +59,9 @@ def _prepare(run: Managed, deployment: Deployment) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     is_new = not (folder / CONTEXT_NAME).exists()
     if is_new and any(folder.iterdir()):
-        raise InputError(f"run {run.run_id}: {folder} is somebody else's; submit the run again")
+        raise InputError(
+            f"run {run.run_id}: {folder} belongs to something else; submit the run again"
+        )
     context = RunContext.in_folder(folder)
     if context.run_id != run.run_id:
         raise InputError(f"run {run.run_id}: {folder} is another run's; submit the run again")

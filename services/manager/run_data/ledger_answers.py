@@ -79,7 +79,7 @@ async def trained_samples(
 
 
 async def _payload_names(store: Store, payloads: Payloads, run_id: str, step: int) -> list[str]:
-    """Of the groups that trained in the step. Of the ledger it reads what is behind the last place at
+    """The payloads of the groups that trained in the step. It reads the ledger behind the last place at
     which the step was not trained, and keeps only what is scored and has not trained."""
 
     def is_early(state: Tree) -> bool:

@@ -36,7 +36,7 @@ def list_processes(folder: Path) -> list[str]:
 
 
 def last_words(folder: Path, count: int = 5) -> str:
-    """Of the launcher, in one line; empty where it has said nothing."""
+    """The launcher's last lines in one; empty where it has written nothing."""
     path = folder / "logs" / LOG_NAME
     if not path.is_file():
         return ""
@@ -97,7 +97,7 @@ class LogFile:
     def after(self, position: int) -> LogLines:
         """Those behind `position`."""
         with self._open() as file:
-            if file.seek(0, os.SEEK_END) < position:  # somebody has emptied it
+            if file.seek(0, os.SEEK_END) < position:  # it was emptied
                 position = 0
             file.seek(position)
             data = file.read(MOST_BYTES)

@@ -33,7 +33,7 @@ class RunLinks:
 
     def __init__(self, stores: RunStores) -> None:
         self._stores = stores
-        self._told: dict[str, Any] = {}
+        self._written: dict[str, Any] = {}
 
     async def launcher(self, run: Managed) -> str:
         """Which launcher has renewed its lease in time, as `holder_name` calls it; empty: none."""
@@ -59,17 +59,17 @@ class RunLinks:
         return frozenset(int(name.removeprefix(REPLICA)) for name in names)
 
     async def tell(self, run: Managed, again: bool = False) -> None:
-        """The run's processes what is wanted of them. `again`: also what was told already."""
+        """Writes what is wanted of the run's processes. `again`: also where it was written before."""
         wanted = {
             goal_key(run.run_id): {"goal": run.goal.value},
             replicas_key(run.run_id): wanted_replicas(run),
         }
-        if self._told.get(run.run_id) == wanted and not again:
+        if self._written.get(run.run_id) == wanted and not again:
             return
         async with self._stores.of(run.store_url, make=True) as store:
             for key, value in wanted.items():
                 await store.put(key, value)
-        self._told[run.run_id] = wanted
+        self._written[run.run_id] = wanted
 
     async def say_once(self, run: Managed) -> None:
         """An event for the state, unless the last event says it. A launcher's words about processes
@@ -93,7 +93,7 @@ class RunLinks:
             await store.extend(events_stream(run.run_id), [event_to_tree(event)])
 
     def forget(self, run: Managed) -> None:
-        self._told.pop(run.run_id, None)
+        self._written.pop(run.run_id, None)
 
 
 def wanted_replicas(run: Managed) -> Mapping[str, Any]:

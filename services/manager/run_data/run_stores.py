@@ -1,4 +1,4 @@
-"""The runs' own stores, opened while somebody needs them."""
+"""The runs' own stores, opened while they are needed."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ class RunStores:
             self._drop(url, shared)
 
     def close_idle(self) -> None:
-        """To be called now and then. Nobody waits for those that hang."""
+        """Called now and then. It does not wait for stores that hang."""
         before = time.monotonic() - self._idle_seconds
         for url, shared in list(self._shared.items()):
             if shared.used_at < before:
                 self.close_unused(url)
 
     def close_unused(self, url: str) -> None:
-        """Before its time, where it is not needed again soon. Nobody waits for it."""
+        """Closes a store that is not needed again soon, without waiting for it."""
         shared = self._shared.get(url)
         if shared is not None and shared.store is not None and not shared.users:
             del self._shared[url]

@@ -26,7 +26,7 @@ PAGE = 200
 
 
 class Tail:
-    """The end of one run's events, while somebody watches it.
+    """The end of one run's events, while it is watched.
 
     Example:
         tail = tails.join(run_id, store_url)
@@ -45,7 +45,7 @@ class Tail:
         self.task: asyncio.Task[None] | None = None
 
     async def follow(self, poll: float) -> None:
-        """Until cancelled, or until an error that no retry mends: those who read get it."""
+        """Until cancelled, or until an error that no retry fixes; readers then get the error."""
         try:
             await self._follow(poll)
         except Exception as error:

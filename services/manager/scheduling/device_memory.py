@@ -11,7 +11,7 @@ from trimaran.model.memory.model import Model
 from trimaran.model.memory.plan import GIB, Room, make_plan, refuse_impossible
 
 LABEL = "memory"
-"""Of a pool: GiB of one of its devices."""
+"""The label of a pool that gives the GiB of one of its devices."""
 
 
 def check_memory(config: RunConfig, trainer: Need, replica: Need, pools: Sequence[Pool]) -> None:

@@ -12,13 +12,13 @@ from trimaran.host.device import DeviceName, Kind
 from trimaran.run.ray.placing import ROLES
 
 AUTO: tuple[Kind, ...] = ("npu", "cuda", "cpu")
-"""In this order."""
+"""Kinds of devices in the order in which `auto` prefers them."""
 YES = "yes"
 """The label of a pool that is kept for a role; where any is, only those are used for it."""
 
 
 def find_needs(config: RunConfig, pools: Sequence[Pool]) -> tuple[Need, Need]:
-    """Of the trainer and of one replica. Raises InputError where no pool is of that kind.
+    """The needs of the trainer and of one replica. Raises InputError where no pool is of that kind.
 
     Where they take turns (`run.pools: colocated`) the replicas are placed, and the trainer needs nothing
     besides: it has their devices.

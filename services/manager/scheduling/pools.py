@@ -46,7 +46,7 @@ class Need:
     count: int
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     hosts: int = 1
-    """Of a replica: on so many it has `count / hosts` devices each, which may be in pools of their own."""
+    """Hosts of a replica: it has `count / hosts` devices on each, which may be in pools of their own."""
 
     def matches(self, pool: Pool) -> bool:
         return self.kind == pool.kind and self.labels.items() <= pool.labels.items()
@@ -68,7 +68,7 @@ class Ask:
     """All ranks, or the run does not start. They may stand in several pools. None where the trainer has
     the replicas' devices, in turns."""
     replica: Need
-    """Of one replica; its devices on one host stand in one pool."""
+    """The need of one replica; its devices on one host are in one pool."""
     min_replicas: int
     max_replicas: int
 
@@ -114,7 +114,7 @@ class Fit:
 
     trainer: Counts
     replicas: tuple[Counts, ...]
-    """Of each."""
+    """The counts of each replica."""
 
     @property
     def counts(self) -> Counts:

@@ -12,7 +12,7 @@ free cannot go to a newer one. This needs runs that end, and runs that fit into 
 `find_fit` with all devices refuses the others when they are submitted.
 
 Idle devices go to running runs as further replicas. They are taken back as soon as a queued run
-could start with them. A device is free again only when whoever had it is gone.
+could start with them. A device is free again only when its process is gone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Policy:
     """Example: Policy(weights={"research": 3.0})"""
 
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Of owners, in fair share; 1 for all others."""
+    """Weights of owners in fair share; 1 for all others."""
     aging_seconds: float = 6 * 3600.0
     """Waiting for that long counts as much as one point of priority."""
     patience_seconds: float = 1800.0
@@ -141,7 +141,7 @@ class _Shape:
     """Pools that they could use."""
     can_ever_fit: bool
     """Into the empty pools. An operator may have taken devices away since they were submitted; they
-    hold nobody up."""
+    block no other run."""
 
 
 class _Round:
@@ -334,7 +334,7 @@ class _Round:
         return grant if grant != holding.grant else None
 
     def _take_surplus(self) -> None:
-        """What a run has above its most, since somebody has scaled it down."""
+        """Takes the replicas above a run's maximum, after it was scaled down."""
         for holding in self.holdings.values():
             if holding.can_scale:
                 for index in holding.staying[holding.ask.max_replicas :]:
@@ -345,7 +345,7 @@ class _Round:
         self._expect(self._devices(run_id, index))
 
     def _expect(self, devices: Iterable[Device]) -> None:
-        """Those that the operator has taken out of the pools meanwhile come back to nobody."""
+        """Counts devices that will be free; those that left the pools meanwhile are not counted."""
         for device in filter(self.known.__contains__, devices):
             self.coming[device.pool] += 1
 

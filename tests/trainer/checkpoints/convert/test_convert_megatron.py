@@ -523,7 +523,7 @@ def test_a_disk_that_is_filled_meanwhile_is_told_and_nothing_stays(
     next_file = TorchDistWriter._next_file
     monkeypatch.setattr(TorchDistWriter, "_next_file", lambda writer: Full(next_file(writer)))
     code, text = run_convert(model_folders["qwen2"], tmp_path / "made", "--to", "torch_dist")
-    assert code == 1 and "No space left on device; mend it and convert again" in text
+    assert code == 1 and "No space left on device; fix it and convert again" in text
     assert not list(tmp_path.glob("made*"))
 
 
