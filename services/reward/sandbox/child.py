@@ -29,8 +29,6 @@ SIGKILL = 9
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446  # on every architecture
 LANDLOCK_VERSION, LANDLOCK_PATH_BENEATH = 1, 1
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIRECTORY, TRUNCATE = 1, 2, 4, 8, 1 << 14
-REMOVE_DIRECTORY, REMOVE_FILE, MAKE_DIRECTORY, MAKE_FILE = 1 << 4, 1 << 5, 1 << 7, 1 << 8
-MOVE = 1 << 13
 # Rights known to the versions 1, 2, 3 (and 4), 5 of its interface.
 RIGHTS = [0, (1 << 13) - 1, (1 << 14) - 1, (1 << 15) - 1, (1 << 15) - 1, (1 << 16) - 1]
 
@@ -88,25 +86,15 @@ def enter_namespaces():
     return True
 
 
-def mount_empty(path, size):
-    """An empty directory in memory, seen by this process only; gone when it ends."""
-    options = f"size={size},nr_inodes=1000,mode=700".encode()
+def hide(path):
+    """Under an empty directory in memory, for this process only."""
     flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC)
     private = LIBC.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)
-    return private == 0 and LIBC.mount(b"tmpfs", os.fsencode(path), b"tmpfs", flags, options) == 0
+    return private == 0 and LIBC.mount(b"tmpfs", path, b"tmpfs", flags, b"size=4096") == 0
 
 
-def stand_in_nothing():
-    """In a directory that was removed nothing can be made, and nothing is left behind."""
-    import tempfile  # slow to import, and seldom needed
-
-    directory = tempfile.mkdtemp()
-    os.chdir(directory)
-    os.rmdir(directory)
-
-
-def restrict_files(readable, scratch):
-    """Landlock: of all files only `readable` can be read and only `scratch` written.
+def restrict_files(readable):
+    """Landlock: of all files only `readable` can be read and only /dev/null written.
 
     Returns the version of its interface, 0 where the kernel has none.
     """
@@ -118,10 +106,7 @@ def restrict_files(readable, scratch):
     ruleset = check(LIBC.syscall(LANDLOCK_CREATE, rules, 8, 0))
     read = READ_FILE | READ_DIRECTORY | EXECUTE
     write = read | WRITE_FILE | TRUNCATE
-    change = write | REMOVE_DIRECTORY | REMOVE_FILE | MAKE_DIRECTORY | MAKE_FILE | MOVE
     allowed = [(path, read) for path in readable] + [("/dev/null", write)]
-    if scratch:
-        allowed.append((scratch, change))
     for path, rights in allowed:
         try:
             file = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -187,22 +172,15 @@ def confine(job):
     if leave_root():
         layers.append("nobody")
     check(LIBC.prctl(SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    scratch = None
     if enter_namespaces():
         layers.append("namespaces")
-        if mount_empty("/proc", 4096):
+        if hide(b"/proc"):
             layers.append("no /proc")
-        if mount_empty(job["scratch"], job["scratch_bytes"]):
-            scratch = job["scratch"]
     die_with(job["parent"])  # a change of identity took it back
     if "namespaces" in layers:
         fork_into_namespaces(job)
         job["limits"]["RLIMIT_NPROC"] = job["max_threads"]
-    if scratch:
-        os.chdir(scratch)
-    else:
-        stand_in_nothing()
-    version = restrict_files(job["readable"], scratch)
+    version = restrict_files(job["readable"])
     if version:
         layers.append("landlock")
     if not {"landlock", "no /proc", "nobody"} & set(layers):
@@ -210,13 +188,10 @@ def confine(job):
             "neither Landlock, namespaces nor another user keeps the environment of the service,"
             " which may hold secrets, from the program"
         )
-    own_directory = bool(scratch) and version >= 3  # before, truncating was free
-    if own_directory:
-        layers.append("directory")
     drop_capabilities()
     check(LIBC.prctl(SET_DUMPABLE, 0, 0, 0, 0))
     limit(job["limits"])
-    filter_calls(bytes.fromhex(job["filters"][own_directory]))
+    filter_calls(bytes.fromhex(job["filters"][version >= 3]))  # before, truncating was free
     return layers
 
 

@@ -7,19 +7,14 @@ import os
 import platform
 import sys
 import sysconfig
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from services.reward.functions.returned import FunctionFault
 from services.reward.sandbox.seccomp import AUDIT_ARCH, make_filter
 
 KIB, MIB = 1 << 10, 1 << 20
-MAX_FILE_BYTES = 16 * MIB
-SCRATCH_BYTES = 64 * MIB
-"""All files of one program together; they are in memory."""
 MAX_THREADS = 64
 MAX_OPEN_FILES = 64
 REMEDY = (
@@ -53,21 +48,17 @@ class Host:
     """What this host has for a program."""
 
     filters: tuple[str, str]
-    """The seccomp filter in hexadecimal, without and with a directory of its own."""
+    """The seccomp filter in hexadecimal, without and with Landlock to guard files."""
     readable: tuple[str, ...]
     """Python, its packages and the libraries that they load."""
     packages: tuple[str, ...]
     """What the program may import from."""
-    scratch: str
-    """The program's own directory is laid over this one; "/" cannot be covered, and programs then
-    have none."""
 
 
 @cache
 def this_host() -> Host:
     """Raises SandboxError for a system or machine that has no filter."""
-    readable = _readable()
-    return Host(_filters(), readable, _packages(), _scratch(readable))
+    return Host(_filters(), _readable(), _packages())
 
 
 def make_job(source: str, limits: Limits, status_fd: int, host: Host) -> dict[str, Any]:
@@ -78,13 +69,11 @@ def make_job(source: str, limits: Limits, status_fd: int, host: Host) -> dict[st
         "filters": host.filters,
         "readable": host.readable,
         "packages": host.packages,
-        "scratch": host.scratch,
-        "scratch_bytes": SCRATCH_BYTES,
         "max_threads": MAX_THREADS,
         "limits": {
             "RLIMIT_CPU": limits.processor_seconds or math.ceil(limits.seconds),
             "RLIMIT_AS": limits.memory_mib * MIB,
-            "RLIMIT_FSIZE": MAX_FILE_BYTES,
+            "RLIMIT_FSIZE": 0,
             "RLIMIT_NOFILE": MAX_OPEN_FILES,
             "RLIMIT_CORE": 0,
         },
@@ -110,11 +99,3 @@ def _readable() -> tuple[str, ...]:
     data = ("/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/localtime")
     devices = ("/dev/urandom", "/dev/random", "/dev/zero")
     return tuple(dict.fromkeys((*python, *libraries, *_packages(), *data, *devices)))
-
-
-def _scratch(readable: Sequence[str]) -> str:
-    """A directory that nothing readable lies in."""
-    for place in ("/tmp", "/var/tmp", "/mnt", "/dev/shm"):
-        if Path(place).is_dir() and not any(Path(path).is_relative_to(place) for path in readable):
-            return place
-    return "/"

@@ -47,7 +47,6 @@ ENVIRONMENT = {
 WEAKER = {
     "namespaces": "no namespaces: threads are bounded by memory alone",
     "landlock": "no Landlock: files of this host that the service may read can be read",
-    "directory": "no directory of its own: programs cannot write files",
 }
 
 

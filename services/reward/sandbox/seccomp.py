@@ -35,11 +35,6 @@ getppid 110 173, gettid 186 178, getuid 102 174, geteuid 107 175, getgid 104 176
 getgroups 115 158, getresuid 118 148, getresgid 120 150, getpgrp 111 -, getpgid 121 155,
 getsid 124 156
 """
-_WRITING_CALLS = """
-mkdir 83 -, mkdirat 258 34, rmdir 84 -, unlink 87 -, unlinkat 263 35, rename 82 -,
-renameat 264 38, renameat2 316 276, kill 62 129, tgkill 234 131
-"""
-"""Where the program is alone in its namespaces and its directory is its own."""
 _CHECKED_CALLS = """
 open 2 -, openat 257 56, clone 56 220, clone3 435 435, prlimit64 302 261, ioctl 16 29,
 fcntl 72 25, socketpair 53 199, sendto 44 206
@@ -59,32 +54,29 @@ _DUPLICATE, _DUPLICATE_CLOSE_ON_EXEC = 0, 1030
 _FCNTL_FLAGS_AND_LOCKS = (1, 2, 3, 4, 5, 6, 7)
 
 
-def make_filter(machine: str, own_directory: bool) -> bytes:
-    """struct sock_filter[] for `machine`. Without a directory of its own the program can open
-    files for reading only, and send no signal. Raises KeyError for a machine that is not known."""
+def make_filter(machine: str, files_guarded: bool) -> bytes:
+    """struct sock_filter[] for `machine`. Where nothing else guards files, they can be opened for
+    reading only. Raises KeyError for a machine that is not known."""
     column = list(AUDIT_ARCH).index(machine)
-    calls = dict(_numbers(_CALLS, column))
-    if own_directory:
-        calls |= _numbers(_WRITING_CALLS, column)
     program = [
         _statement(_LOAD, _ARCH),
         _jump(_JUMP_EQUAL, AUDIT_ARCH[machine], 1, 0),
         _statement(_RETURN, _KILL),
         _statement(_LOAD, _NUMBER),
     ]
-    for number in calls.values():
+    for number in _numbers(_CALLS, column).values():
         program += [_jump(_JUMP_EQUAL, number, 0, 1), _statement(_RETURN, _ALLOW)]
     for name, number in _numbers(_CHECKED_CALLS, column).items():
-        block = _checks(name, own_directory)
+        block = _checks(name, files_guarded)
         program += [_jump(_JUMP_EQUAL, number, 0, len(block)), *block]
     program.append(_statement(_RETURN, _ERRNO | errno.EPERM))
     return b"".join(program)
 
 
-def _checks(name: str, own_directory: bool) -> list[bytes]:
+def _checks(name: str, files_guarded: bool) -> list[bytes]:
     """What is asked about the arguments of a call; each block returns."""
     match name:
-        case "open" | "openat" if not own_directory:
+        case "open" | "openat" if not files_guarded:
             return _unless_any_bit(1 if name == "open" else 2, _WRITE_FLAGS, errno.EROFS)
         case "open" | "openat":
             return [_statement(_RETURN, _ALLOW)]
