@@ -103,18 +103,6 @@ def test_the_config_that_a_dataset_was_made_with(tmp_path: Path) -> None:
             score("puzzle24", sample, **options)
 
 
-def test_an_integral_that_the_library_left_open_wants_its_value(tmp_path: Path) -> None:
-    answer = "2*Integral(x**3*cos(3*x), x) + C"
-    entry = {
-        "question": "?",
-        "answer": answer,
-        "metadata": {"integrand": "2*x**3*cos(3*x)", "variable": "x"},
-    }
-    value = "2*(x**3*sin(3*x)/3 + x**2*cos(3*x)/3 - 2*x*sin(3*x)/9 - 2*cos(3*x)/27)"
-    sample = samples(tmp_path, entry, f"<answer>{value}</answer>")
-    assert score("intermediate_integration", *sample) == [1]
-
-
 @pytest.mark.parametrize("metadata", [None, "[1]", "{", "x", ""])
 def test_a_row_without_metadata(metadata: str | None) -> None:
     extras = {} if metadata is None else {"metadata": metadata}

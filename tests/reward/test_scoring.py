@@ -94,13 +94,6 @@ def test_a_value_that_cannot_be_believed_is_a_fault(value: float) -> None:
         assert "reward.rules.right.minimum" in outcome.reason
 
 
-def test_what_is_believed_passes_and_parts_that_are_no_number_are_dropped() -> None:
-    parts = {"good": 7.0, "bad": math.nan}
-    assert within_bounds(RIGHT, Value(1.0, parts), PartNames()) == Value(1.0, {"good": 7.0})
-    for outcome in (NotApplicable(), Indigestible("hung"), Fault("died")):
-        assert within_bounds(RIGHT, outcome, PartNames()) is outcome
-
-
 def test_a_group_gets_its_verdicts_in_order_and_one_line_a_failing_term(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

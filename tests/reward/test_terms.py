@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,28 +38,12 @@ def test_a_weight_alone_names_a_rule() -> None:
     assert isinstance(term.spec, FunctionSpec) and term.spec.options == {}
 
 
-def test_a_rule_under_another_name() -> None:
-    (first, second) = terms(exact_match=1, **{"again-2": {"rule": "exact_match", "weight": 2}})
-    assert (second.name, second.weight, second.spec) == ("again-2", 2, first.spec)
-
-
 def test_a_function() -> None:
     (term,) = terms(mine={**FUNCTION, "options": {"words": [1]}, "minimum": -1, "maximum": 2})
     assert term.spec == FunctionSpec("my.rewards:f", '{"words": [1]}', "solution")
     assert (term.minimum, term.maximum, term.worst) == (-1, 2, -1)
     (term,) = terms(mine=FUNCTION)
     assert (term.minimum, term.maximum) == (0, math.inf)
-
-
-def test_a_function_in_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    rules = {"mine": {"function": f"{path}:f"}}
-    allowed = Allowed.from_entries([f"{path}:f"])
-    with pytest.raises(InputError, match=r"reward\.rules\.mine\.function: .*no such file"):
-        make_terms(config(**rules), allowed)
-    path.write_text("raise SystemExit('never run here')")
-    (term,) = make_terms(config(**rules), allowed)
-    assert term.spec == FunctionSpec(f"{path}:f", answer_key="solution")
 
 
 def test_a_plugin() -> None:

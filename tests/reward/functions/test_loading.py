@@ -92,31 +92,6 @@ def test_options_are_keyword_arguments_of_their_own_each_time(load: Load) -> Non
     assert values(loaded, sample(), sample()) == [2, 2]
 
 
-def test_a_function_that_alters_what_it_gets_alters_nothing_else(load: Load) -> None:
-    extras = {"seen": "no"}
-    samples = [sample(extras=extras), sample(extras=extras)]
-    ours = load(
-        """
-        def f(samples):
-            was = [one.extras["seen"] for one in samples]
-            for one in samples:
-                one.extras["seen"] = "yes"
-            return [float(seen == "no") for seen in was]
-        """
-    )
-    trl = load(
-        """
-        def f(completions, seen, **columns):
-            completions.clear()
-            seen.append("more")
-            return [float(one == "no") for one in seen[:-1]]
-        """
-    )
-    assert values(ours, *samples) == values(ours, *samples) == [1, 1]
-    assert values(trl, *samples) == values(trl, *samples) == [1, 1]
-    assert extras == {"seen": "no"}
-
-
 def test_a_reference_that_is_no_use_passes_through(load: Load) -> None:
     loaded = load(
         """
@@ -425,14 +400,6 @@ def test_what_is_no_list_of_scores(load: Load, name: str, expression: str, reaso
     loaded = load(f"def f({name}): return {expression}")
     with pytest.raises(FunctionFault, match=reason):
         loaded.judge_batch([sample(), sample()])
-
-
-def test_what_a_function_raises_is_raised(load: Load) -> None:
-    for head in ("def f(sample)", "async def f(sample)"):
-        with pytest.raises(KeyError, match="gone"):
-            load(f"{head}: raise KeyError('gone')").judge_batch([sample()])
-        with pytest.raises(RuntimeError, match=r"sys\.exit\(5\)"):
-            load(f"{head}: raise SystemExit(5)").judge_batch([sample()])
 
 
 def test_async_functions_keep_one_loop(load: Load) -> None:

@@ -42,13 +42,6 @@ ALL_FDS = (
 )
 
 ATTACKS = {
-    "exec replaced": """
-import builtins, sys
-builtins.exec = lambda *_: None""",
-    "compile replaced": """
-import builtins
-real = builtins.compile
-builtins.compile = lambda source, *rest: real("pass", *rest)""",
     "builtins replaced": """
 import builtins
 for name in ("isinstance", "all", "any", "range", "filter", "map"):
@@ -75,10 +68,6 @@ import sys, types
 for name in ("json", "math", "os", "builtins", "types"):
     sys.modules[name] = types.SimpleNamespace(
         dumps=lambda _: "true", isclose=lambda *_, **__: True, write=lambda *_: 0)""",
-    "json replaced": """
-import json
-json.dumps = lambda _: "true"
-json.loads = lambda _: True""",
     "writing replaced": """
 import os
 real = os.write
@@ -123,23 +112,17 @@ def follow(frame, event, argument):
     return follow
 sys.settrace(follow)""",
     "objects that agree": AGREES + "def f(x): return Agrees(-1)",
-    "plain object that agrees": AGREES.replace("(int)", "") + "def f(x): return Agrees()",
-    "list of what agrees": AGREES + "def f(x): return [Agrees(-1)]",
     "class that agrees": """
 class Meta(type):
     def __eq__(self, other): return True
     __hash__ = type.__hash__
 class Agrees(metaclass=Meta): pass
 def f(x): return Agrees""",
-    "leaving": "import os\nos._exit(0)",
     "leaving politely": "raise SystemExit(0)",
-    "leaving in a call": "def f(x):\n  import os\n  os._exit(0)",
     "leaving at the end": "import atexit, os\natexit.register(lambda: os._exit(0))",
     "no exception": "class E(BaseException): pass\ndef f(x): raise E",
-    "stop of an iteration": "def f(x): raise StopIteration",
     "replies": ALL_FDS.format(line=b'["value", true, []]\n' * 20),
     "verdicts": ALL_FDS.format(line=b"".join(b"\n passed %d\n" % test for test in range(9))),
-    "reply of another form": ALL_FDS.format(line=b"{}\n"),
     "errors that the tests know": ALL_FDS.format(line=b'["error", "SystemExit", "0"]\n' * 20),
     "thread that forges": """
 import os, threading
@@ -155,17 +138,12 @@ try:
     os.fork()
 except OSError:
     pass""",
-    "deep recursion": """
-import sys
-sys.setrecursionlimit(10 ** 9)
-def f(x): return f(x)""",
     "deep result": """
 def f(x):
     nested = []
     for _ in range(100_000): nested = [nested]
     return nested""",
     "large result": "def f(x): return 'x' * (1 << 25)",
-    "closed channel": "import os\nos.closerange(0, 64)",
     "moved channel": "import os\nfor fd in range(3, 64):\n  try: os.dup2(1, fd)\n  except OSError: 0",
 }
 

@@ -114,15 +114,15 @@ def test_the_asked_program_writes_nothing_but_answers() -> None:
     assert run_asking("import sys; sys.stdin.read()", EVERYWHERE, Limits(20.0)) == ""
 
 
+# --- time, memory, sizes
+
+
 @pytest.mark.parametrize("asked", ["while True: pass", "input(); input()", "while 1: print()"])
 def test_two_programs_end_in_time_and_what_was_said_counts(asked: str) -> None:
     asking = "import os\nos.write(2, b'so far')\nwhile True: input()"
     before = _living(os.getpid())
     assert run_asking(asking, asked, Limits(0.5)) == "so far"
     _wait_until(lambda: set(_living(os.getpid())) <= set(before))
-
-
-# --- time, memory, sizes
 
 
 def test_an_endless_loop_is_ended_by_processor_time() -> None:
@@ -142,14 +142,14 @@ def test_memory_is_bounded() -> None:
     assert ran("x = []\nwhile True: x.append(bytearray(1 << 20))", memory_mib=256).exit_code != 0
 
 
+# --- processes and signals
+
+
 def test_printing_a_gigabyte_is_cut_off() -> None:
     done = ran("while True: print('x' * 1_000_000)")
     assert done.stopped == "output"
     assert len(done.stdout) < 2 * MAX_OUTPUT_BYTES
     assert len(ran("import sys\nsys.stderr.write('x' * 10_000_000)").stderr) <= 64 << 10
-
-
-# --- processes and signals
 
 
 @pytest.mark.parametrize(

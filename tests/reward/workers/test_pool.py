@@ -178,16 +178,6 @@ def test_a_failure_that_does_not_come_again_costs_nothing(log: Path, text: str) 
     assert judge([text, "wrong"], log, timeout=timeout) == (RIGHT, WRONG)
 
 
-def test_the_second_try_is_alone_in_a_fresh_process(log: Path) -> None:
-    spec = FunctionSpec("tests.reward.unruly:met_before")
-
-    async def use(pool: WorkerPool) -> tuple[Outcome, ...]:
-        await pool.judge(spec, samples(["x"] * 50, log))
-        return await pool.judge(spec, samples(["again", "behind"], log))
-
-    assert with_pool(use, [spec]) == (Value(0.0), Value(1.0))
-
-
 def test_of_a_group_that_fails_those_are_to_blame_that_fail_alone(log: Path) -> None:
     assert judge(["right", "raise once"], log, GROUP) == (RIGHT, RIGHT)
     expected = (RIGHT, CULPRITS["raise"], WRONG, CULPRITS["exit"])

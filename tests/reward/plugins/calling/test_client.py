@@ -112,12 +112,6 @@ def test_a_request_is_as_the_contract_says_and_results_keep_their_order() -> Non
     asyncio.run(run())
 
 
-def test_batches_are_no_larger_than_the_plugin_takes() -> None:
-    found, server = judged(GOOD, info=hostile.INFO | {"max_samples": 3}, count=8)
-    assert found == tuple(Value(float(i)) for i in range(8))
-    assert sorted(len(r.json["samples"]) for r in server.posts) == [2, 3, 3]
-
-
 def test_one_faulted_or_bad_item_is_the_fault_of_that_item_only() -> None:
     reply = results(
         {"score": 1, "parts": {"length": 3.5}, "new_field": []},
@@ -177,11 +171,10 @@ def test_an_answer_that_is_none_says_why(body: bytes, says: str) -> None:
     assert len(server.posts) == 1  # asking again would not make it better
 
 
-@pytest.mark.parametrize("length_known", [True, False])
-def test_a_gigabyte_is_not_read(length_known: bool) -> None:
+def test_a_gigabyte_is_not_read() -> None:
     tracemalloc.start()
     try:
-        says = reason(hostile.flood(1 << 30, length_known))
+        says = reason(hostile.flood(1 << 30, length_known=False))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -240,18 +233,6 @@ def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
     assert len(server.posts) == 1
 
 
-def test_retry_after_is_waited_for() -> None:
-    async def run() -> float:
-        async with Server(answer(503, b"", Retry_After="1"), GOOD) as server:
-            spec = spec_of(server.url)
-            async with judging(spec) as judge:
-                start = asyncio.get_running_loop().time()
-                assert await judge.judge(spec, texts("1")) == (Value(1.0),)
-                return asyncio.get_running_loop().time() - start
-
-    assert asyncio.run(run()) >= 1.0
-
-
 @pytest.mark.parametrize("status", [400, 409, 500])
 def test_other_errors_are_not_retried(status: int) -> None:
     found, server = judged(answer(status, b'{"detail":"be\\u0007cause"}'), GOOD)
@@ -289,18 +270,6 @@ def test_surrogates_and_long_texts_arrive_as_valid_text() -> None:
     assert first["samples"][0]["text"] == "a\ufffdb😀"
     assert first["samples"][0]["answer"] == "\ufffd" and first["options"] == {"word": "\ufffd"}
     assert len(long["samples"][0]["text"]) == 5_000_000
-
-
-@pytest.mark.parametrize("host", ["a..b", f"{'a' * 64}.example"])
-def test_what_can_be_no_host_says_so(host: str) -> None:
-    async def run() -> Outcome:
-        spec = spec_of(f"http://{host}:8700")
-        async with judging(spec) as judge:
-            (outcome,) = await judge.judge(spec, texts("1"))
-        return outcome
-
-    outcome = asyncio.run(run())
-    assert isinstance(outcome, Fault) and "cannot be called" in outcome.reason
 
 
 def test_redirects_are_refused_and_connections_kept() -> None:
@@ -351,7 +320,7 @@ def test_the_token_is_sent_and_never_shown(
     assert token not in caplog.text
 
 
-@pytest.mark.parametrize("value", [None, "", "two words", "line\r\nX-Other: 1"])
+@pytest.mark.parametrize("value", [None, "two words"])
 def test_a_token_that_is_missing_or_unusable_is_named(
     value: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,30 +334,6 @@ def test_a_token_that_is_missing_or_unusable_is_named(
 
     with pytest.raises(InputError, match="TRIMARAN_TEST_TOKEN"):
         asyncio.run(run())
-
-
-def test_a_token_over_plain_http_is_warned_of(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("TRIMARAN_TEST_TOKEN", "x")
-    far, near = "http://192.0.2.1:9/get_reward", "http://127.0.0.1:9/get_reward"
-
-    async def run() -> None:
-        specs = [
-            spec_of(url, protocol="openrlhf", token_variable="TRIMARAN_TEST_TOKEN")
-            for url in (far, near)
-        ]
-        async with judging(*specs):
-            pass
-
-    asyncio.run(run())
-    warned = [record.getMessage() for record in caplog.records if "unencrypted" in record.message]
-    assert len(warned) == 1 and far in warned[0]
-
-
-def test_a_host_that_is_not_allowed_is_refused() -> None:
-    with pytest.raises(InputError, match="--allow http://127.0.0.1:9"):
-        PluginJudge([spec_of("http://127.0.0.1:9")], Allowed())
 
 
 def test_a_plugin_that_is_not_up_at_start_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -438,47 +383,6 @@ def test_waiting_for_a_place_is_not_the_plugins_failure() -> None:
                 await judge.judge(spec, texts(*"1" * 2 * breaker.FAILURES))
                 server.reply(answer(200, b'{"rewards": [1]}'))
                 assert await judge.judge(spec, texts("1")) == (Value(1.0),)
-
-    asyncio.run(run())
-
-
-def test_faulted_items_do_not_open_the_circuit() -> None:
-    async def run() -> None:
-        async with Server(results({"faulted": "no"})) as server:
-            spec = spec_of(server.url)
-            async with judging(spec) as judge:
-                for _ in range(2 * breaker.FAILURES):
-                    await judge.judge(spec, texts("1"))
-            assert len(server.posts) == 2 * breaker.FAILURES
-
-    asyncio.run(run())
-
-
-def test_a_cancelled_call_closes_its_connection_and_counts_as_no_failure() -> None:
-    async def run() -> None:
-        async with Server(hostile.never) as server:
-            spec = spec_of(server.url)
-            async with judging(spec) as judge:
-                for count in range(1, 2 + breaker.FAILURES):
-                    task = asyncio.create_task(judge.judge(spec, texts("1")))
-                    while len(server.posts) < count:
-                        await asyncio.sleep(0.005)
-                    task.cancel()
-                    with pytest.raises(asyncio.CancelledError):
-                        await task
-                    async with asyncio.timeout(PATIENT):
-                        await server.closed.acquire()
-
-    asyncio.run(run())
-
-
-def test_openrlhf_servers_are_asked_at_the_whole_url() -> None:
-    async def run() -> None:
-        async with Server(answer(200, b'{"rewards": [-1.5, 2]}')) as server:
-            spec = spec_of(f"{server.url}/get_reward", protocol="openrlhf")
-            async with judging(spec) as judge:
-                assert await judge.judge(spec, texts("1", "2")) == (Value(-1.5), Value(2.0))
-            assert [(r.method, r.path) for r in server.received] == [("POST", "/get_reward")]
 
     asyncio.run(run())
 

@@ -73,13 +73,6 @@ def test_any_results_are_read(results: list[Any]) -> None:
     check_outcomes(read_scores(body, len(results)), len(results))
 
 
-@given(answer=st.fixed_dictionaries({"rewards": JSON}, optional={"extra_logs": JSON}))
-def test_any_rewards_are_read_or_refused(answer: dict[str, Any]) -> None:
-    rewards = answer["rewards"]
-    count = len(rewards) if isinstance(rewards, list) else 1
-    check_outcomes(read_rewards(json.dumps(answer).encode(), count), count)
-
-
 @given(text=TEXTS, answer=TEXTS, extras=st.dictionaries(TEXTS, TEXTS, max_size=3))
 def test_any_sample_makes_a_valid_request(text: str, answer: str, extras: dict[str, str]) -> None:
     sample = Sample(text, answer, extras, (Message("user", text),))
@@ -106,15 +99,6 @@ def test_openrlhf_shapes(rewards: Any) -> None:
             read_rewards(bad, 2)
     found = read_rewards(b'{"rewards": [null, NaN, true, "1", [1, 2]]}', 5)
     assert all(isinstance(outcome, Fault) for outcome in found)
-
-
-def test_openrlhf_is_asked_as_its_own_client_asks() -> None:
-    sample = Sample("4", "5", messages=(Message("system", "Add."), Message("user", "2+2?")))
-    assert json.loads(reward_request([sample])) == {
-        "query": ["Add.\n2+2?4"],
-        "prompts": ["Add.\n2+2?"],
-        "labels": ["5"],
-    }
 
 
 def test_parts_are_bounded() -> None:

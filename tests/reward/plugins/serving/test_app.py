@@ -156,19 +156,6 @@ def test_a_key_is_answered_once_and_for_one_request_only() -> None:
     play(scenario)
 
 
-def test_a_key_that_is_under_way_is_waited_for() -> None:
-    async def scenario(client: Client, judge: FakeJudge) -> None:
-        first = asyncio.create_task(client.score("abc"))
-        await judge.started.get()
-        second = asyncio.create_task(client.score("abc"))
-        assert (await client.score("other"))[0] == 409
-        judge.open.set()
-        assert await first == await second
-        assert judge.calls == [["abc"]]
-
-    play(scenario, hold=True)
-
-
 def test_a_caller_that_goes_away_finds_the_answer_when_it_comes_back() -> None:
     async def scenario(client: Client, judge: FakeJudge) -> None:
         first = asyncio.create_task(client.score("abc"))
