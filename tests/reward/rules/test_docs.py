@@ -17,8 +17,6 @@ from trimaran.rewards import ReferenceUnusableError, Sample
 
 DOCS = Path(__file__).parents[3] / "docs"
 HEADING = "## Every rule by example"
-CELL = r"`(.+?)` \| "
-ROW = re.compile(rf"\| {CELL}{CELL}{CELL}{CELL}(faulted|-?[0-9.]+) \|")
 ELSEWHERE = {"code"}
 """Shown in sections of their own."""
 
@@ -33,22 +31,11 @@ class Example:
 
 
 def read_examples() -> list[Example]:
-    """Rows of the table under the heading; anything else in that table is an error."""
-    section = (
-        (DOCS / "reward-rules.md")
-        .read_text(encoding="utf-8")
-        .split(f"\n{HEADING}\n")[1]
-        .split("\n## ")[0]
-    )
-    _header, _line, *rows = [line for line in section.splitlines() if line.startswith("|")]
-    examples = []
-    for row in rows:
-        match = ROW.fullmatch(row)
-        assert match, row
-        rule, *texts, score = match.groups()
-        options, completion, reference = map(json.loads, texts)
-        examples.append(Example(rule, options, completion, reference, score))
-    return examples
+    """The lines of the block under the heading."""
+    text = (DOCS / "reward-rules.md").read_text(encoding="utf-8")
+    block = text.split(f"\n{HEADING}\n")[1].split("```\n")[1]
+    rows = [json.loads(line) for line in block.splitlines()]
+    return [Example(*texts, str(score)) for *texts, score in rows]
 
 
 def run(example: Example) -> str:
