@@ -12,7 +12,6 @@ from tests.rollout.replicas import free_ports
 from trimaran.clients import Registration
 from trimaran.config import parse_config
 from trimaran.errors import DeadlineError
-from trimaran.run.directory import Place
 from trimaran.trust.access import NO_TRUST
 from trimaran.types import Caller, Peer, PolicyVersion, Replica, VersionId
 from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
@@ -120,37 +119,6 @@ def test_whoever_forgot_it_gets_a_fresh_registration():
             await again.stop()
 
     run(body)
-
-
-async def test_weight_sync_at_another_address_is_found_and_registered_with():
-    events: asyncio.Queue = asyncio.Queue()
-    first = rpc.Server("127.0.0.1:0", [WeightSync(events).service()])
-    await first.start()
-    found = {"weight-sync": first.address}
-
-    async def look():
-        return found["weight-sync"]
-
-    place = Place("weight-sync", first.address, look)
-    staying = asyncio.create_task(
-        registration.stay_registered(
-            config(30), place, Caller("run", 0), REPLICA, PEER, lambda: LIVE, 0.02
-        )
-    )
-    try:
-        async with asyncio.timeout(30):
-            await next_beat(events, 1)
-            moved = WeightSync(events)
-            moved.incarnation = 6
-            second = rpc.Server("127.0.0.1:0", [moved.service()])
-            await second.start()
-            found["weight-sync"] = second.address
-            await first.stop()
-            await next_beat(events, 7)
-            await second.stop()
-    finally:
-        staying.cancel()
-        await asyncio.gather(staying, return_exceptions=True)
 
 
 def test_an_absence_of_weight_sync_is_told_once_and_ends_nothing(caplog):

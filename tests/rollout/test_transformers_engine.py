@@ -9,7 +9,7 @@ import torch
 
 from services.rollout.engine import Chunk, GenerationRequest, create_engine
 from services.rollout.temperature import check_temperature
-from services.rollout.transformers.batch import draws, inverse_cdf, likeliest
+from services.rollout.transformers.batch import inverse_cdf, likeliest
 from tests.rollout.versions import patched_shadow_of, shadow_of
 from tests.tiny_model import write_tiny_model
 from trimaran.config import parse_config
@@ -121,17 +121,6 @@ def test_log_probabilities_follow_the_temperature(with_engine, caplog):
     assert not caplog.records
 
 
-def test_a_read_back_beside_decoding_changes_no_token(with_engine, model):
-    first = first_version(model)
-
-    async def body(engine):
-        reading = engine.read_back(first.manifest, ((0, first.manifest.num_blocks),))
-        return (await asyncio.gather(tokens_of(engine, 5), reading))[0], await tokens_of(engine, 5)
-
-    beside, alone = with_engine(body)
-    assert beside == alone
-
-
 class HangingShadow:
     """Of a version of which half comes, and the rest when it is let go."""
 
@@ -200,12 +189,6 @@ def test_top_p_leaves_the_least_likely_tokens_out():
     )
     draws_B = torch.tensor([0.99, 0.0], dtype=torch.float64)
     assert inverse_cdf(likeliest(probabilities_BV.log(), 0.7), draws_B).tolist() == [2, 2]
-
-
-def test_draws_are_the_completions_own():
-    assert torch.equal(draws(1, 2, 3, 8)[:4], draws(1, 2, 3, 4))
-    keys = [(1, 2, 3), (1, 2, 4), (1, 3, 3), (2, 2, 3), (12, 3, 0), (1, 23, 0)]
-    assert len({draws(*key, 1).item() for key in keys}) == len(keys)
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2_moe", "qwen3_moe"])

@@ -138,11 +138,6 @@ def writes(llm):
     llm.answers |= {"begin_writes": "", "prepare_writes": ("", True)}
 
 
-def test_changes_alone_are_prepared_before_the_pause_and_written_in_it(engine, llm, writes):
-    asyncio.run(engine.load_weights(PATCHED, NEW))
-    assert llm.events == CHANGES
-
-
 @pytest.fixture
 def plain(engine, monkeypatch):
     """Its parameters are plain; it reads back whatever is put in here, and has read nothing yet of NEW,
@@ -217,13 +212,6 @@ def test_what_is_read_while_a_version_is_loaded_shows_nothing(
     asyncio.run(engine.read_back(MANIFEST, ((0, 2),)))
     asyncio.run(engine.load_weights(SHADOW, NEW))
     assert llm.events == [*LOAD, *LOAD]
-
-
-def test_vllm_loads_the_first_version_itself(engine, llm, writes):
-    engine._workers._refused.clear()
-    engine._live = None
-    asyncio.run(engine.load_weights(SHADOW, NEW))
-    assert llm.events == LOAD
 
 
 def test_workers_that_cannot_write_a_whole_version_are_asked_once(engine, llm, writes, plain):
@@ -399,33 +387,6 @@ async def test_a_load_that_is_cut_off_leaves_nothing_live_and_the_next_one_begin
     assert llm.events == ["pause", *abandoned, *LOAD[1:], "add"]
 
 
-async def test_an_update_that_failed_is_abandoned_before_the_next_one(engine, llm):
-    llm.fails = {"update_weights"}
-    with pytest.raises(TransferError, match="0.2 did not load .*update_weights failed"):
-        await engine.load_weights(SHADOW, NEW)
-    llm.fails, llm.events = set(), []
-    for _ in range(2):
-        await engine.load_weights(SHADOW, NEW)
-    assert llm.events == ["pause", "abandon_update", *LOAD[1:], *LOAD]
-
-
-@pytest.mark.parametrize("lock", ["_lock", "_workers.turn"])
-async def test_a_load_that_waits_for_its_turn_can_be_cut_off(engine, llm, lock):
-    held = engine._lock if lock == "_lock" else engine._workers.turn
-    await held.acquire()
-    await given_up(engine.load_weights(SHADOW, NEW))
-    held.release()
-    with pytest.raises(BehindError):
-        await engine._submit(REQUEST, [{0: ()}])
-    assert llm.events == [BehindError]
-
-
-async def test_a_request_behind_a_load_that_hangs_ends_at_its_deadline(engine, llm):
-    await engine._lock.acquire()
-    with pytest.raises(DeadlineError, match="a load of weights"):
-        await engine._submit(REQUEST, [{0: ()}])
-
-
 @pytest.mark.parametrize("hangs", [{"add"}, {"add", "abort"}])
 async def test_a_request_that_vllm_does_not_take_frees_the_lock(engine, llm, hangs):
     llm.hangs = hangs
@@ -450,21 +411,6 @@ async def test_the_first_request_of_a_prompt_brings_its_images_and_no_other_come
     parts = [{0: ()}, {1: (8,), 2: (9,)}]
     await asyncio.gather(*(engine._submit(one, parts) for one in requests))
     assert given == [one for n in range(3) for one in (([n], True), ([n, 8], False))]
-
-
-async def test_requests_before_one_that_vllm_does_not_take_are_ended(engine, llm, monkeypatch):
-    add = llm.add_request
-
-    async def only_once(*given):
-        llm.hangs = {"add"} & set(llm.events)
-        return await add(*given)
-
-    monkeypatch.setattr(llm, "add_request", only_once)
-
-    with pytest.raises(DeadlineError, match="handed a request"):
-        await engine._submit(REQUEST, [{0: ()}, {1: ()}])
-    assert llm.events == ["add", "add", "abort", "abort"]
-    assert [stream.request_id for stream in engine._streams] == ["running"]
 
 
 async def test_a_request_that_vllm_gives_up_is_no_completion(engine, llm, monkeypatch):

@@ -36,13 +36,6 @@ def test_only_an_npu_is_told_to_keep_weights_out_of_nz():
         assert "additional_config" not in engine_arguments(CONFIG, device, None)
 
 
-def test_a_prompt_is_computed_once_unless_the_run_says_otherwise():
-    assert engine_arguments(CONFIG, CPU, None)["enable_prefix_caching"] is True
-    rollout = CONFIG.rollout.model_copy(update={"prefix_cache": False})
-    without = CONFIG.model_copy(update={"rollout": rollout})
-    assert engine_arguments(without, CPU, None)["enable_prefix_caching"] is False
-
-
 @pytest.mark.parametrize("tensor_parallel", [1, 2])
 def test_a_vision_language_model_brings_arguments_for_images(tmp_path, tensor_parallel):
     config = parse_config(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from contextlib import suppress
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from services.rollout.deadlines import hold
 from services.rollout.weights import NUM_OVERDUE_CHECKS, THREAD_SECONDS, ReplicaWeights
 from trimaran.config import WeightSyncSection
 from trimaran.errors import (
@@ -100,20 +99,17 @@ class Engine:
         return dict(enumerate(list_digests(self.loaded)))
 
 
-def run(body, thread_timeout=THREAD_SECONDS, check_engine=None, turn=None, **settings):
+@asynccontextmanager
+async def running(thread_timeout=THREAD_SECONDS, check_engine=None, turn=None, **settings):
+    """The weights of a replica, with the receiver and the engine that record what is asked of them."""
+    events: list[str] = []
+    receiver: Any = Receiver(events)
+    engine: Any = Engine(events)
     config = WeightSyncSection(**settings)
-
-    async def main():
-        events: list[str] = []
-        receiver: Any = Receiver(events)
-        engine: Any = Engine(events)
-        weights = ReplicaWeights(
-            "rollout-0", engine, receiver, config, thread_timeout, check_engine, turn
-        )
-        await body(weights, receiver, engine)
-        return events
-
-    return asyncio.run(main())
+    weights = ReplicaWeights(
+        "rollout-0", engine, receiver, config, thread_timeout, check_engine, turn
+    )
+    yield weights, receiver, engine
 
 
 async def publish(weights, version, manifest) -> float:
@@ -121,14 +117,13 @@ async def publish(weights, version, manifest) -> float:
     return await weights.commit(version, MAKER)
 
 
-def test_a_version_is_staged_loaded_and_kept():
-    async def body(weights, receiver, engine):
+async def test_a_version_is_staged_loaded_and_kept():
+    async with running() as (weights, receiver, _):
         assert weights.live is None
         assert await publish(weights, ONE, FIRST) == 0.25
         assert weights.live == ONE
         assert await weights.commit(ONE, MAKER) == 0
-
-    assert run(body) == ["staged 0.1", "loaded 0.1", "kept 0.1"]
+    assert receiver.events == ["staged 0.1", "loaded 0.1", "kept 0.1"]
 
 
 @pytest.mark.parametrize(
@@ -141,10 +136,10 @@ def test_a_version_is_staged_loaded_and_kept():
         ("asleep", "loaded 0.2"),
     ],
 )
-def test_changes_alone_are_loaded_over_their_base_and_nothing_else(turns, case, loaded):
+async def test_changes_alone_are_loaded_over_their_base_and_nothing_else(turns, case, loaded):
     own, _ = turns
 
-    async def body(weights, receiver, engine):
+    async with running(turn=own) as (weights, receiver, engine):
         await publish(weights, ONE, FIRST)
         maker = MAKER
         receiver.base = FIRST.root
@@ -161,8 +156,7 @@ def test_changes_alone_are_loaded_over_their_base_and_nothing_else(turns, case, 
             await weights.sleep()
         await weights.stage(TWO, SECOND, [], limits_of(10))
         await weights.commit(TWO, maker)
-
-    assert [event for event in run(body, turn=own) if "loaded" in event][-1] == loaded
+    assert [event for event in receiver.events if "loaded" in event][-1] == loaded
 
 
 @pytest.fixture
@@ -171,10 +165,10 @@ def turns(tmp_path):
     return Turn(tmp_path, (0,), "rollout-0"), Turn(tmp_path, (0,), "trainer-0")
 
 
-def test_one_that_sleeps_is_woken_by_a_staged_version_alone(turns):
+async def test_one_that_sleeps_is_woken_by_a_staged_version_alone(turns):
     own, trainer = turns
 
-    async def body(weights, receiver, engine):
+    async with running(turn=own) as (weights, receiver, _):
         assert weights.is_asleep  # since its start
         await publish(weights, ONE, FIRST)
         assert not weights.is_asleep
@@ -190,17 +184,20 @@ def test_one_that_sleeps_is_woken_by_a_staged_version_alone(turns):
             await weights.commit(ONE, MAKER)
         await publish(weights, TWO, SECOND)
         assert (weights.live, weights.is_asleep) == (TWO, False)
-
-    events = run(body, turn=own)
+    events = receiver.events
     assert [event for event in events if "a" in event and "st" not in event] == [
         *("loaded 0.1", "asleep", "loaded 0.2"),
     ]
 
 
-def test_a_commit_waits_for_the_trainers_turn_and_no_load_has_failed(turns):
+async def test_a_commit_waits_for_the_trainers_turn_and_no_load_has_failed(turns):
     own, trainer = turns
 
-    async def body(weights, receiver, engine):
+    async with running(turn=own, commit_timeout=0.05, stage_timeout=0.05) as (
+        weights,
+        _receiver,
+        _engine,
+    ):
         await weights.stage(ONE, FIRST, [], limits_of(10))
         await trainer.take(0)
         for _ in range(4):
@@ -211,13 +208,11 @@ def test_a_commit_waits_for_the_trainers_turn_and_no_load_has_failed(turns):
         await weights.commit(ONE, MAKER)
         assert weights.live == ONE
 
-    run(body, turn=own, commit_timeout=0.05, stage_timeout=0.05)
 
-
-def test_a_read_back_ends_where_the_engine_goes_to_sleep(turns):
+async def test_a_read_back_ends_where_the_engine_goes_to_sleep(turns):
     own, _ = turns
 
-    async def body(weights, receiver, engine):
+    async with running(turn=own) as (weights, _, engine):
         await publish(weights, ONE, FIRST)
         engine.may_read = asyncio.Event()
         reading = asyncio.create_task(weights.read_back(ONE.version, EVERYTHING, 10))
@@ -226,41 +221,11 @@ def test_a_read_back_ends_where_the_engine_goes_to_sleep(turns):
         with pytest.raises(OutOfOrderError, match="sleeps while the trainer"):
             await reading
 
-    run(body, turn=own)
 
-
-def test_one_sleeps_after_a_commit_that_took_as_long_as_it_may(turns, monkeypatch):
-    own, trainer = turns
-    waits: list[float] = []
-
-    def noted(lock, seconds, what):
-        waits.append(seconds)
-        return hold(lock, seconds, what)
-
-    monkeypatch.setattr("services.rollout.weights.hold", noted)
-
-    async def body(weights, receiver, engine):
-        await weights.stage(ONE, FIRST, [], limits_of(10))
-        await trainer.take(0)
-        engine.may_load = asyncio.Event()
-        commit = asyncio.create_task(weights.commit(ONE, MAKER))
-        await asyncio.sleep(0.01)
-        sleep = asyncio.create_task(weights.sleep())
-        await asyncio.sleep(0.01)
-        trainer.release()
-        engine.may_load.set()
-        await asyncio.gather(commit, sleep)
-        assert weights.is_asleep
-        assert waits[-1] > 60.0, "the commit may wait for its turn, and load, for so long each"
-        weights.check()
-
-    run(body, turn=own, commit_timeout=30)
-
-
-def test_one_that_cannot_even_begin_to_sleep_ends(turns):
+async def test_one_that_cannot_even_begin_to_sleep_ends(turns):
     own, _ = turns
 
-    async def body(weights, receiver, engine):
+    async with running(turn=own, commit_timeout=0.05) as (weights, _, _):
         await publish(weights, ONE, FIRST)
         weights._thread_timeout = 0.05  # a busy machine takes longer for a thread
         async with weights._loading:
@@ -269,13 +234,11 @@ def test_one_that_cannot_even_begin_to_sleep_ends(turns):
         with pytest.raises(InternalError, match="did not leave its devices to the trainer"):
             weights.check()
 
-    run(body, turn=own, commit_timeout=0.05)
 
-
-def test_an_engine_that_stays_awake_ends_its_replica_and_so_its_turn(turns):
+async def test_an_engine_that_stays_awake_ends_its_replica_and_so_its_turn(turns):
     own, _ = turns
 
-    async def body(weights, receiver, engine):
+    async with running(turn=own) as (weights, _, engine):
         await publish(weights, ONE, FIRST)
         engine.sleeps = False
         with pytest.raises(RuntimeError):
@@ -285,22 +248,18 @@ def test_an_engine_that_stays_awake_ends_its_replica_and_so_its_turn(turns):
             weights.check()
         assert own.is_taken, "until its process has ended"
 
-    run(body, turn=own)
 
-
-def test_one_with_devices_of_its_own_refuses_to_sleep():
-    async def body(weights, receiver, engine):
+async def test_one_with_devices_of_its_own_refuses_to_sleep():
+    async with running() as (weights, _, _):
         with pytest.raises(InputError, match="devices of its own"):
             await weights.sleep()
 
-    run(body)
-
 
 @pytest.mark.parametrize(("answers", "checks"), [([True], 1), ([False, True], 2)])
-def test_an_engine_is_checked_until_it_is_known_before_a_version_is_live(answers, checks):
+async def test_an_engine_is_checked_until_it_is_known_before_a_version_is_live(answers, checks):
     checked = []
+    async with running() as (weights, _, engine):
 
-    async def body(weights, receiver, engine):
         async def check():
             checked.append((engine.loaded, weights.live))
             return answers[len(checked) - 1]
@@ -310,58 +269,49 @@ def test_an_engine_is_checked_until_it_is_known_before_a_version_is_live(answers
         await publish(weights, TWO, SECOND)
         await publish(weights, ONE, FIRST)
         weights.check()
-
-    run(body)
     assert [loaded for loaded, _ in checked] == [FIRST, SECOND][:checks]
     assert checked[0] == (FIRST, None)
 
 
-def test_an_unfit_engine_ends_its_replica_and_never_serves():
+async def test_an_unfit_engine_ends_its_replica_and_never_serves():
     async def unfit():
         raise InputError("its log-probabilities are raw")
 
-    async def body(weights, receiver, engine):
+    async with running(check_engine=unfit) as (weights, _, _):
         with pytest.raises(InputError, match="are raw"):
             await publish(weights, ONE, FIRST)
         assert weights.live is None
         with pytest.raises(InputError, match="its log-probabilities are raw"):
             weights.check()
 
-    run(body, check_engine=unfit)
 
-
-def test_a_check_that_does_not_end_fails_the_load_which_may_be_tried_again():
-    hangs = True
+async def test_a_check_that_does_not_end_fails_the_load_which_may_be_tried_again():
+    ends = asyncio.Event()
 
     async def check():
-        if hangs:
-            await asyncio.Event().wait()
+        await ends.wait()
         return True
 
-    async def body(weights, receiver, engine):
-        nonlocal hangs
+    async with running(check_engine=check, commit_timeout=0.05) as (weights, _, _):
         with pytest.raises(TransferError, match="no end after"):
             await publish(weights, ONE, FIRST)
         weights.check()
-        hangs = False
+        ends.set()
         await publish(weights, ONE, FIRST)
         assert weights.live == ONE
 
-    run(body, check_engine=check, commit_timeout=0.05)
 
-
-def test_a_live_version_that_is_staged_anew_is_loaded_anew():
+async def test_a_live_version_that_is_staged_anew_is_loaded_anew():
     """A replica whose loaded weights went wrong catches up with the version that it holds."""
 
-    async def body(weights, receiver, engine):
+    async with running() as (weights, receiver, _):
         await publish(weights, ONE, FIRST)
         assert await publish(weights, ONE, FIRST) == 0.25
+    assert receiver.events.count("loaded 0.1") == 2
 
-    assert run(body).count("loaded 0.1") == 2
 
-
-def test_what_is_not_staged_is_not_loaded():
-    async def body(weights, receiver, engine):
+async def test_what_is_not_staged_is_not_loaded():
+    async with running() as (weights, _, _):
         await publish(weights, ONE, FIRST)
         with pytest.raises(OutOfOrderError, match="0.2 is not staged on rollout-0"):
             await weights.commit(TWO, MAKER)
@@ -370,11 +320,9 @@ def test_what_is_not_staged_is_not_loaded():
             await weights.commit(TWO, MAKER)  # of another root
         assert weights.live == ONE
 
-    run(body)
 
-
-def test_a_load_that_fails_leaves_nothing_live():
-    async def body(weights, receiver, engine):
+async def test_a_load_that_fails_leaves_nothing_live():
+    async with running() as (weights, _, engine):
         await publish(weights, ONE, FIRST)
         engine.fails = True
         with pytest.raises(TransferError):
@@ -385,11 +333,9 @@ def test_a_load_that_fails_leaves_nothing_live():
         engine.fails = False
         assert await publish(weights, TWO, SECOND) == 0.25
 
-    run(body)
 
-
-def test_a_stage_waits_for_a_load_which_reads_the_memory_that_it_would_write():
-    async def body(weights, receiver, engine):
+async def test_a_stage_waits_for_a_load_which_reads_the_memory_that_it_would_write():
+    async with running() as (weights, receiver, engine):
         await weights.stage(ONE, FIRST, [], limits_of(10))
         engine.may_load = asyncio.Event()
         load = asyncio.create_task(weights.commit(ONE, MAKER))
@@ -398,12 +344,11 @@ def test_a_stage_waits_for_a_load_which_reads_the_memory_that_it_would_write():
         await asyncio.sleep(0.05)
         engine.may_load.set()
         await asyncio.gather(load, stage)
+    assert receiver.events == ["staged 0.1", "loaded 0.1", "kept 0.1", "staged 0.2"]
 
-    assert run(body) == ["staged 0.1", "loaded 0.1", "kept 0.1", "staged 0.2"]
 
-
-def test_nothing_is_loaded_while_a_stage_is_under_way():
-    async def body(weights, receiver, engine):
+async def test_nothing_is_loaded_while_a_stage_is_under_way():
+    async with running() as (weights, receiver, _):
         await weights.stage(ONE, FIRST, [], limits_of(10))
         receiver.gate = threading.Semaphore(0)
         stage = asyncio.create_task(weights.stage(TWO, SECOND, [], limits_of(10)))
@@ -420,41 +365,24 @@ def test_nothing_is_loaded_while_a_stage_is_under_way():
         await asyncio.sleep(0.05)
         assert await weights.commit(TWO, MAKER) == 0.25
 
-    run(body)
 
-
-def test_digests_come_in_the_order_of_the_blocks():
-    async def body(weights, receiver, engine):
+async def test_digests_come_in_the_order_of_the_blocks():
+    async with running() as (weights, _, _):
         await publish(weights, ONE, FIRST)
         assert await weights.read_back(ONE.version, EVERYTHING, 10) == ("a" * 32, "f" * 32)
 
-    run(body)
-
 
 @pytest.mark.parametrize("blocks", [((0, 3),), ((1, 1),), ((1, 2), (0, 1)), ((0, 2), (1, 2))])
-def test_blocks_that_do_not_exist_are_refused(blocks):
-    async def body(weights, receiver, engine):
+async def test_blocks_that_do_not_exist_are_refused(blocks):
+    async with running() as (weights, _, _):
         await publish(weights, ONE, FIRST)
         with pytest.raises(InputError, match="2 blocks"):
             await weights.read_back(ONE.version, blocks, 10)
 
-    run(body)
-
-
-def test_another_version_than_the_live_one_is_not_read_back():
-    async def body(weights, receiver, engine):
-        with pytest.raises(OutOfOrderError):
-            await weights.read_back(ONE.version, EVERYTHING, 10)
-        await publish(weights, ONE, FIRST)
-        with pytest.raises(OutOfOrderError, match="holds 0.1, not 0.2"):
-            await weights.read_back(TWO.version, EVERYTHING, 10)
-
-    run(body)
-
 
 @pytest.mark.parametrize(("version", "manifest"), [(TWO, SECOND), (ONE, FIRST)])
-def test_a_version_that_changes_while_it_is_read_is_no_proof(version, manifest):
-    async def body(weights, receiver, engine):
+async def test_a_version_that_changes_while_it_is_read_is_no_proof(version, manifest):
+    async with running() as (weights, _, engine):
         await publish(weights, ONE, FIRST)
         engine.may_read = asyncio.Event()
         reading = asyncio.create_task(weights.read_back(ONE.version, EVERYTHING, 10))
@@ -464,36 +392,18 @@ def test_a_version_that_changes_while_it_is_read_is_no_proof(version, manifest):
         with pytest.raises(OutOfOrderError, match="while 0.1 was read"):
             await reading
 
-    run(body)
 
-
-def test_an_engine_that_does_not_answer_ends_at_the_deadline():
-    async def body(weights, receiver, engine):
+async def test_an_engine_that_does_not_answer_ends_at_the_deadline():
+    async with running() as (weights, _, engine):
         await publish(weights, ONE, FIRST)
         engine.may_read = asyncio.Event()
         with pytest.raises(DeadlineError, match="rollout-0"):
             await weights.read_back(ONE.version, EVERYTHING, 0.01)
 
-    run(body)
-
-
-def test_a_load_that_does_not_end_fails_at_the_commits_deadline_and_leaves_nothing_live():
-    async def body(weights, receiver, engine):
-        await publish(weights, ONE, FIRST)
-        engine.may_load = asyncio.Event()
-        await weights.stage(TWO, SECOND, [], limits_of(10))
-        with pytest.raises(TransferError, match="rollout-0, loading 0.2: no end after 0.05 s"):
-            await weights.commit(TWO, MAKER)
-        assert weights.live is None
-        engine.may_load.set()
-        assert await publish(weights, TWO, SECOND) == 0.25
-
-    run(body, commit_timeout=0.05)
-
 
 @pytest.mark.parametrize("failure", [RuntimeError("unforeseen"), asyncio.CancelledError()])
-def test_whatever_cuts_a_load_off_leaves_nothing_live(failure):
-    async def body(weights, receiver, engine):
+async def test_whatever_cuts_a_load_off_leaves_nothing_live(failure):
+    async with running() as (weights, _, engine):
         await publish(weights, ONE, FIRST)
 
         async def load_weights(shadow, version):
@@ -505,11 +415,9 @@ def test_whatever_cuts_a_load_off_leaves_nothing_live(failure):
             await weights.commit(TWO, MAKER)
         assert weights.live is None
 
-    run(body)
 
-
-def test_what_waits_for_a_load_that_hangs_ends_at_its_own_deadline():
-    async def body(weights, receiver, engine):
+async def test_what_waits_for_a_load_that_hangs_ends_at_its_own_deadline():
+    async with running(commit_timeout=0.05) as (weights, _, _):
         await publish(weights, ONE, FIRST)
         await weights._loading.acquire()
         for waiting in (
@@ -522,22 +430,18 @@ def test_what_waits_for_a_load_that_hangs_ends_at_its_own_deadline():
                 await waiting
         assert weights.live == ONE
 
-    run(body, commit_timeout=0.05)
 
-
-def test_a_stage_whose_thread_hangs_ends_for_its_caller():
-    async def body(weights, receiver, engine):
+async def test_a_stage_whose_thread_hangs_ends_for_its_caller():
+    async with running(thread_timeout=0.05) as (weights, receiver, _):
         receiver.gate = threading.Semaphore(0)
         with pytest.raises(DeadlineError, match="rollout-0, staging 0.1"):
             await weights.stage(ONE, FIRST, [], limits_of(0.05))
         receiver.gate.release()
 
-    run(body, thread_timeout=0.05)
-
 
 @pytest.mark.parametrize("method", ["keep", "discard", "close"])
-def test_a_receiver_that_hangs_ends_for_its_caller(method, caplog):
-    async def body(weights, receiver, engine):
+async def test_a_receiver_that_hangs_ends_for_its_caller(method, caplog):
+    async with running(thread_timeout=0.05) as (weights, receiver, _):
         await weights.stage(ONE, FIRST, [], limits_of(10))
         gate = threading.Event()
         setattr(receiver, method, lambda *_: gate.wait(10))
@@ -551,8 +455,6 @@ def test_a_receiver_that_hangs_ends_for_its_caller(method, caplog):
                 )
         gate.set()
 
-    run(body, thread_timeout=0.05)
-
 
 @pytest.fixture
 def clock(monkeypatch):
@@ -563,8 +465,8 @@ def clock(monkeypatch):
     return clock
 
 
-def test_a_replica_on_which_every_load_fails_for_long_ends(clock):
-    async def body(weights, receiver, engine):
+async def test_a_replica_on_which_every_load_fails_for_long_ends(clock):
+    async with running(stage_timeout=20, commit_timeout=10) as (weights, _, engine):
         engine.fails = True
         for seconds in (0, 29, 200):
             weights.check()  # not yet, or nobody has tried since
@@ -574,22 +476,9 @@ def test_a_replica_on_which_every_load_fails_for_long_ends(clock):
         with pytest.raises(InternalError, match="rollout-0 lives but cannot load .* 229 s.* torn"):
             weights.check()
 
-    run(body, stage_timeout=20, commit_timeout=10)
 
-
-def test_a_replica_that_loads_again_stays(clock):
-    async def body(weights, receiver, engine):
-        for engine.fails in (True, False, True):
-            with suppress(TransferError):
-                await publish(weights, ONE, FIRST)
-            clock.now += 1000
-            weights.check()
-
-    run(body)
-
-
-def test_a_replica_whose_stage_hangs_beyond_its_deadline_ends():
-    async def body(weights, receiver, engine):
+async def test_a_replica_whose_stage_hangs_beyond_its_deadline_ends():
+    async with running() as (weights, receiver, _):
         receiver.gate = threading.Semaphore(0)
         stage = asyncio.create_task(weights.stage(ONE, FIRST, [], limits_of(0.05)))
         await asyncio.sleep(0.1)
@@ -599,20 +488,3 @@ def test_a_replica_whose_stage_hangs_beyond_its_deadline_ends():
             weights.check()
         receiver.gate.release()
         await stage
-
-    run(body)
-
-
-def test_a_stage_that_ends_late_is_no_reason_to_end():
-    async def body(weights, receiver, engine):
-        receiver.gate = threading.Semaphore(0)
-        for _ in range(2):
-            stage = asyncio.create_task(weights.stage(ONE, FIRST, [], limits_of(0.05)))
-            await asyncio.sleep(0.1)
-            for _ in range(NUM_OVERDUE_CHECKS):
-                weights.check()
-            receiver.gate.release()
-            await stage
-            weights.check()
-
-    run(body)

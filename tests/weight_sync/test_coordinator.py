@@ -15,7 +15,6 @@ from tests.weight_sync.fakes import (
     FakeRollout,
     RecordingStore,
     World,
-    peer_of,
     take_over,
     version_of,
 )
@@ -147,19 +146,6 @@ async def test_a_healthy_group_is_kept_while_its_members_stay(world, tmp_path):
         await publish_all(coordinator, world, 3)
     opened = [event for event in world.events if event.startswith("open")]
     assert opened == ["open 1 for 3", "open 1 for 3", "open 2 for 3"]
-
-
-async def test_on_one_host_the_senders_memory_is_mapped(world, tmp_path):
-    world.host = "here"
-
-    async with running(world, tmp_path) as coordinator:
-        await join(coordinator, world, "a", host="here")
-        await join(coordinator, world, "b", host="there")
-        _, metrics = await publish_all(coordinator, world)
-        assert metrics["weight_sync/bytes/memory"] == 40
-        assert metrics["weight_sync/bytes/collective"] == 40
-    assert "a stages 0.1 from /memory/0" in world.events
-    assert "b stages 0.1 in 1" in world.events
 
 
 async def test_a_block_that_nobody_offers_is_named(world, tmp_path):
@@ -305,14 +291,6 @@ async def test_a_joiner_waits_while_nobody_holds_the_version(world, tmp_path):
         assert coordinator.routing().unroutable["b"] == ""
         await publish(coordinator, world, 2)
         assert names(coordinator) == ["b"]
-
-
-async def test_joiners_are_brought_up_side_by_side(world, tmp_path):
-    async with joined(world, tmp_path, "a", config=replace_timeouts(stage=3000)) as coordinator:
-        await join(coordinator, world, "b", stage="silent")
-        await until(lambda: "b stages 0.1 and hangs" in world.events)
-        await join(coordinator, world, "c")
-        await until(lambda: names(coordinator) == ["a", "c"])
 
 
 async def test_publishing_again_changes_nothing(world, tmp_path):
@@ -555,19 +533,6 @@ async def test_a_replica_that_holds_another_version_than_believed_catches_up(wor
         assert coordinator.routing().unroutable == {"b": "holds nothing instead of 0.1"}
         await until(lambda: names(coordinator) == ["a", "b"])
         assert world.replicas["b"].loaded is not None
-
-
-async def test_after_a_lost_store_a_replica_that_holds_the_version_is_only_proven(world, tmp_path):
-    (tmp_path / "first").mkdir()
-    (tmp_path / "second").mkdir()
-
-    async with joined(world, tmp_path / "first", "a"):
-        pass
-    async with running(world, tmp_path / "second") as coordinator:
-        process = world.replicas["a"]
-        await coordinator.register(RUN, process.replica, peer_of("a"))
-        await publish(coordinator, world, 1)
-        assert names(coordinator) == ["a"]
 
 
 async def test_what_was_staged_is_rolled_forward_after_a_restart_without_the_trainer(

@@ -87,11 +87,3 @@ async def test_a_drained_name_may_come_back_as_a_newcomer(world, tmp_path):  # n
         assert not coordinator.routing().drained
         await coordinator.deregister(RUN, "b", 1)  # of its former life
         assert names(coordinator) == ["a", "b"]
-
-
-async def test_a_report_of_one_that_is_drained_is_late_news(world, tmp_path):  # noqa: F811
-    async with joined(world, tmp_path, "ab") as coordinator:
-        await coordinator.deregister(RUN, "b", 1)
-        await coordinator.report("b", "connection refused")
-        assert names(coordinator) == ["a"]
-        assert not coordinator.routing().unroutable

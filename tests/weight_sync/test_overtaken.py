@@ -3,7 +3,7 @@
 import asyncio
 
 from services.weight_sync.coordinator import Coordinator
-from tests.weight_sync.fakes import CALLER, World
+from tests.weight_sync.fakes import World
 from tests.weight_sync.test_coordinator import (
     join,
     joined,
@@ -13,7 +13,6 @@ from tests.weight_sync.test_coordinator import (
     running,
     until,
 )
-from trimaran.config import WeightSyncSection
 from trimaran.types import VersionId
 
 
@@ -53,29 +52,6 @@ async def test_who_is_overtaken_by_a_version_takes_part_in_the_next_one(tmp_path
         assert tried == [2, 3]
 
 
-async def test_who_takes_part_and_hangs_in_its_read_back_holds_up_one_publication(tmp_path):
-    """Until its read-back has its deadline; then it takes part after twice as many versions."""
-    config = WeightSyncSection(prove_timeout=0.3)
-
-    async with running(world := World(), tmp_path, config) as coordinator:
-        tried = await catch_up_after_a_fault(coordinator, world)
-        await publish(coordinator, world, 3)
-        await until(lambda: tried == [2, 3])
-        world.replicas["b"].proof = "silent"
-        await publish(coordinator, world, 4)
-        await until(lambda: "b reads back nothing and hangs" in world.events)
-        await publish(coordinator, world, 5)
-        assert "read-back of 0.4" in coordinator.routing().unroutable["b"]
-        for step in (6, 7, 8):
-            await until(lambda: tried[-1] == step - 1)  # noqa: B023
-            await publish(coordinator, world, step)
-    stages = [event.split()[2] for event in world.events if event.startswith("b stages")]
-    *before, last = stages
-    assert before == ["0.1", "0.2", "0.4"]
-    # Version 5 waited for the hanging one. It has overtaken it too where the pause after the fault was over.
-    assert last in ("0.7", "0.8")
-
-
 async def test_who_is_overtaken_in_the_pause_after_its_fault_does_not_take_part(tmp_path):
     async with joined(world := World(), tmp_path, "ab", first_retry=3600) as coordinator:
         await coordinator.report("b", "a fault")
@@ -83,14 +59,3 @@ async def test_who_is_overtaken_in_the_pause_after_its_fault_does_not_take_part(
             await publish(coordinator, world, step)
         assert names(coordinator) == ["a"]
         assert "b stages 0.2" not in " ".join(world.events)
-
-
-async def test_who_is_cut_off_by_the_turn_of_a_trainer_on_its_devices_takes_part_afterwards(
-    tmp_path,
-):
-    async with running(world := World(), tmp_path) as coordinator:
-        tried = await catch_up_after_a_fault(coordinator, world)
-        await coordinator.sleep(CALLER)
-        await publish(coordinator, world, 3)
-        await until(lambda: names(coordinator) == ["a", "b"])
-        assert tried == [2]

@@ -165,52 +165,6 @@ async def test_the_versions_before_a_fault_that_a_sample_has_found_are_tainted(t
         assert faulty == {(3, "b"), (4, "b")}
 
 
-async def test_a_fault_of_a_version_that_is_live_no_longer_is_recorded(tmp_path):
-    """Its tokens may still wait for their batch."""
-
-    store = SqliteStore(tmp_path / "store.sqlite")
-    ledger = await VersionLedger.open(store, RUN)
-    for step in (1, 2):
-        await ledger.prepare(manifest_of(step))
-        await ledger.commit(CALLER, version_of(step), manifest_of(step), [proof("a", step, 0)])
-    await ledger.save_proofs([proof("a", 1, 0, "wrong")])
-    of_1, of_2 = await ledger.list_proofs([VersionId(0, 1), VersionId(0, 2)])
-    assert (of_1.fault, of_2.fault) == ("wrong", "")
-    await store.close()
-
-
-async def test_a_fault_that_is_found_while_the_next_version_is_staged_is_mended_under_another_name(
-    tmp_path,
-):
-    """The commit that mends it gives the name under which it is then proven."""
-    world = World()
-    staging = asyncio.Event()
-
-    async with running(world, tmp_path, sampling(1.0)) as coordinator:
-
-        async def stage_until_found_wrong(name, version):
-            if name == "b" and version.step == 3:
-                staging.set()
-                await until(lambda: "w block 2" in coordinator.routing().unroutable.get("b", ""))
-
-        async def read_back_meanwhile(name, version):
-            if name == "b" and version.step == 2:
-                await staging.wait()
-
-        world.hooks = {"stage": stage_until_found_wrong, "read back": read_back_meanwhile}
-        await join(coordinator, world, "a", "b")
-        await publish_all(coordinator, world, 1)
-        world.replicas["b"].proof = "wrong"
-        await publish(coordinator, world, 2)
-        world.replicas["b"].proof = "ok"
-        await publish(coordinator, world, 3)
-        await until(lambda: names(coordinator) == ["a", "b"])
-        makers = {p.replica for p in await coordinator.list_proofs([VersionId(0, 3)])}
-        assert world.replicas["b"].maker == "b~1"
-        assert makers == {"a", "b~1"}
-        assert world.events.count("b commits 0.3") == 1
-
-
 async def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_off(
     tmp_path, monkeypatch
 ):

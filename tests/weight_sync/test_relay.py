@@ -3,18 +3,15 @@
 import socket
 import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from services.weight_sync.members.member import Member
-from services.weight_sync.staging.transfer_plan import plan_stage
 from tests.certificates import Authority
 from tests.weight_sync.ends import (
     ALL,
@@ -35,7 +32,7 @@ from tests.weight_sync.ends import (
 )
 from trimaran.errors import TransferError
 from trimaran.trust.tls import SocketTls
-from trimaran.types import MAX_BLOCKS, Offer, Peer, RelaySource, Replica, Transport, VersionId
+from trimaran.types import MAX_BLOCKS, Peer, Transport, VersionId
 from weights.receiving.receiver import WeightReceiver
 from weights.transports.relay import door, relay_server, relay_wire
 from weights.transports.relay.door import DoorPatience
@@ -354,52 +351,6 @@ def test_a_chain_of_joiners_fills_from_one_sender():
                 staged.result(timeout=LONG)
         assert all(holds(receiver, snapshot) for receiver in receivers)
         assert len(requests) == 1
-
-
-@given(st.integers(1, 4), st.integers(1, 7), st.integers(1, 2))
-@settings(deadline=None, max_examples=6)
-def test_senders_send_what_the_tree_gives_them_to_send(num_senders, num_receivers, fan_out):
-    """Whoever stands in the tree between two others serves as many connections as there are senders
-    for each of its pullers; one that is turned away would ask the senders."""
-    config = CONFIG.model_copy(update={"relay_fan_out": fan_out})
-    snapshot = big_snapshot(8 * num_senders, 8 * num_senders)
-    manifest, shares = snapshot.manifest, [((8 * n, 8 * n + 8),) for n in range(num_senders)]
-    with (
-        started(senders=num_senders, receivers=num_receivers, config=config) as (senders, others),
-        slow_relays(0.004),
-        ThreadPoolExecutor(num_receivers) as pool,
-        ExitStack() as stack,
-    ):
-        for sender in senders:
-            sender.hold(snapshot)
-        requests = [stack.enter_context(asked(sender)) for sender in senders]
-        members = [Member(Replica(str(n), ""), r.peer, 1) for n, r in enumerate(others)]
-        offers = [Offer(s.peer, share, "") for s, share in zip(senders, shares, strict=True)]
-        plan = plan_stage(manifest, offers, members, "relay", fan_out)
-        stages = []
-        for member, receiver in zip(members, others, strict=True):
-            stages.append(pool.submit(stage, receiver, snapshot, *plan.sources[member.name]))
-            until(lambda receiver=receiver: receiver._stock.find(manifest.root))
-        for staged in stages:
-            staged.result(timeout=LONG)
-        assert all(holds(receiver, snapshot) for receiver in others)
-    sources = [source for sources in plan.sources.values() for source in sources]
-    first = Counter(source.peers[0].relay for source in sources if isinstance(source, RelaySource))
-    assert [len(asked_for) for asked_for in requests] == [first[s.peer.relay] for s in senders]
-
-
-@contextmanager
-def slow_relays(seconds):
-    """So that all pulls are under way at the same time."""
-    send = relay_server._send_block
-
-    def slow(connection, holding, number):
-        time.sleep(seconds)
-        return send(connection, holding, number)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(relay_server, "_send_block", slow)
-        yield
 
 
 def test_blocks_are_passed_on_before_the_last_one_is_there():

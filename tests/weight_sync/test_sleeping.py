@@ -137,21 +137,6 @@ async def test_weight_sync_that_was_started_again_in_the_trainers_turn_wakes_nob
         await until(lambda: names(coordinator) == ["a", "b"])
 
 
-async def test_a_restart_of_both_in_the_trainers_turn_wakes_them_with_what_they_had(
-    world, tmp_path
-):
-    async with joined(world, tmp_path, "a") as coordinator:
-        await coordinator.sleep(CALLER)
-    async with running(world, tmp_path) as coordinator:
-        await coordinator.publish(await take_over(tmp_path), version_of(1))
-        await until(lambda: names(coordinator) == ["a"])
-        assert not world.replicas["a"].is_asleep
-    world.events.clear()
-    async with running(world, tmp_path) as coordinator:
-        await asyncio.sleep(0.1)
-        assert world.events == [], "it is awake"
-
-
 async def test_one_that_sleeps_unknown_to_weight_sync_is_woken_by_what_it_says_of_itself(
     world, tmp_path
 ):
@@ -163,24 +148,3 @@ async def test_one_that_sleeps_unknown_to_weight_sync_is_woken_by_what_it_says_o
             await coordinator.heartbeat(RUN, "a", 1, None)
         await until(lambda: not world.replicas["a"].is_asleep)
         await until(lambda: names(coordinator) == ["a"])
-
-
-async def test_what_a_sleeper_says_that_it_holds_does_not_count_once_it_is_to_wake(world, tmp_path):
-    begun, go = asyncio.Event(), asyncio.Event()
-
-    async def slowly(name, version):
-        begun.set()
-        await go.wait()
-
-    async with joined(world, tmp_path, "a") as coordinator:
-        await coordinator.sleep(CALLER)
-        world.hooks["stage"] = slowly
-        again = asyncio.create_task(publish(coordinator, world, 1))
-        await begun.wait()
-        for _ in range(3):
-            assert await coordinator.heartbeat(RUN, "a", 1, version_of(1))
-        assert names(coordinator) == [], "it has not loaded it yet"
-        go.set()
-        await again
-        assert not world.replicas["a"].is_asleep
-        assert names(coordinator) == ["a"]

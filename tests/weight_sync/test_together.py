@@ -243,21 +243,6 @@ async def test_survivors_finish_the_version_and_the_lost_one_returns(make, tmp_p
     together.check()
 
 
-async def test_a_joiner_pulls_from_a_replica_after_the_trainer_has_moved_on(make, tmp_path):
-    config = config_of("collective")
-    together = make(config)
-
-    async with running(together.world, tmp_path, config, settle=0.2) as coordinator:
-        await together.register(coordinator, "a")
-        await together.publish(coordinator)
-        values = together.training.values
-        together.training.train(together.ranks)
-        await together.register(coordinator, "b")
-        await until(lambda: names(coordinator) == ["a", "b"])
-        for name, value in values.items():
-            assert torch.equal(together.replicas["b"].loaded[name], value)
-
-
 async def test_a_wrong_bit_in_an_engine_is_found_and_mended(make, tmp_path):
     config = config_of("auto", sample_share=1.0)
     together = make(config)

@@ -54,29 +54,11 @@ def test_what_was_right_of_a_joiner_counts_until_it_has_a_fault_or_is_proven():
     assert proven().read(((2, 3),), "a").right == ()
 
 
-def test_a_fault_in_the_middle_of_a_read_back_makes_what_came_before_void():
-    one = joining().read(((0, 4),), "a").fail("silent", 0.0).read(((4, 5),), "a")
-    assert one.prove(version_of(1), NUM_BLOCKS, 0.0).state is State.FAILED
-
-
 def test_faults_in_a_row_are_counted_and_forgotten_with_the_next_proof():
     one = proven().fail("first", 1.0).fail("second", 2.0)
     assert (one.failures, one.reason, one.failed_at) == (2, "second", 2.0)
     one = one.read(ALL, "a").prove(version_of(1), NUM_BLOCKS, 3.0)
     assert (one.failures, one.reason, one.state) == (0, "", State.PROVEN)
-
-
-def test_a_wrong_block_that_was_loaded_under_a_former_name_is_mended_already():
-    wrong = proven().condemn("wrong", "a", 0.0)
-    assert (wrong.held, wrong.maker, wrong.must_load) == (None, "a~1", True)
-    assert wrong.condemn("wrong", "a", 0.0) == wrong
-    assert wrong.load(version_of(3), "a") == wrong
-    mended = wrong.load(version_of(3), "a~1")
-    assert mended.holds(version_of(3)) and not mended.must_load and mended.state is State.FAILED
-
-
-def test_the_same_step_with_another_root_is_not_held():
-    assert not joining().holds(replace(version_of(1), root="other"))
 
 
 def test_of_who_registered_again_or_is_gone_nothing_more_is_heard():

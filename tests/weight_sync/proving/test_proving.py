@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.weight_sync.members.member import Member, State
 from services.weight_sync.members.members import Members
-from services.weight_sync.proving import proving, windows
+from services.weight_sync.proving import proving
 from services.weight_sync.proving.proving import ReadBackProver
 from services.weight_sync.proving.windows import find_wrong, sample_blocks, split_portions
 from services.weight_sync.tasks import cancel
@@ -70,13 +70,6 @@ def test_a_fault_names_tensor_and_block():
     numbers, fault = find_wrong(MANIFEST, ((0, 5),), digests[:4])
     assert numbers == (0, 1, 2, 3, 4)
     assert "4 digests were read back for 5 blocks" in fault
-
-
-def test_a_portion_that_is_right_costs_what_it_has_and_not_what_the_manifest_has(monkeypatch):
-    """A joiner of a model of 70 billion parameters has 4,000 portions, and there may be 64 joiners."""
-    monkeypatch.delattr(windows, "list_blocks")
-    digests = list_digests(MANIFEST)
-    assert find_wrong(MANIFEST, ((1, 3),), digests[1:3]) == ((), "")
 
 
 def proof(replica: str, step: int, num_loaded: int, fault: str = "") -> Proof:
@@ -358,23 +351,6 @@ async def test_a_replica_joins_although_versions_follow_each_other_faster_than_i
     assert reads[:5] == [f"b reads back {n}..{n}" for n in range(NUM_BLOCKS)]
 
 
-async def test_a_joiner_whose_fault_was_found_meanwhile_has_no_part_in_the_stage(tmp_path):
-    """Nor does the wait for it count as one for a replica that joins."""
-    world = World()
-    config = WeightSyncSection(sample_share=1.0, join_timeout=0.1, prove_timeout=0.3)
-
-    level = ProofLevel.SAMPLED
-    async with joined(
-        world, tmp_path, "a", config=config, level=level, first_retry=3600
-    ) as coordinator:
-        await join(coordinator, world, "b", proof="silent")
-        await until(lambda: "b reads back nothing and hangs" in world.events)
-        world.events.clear()
-        await publish(coordinator, world, 2)
-        assert "read-back of" in coordinator.routing().unroutable["b"]
-    assert [event for event in world.events if " stages " in event] == ["a stages 0.2 in 1"]
-
-
 async def test_a_run_that_needs_all_read_back_replaces_no_version_before(tmp_path):
     world = World()
 
@@ -433,18 +409,6 @@ async def test_a_read_back_that_hangs_delays_each_commit_longer_until_it_is_give
 
 def coordinator_reads(world) -> list[str]:
     return [event for event in world.events if "reads back" in event]
-
-
-async def test_the_next_commit_does_not_wait_for_a_sample(tmp_path):
-    world = World()
-
-    async with joined(world, tmp_path, "a", config=sampling(1.0)) as coordinator:
-        world.replicas["a"].proof = "silent"
-        await publish_all(coordinator, world, 2)
-        await until(lambda: "a reads back nothing and hangs" in world.events)
-        async with asyncio.timeout(10):
-            await publish_all(coordinator, world, 3)
-        assert not coordinator.routing().unroutable
 
 
 async def test_a_sampled_fault_takes_the_replica_out_until_it_is_mended_under_another_name(

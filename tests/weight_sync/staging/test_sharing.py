@@ -156,19 +156,6 @@ async def test_a_restart_of_weight_sync_forgets_no_owner(world, tmp_path):
     assert stages(world, 1)[-1] == "a in the memory of b"
 
 
-async def test_of_two_with_a_fault_one_takes_a_copy_and_then_the_other_reads_it(world, tmp_path):
-    async with running(world, tmp_path) as coordinator:
-        await join(coordinator, world, "c", host="there")
-        await publish_all(coordinator, world)
-        world.events.clear()
-        await join(coordinator, world, "a", "b", host="here")
-        await until(lambda: names(coordinator) == ["a", "b", "c"])
-    assert sorted(stages(world)) in (
-        ["a from c", "b in the memory of a"],
-        ["a in the memory of b", "b from c"],
-    )
-
-
 async def test_nobody_is_sent_for_blocks_to_one_without_a_copy(world, tmp_path):
     async with running(world, tmp_path) as coordinator:
         await join(coordinator, world, "a", "b", host="here")
@@ -191,18 +178,3 @@ async def test_the_copy_of_one_with_a_wrong_block_is_as_good(world, tmp_path):
             world.replicas[name].wrong = {2}
             await coordinator.verify([name])
             await until(lambda: names(coordinator) == ["a", "b"])
-
-
-async def test_the_copy_of_one_that_failed_to_load_it_is_as_good(world, tmp_path):
-    async def fail_once(name, version):
-        if name == "a":
-            world.replicas["a"].commit = "gone"
-
-    async with running(world, tmp_path, first_retry=0.2) as coordinator:
-        await join(coordinator, world, "a", "b", host="here")
-        world.hooks["staged"] = fail_once
-        await publish(coordinator, world)
-        world.hooks.clear()
-        world.trainer, world.replicas["a"].commit = "gone", "ok"
-        await until(lambda: names(coordinator) == ["a", "b"])
-    assert stages(world)[-1] == "a in the memory of a"

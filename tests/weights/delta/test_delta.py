@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from trimaran.errors import TransferError
 from trimaran.types import TensorInfo
 from weights.delta.changed_elements import (
-    DeltaPieces,
     apply_pieces,
     as_bits,
     decode_piece,
@@ -255,14 +254,6 @@ def test_a_malformed_piece_leaves_the_base_as_it_was(wrong):
     with pytest.raises(TransferError, match="block 0: .*not held" if wrong is None else "block 5"):
         apply_pieces(shadow, pieces)
     assert torch.equal(shadow.buffer, before)
-
-
-def test_an_offer_says_how_large_its_pieces_are():
-    delta = DeltaPieces("base", {3: b"abc", 8: b"x"})
-    described = delta.describe(((2, 4), (8, 10)))
-    assert described.base_root == "base"
-    assert described.sizes == (0, 3, 1, 0)
-    assert described.num_bytes == 4
 
 
 def test_a_piece_for_another_base_is_found_by_the_digest():

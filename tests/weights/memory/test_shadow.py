@@ -141,25 +141,6 @@ def test_a_part_that_is_not_all_there_is_refused():
             stored.within(*part)
 
 
-def test_a_scalar_is_found_whole():
-    shadow = Shadow(manifest_of(TensorInfo("scale", "F32", ())))
-    expected = fill(shadow)["scale"]
-    (stored,) = open_blocks(shadow.path, shadow.description(), MemoryReader())
-    [(first, block)] = stored.within(0, 1)
-    assert first == 0 and torch.equal(block, expected)
-
-
-def test_memory_and_content_stay_with_the_next_version():
-    first = Shadow(MANIFEST)
-    fill(first)
-    content = first.buffer.clone()
-    second = Shadow(MANIFEST, reuse=first)
-    assert second.path == first.path
-    assert torch.equal(second.buffer, content)
-    smaller = Shadow(MANIFEST, ((0, 1),), reuse=second)
-    assert smaller.path != second.path
-
-
 def test_another_process_maps_the_shadow():
     shadow = Shadow(MANIFEST, ((0, 5), (6, 7)))
     expected = fill(shadow)
@@ -250,10 +231,6 @@ def is_mapped(address: int) -> bool:
         return any(line.startswith(f"{address:x}-") for line in lines)
 
 
-def test_nothing_can_be_registered_of_no_bytes():
-    HostMemory(0).register("card", lambda *where: pytest.fail("there is nothing to register"))
-
-
 def test_a_lack_of_memory_is_an_error_and_leaks_nothing():
     descriptors = os.listdir("/proc/self/fd")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -264,16 +241,3 @@ def test_a_lack_of_memory_is_an_error_and_leaks_nothing():
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert os.listdir("/proc/self/fd") == descriptors
-
-
-def test_memory_is_taken_at_once():
-    """A page that is missing later would be a SIGBUS."""
-    memory = HostMemory(2**20)
-    assert os.stat(memory.path).st_blocks * 512 >= 2**20
-
-
-def test_memory_of_no_bytes():
-    shadow = Shadow(MANIFEST, ())
-    assert shadow.buffer.numel() == 0
-    assert list(shadow.tensors()) == []
-    assert list(open_shadow(shadow.path, shadow.description(), MemoryReader())) == []

@@ -241,19 +241,6 @@ def test_deltas_and_blocks_do_not_mix(ends):
     assert torch.equal(held_bytes(receiver), versions.contents[0])
 
 
-def test_a_receiver_has_one_shadow(ends):
-    _, (receiver, _) = ends
-    addresses = set()
-    for step in range(1, 4):
-        snapshot = make_snapshot(step)
-        take_from_memory(receiver, snapshot, step)
-        assert torch.equal(receiver.held.shadow.buffer, snapshot.buffer)
-        addresses.add(receiver.held.shadow.buffer.data_ptr())
-        stage(receiver, snapshot, from_memory(snapshot), step=step)
-        receiver.discard(VersionId(0, step))
-    assert len(addresses) == 1
-
-
 def test_a_staged_shadow_that_somebody_reads_stays_as_it_is(ends):
     _, (receiver, _) = ends
     first, second = make_snapshot(1), make_snapshot(2)

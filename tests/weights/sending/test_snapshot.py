@@ -14,7 +14,6 @@ from weights.version.digest import INTEGERS, digest_value
 from weights.version.layout import to_ranges
 from weights.version.manifest import (
     check_manifest,
-    list_blocks,
     list_digests,
 )
 
@@ -207,7 +206,3 @@ def test_parts_are_taken_one_by_one():
 
     take_snapshot(TENSORS, parts(), ALL, reuse=first)
     assert landed == [True] * len(TENSORS)
-
-
-def test_the_tensors_of_this_file_have_eight_blocks():
-    assert len(list_blocks(TENSORS)) == ALL[0][1]

@@ -1,8 +1,6 @@
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimaran.errors import InputError
 from trimaran.types import TensorInfo
 from weights.version.layout import (
     ALIGNMENT,
@@ -28,10 +26,6 @@ def test_ranges_are_sets_of_numbers(left, right):
     assert count(one) == len(left)
     assert intersect(one, two) == to_ranges(left & right)
     assert subtract(one, two) == to_ranges(left - right)
-
-
-def test_ranges_are_joined():
-    assert to_ranges([8, 0, 1, 2, 7, 7]) == ((0, 3), (7, 9))
 
 
 @st.composite
@@ -93,17 +87,6 @@ def test_runs_copy_exactly_the_shared_blocks(tensors, data):
         for i in range(piece.end - piece.start)
     }
     assert {place: what for place, what in copied.items() if what} == wanted
-
-
-def test_equal_layouts_are_one_run():
-    tensors = [TensorInfo("a", "F32", (3,)), TensorInfo("b", "F32", (40,), 0, (10,))]
-    layout = make_layout(tensors)
-    assert copy_runs(layout, make_layout(tensors)) == [(0, 0, layout.num_bytes)]
-
-
-def test_a_number_that_is_none_is_refused():
-    with pytest.raises(InputError, match="block 1 does not exist; the manifest has 1"):
-        make_layout([TensorInfo("a", "F32", (3,))], ((0, 2),))
 
 
 @settings(deadline=None)

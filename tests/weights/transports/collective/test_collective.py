@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-import torch
 
 from tests.weight_sync.ends import (
     ALL,
@@ -164,17 +163,6 @@ def _receive_and_say(group, ranges):
     return "staged", os.getpid()
 
 
-def test_a_sender_with_fewer_bytes_does_not_pass(pool, ends):
-    sender, (receiver, _) = ends
-    snapshot = make_snapshot()
-    group = sender.open(group_of(1), LONG)
-    staged = pool.submit(stage, receiver, snapshot, in_group(snapshot, group), timeout=1.0)
-    pool.submit(sender.send, snapshot, 1, ((0, 1),), "", 1.0, BUCKET).exception()
-    with pytest.raises(TransferError):
-        staged.result()
-    assert receiver.staged is None
-
-
 def test_a_sender_refuses_blocks_that_it_does_not_hold(ends):
     sender, _ = ends
     sender.open(group_of(1), LONG)
@@ -213,22 +201,6 @@ def test_a_closed_group_answers_at_once(ends):
         sender.send(snapshot, 1, ALL, "", limits_of())
     with pytest.raises(TransferError, match="older"):
         sender.open(group_of(1), LONG)
-
-
-def test_groups_of_one_plan_stay_open_beside_each_other(pool, ends):
-    """Two receivers that want different halves of one sender: TP1 to TP2."""
-    sender, receivers = ends
-    snapshot = make_snapshot()
-    groups = [sender.open(replace(group_of(group_id), nonce="plan"), LONG) for group_id in (1, 2)]
-    halves = [((0, 6),), ((6, 9),)]
-    for receiver, half in zip(receivers, halves, strict=True):
-        receiver._wanted = half
-    futures = [
-        future
-        for receiver, group, half in zip(receivers, groups, halves, strict=True)
-        for future in transfer(pool, sender, [receiver], snapshot, group, blocks=half)[1]
-    ]
-    assert [future.result().num_blocks for future in futures] == [6, 3]
 
 
 def test_a_failed_group_is_condemned_and_the_next_one_works(pool, ends):
@@ -439,30 +411,6 @@ def test_an_address_of_another_machine_is_refused():
     with pytest.raises(TransferError, match=r"cannot listen on 192\.0\.2\.99"):
         sender.open(group_of(1), LONG)
     sender.close()
-
-
-def test_a_shadow_is_left_when_its_owner_drops_it(ends):
-    _, (receiver, _) = ends
-    snapshot = make_snapshot()
-    take_from_memory(receiver, snapshot)
-    shadow = receiver.held.shadow
-    receiver.close()
-    assert receiver.held is None
-    assert torch.equal(shadow.buffer, snapshot.buffer)
-
-
-def test_a_late_abort_does_not_end_the_next_attempt(pool, ends):
-    sender, (receiver, _) = ends
-    snapshot = make_snapshot()
-    group = sender.open(group_of(1), LONG)
-    source = in_group(snapshot, group)
-    staged = pool.submit(stage, receiver, snapshot, source, attempt="second")
-    until(lambda: threads_named("transfer-1-rank-1"))
-    aborted = pool.submit(receiver.discard, VersionId(0, 1), "first")
-    sender.send(snapshot, 1, ALL, "", limits_of())
-    assert staged.result(timeout=10).root == snapshot.manifest.root
-    aborted.result(timeout=10)
-    assert holds(receiver, snapshot)
 
 
 class EndlessWork:

@@ -1,10 +1,8 @@
 """Who finds whom in a transfer group: members only, and no more of them than there are."""
 
-import socket
-import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 
@@ -12,14 +10,8 @@ import pytest
 from torch._C._distributed_c10d import TCPStore
 
 from tests.weight_sync.ends import (
-    ALL,
     LONG,
     group_of,
-    holds,
-    in_group,
-    limits_of,
-    make_snapshot,
-    stage,
     started,
     threads_named,
     until,
@@ -27,7 +19,6 @@ from tests.weight_sync.ends import (
 from trimaran.run.network import LOOPBACK
 from weights.transports.collective import rendezvous
 from weights.transports.collective.rendezvous import GroupStore, Rendezvous, max_value_bytes
-from weights.transports.relay.relay_wire import Connection, RelayStatus, introduce
 
 
 @pytest.fixture
@@ -69,20 +60,6 @@ def test_the_wait_ends_with_the_deadline_or_the_group(group):
         assert time.monotonic() - started < rendezvous.STALL_SECONDS
     with pytest.raises(ConnectionRefusedError):
         member(group).get("0/1")
-
-
-def test_all_members_of_a_large_group_may_ask_at_once_from_one_host():
-    """64 replicas and their sender; more than so many strangers would be closed."""
-    listener = LOOPBACK.listen()
-    group = replace(group_of(1, 65), rendezvous="{}:{}".format(*listener.getsockname()))
-    with closing(Rendezvous(listener, group)), ExitStack() as stack:
-        address = listener.getsockname()
-        asking = [stack.enter_context(socket.create_connection(address)) for _ in range(65)]
-        until(lambda: len(threads_named("rendezvous-serve")) == 65)
-        # The oldest one, which would be the first to make room.
-        connection = Connection(asking[0], time.monotonic() + LONG)
-        assert introduce(connection, group.nonce) is RelayStatus.READY
-    until(lambda: not threads_named("rendezvous-"))
 
 
 def test_who_does_not_know_the_nonce_reads_and_writes_nothing(group):
@@ -129,20 +106,3 @@ def test_a_member_puts_no_more_than_addresses(group):
     with pytest.raises(ConnectionError, match="another member"):
         member(group).set("0/1", b"in its place")
     assert len(server._values["0/1"]) == max_value_bytes(3)
-
-
-def test_strangers_do_not_keep_the_members_out():
-    snapshot = make_snapshot()
-    with started() as ([sender], [receiver]), ThreadPoolExecutor(1) as pool:
-        group = sender.open(group_of(1), LONG)
-        host, _, port = group.rendezvous.rpartition(":")
-        strangers = [socket.create_connection((host, int(port))) for _ in range(100)]
-        for number, stranger in enumerate(strangers):
-            with suppress(OSError):
-                stranger.sendall(struct.pack(">I", number) * number)
-        staged = pool.submit(stage, receiver, snapshot, in_group(snapshot, group))
-        sender.send(snapshot, 1, ALL, "", limits_of())
-        assert staged.result().root == snapshot.manifest.root
-        assert holds(receiver, snapshot)
-        for stranger in strangers:
-            stranger.close()
