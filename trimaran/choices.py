@@ -33,7 +33,7 @@ class Choices:
     """
 
     group: str
-    """Of the entry points by which packages add names."""
+    """The group of entry points by which packages add names."""
     built_in: Mapping[str, str]
     """Name -> "package.module:attribute"."""
     base: str = ""
@@ -44,7 +44,7 @@ class Choices:
         return [*self.built_in, *sorted(installed - self.built_in.keys())]
 
     def check(self, name: str) -> str:
-        """The name itself. Raises InputError where nobody has it, or more than one."""
+        """The name itself. Raises InputError where no choice has it, or more than one."""
         places = [place for place, _ in self._find(name)]
         if not places:
             names = self.names()
@@ -74,7 +74,7 @@ class Choices:
         except (Exception, SystemExit) as error:
             raise InputError(
                 f"{place} cannot be loaded ({type(error).__name__}: {error});"
-                " mend or uninstall the package"
+                " fix or uninstall the package"
             ) from error
 
     def load_base(self) -> Any:
@@ -98,7 +98,7 @@ def _import(place: str) -> Any:
 
 @lru_cache
 def _installed(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Of the packages on `path`, which is sys.path; to read them takes some milliseconds."""
+    """The entry points of the packages on `path`, which is sys.path; reading them takes some milliseconds."""
     return tuple(entry_points(group=group))
 
 

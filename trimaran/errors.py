@@ -32,7 +32,7 @@ class TrimaranError(Exception):
     """
 
     name: ClassVar[str]
-    remedy: ClassVar[str] = "Mend the cause, then resume the run."
+    remedy: ClassVar[str] = "Fix the cause, then resume the run."
     """What a person does whose run failed with it, where the text does not say it."""
 
 
@@ -86,12 +86,12 @@ class UnavailableError(TrimaranError):
 
 
 class UnreachableError(UnavailableError):
-    """Nobody listens at the address, or the connection broke: said by gRPC, by no service of ours."""
+    """No process listens at the address, or the connection broke: said by gRPC, by no service of ours."""
 
 
 class LeftBehindError(UnavailableError):
-    """One of those that this process works with was replaced, and the new one waits for it to start
-    anew."""
+    """One of those that this process works with was replaced, and the new one waits for this
+    one's restart."""
 
 
 class DeadlineError(TrimaranError, TimeoutError):
@@ -101,7 +101,7 @@ class DeadlineError(TrimaranError, TimeoutError):
 
 
 class UnauthenticatedError(TrimaranError):
-    """The call shows no token, or one that nobody here knows."""
+    """The call shows no token, or one that is not known here."""
 
     name = "unauthenticated"
 

@@ -57,7 +57,7 @@ class PolicyVersion:
 
 
 MAX_BLOCKS = 2**20
-"""Of one version: twenty times those of the largest models with an expert a block."""
+"""Blocks of one version: twenty times those of the largest models with an expert a block."""
 Ranges = tuple[tuple[int, int], ...]
 """Half-open ranges of block numbers, ascending and apart from each other: ((0, 4), (7, 9)).
 
@@ -118,8 +118,7 @@ class Manifest:
 class TransferGroup:
     """One sender (rank 0) and its receivers (ranks 1 to world_size - 1).
 
-    Example:
-        TransferGroup(group_id=3, nonce="a1b2", world_size=3, rendezvous="127.0.0.1:40000")
+    Example: TransferGroup(group_id=3, nonce="a1b2", world_size=3, rendezvous="127.0.0.1:40000")
     """
 
     group_id: int
@@ -133,8 +132,7 @@ class TransferGroup:
 class Peer:
     """The data door of a process that holds weights: a trainer rank or a replica.
 
-    Example:
-        Peer(relay="127.0.0.1:40001", key="secret", host="machine-1")
+    Example: Peer(relay="127.0.0.1:40001", key="secret", host="machine-1")
     """
 
     relay: str
@@ -144,15 +142,14 @@ class Peer:
     host: str
     """Equal on processes that can map each other's memory."""
     backend: str = ""
-    """Of the collectives in which it can take part: hccl, nccl or gloo."""
+    """Backend of the collectives in which it can take part: hccl, nccl or gloo."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Changed elements only, against the version with `base_root`; one piece a block.
 
-    Example:
-        assert Delta(base_root="5f0c…", sizes=(0, 4096, 0, 12)).num_bytes == 4108
+    Example: assert Delta(base_root="5f0c…", sizes=(0, 4096, 0, 12)).num_bytes == 4108
     """
 
     base_root: str
@@ -249,7 +246,7 @@ and `shared`, which are None and "" where a transport has no such thing."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferLimits:
-    """Bounds of one transfer, told to both of its ends.
+    """Bounds of one transfer, which both of its ends know.
 
     Example: TransferLimits(bucket_bytes=64 << 20, timeout=120.0)
     """
@@ -317,7 +314,7 @@ class Proof:
     num_blocks: int
     """Blocks of the version that the replica has to hold, all of them verified as they landed."""
     num_loaded: int
-    """Of these, how many were read back from the engine since it loaded them; all were right."""
+    """How many of these were read back from the engine since it loaded them; all were right."""
     fault: str = ""
     """Which block was read back and differs. Then no token of this version from this replica trains."""
 
@@ -330,14 +327,14 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEnd:
-    """How far a run's ledger had come when somebody outside its store noted it.
+    """How far a run's ledger had come when that was noted outside its store.
 
     Example: LedgerEnd(records=812, hash="9c41…")
     """
 
     records: int
     hash: str
-    """Of the last of them."""
+    """Hash of the last of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,8 +368,7 @@ class VersionRecord:
 class Replica:
     """An inference engine with its server.
 
-    Example:
-        Replica("rollout-0", "127.0.0.1:20001")
+    Example: Replica("rollout-0", "127.0.0.1:20001")
     """
 
     name: str
@@ -413,7 +409,7 @@ class Routing:
 
 IMAGE_PLACE = "<image>"
 MAX_PIXELS = 2**26
-"""Of an image, as it is in the dataset and as it is prepared: 200 MB once it is decoded."""
+"""Pixels of an image, as it is in the dataset and as it is prepared: 200 MB once it is decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,7 +487,7 @@ class Segment:
     version: VersionId
     replica: str
     """Who made them: the replica's name, with ~n after the n-th time that a block of what it had
-    loaded was found wrong. So tokens from before a replica was mended never pass for later ones."""
+    loaded was found wrong. So tokens from before a replica was fixed never pass for later ones."""
 
 
 def makers_of(segments: Iterable[Segment]) -> frozenset[tuple[VersionId, str]]:
@@ -532,7 +528,7 @@ class Completion:
     segments: tuple[Segment, ...]
     """Cover 0..T without gaps."""
     experts: bytes = field(default=b"", repr=False)
-    """Which the engine chose for each token but the last, whose experts nobody asked for: layers x
+    """Which the engine chose for each token but the last, whose experts are not asked for: layers x
     experts_per_token numbers a token, of one byte, or of two (little-endian) where the model has more
     than 256 experts. Empty where they are not known. Of a continued completion those of the replica
     that ended it, which read the tokens before its own once more."""
@@ -565,7 +561,7 @@ class Group:
     """With an image token for each place that an image takes."""
     completions_G: tuple[Completion, ...]
     image_digest: str = ""
-    """Of the processed images that the engine saw (`ProcessedImages.digest`); "" without images."""
+    """Digest of the processed images that the engine saw (`ProcessedImages.digest`); "" without images."""
     prompt_experts: bytes = field(default=b"", repr=False)
     """As `Completion.experts`, for each token of the prompt, which the completions share."""
 
@@ -633,9 +629,9 @@ class ScoredGroup:
     group: Group
     verdicts_G: tuple[Verdict, ...]
     greedy_reward: float | None = None
-    """Of an answer to the same prompt at temperature 0, where the advantages compare with one."""
+    """Reward of an answer to the same prompt at temperature 0, where the advantages compare with one."""
     greedy_segments: tuple[Segment, ...] = ()
-    """Of that answer."""
+    """Segments of that answer."""
     payload: bytes = field(default=b"", compare=False, repr=False)
     """As `wire.serialize_scored_group` writes it, where that is known: what is stored is also what is
     sent to train."""
@@ -658,4 +654,4 @@ class TrainingBatch:
     groups: tuple[ScoredGroup, ...]
     """In prompt order."""
     num_steps: int = 0
-    """Of the run, as it stood when the batch was chosen: a falling learning rate ends there."""
+    """Steps of the run, as it stood when the batch was chosen: a falling learning rate ends there."""

@@ -115,7 +115,7 @@ class Buffer:
             self._wake()
 
     async def interrupt(self) -> None:
-        """Whoever takes, or will, has to do something first that the groups of its batch wait for."""
+        """The task that takes, or will, has to do something first that the groups of its batch wait for."""
         async with self._batch:
             self._is_interrupted = True
             self._batch.notify()

@@ -126,7 +126,7 @@ class FaultedGate:
         on_unpause: Tell,
         wait: Callable[[int], float] = growing_wait,
     ) -> None:
-        """`on_pause` and `on_unpause` are told once a pause, in words and numbers.
+        """`on_pause` and `on_unpause` are called once a pause, with words and numbers.
 
         `wait`: seconds before a probe, by how many there have been in the pause, this one included.
         """
@@ -180,7 +180,7 @@ class FaultedGate:
                 raise  # the judge's own
             raise PausedTooLongError(
                 f"the run was paused for {self._timeout:g} s (reward.pause_timeout):"
-                f" {pause.reason}; mend that, then resume the run"
+                f" {pause.reason}; fix that, then resume the run"
             ) from None
         if not well:
             return None
@@ -206,7 +206,7 @@ class FaultedGate:
         self._pause = _Pause(reason, asyncio.get_running_loop().time() + self._timeout)
         self.paused.set()
         self._on_pause(
-            f"{reason}. Mend the cause: the run goes on by itself once answers can be scored, and"
+            f"{reason}. Fix the cause: the run goes on by itself once answers can be scored, and"
             f" fails after {self._timeout:g} s (logs/reward.log in the run folder tells more)",
             {"share": self._window.share, "window": float(len(window))},
         )

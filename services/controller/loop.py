@@ -112,11 +112,11 @@ class Loop:
     num_nonfinite_in_a_row: int = 0
     """Steps, since this controller began."""
     num_faults: int = 0
-    """Of weight sync's faults, how many were looked at since this controller began."""
+    """How many of weight sync's faults were looked at since this controller began."""
     num_replaced: int = 0
     """Groups without a signal, since the last batch was consumed."""
     publishing: asyncio.Task[None] | None = None
-    """Of the newest weights."""
+    """The publication of the newest weights."""
 
     def __post_init__(self) -> None:
         self.saver = CheckpointSaver(self.config, self.ledger, self.trainer, self.reporter)
@@ -346,7 +346,7 @@ class Loop:
         if not self.config.is_colocated:
             return
         sync = self.config.weight_sync
-        # Whoever joins is read back, and so is the version.
+        # A replica that joins is read back, and so is the version.
         timeout = 2 * sync.prove_timeout + sync.commit_timeout + PUBLISH_MARGIN_SECONDS
 
         async def ask() -> None:
@@ -399,7 +399,7 @@ class Loop:
             raise TrimaranError(
                 f"{self.num_nonfinite_in_a_row} steps in a row had numbers that are not finite"
                 f" (trainer.max_nonfinite_steps); the last, step {batch.step}: {answer.nonfinite}."
-                " The weights are as before these updates. Mend the cause, then resume the run; where"
+                " The weights are as before these updates. Fix the cause, then resume the run; where"
                 " the cause is in the configuration, which a resumed run keeps, start a new one"
             )
 

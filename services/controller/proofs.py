@@ -32,8 +32,7 @@ Ask = Callable[[tuple[VersionId, ...]], Awaitable[dict[Maker, Proof]]]
 class Unproven:
     """A version on a replica without a good proof, and why.
 
-    Example:
-        str(Unproven(VersionId(0, 7), "rollout-1", "block 5 differs"))
+    Example: str(Unproven(VersionId(0, 7), "rollout-1", "block 5 differs"))
     """
 
     version: VersionId
@@ -43,7 +42,7 @@ class Unproven:
 
     @property
     def name(self) -> str:
-        """The replica's own, however often it was mended."""
+        """The replica's own, however often it was fixed."""
         return self.replica.partition("~")[0]
 
     @property

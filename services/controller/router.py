@@ -25,7 +25,7 @@ POLL_SECONDS = 1.0
 
 
 class DrainedError(UnavailableError):
-    """The replica is about to end in order. That is nobody's fault: its groups go on elsewhere."""
+    """The replica is about to end in order. That is no fault: its groups go on elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

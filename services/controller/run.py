@@ -248,7 +248,7 @@ async def _conduct(
 
 async def _export(loop: Loop) -> str:
     """The model's place. Raises InternalError for a trainer that was started again since the last step, and
-    may have loaded an older one: whoever starts the controller again has it trained to its end."""
+    may have loaded an older one: the next controller trains it to its end."""
     timeout, step = loop.config.trainer.step_timeout, loop.ledger.state.step
     held, _ = await loop.trainer.get_policy_version(timeout)
     if held.version.step != step:
@@ -260,7 +260,7 @@ async def _export(loop: Loop) -> str:
 
 
 def _end_state(loop: Loop, goal: Goal) -> RunState:
-    """Of a run that trains no more, or that has validated. A last validation that was given up is left to a
+    """The state of a run that trains no more, or that has validated. A last validation that was given up is left to a
     resume."""
     step = loop.ledger.state.step
     is_done = loop.config.validation.only or step == loop.config.run.num_steps

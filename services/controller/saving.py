@@ -2,9 +2,9 @@
 
     begin    the trainer copies its state; the next step may begin
     …        it writes the copy
-    end      the ledger records the checkpoint, people are told, and what no resume needs any more goes
+    end      the ledger records the checkpoint, an event says so, and what no resume needs any more goes
 
-A save that fails or hangs is told when that is known, and the run goes on: it can be resumed from the
+A save that fails or hangs is reported when that is known, and the run goes on: it can be resumed from the
 checkpoint before. A run that fails meanwhile ends once the checkpoint is written: a resume begins there.
 A controller that dies meanwhile leaves it to the next one, which takes it up.
 """
@@ -49,7 +49,7 @@ class CheckpointSaver:
     """The step at which the trainer stood as this controller came."""
     _ending: asyncio.Task[None] | None = field(default=None, init=False)
     _failed_step: int | None = field(default=None, init=False)
-    """Of the last save that failed."""
+    """Step of the last save that failed."""
 
     async def begin(self, tasks: asyncio.TaskGroup) -> None:
         """Returns once the trainer may go on; `tasks` end with the save. Waits for the save before."""
@@ -106,7 +106,7 @@ class CheckpointSaver:
 
     async def ended_after(self, error: BaseException) -> None:
         """The run has failed with `error`: the save under way has as long as any other. A controller that was
-        replaced leaves it to the trainer, and so does one that was told to stop as its tasks ended."""
+        replaced leaves it to the trainer, and so does one that was asked to stop as its tasks ended."""
         if self._ending is None or self._ending.done() or isinstance(error, StaleEpochError):
             return
         if (task := asyncio.current_task()) and task.cancelling():
@@ -178,5 +178,5 @@ class CheckpointSaver:
 
 
 async def _watch(ending: asyncio.Task[None]) -> None:
-    """Raises what it raises. Whoever gives this up leaves the save going."""
+    """Raises what it raises. A caller that gives this up leaves the save going."""
     await asyncio.shield(ending)

@@ -23,7 +23,7 @@ from trimaran.types import LARGEST_REWARD, Faulted, Group, Score, ScoredGroup, V
 
 MARGIN_SECONDS = 30.0
 RESPAWN_SECONDS = 5.0
-"""A worker that was killed is replaced, and loads its rules anew."""
+"""A worker that was killed is replaced, and loads its rules again."""
 
 
 def num_at_a_time(config: RunConfig) -> int:

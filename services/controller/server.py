@@ -88,7 +88,10 @@ async def _serve(
     caller = Caller(run.run_id, await store.next_epoch(run.run_id))
     known = await _known(store, config, run)
     if known.state in GOALS_REACHED:
-        logger.info("the run has %s: who told it was killed before it had ended", known.state)
+        logger.info(
+            "the run has %s: the controller that reported it was killed before it had ended",
+            known.state,
+        )
         return
     goal = await store.get(goal_key(run.run_id))
     goals = Goals(Goal(goal.value["goal"]) if goal else Goal.RUN)

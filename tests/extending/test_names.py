@@ -41,7 +41,7 @@ NAMES = {
     },
     "An inference engine": {"services/rollout/engine.py": "Engine"},
     "A metric": {
-        "trimaran/telemetry/metrics.py": "METRICS",
+        "trimaran/telemetry/metrics.py": "TABLE",
         "services/controller/reporting/step_metrics.py": "describe_batch",
         "services/trainer/step/objective.py": "token_metrics",
     },

@@ -15,7 +15,7 @@ from trimaran.clients import RewardClient
 from trimaran.errors import InputError, InternalError
 from trimaran.run.context import RunContext
 from trimaran.telemetry import metrics
-from trimaran.telemetry.metrics import METRICS, Metric, find_metric, markdown
+from trimaran.telemetry.metrics import METRICS, find_metric, markdown, read_metric
 from trimaran.telemetry.run_files import MetricsWriter, read_json_lines
 from trimaran.trust.allowed import ALLOW_VARIABLE
 from trimaran.types import Score, Verdict
@@ -70,7 +70,7 @@ def test_a_metric_that_is_declared_and_computed_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = RECIPES["A metric"].parts
-    declared = eval(parts["trimaran/telemetry/metrics.py"], {"Metric": Metric})
+    declared = read_metric(parts["trimaran/telemetry/metrics.py"])
     (key, value), *_ = eval(
         f"{{{parts['services/controller/reporting/step_metrics.py']}}}",
         {"lengths": [3, 2, 1], "median": median},

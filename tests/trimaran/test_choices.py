@@ -183,7 +183,7 @@ def test_a_broken_package_is_named_with_its_remedy(place: str, cause: str, add: 
     add("trimaran.losses", "mine", place, package="my-losses", **files)
     told = (
         f"my-losses 0.1's entry point trimaran.losses: mine = {place} cannot be loaded ({cause});"
-        " mend or uninstall the package"
+        " fix or uninstall the package"
     )
     with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
         choices.LOSSES.load("mine")

@@ -76,10 +76,10 @@ class CorrectionSection(Section):
 
 
 class EntropySection(Section):
-    """Of the policy's next token. `entropy: {coefficient: 0.001}`"""
+    """The entropy of the policy's next token. `entropy: {coefficient: 0.001}`"""
 
     coefficient: float = 0.0
-    """Of a bonus in the loss, on the exact entropy of each trained token."""
+    """The weight of a bonus in the loss, on the exact entropy of each trained token."""
     exact: bool = False
     """Measure it also without a bonus; else the metric is the mean of -log p of the sampled tokens."""
 
@@ -100,7 +100,7 @@ class DynamicSamplingSection(Section):
     prompts (DAPO). `dynamic_sampling: {max_replaced: 3, term: accuracy}`"""
 
     term: str | None = None
-    """Of reward.rules: equal are groups in which it is, such as those that are right or wrong
+    """One of reward.rules: equal are groups in which it is, such as those that are right or wrong
     throughout, whatever else is rewarded. Without it the whole reward."""
 
     max_replaced: Annotated[float, Field(gt=0, le=1000)] = 3.0
@@ -131,7 +131,7 @@ class AlgorithmSection(Section):
     epochs: Annotated[int, Field(ge=1, le=100)] = 1
     """How often each batch is gone through."""
     shuffle: bool = False
-    """Which groups make an update is drawn anew in each epoch; else they stay in prompt order."""
+    """Which groups make an update is drawn again in each epoch; else they stay in prompt order."""
 
     @model_validator(mode="after")
     def _agrees(self) -> AlgorithmSection:

@@ -34,7 +34,7 @@ class RowSection(Section):
     """Holds a text, or a list of {"role", "content"} messages. As the other keys, a column or a place inside of one,
     as `extra_info.question`."""
     answer_key: str = "answer"
-    """Of rows as verl writes them, without a column `answer`, it is `reward_model.ground_truth`."""
+    """In rows as verl writes them, without a column `answer`, it is `reward_model.ground_truth`."""
     image_key: str | None = None
     """Holds the prompt's images, one or a list: bytes, {"bytes", "path"} as the datasets library writes
     them, or the path of a file, from the dataset's folder on. Without it the rows have no images."""

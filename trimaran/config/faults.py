@@ -10,18 +10,18 @@ from pydantic import BaseModel, ValidationError
 
 
 def describe_faults(model: type[BaseModel], error: ValidationError) -> list[str]:
-    """Of a tree that is no `model`.
+    """Describes the faults of a tree that is no `model`.
 
     Example: describe_faults(RunConfig, error) == ["run.stepss: unknown key; did you mean run.steps? …"]
     """
-    faults, told = error.errors(), list[str]()
+    faults, described = error.errors(), list[str]()
     for number, fault in enumerate(faults):
         # A list whose only element is wrong is too short for pydantic, too, which tells both.
         place = fault["loc"]
         inside = any(one["loc"][: len(place)] == place for one in faults[:number])
         if not (inside and fault["type"] == "too_short"):
-            told.append(_describe(model, fault))
-    return told
+            described.append(_describe(model, fault))
+    return described
 
 
 def _describe(model: type[BaseModel], fault: Any) -> str:

@@ -63,7 +63,7 @@ def follow_recipe(tree: Mapping[str, Any], max_tokens: int) -> Tree:
 
 def _shape(tree: Tree, rules: Tree) -> None:
     """Answers that are nearly too long cost a little. Where the rest of the reward is one term,
-    groups that are right or wrong throughout are told by that term."""
+    groups that are right or wrong throughout are found by that term."""
     others = [term for term, rule in rules.items() if _rule_of(term, rule) != OVERLONG]
     if len(others) == len(rules):
         tree["reward"] = {**tree["reward"], "rules": {**rules, OVERLONG: 1.0}}

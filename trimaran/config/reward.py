@@ -49,7 +49,7 @@ class RuleSection(Section):
     options: Mapping[str, JsonValue] = Field(default_factory=dict)
     """Given to the rule or function as keyword arguments."""
     minimum: float | None = None
-    """Of a function: what an indigestible answer gets, and the least value that is believed; 0 where
+    """For a function: what an indigestible answer gets, and the least value that is believed; 0 where
     it is not given. Of a plugin: the latter, where it does not say it itself."""
     maximum: float | None = None
 
@@ -81,6 +81,6 @@ class RewardSection(Section):
     memory_mib: Annotated[int, Field(ge=256, le=1 << 26)] = 4096
     """Address space of one worker; a checker that wants more is stopped."""
     max_faulted_share: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """Of the last answers; above it the run pauses instead of learning from noise."""
+    """A share of the last answers; above it the run pauses instead of learning from noise."""
     pause_timeout: Seconds = 3600
     """A run that is paused for longer fails, and can be resumed."""

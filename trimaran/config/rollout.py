@@ -23,7 +23,7 @@ class RolloutSection(Section):
     max_replicas: Positive = 1
     """At most so many; `replicas` where it is not given. More are started while devices are idle."""
     labels: Mapping[str, str] = Field(default_factory=dict)
-    """Of the pool of devices on which replicas are placed; only the manager reads them."""
+    """Labels of the pool of devices on which replicas are placed; only the manager reads them."""
     device: DeviceName = "auto"
     devices: Devices = "auto"
     """Numbers (of GPUs: or UUIDs) of replicas x tensor_parallel devices, the first replica's first; or auto: those in
@@ -32,7 +32,7 @@ class RolloutSection(Section):
     """CPU threads of one replica."""
     tensor_parallel: Positive = 1
     hosts: Positive = 1
-    """Of one replica: tensor_parallel / hosts devices on each. Above 1 with vllm, `--launcher ray` or
+    """Hosts of one replica: tensor_parallel / hosts devices on each. Above 1 with vllm, `--launcher ray` or
     services that are started on their hosts; docs/deploy.md."""
     group_size: Positive = 8
     """Completions of a prompt; 1 where the advantage compares no group."""
@@ -77,7 +77,7 @@ class RolloutSection(Section):
 
     @property
     def devices_on_host(self) -> int:
-        """Of one replica, on each of its hosts."""
+        """Devices of one replica on each of its hosts."""
         return self.tensor_parallel // self.hosts
 
     @property

@@ -23,7 +23,7 @@ from trimaran.telemetry.metrics import GREEDY_REWARD
 from trimaran.types import ProofLevel
 
 LENGTH_KEYS = ("steps", "epochs")
-"""Of `run`: each says how long it goes on, so that one takes the other's place."""
+"""Keys of `run` that say how long it goes on: one takes the other's place."""
 
 
 class RunSection(Section):
@@ -69,7 +69,7 @@ class RunSection(Section):
     """resume: what is older than the oldest kept checkpoint is deleted. all: what `trimaran replay`
     needs."""
     payload_quota_gib: Annotated[float, Field(gt=0, le=1 << 30)] | None = None
-    """Of all payloads; a run that has no more room is held."""
+    """The bound of all payloads; a run that has no more room is held."""
     proof: ProofLevel = ProofLevel.DELIVERED
     """What must be known of the weights behind a token before it trains: delivered, sampled or loaded, as
     docs/weight-plane.md says."""
@@ -129,11 +129,11 @@ class ValidationSection(Section):
     final_samples: Samples = 16
     """The same before the first step and at the end."""
     temperature: Annotated[float, Field(gt=0, le=10)] | None = None
-    """Of these; without it that of training, rollout.temperature."""
+    """The temperature of these; without it that of training, rollout.temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Of these: each token is drawn from the likeliest ones that have this probability together."""
+    """For these: each token is drawn from the likeliest ones that have this probability together."""
     max_tokens: Positive | None = None
-    """Of every answer to a held-out prompt; without it that of training, rollout.max_tokens."""
+    """The bound of every answer to a held-out prompt; without it that of training, rollout.max_tokens."""
     max_prompts: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
     correct_by: tuple[str, ...] = ()
     """By which term an answer counts as correct: the first of these that judged it, each a name under

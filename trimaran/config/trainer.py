@@ -67,7 +67,7 @@ class TrainerSection(Section):
     """Layers of each stage, such as [13, 15]; without it all have equally many. The first stage also has the
     embedding and a vision tower, the last one the head: [0, 28] gives the tower ranks of its own."""
     virtual_stages: Positive = 1
-    """Of each pipeline rank, which so has its layers in several parts: it waits less for the others, and
+    """Stages of each pipeline rank, which so has its layers in several parts: it waits less for the others, and
     sends more (the interleaved schedule)."""
     data_parallel: Positive = 1
     context_parallel: Positive = 1
@@ -89,7 +89,7 @@ class TrainerSection(Section):
     """What is not on the device all the time: the optimizer waits on the host but for each update; gradients
     have no memory between an update and the next backward pass."""
     labels: Mapping[str, str] = Field(default_factory=dict)
-    """Of the pool of devices on which the ranks are placed; only the manager reads them."""
+    """Labels of the pool of devices on which the ranks are placed; only the manager reads them."""
     threads: Threads = 1
     """CPU threads of one rank."""
     micro_batch_tokens: Positive = 4096
@@ -110,7 +110,7 @@ class TrainerSection(Section):
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
     warmup_steps: NonNegative = 0
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Of the learning rate after the warm-up; the last two fall to min_learning_rate at run.steps."""
+    """The course of the learning rate after the warm-up; the last two fall to min_learning_rate at run.steps."""
     min_learning_rate: Annotated[float, Field(ge=0)] = 0.0
     optimizer: Literal["adamw", "adamw_bf16"] = "adamw"
     """adamw_bf16 keeps weights, moments and a compensation for rounding in bfloat16: 12 bytes a

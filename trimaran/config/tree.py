@@ -216,7 +216,7 @@ class RunConfig(Section):
 
     @property
     def max_answer_tokens(self) -> int:
-        """Of a completion that trains, or of one to a held-out prompt, whichever may be longer."""
+        """The longest completion, that trains or answers a held-out prompt."""
         return max(self.rollout.max_tokens, self.validation.max_tokens or 0)
 
     @property
@@ -227,7 +227,7 @@ class RunConfig(Section):
 
     @property
     def num_devices(self) -> int:
-        """Of both pools; where they share them, each counts once."""
+        """Devices of both pools; those that they share count once."""
         shared = self.num_rollout_devices if self.is_colocated else 0
         return self.num_trainer_ranks + self.num_rollout_devices - shared
 

@@ -27,7 +27,7 @@ def image_columns(row: Mapping[str, Any], named: Collection[str | None]) -> list
 def check_text_alone(
     place: str, row: Mapping[str, Any], named: Collection[str | None], is_mark: bool
 ) -> None:
-    """Of a row whose text has IMAGE_PLACE, where no key names images. It is text where the row has no image,
+    """Checks a row whose text has IMAGE_PLACE, where no key names images. It is text where the row has no image,
     the model takes none, and it is no part of a message (else `is_mark`). Raises InputError where it must be a
     mark."""
     stands = f"{place}: {IMAGE_PLACE} stands in its text, and no key names"

@@ -31,7 +31,7 @@ class Plan:
     recipe: Recipe
     template: Template
     system: str | None = None
-    """Of every row, whatever system message it has."""
+    """The system message of every row, whatever it has."""
     thinking: bool | None = None
     """With it the chat template is asked for thinking or for none where tokens are counted; the file is the
     same."""

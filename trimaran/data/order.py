@@ -21,8 +21,8 @@ def place_at(
     """(dataset, row) of group `number`.
 
     Of each sum(shares) numbers in a row, beginning with a multiple of it, dataset d has shares[d], in an
-    order drawn anew each time. A dataset's own groups go through its rows epoch by epoch: each epoch
-    meets every row once, shuffled anew or in the order of the file.
+    order drawn again each time. A dataset's own groups go through its rows epoch by epoch: each epoch
+    meets every row once, shuffled again or in the order of the file.
 
     Example: place_at(17, [len(rows)], [1], seed=1) == (0, 4)  # somewhere in epoch 17 // len(rows)
     """

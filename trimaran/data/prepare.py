@@ -20,31 +20,31 @@ from trimaran.data.arrow import parquet, pyarrow
 from trimaran.data.make_row import CountTokens, Made, Plan, make_row
 from trimaran.data.recipes import find
 from trimaran.data.rows import ParquetRows
-from trimaran.data.sources import CARD, Source, SourceRow, digest_of, told
+from trimaran.data.sources import CARD, Source, SourceRow, digest_of, named
 from trimaran.errors import InputError
 
 CardTree = dict[str, Any]
 MakeCounter = Callable[[Plan], CountTokens]
-"""Of the plan's model; called once in each process."""
+"""Makes a counter for the plan's model; called once in each process."""
 CHUNK = 64
 """Rows that a worker takes at a time."""
 GROUP_ROWS = 512
-"""Of a row group of the file: what is read for one row."""
+"""Rows of a row group of the file: what is read for one row."""
 GROUP_IMAGES = 64
 """The same of a file with images."""
 NAMED_ROWS = 20
-"""Of a reason, that the card names."""
+"""Rows that the card names for a reason."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Of one file."""
+    """The counts of one file."""
 
     read: int = 0
     written: int = 0
     held_out: int = 0
     images: int = 0
-    """Of all rows of both files."""
+    """Images of all rows of both files."""
     absent: set[str] = field(default_factory=set[str])
     """Columns to keep that no row has had so far."""
     dropped: Counter[str] = field(default_factory=Counter[str])
@@ -75,7 +75,7 @@ def prepare(
     made = _unique(_make(source, plan, make_counter, workers), plan.unique)
     kept = (one.columns for one in _kept(made, counts))
     rows = cast(Iterator[Mapping[str, Any]], kept)
-    with told(path):
+    with named(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if plan.hold_out:
             counts.written, counts.held_out = _write_both(path, rows, plan, source.name)
@@ -124,7 +124,7 @@ def _make(source: Source, plan: Plan, make_counter: MakeCounter, workers: int) -
         yield from map(_make_here, rows)
         return
     if plan.model:
-        make_counter(plan)  # here an error can be told; in a worker it would break the pool
+        make_counter(plan)  # here an error is raised as it is; in a worker it would break the pool
     # Spawned: a tokenizer's threads do not outlive a fork.
     with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (plan, make_counter)) as pool:
         for made in _in_order(pool, _chunks(rows), 2 * workers):
@@ -253,7 +253,7 @@ def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def _empty(plan: Plan, counts: Counts) -> set[str]:
-    """Columns that no row of either file has, and that nobody asked for by name."""
+    """Columns that no row of either file has, and that were not asked for by name."""
     images = {"images"} & set(plan.recipe.columns) if not counts.images else set[str]()
     return images | counts.absent.difference(plan.keep)
 

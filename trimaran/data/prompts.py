@@ -59,17 +59,17 @@ class ImageSizes:
 
     @property
     def least_tokens(self) -> int:
-        """Of an image, whatever its size."""
+        """The fewest tokens of an image, whatever its size."""
         return -(-self.min_pixels // self.multiple**2)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """Of the images of one prompt. Example: ImageLimits.of(config.rollout).images"""
+    """The bounds of the images of one prompt. Example: ImageLimits.of(config.rollout).images"""
 
     images: int
     tokens: int
-    """Of the whole prompt, of which these take a part."""
+    """Tokens of the whole prompt, of which these take a part."""
 
     @classmethod
     def of(cls, rollout: RolloutSection) -> ImageLimits:
@@ -256,7 +256,7 @@ def without_images(prompt: Prompt) -> Prompt:
 
 
 def _values(place: str, row: Any, section: DatasetSection) -> tuple[Any, Any, str, Any]:
-    """Of the prompt, the answer, the task and the images: None where no key names images."""
+    """The values of the prompt, the answer, the task and the images: None where no key names images."""
     if not isinstance(row, dict):
         raise InputError(f"{place}: a row must be an object with {section.prompt_key!r}")
     row = cast(dict[str, Any], row)

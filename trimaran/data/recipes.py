@@ -47,7 +47,7 @@ class Recipe:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of the file that is made, without those that are kept."""
+        """Columns of the file that is made, without those that are kept."""
         source = ("data_source",) if self.data_source else ()
         images = ("images",) if self.keys.get("images") else ()
         return ("prompt", "answer", *source, *images)
@@ -142,7 +142,7 @@ def mapped(recipe: Recipe, given: Sequence[str]) -> dict[str, Sequence[str]]:
 
 
 def _with_places(text: str, num_images: int) -> str:
-    """Of numbered marks those that have an image become IMAGE_PLACE. A further one names a part of the
+    """Numbered marks that have an image become IMAGE_PLACE. A further one names a part of the
     last image, and becomes words."""
 
     def place(mark: re.Match[str]) -> str:

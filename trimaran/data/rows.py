@@ -23,9 +23,9 @@ from trimaran.host.system_errors import refused
 logger = logging.getLogger(__name__)
 
 CACHE_BYTES = 256 << 20
-"""Of the row groups of one Parquet file that are kept; the one that was read last is, whatever its size."""
+"""Bytes of the row groups of one Parquet file that are kept; the one that was read last is, whatever its size."""
 STREAMED_ROWS = 256
-"""Of a Parquet or Arrow file that are in memory at a time when all of them are read in order."""
+"""Rows of a Parquet or Arrow file that are in memory at a time when all of them are read in order."""
 
 
 @runtime_checkable
@@ -79,7 +79,7 @@ def open_rows(path: Path) -> Rows:
 
 
 def find_format(path: Path) -> Read:
-    """By the suffix of the file's name; one that nobody provides is read as JSONL."""
+    """By the suffix of the file's name; an unknown one is read as JSONL."""
     suffix = path.suffix.removeprefix(".")
     return DATASET_FORMATS.load(suffix if suffix in DATASET_FORMATS.names() else "jsonl")
 
@@ -95,7 +95,7 @@ class JsonlRows:
         self._path = path
         self._starts = array("Q")
         self._blanks = array("Q")
-        """Of each blank line, how many rows come before it."""
+        """For each blank line, how many rows come before it."""
         start = 0
         with path.open("rb") as file:
             self._stamp = _stamp(file)
@@ -132,7 +132,7 @@ class JsonlRows:
             raise refused(f"{self._path}: cannot be read", error) from None
         raise InputError(
             f"{self._path}: changed after it was opened, by its size or its time; its rows may be others"
-            " now. Put the file back, or start anew; write a new dataset under a new name"
+            " now. Put the file back, or start again; write a new dataset under a new name"
         )
 
     def _parse(self, line: int, data: bytes) -> tuple[int, Any]:

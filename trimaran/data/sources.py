@@ -52,7 +52,7 @@ class Source:
         if self.hub_id:
             yield from _hub_rows(self)
         for path in self.files:
-            with told(path):
+            with named(path):
                 for number, row in READERS[path.suffix](path):
                     place = f"{path.name}:{number}"
                     if not isinstance(row, dict):
@@ -70,7 +70,7 @@ class Source:
 
 
 def find_sources(given: str, split: str | None = None, cache: Path | None = None) -> list[Source]:
-    """Of a file, a folder or a hub id, by the names of the splits.
+    """The sources of a file, a folder or a hub id, by the names of the splits.
 
     A file's split is its name without the number of its shard, or the folder's where it is called data.
     Raises InputError where nothing is found, or not the split that is asked for.
@@ -101,7 +101,7 @@ def digest_of(path: Path) -> str:
 
 
 @contextmanager
-def told(path: Path) -> Generator[None]:
+def named(path: Path) -> Generator[None]:
     """What the system says of a file is an error that names it."""
     try:
         yield

@@ -38,7 +38,7 @@ class AppendFile:
             del self._waiting[: os.write(self._file, self._waiting)]
 
     def drop_torn_line(self) -> None:
-        """What stands behind the last line's end: whoever wrote it died on a full disk."""
+        """What stands behind the last line's end: its writer died on a full disk."""
         size, tail = os.fstat(self._file).st_size, b""
         while len(tail) < size and b"\n" not in tail:
             start = max(size - 2 * len(tail) - 4096, 0)

@@ -49,7 +49,7 @@ class CallThread:
 
     @property
     def busy(self) -> bool:
-        """Somebody waits for a call."""
+        """Whether a caller waits."""
         return bool(self._waiting)
 
     @property
@@ -63,7 +63,7 @@ class CallThread:
 
     def call(self, function: Callable[[], Result], timeout: float) -> Result:
         """Raises DeadlineError after `timeout` seconds. A call that has begun by then goes on, and
-        nobody hears of its end; one that has not is not made any more."""
+        its end is logged; one that has not is not made any more."""
         future: Future[Result] = Future()
         self._waiting.add(future)
         self._jobs.put((function, future))

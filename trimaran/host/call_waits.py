@@ -23,7 +23,7 @@ from trimaran.errors import DeadlineError, UnavailableError
 MARGIN_SECONDS = 1.0
 """Before the deadline, for the answer's way back; of a short deadline a tenth."""
 LONG_SHARE = 0.5
-"""Of the margin: how long a wait must have lasted. One that has just begun is no reason to give up."""
+"""A share of the margin: how long a wait must have lasted. One that has just begun is no reason to give up."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +58,7 @@ def waiting_for(what: str) -> Generator[Wait]:
 
 @asynccontextmanager
 async def locked(lock: asyncio.Lock, what: str) -> AsyncGenerator[None]:
-    """The lock; `what` is waited for while somebody else has it."""
+    """The lock; `what` is waited for while another task has it."""
     with waiting_for(what):
         await lock.acquire()
     try:
@@ -76,16 +76,16 @@ async def answering_within(seconds: float | None) -> AsyncGenerator[None]:
     loop = asyncio.get_running_loop()
     deadline, margin = loop.time() + seconds, min(MARGIN_SECONDS, seconds / 10)
     waits: list[Wait] = []
-    told = ""
+    reason = ""
     _waits.set(waits)
 
     def look() -> None:
-        """Again soon where no wait is long: the work may have left a long one just now for another. Nobody
+        """Again soon where no wait is long: the work may have left a long one just now for another. No caller
         hears an answer after the deadline."""
-        nonlocal told, timer
+        nonlocal reason, timer
         begun = loop.time() - margin * LONG_SHARE
         if long := [wait for wait in waits if wait.since <= begun]:
-            told = str(long[-1])
+            reason = str(long[-1])
             scope.reschedule(loop.time())
         elif loop.time() < deadline:
             timer = loop.call_later(margin / 10, look)
@@ -95,9 +95,9 @@ async def answering_within(seconds: float | None) -> AsyncGenerator[None]:
         async with asyncio.timeout(None) as scope:
             yield
     except TimeoutError:
-        if not told:
+        if not reason:
             raise
-        raise UnavailableError(told) from None
+        raise UnavailableError(reason) from None
     finally:
         timer.cancel()
 

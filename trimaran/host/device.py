@@ -103,7 +103,7 @@ class Device:
             runtime.set_stream(runtime.Stream())
 
     def lock_pages(self, address: int, num_bytes: int, index: int = 0) -> Unlock | None:
-        """Of mapped host memory, for fast copies; see `page_lock`. Makes device `index` current. None
+        """Locks mapped host memory, for fast copies; see `page_lock`. Makes device `index` current. None
         where there is nothing to undo: on a host, and where the device refuses."""
         if self.on_host:
             return None
@@ -178,7 +178,7 @@ def kinds_of(machine: Machine) -> frozenset[Kind]:
 
 
 def is_gpu_uuid(name: str) -> bool:
-    """Of a GPU or a part of one (MIG), whole or its beginning, as CUDA_VISIBLE_DEVICES takes it.
+    """Whether it names a GPU or a part of one (MIG), whole or by its beginning, as CUDA_VISIBLE_DEVICES takes it.
 
     Example: is_gpu_uuid("GPU-8932f937")
     """

@@ -1,6 +1,6 @@
 """What this machine has to compute on, as far as the choice of devices asks.
 
-It is read without torch and without opening a device: whoever starts processes must hold none.
+It is read without torch and without opening a device: what starts processes must hold none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Machine:
     """Example: Machine(variables={}, packages=frozenset(), num_npus=0, num_gpus=2)"""
 
     variables: Mapping[str, str]
-    """Of the environment."""
+    """The environment's variables."""
     packages: frozenset[str]
     """Those of PACKAGES that can be imported."""
     num_npus: int

@@ -18,6 +18,6 @@ def raise_limit() -> None:
 
 
 def most_connections() -> int:
-    """Of one server."""
+    """The bound of one server."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(soft // PART, MOST_CONNECTIONS)

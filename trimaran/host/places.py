@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 MIB = 1 << 20
 CALL_SECONDS = 60.0
 PART_BYTES = 16 * MIB
-"""Of an upload. Eight are under way at a time, so one takes 128 MiB of memory."""
+"""A part of an upload. Eight are under way at a time, so one takes 128 MiB of memory."""
 PARTS_AT_A_TIME = 8
 FETCHED_AT_A_TIME = 16
 """Parts of a file."""
@@ -147,7 +147,7 @@ def put_in_place(temporary: Path, folder: Path) -> None:
 
 def discard(folder: Path) -> None:
     """Removes a replaced folder. One that cannot be removed is moved aside, out of the way of the next,
-    and a warning names it: on NFS a file that somebody has open stays until they close it."""
+    and a warning names it: on NFS a file that is open somewhere stays until it is closed."""
     try:
         shutil.rmtree(folder)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What stands in files that somebody may change while we run."""
+"""Files that may change while we run, and are read again then."""
 
 from __future__ import annotations
 

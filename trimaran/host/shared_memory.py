@@ -2,8 +2,8 @@
 
 vLLM's processes, the collectives below them and the pools of reward workers share memory and locks
 under names there. A helper of multiprocessing removes them when their maker is gone; a kill of the
-whole process group takes that one along, and they would stay until the host starts anew. So a service
-notes the names in its run folder, `logs/NAME.shm`, while it starts (`noting`) and once it is up, and whoever comes after it removes what is left: its
+whole process group takes that one along, and they would stay until the host restarts. So a service
+notes the names in its run folder, `logs/NAME.shm`, while it starts (`noting`) and once it is up, and its successor removes what is left: its
 next life, or who has started it once it is gone. What a living process maps stays, whosever it is.
 
 vLLM's processes and reward workers also meet at sockets, which they would leave in the folder for temporary files. A
@@ -35,7 +35,7 @@ NOTE_SECONDS = 0.5
 
 
 def note_of(run_folder: Path, name: str) -> Path:
-    """Of the service `name`, such as rollout-0; beside its log."""
+    """The note of the service `name`, such as rollout-0; beside its log."""
     return run_folder / "logs" / f"{name}{SUFFIX}"
 
 
@@ -96,7 +96,7 @@ def _partial(note: Path) -> Path:
 
 
 def semaphore_prefix(run_folder: Path) -> str:
-    """Of the names of the semaphores of a run's reward service. Not by the run's id: runs of two
+    """The prefix of the names of a run's reward service's semaphores. Not by the run's id: runs of two
     managers on one machine may have the same."""
     return f"trimaran-{hashlib.sha256(bytes(run_folder.resolve())).hexdigest()[:16]}"
 
@@ -106,7 +106,7 @@ def remove_left(note: Path, seconds: float = ENDING_SECONDS, folder: Path = FOLD
     still used is looked at again for `seconds`. The names that were removed."""
     removed: list[str] = []
     deadline = time.monotonic() + seconds
-    # Names first: whoever makes one later may not have mapped it yet.
+    # Names first: a process that makes one later may not have mapped it yet.
     while names := _find(note, folder):
         unused = names - _mapped(_processes(), folder) - _with_sockets(folder)
         for name in unused:

@@ -57,5 +57,5 @@ def _number(error: BaseException) -> int | None:
         return None
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno if error.errno > 0 else None  # those below are of names of hosts
-    told = RUST_ERRNO.search(str(error))
-    return int(told[1]) if told else None
+    found = RUST_ERRNO.search(str(error))
+    return int(found[1]) if found else None

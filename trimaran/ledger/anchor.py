@@ -1,7 +1,7 @@
 """The end of the ledger, noted outside the store: `ledger-head.json` in the run folder.
 
-A chain shows what is missing in its middle. That its last records are gone shows only where somebody
-else knows how far it went. The store cannot be that one, since it loses both together: a fail-over
+A chain shows what is missing in its middle. That its last records are gone shows only where another place
+knows how far it went. The store cannot be that one, since it loses both together: a fail-over
 to a replica that lags behind, a truncated file, an older back-up. So the run folder holds the number
 of records and the last hash, written after each append; each checkpoint of the trainer holds them, too.
 """

@@ -20,7 +20,7 @@ LOOK_SECONDS = 10.0
 
 
 class NoRoomError(UnavailableError):
-    """What is to be written does not fit until somebody, or the collection of old payloads, makes room."""
+    """What is to be written does not fit until an operator, or the collection of old payloads, makes room."""
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def told_when_full(place: Path) -> Generator[None]:
 
 
 class FreeDisk:
-    """How much room a folder's disk has, asked now and then: a disk that hangs holds nobody up.
+    """How much room a folder's disk has, asked now and then: a disk that hangs holds nothing up.
 
     Example:
         async with FreeDisk(run.folder).watched() as disk:

@@ -49,7 +49,7 @@ class GroupLife:
     tainted: list[Tainted] = field(default_factory=list[Tainted])
     """Faults that were found after it had trained, in the weights that made it."""
     verdicts_G: tuple[Verdict, ...] = ()
-    """Of the last scored attempt; empty where its payload is not kept any more."""
+    """Verdicts of the last scored attempt; empty where its payload is not kept any more."""
 
     def add(self, record: Record) -> None:
         """Takes note of the record where it has to do with the group."""
@@ -89,7 +89,7 @@ class GroupLife:
 
     @property
     def proofs(self) -> tuple[Proof, ...]:
-        """Of the replicas and versions that made the attempt that trained."""
+        """Proofs of the replicas and versions that made the attempt that trained."""
         if not self.consumed:
             return ()
         attempt = dict(self.consumed.groups)[self.group]

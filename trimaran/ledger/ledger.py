@@ -51,7 +51,7 @@ class Retention:
     keep_all: bool = False
     """Payloads: all of them for `trimaran replay`, or only those that a resume needs."""
     quota_gib: float | None = None
-    """Of payloads; the archive, which nothing removes, comes on top."""
+    """The bound of payloads; the archive, which nothing removes, comes on top."""
     segment_records: int = 10_000
     """Records that one payload of the archive holds."""
 
@@ -146,7 +146,7 @@ class RunLedger:
         self._new_archives: dict[str, bytes] = {}
         """Each is written after the records that it holds and before the one that names it."""
         self.quota = Quota(retention.quota_gib, room)
-        """Of all payloads, without the archive."""
+        """The quota of all payloads, without the archive."""
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
         self._queued: asyncio.Task[None] | None = None

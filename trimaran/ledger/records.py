@@ -22,7 +22,7 @@ from trimaran.types import Proof, VersionId
 Tree = Mapping[str, Any]
 """A record as it stands in the store."""
 Terms = tuple[tuple[str, tuple[float | None, ...]], ...]
-"""Of a group: each rule's name with its value for each completion; None where it has none."""
+"""A group's terms: each rule's name with its value for each completion; None where it has none."""
 
 
 class LedgerError(TrimaranError):
@@ -35,8 +35,7 @@ class LedgerError(TrimaranError):
 class Opened:
     """A controller has taken over the run. One with an older epoch can write no more.
 
-    Example:
-        Opened(epoch=2)
+    Example: Opened(epoch=2)
     """
 
     epoch: int
@@ -47,8 +46,7 @@ class Opened:
 class Began:
     """The weights before the first step.
 
-    Example:
-        Began(VersionId(0, 0), root="5f0c…")
+    Example: Began(VersionId(0, 0), root="5f0c…")
     """
 
     version: VersionId
@@ -60,8 +58,7 @@ class Planned:
     """What a resume may change, as it is for the steps from `step` on: all of it in a run's first record, then
     what is no longer as it was.
 
-    Example:
-        Planned(21, {"run.steps": 60, "validation.every": 10})
+    Example: Planned(21, {"run.steps": 60, "validation.every": 10})
     """
 
     step: int
@@ -72,8 +69,7 @@ class Planned:
 class Reissue:
     """Why a group is reissued: issued once more, as its next attempt. Stands in that `Issued` record.
 
-    Example:
-        Issued(17, 2, "train.jsonl:3", Reissue("rollout-1: connection refused", "rollout-1"))
+    Example: Issued(17, 2, "train.jsonl:3", Reissue("rollout-1: connection refused", "rollout-1"))
     """
 
     cause: str
@@ -85,8 +81,7 @@ class Reissue:
 class Issued:
     """A replica has been asked to generate the group.
 
-    Example:
-        Issued(17, 1, "train.jsonl:3")
+    Example: Issued(17, 1, "train.jsonl:3")
     """
 
     group: int
@@ -101,8 +96,7 @@ class Issued:
 class Generated:
     """All completions of the group have arrived, from proven weights.
 
-    Example:
-        Generated(17, 1, digest="9c41…")
+    Example: Generated(17, 1, digest="9c41…")
     """
 
     group: int
@@ -117,8 +111,7 @@ class Generated:
 class Scored:
     """The group has its rewards and waits to be trained on.
 
-    Example:
-        Scored(17, 1, "77ab…", (1.5, None), (("exact", (1.0, None)),))
+    Example: Scored(17, 1, "77ab…", (1.5, None), (("exact", (1.0, None)),))
     """
 
     group: int
@@ -138,8 +131,7 @@ class Filtered:
     """The end of a group that was generated and does not train: less than half of it could be scored,
     or all its rewards are equal, so that dynamic sampling has replaced it.
 
-    Example:
-        Filtered(17, 3, "style: connection refused (5 of 8 completions)")
+    Example: Filtered(17, 3, "style: connection refused (5 of 8 completions)")
     """
 
     group: int
@@ -154,8 +146,7 @@ class Filtered:
 class Skipped:
     """The end of a group that could not be generated.
 
-    Example:
-        Skipped(17, 3, "the prompt has 80 tokens; rollout.max_prompt_tokens is 72")
+    Example: Skipped(17, 3, "the prompt has 80 tokens; rollout.max_prompt_tokens is 72")
     """
 
     group: int
@@ -167,23 +158,21 @@ class Skipped:
 class Consumed:
     """A batch was chosen. From here on it trains, also when the step is replayed.
 
-    Example:
-        Consumed(8, ((16, 1), (17, 2)), proofs)
+    Example: Consumed(8, ((16, 1), (17, 2)), proofs)
     """
 
     step: int
     groups: tuple[tuple[int, int], ...]
     """(group, attempt), in prompt order."""
     proofs: tuple[Proof, ...] = ()
-    """Of every version and replica that made the batch's tokens, as they stood then."""
+    """Proofs of every version and replica that made the batch's tokens, as they stood then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Committed:
     """The batch was trained. Its step is `version.step`.
 
-    Example:
-        Committed(VersionId(0, 8), root="02d7…")
+    Example: Committed(VersionId(0, 8), root="02d7…")
     """
 
     version: VersionId
@@ -197,8 +186,7 @@ class Committed:
 class Timed:
     """The new weights are live and the step's row is written.
 
-    Example:
-        Timed(8, seconds=5.2)
+    Example: Timed(8, seconds=5.2)
     """
 
     step: int
@@ -210,8 +198,7 @@ class Timed:
 class Branched:
     """A replay did not reach the recorded root: the weights of this and later steps are others.
 
-    Example:
-        Branched(step=6, lineage=1)
+    Example: Branched(step=6, lineage=1)
     """
 
     step: int
@@ -223,8 +210,7 @@ class Branched:
 class Replayed:
     """What a step of a replay that branched has reached; takes the place of its `Committed`.
 
-    Example:
-        Replayed(VersionId(1, 6), root="e90a…")
+    Example: Replayed(VersionId(1, 6), root="e90a…")
     """
 
     version: VersionId
@@ -236,8 +222,7 @@ class Replayed:
 class Checkpointed:
     """The trainer's state after `step` is on the disk.
 
-    Example:
-        Checkpointed(10, "checkpoints/step-00010", oldest=10)
+    Example: Checkpointed(10, "checkpoints/step-00010", oldest=10)
     """
 
     step: int
@@ -250,8 +235,7 @@ class Checkpointed:
 class Tainted:
     """Groups that had trained when a wrong block was found in the engine that made their tokens.
 
-    Example:
-        Tainted("rollout-1", ("0.2", "0.3"), "w block 2 …", (3, 4), ((17, 1), (25, 1)), num_faults=2)
+    Example: Tainted("rollout-1", ("0.2", "0.3"), "w block 2 …", (3, 4), ((17, 1), (25, 1)), num_faults=2)
     """
 
     replica: str
@@ -264,7 +248,7 @@ class Tainted:
     groups: tuple[tuple[int, int], ...]
     """(group, attempt) of those with tokens of these versions."""
     num_faults: int
-    """Of weight sync's faults, how many are dealt with."""
+    """How many of weight sync's faults are dealt with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +257,7 @@ class Compacted:
 
     They are archived as a payload; `trimaran/ledger/payloads/archive.py` says how.
 
-    Example:
-        Compacted(before="9c41…", archive="77ab…", first=1, state=encode_state(state))
+    Example: Compacted(before="9c41…", archive="77ab…", first=1, state=encode_state(state))
     """
 
     before: str
@@ -287,7 +270,7 @@ class Compacted:
 
 
 GroupRecord = Issued | Generated | Scored | Filtered | Skipped
-"""Of one group alone."""
+"""Records of one group alone."""
 Record = (
     GroupRecord
     | Opened
@@ -308,8 +291,7 @@ TYPES: Mapping[str, type[Record]] = {kind.__name__.lower(): kind for kind in get
 def encode(record: Record) -> dict[str, Any]:
     """As it stands in the store, but for the hash.
 
-    Example:
-        encode(Opened(3)) == {"kind": "opened", "epoch": 3}
+    Example: encode(Opened(3)) == {"kind": "opened", "epoch": 3}
     """
     kind = type(record)
     values = {name: _plain(getattr(record, name)) for name in _names(kind)}
@@ -323,7 +305,7 @@ def canonical(tree: Tree) -> str:
 
 
 def chain_hash(before: str, content: str) -> str:
-    """Of a record behind one with the hash `before`. `content`: as `canonical` gives it."""
+    """The hash of a record behind one with the hash `before`. `content`: as `canonical` gives it."""
     return hashlib.sha256(f"{before}\n{content}".encode()).hexdigest()
 
 

@@ -28,10 +28,9 @@ async def patiently(
     """`call()`, each `retry` seconds while the service is away.
 
     Raises UnavailableError, naming the service, after `patience` seconds, which is `outage_timeout`.
-    `patience_when_full`: with a store that has no room, which may take longer to mend.
+    `patience_when_full`: with a store that has no room, which may take longer to fix.
 
-    Example:
-        routing = await patiently(weight_sync.get_routing, 60.0, "weight-sync")
+    Example: routing = await patiently(weight_sync.get_routing, 60.0, "weight-sync")
     """
     began = time.monotonic()
     while True:

@@ -68,8 +68,7 @@ COMES_FROM: dict[Stage, tuple[Stage, ...]] = {
 class GroupEntry:
     """Where a group stands that has not ended.
 
-    Example:
-        ledger.state.groups[17].stage is Stage.SCORED
+    Example: ledger.state.groups[17].stage is Stage.SCORED
     """
 
     attempt: int
@@ -84,9 +83,9 @@ class StepEntry:
 
     groups: tuple[int, ...]
     payloads: tuple[str, ...]
-    """Of each group."""
+    """The payload of each group."""
     proofs: tuple[Proof, ...] = ()
-    """Of the batch's tokens, as they stood when it was consumed."""
+    """Proofs of the batch's tokens, as they stood when it was consumed."""
     version: VersionId | None = None
     """None until committed."""
     root: str = ""
@@ -94,7 +93,7 @@ class StepEntry:
     """Why optimizer updates of the step were left out; empty where all were made."""
     seconds: float = 0.0
     num_steps: int = 0
-    """Of the run, as it was planned when the batch was chosen."""
+    """Steps of the run, as it was planned when the batch was chosen."""
 
 
 @dataclass(slots=True)
@@ -143,7 +142,7 @@ class LedgerState:
     """The kept ones."""
     totals: Totals = field(default_factory=Totals)
     num_faults: int = 0
-    """Of weight sync's faults, how many were dealt with when tokens that they taint had trained."""
+    """How many of weight sync's faults were dealt with when tokens that they taint had trained."""
 
     @property
     def has_pending_batch(self) -> bool:

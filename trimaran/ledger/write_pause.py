@@ -1,10 +1,10 @@
 """Holds the run while its record cannot be written: a full disk, a quota, a store that is away.
 
-    running ──▶ a write finds no room, or nobody there ──▶ held
+    running ──▶ a write finds no room, or no store ──▶ held
        ▲                                                    │  tried again after growing waits
        └────────────────── it goes through ◀────────────────┘
 
-Whoever needs the write waits in it. All need the ledger's, so nothing is issued, trained or published
+The caller that needs the write waits in it. All need the ledger's, so nothing is issued, trained or published
 while that one is held. `quota.py` says what goes on while payloads have reached their quota.
 """
 
@@ -45,9 +45,9 @@ class Room:
         on_free: Tell = _say_nothing,
         wait: Callable[[int], float] = growing_wait,
     ) -> None:
-        """`ended`: set when somebody ends the run; a write that is held is then given up.
+        """`ended`: set when the run is ended; a write that is held is then given up.
 
-        `on_hold` is told once a hold why, `on_free` when it is over. `wait`: seconds before a try, by how many there were.
+        `on_hold` is called once a hold, with the reason, `on_free` when it is over. `wait`: seconds before a try, by how many there were.
         """
         self._timeout, self._ended, self._wait = timeout, ended or asyncio.Event(), wait
         self._on_hold, self._on_free = on_hold, on_free
@@ -83,7 +83,7 @@ class Room:
                 if asyncio.get_running_loop().time() > deadline:
                     raise HeldError(
                         f"the run was held for {self._timeout:g} s (run.hold_timeout): {reason};"
-                        " mend that, then resume the run"
+                        " fix that, then resume the run"
                     )
                 num_tries += 1
                 self._hold(reason, num_tries)
@@ -97,7 +97,7 @@ class Room:
         return result
 
     def _hold(self, reason: str, num_tries: int) -> None:
-        """Told once, by the first of all writes that are held at a time."""
+        """Reported once, by the first of all writes that are held at a time."""
         if num_tries > 1:
             return
         self._num_held += 1

@@ -33,7 +33,7 @@ RESERVE_BYTES = 64 << 20
 
 
 def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Of this host, for what can be fetched again."""
+    """This host's folder for what can be fetched again."""
     if given := environment.get(CACHE_VARIABLE):
         return Path(given)
     return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trimaran"
@@ -47,7 +47,7 @@ def find_model(model: ModelSection, timeout: float, cache: Path | None = None) -
     Example: find_model(config.model, config.start_timeout)
     """
     if model.path.is_dir() or model.source is None:
-        return model.path  # where it is not a folder, whoever reads it says so
+        return model.path  # where it is not a folder, its reader says so
     place = open_place(model.source, "model.source")
     try:
         return _fetched(place, model, (cache or cache_folder()) / "models", timeout)
@@ -129,7 +129,7 @@ class _Fetch:
                 raise InputError(
                     f"model.source: {self._place.url}/{part.file}: bytes {part.start} to"
                     f" {part.start + part.length} have the digest {found}, {MANIFEST} says"
-                    f" {part.digest}; push the model anew"
+                    f" {part.digest}; push the model again"
                 )
             write_at(descriptor, data, part.start)
             return part.length

@@ -43,14 +43,14 @@ class ModelFacts:
     """The output layer is the embedding."""
     max_positions: int
     num_experts: int = 0
-    """Of each layer; none where it has one MLP of `intermediate_size`."""
+    """Experts of each layer; none where it has one MLP of `intermediate_size`."""
     experts_per_token: int = 0
     expert_size: int = 0
     """The intermediate size of an expert."""
     shared_expert_size: int = 0
-    """Of the one that every token passes; 0 for none."""
+    """Size of the expert that every token passes; 0 for none."""
     vision: VisionFacts | None = None
-    """Of the vision tower in front of the language model, to which all other facts belong."""
+    """The vision tower in front of the language model, to which all other facts belong."""
     nested_names: bool = False
     """Whether the folder's tensors have the prefixes `LANGUAGE` and `VISION`, also where the family's need not."""
 
@@ -70,7 +70,7 @@ class ModelFacts:
 
     @property
     def choice_bytes(self) -> int:
-        """Of a token's experts in one layer, as `types.Completion.experts` has them."""
+        """Bytes of a token's experts in one layer, as `types.Completion.experts` has them."""
         return self.experts_per_token * (2 if self.num_experts > 256 else 1)
 
     @property
@@ -85,12 +85,12 @@ class ModelFacts:
 
     @property
     def layer_parameters(self) -> int:
-        """Of the matrices of one layer."""
+        """Parameters of the matrices of one layer."""
         return self._layer_parameters(self.num_experts)
 
     @property
     def used_layer_parameters(self) -> int:
-        """Of those that a token passes."""
+        """Parameters of those that a token passes."""
         return self._layer_parameters(self.experts_per_token)
 
     def _layer_parameters(self, num_experts: int) -> int:
@@ -102,7 +102,7 @@ class ModelFacts:
 
     @property
     def num_parameters(self) -> int:
-        """Of the matrices; norms and biases are less than a thousandth of a model in use. With all of
+        """Parameters of the matrices; norms and biases are less than a thousandth of a model in use. With all of
         the vision tower."""
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tied else 2)
         return self.num_layers * self.layer_parameters + embeddings + self.tower_parameters

@@ -4,7 +4,7 @@
      "files": {"config.json": {"bytes": 704, "parts": ["9f86d0…"]}, …}}
 
 A host that lacks the model fetches it by this list. The digest is SHA-256: a model may come from
-somebody else's bucket, and the manifest's own SHA-256 (`model.digest`) then stands for all of it.
+another owner's bucket, and the manifest's own SHA-256 (`model.digest`) then stands for all of it.
 xxh3, which checks our own weights on their way, is ten times as fast, but anybody can make a second
 file for a digest of it. Parts have digests of their own, so that they are fetched side by side, are
 checked as they arrive, and are not fetched again after an interruption.
@@ -29,13 +29,13 @@ MANIFEST = "trimaran-model.json"
 FORMAT = 1
 PART_BYTES = 16 << 20
 NAME = re.compile(r"[\w-][\w.+ -]*")
-"""Of a file: never a way to another folder."""
+"""A file's name: never a way to another folder."""
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Of one file: bytes `start` to `start + length`."""
+    """A part of one file: bytes `start` to `start + length`."""
 
     file: str
     start: int

@@ -15,7 +15,7 @@ MOST_HEADER_BYTES = 100 << 20
 
 
 def read_names(folder: Path) -> list[str]:
-    """Of all tensors in a Hugging Face folder; no tensor is read.
+    """The names of all tensors in a Hugging Face folder; no tensor is read.
 
     Raises InputError where its index, or the header of its safetensors, is broken.
     """
@@ -30,7 +30,7 @@ def read_names(folder: Path) -> list[str]:
 
 
 def names_of(path: Path) -> list[str]:
-    """Of the tensors in a safetensors file. Raises OSError, and ValueError or AttributeError for another file."""
+    """The names of the tensors in a safetensors file. Raises OSError, and ValueError or AttributeError for another file."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         header = json.loads(file.read(min(length, MOST_HEADER_BYTES)))

@@ -2,7 +2,7 @@
 
 Weights are proven on their way from the trainer to each replica. A tokenizer, a chat template or a
 config.json is not: with another one a replica would generate other tokens than the trainer means. What
-ranks of a trainer on several hosts load themselves is not proven either. Whoever comes first notes the
+ranks of a trainer on several hosts load themselves is not proven either. The first process notes the
 digests of its files in the run's store, each further process compares its own.
 """
 
@@ -53,7 +53,7 @@ def data_key(run_id: str) -> str:
 
 
 async def forget_model(store: Store, run_id: str) -> None:
-    """Before the processes of a launch: a model that was mended since the last one may differ."""
+    """Before the processes of a launch: a model that was fixed since the last one may differ."""
     await store.delete(model_key(run_id))
 
 
@@ -83,7 +83,7 @@ async def agree_on_checkpoint(store: Store, run_id: str, who: str, state: Path) 
     digests of all that is in it."""
     await _agree(
         *(store, checkpoint_key(run_id), who, digests_of([state]), f"trainer.load: {state.parent}"),
-        "a run begins with one checkpoint: begin it anew, and name one that stays",
+        "a run begins with one checkpoint: start it again, and name one that stays",
     )
 
 

@@ -5,7 +5,7 @@
     turn.release()
 
 Each of the shared devices is a file in the run's folder, and who has memory on the device keeps that
-file locked (flock). The kernel takes the lock from a process that ends, however it ends: so nobody has
+file locked (flock). The kernel takes the lock from a process that ends, however it ends: so no process has
 to find out that a turn is over, and no turn outlives its holder.
 
 A replica takes all its devices or none. So it never keeps some while it waits for the others, and two
@@ -57,7 +57,7 @@ class Turn:
             await asyncio.sleep(POLL_SECONDS)
 
     def _try(self) -> Path | None:
-        """The first of the devices that somebody else has; with all of them ours, None."""
+        """The first of the devices that another process has; with all of them ours, None."""
         for number, (file, path) in enumerate(zip(self._files, self._paths, strict=True)):
             if not try_lock(file, path):
                 self._unlock(self._files[:number])
@@ -94,7 +94,7 @@ def rollout_turn(config: RunConfig, run: RunContext, replica: int) -> Turn | Non
 
 
 def waits_for_turn(config: RunConfig, run: RunContext, name: str) -> bool:
-    """Whether somebody else has one of the devices of the process `name` ("rollout-1") now."""
+    """Whether another process has one of the devices of the process `name` ("rollout-1") now."""
     kind, _, index = name.rpartition("-")
     if not config.is_colocated or kind not in ("trainer", "rollout"):
         return False
@@ -114,7 +114,7 @@ def _devices(config: RunConfig, kind: str, index: int) -> range:
 
 
 def _holder(path: Path) -> str:
-    """Of a device; empty where it is free. Who tries to take it at this moment tries again."""
+    """The holder of a device; empty where it is free. Who tries to take it at this moment tries again."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where the processes of a run answer, by name; looked up again when a call finds nobody there.
+"""Where the processes of a run answer, by name; looked up again when a call reaches no process there.
 
     directory = Directory(store, "addition-1", {"reward": "10.0.0.7:24711"})
     client = RewardClient(directory.place("reward"), caller)    # its channel follows the place
@@ -45,13 +45,13 @@ class Place:
         """`look`: its address of now; empty where there is none."""
         self.name = name
         self.address = address
-        """host:port; empty while nobody has said it."""
+        """host:port; empty while it is not known."""
         self._look, self._pause = look, pause
         self._looking: asyncio.Task[None] | None = None
         self._looked = float("-inf")
 
     def look_again(self) -> None:
-        """After a call that found nobody, or somebody else: begins a look, unless one is under way
+        """After a call that reached no process, or another one: begins a look, unless one is under way
         or has just ended."""
         if self._looking is None and time.monotonic() - self._looked >= self._pause:
             self._looking = asyncio.get_running_loop().create_task(self._find())
@@ -70,7 +70,7 @@ class Place:
 
 
 class Directory:
-    """Of one run, for one process of it.
+    """The addresses of one run's processes, for one of them.
 
     Example: Directory(store, run.run_id, named_addresses(config)).place("weight-sync")
     """

@@ -140,7 +140,7 @@ def _from_anywhere(ports: range) -> Iterator[int]:
 
 
 def check_tensors(config: RunConfig, trust: Trust, host: Host) -> None:
-    """Raises InputError where tensors would leave this machine and be read by whoever listens: of
+    """Raises InputError where tensors would leave this machine and be read by anyone who listens: of
     what carries them only the relay has TLS. The operator's word `trusted` allows all of it."""
     if host.is_loopback or trust.is_network_trusted:
         return

@@ -29,7 +29,7 @@ LAYOUT_KEYS = tuple(
 )
 """How the trainer computes the same steps."""
 CHECKPOINT_KEYS = ("checkpoint_every", "keep_checkpoints", "keep_best", "checkpoint_models")
-"""Of `run`. `best_by` is not among them: saved checkpoints have their scores by the one before."""
+"""Keys of `run`. `best_by` is not among them: saved checkpoints have their scores by the one before."""
 PLANNED_KEYS = (
     *(f"run.{key}" for key in (*LENGTH_KEYS, *CHECKPOINT_KEYS)),
     *(f"validation.{key}" for key in ValidationSection.model_fields if key != "only"),

@@ -16,7 +16,7 @@ Entry = tuple[int, Any]
 
 
 class ConflictError(OutOfOrderError):
-    """A record is not the version that the caller expected, or a lease is somebody else's by now."""
+    """A record is not the version that the caller expected, or a lease is another holder's by now."""
 
 
 class TrimmedError(OutOfOrderError):
@@ -57,7 +57,7 @@ class Lease:
     name: str
     holder: str
     epoch: int
-    """Of `name`, as `next_epoch` draws it: `put_fenced` takes it, a later holder has a larger one."""
+    """The epoch of `name`, as `next_epoch` draws it: `put_fenced` takes it, a later holder has a larger one."""
 
 
 class Store(Protocol):
@@ -113,7 +113,7 @@ class Store(Protocol):
     async def extend(self, stream: str, values: Sequence[Any], after: int | None = None) -> int:
         """Append all or none; returns the stream's last sequence. Sequences count from 1.
 
-        Raises OutOfOrderError when the stream does not end at `after`: somebody else writes to it.
+        Raises OutOfOrderError when the stream does not end at `after`: another process writes to it.
         """
         ...
 
@@ -146,7 +146,7 @@ class Store(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Others may have it at once. Nothing happens when it is somebody else's by now."""
+        """Others may have it at once. Nothing happens when it is another holder's by now."""
         ...
 
     async def holder(self, name: str) -> Lease | None:
@@ -164,8 +164,8 @@ class Store(Protocol):
     async def delete_all(self, prefix: str = "") -> None:
         """Records, streams, leases and epochs whose names begin with `prefix`.
 
-        For what nobody uses any more: epochs and sequences begin anew. Without a prefix nothing of the
-        store stays; a client that still uses it may be told that it is lost.
+        For what is not used any more: epochs and sequences begin again. Without a prefix nothing of the
+        store stays; a client that still uses it may get the error that it is lost.
         """
         ...
 

@@ -27,7 +27,7 @@ class ServerFacts:
     wanted: str
     """The settings under which nothing is lost, as `redis-cli config set` takes them."""
     seconds: float
-    """Of a question and its answer, median of a few."""
+    """Seconds of a question and its answer, median of a few."""
     is_accepted: bool = False
     """durability=weak in the URL: the operator's word that it may lose something."""
 

@@ -55,7 +55,7 @@ class Seen(NamedTuple):
     """How far a client has seen the store."""
 
     generation: int
-    """Of server processes; 0: nothing was seen."""
+    """Count of server processes; 0: nothing was seen."""
     server: str
     writes: int
 
@@ -186,7 +186,7 @@ class RedisLink:
             )
         if status != "absent":
             found = Seen(generation, server, writes)
-            # Without a generation: we have deleted it, and may begin anew.
+            # Without a generation: we have deleted it, and may begin again.
             self._seen = max(self._seen, found, key=lambda s: (s[0], s[2])) if generation else found
             await self._check(server)
         return Answer(status, reply[4:])

@@ -263,5 +263,5 @@ def _held(connection: sqlite3.Connection, name: str) -> Lease | None:
 
 @functools.cache
 def _boot() -> str:
-    """All processes of a machine share its monotonic clock, until it starts anew."""
+    """All processes of a machine share its monotonic clock, until it restarts."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -1,6 +1,6 @@
 """One SQLite file, used on a thread of its own, and made as it is opened.
 
-A disk that hangs (a network file system without its server) holds whoever writes to it or reads
+A disk that hangs (a network file system without its server) holds each process that writes to it or reads
 from it in the kernel, for ever. So every call is made on the file's own thread, and raises
 UnavailableError after `timeout` seconds.
 """

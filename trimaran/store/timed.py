@@ -15,7 +15,7 @@ CALLS = (
 
 
 def timed(store: Store, observe: Callable[[str, float], None]) -> Store:
-    """The same store; `observe(call, seconds)` is told of each call, also of one that fails.
+    """The same store; `observe(call, seconds)` is called for each call, also of one that fails.
 
     Example: store = timed(await open_store(url), StoreSeconds())
     """

@@ -27,7 +27,7 @@ Reading = float | Mapping[str, float] | Mapping[tuple[str, ...], float] | None
 
 
 class Exposition:
-    """Of one server: it shares nothing with others in the same process.
+    """The numbers of one server: it shares nothing with others in the same process.
 
     Example:
         server.metrics.show(TRAINER_STEP, lambda: rank.version.version.step)
@@ -43,7 +43,7 @@ class Exposition:
         self._registry = registry
 
     def show(self, series: Series, read: Callable[[], Reading]) -> None:
-        """`read` is called whenever somebody asks."""
+        """`read` is called for each scrape."""
         self._registry.register(_Shown(series, read))
 
     def show_step(self, read: Callable[[], Mapping[str, float]]) -> None:

@@ -54,7 +54,7 @@ class _Ids(RandomIdGenerator):
 
 
 def group_ids(run_id: str, number: int) -> tuple[int, int]:
-    """Of a group's trace and of its outermost span: the same in every process of the run.
+    """The ids of a group's trace and of its outermost span: the same in every process of the run.
 
     Example: f"{group_ids('addition-1', 17)[0]:032x}" is what a viewer of traces is asked for.
     """
@@ -99,7 +99,7 @@ class Tracer:
     @contextmanager
     def span(self, name: str, attributes: Attributes) -> Generator[None]:
         if not trace.get_current_span().get_span_context().is_valid:
-            yield  # nobody asked for a trace of this
+            yield  # no trace of this is wanted
             return
         with self._tracer.start_as_current_span(name, attributes=_named(attributes)):
             yield
@@ -182,7 +182,7 @@ class Tracer:
         return trace.set_span_in_context(NonRecordingSpan(self._span_context(group)), NOTHING)
 
     def _span_context(self, group: int) -> SpanContext:
-        """Of the group's outermost span, which is sent when the group has ended."""
+        """The group's outermost span, which is sent when the group has ended."""
         sampled = TraceFlags(TraceFlags.SAMPLED)
         return SpanContext(*group_ids(self._run_id, group), is_remote=False, trace_flags=sampled)
 

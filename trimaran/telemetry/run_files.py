@@ -1,7 +1,7 @@
 """What a run writes about itself: logs, metrics and the timeline.
 
 A row of metrics.jsonl is one step or one validation; a row of timeline.jsonl is one span of one
-process. Each file has one writer at a time. On a full disk rows wait in memory; whoever may wait for
+process. Each file has one writer at a time. On a full disk rows wait in memory; a caller that may wait for
 room calls `flush`.
 """
 
@@ -63,22 +63,22 @@ def setup_logging(process_name: str, run_id: str = "") -> None:
 
 
 class OncePerSecond(logging.Filter):
-    """Of warnings and errors that say the same, one a second: a failure that is met thousands of times
+    """Lets one a second pass of warnings and errors that say the same: a failure that is met thousands of times
     must not fill the disk."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._told: dict[tuple[str, str], float] = {}
+        self._logged: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
             return True
         now, what = self._clock(), (record.name, record.getMessage())
-        if now - self._told.get(what, -inf) < 1.0:
+        if now - self._logged.get(what, -inf) < 1.0:
             return False
-        self._told = {one: at for one, at in self._told.items() if now - at < 1.0}
-        self._told[what] = now
+        self._logged = {one: at for one, at in self._logged.items() if now - at < 1.0}
+        self._logged[what] = now
         return True
 
 
@@ -189,7 +189,7 @@ class MetricsWriter:
             sink.write(now, step, values)
 
     def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
-        """Of a validation, at the sinks alone: samples/ in the run folder has them already."""
+        """A validation's answers, at the sinks alone: samples/ in the run folder has them already."""
         for sink in self._sinks if rows else ():
             sink.write_answers(step, rows)
 

@@ -2,7 +2,7 @@
 
 The facts live in a context variable, so that tasks and threads that the work starts know them, too.
 They travel to other services as W3C baggage in the metadata of a call, and only in a process that
-writes JSON lines or traces: nobody else reads them.
+writes JSON lines or traces: no other process reads them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _facts: ContextVar[Facts] = ContextVar("facts", default={})  # noqa: B039 - it i
 
 
 def facts() -> Facts:
-    """Of the work at hand."""
+    """What the work at hand is about."""
     return _facts.get()
 
 
@@ -68,8 +68,8 @@ def headers() -> tuple[tuple[str, str], ...]:
     if not process.travels:
         return ()
     known = _facts.get()
-    told = ",".join(f"{PREFIX}{key}={known[key]}" for key in KEYS if key in known)
-    return ((HEADER, told),) if told else ()
+    sent = ",".join(f"{PREFIX}{key}={known[key]}" for key in KEYS if key in known)
+    return ((HEADER, sent),) if sent else ()
 
 
 def read(metadata: Iterable[tuple[str, str | bytes]] | None) -> dict[str, int | str]:
@@ -77,6 +77,6 @@ def read(metadata: Iterable[tuple[str, str | bytes]] | None) -> dict[str, int | 
     for name, value in metadata or ():
         if name == HEADER and isinstance(value, str):
             pairs = (part.partition("=")[::2] for part in value.split(","))
-            told = {key.strip().removeprefix(PREFIX): number for key, number in pairs}
-            return {key: int(told[key]) for key in KEYS if NUMBER.fullmatch(told.get(key, ""))}
+            found = {key.strip().removeprefix(PREFIX): number for key, number in pairs}
+            return {key: int(found[key]) for key in KEYS if NUMBER.fullmatch(found.get(key, ""))}
     return {}

@@ -1,6 +1,6 @@
 """Services that show a run's numbers: Weights & Biases, SwanLab, MLflow, Trackio.
 
-Each has a thread of its own, so that one that is slow or away holds up nobody: its rows wait, and are
+Each has a thread of its own, so that one that is slow or away holds up nothing: its rows wait, and are
 dropped with a warning where too many do. What it is called at and with which key it takes from the
 environment, as its own documents say; neither is read, written or logged here.
 """
@@ -52,7 +52,7 @@ ADDRESSES: Mapping[SinkName, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a sink is told of the run."""
+    """What a sink knows of the run."""
 
     project: str
     name: str
@@ -301,9 +301,7 @@ class SinkThread:
             while (call := self._calls.get()) is not None:
                 call(sink)
             sink.close()
-        except (
-            BaseException
-        ) as error:  # SystemExit too, which a client may raise where nobody logs in
+        except BaseException as error:  # SystemExit too, which a client may raise without a login
             logger.warning(
                 "%s gets no more rows: %s; metrics.jsonl has all",
                 self._name,

@@ -1,4 +1,4 @@
-"""OpenTelemetry traces, for whoever sets OTEL_EXPORTER_OTLP_ENDPOINT: else nothing is made or sent.
+"""OpenTelemetry traces, where OTEL_EXPORTER_OTLP_ENDPOINT is set: else nothing is made or sent.
 
     group 17  ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━  controller
       generate ━━━━━━━━━━━━━━━                                          controller
@@ -13,7 +13,7 @@
       TrainerService/Train, WeightSyncService/PublishVersion, …
 
 A group is one trace, across services and across a resume: its id follows from the run's id and the
-group's number, so whoever knows both adds to it without being told. A step trains many groups and is
+group's number, so each process that knows both adds to it. A step trains many groups and is
 a trace of its own.
 
 The variables are OpenTelemetry's own, and the operator's: a run's configuration cannot send its

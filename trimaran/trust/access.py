@@ -65,7 +65,7 @@ class ClientIdentity:
 
 
 LOCAL = ClientIdentity("local", "local", Role.OPERATOR)
-"""Whoever reaches a service that asks for no token, or shows the token of a run."""
+"""A client that reaches a service that asks for no token, or shows the token of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Trust:
 
 
 NO_TRUST = Trust()
-"""Of what is started by hand: loopback, and no token."""
+"""The trust of what is started by hand: loopback, and no token."""
 
 
 def missing_token(method: str) -> str:
@@ -188,7 +188,7 @@ def new_token() -> str:
 
 
 def derive_token(secret: str, run_id: str) -> str:
-    """The same on every host that has the secret. Whoever has the token of one run learns neither the
+    """The same on every host that has the secret. The token of one run gives away neither the
     secret from it nor another run's token."""
     return hmac.digest(secret.encode(), run_id.encode(), "sha256").hex()
 

@@ -81,7 +81,7 @@ def http_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 class SocketTls:
-    """Of sockets between processes that have the same files: both ends show a certificate.
+    """TLS of sockets between processes that have the same files: both ends show a certificate.
 
     Example: SocketTls(run.trust.tls).accept(sock), and SocketTls(run.trust.tls).connect(sock, "10.0.0.7")
     """

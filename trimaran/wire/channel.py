@@ -93,7 +93,7 @@ class TrustedChannel(grpc.aio.Channel):
         )
 
     def current(self) -> grpc.aio.Channel:
-        """Raises UnavailableError while nobody has said where the process answers."""
+        """Raises UnavailableError until it is known where the process answers."""
         pem = self._pem.current() if self._pem else None
         address = self._place.address if self._place else self._address
         if not address:
@@ -147,7 +147,7 @@ class Method:
         if channel is not self._made_by:
             kind, arguments, options = self._making
             self._made_by, self._made = channel, getattr(channel, kind)(*arguments, **options)
-        told = (*self._metadata, *(metadata or ()))
+        sent = (*self._metadata, *(metadata or ()))
         if scope.process.travels:
-            told = (*told, *scope.headers(), *tracing.headers())
-        return self._made(*requests, metadata=told, **settings)
+            sent = (*sent, *scope.headers(), *tracing.headers())
+        return self._made(*requests, metadata=sent, **settings)

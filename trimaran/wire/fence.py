@@ -20,7 +20,7 @@ ISSUED_SECONDS = 30.0
 """For the store to say which epoch is the newest."""
 
 
-async def nobody_knows(run_id: str) -> None:
+async def no_epochs(run_id: str) -> None:
     """An `Issued` for services that no store stands behind."""
 
 
@@ -37,8 +37,8 @@ class EpochFence:
         await fence.check(Caller("addition-1", epoch=1))  # raises StaleEpochError
     """
 
-    def __init__(self, issued: Issued = nobody_knows, timeout: float = ISSUED_SECONDS) -> None:
-        """`issued`: the newest epoch that was drawn for a run; None where nobody can say.
+    def __init__(self, issued: Issued = no_epochs, timeout: float = ISSUED_SECONDS) -> None:
+        """`issued`: the newest epoch that was drawn for a run; None where that is not known.
 
         It is asked once for each newer epoch, for `timeout` seconds at most.
         """

@@ -37,7 +37,7 @@ class HealthNote:
 
 
 class Notes:
-    """Of one process; without a file nothing is noted.
+    """The notes of one process; without a file nothing is noted.
 
     Example:
         notes = Notes.claim("reward", os.environ)
@@ -71,7 +71,7 @@ class Notes:
 
 
 own = Notes()
-"""Of this process."""
+"""The notes of this process."""
 
 
 def read_note(path: Path) -> HealthNote | None:

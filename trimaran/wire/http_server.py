@@ -27,7 +27,7 @@ from trimaran.host.open_files import most_connections
 logger = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 5.0
-"""Of TLS."""
+"""For the TLS handshake."""
 HEADERS_SECONDS = 10.0
 """From the connection, or from the answer before, to the end of a request's headers."""
 LOOK_TICKS = 10
@@ -35,7 +35,7 @@ LOOK_TICKS = 10
 RETRY_SECONDS = 1.0
 """After an accept that failed, as it does where too many files are open."""
 END_ROUNDS = 5
-"""Of the event loop, within which a connection that was ended is gone."""
+"""Rounds of the event loop within which a connection that was ended is gone."""
 STOP_SECONDS = 2
 
 

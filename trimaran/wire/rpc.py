@@ -32,7 +32,7 @@ from trimaran.trust.tls import server_credentials, server_options
 from trimaran.types import Caller
 from trimaran.wire import health_note, rpc_metrics
 from trimaran.wire.channel import Method, TrustedChannel
-from trimaran.wire.fence import EpochFence, Issued, nobody_knows
+from trimaran.wire.fence import EpochFence, Issued, no_epochs
 from trimaran.wire.recheck import IDENTIFY_SECONDS, while_allowed
 from trimaran.wire.rpc_metrics import CallMetrics, MetricsServicer
 from trimaran.wire.scrape import Scrape
@@ -167,7 +167,7 @@ class _Boundary(grpc.aio.ServerInterceptor):
 
 
 def _token(metadata: Any) -> str:
-    """Of `authorization: Bearer TOKEN`; "" without one."""
+    """The token of `authorization: Bearer TOKEN`; "" without one."""
     value = next((str(value) for key, value in metadata or () if key == "authorization"), "")
     kind, _, token = value.partition(" ")
     return token.strip() if kind.lower() == "bearer" else ""
@@ -250,7 +250,7 @@ class Server:
         self,
         address: str,
         services: Iterable[Service],
-        issued: Issued = nobody_knows,
+        issued: Issued = no_epochs,
         trust: Trust = NO_TRUST,
         identify: Identify | None = None,
         max_request_bytes: int = MAX_MESSAGE_BYTES,
@@ -340,8 +340,7 @@ def connect(
 async def call(method: Callable[..., Any], request: Message, timeout: float) -> Any:
     """One unary call under a deadline in seconds. Raises the TrimaranError that the service raised.
 
-    Example:
-        response = await call(stub.GetRun, run_pb2.GetRunRequest(), timeout=10.0)
+    Example: response = await call(stub.GetRun, run_pb2.GetRunRequest(), timeout=10.0)
     """
     try:
         return await method(request, timeout=timeout)
@@ -359,7 +358,7 @@ async def call_again(method: Callable[..., Any], request: Message, timeout: floa
     """`call` of what may be asked twice: a connection that breaks, as the one between two hosts does
     when the network is away for a while, is made again.
 
-    Raises as `call`, UnreachableError once nobody was reached for `REACH_SECONDS`, and where somebody
+    Raises as `call`, UnreachableError once no process was reached for `REACH_SECONDS`, and where a process
     answers by then who does not know what came before: it was started again.
     """
     loop = asyncio.get_running_loop()
@@ -405,9 +404,9 @@ async def stream(
 
 
 def _look_again(method: Callable[..., Any], error: grpc.aio.AioRpcError) -> None:
-    """Of a call to a place: where nobody answered, it is looked up again.
+    """After a failed call to a place: where no process answered, it is looked up again.
 
-    Raises UnreachableError where somebody else did: the process has moved, and its port is another's.
+    Raises UnreachableError where another process did: the one that is meant has moved, and its port is another's.
     """
     place = method.place if isinstance(method, Method) else None
     strange = error.code() in STRANGERS
@@ -416,7 +415,7 @@ def _look_again(method: Callable[..., Any], error: grpc.aio.AioRpcError) -> None
     place.look_again()
     if strange:
         raise errors.UnreachableError(
-            f"{place.name}: somebody else answers at {place.address} ({error.details()})"
+            f"{place.name}: another process answers at {place.address} ({error.details()})"
         ) from None
 
 

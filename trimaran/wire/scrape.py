@@ -1,7 +1,7 @@
 """What a process counts, over plain HTTP: for a Prometheus that scrapes each container or pod itself.
 
 Nothing listens unless `TRIMARAN_METRICS` names an address. It is a variable and no key of the run's
-configuration, because whoever makes a container knows its ports. On one machine it is not needed:
+configuration, because the maker of a container knows its ports. On one machine it is not needed:
 the manager hands on what each process of a run counts.
 """
 

@@ -48,7 +48,7 @@ class BusyTime:
             self._whole.__exit__(kind, error, traceback)
 
     def cut(self) -> float:
-        """Busy seconds since the last cut; an interval under way is closed and begun anew."""
+        """Busy seconds since the last cut; an interval under way is closed and begun again."""
         if self._num_uses:
             self._close()
         seconds, self._seconds = self._seconds, 0.0

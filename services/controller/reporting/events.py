@@ -32,9 +32,9 @@ from trimaran.telemetry.metrics import REWARD_MEAN, STEP_SECONDS
 logger = logging.getLogger(__name__)
 
 LAST_SECONDS = 2.0
-"""When the controller is told to end, for what is not yet written."""
+"""When the controller is asked to end, for what is not yet written."""
 KEPT_EVENTS = 20_000
-"""Of a run, the newest. Who asks for older ones is told up to which they are gone."""
+"""The newest events of a run. A watcher that asks for older ones learns up to which they are gone."""
 TRIM_EVERY = 1000
 """So many more than that may stand there."""
 PROGRESS = (EventKind.STEP, EventKind.VALIDATION, EventKind.RELEASED)

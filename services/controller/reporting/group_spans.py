@@ -1,4 +1,4 @@
-"""What becomes of each group, for JSON logs and traces: nothing is kept while nobody wants either."""
+"""What becomes of each group, for JSON logs and traces: nothing is kept while neither is wanted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(LIVES)
 
 
 class GroupLives:
-    """Told of each group by the loop.
+    """Logs and traces of groups, by the loop's calls.
 
     Example:
         lives.issued(17, attempt=1)

@@ -45,7 +45,7 @@ async def bring_back_metrics(store: Store, run_id: str, metrics: MetricsWriter) 
     # All or none: where the store fails on the way, the next start tries again.
     if first and first > 1:
         logger.warning(
-            "metrics.jsonl begins at step %d: it is made anew from the run's events, and those before"
+            "metrics.jsonl begins at step %d: it is made again from the run's events, and those before"
             " event %d are not kept any more; a copy of the lost file has all rows",
             min((step for _, step in rows), default=0),
             first,

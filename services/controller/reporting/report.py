@@ -81,16 +81,16 @@ class Reporter:
 
     @property
     def faulted_share(self) -> float:
-        """Of the completions in the batches that trained."""
+        """A share of the completions in the batches that trained."""
         return self._num_faulted / self._num_samples if self._num_samples else 0.0
 
     @property
     def indigestible_share(self) -> float:
-        """Of the same: they trained with their rule's minimum."""
+        """A share of the same: they trained with their rule's minimum."""
         return self._num_indigestible / self._num_samples if self._num_samples else 0.0
 
     def phase(self, name: str) -> BusyTime:
-        """Enter it while somebody is at it."""
+        """Enter it for the time of such work."""
         return self._phases[name]
 
     def training(self, step: int) -> BusyTime:
@@ -137,7 +137,7 @@ class Reporter:
         self.num_tokens += count_tokens(batch)
         self.seconds += seconds
         self._values = batch.step, values
-        # Before the row: whoever goes on from here takes the step for told once it has one.
+        # Before the row: a controller that goes on from here takes the step for reported once it has one.
         self._expert_loads.write(batch.step, answer.expert_loads)
         self._metrics.write("step", batch.step, values, nonfinite=answer.nonfinite)
         self._log.emit(EventKind.STEP, values, step=batch.step)

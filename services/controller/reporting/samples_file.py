@@ -13,7 +13,7 @@ from trimaran.ledger.disk import told_when_full
 KEPT_FILES = 100
 """The first one, to compare with, and the newest."""
 KEPT_BYTES = 16 << 30
-"""Of them together; the first one and the newest stay all the same."""
+"""Bytes of them together; the first one and the newest stay all the same."""
 
 
 class SamplesFile:
@@ -35,7 +35,7 @@ class SamplesFile:
             folder.mkdir(exist_ok=True)
             self._file = self._unordered.open("w+b", buffering=0)
         self._places: dict[int, tuple[int, int]] = {}
-        """Of each row: where it begins, and its bytes."""
+        """Where each row begins, and its bytes."""
         self._end = 0
 
     def __enter__(self) -> SamplesFile:

@@ -29,8 +29,7 @@ PART_MARK = "."
 def describe_batch(batch: TrainingBatch) -> dict[str, float]:
     """The numbers that follow from the batch alone.
 
-    Example:
-        describe_batch(batch)["reward/completion/mean"]  # 0.25
+    Example: describe_batch(batch)["reward/completion/mean"]  # 0.25
     """
     completions = [c for scored in batch.groups for c in scored.group.completions_G]
     verdicts = [verdict for scored in batch.groups for verdict in scored.verdicts_G]

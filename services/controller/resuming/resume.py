@@ -65,7 +65,7 @@ async def replay(
     on_step: OnStep = lambda batch, answer: None,
 ) -> Resumed:
     """`on_step` is called for each step that is trained again, and for one whose controller died before
-    it told of it.
+    it reported it.
 
     Raises OutOfOrderError when trainer and ledger do not belong together, DivergedError when a
     deterministic run reaches another root.
@@ -104,7 +104,7 @@ async def replay(
 async def _tell_again(
     ledger: RunLedger, trainer: TrainerClient, config: RunConfig, step: int, on_step: OnStep
 ) -> None:
-    """The step that the trainer holds, where its controller died before it told of it: the trainer
+    """The step that the trainer holds, where its controller died before it reported it: the trainer
     repeats its answer. One that was started again meanwhile has none."""
     if not ledger.state.steps[step].seconds:
         with suppress(OutOfOrderError):

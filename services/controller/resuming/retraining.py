@@ -104,7 +104,7 @@ class Replayable:
 async def find_replayable(
     trees: AsyncIterable[tuple[int, Tree]], payloads: Payloads, start: int
 ) -> Replayable:
-    """Of the steps behind `start`. Raises InputError that says what is missing."""
+    """What can be trained again of the steps behind `start`. Raises InputError that says what is missing."""
     present = (await payloads.sizes()).keys()
     scored: dict[int, str] = {}
     start_root, lacking, num_steps = "", list[int](), 0

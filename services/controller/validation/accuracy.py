@@ -47,7 +47,7 @@ def accuracy_terms(rules: Iterable[str]) -> tuple[str, ...]:
 def judge(
     verdicts_G: Iterable[Verdict], correct_by: Sequence[str], correct_from: float
 ) -> list[Judged]:
-    """Of those that were scored. `correct_by`: names of terms; the first that judged an answer counts."""
+    """The judged answers, of those that were scored. `correct_by`: names of terms; the first that judged an answer counts."""
     return [
         Judged(one.reward, _is_correct(one, correct_by, correct_from), one.prediction)
         for one in verdicts_G
@@ -105,7 +105,7 @@ class Mean:
 
 @dataclass(slots=True)
 class Tally:
-    """Of the prompts of one task, or of all.
+    """Sums over the prompts of one task, or of all.
 
     Example:
         tally = Tally(num_samples=4)

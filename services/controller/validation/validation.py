@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 FIRST_NUMBER = 1 << 62
 """Validation groups have numbers of their own, far from the training line."""
 MAX_IMAGE_BYTES = 1 << 30
-"""Of the images of all held-out prompts that are in memory: while there are more, none is fetched."""
+"""Bytes of the images of all held-out prompts that are in memory: while there are more, none is fetched."""
 MAX_TASKS = 64
 """With numbers of their own, the first by the alphabet: a column that is another one in each row does not make
 as many metrics."""
@@ -207,7 +207,7 @@ class _Found:
         self._num_samples, self._num_skipped = num_samples, 0
         self._all, self._by_task = Tally(num_samples), dict[str, Tally]()
         self._terms = set[str]()
-        """Of all greedy answers that were scored."""
+        """The terms of all greedy answers that were scored."""
         self._answers: dict[int, AnswerRow] = {}
 
     def add(self, step: int, index: int, answer: _Answer) -> None:

@@ -102,7 +102,7 @@ def test_who_has_the_port_of_a_service_that_moved_is_not_taken_for_it() -> None:
                 await store.put(endpoints_key("run"), {"reward": address})
                 place = Directory(store, "run", {"reward": address}).place("reward")
                 async with RewardClient(place, CALLER, ours) as client:
-                    with pytest.raises(UnreachableError, match="somebody else answers at"):
+                    with pytest.raises(UnreachableError, match="another process answers at"):
                         await client.score_group(GROUP, SECONDS)
                     await store.put(endpoints_key("run"), {"reward": right})
                     await until_answered(lambda: client.score_group(GROUP, SECONDS))

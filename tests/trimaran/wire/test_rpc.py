@@ -18,7 +18,7 @@ from trimaran.trust.access import Trust
 from trimaran.types import Caller, Faulted, Group, Message, Prompt
 from trimaran.v1 import reward_pb2, reward_pb2_grpc, run_pb2, run_pb2_grpc, types_pb2
 from trimaran.wire import rpc
-from trimaran.wire.fence import EpochFence, nobody_knows
+from trimaran.wire.fence import EpochFence, no_epochs
 from trimaran.wire.status import CODES
 
 GROUP = Group(1, 1, Prompt("p", (Message("user", "?"),), "t", "a"), (1, 2), ())
@@ -65,7 +65,7 @@ def run_service(servicer):
 
 
 @asynccontextmanager
-async def serving(*services, issued=nobody_knows):
+async def serving(*services, issued=no_epochs):
     server = rpc.Server("127.0.0.1:0", services, issued)
     await server.start()
     try:

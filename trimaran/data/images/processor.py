@@ -1,7 +1,7 @@
 """Prepared images -> what a vision tower reads. Rollout and trainer both run this, on equal bytes.
 
 The arithmetic is the model's own: transformers' processor for Qwen's vision-language models, in its
-version on PIL and NumPy. Resizing is left out: whoever reads the dataset has done that once, and two
+version on PIL and NumPy. Resizing is left out: the reader of the dataset has done that once, and two
 libraries would do it differently.
 
 Axes: P patches of all images, D numbers of one patch (channels x frames x height x width), I images.

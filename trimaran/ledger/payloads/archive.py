@@ -19,7 +19,7 @@ from trimaran.ledger.payloads.files import Payloads
 from trimaran.ledger.records import LedgerError, Tree, canonical, chain_hash
 
 PREFIX = "records-"
-"""Of an archive's payload, before its digest."""
+"""The beginning of an archive's name, before its digest."""
 BLOCK_RECORDS = 256
 GZIP = 31
 """zlib's word for a gzip stream; without a time in it, so that equal records are equal bytes."""
@@ -40,7 +40,7 @@ class Segment:
     """Sequence number of its first record."""
     num_records: int = 0
     _lines: list[str] = field(default_factory=list[str])
-    """Of the block that is not yet full."""
+    """Lines of the block that is not yet full."""
     _chunks: list[bytes] = field(default_factory=list[bytes])
     _compressor: Any = field(default_factory=lambda: zlib.compressobj(level=1, wbits=GZIP))
 
@@ -55,7 +55,7 @@ class Segment:
             self._compress()
 
     def data(self) -> bytes:
-        """Of the records so far; more can be added afterwards."""
+        """The bytes of the records so far; more can be added afterwards."""
         self._compress()
         return b"".join(self._chunks) + self._compressor.copy().flush()
 
@@ -99,7 +99,7 @@ async def read_archive(
 
 
 async def first_record(payloads: Payloads, archive: str) -> Tree:
-    """Of the segment of that name."""
+    """The first record of the segment of that name."""
     return next(await _segment(payloads, archive))
 
 

@@ -27,7 +27,7 @@ KEY = "run.payloads"
 OWNER_NAME = "owner"
 """The file that says whose a place is, beside the payloads."""
 RESERVE_BYTES = 64 * MIB
-"""Left free for the store, the logs and whoever else writes to that disk."""
+"""Left free for the store, the logs and other writers to that disk."""
 BUCKET_SECONDS = 60.0
 """For one request to a bucket, all its tries together."""
 BUCKET_CALLS = 16
@@ -170,7 +170,7 @@ async def claim_payloads(
 
 
 def open_payloads(url: str | None, run_folder: Path, run_id: str) -> Payloads:
-    """Of one run. `url` is `run.payloads`."""
+    """The payloads of one run. `url` is `run.payloads`."""
     if url is None:
         return FolderPayloads(run_folder / "payloads")
     if not is_bucket(url):

@@ -42,7 +42,7 @@ class Quota:
         """Written or about to be; None until they were counted."""
         self._sizes = deque[int](maxlen=NUM_RECENT)
         self._freed = asyncio.Event()
-        """Of the next count that finds less."""
+        """Set by the next count that finds less."""
         self._num_waiting = 0
         self.short = asyncio.Event()
         """Set while a group waits."""
@@ -70,7 +70,7 @@ class Quota:
         return self._num_bytes + num_groups * mean > share * self._gib * GIB
 
     async def until_room(self, num_bytes: int, count: Act, ask: Act) -> None:
-        """Of one group. `count` drops what no resume needs and calls `counted`; `ask` asks for a checkpoint, each
+        """Waits for room for one group. `count` drops what no resume needs and calls `counted`; `ask` asks for a checkpoint, each
         time that there is no room.
 
         Raises HeldError after `run.hold_timeout`.
@@ -114,5 +114,5 @@ class Quota:
             f"the run's payloads take up {(self._num_bytes or 0) / GIB:.3g} GiB, and"
             f" run.payload_quota_gib is {self._gib:g}; a checkpoint after the step under way may make"
             " room. Else end the run, raise the quota in its config.yaml and resume it, or remove"
-            " payloads that nobody needs"
+            " payloads that are not needed"
         )
