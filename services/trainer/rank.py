@@ -1,25 +1,18 @@
-"""One trainer rank: its policy, its step, what it answered, and the snapshot of its own shard.
-
-All computation runs in one thread of its own, so that the event loop stays free.
-"""
+"""One trainer rank: its policy, its step, what it answered, and the snapshot of its own shard."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
-import traceback
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
-from services.trainer.checkpoints.adapter_files import write_adapter_folder
-from services.trainer.checkpoints.checkpoint import Keep, Model, RankLayout, TrainerState
+from services.trainer.checkpoints.checkpoint import Model, RankLayout, TrainerState
 from services.trainer.checkpoints.checkpoints import (
     Loaded,
     load_other,
@@ -27,8 +20,15 @@ from services.trainer.checkpoints.checkpoints import (
     shared_folder,
 )
 from services.trainer.checkpoints.common_place import CommonPlace
-from services.trainer.checkpoints.model_files import write_model_folder
-from services.trainer.checkpoints.tensor_file import Spec
+from services.trainer.checkpoints.exporting import (
+    Exportable,
+    find_target,
+    join_export,
+    push_export,
+    write_export,
+)
+from services.trainer.checkpoints.part_saver import Copy, PartSaver
+from services.trainer.computation import Computation, Movable
 from services.trainer.exchange.held import HeldShard, ShardedWeights
 from services.trainer.exchange.host_copy import copy_to_host
 from services.trainer.exchange.provenance import check_proofs
@@ -38,16 +38,12 @@ from services.trainer.step.learner import Policy, StepResult, train_step
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError, OutOfOrderError, UnavailableError
-from trimaran.host.call_thread import Disk
 from trimaran.host.places import FolderPlace
 from trimaran.model.folder import read_model_folder
-from trimaran.model.manifest import push_model
 from trimaran.run.context import RunContext
 from trimaran.run.device_turns import trainer_turn
 from trimaran.run.place import KEY, bucket_of
 from trimaran.types import (
-    ExpertLoads,
-    LedgerEnd,
     Manifest,
     Offer,
     Peer,
@@ -57,33 +53,19 @@ from trimaran.types import (
     VersionId,
 )
 from weights.sending.snapshot import Snapshot
-from weights.version.manifest import num_bytes
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-MIB = 1 << 20
 
 
-class ExportablePolicy(Policy, ShardedWeights, Protocol):
-    """What a rank needs of its policy beyond the learner."""
+class ExportablePolicy(Policy, ShardedWeights, Exportable, Movable, Protocol):
+    """What a rank needs of its policy beyond the learner. Between `put_away` and `bring_back` only `state` is
+    asked."""
 
     @property
     def num_updates(self) -> int:
-        """Of the optimizer, since the run began."""
-        ...
-
-    def export(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """(Hugging Face name, whole tensor); all ranks must iterate together."""
-        ...
-
-    def export_adapters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The same of the adapters of `trainer.lora`, by the names of `adapter_shapes`."""
-        ...
-
-    @property
-    def adapter_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """By Hugging Face name, of whole tensors."""
+        """Updates of the optimizer since the run began."""
         ...
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -93,24 +75,6 @@ class ExportablePolicy(Policy, ShardedWeights, Protocol):
     def load_state(self, state: Mapping[str, torch.Tensor], num_updates: int) -> None:
         """What `state` gave after so many updates."""
         ...
-
-    def put_away(self) -> None:
-        """Leaves the device to others; of all the rest only `state` is asked until `bring_back`."""
-        ...
-
-    def bring_back(self) -> None:
-        """What `put_away` took."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class PartWrite:
-    """Of a checkpoint, which may be under way."""
-
-    state: TrainerState
-    """Still without digests."""
-    digest: asyncio.Task[str]
-    """Of this rank's part; empty where another rank saves the same."""
 
 
 class TrainerRank:
@@ -130,7 +94,7 @@ class TrainerRank:
         rank: int,
         hold: Callable[[Snapshot | None], None] = lambda snapshot: None,
     ) -> None:
-        """`hold` is told of each snapshot once it is whole, and None before it is overwritten."""
+        """`hold` gets each snapshot once it is whole, and None before it is overwritten."""
         self.rank = rank
         self._hold = hold
         self._config = config
@@ -144,83 +108,40 @@ class TrainerRank:
         )
         self.exports = config.trainer.layout.place(rank).sends
         """The others hold the same weights as one that does."""
-        self._file = config.trainer.checkpoint_file(rank)
-        self._compute = ThreadPoolExecutor(1, thread_name_prefix="compute")
+        self._computation = Computation(
+            rank, trainer_turn(config, run, rank), config.trainer.step_timeout
+        )
+        self.fail, self.until_failed = self._computation.fail, self._computation.until_failed
+        self.saver = PartSaver(config, rank, self._checkpoints, self._copy)
         self._policy: ExportablePolicy
         self._model: Model
         self._held: HeldShard | None = None
         """None on a rank that does not export."""
         self._root = ""
-        """Of the step that is done, also while its snapshot is being replaced."""
-        self._disk = Disk("checkpoints", config.trainer.save_timeout, "trainer.save_timeout")
+        """The root of the step that is done, also while its snapshot is being replaced."""
         self._step = 0
         self._lineage = 0
-        self._metrics: dict[str, float] = {}
-        self._nonfinite = ""
-        self._expert_loads: tuple[ExpertLoads, ...] = ()
-        """Not in checkpoints: a controller has written them before it saves a step."""
+        self._done = StepResult({})
+        """The result of that step. Checkpoints have it without loads of experts: a controller has written these
+        before it saves the step."""
         self._training: tuple[int, asyncio.Task[TrainAnswer | None]] | None = None
         self._ahead: StepResult | None = None
-        """Of the next step: its weights are made, and those of the step before are still the held version."""
-        self.saved: tuple[int, str] | None = None
-        """Of the newest checkpoint its step and where it lies."""
-        self.ledger: LedgerEnd | None = None
-        """As that one holds it."""
-        self._write: PartWrite | None = None
-        """The last one."""
+        """The next step's: its weights are made, and those of the step before are still the held version."""
         # A save copies the weights that a step would change.
         self._weights = asyncio.Lock()
-        self._beginning_save = asyncio.Lock()
         self._exporting = asyncio.Lock()
         """An export goes on without its caller, who may ask again meanwhile."""
-        self._failure = ""
-        self._failed = asyncio.Event()
-        self._turn = trainer_turn(config, run, rank)
-        """With the rollout, on this rank's device; None where the device is the trainer's alone."""
 
     async def start(self, build: Callable[[], ExportablePolicy]) -> None:
         """Build the policy, load the newest checkpoint if there is one, take the snapshot.
 
         Raises DeadlineError where the rollout has the device for longer than `start_timeout`.
         """
-        if self._turn:
-            await self._turn.take(self._config.start_timeout)
-        await self._run(lambda: self._start(build))
-        await self._end_turn()
+        await self._computation.start(lambda: self._start(build), self._config.start_timeout)
 
     async def close(self) -> None:
-        self._compute.shutdown(wait=False, cancel_futures=True)
-        self._disk.close(0.0)
-        if self._turn:
-            self._turn.close()
-
-    @asynccontextmanager
-    async def _our_turn(self) -> AsyncIterator[None]:
-        """Inside, the policy is on its device. Raises DeadlineError where the rollout has it for longer
-        than `step_timeout`."""
-        if self._turn is None:
-            yield
-            return
-        await self._turn.take(self._config.trainer.step_timeout)
-        await self._move(lambda: self._policy.bring_back())
-        try:
-            yield
-        finally:
-            await self._end_turn()
-
-    async def _end_turn(self) -> None:
-        """After a failure the process ends, and that frees the device."""
-        if self._turn and not self._failure:
-            await self._move(lambda: self._policy.put_away())
-            self._turn.release()
-
-    async def _move(self, move: Callable[[], None]) -> None:
-        """One that fails leaves a part here and a part there."""
-        try:
-            await self._run(move)
-        except Exception as error:
-            self.fail(f"its state did not get from the device to the host or back: {error}")
-            raise
+        self._computation.close()
+        self.saver.close()
 
     @property
     def version(self) -> PolicyVersion:
@@ -230,7 +151,7 @@ class TrainerRank:
 
     @property
     def manifest(self) -> Manifest:
-        """Of the whole version. Raises OutOfOrderError while the next one is being made."""
+        """The manifest of the whole version. Raises OutOfOrderError while the next one is being made."""
         return self._own_shard.snapshot.manifest
 
     def offer(self, peer: Peer) -> tuple[PolicyVersion, Offer]:
@@ -269,7 +190,7 @@ class TrainerRank:
         under_way = self._is_under_way
         if under_way and step == self._step + 1:
             return False
-        if step == self._step and self._metrics:
+        if step == self._step and self._done.metrics:
             return False
         if step != self._step + 1 or under_way:
             state = f"step {self._step + 1} is under way" if under_way else "none is under way"
@@ -325,43 +246,7 @@ class TrainerRank:
             raise OutOfOrderError(
                 f"checkpoint of step {step}: the trainer is at {self._step}{beyond}"
             )
-        self._disk.check(_save_name(step))
-
-    async def begin_save(self, step: int) -> None:
-        """Copies this rank's part of a checkpoint to the host, and begins to write the copy. Waits for
-        the part before. Raises as `check_save`.
-
-        Ranks do not wait for each other here. Training waits for the copy alone.
-        """
-        await asyncio.shield(asyncio.create_task(self._begin_save(step)))
-
-    async def written(self, step: int) -> str:
-        """The digest of this rank's part once it is on the disk; empty for a rank whose state another
-        one saves. Raises OutOfOrderError unless it is that of the last save."""
-        if self._write is None or self._write.state.step != step:
-            raise OutOfOrderError(f"{_save_name(step)}: no save of it has begun")
-        return await asyncio.shield(self._write.digest)
-
-    async def publish_checkpoint(
-        self,
-        shards: Sequence[str],
-        ledger: LedgerEnd | None = None,
-        score: float | None = None,
-    ) -> str:
-        """On rank 0, once all ranks have written their parts, with their digests. Training may have
-        gone on since. Where it lies."""
-        assert self._write, "begin_save comes first"
-        state = replace(self._write.state, shards=tuple(shards), ledger=ledger, score=score)
-        run = self._config.run
-        keep = Keep(run.keep_checkpoints, run.keep_best)
-        what = _save_name(state.step)
-        place = await self._disk.do(lambda: self._checkpoints.publish(state, keep), what)
-        self.saved, self.ledger = (state.step, place), ledger
-        return place
-
-    async def discard_checkpoint(self) -> None:
-        """On rank 0, after a failure: what was written of it goes, what stood before stays."""
-        await self._disk.do(self._checkpoints.tidy, "removal of an unfinished checkpoint")
+        self.saver.check(step)
 
     def check_export(self, path: str) -> Path:
         """The target. Ask rank 0, which writes, before any rank hears of it: a rank that refused alone
@@ -372,40 +257,27 @@ class TrainerRank:
             raise OutOfOrderError(
                 f"step {self._step + 1} is under way; export the model when it is done"
             )
-        target = (self._folder / path).resolve()
-        if not target.is_relative_to(self._folder.resolve()) or target == self._folder:
-            raise InputError(f"{path}: a model is exported into the run folder {self._folder}")
-        self._check_room(target)
-        return target
-
-    def _check_room(self, target: Path) -> None:
-        needed = sum(map(num_bytes, self.manifest.tensors))
-        if (free := shutil.disk_usage(self._folder).free) < needed:
-            raise UnavailableError(
-                f"{target}: the model takes {needed / MIB:,.0f} MiB, and its disk has"
-                f" {free / MIB:,.0f} left; make room there"
-            )
+        return find_target(self._folder, path, self.manifest.tensors)
 
     async def export_model(self, target: Path) -> str:
         """Every rank takes part; rank 0 writes a Hugging Face folder with the weights of `version`,
-        and pushes it where `run.checkpoints` is a bucket. Where it lies. With `trainer.lora` the
-        adapters alone are beside it, in a folder with `-adapter` after its name."""
+        and pushes it where `run.checkpoints` is a bucket. Where it lies."""
         # Shielded: a caller that goes away must not leave the device half taken.
         await asyncio.shield(asyncio.create_task(self._export_in_turn(target)))
         if self.rank or self._place is None:
             return str(target)
-        place, name = self._place, target.relative_to(self._folder.resolve()).as_posix()
-        await asyncio.to_thread(push_model, target, place, name)
-        if self._config.trainer.lora:
-            folder = _adapter_folder(target)
-            await asyncio.to_thread(
-                push_model, folder, place, _adapter_folder(Path(name)).as_posix()
-            )
-        return f"{place.url}/{name}"
+        return await asyncio.to_thread(push_export, self._place, self._folder, target, self._config)
 
     async def _export_in_turn(self, target: Path) -> None:
-        async with self._exporting, self._our_turn():
-            await self._run(lambda: self._export(target))
+        async with self._exporting, self._computation.turn(self._policy):
+            await self._computation.run(lambda: self._export(target))
+
+    def _export(self, target: Path) -> None:
+        if self.rank == 0:
+            facts, tensors = self._model.facts, self.manifest.tensors
+            write_export(self._policy, self._config, facts, tensors, target)
+        elif self.exports:
+            join_export(self._policy, self._config)
 
     async def send(self, version: VersionId, send: Callable[[Snapshot], Result]) -> Result:
         """Run `send(snapshot)` beside the computation; the snapshot stays whole meanwhile."""
@@ -420,45 +292,13 @@ class TrainerRank:
 
         return await asyncio.to_thread(work)
 
-    def fail(self, reason: str) -> None:
-        """After a failure in the middle of a step the ranks no longer agree: refuse all work."""
-        self._failure = self._failure or reason
-        self._failed.set()
-
-    async def until_failed(self) -> str:
-        """Returns the reason once `fail` was called: only another start helps then."""
-        await self._failed.wait()
-        return self._failure
-
-    async def _begin_save(self, step: int) -> None:
-        async with self._beginning_save:
-            if self._write:
-                await asyncio.wait([self._write.digest])  # which has a deadline of its own
-            self.check_save(step)
-            async with self._weights:
-                state = self._describe_state()
-                copies = await self._run(self._copy_state) if self._file is not None else {}
-            writing = asyncio.create_task(self._write_part(step, copies))
-            writing.add_done_callback(_look)
-            self._write = PartWrite(state, writing)
-
-    def _copy_state(self) -> dict[str, torch.Tensor]:
-        return copy_to_host(self._policy.state())
-
-    async def _write_part(self, step: int, copies: dict[str, torch.Tensor]) -> str:
-        if (number := self._file) is None:
-            return ""
-
-        def write() -> str:
-            try:
-                return self._checkpoints.write_shard(step, number, copies)
-            except BaseException as error:
-                traceback.clear_frames(error.__traceback__)  # they have parts of the copy, too
-                raise
-            finally:
-                copies.clear()  # whoever keeps an error would keep them
-
-        return await self._disk.do(write, _save_name(step))
+    async def _copy(self, step: int) -> tuple[TrainerState, Copy]:
+        self.check_save(step)
+        async with self._weights:
+            copies: Copy = {}
+            if self.saver.writes:
+                copies = await self._computation.run(lambda: copy_to_host(self._policy.state()))
+            return self._describe_state(), copies
 
     def _describe_state(self) -> TrainerState:
         return TrainerState(
@@ -466,8 +306,8 @@ class TrainerRank:
             lineage=self._lineage,
             num_updates=self._policy.num_updates,
             root=self.version.root,
-            metrics=self._metrics,
-            nonfinite=self._nonfinite,
+            metrics=self._done.metrics,
+            nonfinite=self._done.nonfinite,
             layout=self._layout,
             model=self._model,
             shards=(),
@@ -475,8 +315,7 @@ class TrainerRank:
 
     async def _train(self, batch: TrainingBatch, lineage: int) -> TrainAnswer:
         result, snapshot = await self._take_step(batch.step, lambda: self._compute_step(batch))
-        self._step, self._metrics, self._ahead = batch.step, result.metrics, None
-        self._nonfinite, self._expert_loads = result.nonfinite, result.expert_loads
+        self._step, self._done, self._ahead = batch.step, result, None
         self._adopt(snapshot)
         self._lineage = max(self._lineage, lineage)
         return self._answer()
@@ -484,40 +323,35 @@ class TrainerRank:
     async def _train_ahead(self, batch: TrainingBatch) -> None:
         self._ahead = await self._take_step(batch.step, lambda: self._compute_weights(batch))
 
-    def _share(self, batch: TrainingBatch) -> TrainingBatch:
-        """That of rank 0, on every rank."""
-        if self._config.num_trainer_ranks == 1:
-            return batch
-        return share_batch(batch, self._policy.device)
-
     async def _take_step(self, step: int, compute: Callable[[], Result]) -> Result:
         """What `compute` makes, on this rank's device."""
         try:
-            async with self._weights, self._our_turn():
-                return await self._run_step(step, compute)
+            async with self._weights, self._computation.turn(self._policy):
+                try:
+                    return await self._computation.run(compute)
+                except Exception as error:
+                    self.fail(
+                        f"step {step} failed: {error}"
+                    )  # at once: nothing is put away after it
+                    raise
         except Exception as error:
             self.fail(f"step {step} failed: {error}")
             raise
         finally:
             self._training = None
 
-    async def _run_step(self, step: int, compute: Callable[[], Result]) -> Result:
-        try:
-            return await self._run(compute)
-        except Exception as error:
-            self.fail(f"step {step} failed: {error}")  # at once: nothing is put away after it
-            raise
-
     def _compute_step(self, batch: TrainingBatch) -> tuple[StepResult, Snapshot | None]:
         result = self._ahead or self._compute_weights(batch)
         return result, self._take_snapshot()
 
     def _compute_weights(self, batch: TrainingBatch) -> StepResult:
-        return train_step(self._policy, self._share(batch), self._config, self._metrics)
+        if self._config.num_trainer_ranks > 1:
+            batch = share_batch(batch, self._policy.device)
+        return train_step(self._policy, batch, self._config, self._done.metrics)
 
     def _answer(self) -> TrainAnswer:
-        version = replace(self.version, root=self._root)
-        return TrainAnswer(version, dict(self._metrics), self._nonfinite, self._expert_loads)
+        version, done = replace(self.version, root=self._root), self._done
+        return TrainAnswer(version, dict(done.metrics), done.nonfinite, done.expert_loads)
 
     def _take_snapshot(self) -> Snapshot | None:
         return self._held.take() if self._held else None
@@ -527,30 +361,7 @@ class TrainerRank:
             self._held.adopt(snapshot)
             self._root = snapshot.manifest.root
 
-    def _export(self, target: Path) -> None:
-        if not self.exports:
-            return
-        tensors = self._policy.export()
-        if self.rank == 0:
-            model = self._config.model
-            specs = (Spec(info.name, info.dtype, info.shape) for info in self.manifest.tensors)
-            write_model_folder(target, model.path, specs, tensors, model.dtype)
-        else:
-            for _ in tensors:
-                pass  # its part of the gathers
-        if self._config.trainer.lora:
-            self._export_adapters(target)
-
-    def _export_adapters(self, target: Path) -> None:
-        tensors = self._policy.export_adapters()
-        if self.rank == 0:
-            shapes, folder = self._policy.adapter_shapes, _adapter_folder(target)
-            write_adapter_folder(folder, self._config, self._model.facts, shapes, tensors)
-        else:
-            for _ in tensors:
-                pass
-
-    def _start(self, build: Callable[[], ExportablePolicy]) -> None:
+    def _start(self, build: Callable[[], ExportablePolicy]) -> ExportablePolicy:
         if self.rank == 0:
             # The others look for a checkpoint once they have met this rank, in `build`.
             self._checkpoints.tidy()
@@ -568,8 +379,8 @@ class TrainerRank:
             state = loaded.state
             self._policy.load_state(loaded.shard, state.num_updates)
             self._step, self._lineage = state.step, state.lineage
-            self._metrics, self._nonfinite = dict(state.metrics), state.nonfinite
-            self.saved, self.ledger = (state.step, loaded.place), state.ledger
+            self._done = StepResult(dict(state.metrics), state.nonfinite)
+            self.saver.saved, self.saver.ledger = (state.step, loaded.place), state.ledger
             logger.info("continuing from %s", loaded.place)
         other = None
         if not loaded and self._config.trainer.load is not None:
@@ -583,6 +394,7 @@ class TrainerRank:
             )
         if other and self._held:
             self._check_begin(other)
+        return self._policy
 
     @contextmanager
     def _among_the_others(self) -> Iterator[None]:
@@ -631,24 +443,3 @@ class TrainerRank:
             ranks = ", ".join(str(one.rank) for one in self._config.trainer.layout.senders)
             raise InputError(f"trainer rank {self.rank} sends no weights; ask rank {ranks}")
         return self._held
-
-    async def _run(self, function: Callable[[], Any]) -> Any:
-        if self._failure:
-            raise UnavailableError(
-                f"trainer rank {self.rank}: {self._failure}; resume the run from its checkpoint"
-            )
-        return await asyncio.get_running_loop().run_in_executor(self._compute, function)
-
-
-def _save_name(step: int) -> str:
-    return f"checkpoint of step {step}"
-
-
-def _look(task: asyncio.Task[str]) -> None:
-    """At an error for which nobody may ask any more."""
-    if not task.cancelled():
-        task.exception()
-
-
-def _adapter_folder(target: Path) -> Path:
-    return target.with_name(f"{target.name}-adapter")

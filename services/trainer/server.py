@@ -5,27 +5,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 
 from services.trainer.backend import build_policy
+from services.trainer.checkpoints.saves import SAVE_MARGIN_SECONDS, Saves
 from services.trainer.exchange.held_groups import HeldGroups
 from services.trainer.exchange.history import VersionHistory
 from services.trainer.meeting import Meeting
+from services.trainer.other_ranks import OtherRanks, Together
 from services.trainer.rank import TrainerRank
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig, TrainerSection
 from trimaran.errors import (
-    DeadlineError,
     InputError,
     InternalError,
-    OutOfOrderError,
     StaleEpochError,
     TrimaranError,
-    UnavailableError,
     first_error,
 )
 from trimaran.host.device import pick
@@ -35,7 +34,7 @@ from trimaran.run.network import Host, check_tensors, find_host
 from trimaran.store import Store, open_store
 from trimaran.telemetry import tracing
 from trimaran.telemetry.series import TRAINER_STEP
-from trimaran.trust.access import NO_TRUST, Trust
+from trimaran.trust.access import Trust
 from trimaran.trust.tls import socket_tls
 from trimaran.types import TrainingBatch
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
@@ -45,196 +44,6 @@ from weights.sending.sender import WeightSender
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-Together = (
-    trainer_pb2.JoinStepRequest | trainer_pb2.MakeVersionRequest | trainer_pb2.ExportModelRequest
-)
-"""Requests that all ranks take part in."""
-
-SAVE_MARGIN_SECONDS = 5.0
-"""Each rank's own deadline ends first, so that its error says what happened."""
-
-
-ASKED_TWICE = frozenset({"JoinStep", "MakeVersion"})
-"""Its connections may break and be made again: `TrainerRank.train`."""
-
-
-class OtherRanks:
-    """Rank 0's stubs of the ranks 1, 2, …; empty on the others."""
-
-    def __init__(self, places: Sequence[Place], trust: Trust = NO_TRUST) -> None:
-        self._channels = [rpc.connect(place, trust) for place in places]
-        self._stubs = [trainer_pb2_grpc.TrainerServiceStub(one) for one in self._channels]
-
-    def __len__(self) -> int:
-        return len(self._stubs)
-
-    @property
-    def _numbered(self) -> Iterator[tuple[int, trainer_pb2_grpc.TrainerServiceStub]]:
-        return enumerate(self._stubs, start=1)
-
-    async def run_everywhere(
-        self, method: str, request: Together, own: Awaitable[T], timeout: float
-    ) -> T:
-        """This rank's own result, when all ranks have one. The first failure rises at once."""
-        call = rpc.call_again if method in ASKED_TWICE else rpc.call
-        calls = [call(getattr(stub, method), request, timeout) for stub in self._stubs]
-        result = asyncio.ensure_future(own)
-        tasks = [result, *(asyncio.ensure_future(call) for call in calls)]
-        try:
-            async with asyncio.timeout(timeout):
-                await asyncio.gather(*tasks)
-        except TimeoutError:
-            raise DeadlineError(f"{method}: a trainer rank took over {timeout:g} s") from None
-        finally:
-            for task in tasks:
-                task.cancel()
-        return result.result()
-
-    async def agree(self, request: trainer_pb2.AgreeRequest, timeout: float) -> None:
-        """Raises UnavailableError where one would not take part in the step that all are about to begin."""
-        calls = [self._agreed(rank, stub, request, timeout) for rank, stub in self._numbered]
-        await asyncio.gather(*calls)
-
-    async def _agreed(
-        self, rank: int, stub: Any, request: trainer_pb2.AgreeRequest, timeout: float
-    ) -> None:
-        try:
-            await rpc.call_again(stub.Agree, request, timeout)
-        except OutOfOrderError as error:
-            raise UnavailableError(f"trainer rank {rank} takes no part in it: {error}") from None
-
-    async def begin_save(
-        self, request: trainer_pb2.SaveCheckpointRequest, own: Awaitable[None], timeout: float
-    ) -> list[BaseException | None]:
-        """By rank, why it could not copy its part of a checkpoint; this one first."""
-        calls = [
-            self._named(rank, rpc.call(stub.SaveCheckpoint, request, timeout))
-            for rank, stub in self._numbered
-        ]
-        answers = await asyncio.gather(own, *calls, return_exceptions=True)
-        return [answer if isinstance(answer, BaseException) else None for answer in answers]
-
-    async def written(
-        self,
-        request: trainer_pb2.WaitCheckpointRequest,
-        ranks: Set[int],
-        own: Awaitable[str],
-        timeout: float,
-    ) -> list[str | BaseException]:
-        """Of these ranks and this one, its part's digest or why it was not written. Waits for all, so
-        that none of them writes any more."""
-        calls = [
-            self._named(rank, self._digest(stub, request, timeout))
-            for rank, stub in self._numbered
-            if rank in ranks
-        ]
-        return await asyncio.gather(own, *calls, return_exceptions=True)
-
-    async def _digest(
-        self, stub: Any, request: trainer_pb2.WaitCheckpointRequest, timeout: float
-    ) -> str:
-        return (await rpc.call_again(stub.WaitCheckpoint, request, timeout)).digest
-
-    async def _named(self, rank: int, call: Awaitable[Any]) -> Any:
-        try:
-            return await call
-        except (DeadlineError, UnavailableError) as error:
-            raise type(error)(f"trainer rank {rank}: {error}") from None
-
-    async def close(self) -> None:
-        for channel in self._channels:
-            await channel.close()
-
-
-class Saves:
-    """On rank 0: checkpoints of all ranks, one at a time, which are written while training goes on.
-
-    Every rank copies its part. That is all that training waits for. Every rank then writes its copy, and
-    rank 0 publishes the whole, or drops what was written where a rank has failed.
-    """
-
-    def __init__(self, rank: TrainerRank, others: OtherRanks, save_timeout: float) -> None:
-        self._rank, self._others = rank, others
-        self._timeout = save_timeout + SAVE_MARGIN_SECONDS
-        self._beginning = asyncio.Lock()
-        self._last: tuple[int, asyncio.Task[str]] | None = None
-        """The step of the last save, and where it lies."""
-
-    async def begin(self, request: trainer_pb2.SaveCheckpointRequest) -> None:
-        """Returns once every rank has its copy. Waits for the save before; what has begun is not begun
-        again. A failure leaves the ranks as they are: training goes on."""
-        step = request.step
-        async with self._beginning:
-            if self._last:
-                saved, before = self._last
-                if saved == step and not (before.done() and before.exception()):
-                    return
-                await asyncio.wait([before])  # each part of it has a deadline
-            self._rank.check_save(step)
-            begun = await self._others.begin_save(request, self._own_copy(step), self._timeout)
-            ending = asyncio.create_task(self._end(request, begun))
-            if any(begun):
-                await ending
-            ending.add_done_callback(lambda task: task.cancelled() or task.exception())
-            self._last = step, ending
-
-    async def wait(self, step: int) -> str:
-        """Where the checkpoint lies, also one that was loaded. Raises what went wrong, and OutOfOrderError
-        unless it is the last."""
-        last = self._last
-        if last is None or last[0] != step:
-            # Its copy may still be made, for a caller that has gone away.
-            async with self._beginning:
-                last = self._last
-        if last and last[0] == step:
-            return await asyncio.shield(last[1])
-        if self._rank.saved and self._rank.saved[0] == step:
-            return self._rank.saved[1]
-        raise OutOfOrderError(f"checkpoint of step {step}: no save of it has begun")
-
-    async def finish(self) -> None:
-        """Returns once none is under way: the last one is published or given up."""
-        if self._last:
-            await asyncio.wait([self._last[1]])
-
-    async def _own_copy(self, step: int) -> None:
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._rank.begin_save(step)
-        except TimeoutError:
-            raise DeadlineError(
-                f"checkpoint of step {step}: its copy took over {self._timeout:g} s (trainer.save_timeout)"
-            ) from None
-
-    async def _end(
-        self,
-        request: trainer_pb2.SaveCheckpointRequest,
-        begun: Sequence[BaseException | None],
-    ) -> str:
-        step = request.step
-        writers = {rank for rank, failure in enumerate(begun) if failure is None}
-        try:
-            asked = trainer_pb2.WaitCheckpointRequest(caller=request.caller, step=step)
-            own = self._rank.written(step)
-            parts = await self._others.written(asked, writers, own, self._timeout)
-            for answer in (*begun, *parts):
-                if isinstance(answer, BaseException):
-                    raise answer
-            digests = [part for part in parts if isinstance(part, str) and part]
-            ledger = wire.decode_ledger_end(request.ledger) if request.HasField("ledger") else None
-            score = request.score if request.HasField("score") else None
-            return await self._rank.publish_checkpoint(digests, ledger, score)
-        except Exception as error:
-            await self._discard()
-            if isinstance(error, TrimaranError):
-                raise
-            raise InternalError(f"checkpoint of step {step}: {error}") from error
-
-    async def _discard(self) -> None:
-        try:
-            await self._rank.discard_checkpoint()
-        except Exception as error:
-            logger.warning("an unfinished checkpoint stays until the next save or start: %s", error)
 
 
 class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
@@ -348,7 +157,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self, request: trainer_pb2.SaveCheckpointRequest, context: grpc.aio.ServicerContext
     ) -> trainer_pb2.SaveCheckpointResponse:
         if self._rank.rank:
-            await self._rank.begin_save(request.step)
+            await self._rank.saver.begin(request.step)
             self._save_begun = request, asyncio.get_running_loop().time()
         else:  # a caller that goes away does not stop a save
             await asyncio.shield(asyncio.create_task(self._saves.begin(request)))
@@ -358,7 +167,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self, request: trainer_pb2.WaitCheckpointRequest, context: grpc.aio.ServicerContext
     ) -> trainer_pb2.WaitCheckpointResponse:
         if self._rank.rank:
-            digest = await self._rank.written(request.step)
+            digest = await self._rank.saver.written(request.step)
             return trainer_pb2.WaitCheckpointResponse(digest=digest)
         return trainer_pb2.WaitCheckpointResponse(path=await self._saves.wait(request.step))
 
@@ -403,7 +212,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         return trainer_pb2.GetPolicyVersionResponse(
             version=wire.encode_policy(self._rank.version),
             manifest=wire.encode_manifest(self._rank.manifest),
-            ledger=self._rank.ledger and wire.encode_ledger_end(self._rank.ledger),
+            ledger=self._rank.saver.ledger and wire.encode_ledger_end(self._rank.saver.ledger),
         )
 
     async def GetOffer(

@@ -15,7 +15,7 @@ from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_rank
 from tests.trainer.test_rank import BF16, PEER, save, started
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
-from trimaran.errors import OutOfOrderError, UnavailableError
+from trimaran.errors import OutOfOrderError
 from trimaran.types import VersionId
 from weights.sending.snapshot import Snapshot
 
@@ -49,7 +49,7 @@ def test_a_step_that_was_trained_ahead_is_the_same_step(
 
 
 @single_rank
-def test_the_version_before_is_held_and_sent_until_the_next_one_is_made(
+async def test_the_version_before_is_held_and_sent_until_the_next_one_is_made(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     told: list[str | None] = []
@@ -57,53 +57,47 @@ def test_the_version_before_is_held_and_sent_until_the_next_one_is_made(
     def read(snapshot: Snapshot) -> tuple[str, torch.Tensor]:
         return snapshot.manifest.root, snapshot.buffer.clone()
 
-    async def scenario() -> None:
-        hold = lambda snapshot: told.append(snapshot and snapshot.manifest.root)  # noqa: E731
-        async with started(make_config(model=BF16), tmp_path, hold) as rank:
-            first = await rank.train(random_batch(1))
-            _, before = await rank.send(VersionId(0, 1), read)
-            (place,) = {rank.offer(PEER)[1].memory}
-            await asyncio.gather(*(rank.train_ahead(random_batch(2)) for _ in range(2)))
-            held = rank.version, rank.manifest.root, told[-1]
-            assert held == (first.version, first.version.root, first.version.root)
-            root, after = await rank.send(VersionId(0, 1), read)
-            assert root == first.version.root and torch.equal(before, after)
-            assert await rank.train(random_batch(1)) == first, "it is answered again"
-            with pytest.raises(OutOfOrderError, match="is at 1, and step 2 is under way"):
-                await save(rank, 1)
-            with pytest.raises(OutOfOrderError, match="step 2 is under way"):
-                rank.check_export("model")
-            with pytest.raises(OutOfOrderError, match="step 2 is under way; send step 2"):
-                rank.begins(3)
-            second = await rank.train(random_batch(2))
-            assert second.version.version == VersionId(0, 2)
-            assert rank.offer(PEER)[1].memory == place, "the snapshot has no second copy"
-            assert await rank.train(random_batch(2)) == second
-            await save(rank, 2)
-
-    asyncio.run(scenario())
+    hold = lambda snapshot: told.append(snapshot and snapshot.manifest.root)  # noqa: E731
+    async with started(make_config(model=BF16), tmp_path, hold) as rank:
+        first = await rank.train(random_batch(1))
+        _, before = await rank.send(VersionId(0, 1), read)
+        (place,) = {rank.offer(PEER)[1].memory}
+        await asyncio.gather(*(rank.train_ahead(random_batch(2)) for _ in range(2)))
+        held = rank.version, rank.manifest.root, told[-1]
+        assert held == (first.version, first.version.root, first.version.root)
+        root, after = await rank.send(VersionId(0, 1), read)
+        assert root == first.version.root and torch.equal(before, after)
+        assert await rank.train(random_batch(1)) == first, "it is answered again"
+        with pytest.raises(OutOfOrderError, match="is at 1, and step 2 is under way"):
+            await save(rank, 1)
+        with pytest.raises(OutOfOrderError, match="step 2 is under way"):
+            rank.check_export("model")
+        with pytest.raises(OutOfOrderError, match="step 2 is under way; send step 2"):
+            rank.begins(3)
+        second = await rank.train(random_batch(2))
+        assert second.version.version == VersionId(0, 2)
+        assert rank.offer(PEER)[1].memory == place, "the snapshot has no second copy"
+        assert await rank.train(random_batch(2)) == second
+        await save(rank, 2)
 
 
 @single_rank
-def test_who_asks_for_a_step_that_trains_ahead_gets_its_version(
+async def test_who_asks_for_a_step_that_trains_ahead_gets_its_version(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     """As a controller that is started again does; the one before it had not heard the end."""
 
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path) as rank:
-            caller = asyncio.create_task(rank.train_ahead(random_batch(1)))
-            await asyncio.sleep(0)
-            caller.cancel()
-            both = await asyncio.gather(rank.train(random_batch(1)), rank.train(random_batch(1)))
-            assert both[0] == both[1]
-            assert both[0].version.version == VersionId(0, 1)
-
-    asyncio.run(scenario())
+    async with started(make_config(), tmp_path) as rank:
+        caller = asyncio.create_task(rank.train_ahead(random_batch(1)))
+        await asyncio.sleep(0)
+        caller.cancel()
+        both = await asyncio.gather(rank.train(random_batch(1)), rank.train(random_batch(1)))
+        assert both[0] == both[1]
+        assert both[0].version.version == VersionId(0, 1)
 
 
 @single_rank
-def test_the_step_before_has_its_answer_also_while_its_weights_are_replaced(
+async def test_the_step_before_has_its_answer_also_while_its_weights_are_replaced(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     """A controller that is started again asks for it, and would take another root for other weights."""
@@ -114,48 +108,26 @@ def test_the_step_before_has_its_answer_also_while_its_weights_are_replaced(
             replacing.set()
             assert may_go_on.wait(30)
 
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path, hold) as rank:
-            first = await rank.train(random_batch(1))
-            await rank.train_ahead(random_batch(2))
-            is_last.set()
-            second = asyncio.create_task(rank.make_version(2))
-            try:
-                assert await asyncio.to_thread(replacing.wait, 30)
-                assert await rank.train(random_batch(1)) == first
-            finally:
-                may_go_on.set()
-            assert (await second).version.version == VersionId(0, 2)
-
-    asyncio.run(scenario())
+    async with started(make_config(), tmp_path, hold) as rank:
+        first = await rank.train(random_batch(1))
+        await rank.train_ahead(random_batch(2))
+        is_last.set()
+        second = asyncio.create_task(rank.make_version(2))
+        try:
+            assert await asyncio.to_thread(replacing.wait, 30)
+            assert await rank.train(random_batch(1)) == first
+        finally:
+            may_go_on.set()
+        assert (await second).version.version == VersionId(0, 2)
 
 
 @single_rank
-def test_a_step_that_fails_ahead_ends_the_rank(make_config: MakeConfig, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path) as rank:
-            broken = random_batch(1)
-            group = broken.groups[0].group
-            object.__setattr__(group.completions_G[0], "token_ids_T", (10**6,) * 4)
-            with pytest.raises(IndexError):
-                await rank.train_ahead(broken)
-            assert "step 1 failed" in await rank.until_failed()
-            with pytest.raises(UnavailableError, match="step 1 failed"):
-                await rank.train(random_batch(1))
-
-    asyncio.run(scenario())
-
-
-@single_rank
-def test_no_version_is_made_of_a_step_that_was_not_trained_ahead(
+async def test_no_version_is_made_of_a_step_that_was_not_trained_ahead(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path) as rank:
-            with pytest.raises(OutOfOrderError, match="step 1 was not trained ahead here"):
-                rank.check_ahead(1)
-
-    asyncio.run(scenario())
+    async with started(make_config(), tmp_path) as rank:
+        with pytest.raises(OutOfOrderError, match="step 1 was not trained ahead here"):
+            rank.check_ahead(1)
 
 
 @pytest.mark.e2e

@@ -48,45 +48,41 @@ async def first_run(config: RunConfig, folder: Path) -> tuple[Path, str, str]:
 
 @pytest.mark.parametrize("optimizer", [True, False])
 @pytest.mark.parametrize("named", ["checkpoint", "run"])
-def test_a_run_begins_with_the_weights_and_moments_of_another(
+async def test_a_run_begins_with_the_weights_and_moments_of_another(
     make_config: MakeConfig, tmp_path: Path, optimizer: bool, named: str
 ) -> None:
-    async def scenario() -> None:
-        path, root, next_root = await first_run(make_config(), tmp_path / "first")
-        load = path if named == "checkpoint" else tmp_path / "first"
-        config = make_config(trainer={"load": str(load), "load_optimizer": optimizer})
-        (tmp_path / "second").mkdir()
-        async with started(config, tmp_path / "second") as rank:
-            assert (rank.version.version, rank.version.root) == (VersionId(0, 0), root)
-            assert policy_of(rank).num_updates == (2 if optimizer else 0)
-            answer = await rank.train(replace(random_batch(3), step=1))
-            assert (answer.version.root == next_root) == optimizer
-            await save(rank, 1)
-        shutil.rmtree(tmp_path / "first")  # a resume needs only its own
-        async with started(config, tmp_path / "second") as rank:
-            assert rank.version == answer.version
-
-    asyncio.run(scenario())
+    path, root, next_root = await first_run(make_config(), tmp_path / "first")
+    load = path if named == "checkpoint" else tmp_path / "first"
+    config = make_config(trainer={"load": str(load), "load_optimizer": optimizer})
+    (tmp_path / "second").mkdir()
+    async with started(config, tmp_path / "second") as rank:
+        assert (rank.version.version, rank.version.root) == (VersionId(0, 0), root)
+        assert policy_of(rank).num_updates == (2 if optimizer else 0)
+        answer = await rank.train(replace(random_batch(3), step=1))
+        assert (answer.version.root == next_root) == optimizer
+        await save(rank, 1)
+    shutil.rmtree(tmp_path / "first")  # a resume needs only its own
+    async with started(config, tmp_path / "second") as rank:
+        assert rank.version == answer.version
 
 
-def test_the_reference_is_that_of_the_model_folder(make_config: MakeConfig, tmp_path: Path) -> None:
+async def test_the_reference_is_that_of_the_model_folder(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
     algorithm = {"kl": {"coefficient": 0.1}}
 
-    async def scenario() -> None:
-        path, *_ = await first_run(make_config(algorithm=algorithm), tmp_path / "first")
-        (tmp_path / "second").mkdir()
-        packed = whole_batch()
-        config = make_config(algorithm=algorithm, trainer={"load": str(path)})
-        async with started(config, tmp_path / "second") as rank:
-            [reference] = policy_of(rank).forward_reference([packed])
-            [own] = policy_of(rank).forward([packed])
-        (tmp_path / "third").mkdir()
-        async with started(make_config(), tmp_path / "third") as rank:
-            [begin] = policy_of(rank).forward([packed])
-        assert torch.equal(reference, begin.logprobs_M)
-        assert not torch.equal(own.logprobs_M, begin.logprobs_M)
-
-    asyncio.run(scenario())
+    path, *_ = await first_run(make_config(algorithm=algorithm), tmp_path / "first")
+    (tmp_path / "second").mkdir()
+    packed = whole_batch()
+    config = make_config(algorithm=algorithm, trainer={"load": str(path)})
+    async with started(config, tmp_path / "second") as rank:
+        [reference] = policy_of(rank).forward_reference([packed])
+        [own] = policy_of(rank).forward([packed])
+    (tmp_path / "third").mkdir()
+    async with started(make_config(), tmp_path / "third") as rank:
+        [begin] = policy_of(rank).forward([packed])
+    assert torch.equal(reference, begin.logprobs_M)
+    assert not torch.equal(own.logprobs_M, begin.logprobs_M)
 
 
 def test_a_checkpoint_of_another_layout_and_dtype_is_loaded(
@@ -111,27 +107,24 @@ def test_a_checkpoint_of_another_layout_and_dtype_is_loaded(
 FREEZE = ["model.embed_tokens.weight", "*.mlp.*"]
 
 
-def test_what_trained_there_and_is_frozen_here_comes_along_and_stays(
+async def test_what_trained_there_and_is_frozen_here_comes_along_and_stays(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        path, root, _ = await first_run(make_config("llama"), tmp_path / "first")
-        (tmp_path / "second").mkdir()
-        config = make_config("llama", trainer={"load": str(path), "freeze": FREEZE})
-        async with started(config, tmp_path / "second") as rank:
-            assert rank.version.root == root
-            answer = await rank.train(random_batch(1))
-            saved = await save(rank, 1)
-        # A resume, and a conversion, find it in the run's own checkpoints.
-        shutil.rmtree(tmp_path / "first")
-        assert root_of_converted(config, saved, tmp_path / "one") == answer.version.root
-        async with started(config, tmp_path / "second") as rank:
-            assert rank.version == answer.version
-            answer = await rank.train(random_batch(2))
-            saved = await save(rank, 2)
-        assert root_of_converted(config, saved, tmp_path / "two") == answer.version.root
-
-    asyncio.run(scenario())
+    path, root, _ = await first_run(make_config("llama"), tmp_path / "first")
+    (tmp_path / "second").mkdir()
+    config = make_config("llama", trainer={"load": str(path), "freeze": FREEZE})
+    async with started(config, tmp_path / "second") as rank:
+        assert rank.version.root == root
+        answer = await rank.train(random_batch(1))
+        saved = await save(rank, 1)
+    # A resume, and a conversion, find it in the run's own checkpoints.
+    shutil.rmtree(tmp_path / "first")
+    assert root_of_converted(config, saved, tmp_path / "one") == answer.version.root
+    async with started(config, tmp_path / "second") as rank:
+        assert rank.version == answer.version
+        answer = await rank.train(random_batch(2))
+        saved = await save(rank, 2)
+    assert root_of_converted(config, saved, tmp_path / "two") == answer.version.root
 
 
 def root_of_converted(config: RunConfig, saved: Path, target: Path) -> str:
@@ -139,51 +132,26 @@ def root_of_converted(config: RunConfig, saved: Path, target: Path) -> str:
     return checkpoint_to_huggingface(saved, read_any(saved), path, target, dtype)
 
 
-def test_weights_that_are_not_those_of_the_checkpoint_are_refused(
+async def test_weights_that_are_not_those_of_the_checkpoint_are_refused(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     """What was frozen there is taken from a model with other weights here."""
 
-    async def scenario() -> None:
-        frozen = make_config("llama", trainer={"freeze": FREEZE})
-        path, *_ = await first_run(frozen, tmp_path / "first")
-        config = make_config("llama", trainer={"load": str(path), "freeze": FREEZE})
-        other = shutil.copytree(config.model.path, tmp_path / "other")
-        tensors = load_tensors(other, tied=False)
-        save_file({name: tensor * 2 for name, tensor in tensors.items()}, other / WEIGHTS)
-        config = replace_model(config, other)
-        (tmp_path / "second").mkdir()
-        with pytest.raises(
-            InputError, match=r"trainer\.load: .* give model\.path the model that it"
-        ):
-            async with started(config, tmp_path / "second"):
-                pass
-
-    asyncio.run(scenario())
+    frozen = make_config("llama", trainer={"freeze": FREEZE})
+    path, *_ = await first_run(frozen, tmp_path / "first")
+    config = make_config("llama", trainer={"load": str(path), "freeze": FREEZE})
+    other = shutil.copytree(config.model.path, tmp_path / "other")
+    tensors = load_tensors(other, tied=False)
+    save_file({name: tensor * 2 for name, tensor in tensors.items()}, other / WEIGHTS)
+    config = replace_model(config, other)
+    (tmp_path / "second").mkdir()
+    with pytest.raises(InputError, match=r"trainer\.load: .* give model\.path the model that it"):
+        async with started(config, tmp_path / "second"):
+            pass
 
 
 def replace_model(config: RunConfig, path: Path) -> RunConfig:
     return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
-
-
-@pytest.mark.parametrize(("first", "then"), [("adamw", "adamw_bf16"), ("adamw_bf16", "adamw")])
-def test_an_optimizer_goes_on_from_the_moments_of_the_other(
-    make_config: MakeConfig, tmp_path: Path, first: str, then: str
-) -> None:
-    bf16 = {"model": {"dtype": "bfloat16"}}
-
-    async def scenario() -> None:
-        path, root, _ = await first_run(
-            make_config("llama", **bf16, trainer={"optimizer": first}), tmp_path / "first"
-        )
-        (tmp_path / "second").mkdir()
-        config = make_config("llama", **bf16, trainer={"load": str(path), "optimizer": then})
-        async with started(config, tmp_path / "second") as rank:
-            assert rank.version.root == root
-            answer = await rank.train(random_batch(1))
-            assert answer.version.root != root and policy_of(rank).num_updates == 3
-
-    asyncio.run(scenario())
 
 
 def test_another_model_and_what_is_no_checkpoint_are_refused(
@@ -226,3 +194,23 @@ def test_each_checkpoint_holds_its_model_where_that_is_asked_for(
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
     assert (path / "huggingface/tokenizer.json").is_file()
     assert newest(tmp_path) == path
+
+
+@pytest.mark.parametrize(("first", "then"), [("adamw", "adamw_bf16"), ("adamw_bf16", "adamw")])
+def test_an_optimizer_goes_on_from_the_moments_of_the_other(
+    make_config: MakeConfig, tmp_path: Path, first: str, then: str
+) -> None:
+    bf16 = {"model": {"dtype": "bfloat16"}}
+
+    async def scenario() -> None:
+        path, root, _ = await first_run(
+            make_config("llama", **bf16, trainer={"optimizer": first}), tmp_path / "first"
+        )
+        (tmp_path / "second").mkdir()
+        config = make_config("llama", **bf16, trainer={"load": str(path), "optimizer": then})
+        async with started(config, tmp_path / "second") as rank:
+            assert rank.version.root == root
+            answer = await rank.train(random_batch(1))
+            assert answer.version.root != root and policy_of(rank).num_updates == 3
+
+    asyncio.run(scenario())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import pairwise
@@ -112,28 +111,6 @@ def test_many_logits_are_computed_again_in_chunks_and_few_are_kept(
     shapes.clear()
     vocab_parallel_outputs(hidden, weight, targets, OutputHead())
     assert {entries for _, entries in shapes} == {2, 1}
-
-
-def test_entropies_by_hand() -> None:
-    """Logits 0, 0 and 0, log 3: entropies log 2 and log 4 - 3/4 log 3."""
-    weight = torch.tensor([[0.0, 0.0], [0.0, 1.0]])
-    hidden = torch.tensor([[1.0, 0.0], [0.0, math.log(3)]])
-    outputs = vocab_parallel_outputs(hidden, weight, torch.tensor([0, 1]), OutputHead(), True)
-    assert outputs.entropies_M is not None
-    wanted = [math.log(2), math.log(4) - 0.75 * math.log(3)]
-    assert outputs.entropies_M.tolist() == pytest.approx(wanted, rel=1e-6)
-    assert outputs.logprobs_M.tolist() == pytest.approx([-math.log(2), math.log(0.75)], rel=1e-6)
-
-
-def test_no_tokens_have_no_gradient() -> None:
-    hidden, weight, _ = inputs()
-    weight.requires_grad_()
-    nothing = torch.zeros(0, dtype=torch.int64)
-    for head in (OutputHead(), OutputHead(fp32=True)):
-        outputs = vocab_parallel_outputs(hidden[:0], weight, nothing, head, True)
-        assert outputs.logprobs_M.shape == (0,)
-        [gradient] = torch.autograd.grad(outputs.logprobs_M.sum(), [weight])
-        assert not gradient.any()
 
 
 def test_an_fp32_head_is_nearer_to_the_truth_than_bfloat16_logits() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from torch._C._distributed_c10d import TCPStore
@@ -12,7 +11,7 @@ from torch._C._distributed_c10d import TCPStore
 from services.trainer import ranks
 from services.trainer.meeting import Meeting
 from tests.extending.memory_store import MemoryStore
-from trimaran.errors import LeftBehindError, UnavailableError
+from trimaran.errors import LeftBehindError
 from trimaran.run.network import LOOPBACK
 
 
@@ -22,49 +21,32 @@ def host() -> TCPStore:
     )
 
 
-def test_what_was_announced_last_is_found_by_the_ranks_of_this_run_only() -> None:
-    async def body() -> None:
-        store = MemoryStore()
-        ours, other = Meeting(store, "run"), Meeting(store, "other")
-        assert await asyncio.to_thread(ours.find) is None
-        for port in (1, 2):
-            await asyncio.to_thread(ours.announce, {"port": port})
-        assert await asyncio.to_thread(Meeting(store, "run").find) == {"port": 2}
-        assert await asyncio.to_thread(other.find) is None
-
-    asyncio.run(body())
+async def test_what_was_announced_last_is_found_by_the_ranks_of_this_run_only() -> None:
+    store = MemoryStore()
+    ours, other = Meeting(store, "run"), Meeting(store, "other")
+    assert await asyncio.to_thread(ours.find) is None
+    for port in (1, 2):
+        await asyncio.to_thread(ours.announce, {"port": port})
+    assert await asyncio.to_thread(Meeting(store, "run").find) == {"port": 2}
+    assert await asyncio.to_thread(other.find) is None
 
 
-def test_what_earlier_ranks_announced_misleads_nobody() -> None:
+async def test_what_earlier_ranks_announced_misleads_nobody() -> None:
     """Their port may be another program's by now, or a store of another run's ranks."""
 
-    async def body() -> None:
-        meeting, stranger = Meeting(MemoryStore(), "run"), host()
-        stranger.set(ranks.NONCE_KEY, "another")
-        for place in (
-            {"host": "127.0.0.1", "port": stranger.port, "nonce": "ours"},
-            {"host": "127.0.0.1", "port": 1, "nonce": "ours"},
-            {"port": stranger.port, "nonce": "ours"},
-            {},
-        ):
-            await asyncio.to_thread(meeting.announce, place)
-            assert await asyncio.to_thread(ranks._try, meeting, 1, "life") is None
-        ours = await asyncio.to_thread(ranks._host, meeting, LOOPBACK, 30.0)
-        found = await asyncio.to_thread(ranks._try, meeting, 1, "life")
-        assert found and found.port == ours.port
-
-    asyncio.run(body())
-
-
-def test_a_store_that_is_away_for_a_moment_is_asked_again() -> None:
-    class Away(MemoryStore):
-        async def get(self, key: str) -> Any:
-            raise UnavailableError("the store is away")
-
-    async def body() -> None:
-        assert await asyncio.to_thread(ranks._try, Meeting(Away(), "run"), 1, "life") is None
-
-    asyncio.run(body())
+    meeting, stranger = Meeting(MemoryStore(), "run"), host()
+    stranger.set(ranks.NONCE_KEY, "another")
+    for place in (
+        {"host": "127.0.0.1", "port": stranger.port, "nonce": "ours"},
+        {"host": "127.0.0.1", "port": 1, "nonce": "ours"},
+        {"port": stranger.port, "nonce": "ours"},
+        {},
+    ):
+        await asyncio.to_thread(meeting.announce, place)
+        assert await asyncio.to_thread(ranks._try, meeting, 1, "life") is None
+    ours = await asyncio.to_thread(ranks._host, meeting, LOOPBACK, 30.0)
+    found = await asyncio.to_thread(ranks._try, meeting, 1, "life")
+    assert found and found.port == ours.port
 
 
 LOOK = 0.01
@@ -75,79 +57,36 @@ async def stays(watch: asyncio.Task[None]) -> None:
     assert not watch.done()
 
 
-def test_a_rank_is_left_behind_once_another_rank_0_announces_itself() -> None:
+async def test_a_rank_is_left_behind_once_another_rank_0_announces_itself() -> None:
     """Also while it still waits for others there: whom it met is what counts."""
 
-    async def body() -> None:
-        store = MemoryStore()
-        mine, other = Meeting(store, "run"), Meeting(store, "run")
-        watch = asyncio.create_task(mine.until_broken(1, LOOK))
-        for port in (1, 2):  # of earlier ranks: it has met nobody yet
-            await asyncio.to_thread(other.announce, {"port": port, "nonce": f"{port}"})
-            await stays(watch)
-        mine.meets({"port": 2, "nonce": "2"})
+    store = MemoryStore()
+    mine, other = Meeting(store, "run"), Meeting(store, "run")
+    watch = asyncio.create_task(mine.until_broken(1, LOOK))
+    for port in (1, 2):  # of earlier ranks: it has met nobody yet
+        await asyncio.to_thread(other.announce, {"port": port, "nonce": f"{port}"})
         await stays(watch)
-        await asyncio.to_thread(other.announce, {"port": 2, "nonce": "3"})
-        with pytest.raises(LeftBehindError, match="trainer rank 1: the rank 0 that it had met was"):
-            await asyncio.wait_for(watch, 60)
-
-    asyncio.run(body())
-
-
-def test_a_store_that_is_away_says_nothing_of_rank_0() -> None:
-    class Away(MemoryStore):
-        is_away = False
-
-        async def get(self, key: str) -> Any:
-            if self.is_away:
-                raise UnavailableError("the store is away")
-            return await super().get(key)
-
-    async def body() -> None:
-        store = Away()
-        meeting = Meeting(store, "run")
-        meeting.meets({"nonce": "1"})
-        await asyncio.to_thread(Meeting(store, "run").announce, {"nonce": "2"})
-        store.is_away = True
-        watch = asyncio.create_task(meeting.until_broken(1, LOOK))
-        await stays(watch)
-        store.is_away = False
-        with pytest.raises(LeftBehindError):
-            await asyncio.wait_for(watch, 60)
-
-    asyncio.run(body())
+    mine.meets({"port": 2, "nonce": "2"})
+    await stays(watch)
+    await asyncio.to_thread(other.announce, {"port": 2, "nonce": "3"})
+    with pytest.raises(LeftBehindError, match="trainer rank 1: the rank 0 that it had met was"):
+        await asyncio.wait_for(watch, 60)
 
 
-def test_a_rank_that_comes_after_another_has_rank_0_start_anew_and_waits_for_it() -> None:
+async def test_a_rank_that_comes_after_another_has_rank_0_start_anew_and_waits_for_it() -> None:
     """Nobody else may have seen the death of the one before."""
 
-    async def body() -> None:
-        store = MemoryStore()
-        of_rank_0, of_rank_1, after = (Meeting(store, "run") for _ in range(3))
-        hosted = await asyncio.to_thread(ranks._host, of_rank_0, LOOPBACK, 30.0)
-        watch = asyncio.create_task(of_rank_0.until_broken(0, LOOK))
-        for _ in range(2):  # the same life takes its own seat again
-            assert await asyncio.to_thread(ranks._try, of_rank_1, 1, "first")
-        await stays(watch)
-        assert await asyncio.to_thread(ranks._try, after, 1, "second") is None
-        with pytest.raises(LeftBehindError, match="trainer rank 0: a rank that it had met was"):
-            await asyncio.wait_for(watch, 60)
-        del hosted
-        again = await asyncio.to_thread(ranks._host, Meeting(store, "run"), LOOPBACK, 30.0)
-        found = await asyncio.to_thread(ranks._try, after, 1, "second")
-        assert found and found.port == again.port
-
-    asyncio.run(body())
-
-
-def test_what_an_earlier_rank_0_was_asked_for_is_not_for_the_next_one() -> None:
-    async def body() -> None:
-        store = MemoryStore()
-        meeting = Meeting(store, "run")
-        await asyncio.to_thread(meeting.ask_again, {"nonce": "1"})
-        meeting.meets({"nonce": "2"})
-        watch = asyncio.create_task(meeting.until_broken(0, LOOK))
-        await stays(watch)
-        watch.cancel()
-
-    asyncio.run(body())
+    store = MemoryStore()
+    of_rank_0, of_rank_1, after = (Meeting(store, "run") for _ in range(3))
+    hosted = await asyncio.to_thread(ranks._host, of_rank_0, LOOPBACK, 30.0)
+    watch = asyncio.create_task(of_rank_0.until_broken(0, LOOK))
+    for _ in range(2):  # the same life takes its own seat again
+        assert await asyncio.to_thread(ranks._try, of_rank_1, 1, "first")
+    await stays(watch)
+    assert await asyncio.to_thread(ranks._try, after, 1, "second") is None
+    with pytest.raises(LeftBehindError, match="trainer rank 0: a rank that it had met was"):
+        await asyncio.wait_for(watch, 60)
+    del hosted
+    again = await asyncio.to_thread(ranks._host, Meeting(store, "run"), LOOPBACK, 30.0)
+    found = await asyncio.to_thread(ranks._try, after, 1, "second")
+    assert found and found.port == again.port

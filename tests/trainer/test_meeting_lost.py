@@ -26,34 +26,31 @@ def replica(tmp_path: Path, redis_server: RedisServer) -> Iterator[RedisServer]:
     server.kill()
 
 
-def test_an_older_announcement_is_not_taken_for_a_newer_one(
+async def test_an_older_announcement_is_not_taken_for_a_newer_one(
     redis_server: RedisServer, replica: RedisServer
 ) -> None:
     """The store tells all that have met that it went back, so they start anew and meet anew: nobody
     goes on beside ranks that cannot see what it sees."""
 
-    async def body() -> None:
-        async with door_to(redis_server.port) as door:
-            stores = [await open_store(door.url("demo")) for _ in range(2)]
-            of_rank_0, of_rank_1 = (Meeting(store, "run") for store in stores)
-            await asyncio.to_thread(of_rank_0.announce, {"nonce": "older"})
-            await in_step(redis_server, replica)
-            cut_off(replica)
-            await asyncio.to_thread(of_rank_0.announce, {"nonce": "newer"})
-            for meeting in (of_rank_0, of_rank_1):
-                found = await asyncio.to_thread(meeting.find)
-                assert found and found["nonce"] == "newer"
-                meeting.meets(found)
-            fail_over(door, redis_server, replica)
-            for rank, meeting in enumerate((of_rank_0, of_rank_1)):
-                with pytest.raises(LostWritesError, match=LOST):
-                    await asyncio.wait_for(meeting.until_broken(rank, LOOK), 30)
-            # Their next lives know only what the server has.
-            lives = [await open_store(door.url("demo")) for _ in range(2)]
-            again, other = (Meeting(store, "run") for store in lives)
-            await asyncio.to_thread(again.announce, {"nonce": "newest"})
-            assert await asyncio.to_thread(other.find) == {"nonce": "newest"}
-            for store in (*stores, *lives):
-                await store.close()
-
-    asyncio.run(body())
+    async with door_to(redis_server.port) as door:
+        stores = [await open_store(door.url("demo")) for _ in range(2)]
+        of_rank_0, of_rank_1 = (Meeting(store, "run") for store in stores)
+        await asyncio.to_thread(of_rank_0.announce, {"nonce": "older"})
+        await in_step(redis_server, replica)
+        cut_off(replica)
+        await asyncio.to_thread(of_rank_0.announce, {"nonce": "newer"})
+        for meeting in (of_rank_0, of_rank_1):
+            found = await asyncio.to_thread(meeting.find)
+            assert found and found["nonce"] == "newer"
+            meeting.meets(found)
+        fail_over(door, redis_server, replica)
+        for rank, meeting in enumerate((of_rank_0, of_rank_1)):
+            with pytest.raises(LostWritesError, match=LOST):
+                await asyncio.wait_for(meeting.until_broken(rank, LOOK), 30)
+        # Their next lives know only what the server has.
+        lives = [await open_store(door.url("demo")) for _ in range(2)]
+        again, other = (Meeting(store, "run") for store in lives)
+        await asyncio.to_thread(again.announce, {"nonce": "newest"})
+        assert await asyncio.to_thread(other.find) == {"nonce": "newest"}
+        for store in (*stores, *lives):
+            await store.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from services.trainer.server import OtherRanks
+from services.trainer.other_ranks import OtherRanks
 from tests.extending.memory_store import MemoryStore
 from trimaran.run.directory import Directory
 from trimaran.run.runs import endpoints_key
@@ -33,25 +33,22 @@ async def serve(rank: Rank) -> rpc.Server:
     return server
 
 
-def test_a_rank_that_listens_elsewhere_is_found_and_takes_part() -> None:
-    async def body() -> None:
-        store, rank = MemoryStore(), Rank()
-        gone = await serve(Rank())
-        await gone.stop()
-        here = await serve(rank)
-        await store.put(endpoints_key("run"), {"trainer-1": here.address})
-        place = Directory(store, "run", {"trainer-1": gone.address}).place("trainer-1")
-        others = OtherRanks([place])
-        try:
-            await rpc.wait_until_serving(place, SECONDS)
-            request = trainer_pb2.ExportModelRequest(
-                caller=wire.encode_caller(Caller("run", 1)), path="model"
-            )
-            done = asyncio.sleep(0, "ours")
-            assert await others.run_everywhere("ExportModel", request, done, SECONDS) == "ours"
-            assert rank.exported == ["model"]
-        finally:
-            await others.close()
-            await here.stop()
-
-    asyncio.run(body())
+async def test_a_rank_that_listens_elsewhere_is_found_and_takes_part() -> None:
+    store, rank = MemoryStore(), Rank()
+    gone = await serve(Rank())
+    await gone.stop()
+    here = await serve(rank)
+    await store.put(endpoints_key("run"), {"trainer-1": here.address})
+    place = Directory(store, "run", {"trainer-1": gone.address}).place("trainer-1")
+    others = OtherRanks([place])
+    try:
+        await rpc.wait_until_serving(place, SECONDS)
+        request = trainer_pb2.ExportModelRequest(
+            caller=wire.encode_caller(Caller("run", 1)), path="model"
+        )
+        done = asyncio.sleep(0, "ours")
+        assert await others.run_everywhere("ExportModel", request, done, SECONDS) == "ours"
+        assert rank.exported == ["model"]
+    finally:
+        await others.close()
+        await here.stop()

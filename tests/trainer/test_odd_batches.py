@@ -68,7 +68,7 @@ TRAINS = {"one_token", "one_prompt_token", "partly_empty"}
 @pytest.mark.usefixtures("single_rank")
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: odd.__name__)
 @pytest.mark.parametrize("algorithm", SECTIONS)
-def test_a_batch_with_hardly_anything_in_it_is_a_step(
+async def test_a_batch_with_hardly_anything_in_it_is_a_step(
     make_config: Callable[..., RunConfig],
     tmp_path: Path,
     odd: Callable[[], TrainingBatch],
@@ -76,17 +76,14 @@ def test_a_batch_with_hardly_anything_in_it_is_a_step(
 ) -> None:
     config = make_config(algorithm=SECTIONS[algorithm])
 
-    async def scenario() -> None:
-        async with started(config, tmp_path) as rank:
-            start = rank.version.root
-            answer = await rank.train(odd())
-            assert not answer.nonfinite
-            json.dumps(answer.metrics, allow_nan=False)
-            assert answer.version.root != start or odd.__name__ not in TRAINS
-            after = await rank.train(random_batch(2))
-            assert after.version.root != answer.version.root and not after.nonfinite
-
-    asyncio.run(scenario())
+    async with started(config, tmp_path) as rank:
+        start = rank.version.root
+        answer = await rank.train(odd())
+        assert not answer.nonfinite
+        json.dumps(answer.metrics, allow_nan=False)
+        assert answer.version.root != start or odd.__name__ not in TRAINS
+        after = await rank.train(random_batch(2))
+        assert after.version.root != answer.version.root and not after.nonfinite
 
 
 def lone(step: int) -> TrainingBatch:

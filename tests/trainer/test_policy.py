@@ -132,16 +132,6 @@ def test_export_gives_back_what_was_loaded(
     assert all(torch.equal(exported[name], loaded[name]) for name in loaded)
 
 
-def test_main_weights_keep_the_precision_of_the_folder(
-    make_config: Callable[..., RunConfig], model_folders: dict[str, Path]
-) -> None:
-    policy = make_policy(make_config("llama", model={"dtype": "bfloat16"}))
-    loaded = load_tensors(model_folders["llama"], tied=False)
-    main = policy.state()["main.output_layer.weight"]
-    assert torch.equal(main, loaded["lm_head.weight"])
-    assert not torch.equal(main, main.bfloat16().float())
-
-
 def test_weight_decay_spares_norms_and_biases(make_config: Callable[..., RunConfig]) -> None:
     policy = make_policy(make_config("qwen2", trainer={"weight_decay": 0.3}))
     groups = policy._optimizer.param_groups
@@ -269,19 +259,6 @@ def test_parameters_that_are_their_own_main_weights_are_saved_while_they_are_awa
         assert storages_of(leaves) == {0}
         state = leaves.state()
         assert all(torch.equal(state[name], tensor) for name, tensor in stays.state().items())
-
-
-def test_the_reference_of_colocated_pools_answers_as_a_resident_one(
-    make_config: Callable[..., RunConfig],
-) -> None:
-    config = make_config(
-        "qwen2", run={"pools": "colocated"}, algorithm={"kl": {"coefficient": 0.1}}
-    )
-    policy, packed = make_policy(config), whole_batch()
-    [before] = policy.forward_reference([packed])
-    policy.put_away()
-    policy.bring_back()
-    assert torch.equal(policy.forward_reference([packed])[0], before)
 
 
 def split(config: RunConfig) -> RunConfig:

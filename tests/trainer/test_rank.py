@@ -59,8 +59,8 @@ async def started(
 
 async def save(rank: TrainerRank, step: int) -> Path:
     """As the service does, with one rank."""
-    await rank.begin_save(step)
-    return Path(await rank.publish_checkpoint([await rank.written(step)]))
+    await rank.saver.begin(step)
+    return Path(await rank.saver.publish([await rank.saver.written(step)]))
 
 
 async def train(config: RunConfig, run_folder: Path, first: int, last: int) -> list[str]:
@@ -72,35 +72,32 @@ async def train(config: RunConfig, run_folder: Path, first: int, last: int) -> l
 
 
 @pytest.mark.parametrize("when", ["bring_back", "put_away"])
-def test_an_export_whose_caller_goes_away_leaves_the_device_to_the_rollout(
+async def test_an_export_whose_caller_goes_away_leaves_the_device_to_the_rollout(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     config = make_config(run={"pools": "colocated", "groups_per_step": 4}, model=BF16)
     rollout = Turn(tmp_path, (0,), "rollout-0")
     begun, may_go_on = threading.Event(), threading.Event()
 
-    async def scenario() -> None:
-        async with started(config, tmp_path) as rank:
-            policy: Any = rank._policy
-            move = getattr(policy, when)
+    async with started(config, tmp_path) as rank:
+        policy: Any = rank._policy
+        move = getattr(policy, when)
 
-            def slowly() -> None:
-                begun.set()
-                assert may_go_on.wait(30)
-                move()
+        def slowly() -> None:
+            begun.set()
+            assert may_go_on.wait(30)
+            move()
 
-            monkeypatch.setattr(policy, when, slowly)
-            export = asyncio.create_task(rank.export_model(rank.check_export("model")))
-            assert await asyncio.to_thread(begun.wait, 30)
-            export.cancel()
-            await asyncio.wait([export])
-            may_go_on.set()
-            await rollout.take(20)
-            rollout.release()
-            again = Path(await rank.export_model(rank.check_export("model")))
-            assert (again / "model.safetensors").is_file()
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(policy, when, slowly)
+        export = asyncio.create_task(rank.export_model(rank.check_export("model")))
+        assert await asyncio.to_thread(begun.wait, 30)
+        export.cancel()
+        await asyncio.wait([export])
+        may_go_on.set()
+        await rollout.take(20)
+        rollout.release()
+        again = Path(await rank.export_model(rank.check_export("model")))
+        assert (again / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -164,179 +161,115 @@ def test_a_rank_that_takes_turns_trains_saves_and_exports_as_one_that_does_not(
     assert asyncio.run(train(config, roots, 1, 3))[1:] == [root, third]
 
 
-def test_a_rank_whose_device_is_never_free_says_who_has_it(
+async def test_a_rank_whose_device_is_never_free_says_who_has_it(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     config = make_config(run={"pools": "colocated"}, trainer={"step_timeout": 0.2, "device": "cpu"})
     rollout = Turn(tmp_path, (0,), "rollout-0")
 
-    async def scenario() -> None:
-        async with started(config, tmp_path) as rank:
-            await rollout.take(1)
-            with pytest.raises(DeadlineError, match="in use by rollout-0"):
-                await rank.train(random_batch(1))
-            assert "step 1 failed" in await rank.until_failed()  # it is started again
-
-    asyncio.run(scenario())
+    async with started(config, tmp_path) as rank:
+        await rollout.take(1)
+        with pytest.raises(DeadlineError, match="in use by rollout-0"):
+            await rank.train(random_batch(1))
+        assert "step 1 failed" in await rank.until_failed()  # it is started again
 
 
-def test_only_the_newest_checkpoints_are_kept(make_config: MakeConfig, tmp_path: Path) -> None:
-    config = make_config(run={"groups_per_step": 4, "keep_checkpoints": 2})
-    for step in (1, 2, 3):
-        asyncio.run(train(config, tmp_path, step, step))
-    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
-        "step-00002",
-        "step-00003",
-    ]
-
-
-def test_an_unfinished_checkpoint_is_not_loaded(make_config: MakeConfig, tmp_path: Path) -> None:
-    asyncio.run(train(make_config(), tmp_path, 1, 1))
-    (tmp_path / "checkpoints/step-00009.tmp").mkdir()
-
-    async def restart() -> VersionId:
-        async with started(make_config(), tmp_path) as rank:
-            return rank.version.version
-
-    assert asyncio.run(restart()) == VersionId(0, 1)
-    assert not (tmp_path / "checkpoints/step-00009.tmp").exists()
-
-
-def test_a_checkpoint_of_another_layout_is_refused(make_config: MakeConfig, tmp_path: Path) -> None:
-    asyncio.run(train(make_config(), tmp_path, 1, 1))
-    with pytest.raises(InputError, match="saved with dtype float32, this run has bfloat16"):
-        asyncio.run(train(make_config(model=BF16), tmp_path, 2, 2))
-
-
-def test_a_step_runs_once_and_any_other_is_refused(make_config: MakeConfig, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path) as rank:
-            with pytest.raises(OutOfOrderError, match="send step 1"):
-                await rank.train(random_batch(2))
-            first, joined = await asyncio.gather(
-                rank.train(random_batch(1)), rank.train(random_batch(1))
-            )
-            assert first == joined == await rank.train(random_batch(1))
+async def test_a_step_runs_once_and_any_other_is_refused(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    async with started(make_config(), tmp_path) as rank:
+        with pytest.raises(OutOfOrderError, match="send step 1"):
             await rank.train(random_batch(2))
-            with pytest.raises(OutOfOrderError, match="send step 3"):
-                await rank.train(random_batch(1))
-            await save(rank, 2)
-            with pytest.raises(OutOfOrderError):
-                await save(rank, 1)
-        async with started(make_config(), tmp_path) as rank:
-            # The recorded answer outlives the process.
-            assert (await rank.train(random_batch(2))).metrics["trainer/loss"] != 0.0
-            assert rank.version.version == VersionId(0, 2)
+        first, joined = await asyncio.gather(
+            rank.train(random_batch(1)), rank.train(random_batch(1))
+        )
+        assert first == joined == await rank.train(random_batch(1))
+        await rank.train(random_batch(2))
+        with pytest.raises(OutOfOrderError, match="send step 3"):
+            await rank.train(random_batch(1))
+        await save(rank, 2)
+        with pytest.raises(OutOfOrderError):
+            await save(rank, 1)
+    async with started(make_config(), tmp_path) as rank:
+        # The recorded answer outlives the process.
+        assert (await rank.train(random_batch(2))).metrics["trainer/loss"] != 0.0
+        assert rank.version.version == VersionId(0, 2)
 
-    asyncio.run(scenario())
 
-
-def test_a_caller_that_gives_up_does_not_stop_the_step(
+async def test_a_caller_that_gives_up_does_not_stop_the_step(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path) as rank:
-            caller = asyncio.create_task(rank.train(random_batch(1)))
-            await asyncio.sleep(0)
-            caller.cancel()
-            answer = await rank.train(random_batch(1))
-            assert answer.version.version == VersionId(0, 1)
-
-    asyncio.run(scenario())
+    async with started(make_config(), tmp_path) as rank:
+        caller = asyncio.create_task(rank.train(random_batch(1)))
+        await asyncio.sleep(0)
+        caller.cancel()
+        answer = await rank.train(random_batch(1))
+        assert answer.version.version == VersionId(0, 1)
 
 
-def test_after_a_failure_in_a_step_nothing_is_answered_any_more(
+async def test_after_a_failure_in_a_step_nothing_is_answered_any_more(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path) as rank:
-            broken = random_batch(1)
-            group = broken.groups[0].group
-            object.__setattr__(group.completions_G[0], "token_ids_T", (10**6,) * 4)
-            with pytest.raises(IndexError):
-                await rank.train(broken)
-            with pytest.raises(UnavailableError, match="step 1 failed.*resume the run"):
-                await rank.train(random_batch(1))
-
-    asyncio.run(scenario())
+    async with started(make_config(), tmp_path) as rank:
+        broken = random_batch(1)
+        group = broken.groups[0].group
+        object.__setattr__(group.completions_G[0], "token_ids_T", (10**6,) * 4)
+        with pytest.raises(IndexError):
+            await rank.train(broken)
+        with pytest.raises(UnavailableError, match="step 1 failed.*resume the run"):
+            await rank.train(random_batch(1))
 
 
-def test_a_batch_of_another_size_is_refused(make_config: MakeConfig, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path) as rank:
-            with pytest.raises(InputError, match="has 2 groups; 4 are needed"):
-                rank.check_batch(random_batch(1, num_groups=2), (), lambda version: frozenset())
-
-    asyncio.run(scenario())
+async def test_a_batch_of_another_size_is_refused(make_config: MakeConfig, tmp_path: Path) -> None:
+    async with started(make_config(), tmp_path) as rank:
+        with pytest.raises(InputError, match="has 2 groups; 4 are needed"):
+            rank.check_batch(random_batch(1, num_groups=2), (), lambda version: frozenset())
 
 
-def test_a_snapshot_under_way_to_replicas_stays_whole(
+async def test_a_snapshot_under_way_to_replicas_stays_whole(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        loop = asyncio.get_running_loop()
-        async with started(make_config(model=BF16), tmp_path) as rank:
-            begun, finish = asyncio.Event(), asyncio.Event()
-            seen: list[torch.Tensor] = []
+    loop = asyncio.get_running_loop()
+    async with started(make_config(model=BF16), tmp_path) as rank:
+        begun, finish = asyncio.Event(), asyncio.Event()
+        seen: list[torch.Tensor] = []
 
-            def send(snapshot) -> str:
-                seen.append(snapshot.buffer)
-                seen.append(snapshot.buffer.clone())
-                loop.call_soon_threadsafe(begun.set)
-                asyncio.run_coroutine_threadsafe(finish.wait(), loop).result(60)
-                return snapshot.manifest.root
+        def send(snapshot) -> str:
+            seen.append(snapshot.buffer)
+            seen.append(snapshot.buffer.clone())
+            loop.call_soon_threadsafe(begun.set)
+            asyncio.run_coroutine_threadsafe(finish.wait(), loop).result(60)
+            return snapshot.manifest.root
 
-            start = rank.version
-            sending = asyncio.create_task(rank.send(start.version, send))
-            await begun.wait()
-            after = await rank.train(random_batch(1))
-            assert torch.equal(*seen)
-            finish.set()
-            assert await sending == start.root != after.version.root
-            with pytest.raises(OutOfOrderError, match=r"weights of 0\.0: the trainer holds 0\.1"):
-                await rank.send(start.version, send)
-
-    asyncio.run(scenario())
-
-
-def test_a_snapshot_is_given_out_only_while_it_is_whole(
-    make_config: MakeConfig, tmp_path: Path
-) -> None:
-    held: list[str | None] = []
-
-    def hold(snapshot: Snapshot | None) -> None:
-        held.append(snapshot and snapshot.manifest.root)
-
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path, hold) as rank:
-            first = rank.version.root
-            second = (await rank.train(random_batch(1))).version.root
-            assert held == [None, first, None, second]
-
-    asyncio.run(scenario())
+        start = rank.version
+        sending = asyncio.create_task(rank.send(start.version, send))
+        await begun.wait()
+        after = await rank.train(random_batch(1))
+        assert torch.equal(*seen)
+        finish.set()
+        assert await sending == start.root != after.version.root
+        with pytest.raises(OutOfOrderError, match=r"weights of 0\.0: the trainer holds 0\.1"):
+            await rank.send(start.version, send)
 
 
 @pytest.mark.parametrize("delta", [False, True])
-def test_an_offer_names_the_held_version_and_its_delta(
+async def test_an_offer_names_the_held_version_and_its_delta(
     make_config: MakeConfig, tmp_path: Path, delta: bool
 ) -> None:
     config = make_config(model=BF16, weight_sync={"delta": delta})
 
-    async def scenario() -> None:
-        async with started(config, tmp_path) as rank:
-            first, offer = rank.offer(PEER)
-            assert (offer.peer, offer.delta) == (PEER, None)
-            assert list(numbers_of(offer.blocks)) == list(range(rank.manifest.num_blocks))
-            await rank.train(random_batch(1))
-            second, offer = rank.offer(PEER)
-            assert second.root == rank.manifest.root != first.root
-            assert Path(offer.memory).exists()
-            assert (offer.delta is not None) == delta
-            if offer.delta:
-                assert offer.delta.base_root == first.root
-                assert len(offer.delta.sizes) == rank.manifest.num_blocks
-
-    asyncio.run(scenario())
+    async with started(config, tmp_path) as rank:
+        first, offer = rank.offer(PEER)
+        assert (offer.peer, offer.delta) == (PEER, None)
+        assert list(numbers_of(offer.blocks)) == list(range(rank.manifest.num_blocks))
+        await rank.train(random_batch(1))
+        second, offer = rank.offer(PEER)
+        assert second.root == rank.manifest.root != first.root
+        assert Path(offer.memory).exists()
+        assert (offer.delta is not None) == delta
+        if offer.delta:
+            assert offer.delta.base_root == first.root
+            assert len(offer.delta.sizes) == rank.manifest.num_blocks
 
 
 def test_a_rank_that_holds_no_share_says_whom_to_ask(
@@ -347,32 +280,29 @@ def test_a_rank_that_holds_no_share_says_whom_to_ask(
         TrainerRank(config, RunContext.in_folder(tmp_path), 2).offer(PEER)
 
 
-def test_only_tokens_of_versions_that_were_made_here_may_train(
+async def test_only_tokens_of_versions_that_were_made_here_may_train(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        store, run = MemoryStore(), RunContext.in_folder(tmp_path)
-        history, batch = await VersionHistory.open(store, run), random_batch(1)
-        async with started(make_config(), tmp_path) as rank:
-            root = rank.version.root
-            await history.add(rank.version)
-            rank.check_batch(batch, proofs_for(batch, root), history.roots)
-            with pytest.raises(UnprovenError, match="there is no proof"):
-                rank.check_batch(batch, [], history.roots)
-            with pytest.raises(UnprovenError, match="held root of another"):
-                rank.check_batch(batch, proofs_for(batch, "of another"), history.roots)
-            await history.add((await rank.train(batch)).version)
-            await save(rank, 1)
-        # A restarted trainer still knows the version before its checkpoint.
-        history = await VersionHistory.open(store, run)
-        async with started(make_config(), tmp_path) as rank:
-            again = random_batch(2)
-            rank.check_batch(again, proofs_for(again, root), history.roots)
-
-    asyncio.run(scenario())
+    store, run = MemoryStore(), RunContext.in_folder(tmp_path)
+    history, batch = await VersionHistory.open(store, run), random_batch(1)
+    async with started(make_config(), tmp_path) as rank:
+        root = rank.version.root
+        await history.add(rank.version)
+        rank.check_batch(batch, proofs_for(batch, root), history.roots)
+        with pytest.raises(UnprovenError, match="there is no proof"):
+            rank.check_batch(batch, [], history.roots)
+        with pytest.raises(UnprovenError, match="held root of another"):
+            rank.check_batch(batch, proofs_for(batch, "of another"), history.roots)
+        await history.add((await rank.train(batch)).version)
+        await save(rank, 1)
+    # A restarted trainer still knows the version before its checkpoint.
+    history = await VersionHistory.open(store, run)
+    async with started(make_config(), tmp_path) as rank:
+        again = random_batch(2)
+        rank.check_batch(again, proofs_for(again, root), history.roots)
 
 
-def test_a_rank_takes_part_in_a_step_once_it_has_ended_the_one_before(
+async def test_a_rank_takes_part_in_a_step_once_it_has_ended_the_one_before(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 may have ended that one already, and be asked for the next."""
@@ -385,23 +315,20 @@ def test_a_rank_takes_part_in_a_step_once_it_has_ended_the_one_before(
 
     monkeypatch.setattr(rank_module, "train_step", slowly)
 
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path) as rank:
-            training = asyncio.create_task(rank.train(random_batch(1)))
-            assert await asyncio.to_thread(begun.wait, 30)
-            await rank.agree(1)  # rank 0 asks again
-            with pytest.raises(OutOfOrderError, match="step 3: the trainer holds step 0"):
-                await rank.agree(3)
-            agreeing = asyncio.create_task(rank.agree(2))
-            done, _ = await asyncio.wait([agreeing], timeout=0.1)
-            assert not done
-            goes_on.set()
-            await training
-            await agreeing
-            with pytest.raises(OutOfOrderError, match="step 1: trainer rank 0 has it already"):
-                await rank.agree(1)
-
-    asyncio.run(scenario())
+    async with started(make_config(), tmp_path) as rank:
+        training = asyncio.create_task(rank.train(random_batch(1)))
+        assert await asyncio.to_thread(begun.wait, 30)
+        await rank.agree(1)  # rank 0 asks again
+        with pytest.raises(OutOfOrderError, match="step 3: the trainer holds step 0"):
+            await rank.agree(3)
+        agreeing = asyncio.create_task(rank.agree(2))
+        done, _ = await asyncio.wait([agreeing], timeout=0.1)
+        assert not done
+        goes_on.set()
+        await training
+        await agreeing
+        with pytest.raises(OutOfOrderError, match="step 1: trainer rank 0 has it already"):
+            await rank.agree(1)
 
 
 def test_the_exported_folder_loads_in_plain_transformers(

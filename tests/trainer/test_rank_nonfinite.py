@@ -51,7 +51,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("make_bad", [bad_batch, exploding_batch])
 @pytest.mark.parametrize("before", [0, 1])
-def test_a_step_that_is_not_finite_counts_and_changes_nothing(
+async def test_a_step_that_is_not_finite_counts_and_changes_nothing(
     make_config: MakeConfig,
     tmp_path: Path,
     dtype: str,
@@ -62,55 +62,49 @@ def test_a_step_that_is_not_finite_counts_and_changes_nothing(
     config = make_config(model={"dtype": dtype}, algorithm=PLAIN, trainer=WARM_UP)
     bad = before + 1
 
-    async def scenario() -> None:
-        async with started(config, tmp_path) as rank:
-            for step in range(1, bad):
-                await rank.train(random_batch(step))
-            root, state = rank.version.root, state_of(rank)
-            answer = await rank.train(make_bad(bad))
-            assert same(state_of(rank), state)
-            assert (answer.version.version, answer.version.root) == (VersionId(0, bad), root)
-            assert "group 1: " in answer.nonfinite
-            assert answer == await rank.train(make_bad(bad))
-            assert answer.metrics["trainer/learning_rate"] == pytest.approx(1e-3 * bad / 4)
-            folder = await save(rank, bad)
-            assert json.loads((folder / "state.json").read_text())["num_updates"] == before
-            after = await rank.train(random_batch(bad + 1))
-            assert after.nonfinite == ""
-            assert after.metrics["trainer/learning_rate"] == pytest.approx(1e-3 * (bad + 1) / 4)
-            expected = state_of(rank)
-        async with started(config, tmp_path) as resumed:
-            assert same(state_of(resumed), state)
-            assert answer == await resumed.train(make_bad(bad))
-            assert after.version.root == (await resumed.train(random_batch(bad + 1))).version.root
-            assert same(state_of(resumed), expected)
-
-    asyncio.run(scenario())
+    async with started(config, tmp_path) as rank:
+        for step in range(1, bad):
+            await rank.train(random_batch(step))
+        root, state = rank.version.root, state_of(rank)
+        answer = await rank.train(make_bad(bad))
+        assert same(state_of(rank), state)
+        assert (answer.version.version, answer.version.root) == (VersionId(0, bad), root)
+        assert "group 1: " in answer.nonfinite
+        assert answer == await rank.train(make_bad(bad))
+        assert answer.metrics["trainer/learning_rate"] == pytest.approx(1e-3 * bad / 4)
+        folder = await save(rank, bad)
+        assert json.loads((folder / "state.json").read_text())["num_updates"] == before
+        after = await rank.train(random_batch(bad + 1))
+        assert after.nonfinite == ""
+        assert after.metrics["trainer/learning_rate"] == pytest.approx(1e-3 * (bad + 1) / 4)
+        expected = state_of(rank)
+    async with started(config, tmp_path) as resumed:
+        assert same(state_of(resumed), state)
+        assert answer == await resumed.train(make_bad(bad))
+        assert after.version.root == (await resumed.train(random_batch(bad + 1))).version.root
+        assert same(state_of(resumed), expected)
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_weights_that_are_not_finite_are_neither_answered_nor_saved(
+async def test_weights_that_are_not_finite_are_neither_answered_nor_saved(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     """The gradient is finite; a senseless learning rate takes the weights beyond the numbers."""
     config = make_config(trainer={"learning_rate": 3e38, "weight_decay": 1.0})
 
-    async def scenario() -> None:
-        async with started(config, tmp_path) as rank:
-            root = rank.version.root
-            folder = await save(rank, 0)
-            with pytest.raises(InternalError, match="weight holds numbers that are not finite"):
-                await rank.train(random_batch(1))
-            assert (rank.version.version, rank.version.root) == (VersionId(0, 0), root)
-            with pytest.raises(UnavailableError, match="resume the run from its checkpoint"):
-                await save(rank, 0)
-            assert [path.name for path in folder.parent.iterdir()] == [folder.name]
-
-    asyncio.run(scenario())
+    async with started(config, tmp_path) as rank:
+        root = rank.version.root
+        folder = await save(rank, 0)
+        with pytest.raises(InternalError, match="weight holds numbers that are not finite"):
+            await rank.train(random_batch(1))
+        assert (rank.version.version, rank.version.root) == (VersionId(0, 0), root)
+        with pytest.raises(UnavailableError, match="resume the run from its checkpoint"):
+            await save(rank, 0)
+        assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_a_model_folder_with_a_number_that_is_not_finite_is_refused_at_the_start(
+async def test_a_model_folder_with_a_number_that_is_not_finite_is_refused_at_the_start(
     make_config: MakeConfig, model_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(model_folders["llama"], tmp_path / "model"))
@@ -120,12 +114,9 @@ def test_a_model_folder_with_a_number_that_is_not_finite_is_refused_at_the_start
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
     config = make_config("llama", model={"path": str(folder)})
 
-    async def scenario() -> None:
-        with pytest.raises(InternalError, match=f"{name} holds numbers .*look at model.path"):
-            async with started(config, tmp_path):
-                pass
-
-    asyncio.run(scenario())
+    with pytest.raises(InternalError, match=f"{name} holds numbers .*look at model.path"):
+        async with started(config, tmp_path):
+            pass
 
 
 @pytest.mark.parametrize(

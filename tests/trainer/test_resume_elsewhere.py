@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,7 @@ SAME = ("trainer/loss", "trainer/grad_norm", "trainer/kl")
     CASES,
     ids=name_of,
 )
-def test_the_next_steps_in_another_layout_are_those_of_the_undisturbed_run(
+async def test_the_next_steps_in_another_layout_are_those_of_the_undisturbed_run(
     family: str,
     first: Sizes,
     then: Sizes,
@@ -80,34 +79,31 @@ def test_the_next_steps_in_another_layout_are_those_of_the_undisturbed_run(
         proofs = proofs_for(batch, root)
         return await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
 
-    async def scenario() -> None:
-        async with running_ranks(make(first), tmp_path / "run") as client:
-            start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            saved = [await train(client, step, start.root) for step in (1, 2)][-1]
-            await client.save_checkpoint(2, ANSWER_SECONDS, END)
-            undisturbed = [await train(client, step, start.root) for step in (3, 4)]
-            await client.export_model("undisturbed", ANSWER_SECONDS)
-        async with running_ranks(make(then), tmp_path / "run") as client:
-            resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
-            assert resumed == saved.version  # bit for bit
-            assert await client.get_ledger_end(ANSWER_SECONDS) == END
-            assert (await train(client, 2, start.root)).metrics == saved.metrics
-            again = [await train(client, step, start.root) for step in (3, 4)]
-            await client.export_model("resumed", ANSWER_SECONDS)
-            await client.save_checkpoint(4, ANSWER_SECONDS)
-        for one, other in zip(again, undisturbed, strict=True):
-            for key in SAME:
-                wanted = pytest.approx(other.metrics[key], rel=2e-4, abs=2e-6)
-                assert one.metrics[key] == wanted, key
-            key = "trainer/kl_coefficient"
-            assert one.metrics[key] == pytest.approx(other.metrics[key], rel=1e-9)
-            assert one.metrics[key] != saved.metrics[key]  # it adapts
-        # And what the new layout saved is read by it.
-        async with running_ranks(make(then), tmp_path / "run") as client:
-            resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
-            assert resumed == again[-1].version
-
-    asyncio.run(scenario())
+    async with running_ranks(make(first), tmp_path / "run") as client:
+        start, _ = await client.get_policy_version(ANSWER_SECONDS)
+        saved = [await train(client, step, start.root) for step in (1, 2)][-1]
+        await client.save_checkpoint(2, ANSWER_SECONDS, END)
+        undisturbed = [await train(client, step, start.root) for step in (3, 4)]
+        await client.export_model("undisturbed", ANSWER_SECONDS)
+    async with running_ranks(make(then), tmp_path / "run") as client:
+        resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
+        assert resumed == saved.version  # bit for bit
+        assert await client.get_ledger_end(ANSWER_SECONDS) == END
+        assert (await train(client, 2, start.root)).metrics == saved.metrics
+        again = [await train(client, step, start.root) for step in (3, 4)]
+        await client.export_model("resumed", ANSWER_SECONDS)
+        await client.save_checkpoint(4, ANSWER_SECONDS)
+    for one, other in zip(again, undisturbed, strict=True):
+        for key in SAME:
+            wanted = pytest.approx(other.metrics[key], rel=2e-4, abs=2e-6)
+            assert one.metrics[key] == wanted, key
+        key = "trainer/kl_coefficient"
+        assert one.metrics[key] == pytest.approx(other.metrics[key], rel=1e-9)
+        assert one.metrics[key] != saved.metrics[key]  # it adapts
+    # And what the new layout saved is read by it.
+    async with running_ranks(make(then), tmp_path / "run") as client:
+        resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
+        assert resumed == again[-1].version
     tied = family in TIED
     wanted = load_tensors(tmp_path / "run/undisturbed", tied)
     for name, tensor in load_tensors(tmp_path / "run/resumed", tied).items():
@@ -127,7 +123,7 @@ THAWED: list[tuple[str, Sizes, Sizes]] = [
     THAWED,
     ids=name_of,
 )
-def test_what_is_frozen_and_had_trained_in_the_run_before_is_read_in_another_layout(
+async def test_what_is_frozen_and_had_trained_in_the_run_before_is_read_in_another_layout(
     family: str,
     first: Sizes,
     then: Sizes,
@@ -149,15 +145,12 @@ def test_what_is_frozen_and_had_trained_in_the_run_before_is_read_in_another_lay
         await client.save_checkpoint(step, ANSWER_SECONDS)
         return answer
 
-    async def scenario() -> None:
-        async with running_ranks(make({}), tmp_path / "before") as client:
-            await train(client, 1)
-        freeze = {"freeze": ["model.embed_tokens.weight", "*.mlp.*"]}
-        begin = freeze | {"load": str(tmp_path / "before")}
-        async with running_ranks(make(first | begin), tmp_path / "run") as client:
-            answer = await train(client, 1)
-        async with running_ranks(make(then | freeze), tmp_path / "run") as client:
-            resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
-            assert resumed == answer.version
-
-    asyncio.run(scenario())
+    async with running_ranks(make({}), tmp_path / "before") as client:
+        await train(client, 1)
+    freeze = {"freeze": ["model.embed_tokens.weight", "*.mlp.*"]}
+    begin = freeze | {"load": str(tmp_path / "before")}
+    async with running_ranks(make(first | begin), tmp_path / "run") as client:
+        answer = await train(client, 1)
+    async with running_ranks(make(then | freeze), tmp_path / "run") as client:
+        resumed, _ = await client.get_policy_version(ANSWER_SECONDS)
+        assert resumed == answer.version

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import mmap
 import threading
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from services.trainer import rank as rank_module
-from services.trainer.checkpoints import checkpoint, shard_file
+from services.trainer.checkpoints import checkpoint
 from services.trainer.checkpoints.checkpoint_folder import newest
 from services.trainer.exchange.host_copy import copy_to_host
+from services.trainer.other_ranks import OtherRanks
 from services.trainer.rank import TrainerRank
-from services.trainer.server import OtherRanks, TrainerServicer
+from services.trainer.server import TrainerServicer
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.test_rank import started
@@ -77,260 +75,177 @@ async def restarted_at(config: RunConfig, run_folder: Path) -> VersionId:
 
 @pytest.mark.usefixtures("single_rank")
 @pytest.mark.parametrize("operation", ["write_tensors", "sync", "publish"])
-def test_a_save_that_hangs_is_given_up_and_training_goes_on(
+async def test_a_save_that_hangs_is_given_up_and_training_goes_on(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     config = make_config(run={"keep_checkpoints": 2})
 
-    async def scenario() -> None:
-        async with started(config, tmp_path) as rank:
-            service = Service(rank, config)
-            await rank.train(random_batch(1))
-            first = await service.save(1)
-            await rank.train(random_batch(2))
-            disk = Disk(monkeypatch, operation)
-            disk.hangs = True
-            with monkeypatch.context() as patch:
-                patch.setattr(rank._disk, "timeout", 3.0)  # the others may take longer
-                await service.begin(2)
-                with pytest.raises(
-                    UnavailableError, match="step 2: its disk has not answered for 3 s"
-                ):
-                    await service.wait(2)
-            root = (await rank.train(random_batch(3))).version.root
-            with pytest.raises(
-                UnavailableError, match="checkpoint of step 3: its disk has not answered"
-            ):
-                await service.begin(3)
-            assert newest(tmp_path) == first
-            disk.hangs = False
-            disk.goes_on.set()
-            async with asyncio.timeout(LONG):
-                while rank._disk.hangs:
-                    await asyncio.sleep(0.01)
-            # What came too late was written while step 3 trained: it is whole, or nobody loads it.
-            last = await service.save(3)
-            assert rank.version.root == root
-            assert not list(last.parent.glob("*.tmp"))
-        assert newest(tmp_path) == last
-        assert await restarted_at(config, tmp_path) == VersionId(0, 3)
-
-    asyncio.run(scenario())
+    async with started(config, tmp_path) as rank:
+        service = Service(rank, config)
+        await rank.train(random_batch(1))
+        first = await service.save(1)
+        await rank.train(random_batch(2))
+        disk = Disk(monkeypatch, operation)
+        disk.hangs = True
+        with monkeypatch.context() as patch:
+            patch.setattr(rank.saver._disk, "timeout", 3.0)  # the others may take longer
+            await service.begin(2)
+            with pytest.raises(UnavailableError, match="step 2: its disk has not answered for 3 s"):
+                await service.wait(2)
+        root = (await rank.train(random_batch(3))).version.root
+        with pytest.raises(
+            UnavailableError, match="checkpoint of step 3: its disk has not answered"
+        ):
+            await service.begin(3)
+        assert newest(tmp_path) == first
+        disk.hangs = False
+        disk.goes_on.set()
+        async with asyncio.timeout(LONG):
+            while rank.saver._disk.hangs:
+                await asyncio.sleep(0.01)
+        # What came too late was written while step 3 trained: it is whole, or nobody loads it.
+        last = await service.save(3)
+        assert rank.version.root == root
+        assert not list(last.parent.glob("*.tmp"))
+    assert newest(tmp_path) == last
+    assert await restarted_at(config, tmp_path) == VersionId(0, 3)
 
 
 @pytest.mark.usefixtures("single_rank")
 @pytest.mark.parametrize("operation", ["write_tensors", "sync"])
-def test_a_save_that_fails_leaves_the_one_before_and_nothing_else(
+async def test_a_save_that_fails_leaves_the_one_before_and_nothing_else(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
     config = make_config()
 
-    async def scenario() -> None:
-        async with started(config, tmp_path) as rank:
-            service = Service(rank, config)
-            first = await service.save(0)
-            await rank.train(random_batch(1))
-            disk = Disk(monkeypatch, operation)
-            disk.error = "No space left on device"
-            await service.begin(1)
-            for _ in range(2):  # also when asked again
-                with pytest.raises(InternalError, match="checkpoint of step 1: .*No space left"):
-                    await service.wait(1)
-            assert list(first.parent.iterdir()) == [first]
-            answer = await rank.train(random_batch(2))
-            assert answer.version.version == VersionId(0, 2)
-            disk.error = ""
-            last = await service.save(2)
-            assert list(first.parent.iterdir()) == [last]
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.usefixtures("single_rank")
-def test_a_save_that_fails_leaves_no_copy_in_memory(
-    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever asks later what went wrong keeps the error, and the error its frames."""
-    copies: list[weakref.ref[Any]] = []
-    make = mmap.mmap
-
-    def copy(tensors: Any) -> dict[str, torch.Tensor]:
-        def recorded(*arguments: Any) -> Any:
-            mapping = make(*arguments)
-            copies.append(weakref.ref(mapping))
-            return mapping
-
-        with monkeypatch.context() as patched:
-            patched.setattr(mmap, "mmap", recorded)
-            return copy_to_host(tensors)
-
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path) as rank:
-            service = Service(rank, make_config())
-            monkeypatch.setattr(rank_module, "copy_to_host", copy)
-            monkeypatch.setattr(shard_file, "is_finite", lambda tensor: False)
-            await service.begin(0)
-            with pytest.raises(InternalError, match="not finite; nothing is saved"):
-                await service.wait(0)
-            assert copies and not any(kept() is not None for kept in copies)
-
-    asyncio.run(scenario())
+    async with started(config, tmp_path) as rank:
+        service = Service(rank, config)
+        first = await service.save(0)
+        await rank.train(random_batch(1))
+        disk = Disk(monkeypatch, operation)
+        disk.error = "No space left on device"
+        await service.begin(1)
+        for _ in range(2):  # also when asked again
+            with pytest.raises(InternalError, match="checkpoint of step 1: .*No space left"):
+                await service.wait(1)
+        assert list(first.parent.iterdir()) == [first]
+        answer = await rank.train(random_batch(2))
+        assert answer.version.version == VersionId(0, 2)
+        disk.error = ""
+        last = await service.save(2)
+        assert list(first.parent.iterdir()) == [last]
 
 
 @pytest.mark.usefixtures("single_rank")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_steps_train_while_a_checkpoint_of_an_earlier_one_is_written(
+async def test_steps_train_while_a_checkpoint_of_an_earlier_one_is_written(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
     """What is written are weights and moments of its own step."""
     config = make_config(model={"dtype": dtype})
 
-    async def scenario() -> None:
-        async with started(config, tmp_path / "whole") as rank:
-            roots = [(await rank.train(random_batch(step))).version.root for step in (1, 2, 3, 4)]
-        async with started(config, tmp_path) as rank:
-            service = Service(rank, config)
-            await rank.train(random_batch(1))
-            disk = Disk(monkeypatch, "write_tensors")
-            disk.hangs = True
-            await service.begin(1)
-            assert await asyncio.to_thread(disk.reached.wait, LONG)
-            for step in (2, 3):
-                assert (await rank.train(random_batch(step))).version.root == roots[step - 1]
-            assert newest(tmp_path) is None
-            disk.goes_on.set()
-            assert await service.wait(1) == newest(tmp_path)
-        async with started(config, tmp_path) as rank:
-            assert rank.version.root == roots[0]
-            again = [(await rank.train(random_batch(step))).version.root for step in (2, 3, 4)]
-            assert again == roots[1:]
-
-    asyncio.run(scenario())
+    async with started(config, tmp_path / "whole") as rank:
+        roots = [(await rank.train(random_batch(step))).version.root for step in (1, 2, 3, 4)]
+    async with started(config, tmp_path) as rank:
+        service = Service(rank, config)
+        await rank.train(random_batch(1))
+        disk = Disk(monkeypatch, "write_tensors")
+        disk.hangs = True
+        await service.begin(1)
+        assert await asyncio.to_thread(disk.reached.wait, LONG)
+        for step in (2, 3):
+            assert (await rank.train(random_batch(step))).version.root == roots[step - 1]
+        assert newest(tmp_path) is None
+        disk.goes_on.set()
+        assert await service.wait(1) == newest(tmp_path)
+    async with started(config, tmp_path) as rank:
+        assert rank.version.root == roots[0]
+        again = [(await rank.train(random_batch(step))).version.root for step in (2, 3, 4)]
+        assert again == roots[1:]
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_a_save_waits_for_the_one_that_is_being_written(
+async def test_a_save_waits_for_the_one_that_is_being_written(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when whoever asked for that one has gone away."""
     config = make_config(run={"keep_checkpoints": 2})
 
-    async def scenario() -> None:
-        async with started(config, tmp_path) as rank:
-            service = Service(rank, config)
-            await rank.train(random_batch(1))
-            disk = Disk(monkeypatch, "write_tensors")
-            disk.hangs = True
-            waiting = asyncio.create_task(service.save(1))
-            assert await asyncio.to_thread(disk.reached.wait, LONG)
-            waiting.cancel()
-            await rank.train(random_batch(2))
-            second = asyncio.create_task(service.begin(2))
-            done, _ = await asyncio.wait([second], timeout=0.3)
-            assert not done
-            disk.goes_on.set()
-            await second
-            last = await service.wait(2)
-            names = ["step-00001", "step-00002"]
-            assert sorted(path.name for path in last.parent.iterdir()) == names
-            with pytest.raises(OutOfOrderError):
-                await service.begin(1)
-            with pytest.raises(OutOfOrderError, match="no save of it has begun"):
-                await service.wait(1)
-
-    asyncio.run(scenario())
+    async with started(config, tmp_path) as rank:
+        service = Service(rank, config)
+        await rank.train(random_batch(1))
+        disk = Disk(monkeypatch, "write_tensors")
+        disk.hangs = True
+        waiting = asyncio.create_task(service.save(1))
+        assert await asyncio.to_thread(disk.reached.wait, LONG)
+        waiting.cancel()
+        await rank.train(random_batch(2))
+        second = asyncio.create_task(service.begin(2))
+        done, _ = await asyncio.wait([second], timeout=0.3)
+        assert not done
+        disk.goes_on.set()
+        await second
+        last = await service.wait(2)
+        names = ["step-00001", "step-00002"]
+        assert sorted(path.name for path in last.parent.iterdir()) == names
+        with pytest.raises(OutOfOrderError):
+            await service.begin(1)
+        with pytest.raises(OutOfOrderError, match="no save of it has begun"):
+            await service.wait(1)
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_a_save_that_is_asked_for_twice_is_made_once(
+async def test_a_save_that_is_asked_for_twice_is_made_once(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path) as rank:
-            service = Service(rank, make_config())
-            await rank.train(random_batch(1))
-            first, *others = await asyncio.gather(*(service.save(1) for _ in range(5)))
-            made = first.stat().st_ino
-            assert {first} == set(others)
-            assert (await service.save(1)).stat().st_ino == made
-        assert await restarted_at(make_config(), tmp_path) == VersionId(0, 1)
-
-    asyncio.run(scenario())
+    async with started(make_config(), tmp_path) as rank:
+        service = Service(rank, make_config())
+        await rank.train(random_batch(1))
+        first, *others = await asyncio.gather(*(service.save(1) for _ in range(5)))
+        made = first.stat().st_ino
+        assert {first} == set(others)
+        assert (await service.save(1)).stat().st_ino == made
+    assert await restarted_at(make_config(), tmp_path) == VersionId(0, 1)
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_a_rank_that_was_started_again_knows_where_its_checkpoint_lies(
+async def test_a_rank_that_was_started_again_knows_where_its_checkpoint_lies(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     """For a controller that was started again before it heard of it."""
 
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path) as rank:
-            await rank.train(random_batch(1))
-            saved = await Service(rank, make_config()).save(1)
-        async with started(make_config(), tmp_path) as rank:
-            service = Service(rank, make_config())
-            await rank.train(random_batch(2))
-            assert await service.wait(1) == saved
-            with pytest.raises(OutOfOrderError, match="checkpoint of step 2: no save of it"):
-                await service.wait(2)
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.usefixtures("single_rank")
-def test_who_asks_for_a_save_whose_copy_is_being_made_waits_for_it(
-    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A controller that was started again while the one before it waited for the copy."""
-
-    async def scenario() -> None:
-        async with started(make_config(), tmp_path) as rank:
-            service, begin = Service(rank, make_config()), rank.begin_save
-            await rank.train(random_batch(1))
-            copying, goes_on = asyncio.Event(), asyncio.Event()
-
-            async def slow(step: int) -> None:
-                copying.set()
-                await goes_on.wait()
-                await begin(step)
-
-            monkeypatch.setattr(rank, "begin_save", slow)
-            beginning = asyncio.create_task(service.begin(1))
-            await copying.wait()
-            waiting = asyncio.create_task(service.wait(1))
-            await asyncio.sleep(0.05)
-            goes_on.set()
-            await beginning
-            assert await waiting == newest(tmp_path)
-
-    asyncio.run(scenario())
+    async with started(make_config(), tmp_path) as rank:
+        await rank.train(random_batch(1))
+        saved = await Service(rank, make_config()).save(1)
+    async with started(make_config(), tmp_path) as rank:
+        service = Service(rank, make_config())
+        await rank.train(random_batch(2))
+        assert await service.wait(1) == saved
+        with pytest.raises(OutOfOrderError, match="checkpoint of step 2: no save of it"):
+            await service.wait(2)
 
 
 @pytest.mark.e2e
-def test_a_disk_of_another_rank_that_fails_costs_a_checkpoint(
+async def test_a_disk_of_another_rank_that_fails_costs_a_checkpoint(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     config = make_config(trainer={"tensor_parallel": 2}, endpoints={"trainer": free_addresses(2)})
     folder = tmp_path / "run" / "checkpoints"
 
-    async def scenario() -> None:
-        async with running_ranks(config, tmp_path / "run") as client:
-            start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            for step in (1, 2, 3):
-                batch = random_batch(step)
-                proofs = proofs_for(batch, start.root)
-                await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-                if step == 2:
-                    # A folder where rank 1 is about to write its file.
-                    (folder / "step-00002.tmp" / "shard-1.safetensors").mkdir(parents=True)
-                    with pytest.raises(InternalError):
-                        await client.save_checkpoint(step, ANSWER_SECONDS)
-                else:
+    async with running_ranks(config, tmp_path / "run") as client:
+        start, _ = await client.get_policy_version(ANSWER_SECONDS)
+        for step in (1, 2, 3):
+            batch = random_batch(step)
+            proofs = proofs_for(batch, start.root)
+            await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+            if step == 2:
+                # A folder where rank 1 is about to write its file.
+                (folder / "step-00002.tmp" / "shard-1.safetensors").mkdir(parents=True)
+                with pytest.raises(InternalError):
                     await client.save_checkpoint(step, ANSWER_SECONDS)
-                    assert [path.name for path in folder.iterdir()] == [f"step-0000{step}"]
-
-    asyncio.run(scenario())
+            else:
+                await client.save_checkpoint(step, ANSWER_SECONDS)
+                assert [path.name for path in folder.iterdir()] == [f"step-0000{step}"]
     assert {path.name for path in (folder / "step-00003").iterdir()} == {
         *("state.json", "shard-0.safetensors", "shard-1.safetensors")
     }

@@ -11,7 +11,8 @@ import pytest
 
 from services.trainer.exchange.history import VersionHistory
 from services.trainer.exchange.provenance import check_proofs
-from services.trainer.server import OtherRanks, TrainerServicer
+from services.trainer.other_ranks import OtherRanks
+from services.trainer.server import TrainerServicer
 from tests.extending.memory_store import MemoryStore
 from tests.trainer.batches import proofs_for, random_batch
 from trimaran.clients import TrainAnswer
@@ -71,22 +72,19 @@ def held_batch(batch: TrainingBatch, proofs: Sequence[Proof]) -> trainer_pb2.Hel
     )
 
 
-def test_a_batch_with_unproven_tokens_reaches_no_rank(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        batch, rank = random_batch(1), RecordingRank()
-        train, _ = await serve(rank, MemoryStore(), tmp_path)
-        with pytest.raises(UnprovenError, match="there is no proof"):
-            await train(batch, [])
-        with pytest.raises(UnprovenError):
-            await train(batch, proofs_for(batch, "a root that was never made"))
-        assert rank.trained == []
-        await train(batch, proofs_for(batch, ROOT))
-        assert rank.trained == [1]
-
-    asyncio.run(scenario())
+async def test_a_batch_with_unproven_tokens_reaches_no_rank(tmp_path: Path) -> None:
+    batch, rank = random_batch(1), RecordingRank()
+    train, _ = await serve(rank, MemoryStore(), tmp_path)
+    with pytest.raises(UnprovenError, match="there is no proof"):
+        await train(batch, [])
+    with pytest.raises(UnprovenError):
+        await train(batch, proofs_for(batch, "a root that was never made"))
+    assert rank.trained == []
+    await train(batch, proofs_for(batch, ROOT))
+    assert rank.trained == [1]
 
 
-def test_a_version_is_in_the_store_before_anybody_hears_of_it(tmp_path: Path) -> None:
+async def test_a_version_is_in_the_store_before_anybody_hears_of_it(tmp_path: Path) -> None:
     """A store that is away fails the call. The ranks stay as they are, and the step is asked again."""
 
     class AwayStore(MemoryStore):
@@ -97,44 +95,36 @@ def test_a_version_is_in_the_store_before_anybody_hears_of_it(tmp_path: Path) ->
                 raise UnavailableError("the store is away")
             return await super().extend(stream, values, after)
 
-    async def scenario() -> None:
-        store, batch, rank = AwayStore(), random_batch(1), RecordingRank()
-        train, history = await serve(rank, store, tmp_path)
-        store.away = True
-        with pytest.raises(UnavailableError, match="the store is away"):
-            await train(batch, proofs_for(batch, ROOT))
-        assert not history.roots(VersionId(0, 1))
-        store.away = False
+    store, batch, rank = AwayStore(), random_batch(1), RecordingRank()
+    train, history = await serve(rank, store, tmp_path)
+    store.away = True
+    with pytest.raises(UnavailableError, match="the store is away"):
         await train(batch, proofs_for(batch, ROOT))
-        again = await VersionHistory.open(store, RunContext("run", tmp_path, ""))
-        assert again.roots(VersionId(0, 1)) == {"root 1"}
+    assert not history.roots(VersionId(0, 1))
+    store.away = False
+    await train(batch, proofs_for(batch, ROOT))
+    again = await VersionHistory.open(store, RunContext("run", tmp_path, ""))
+    assert again.roots(VersionId(0, 1)) == {"root 1"}
 
-    asyncio.run(scenario())
 
-
-def test_a_step_that_is_done_is_answered_again_without_its_groups(tmp_path: Path) -> None:
+async def test_a_step_that_is_done_is_answered_again_without_its_groups(tmp_path: Path) -> None:
     """Where the connection breaks after the answer, the client asks again and sends no groups."""
 
-    async def scenario() -> None:
-        batch, rank = random_batch(1), RecordingRank()
-        history = await VersionHistory.open(MemoryStore(), RunContext("run", tmp_path, ""))
-        await history.add(PolicyVersion("run", VersionId(0, 0), ROOT))
-        unused: Any = None
-        ours: Any = rank
-        servicer = TrainerServicer(ours, OtherRanks(()), unused, history, TrainerSection())
-        held = trainer_pb2.HoldGroupsRequest(
-            step=batch.step, groups=map(wire.payload_of, batch.groups)
-        )
-        request = trainer_pb2.TrainRequest(batch=held_batch(batch, proofs_for(batch, ROOT)))
-        with pytest.raises(OutOfOrderError, match="step 1: 4 of the 4 groups .* send them again"):
-            await servicer.Train(request, unused)
-        await servicer.HoldGroups(held, unused)
-        answers = [await servicer.Train(request, unused) for _ in range(2)]
-        await servicer.HoldGroups(held, unused)  # by a controller that was started again
-        assert answers[0] == answers[1] == await servicer.Train(request, unused)
-        assert servicer._held._payloads == {}
-
-    asyncio.run(scenario())
+    batch, rank = random_batch(1), RecordingRank()
+    history = await VersionHistory.open(MemoryStore(), RunContext("run", tmp_path, ""))
+    await history.add(PolicyVersion("run", VersionId(0, 0), ROOT))
+    unused: Any = None
+    ours: Any = rank
+    servicer = TrainerServicer(ours, OtherRanks(()), unused, history, TrainerSection())
+    held = trainer_pb2.HoldGroupsRequest(step=batch.step, groups=map(wire.payload_of, batch.groups))
+    request = trainer_pb2.TrainRequest(batch=held_batch(batch, proofs_for(batch, ROOT)))
+    with pytest.raises(OutOfOrderError, match="step 1: 4 of the 4 groups .* send them again"):
+        await servicer.Train(request, unused)
+    await servicer.HoldGroups(held, unused)
+    answers = [await servicer.Train(request, unused) for _ in range(2)]
+    await servicer.HoldGroups(held, unused)  # by a controller that was started again
+    assert answers[0] == answers[1] == await servicer.Train(request, unused)
+    assert servicer._held._payloads == {}
 
 
 class WaitingRank(RecordingRank):
@@ -160,40 +150,37 @@ class OtherRank(trainer_pb2_grpc.TrainerServiceServicer):
         raise OutOfOrderError(f"step {request.step}: the trainer holds step 4")
 
 
-def test_a_rank_that_would_not_take_part_is_heard_before_any_waits_for_it(tmp_path: Path) -> None:
+async def test_a_rank_that_would_not_take_part_is_heard_before_any_waits_for_it(
+    tmp_path: Path,
+) -> None:
     """Else rank 0 stays in its broadcast for `step_timeout`."""
 
-    async def scenario() -> None:
-        store, batch, rank = MemoryStore(), random_batch(1), WaitingRank()
-        epoch = await store.next_epoch("run")
-        add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
-        service = rpc.service(trainer_pb2.DESCRIPTOR, add, OtherRank())
-        server = rpc.Server("127.0.0.1:0", [service], store.newest_epoch)
-        await server.start()
-        history = await VersionHistory.open(store, RunContext("run", tmp_path, ""))
-        await history.add(PolicyVersion("run", VersionId(0, 0), ROOT))
-        unused: Any = None
-        ours: Any = rank
-        others: Any = OtherRanks([server.address])  # type: ignore[list-item]
-        servicer = TrainerServicer(ours, others, unused, history, TrainerSection())
-        await servicer.HoldGroups(
-            trainer_pb2.HoldGroupsRequest(
-                step=batch.step, groups=map(wire.payload_of, batch.groups)
-            ),
-            unused,
-        )
-        request = trainer_pb2.TrainRequest(
-            caller=wire.encode_caller(Caller("run", epoch)),
-            batch=held_batch(batch, proofs_for(batch, ROOT)),
-        )
-        try:
-            async with asyncio.timeout(30):
-                with pytest.raises(UnavailableError, match="rank 1 takes no part .* holds step 4"):
-                    await servicer.Train(request, unused)
-        finally:
-            await others.close()
-            await server.stop()
-        assert rank.trained == []
-        assert "holds step 4" in rank.failure, "only another start brings the ranks together"
-
-    asyncio.run(scenario())
+    store, batch, rank = MemoryStore(), random_batch(1), WaitingRank()
+    epoch = await store.next_epoch("run")
+    add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
+    service = rpc.service(trainer_pb2.DESCRIPTOR, add, OtherRank())
+    server = rpc.Server("127.0.0.1:0", [service], store.newest_epoch)
+    await server.start()
+    history = await VersionHistory.open(store, RunContext("run", tmp_path, ""))
+    await history.add(PolicyVersion("run", VersionId(0, 0), ROOT))
+    unused: Any = None
+    ours: Any = rank
+    others: Any = OtherRanks([server.address])  # type: ignore[list-item]
+    servicer = TrainerServicer(ours, others, unused, history, TrainerSection())
+    await servicer.HoldGroups(
+        trainer_pb2.HoldGroupsRequest(step=batch.step, groups=map(wire.payload_of, batch.groups)),
+        unused,
+    )
+    request = trainer_pb2.TrainRequest(
+        caller=wire.encode_caller(Caller("run", epoch)),
+        batch=held_batch(batch, proofs_for(batch, ROOT)),
+    )
+    try:
+        async with asyncio.timeout(30):
+            with pytest.raises(UnavailableError, match="rank 1 takes no part .* holds step 4"):
+                await servicer.Train(request, unused)
+    finally:
+        await others.close()
+        await server.stop()
+    assert rank.trained == []
+    assert "holds step 4" in rank.failure, "only another start brings the ranks together"

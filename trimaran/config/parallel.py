@@ -36,7 +36,7 @@ class Layout:
     expert_tensor: int = 1
     """Slices of each expert."""
     layers: tuple[int, ...] = ()
-    """Of each stage of the pipeline; empty where all have equally many."""
+    """Layers of each stage of the pipeline; empty where all have equally many."""
 
     @property
     def num_ranks(self) -> int:
@@ -66,7 +66,7 @@ class Layout:
         return tuple(place for place in places if place.sends)
 
     def stages(self, count: int, virtual_stages: int = 1) -> tuple[range, ...]:
-        """Of `count` layers those of each stage, in the order in which tokens pass them. Stages go round the
+        """The layers of each stage, of `count` in all, in the order in which tokens pass them. Stages go round the
         pipeline's ranks: stage s is on rank s modulo `pipeline`.
 
         Example: Layout(pipeline=2, layers=(0, 28)).stages(28) == (range(0), range(28))
@@ -123,7 +123,7 @@ class RankPlace:
 
     @property
     def shard(self) -> int:
-        """Of the model, below `num_shards`; equal on ranks that hold the same weights."""
+        """The shard of the model, below `num_shards`; equal on ranks that hold the same weights."""
         size = self.layout.shards_of_stage
         return self._in_stage % size + size * self.pipeline
 
@@ -132,7 +132,7 @@ class RankPlace:
         return self.pipeline == self.layout.pipeline - 1
 
     def layers(self, count: int, virtual_stages: int = 1) -> tuple[int, ...]:
-        """Of `count` layers those of the rank, in the order in which its stages have them."""
+        """The layers of the rank, of `count` in all, in the order in which its stages have them."""
         stages = self.layout.stages(count, virtual_stages)
         return tuple(chain.from_iterable(stages[self.pipeline :: self.layout.pipeline]))
 

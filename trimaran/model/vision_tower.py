@@ -20,14 +20,14 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class VisionFacts:
-    """Of `vision_config`. Example: vision_facts(config["vision_config"], image_token_id=151655).depth"""
+    """The facts of `vision_config`. Example: vision_facts(config["vision_config"], image_token_id=151655).depth"""
 
     depth: int
     hidden_size: int
     intermediate_size: int
     num_heads: int
     channels: int
-    """Of a pixel."""
+    """The channels of a pixel."""
     patch_size: int
     """Pixels along a side."""
     temporal_patch_size: int
@@ -37,7 +37,7 @@ class VisionFacts:
     image_token_id: int
     """Stands in the prompt for each merged square."""
     num_positions: int = 0
-    """Of the learnt table of positions; 0 where rotary ones are all."""
+    """Entries of the learnt table of positions; 0 where rotary ones are all."""
     num_deepstack: int = 0
     """Layers of the language model, from the first on, that get features of inner blocks."""
 
@@ -48,12 +48,12 @@ class VisionFacts:
 
     @property
     def patch_numbers(self) -> int:
-        """Of one patch, as the processor gives it."""
+        """Numbers of one patch, as the processor gives it."""
         return self.channels * self.temporal_patch_size * self.patch_size**2
 
     @property
     def block_parameters(self) -> int:
-        """Of the matrices of one block."""
+        """Parameters of the matrices of one block."""
         matrices = 3 if self.is_gated else 2
         return self.hidden_size * (4 * self.hidden_size + matrices * self.intermediate_size)
 

@@ -84,7 +84,7 @@ class RankLayout:
 @dataclass(frozen=True, slots=True)
 class Model:
     name: str
-    """Of its folder."""
+    """The name of its folder."""
     facts: ModelFacts
     """Architecture and shapes."""
 
@@ -94,11 +94,11 @@ class TrainerState:
     step: int
     lineage: int
     num_updates: int
-    """Of the optimizer. Updates that were left out because of non-finite numbers do not count."""
+    """Updates of the optimizer. Those that were left out because of non-finite numbers do not count."""
     root: str
     """Weight root of the step; the loaded weights must reach it again."""
     metrics: Mapping[str, float]
-    """Of the step, for a repeated request."""
+    """The step's metrics, for a repeated request."""
     nonfinite: str
     """The same: why updates of the step were left out."""
     layout: RankLayout
@@ -120,7 +120,7 @@ class Keep:
     best: int = 0
 
     def chosen(self, scores: Mapping[int, float | None]) -> set[int]:
-        """Of the steps that were saved, with their scores. Of equally good ones the later."""
+        """The steps to keep of those that were saved, with their scores. Of equally good ones the later counts."""
         steps = sorted(scores)
         scored = [(score, step) for step in steps if (score := scores[step]) is not None]
         best = sorted(scored)[len(scored) - min(self.best, len(scored)) :]
@@ -180,7 +180,7 @@ def _score(folder: Path) -> float | None:
 
 
 def score_of(text: str) -> float | None:
-    """Of a state's text; None where it has none that can be compared."""
+    """The score in a state's text; None where it has none that can be compared."""
     try:
         score = json.loads(text).get("score")
     except (ValueError, AttributeError):
@@ -218,7 +218,7 @@ def read_state(folder: Path, layout: RankLayout, model: Model) -> TrainerState:
 
 
 def read_any(folder: Path) -> TrainerState:
-    """Of whatever model. Raises InputError when it is broken."""
+    """The state of a checkpoint of any model. Raises InputError when it is broken."""
     return _parse(_read_text(folder), str(folder))
 
 

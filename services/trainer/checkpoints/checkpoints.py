@@ -75,7 +75,7 @@ class Checkpoints(Protocol):
     def load(
         self, layout: RankLayout, model: Model, rank: int, lora: LoraSection | None = None
     ) -> Loaded | None:
-        """Of a run with `lora`; None before the first. Raises InputError when it is broken, or of another
+        """The newest, of a run with `lora`; None before the first. Raises InputError when it is broken, or of another
         model."""
         ...
 
@@ -113,7 +113,7 @@ def read_shard(
     rank: int,
     open_file: Callable[[int], ShardFile],
 ) -> SavedTensors:
-    """Of a run with `layout` and `lora`, for its rank `rank`: its own file where that is the one that it
+    """The shard of rank `rank` of a run with `layout` and `lora`: its own file where that is the one that it
     would save, else its shard of the model."""
     saved, facts, place = state.layout, state.model.facts, layout.ranks.place(rank)
     if saved.cut != layout.cut:
@@ -181,7 +181,7 @@ class BucketCheckpoints:
         """`place`: the run's own. `folder`: of this host, for the newest parts."""
         self._place, self._folder = place, folder / FOLDER
         self._held = 0
-        """Of which step this rank last read or wrote its part."""
+        """The step of which this rank last read or wrote its part."""
 
     def write_shard(self, step: int, number: int, tensors: Tensors) -> str:
         partial = self._folder / _step_name(step) / f"shard-{number}.partial"

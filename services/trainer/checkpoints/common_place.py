@@ -19,9 +19,9 @@ from trimaran.errors import InputError, NotFoundError, TrimaranError, Unavailabl
 from trimaran.host.places import Place
 
 BITS = 62
-"""Of what makes the names of a start new."""
+"""Random bits in the names of a start."""
 AnyRank = Callable[[torch.Tensor], torch.Tensor]
-"""Of flags, bool [n], which are set on any rank; a collective."""
+"""From flags, bool [n], to those that are set on any rank; a collective."""
 
 
 class CommonPlace:

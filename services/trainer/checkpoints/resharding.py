@@ -31,7 +31,7 @@ from trimaran.model.folder import ModelFacts
 from weights.memory.host_memory import DTYPES
 
 KINDS = ("main", "exp_avg", "exp_avg_sq", "compensation")
-"""Of a parameter: its weight, and what an optimizer may keep of it."""
+"""What is saved of a parameter: its weight, and what an optimizer may keep of it."""
 
 
 class Resharded(SavedTensors):

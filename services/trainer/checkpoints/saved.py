@@ -31,7 +31,7 @@ class SavedTensors(Mapping[str, torch.Tensor], ABC):
 
 
 def specs_of(tensors: Mapping[str, torch.Tensor]) -> Mapping[str, Spec]:
-    """Of any tensors by name; those that are not there yet are not made for it."""
+    """The specs of tensors by name, without making those that are not there yet."""
     if isinstance(tensors, SavedTensors):
         return tensors.specs
     return {name: spec_of(name, tensor) for name, tensor in tensors.items()}

@@ -93,7 +93,7 @@ class ShardFile(SavedTensors):
         return tensor
 
     def check(self) -> None:
-        """Of all tensors. Raises InputError."""
+        """Checks all tensors. Raises InputError."""
         for name in self._specs:
             self[name]
 

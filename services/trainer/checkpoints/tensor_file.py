@@ -20,7 +20,7 @@ from weights.memory.host_memory import DTYPE_NAMES, DTYPES
 
 LENGTH_BYTES = 8
 ALIGNMENT = 8
-"""Of the first tensor; readers map the file."""
+"""The alignment of the first tensor; readers map the file."""
 
 
 class Spec(NamedTuple):

@@ -22,7 +22,7 @@ class ShardedWeights(Protocol):
 
     @property
     def tensors(self) -> tuple[TensorInfo, ...]:
-        """Of the whole model, cut into blocks; the same on every rank."""
+        """The tensors of the whole model, cut into blocks; the same on every rank."""
         ...
 
     def parts(self) -> Iterator[Part]:
@@ -68,7 +68,7 @@ class HeldShard:
         return self._snapshot
 
     def take(self) -> Snapshot:
-        """Of the weights as they are. All ranks must take part; `adopt` makes it the held one.
+        """A snapshot of the weights as they are. All ranks must take part; `adopt` makes it the held one.
 
         Raises InternalError on every rank, with the old one still held, when a number of them is
         not finite.

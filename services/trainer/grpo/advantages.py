@@ -172,7 +172,7 @@ class PassAtK(CompletionAdvantage):
 
     @property
     def least_group(self) -> int:
-        """Of k completions there is one set, and so nothing to compare."""
+        """More than k: of k completions there is one set, and nothing to compare."""
         return self.k + 1
 
     def of_completions(self, rewards: Rewards) -> torch.Tensor:
@@ -251,7 +251,7 @@ def _above_group_mean(rewards: Rewards) -> torch.Tensor:
 
 
 def _spread(rewards: Rewards) -> torch.Tensor:
-    """Of the group of each completion: what it is divided by."""
+    """The divisor of each completion, from its group."""
     return group_std(rewards.totals_B, rewards.groups_B)[rewards.groups_B] + STD_EPSILON
 
 

@@ -44,7 +44,7 @@ def correct(
     token_bounds: Bounds | None = None,
     geometric_bounds: Bounds | None = None,
 ) -> Correction:
-    """Of a micro-batch; `tokens` says which completion each token is of.
+    """The correction of a micro-batch; `tokens` says which completion each token is of.
 
     `weights`: a token's importance is its own ratio, the product of its completion's ratios, or 1.
     `cap`: it is at most that (truncated importance sampling: IMPALA, arXiv 1802.01561).

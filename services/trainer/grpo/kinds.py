@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rewards:
-    """Of the scored completions of a step's batch, group by group. On the host.
+    """Rewards of the scored completions of a step's batch, group by group. On the host.
 
     Example: two groups of two completions, without a KL term in the reward:
         Rewards(torch.tensor([1.0, 0.0, 1.0, 1.0]).double(), {}, {}, torch.tensor([0, 0, 1, 1]),

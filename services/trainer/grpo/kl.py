@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 Estimator = Literal["k1", "abs", "k2", "k3"]
 MAX_ESTIMATE = 10.0
-"""Of one token's estimate. Source: MindSpeed-RL's `compute_kl_penalty` (mindspeed_rl/utils/compute.py)."""
+"""The limit of one token's estimate. Source: MindSpeed-RL's `compute_kl_penalty` (mindspeed_rl/utils/compute.py)."""
 MAX_ERROR = 0.2
 """By which share of a horizon the coefficient moves at most. Source: Ziegler et al., as below."""
 
@@ -21,7 +21,7 @@ def kl_estimate(
     reference_logprobs_M: torch.Tensor,
     estimator: Estimator = "k3",
 ) -> torch.Tensor:
-    """Of KL(policy || reference), for tokens that the policy sampled, in nats [M].
+    """Estimates of KL(policy || reference), for tokens that the policy sampled, in nats [M].
 
     With d = logprob - reference, limited to -20..20:
         k1   d                    unbiased, of either sign

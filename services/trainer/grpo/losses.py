@@ -141,7 +141,7 @@ class ClipCov(Loss):
     clip_low: Below = 0.2
     clip_high: Positive = 0.2
     share: Share = 2e-4
-    """Of the tokens of a micro-batch."""
+    """The covariances of the tokens of a micro-batch."""
     lower: float = 1.0
     upper: float = 5.0
 
@@ -180,7 +180,7 @@ class KlCov(Loss):
     """
 
     share: Share = 2e-4
-    """Of the tokens of a micro-batch."""
+    """The covariances of the tokens of a micro-batch."""
     coefficient: Positive = 1.0
 
     needs_all: ClassVar[bool] = True

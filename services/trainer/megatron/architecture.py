@@ -59,7 +59,7 @@ def read_architecture(folder: Path, is_whole: bool = True) -> Architecture:
 def image_cost(
     facts: ModelFacts, layout: Layout, freeze: tuple[str, ...] = (), virtual_stages: int = 1
 ) -> float:
-    """Of seeing what one image token stands for, in passes of a token through the layers of the stage that
+    """The cost of seeing what one image token stands for, in passes of a token through the layers of the stage that
     has most: matrices alone.
 
     Stages compute side by side, so an update takes as long as the slowest. Tensor- and context-parallel
@@ -75,6 +75,6 @@ def image_cost(
 
 
 def attention_cost(facts: ModelFacts) -> float:
-    """Of attending to one token, in passes of a token through a layer's matrices: query and key,
+    """The cost of attending to one token, in passes of a token through a layer's matrices: query and key,
     then weight and value, are multiplied once each for every channel."""
     return 2 * facts.num_heads * facts.head_dim / facts.used_layer_parameters

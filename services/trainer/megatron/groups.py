@@ -48,7 +48,7 @@ def gather_rows(shard: torch.Tensor, of_expert: bool) -> torch.Tensor:
 
 
 def most_micro_batches(count: int, device: torch.device) -> int:
-    """Of the ranks that must run equally many, because tokens of each pass experts of the others."""
+    """The most micro-batches of the ranks that must run equally many, because tokens of each pass experts of the others."""
     group = _unless_alone(parallel_state.get_expert_model_parallel_group())
     if group is None:
         return count

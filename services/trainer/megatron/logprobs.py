@@ -249,7 +249,7 @@ def _inside(
 
 
 def _num_entries(num_rows: int) -> int:
-    """Of a chunk of the vocabulary."""
+    """Logits of a chunk of the vocabulary."""
     return min(CHUNK_ENTRIES, max(CHUNK_LOGITS // max(num_rows, 1), MIN_ENTRIES))
 
 

@@ -100,7 +100,7 @@ class PackedGPT(GPTModel):
         )
         layers: Any = self.decoder.layers
         self.first_layer = own.start
-        """Of this stage, as the whole model counts."""
+        """The layers of this stage, as the whole model counts."""
         self._tensor_rank = place.tensor
         self._context = ContextSplit(place.context, place.layout.context, context_group())
         self._padding = self._context.size * (size if config.sequence_parallel else 1)

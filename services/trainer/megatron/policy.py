@@ -85,7 +85,7 @@ class MegatronPolicy:
             self._images.kept = KeptFeatures()
         self._senders = sender_group(self._place.layout, config.trainer.step_timeout)
         self._stages = self._make_stages()
-        """Of the pipeline, on this rank."""
+        """The pipeline's stages on this rank."""
         frozen = frozen_parameters(self._rules, config.trainer.freeze)
         for stage in self._stages:
             stage.freeze(self._rules.keys() if config.trainer.lora else frozen)
@@ -114,7 +114,7 @@ class MegatronPolicy:
         }
         is_off_loaded = "optimizer" in config.trainer.offload
         self._on_host = HostCopies(keeps_memory=is_off_loaded or device.type != "cpu")
-        """Of the optimizer."""
+        """The optimizer's state."""
         self._weights_on_host = HostCopies(keeps_memory=device.type != "cpu")
         self._frozen_elsewhere: dict[str, torch.nn.Parameter] = {}
         """What is frozen here and had trained in the run that this one, or its checkpoint, began with."""
@@ -291,7 +291,7 @@ class MegatronPolicy:
 
     @property
     def tensors(self) -> tuple[TensorInfo, ...]:
-        """Of the whole model, cut into blocks; the same on every rank."""
+        """The tensors of the whole model, cut into blocks; the same on every rank."""
         dtype = DTYPE_NAMES[self._dtype]
         shapes = tensor_shapes(self._architecture)
         specs = ((name, dtype, shape) for name, shape in shapes)

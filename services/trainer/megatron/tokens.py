@@ -34,7 +34,7 @@ class Tokens(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OneToken:
-    """Of which nothing is learnt: for a rank that must only send others' tokens through its experts."""
+    """A micro-batch of which nothing is learnt: for a rank that must only send others' tokens through its experts."""
 
     token_ids_N: torch.Tensor
     groups: tuple[GroupLengths, ...]

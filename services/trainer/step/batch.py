@@ -33,7 +33,7 @@ class StepBatch:
     completions_B: tuple[Completion, ...]
     scores_B: tuple[Score, ...]
     members: tuple[range, ...]
-    """Of each group: its completions among B."""
+    """The completions of each group, among B."""
     lengths_B: tuple[int, ...]
     """Trained tokens: all of a completion, or none."""
     starts_B: tuple[int, ...]
@@ -177,7 +177,7 @@ class PackedBatch:
     """int64: which completion of this micro-batch it belongs to, 0..B-1."""
     num_completions: int
     images: tuple[PromptImages, ...] = ()
-    """Of the prompts that have some."""
+    """The images of the prompts that have some."""
     experts: ChosenExperts | None = None
     """Those of the engine, for the routers to choose again."""
 
@@ -194,7 +194,7 @@ def pack(
     device: torch.device,
     experts: StepExperts | None = None,
 ) -> PackedBatch:
-    """Of each piece: its group and which completions of the step, each with trained tokens. `experts`: of
+    """Packs pieces: of each its group and which completions of the step, each with trained tokens. `experts`: of
     all of them, where the engine's choices are replayed."""
     token_ids: list[Any] = []
     sources: list[Any] = []

@@ -94,7 +94,7 @@ class ChosenExperts:
 
 
 def join_experts(parts: Sequence[tuple[Any | None, int]]) -> ChosenExperts | None:
-    """Of prompts and completions: uint8 [T, X], or None where they are not known, and how many packed
+    """Joins those of prompts and completions: uint8 [T, X], or None where they are not known, and how many packed
     tokens. None where they are known of no token."""
     width = next((data.shape[1] for data, _ in parts if data is not None), 0)
     if not width:

@@ -20,7 +20,7 @@ def loads_by_layer(loads_LE: torch.Tensor) -> tuple[ExpertLoads, ...]:
 
 
 def load_metrics(loads_LE: torch.Tensor) -> dict[str, float]:
-    """Of counts of tokens. Nothing where no token has passed.
+    """Metrics from counts of tokens. Nothing where no token has passed.
 
     The entropy of a layer is that of its shares, -sum p log p, over log E.
     """

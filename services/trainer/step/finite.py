@@ -25,7 +25,7 @@ def find_input_faults(
     rollout_logprobs_M: torch.Tensor,
     advantages_M: torch.Tensor | None,
 ) -> dict[int, str]:
-    """Of each group whose rewards, advantages or log-probabilities are not finite: one text.
+    """One text for each group whose rewards, advantages or log-probabilities are not finite.
 
     `computed`: the completions whose advantages and log-probabilities are looked at.
     Example, by place in the batch:

@@ -51,11 +51,11 @@ class Policy(Protocol):
     def data_rank(self) -> int: ...
     @property
     def attention_cost(self) -> float:
-        """Of attending to one token, in passes of a token through all the rest of a layer."""
+        """The cost of attending to one token, in passes of a token through all the rest of a layer."""
         ...
 
     def image_cost(self, group: Group) -> float:
-        """Of seeing the images of its prompt, in passes of a token through a rank's layers; 0 without any."""
+        """The cost of seeing the images of its prompt, in passes of a token through a rank's layers; 0 without any."""
         ...
 
     def share_experts(self, updates: Sequence[Update]) -> list[Update]:

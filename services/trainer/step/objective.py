@@ -62,7 +62,7 @@ def _correct(
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Of one update. Example: Objective(algorithm, values, weights_M, seed=7)(packed, outputs, sums).backward()"""
+    """The objective of one update. Example: Objective(algorithm, values, weights_M, seed=7)(packed, outputs, sums).backward()"""
 
     algorithm: AlgorithmSection
     values: StepValues
@@ -159,7 +159,7 @@ def token_metrics(
     kl_coefficient: float,
     updates: Sequence[Update],
 ) -> dict[str, float]:
-    """Of the updates that were made; `computed/` stands before what only computed tokens have, which is left
+    """Metrics of the updates that were made; `computed/` stands before what only computed tokens have, which is left
     out but for their number where none was: nothing was measured.
 
     All ranks must call.

@@ -41,7 +41,7 @@ class GroupLengths:
         return self.prompt + sum(self.completions) if self.completions else 0
 
     def cost(self, attention: float) -> float:
-        """Of its forward pass, in tokens that attend to nothing. `attention`: the share of such a
+        """The cost of its forward pass, in tokens that attend to nothing. `attention`: the share of such a
         token that it costs to attend to one other.
 
         The prompt attends to itself once, each completion to the prompt and to itself. Where the
@@ -62,7 +62,7 @@ class Piece:
     """Some of a group's completions. Example: Piece(place=3, completions=(0, 2))"""
 
     place: int
-    """Of the group in the mini-batch."""
+    """The place of the group in the mini-batch."""
     completions: tuple[int, ...]
 
 
@@ -77,7 +77,7 @@ class Plan:
     """As many for each rank, the costliest first. Where there are fewer pieces than that, some are
     empty."""
     costs: tuple[float, ...]
-    """Of each rank: `GroupLengths.cost` of its pieces."""
+    """The `GroupLengths.cost` of each rank's pieces."""
 
     @property
     def imbalance(self) -> float:

@@ -57,7 +57,7 @@ class HostClock:
 
 
 class DeviceClock:
-    """Of the calling thread's stream on an accelerator."""
+    """The clock of the calling thread's stream on an accelerator."""
 
     def __init__(self, device: torch.device) -> None:
         self._runtime: Any = torch.get_device_module(device)
@@ -74,7 +74,7 @@ class DeviceClock:
 
 
 class PartTimes:
-    """Of one step, or of what one policy does in it."""
+    """The parts of one step, or of what one policy does in it."""
 
     def __init__(self, device: torch.device) -> None:
         self._clock: Clock = HostClock() if device.type == "cpu" else DeviceClock(device)

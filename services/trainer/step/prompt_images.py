@@ -9,19 +9,19 @@ from trimaran.types import Group
 
 @dataclass(frozen=True, slots=True)
 class PromptImages:
-    """Of one prompt. `images_of` makes it."""
+    """The images of one prompt. `images_of` makes it."""
 
     prompt_id: str
     group: int
     """Place of its piece among those of the micro-batch."""
     start: int
-    """Of the prompt among the packed tokens."""
+    """The first place of the prompt among the packed tokens."""
     token_ids: tuple[int, ...]
-    """Of the prompt, with a token for each place that an image takes."""
+    """The tokens of the prompt, with a token for each place that an image takes."""
     images: tuple[bytes, ...]
     """PNG files in the order of the prompt."""
     digest: str
-    """Of what the rollout made of them."""
+    """The digest of what the rollout made of them."""
 
 
 def images_of(group: Group, place: int, start: int) -> PromptImages | None:

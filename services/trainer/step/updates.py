@@ -24,15 +24,15 @@ class Update:
     groups: tuple[int, ...]
     """Places of its groups in the step's batch."""
     computed: tuple[tuple[int, ...], ...]
-    """Of each group: its completions, among those of the step, that go through a forward pass."""
+    """The completions of each group, among those of the step, that go through a forward pass."""
     micro_batches: tuple[MicroBatch, ...]
     """This rank's; without groups in which an input is not finite."""
     pieces: tuple[MicroBatch, ...]
-    """Of each data-parallel rank: those of all its micro-batches."""
+    """The pieces of each data-parallel rank, from all its micro-batches."""
     imbalance: float
-    """Of the ranks' work, 1 or more."""
+    """The imbalance of the ranks' work, 1 or more."""
     faults: tuple[str, ...]
-    """Of the inputs. Every rank looked at all of them, and leaves the update out; its other groups may
+    """Faults of the inputs. Every rank looked at all of them, and leaves the update out; its other groups may
     train in another epoch."""
     experts: StepExperts | None = None
     """For the routers to choose again."""

@@ -26,7 +26,7 @@ KL_COEFFICIENT, KL = "trainer/kl_coefficient", "trainer/kl"
 
 
 class Passes(Protocol):
-    """Of `learner.Policy`, what looks at the weights as they are."""
+    """The part of `learner.Policy` that looks at the weights as they are."""
 
     @property
     def device(self) -> torch.device: ...
@@ -49,7 +49,7 @@ class StepValues:
     reference_logprobs_M: torch.Tensor | None
     """None without a KL term."""
     kl_M: torch.Tensor | None
-    """Of the KL term in the reward; None where it is in the loss, or nowhere."""
+    """The KL term in the reward; None where it is in the loss, or nowhere."""
     kl_coefficient: float
 
 
@@ -161,7 +161,7 @@ def _gather(
     updates: Sequence[Update],
     compute: Callable[[Update, Sequence[PackedBatch]], list[torch.Tensor]],
 ) -> torch.Tensor:
-    """Of all data-parallel ranks, of which each computes its own: 4 bytes a token travel. In a later
+    """The values of all data-parallel ranks, of which each computes its own: 4 bytes a token travel. In a later
     epoch another rank may have the token."""
     values_M = torch.zeros(step.num_tokens, device=policy.device)
     for update in updates:
@@ -179,7 +179,7 @@ def _own(policy: Passes, packed: Sequence[PackedBatch]) -> list[torch.Tensor]:
 def _reference(
     policy: Passes, update: Update, packed: Sequence[PackedBatch], limit: int
 ) -> list[torch.Tensor]:
-    """Of each micro-batch, several in a pass."""
+    """The values of each micro-batch, with several in a pass."""
     joined = [*join([len(one.token_ids_N) for one in packed], limit)]
     wide = [
         packed[places[0]]

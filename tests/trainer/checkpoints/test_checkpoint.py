@@ -5,10 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +16,7 @@ import torch
 from services.trainer.checkpoints import checkpoint
 from services.trainer.checkpoints.checkpoint import Keep, Model, RankLayout, TrainerState
 from services.trainer.checkpoints.checkpoint_folder import newest
-from services.trainer.checkpoints.shard_file import ShardFile, write_tensors
+from services.trainer.checkpoints.shard_file import write_tensors
 from trimaran.config.parallel import Layout
 from trimaran.errors import InputError, InternalError, UnavailableError
 from trimaran.model.folder import ModelFacts
@@ -148,33 +144,6 @@ def test_a_save_that_fails_can_be_tried_again_in_the_same_process(
     raise AssertionError("the fuse blew every time")
 
 
-SAVES = """
-import sys
-from pathlib import Path
-from tests.trainer.checkpoints.test_checkpoint import save
-value = 1.0
-while True:
-    save(Path(sys.argv[1]), 5, value)
-    print(value, flush=True)
-    value += 1.0
-"""
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("saves", [1, 2, 3, 5])
-def test_a_kill_while_the_same_step_is_saved_loses_nothing(tmp_path: Path, saves: int) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", SAVES, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        done = [float(process.stdout.readline()) for _ in range(saves)]
-        time.sleep(0.0007 * saves)  # anywhere in the next one
-        process.send_signal(signal.SIGKILL)
-    step, value = load(tmp_path)
-    assert step == 5
-    assert value >= done[-1]
-
-
 def test_the_best_stay_beside_the_newest(tmp_path: Path) -> None:
     """Also across starts: the scores stand in the checkpoints."""
     scores = {1: 0.5, 2: None, 3: 0.7, 4: 0.7, 5: 0.1, 6: None, 7: float("nan")}
@@ -216,16 +185,6 @@ def test_no_checkpoint_names_a_shard_that_lies_on_another_host(tmp_path: Path) -
     assert load(tmp_path) == (5, 1.0)
 
 
-def test_what_else_lies_among_the_checkpoints_stays(tmp_path: Path) -> None:
-    save(tmp_path, 5, 1.0)
-    others = ["step-00005-backup", "step-00003.tmp.old", "notes"]
-    for name in others:
-        (tmp_path / "checkpoints" / name).mkdir()
-    assert load(tmp_path) == (5, 1.0)
-    left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert left == sorted([*others, "step-00005"])
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("place", ["header", "first", "last"])
 def test_a_shard_with_a_flipped_bit_is_refused(tmp_path: Path, rank: int, place: str) -> None:
@@ -238,14 +197,6 @@ def test_a_shard_with_a_flipped_bit_is_refused(tmp_path: Path, rank: int, place:
     what = {"header": "its header", "first": "exp_avg.a", "last": "main.a"}[place]
     message = rf"{SHARDS[rank]}: is damaged, the digest of {what} .*remove step-00005"
     with pytest.raises(InputError, match=message):
-        load(tmp_path)
-
-
-def test_a_shard_of_another_save_of_the_same_step_is_refused(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    path = save(tmp_path, 5, 1.0) / SHARDS[1]
-    (save(other, 5, 2.0) / SHARDS[1]).replace(path)
-    with pytest.raises(InputError, match="is damaged"):
         load(tmp_path)
 
 
@@ -303,16 +254,6 @@ def test_a_checkpoint_of_a_newer_format_is_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_checkpoint_of_the_format_without_digests_is_refused(tmp_path: Path) -> None:
-    folder = save(tmp_path, 5, 1.0)
-    tree = json.loads((folder / "state.json").read_text())
-    for key in ("format", "model", "shards", "nonfinite"):
-        del tree[key]
-    (folder / "state.json").write_text(json.dumps(tree))
-    with pytest.raises(InputError, match="of format 1, this Trimaran reads format 4.*start a new"):
-        load(tmp_path)
-
-
 @pytest.mark.parametrize("change", [{"shards": []}, {"model": {}}, {"steps": 3}, {"layout": 3}])
 def test_a_broken_state_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     folder = save(tmp_path, 5, 1.0)
@@ -320,25 +261,3 @@ def test_a_broken_state_is_refused(tmp_path: Path, change: dict[str, Any]) -> No
     (folder / "state.json").write_text(json.dumps({**tree, **change}))
     with pytest.raises(InputError, match=r"state\.json: (not a trainer checkpoint|names 0 shards)"):
         load(tmp_path)
-
-
-def test_a_rank_on_which_nothing_trains_saves_a_shard_without_tensors(tmp_path: Path) -> None:
-    digest = write_tensors(tmp_path / "shard", {})
-    assert len(ShardFile(tmp_path / "shard", digest, "shard", "remove it")) == 0
-
-
-def test_the_layers_of_stages_come_back_and_may_be_missing(tmp_path: Path) -> None:
-    """As in checkpoints from before there were any."""
-    folder = save(tmp_path, 5, 1.0)
-    tree = json.loads((folder / "state.json").read_text())
-
-    def read(**ranks: Any) -> RankLayout:
-        layout = {**tree["layout"], "ranks": ranks}
-        (folder / "state.json").write_text(json.dumps({**tree, "layout": layout}))
-        return checkpoint.read_any(folder).layout
-
-    uneven = read(tensor=1, pipeline=2, layers=[0, 2])
-    assert uneven.ranks == Layout(pipeline=2, layers=(0, 2))
-    even = read(tensor=1, pipeline=2)
-    assert even.ranks == Layout(pipeline=2)
-    assert uneven.cut != even.cut

@@ -16,7 +16,7 @@ from services.trainer.checkpoints.checkpoint_folder import FOLDER
 from services.trainer.checkpoints.common_place import CommonPlace
 from tests.bucket_server import Endpoint, served
 from trimaran.errors import InputError, UnavailableError
-from trimaran.host.places import FolderPlace, Place, open_place
+from trimaran.host.places import FolderPlace, Place
 
 
 class Remembers(FolderPlace):
@@ -70,19 +70,6 @@ def bucket() -> Iterator[Endpoint]:
 def test_one_folder_does_and_nothing_stays_in_it(tmp_path: Path) -> None:
     assert Ranks(folders(*[tmp_path / "run"] * 3), {0, 2}).check() == [""] * 3
     assert [*(tmp_path / "run" / FOLDER).iterdir()] == []
-
-
-def test_each_rank_says_what_it_does_there(tmp_path: Path) -> None:
-    (place,) = folders(tmp_path)
-    said = [str(CommonPlace(place, rank, {0})) for rank in (0, 1)]
-    where = f"checkpoints in {tmp_path}/checkpoints"
-    assert said == [f"reads and writes {where}", f"reads {where}; others write them"]
-
-
-def test_a_bucket_does(bucket: Endpoint) -> None:
-    place = open_place("s3://payloads/common", "run.checkpoints")
-    assert Ranks([place, place], {0, 1}).check() == ["", ""]
-    assert place.sizes() == {}
 
 
 @pytest.mark.parametrize("writers", [{0, 1}, {0}])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +18,9 @@ from services.trainer.checkpoints.tensor_file import Spec
 from services.trainer.megatron.parameters.adapter_rules import is_adapter, trained_rules
 from services.trainer.megatron.parameters.family_rules import family_rules
 from services.trainer.megatron.parameters.rules import Rules
-from services.trainer.megatron.parameters.shards import find_runs, held_names, original, row_numbers
+from services.trainer.megatron.parameters.shards import held_names, original
 from tests.trainer.models import FAMILIES
-from tests.trainer.test_policy import make_policy
-from trimaran.config import LoraSection, RunConfig
+from trimaran.config import LoraSection
 from trimaran.config.parallel import Layout, RankPlace
 from trimaran.errors import InputError
 from trimaran.model.folder import ModelFacts, read_model_folder
@@ -191,26 +189,6 @@ def test_stages_that_alternate_are_read_from_and_by_those_that_do_not(facts: Mod
             assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
 
 
-@pytest.mark.parametrize("family", ["qwen2"])
-def test_what_was_frozen_is_in_no_shard_and_nothing_is_asked_for(facts: ModelFacts) -> None:
-    """Here all of the first stage, and a norm of the second."""
-    old, frozen = Layout(pipeline=2), "decoder.layers.1.input_layernorm.weight"
-    saved = [{}, shard(facts, old.place(1))]
-    for kind in KINDS:
-        del saved[1][f"{kind}.{frozen}"]
-    trained = {name.partition(".")[2] for name in saved[1]}
-    shards = [InMemory(one) for one in saved]
-    for place in Layout(tensor=2).senders:
-        found = Resharded(facts, saved_with(old), place, shards.__getitem__)
-        wanted = {
-            name: tensor
-            for name, tensor in shard(facts, place).items()
-            if name.partition(".")[2] in trained
-        }
-        assert {*found} == {*wanted} and wanted
-        assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
-
-
 LORA = LoraSection(rank=3)
 PAIRS = [
     (Layout(), Layout(tensor=2)),
@@ -245,48 +223,6 @@ def test_any_layout_reads_the_adapters_that_any_other_saved(
         for name, tensor in wanted.items():
             assert found.specs[name].shape == tuple(tensor.shape), name
             assert torch.equal(found[name], tensor), name
-
-
-@pytest.mark.parametrize("family", ["qwen2"])
-@pytest.mark.parametrize("is_split", [False, True])
-def test_adapters_of_another_section_are_refused(facts: ModelFacts, is_split: bool) -> None:
-    old, cut = Layout(), parts_of if is_split else shard
-    layout = saved_with(old, distributed_optimizer=is_split)
-    saved = InMemory(adapters_of(facts, old.place(0), cut))
-    name = "main.decoder.layers.0.self_attention.linear_qkv.adapters.q_proj.a"
-    with pytest.raises(InputError, match=r"only with the trainer\.lora that saved them"):
-        Resharded(facts, layout, Layout(tensor=2).place(0), lambda _: saved)
-    fewer = LoraSection(rank=3, targets=("q_proj",))  # the others would be left out of the model
-    with pytest.raises(InputError, match=r"only with the trainer\.lora that saved them"):
-        Resharded(facts, layout, Layout(tensor=2).place(0), lambda _: saved, lora=fewer)
-    smaller = LoraSection(rank=2)
-    found = Resharded(facts, layout, Layout(tensor=2).place(0), lambda _: saved, lora=smaller)
-    with pytest.raises(InputError, match=re.escape(f"the checkpoint's {name} ")):
-        found[name]
-
-
-@pytest.mark.parametrize("family", ["qwen2"])
-def test_a_part_that_no_rank_has_is_named(facts: ModelFacts) -> None:
-    old = Layout(data=2)
-    first, second = (parts_of(facts, old.place(rank)) for rank in range(2))
-    name = next(one for one in second if one.startswith("main.decoder.final_layernorm.weight@"))
-    del second[name]
-    saved = [InMemory(first), InMemory(second)]
-    layout = saved_with(old, distributed_optimizer=True)
-    found = Resharded(facts, layout, Layout().place(0), saved.__getitem__)
-    with pytest.raises(InputError, match=r"lacks a part of main\.decoder\.final_layernorm\.weight"):
-        found["main.decoder.final_layernorm.weight"]
-
-
-@pytest.mark.usefixtures("single_rank")
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_rules_know_which_parameters_the_model_has(
-    facts: ModelFacts, family: str, make_config: Callable[..., RunConfig]
-) -> None:
-    """Of other layouts tests/trainer/test_resume_elsewhere.py shows it."""
-    policy = make_policy(make_config(family))
-    names = [name for name, _ in policy._trained_weights()]
-    assert sorted(names) == sorted(held_names(family_rules(facts), facts, Layout().place(0)))
 
 
 @pytest.mark.parametrize("family", ["llama"])
@@ -329,23 +265,6 @@ def test_a_damaged_tensor_is_found_by_the_ranks_that_need_it(
 
 
 @pytest.mark.parametrize("family", ["qwen2"])
-def test_a_tensor_that_a_shard_lacks_is_named(facts: ModelFacts) -> None:
-    old, name = Layout(tensor=2), "exp_avg.decoder.layers.0.mlp.linear_fc1.weight"
-    first, second = (shard(facts, place) for place in old.senders)
-    del second[name]
-    shards = [InMemory(first), InMemory(second)]
-    found = Resharded(facts, saved_with(old), Layout().place(0), shards.__getitem__)
-    with pytest.raises(InputError, match=rf"shard 1 of the checkpoint lacks {re.escape(name)}"):
-        found[name]
-
-
-def test_rows_that_follow_each_other_are_one_run() -> None:
-    runs = find_runs(torch.tensor([5, 6, 9, 0, 2]), torch.tensor([1, 2, 5, 6, 0]))
-    assert [tuple(run) for run in runs] == [(0, 2, 2), (4, 1, 1)]
-    assert not find_runs(torch.tensor([0, 3]), torch.tensor([1, 0]))
-
-
-@pytest.mark.parametrize("family", ["qwen2"])
 def test_a_tied_head_on_a_stage_of_its_own_is_the_embedding(facts: ModelFacts) -> None:
     rules = family_rules(facts)
     assert original("output_layer.weight", rules) == "embedding.word_embeddings.weight"
@@ -353,10 +272,3 @@ def test_a_tied_head_on_a_stage_of_its_own_is_the_embedding(facts: ModelFacts) -
     assert original("output_layer.weight", untied) == "output_layer.weight"
     assert "output_layer.weight" not in held_names(rules, facts, Layout().place(0))
     assert "output_layer.weight" in held_names(rules, facts, Layout(pipeline=2).place(1))
-
-
-@pytest.mark.parametrize("family", ["qwen2"])
-def test_rows_of_padding_have_no_number(facts: ModelFacts) -> None:
-    """97 tokens on 2 ranks."""
-    rule = family_rules(facts)["embedding.word_embeddings.weight"]
-    assert row_numbers(rule, Layout(tensor=2).place(1)).tolist() == [*range(50, 98), 0]

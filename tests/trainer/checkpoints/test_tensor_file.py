@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,12 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from services.trainer.checkpoints import model_files
-from services.trainer.checkpoints.adapter_files import write_adapter_folder
 from services.trainer.checkpoints.model_files import INDEX, WEIGHTS, write_model_folder
 from services.trainer.checkpoints.tensor_file import Spec, TensorFile, spec_of
-from trimaran.config import RunConfig
 from trimaran.errors import InternalError
-from trimaran.model.folder import read_model_folder
 
 TENSORS = {
     "a": torch.arange(6, dtype=torch.float32).view(2, 3),
@@ -41,13 +35,6 @@ def test_other_readers_read_what_was_written_in_any_order(tmp_path: Path) -> Non
         for name in reversed(TENSORS):
             assert torch.equal(file.write(name, TENSORS[name]), TENSORS[name])
     assert same(load_file(path), TENSORS)
-
-
-def test_views_are_written_as_what_they_show(tmp_path: Path) -> None:
-    turned = torch.arange(6.0).view(2, 3).t()
-    with TensorFile(tmp_path / "x", [spec_of("t", turned)]) as file:
-        file.write("t", turned)
-    assert torch.equal(load_file(tmp_path / "x")["t"], turned)
 
 
 def test_what_is_missing_otherwise_or_twice_is_an_error(tmp_path: Path) -> None:
@@ -124,63 +111,3 @@ def test_an_export_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         write_model_folder(target, source_folder(tmp_path / "old"), specs, tensors(), "float32")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is synced, renamed and removed, in order."""
-    calls: list[str] = []
-    rename, remove = Path.rename, shutil.rmtree
-
-    def record_sync(descriptor: int) -> None:
-        calls.append(f"sync {Path(f'/proc/self/fd/{descriptor}').readlink().name}")
-
-    def record_rename(path: Path, name: Path) -> Path:
-        calls.append(f"{path.name} to {name.name}")
-        return rename(path, name)
-
-    def record_removal(path: Path, ignore_errors: bool = False) -> None:
-        calls.append(f"remove {path.name}")
-        remove(path, ignore_errors)
-
-    monkeypatch.setattr(os, "fsync", record_sync)
-    monkeypatch.setattr(Path, "rename", record_rename)
-    monkeypatch.setattr(shutil, "rmtree", record_removal)
-    return calls
-
-
-def check_order(calls: list[str], files: list[str], target: Path, before: bool) -> None:
-    """Or a power cut would leave a folder that looks whole, of files that are empty."""
-    assert calls[0] == "remove new.tmp"
-    last = 1 + len(files)
-    assert sorted(calls[1:last]) == sorted(f"sync {name}" for name in files)
-    away, gone = (["new to new.replaced"], ["remove new.replaced"]) if before else ([], [])
-    named = [*away, "new.tmp to new", f"sync {target.parent.name}", *gone]
-    assert calls[last:] == ["sync new.tmp", *named]
-    assert sorted(path.name for path in target.iterdir()) == sorted(files)
-
-
-@pytest.mark.parametrize("before", [False, True])
-def test_an_export_is_on_the_disk_before_it_has_its_name(
-    before: bool, tmp_path: Path, calls: list[str]
-) -> None:
-    target, source = tmp_path / "new", source_folder(tmp_path / "old")
-    if before:
-        source_folder(target)
-    write_model_folder(target, source, SPECS, TENSORS.items(), "float32")
-    check_order(calls, ["config.json", WEIGHTS, "tokenizer.json"], target, before)
-
-
-@pytest.mark.parametrize("before", [False, True])
-def test_adapters_are_on_the_disk_before_they_have_their_name(
-    before: bool, tmp_path: Path, calls: list[str], make_config: Callable[..., RunConfig]
-) -> None:
-    target = tmp_path / "new"
-    if before:
-        source_folder(target)
-    config = make_config("llama", trainer={"lora": {"rank": 4}})
-    calls.clear()
-    weight = "layers.0.lora_A.weight"
-    facts = read_model_folder(config.model.path)
-    write_adapter_folder(target, config, facts, {weight: (2, 3)}, [(weight, torch.zeros(2, 3))])
-    check_order(calls, ["adapter_config.json", "adapter_model.safetensors"], target, before)

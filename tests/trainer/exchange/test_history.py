@@ -19,40 +19,33 @@ def run_in(folder: Path) -> RunContext:
     return RunContext("run", folder, "")
 
 
-def test_a_restarted_trainer_knows_what_the_runs_trainers_made(tmp_path: Path) -> None:
-    async def body() -> None:
-        store = MemoryStore()
+async def test_a_restarted_trainer_knows_what_the_runs_trainers_made(tmp_path: Path) -> None:
+    store = MemoryStore()
+    history = await VersionHistory.open(store, run_in(tmp_path))
+    await history.add(policy(FIRST, "a"))
+    await history.add(policy(VersionId(1, 1), "b"))
+    again = await VersionHistory.open(store, run_in(tmp_path))
+    assert again.roots(FIRST) == {"a"}
+    assert again.roots(VersionId(1, 1)) == {"b"}
+    assert again.roots(VersionId(0, 2)) == frozenset()
+    other = await VersionHistory.open(store, RunContext("other", tmp_path, ""))
+    assert other.roots(FIRST) == frozenset()
+
+
+async def test_adding_is_idempotent_also_over_a_restart_and_at_the_same_time(
+    tmp_path: Path,
+) -> None:
+    store = MemoryStore()
+    for _ in range(2):
         history = await VersionHistory.open(store, run_in(tmp_path))
-        await history.add(policy(FIRST, "a"))
-        await history.add(policy(VersionId(1, 1), "b"))
-        again = await VersionHistory.open(store, run_in(tmp_path))
-        assert again.roots(FIRST) == {"a"}
-        assert again.roots(VersionId(1, 1)) == {"b"}
-        assert again.roots(VersionId(0, 2)) == frozenset()
-        other = await VersionHistory.open(store, RunContext("other", tmp_path, ""))
-        assert other.roots(FIRST) == frozenset()
-
-    asyncio.run(body())
+        await asyncio.gather(*(history.add(policy(FIRST, "a")) for _ in range(3)))
+    assert await store.read("versions/run") == ((1, {"lineage": 0, "step": 1, "root": "a"}),)
 
 
-def test_adding_is_idempotent_also_over_a_restart_and_at_the_same_time(tmp_path: Path) -> None:
-    async def body() -> None:
-        store = MemoryStore()
-        for _ in range(2):
-            history = await VersionHistory.open(store, run_in(tmp_path))
-            await asyncio.gather(*(history.add(policy(FIRST, "a")) for _ in range(3)))
-        assert await store.read("versions/run") == ((1, {"lineage": 0, "step": 1, "root": "a"}),)
-
-    asyncio.run(body())
-
-
-def test_a_replay_that_diverges_leaves_both_roots(tmp_path: Path) -> None:
-    async def body() -> None:
-        store = MemoryStore()
-        for root in ("a", "b"):
-            history = await VersionHistory.open(store, run_in(tmp_path))
-            await history.add(policy(FIRST, root))
-        again = await VersionHistory.open(store, run_in(tmp_path))
-        assert again.roots(FIRST) == {"a", "b"}
-
-    asyncio.run(body())
+async def test_a_replay_that_diverges_leaves_both_roots(tmp_path: Path) -> None:
+    store = MemoryStore()
+    for root in ("a", "b"):
+        history = await VersionHistory.open(store, run_in(tmp_path))
+        await history.add(policy(FIRST, root))
+    again = await VersionHistory.open(store, run_in(tmp_path))
+    assert again.roots(FIRST) == {"a", "b"}

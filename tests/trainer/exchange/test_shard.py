@@ -16,7 +16,6 @@ from services.trainer.megatron.architecture import Architecture, read_architectu
 from services.trainer.megatron.parameters.mapping import list_parts, model_rules, tensor_shapes
 from tests.trainer.models import FAMILIES, TIED
 from trimaran.config.parallel import Layout, RankPlace
-from trimaran.errors import InternalError
 from trimaran.types import Manifest, TensorInfo
 from weights.sending.snapshot import Part, Snapshot, take_snapshot
 from weights.version.grid import cut_tensors
@@ -105,12 +104,6 @@ def loaded(family: str, model_folders: dict[str, Path]) -> Tensors:
     return load_tensors(model_folders[family], tied=family in TIED)
 
 
-def test_the_architecture_names_every_tensor_of_the_model(
-    architecture: Architecture, loaded: Tensors
-) -> None:
-    assert dict(tensor_shapes(architecture)) == {n: tuple(t.shape) for n, t in loaded.items()}
-
-
 LAYOUTS = (
     Layout(),
     Layout(tensor=2),
@@ -159,12 +152,6 @@ def test_every_rank_of_every_layout_has_the_same_manifest(
     first = next(iter(loaded))
     changed = {**loaded, first: loaded[first] + 1}
     assert snapshots(architecture, changed, Layout(tensor=2))[0].manifest.root != manifests[0].root
-
-
-def test_a_part_that_cuts_a_block_is_named(architecture: Architecture) -> None:
-    tensors = cut(architecture)
-    with pytest.raises(InternalError, match=r"embed_tokens.weight: elements 0 to 5 are no union"):
-        blocks_of(tensors, [Part("model.embed_tokens.weight", 0, 5, torch.zeros(5, 32))])
 
 
 def test_digests_pass_an_integer_sum_bit_for_bit() -> None:

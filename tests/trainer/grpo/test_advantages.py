@@ -76,15 +76,6 @@ def test_the_mean_of_equal_values_is_exactly_that_value() -> None:
     assert group_std(tenths, groups).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_a_value_counts_as_often_as_it_says() -> None:
-    # 3 once and 1 three times: mean 1.5, variance (2.25 + 3 * 0.25) / 3 = 1
-    threes, groups = torch.tensor([3.0, 1.0]).double(), torch.tensor([0, 0])
-    counts = torch.tensor([1, 3])
-    assert group_mean(threes, groups, counts).tolist() == [1.5]
-    assert group_std(threes, groups, counts).tolist() == [1.0]
-    assert whiten(threes, counts).tolist() == pytest.approx([1.5, -0.5], abs=1e-7)
-
-
 def test_a_value_that_does_not_count_changes_nothing() -> None:
     numbers = torch.tensor([-1e3 / 3, 0.1, 0.1, 0.1], dtype=torch.float64)
     groups = torch.zeros(4).long()
@@ -97,27 +88,11 @@ def test_a_value_that_does_not_count_changes_nothing() -> None:
 # By hand
 
 
-def test_group_mean_and_sample_standard_deviation() -> None:
-    # mean 2, deviations -1 0 1, sample variance (1 + 0 + 1) / 2 = 1; the second group by itself
-    got = values(GroupAdvantage(), batch([[1, 2, 3], [0, 1]]))
-    half = 0.5 / (math.sqrt(0.5) + 1e-4)
-    assert got == pytest.approx([-1 / 1.0001, 0.0, 1 / 1.0001, -half, half], abs=1e-12)
-
-
-def test_group_without_normalisation_only_takes_the_mean_off() -> None:
-    assert values(GroupAdvantage(normalize_std=False), batch([[0, 0, 3]])) == [-1, -1, 2]
-
-
 def test_whitening_is_over_the_tokens_of_the_batch() -> None:
     # Without it 1 and -1, with 3 tokens and 1: mean 0.5, variance (3 * 0.25 + 2.25) / 3 = 1
     rewards = batch([[2, 0]], lengths=[3, 1])
     got = values(GroupAdvantage(normalize_std=False, whiten=True), rewards)
     assert got == pytest.approx([0.5, -1.5], abs=1e-7)
-
-
-def test_rloo_takes_off_the_mean_of_the_others() -> None:
-    # 1 - (0 + 0.5) / 2, 0 - (1 + 0.5) / 2, 0.5 - (1 + 0) / 2
-    assert values(Rloo(), batch([[1, 0, 0.5]])) == pytest.approx([0.75, -0.75, 0.0])
 
 
 def test_reinforce_plus_plus_pays_the_penalties_that_are_to_come() -> None:
@@ -130,31 +105,9 @@ def test_reinforce_plus_plus_pays_the_penalties_that_are_to_come() -> None:
     assert values(ReinforcePlusPlus(), rewards) == pytest.approx(want, abs=1e-12)
 
 
-def test_reinforce_plus_plus_without_penalties_whitens_rewards() -> None:
-    # 3 once, 1 three times, of different groups
-    got = values(ReinforcePlusPlus(), batch([[3], [1]], lengths=[1, 3]))
-    assert got == pytest.approx([1.5, -0.5, -0.5, -0.5], abs=1e-7)
-
-
-def test_reinforce_plus_plus_with_baseline() -> None:
-    # Off the groups' means 1 and 5: 1 -1 0 0; over tokens 1 1 -1 -1 0 0: variance 4 / 5
-    got = values(ReinforcePlusPlusBaseline(), batch([[2, 0], [5, 5]], lengths=[2, 2, 1, 1]))
-    assert got == pytest.approx([1 / math.sqrt(0.8), -1 / math.sqrt(0.8), 0, 0], abs=1e-7)
-
-
-def test_opo_weighs_the_baseline_by_length() -> None:
-    # (1 * 1 + 3 * 0) / 4 = 0.25
-    assert values(Opo(), batch([[1, 0]], lengths=[1, 3])) == [0.75, -0.25]
-
-
 def test_opo_counts_the_tokens_of_a_completion_that_does_not_train() -> None:
     masked = replace(batch([[1, 0]], lengths=[1, 3]), lengths_B=torch.tensor([1, 0]))
     assert values(Opo(), masked) == [0.75, -0.25]
-
-
-def test_remax_takes_off_the_reward_of_the_greedy_answer() -> None:
-    assert ReMax().needs_greedy and not GroupAdvantage().needs_greedy
-    assert values(ReMax(), batch([[1, 0], [1]], greedy=[0.25, 1])) == [0.75, -0.25, 0]
 
 
 def test_remax_without_greedy_answers_is_refused() -> None:
@@ -167,37 +120,6 @@ def test_pass_at_k_by_its_analytic_form() -> None:
     # correct: (1/3) / sigma = 1 / sqrt(2); wrong: (1/3 - C(1, 1) / C(2, 1)) / sigma = (-1/6) / sigma
     got = values(PassAtK(k=2), batch([[1, 0, 0]]))
     assert got == pytest.approx([math.sqrt(0.5), -math.sqrt(0.125), -math.sqrt(0.125)])
-
-
-def test_pass_at_k_teaches_nothing_where_every_set_is_alike() -> None:
-    # Of the second group one is wrong, so every pair has a correct one.
-    assert values(PassAtK(k=2), batch([[0, 0, 0], [1, 1, 0], [1, 1, 1]])) == [0.0] * 9
-
-
-def test_pass_at_k_says_what_is_correct_by_its_threshold() -> None:
-    rewards = batch([[0.9, 0.6, 0.1]])
-    got = values(PassAtK(k=1, threshold=0.7), rewards)
-    assert got == values(PassAtK(k=1, threshold=0.9), rewards)
-    # k = 1 is the reward's own deviation: rho = 1/3, sigma = sqrt(2) / 3
-    assert got == pytest.approx([math.sqrt(2), -math.sqrt(0.5), -math.sqrt(0.5)])
-
-
-def test_the_best_of_the_group_has_its_lead() -> None:
-    assert values(BestOfGroup(), batch([[1, 0.25, 0], [1, 1, 0], [3]])) == [0.75] + [0] * 6
-    # deviations of 2 and 0: sample deviation sqrt(2)
-    got = values(BestOfGroup(normalize_std=True), batch([[0, 2]]))
-    assert got == pytest.approx([0, 2 / (math.sqrt(2) + 1e-4)])
-
-
-def test_gdpo_normalises_each_term_by_itself() -> None:
-    rewards = batch(
-        [[1, 0]], terms={"right": [1, 0], "short": [0, 10]}, term_weights={"right": 2, "short": 1}
-    )
-    # Each term by itself: +-0.5 / sqrt(0.5) and -+5 / sqrt(50), both sqrt(0.5) but for the 1e-4
-    right, short = 0.5 / (math.sqrt(0.5) + 1e-4), 5 / (math.sqrt(50) + 1e-4)
-    value = 2 * right - short
-    want = value / math.sqrt(2 * value**2 + 1e-8)
-    assert values(Gdpo(), rewards) == pytest.approx([want, -want], abs=1e-12)
 
 
 def test_gdpo_leaves_out_a_term_that_does_not_apply() -> None:
@@ -279,16 +201,6 @@ def test_a_batch_without_differences_teaches_nothing(
 def test_a_completion_without_tokens_is_in_no_statistic_of_the_batch(advantage: Advantage) -> None:
     rewards = batch([[0.1], [0.1], [9.0]], [2, 1, 0], {"rule": [0.1, 0.1, 9.0]}, {"rule": 1})
     assert values(advantage, rewards) == [0.0] * 3
-
-
-def test_nothing_to_learn_with_penalties() -> None:
-    empty = batch([], [], penalties=[])
-    assert values(ReinforcePlusPlus(), empty) == []
-    one = batch([[0.5, 0.5]], [1, 0], penalties=[0.0])
-    assert values(ReinforcePlusPlus(), one) == [0.0]
-    # A completion without tokens, at the end and in between, has no value.
-    gaps = batch([[0.5, 9, 0.5, 9]], [1, 0, 2, 0], penalties=[0.0, 0.0, 0.0])
-    assert values(ReinforcePlusPlus(), gaps) == [0.0] * 3
 
 
 # Against plain loops

@@ -18,23 +18,6 @@ def weights(aggregation: Aggregation, lengths: list[int]) -> list[float]:
     return weights_B.tolist()
 
 
-def test_token_mean_weighs_every_token_alike() -> None:
-    assert weights(TokenMean(), [3, 0, 1]) == [0.25, 0.0, 0.25]
-
-
-def test_sequence_mean_weighs_every_completion_alike() -> None:
-    assert weights(SequenceMean(), [4, 0, 1]) == [0.125, 0.0, 0.5]
-
-
-def test_sequence_sum_divides_by_completions_only() -> None:
-    assert weights(SequenceSum(), [4, 0, 1]) == [0.5, 0.0, 0.5]
-
-
-def test_a_fixed_number_of_tokens_stands_for_every_length() -> None:
-    # 1 / (2 completions * 8 tokens)
-    assert weights(Fixed(tokens=8), [4, 0, 1]) == [0.0625, 0.0, 0.0625]
-
-
 def test_the_fixed_number_must_be_given() -> None:
     with pytest.raises(ValidationError, match="tokens"):
         Fixed.model_validate({})

@@ -96,10 +96,3 @@ def test_rewards_know_groups_terms_and_the_penalty_of_each_token() -> None:
     assert rewards.totals_B.tolist() == pytest.approx([0.7, -0.4, 0.5, 0.0])
     assert rewards.terms["exact"].isnan().tolist() == [True, True, False, True]
     assert rewards.terms["exact"][2] == 0.5
-
-
-def test_no_group_and_no_token_make_empty_tensors() -> None:
-    step = step_of()
-    assert step.rollout_logprobs().shape == step.rewards({}).totals_B.shape == (0,)
-    packed = pack(step, [], CPU)
-    assert packed.token_ids_N.shape == packed.targets_M.shape == (0,)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
 
 import pytest
 import torch
@@ -10,15 +9,12 @@ import torch
 from services.trainer.step.batch import PackedBatch, StepBatch
 from services.trainer.step.learner import train_step
 from services.trainer.step.learning_rate import learning_rate
-from services.trainer.step.outputs import TokenOutputs
 from services.trainer.step.updates import Update, plan_updates
 from tests.trainer.batches import random_batch
 from tests.trainer.models import make_model
 from tests.trainer.plain_policy import PlainPolicy
 from tests.trainer.reference import loss_of, sequence_logprobs, with_rollout_logprobs
-from trimaran.choices import ADVANTAGES, LOSSES
 from trimaran.config import RunConfig, TrainerSection
-from trimaran.errors import InternalError
 from trimaran.telemetry.metrics import find_metric
 from trimaran.telemetry.other_names import Facts, OtherNames
 from trimaran.types import Score
@@ -55,20 +51,6 @@ def test_loss_and_gradient_are_equal_under_any_split(
     assert sum(loss for loss, _ in parts) == pytest.approx(whole_loss, abs=1e-6)
     torch.testing.assert_close(sum(gradient for _, gradient in parts), whole, rtol=0, atol=1e-6)
     assert whole.abs().max() > 1e-2
-
-
-@pytest.mark.parametrize(("groups", "ranks"), [(5, 2), (7, 4), (3, 4), (1, 2)])
-def test_ranks_need_not_divide_the_groups_of_a_step(
-    model: torch.nn.Module, make_config: MakeConfig, groups: int, ranks: int
-) -> None:
-    """Nor be fewer. Completions are counted, not groups."""
-    step = {"groups_per_step": groups}
-    whole_loss, whole = run(model, make_config(trainer=STANDSTILL, run=step))
-    config = make_config(trainer={**STANDSTILL, "data_parallel": ranks}, run=step)
-    parts = [run(model, config, data_rank) for data_rank in range(ranks)]
-    assert sum(loss for loss, _ in parts) == pytest.approx(whole_loss, abs=1e-6)
-    torch.testing.assert_close(sum(gradient for _, gradient in parts), whole, rtol=0, atol=1e-6)
-    assert sum(gradient.abs().max() > 1e-3 for _, gradient in parts) > 1
 
 
 def test_what_has_no_gradient_is_skipped_and_the_gradient_is_the_same(
@@ -144,17 +126,6 @@ def test_warm_up_is_linear(model: torch.nn.Module, make_config: MakeConfig) -> N
     assert rates == pytest.approx([0.25e-20, 0.75e-20, 1e-20, 1e-20], rel=1e-6, abs=0)
 
 
-def test_a_batch_without_any_signal_still_answers(
-    model: torch.nn.Module, make_config: MakeConfig
-) -> None:
-    batch = random_batch(1)
-    equal = type(batch)(1, (batch.groups[2],) * 4)
-    policy = PlainPolicy(model)
-    metrics = train_step(policy, equal, make_config(trainer=STANDSTILL)).metrics
-    assert policy.events == ["update", "reduce"]
-    assert metrics["trainer/packed_tokens"] == metrics["trainer/loss"] == 0.0
-
-
 def test_metrics_say_over_which_tokens_they_are(
     model: torch.nn.Module, make_config: MakeConfig
 ) -> None:
@@ -199,28 +170,6 @@ def test_where_nothing_was_computed_nothing_was_measured(
     assert names["actor/pg_clipfrac"] == 0
 
 
-def test_with_a_divergence_term_every_trained_token_is_computed(
-    model: torch.nn.Module, make_config: MakeConfig
-) -> None:
-    config = make_config(trainer=STANDSTILL, algorithm={"kl": {"coefficient": 0.1}})
-    metrics = train_step(PlainPolicy(model), random_batch(1), config).metrics
-    assert metrics["trainer/computed/tokens"] == metrics["trainer/trained_tokens"] > 0
-    assert "trainer/kl" in metrics
-    assert all(map(find_metric, metrics))
-
-
-def test_the_clipped_share_is_over_all_trained_tokens(make_config: MakeConfig) -> None:
-    """A token without an advantage is never clipped, computed or not."""
-    fractions = []
-    for kl in (0.0, 1e-30):  # the latter computes all, and changes nothing
-        algorithm = {"updates_per_batch": 2, "kl": {"coefficient": kl}}
-        config = make_config(trainer={"learning_rate": 10.0}, algorithm=algorithm)
-        metrics = train_step(PlainPolicy(make_model("llama")), random_batch(1), config).metrics
-        fractions.append(metrics["trainer/policy/clipped/share"])
-    assert fractions[0] == pytest.approx(fractions[1])
-    assert fractions[0] > 0
-
-
 def test_each_epoch_trains_every_group_and_compares_with_the_policy_before_the_first(
     make_config: MakeConfig,
 ) -> None:
@@ -235,21 +184,6 @@ def test_each_epoch_trains_every_group_and_compares_with_the_policy_before_the_f
     # Packed in other shapes in the second epoch, the ratios are 1 all the same, up to rounding.
     assert metrics["trainer/loss"] == pytest.approx(once["trainer/loss"], abs=0.5)
     assert metrics["trainer/policy/clipped/share"] == 0.0
-
-
-def test_groups_are_drawn_anew_in_each_epoch_and_alike_when_the_step_is_made_again(
-    make_config: MakeConfig,
-) -> None:
-    algorithm = {"updates_per_batch": 3, "epochs": 4, "shuffle": True}
-    config = make_config(run={"groups_per_step": 7}, algorithm=algorithm)
-    drawn = [[update.groups for update in plan(config, step, 7)] for step in (1, 1, 2)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    epochs = [drawn[0][start : start + 3] for start in range(0, 12, 3)]
-    assert [sorted(sum(epoch, ())) for epoch in epochs] == [[*range(7)]] * 4
-    assert len({tuple(epoch) for epoch in epochs}) > 1
-    assert [len(groups) for groups in epochs[0]] == [2, 2, 3]
-    in_order = make_config(run={"groups_per_step": 7}, algorithm={"updates_per_batch": 3})
-    assert [update.groups for update in plan(in_order, 1, 7)] == [(0, 1), (2, 3), (4, 5, 6)]
 
 
 def plan(config: RunConfig, number: int, num_groups: int) -> list[Update]:
@@ -373,27 +307,6 @@ def test_truncated_completions_that_are_masked_train_nothing(
     assert trained[0] - trained[1] == len(cut.token_ids_T)
 
 
-@pytest.mark.parametrize("name", LOSSES.names())
-def test_every_loss_trains_in_every_shape(make_config: MakeConfig, name: str) -> None:
-    algorithm = {"loss": name, "updates_per_batch": 2, "epochs": 2}
-    config = make_config(trainer={"learning_rate": 1e-2}, algorithm=algorithm)
-    policy = PlainPolicy(make_model("llama"))
-    before = cast(Any, policy.model).get_input_embeddings().weight.detach().clone()
-    metrics = train_step(policy, random_batch(1), config).metrics
-    assert metrics["trainer/nonfinite_updates"] == 0
-    assert not torch.equal(cast(Any, policy.model).get_input_embeddings().weight, before)
-    assert all(map(find_metric, metrics))
-
-
-@pytest.mark.parametrize("name", [name for name in ADVANTAGES.names() if name != "remax"])
-def test_every_advantage_trains(model: torch.nn.Module, make_config: MakeConfig, name: str) -> None:
-    options = {"pass_at_k": {"k": 2}}.get(name, {})
-    config = make_config(trainer=STANDSTILL, algorithm={"advantage": {"type": name, **options}})
-    result = train_step(PlainPolicy(model), random_batch(1), config)
-    assert not result.nonfinite
-    assert result.metrics["trainer/computed/tokens"] > 0 or name == "gdpo"  # no terms here
-
-
 def test_the_learning_rate_falls_to_its_least_at_the_last_step() -> None:
     section = TrainerSection(
         learning_rate=1.0, warmup_steps=10, schedule="linear", min_learning_rate=0.1
@@ -417,51 +330,3 @@ def test_a_step_has_the_rate_of_the_total_that_its_batch_bears(
         for num_steps in (2, 4)
     ]
     assert rates == pytest.approx([0.0, 0.5e-20], rel=1e-6, abs=0)
-
-
-def test_a_step_without_a_token_says_nothing_of_the_kl(
-    model: torch.nn.Module, make_config: MakeConfig
-) -> None:
-    """The adaptive coefficient would take a 0 for a policy that stays near its reference."""
-    algorithm = {
-        "truncated": "mask",
-        "kl": {"coefficient": 0.1, "adaptive": {"target": 0.1, "horizon": 12}},
-    }
-    batch = random_batch(1)
-    groups = tuple(
-        replace(
-            scored,
-            group=replace(
-                scored.group,
-                completions_G=tuple(
-                    replace(one, finish_reason="length") for one in scored.group.completions_G
-                ),
-            ),
-        )
-        for scored in batch.groups
-    )
-    config = make_config(trainer=STANDSTILL, algorithm=algorithm)
-    metrics = train_step(PlainPolicy(model), replace(batch, groups=groups), config).metrics
-    assert metrics["trainer/trained_tokens"] == 0
-    assert "trainer/kl" not in metrics
-    assert metrics["trainer/kl_coefficient"] == 0.1
-
-
-def test_losses_that_look_at_other_tokens_compute_them_all(
-    model: torch.nn.Module, make_config: MakeConfig
-) -> None:
-    config = make_config(trainer=STANDSTILL, algorithm={"loss": "kl_cov"})
-    metrics = train_step(PlainPolicy(model), random_batch(1), config).metrics
-    assert metrics["trainer/computed/tokens"] == metrics["trainer/trained_tokens"]
-
-
-def test_an_entropy_bonus_without_entropies_is_refused(
-    model: torch.nn.Module, make_config: MakeConfig
-) -> None:
-    class Silent(PlainPolicy):
-        def _outputs(self, packed: PackedBatch, entropy: bool) -> TokenOutputs:
-            return super()._outputs(packed, entropy=False)
-
-    config = make_config(algorithm={"entropy": {"coefficient": 0.1}})
-    with pytest.raises(InternalError, match="gave no entropies"):
-        train_step(Silent(model), random_batch(1), config)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import random
 import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,17 +22,6 @@ def pieces_of(plan: Plan) -> list[Piece]:
 
 def tokens_of(groups: list[GroupLengths], micro: tuple[Piece, ...]) -> int:
     return sum(groups[piece.place].only(piece.completions).num_tokens for piece in micro)
-
-
-def costs_of_ranks(groups: list[GroupLengths], plan: Plan, attention: float) -> list[float]:
-    return [
-        sum(
-            groups[piece.place].only(piece.completions).cost(attention)
-            for micro in rank
-            for piece in micro
-        )
-        for rank in plan.micro_batches
-    ]
 
 
 def test_small_groups_stay_whole_and_are_balanced() -> None:
@@ -66,16 +54,6 @@ def test_one_group_is_shared_by_all_ranks() -> None:
     plan = plan_micro_batches([GroupLengths(50, (100,) * 16)], 4, 4096)
     assert [len(piece.completions) for piece in pieces_of(plan)] == [4] * 4
     assert plan.imbalance == 1.0
-
-
-def test_a_long_answer_costs_more_than_short_ones_of_as_many_tokens() -> None:
-    groups = [GroupLengths(1, (1000,)), *[GroupLengths(1, (100,) * 4)] * 4]
-    loads = [
-        costs_of_ranks(groups, plan_micro_batches(groups, 2, 5000, attention), 0.001)
-        for attention in (0.001, 0.0)
-    ]
-    by_cost, by_tokens = (max(load) / sum(load) for load in loads)
-    assert by_cost < 0.53 < 0.6 < by_tokens
 
 
 def test_the_cost_of_attention_is_counted_by_hand() -> None:
@@ -115,36 +93,6 @@ def test_only_a_lone_completion_or_a_long_prompt_exceeds_the_limit(
                 (piece,) = micro
                 is_lone = len(piece.completions) == 1
                 assert is_lone or tokens <= 2 * groups[piece.place].prompt
-
-
-@pytest.mark.parametrize(("ranks", "limit"), [(1, 3), (2, 100), (4, 100)])
-def test_answers_of_one_token_have_a_place_each(ranks: int, limit: int) -> None:
-    """They are no input: behind the prompt there is nothing to compute for them."""
-    plan = plan_micro_batches([GroupLengths(5, (0, 0, 0, 0))], ranks, limit)
-    found = sorted(index for piece in pieces_of(plan) for index in piece.completions)
-    assert found == [0, 1, 2, 3] and all(piece.completions for piece in pieces_of(plan))
-
-
-def test_a_prompt_as_long_as_a_micro_batch_is_not_copied_for_each_answer() -> None:
-    for prompt in (3000, 4000, 5000):
-        group = GroupLengths(prompt, (200,) * 16)
-        plan = plan_micro_batches([group], 1, 4096)
-        tokens = [tokens_of([group], micro) for micro in plan.micro_batches[0]]
-        assert sum(tokens) < 2.1 * group.num_tokens and max(tokens) <= 2 * prompt
-
-
-@given(batches, st.integers(1, 5), st.integers(1, 150), st.sampled_from([0.0, 0.01]))
-def test_the_imbalance_is_that_of_the_ranks(
-    groups: list[GroupLengths], ranks: int, limit: int, attention: float
-) -> None:
-    plan = plan_micro_batches(groups, ranks, limit, attention)
-    loads = costs_of_ranks(groups, plan, attention)
-    expected = max(loads) * ranks / sum(loads) if sum(loads) else 1.0
-    assert abs(plan.imbalance - expected) < 1e-9
-
-
-def test_neighbours_that_fill_the_limit_are_joined() -> None:
-    assert list(join([40, 40, 50], limit=80)) == [range(2), range(2, 3)]
 
 
 @given(st.lists(st.integers(0, 60), max_size=16), st.integers(1, 100))

@@ -49,7 +49,7 @@ def checkpoint_to_huggingface(
 
 
 def checkpoint_parameters(folder: Path, state: TrainerState, source: Path) -> Parameters:
-    """Of the whole model. `folder`, `source`: as above."""
+    """The parameters of the whole model. `folder`, `source`: as above."""
     facts = state.model.facts
     whole = Resharded(
         facts,
@@ -74,7 +74,7 @@ def write_huggingface(
 
 
 def huggingface_to_checkpoint(source: Path, target: Path, layout: Layout, dtype: str) -> Path:
-    """Of step 0, in `target`/checkpoints. `dtype`: in which a run computes with the weights; their root
+    """A checkpoint of step 0, in `target`/checkpoints. `dtype`: in which a run computes with the weights; their root
     is of these. Raises InputError for a folder that is no model of ours."""
     _check_target(target)
     facts, tensors = _read_huggingface(source)
@@ -94,7 +94,7 @@ def huggingface_to_checkpoint(source: Path, target: Path, layout: Layout, dtype:
 
 
 def huggingface_parameters(source: Path) -> Parameters:
-    """Of the whole model. Raises InputError as above."""
+    """The parameters of the whole model. Raises InputError as above."""
     facts, tensors = _read_huggingface(source)
     return parameters(facts, FromHuggingFace(facts, tensors, Layout().place(0)), {})
 

@@ -135,7 +135,7 @@ class MegatronCheckpoint:
         return "bfloat16" if dtypes == {torch.bfloat16} else "float32"
 
     def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Of the whole model, in float32."""
+        """The parameters of the whole model, in float32."""
         for name, (slot, shape) in self._found.items():
             start, box = (*slot.at, *(0 for _ in shape)), (*(1 for _ in slot.stack), *shape)
             entry = self._entries[slot.key]

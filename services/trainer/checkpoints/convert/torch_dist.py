@@ -40,7 +40,7 @@ FILE_BYTES = 5 * 10**9
 
 
 class TorchDistWriter:
-    """Of one folder, which is no checkpoint before all is written.
+    """The writer of one folder, which is no checkpoint before all is written.
 
     Example:
         with TorchDistWriter(folder) as checkpoint:

@@ -223,7 +223,7 @@ def _entry(
 def read_box(
     folder: Path, key: str, entry: Entry, start: Sequence[int], shape: Sequence[int]
 ) -> torch.Tensor:
-    """Of a tensor the elements from `start` on. Raises InputError for a file that is damaged or lacks some,
+    """The elements of a tensor from `start` on. Raises InputError for a file that is damaged or lacks some,
     and where two pieces have the same elements."""
     box = torch.empty(*shape, dtype=entry.dtype)
     missing, read = box.numel(), list[Piece]()

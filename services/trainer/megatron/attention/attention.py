@@ -44,7 +44,7 @@ class PackedLayout(PackedSeqParams):
     sin_ND: torch.Tensor | None = None
     context: ContextSplit = ALONE
     deepstack: Deepstack | None = None
-    """Of images, where some layers add features of them."""
+    """Features of images, where some layers add features of them."""
     experts_nLK: torch.Tensor | None = None
     """int16, of this rank's tokens: for the routers to choose again (`replay.py`)."""
 

@@ -35,7 +35,7 @@ class ContextSplit:
         return x_N[self.rank :: self.size]
 
     def key_heads(self, count: int) -> int:
-        """Of so many key/value heads those of one rank. Fewer heads than ranks are repeated."""
+        """How many of so many key/value heads one rank has. Fewer heads than ranks are repeated."""
         return max(1, count // self.size)
 
     def to_heads(

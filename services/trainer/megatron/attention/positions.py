@@ -23,7 +23,7 @@ from services.trainer.megatron.attention import segments
 from services.trainer.step.packing import GroupLengths
 
 Grid = tuple[int, int, int]
-"""Of an image: merged patches in time, height and width."""
+"""The grid of an image: merged patches in time, height and width."""
 Places = tuple[torch.Tensor, int]
 """[3, P] of a prompt, and the position behind it."""
 

@@ -29,7 +29,7 @@ class Rope:
     kind: str = "default"
     factor: float = 1.0
     original_positions: float = 0.0
-    """Of the training before it was scaled; yarn and llama3."""
+    """Positions of the training before it was scaled; yarn and llama3."""
     low: float = 1.0
     """llama3: low_freq_factor; yarn: beta_slow."""
     high: float = 4.0

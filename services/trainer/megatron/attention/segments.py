@@ -100,7 +100,7 @@ def assign(
 
 
 def positions(groups: Sequence[GroupLengths]) -> torch.Tensor:
-    """Of each packed token in its sequence, int64 [N]."""
+    """The position of each packed token in its sequence, int64 [N]."""
     parts: list[torch.Tensor] = []
     for group in groups:
         parts.append(torch.arange(group.prompt))

@@ -22,7 +22,7 @@ from services.trainer.megatron.attention.places import Places, is_token, place
 from services.trainer.megatron.attention.segments import SharingGroup
 
 BATCH_MAX_PAIRS = 1 << 17
-"""Of queries and keys: larger members are computed alone, since their calls cost little."""
+"""Elements of queries and keys: larger members are computed alone, since their calls cost little."""
 BATCH_MIN_FILL = 0.7
 """Share of a batch's pairs that are not padding."""
 
@@ -46,7 +46,7 @@ class Part:
     """As in `partial_attention.Rows`, for each batch."""
 
     def rows(self, query_AHD: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[Rows]:
-        """Of each batch. `key` and `value`: of A or U tokens."""
+        """The inputs of each batch. `key` and `value`: of A or U tokens."""
         causal = query_AHD.shape[1] // key.shape[1] if self.causal else 0
         queries = self.queries.fold(query_AHD)
         keys, values = self.keys.fold(key), self.keys.fold(value)
@@ -179,7 +179,7 @@ def _differentiate(
     upstream: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     part: Part,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Of query, key and value. `upstream`: gradient, normalizers and means of
+    """The gradients of query, key and value. `upstream`: gradient, normalizers and means of
     `partial_attention.differentiate`."""
     gradient, normalizers, means = upstream
     found = [

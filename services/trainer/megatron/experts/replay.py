@@ -80,7 +80,7 @@ class _Choice:
 
 
 class RouterReplays:
-    """Of one rank's stages. It counts while gradients are computed, each token once a layer.
+    """The replay in one rank's stages. It counts while gradients are computed, each token once a layer.
 
     Example: RouterReplays(stages, device).take_metrics()
     """
@@ -104,7 +104,7 @@ class RouterReplays:
         layer.register_forward_pre_hook(give, with_kwargs=True)
 
     def take_metrics(self) -> dict[str, float]:
-        """Of all ranks since the last call. All ranks must call."""
+        """Counts of all ranks since the last call. All ranks must call."""
         dist.all_reduce(self._counts)
         every, replayed, differing = self._counts.tolist()
         self._counts.zero_()
@@ -117,7 +117,7 @@ class RouterReplays:
 def own_share(
     numbers_NLK: torch.Tensor, context: ContextSplit, config: TransformerConfig
 ) -> torch.Tensor:
-    """Of the tokens that this rank's routers see: [n, L, K]."""
+    """The choices for the tokens that this rank's routers see: [n, L, K]."""
     own = context.own(numbers_NLK)
     if config.sequence_parallel:
         ranks = parallel_state.get_tensor_model_parallel_world_size()

@@ -61,7 +61,7 @@ class ExpertLoads:
                 module.register_forward_hook(self._count)
 
     def take(self) -> torch.Tensor:
-        """Of all ranks since the last call, int64 on the host. All ranks must call."""
+        """The loads of all ranks since the last call, int64 on the host. All ranks must call."""
         dist.all_reduce(self._loads_LE)
         found = self._loads_LE.cpu().clone()
         self._loads_LE.zero_()

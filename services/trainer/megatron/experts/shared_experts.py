@@ -34,12 +34,12 @@ SCATTERED_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Of one leader and its team."""
+    """The choices of one leader and its team."""
 
     numbers: tuple[int, ...]
-    """Of prompts and completions, as `StepExperts` counts them."""
+    """Numbers of prompts and completions, as `StepExperts` counts them."""
     tokens: tuple[int, ...]
-    """Of each."""
+    """Tokens of each."""
     layers: tuple[int, ...]
     """As the whole model counts."""
     choice_bytes: int

@@ -132,7 +132,7 @@ class Family:
     layer: Callable[[ModelFacts], Rules]
     """By the names that parameter and tensors have inside a layer."""
     keywords: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: {}
-    """Of megatron-core's TransformerConfig, beyond those of all families (megatron/model.py), for what
+    """Keywords of megatron-core's TransformerConfig, beyond those of all families (megatron/model.py), for what
     config.json holds."""
     required: Mapping[str, Any] = field(default_factory=dict)
     """Keys that config.json may have with these values only: with others, layers would be others."""

@@ -30,7 +30,7 @@ SPLIT_BY_COLUMN = ("linear_proj", "linear_fc2")
 
 
 def trained_rules(facts: ModelFacts, lora: LoraSection | None) -> Rules:
-    """Of all that a run may train, by the names that its checkpoints have."""
+    """The rules of all that a run may train, by the names that its checkpoints have."""
     rules = family_rules(facts)
     return {**rules, **adapter_rules(rules, lora)}
 
@@ -40,7 +40,7 @@ def is_adapter(name: str) -> bool:
 
 
 def adapter_rules(rules: Rules, lora: LoraSection | None) -> Rules:
-    """Of the adapters to the parameters of `rules`; Hugging Face names are those of `peft` without
+    """The rules of the adapters to the parameters of `rules`; Hugging Face names are those of `peft` without
     its prefix."""
     if lora is None:
         return {}

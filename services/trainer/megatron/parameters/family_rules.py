@@ -36,7 +36,7 @@ def family_rules(facts: ModelFacts) -> Rules:
 
 
 def tower_rules(facts: ModelFacts) -> Rules:
-    """Of the vision tower, which is transformers' own: its tensors as they are, on every tensor-parallel
+    """The rules of the vision tower, which is transformers' own: its tensors as they are, on every tensor-parallel
     rank of the first stage."""
     if facts.vision is None:
         return {}

@@ -124,7 +124,7 @@ class Adapters(torch.nn.ModuleDict):
         return self._fuse([found.get(one) for one in self._targets]).t() * self._scale
 
     def _fuse(self, parts: list[torch.Tensor | None]) -> torch.Tensor:
-        """Of each target [..., its rows] -> [..., rows of the layer]: megatron-core keeps a key/value
+        """Joins what each target gives, [..., its rows] -> [..., rows of the layer]: megatron-core keeps a key/value
         head with the queries that read it."""
         given = next(part for part in parts if part is not None)
         whole_parts = [
@@ -150,7 +150,7 @@ def _heads(config: TransformerConfig) -> int:
 
 
 def _rows(kind: str, outputs: int, config: TransformerConfig) -> list[int]:
-    """Of each target, on this rank."""
+    """The adapters of each target, on this rank."""
     if kind == "linear_qkv":
         keys = _heads(config) * int(config.kv_channels or 0)
         return [outputs - 2 * keys, keys, keys]

@@ -29,7 +29,7 @@ class MainWeight:
     """The parameter itself; its values may be away on the host."""
     main: torch.Tensor
     part: slice | None = None
-    """Of the flat parameter, where this is not the whole one."""
+    """The part of the flat parameter, where this is not the whole one."""
 
     @property
     def shape(self) -> torch.Size:
@@ -65,7 +65,7 @@ class MainWeight:
 
 
 def main_weights(named: Iterable[tuple[str, torch.nn.Parameter]]) -> Iterator[MainWeight]:
-    """Of the parameters that this rank's optimizer updates."""
+    """The main weights of the parameters that this rank's optimizer updates."""
     for name, parameter in named:
         part: slice | None = getattr(parameter, "main_part", None)
         if part is not None:

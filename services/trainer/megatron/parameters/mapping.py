@@ -27,7 +27,7 @@ NOT_WEIGHTS = re.compile(r".*\.rotary_emb\.inv_freq")
 
 
 def model_rules(architecture: Architecture) -> Rules:
-    """Of all parameters of the whole model: the embedding, layer by layer, the last norm, the output
+    """The rules of all parameters of the whole model: the embedding, layer by layer, the last norm, the output
     layer, and the vision tower where there is one."""
     return family_rules(architecture.facts)
 
@@ -57,7 +57,7 @@ def family_shapes(facts: ModelFacts) -> Iterator[tuple[str, Shape]]:
 
 
 def num_sources(rules: Rules) -> Counter[str]:
-    """Of each Hugging Face tensor the parameters that have a part of it: as many as there are experts of a
+    """How many parameters have a part of each Hugging Face tensor: as many as there are experts of a
     stack, else one."""
     return Counter(name for rule in rules.values() if not rule.is_copy for name in rule.names)
 
@@ -99,7 +99,7 @@ def load_weights(
 def cut_shard(
     rule: MappingRule, tensors: Mapping[str, torch.Tensor], place: RankPlace
 ) -> torch.Tensor:
-    """Of the rank at `place`. Raises InputError for a tensor that is missing or has another shape."""
+    """Loads the weights of the rank at `place`. Raises InputError for a tensor that is missing or has another shape."""
     whole_tensors = [_checked(tensors, *one) for one in zip(rule.names, rule.shapes, strict=True)]
     return rule.shard(whole_tensors, *rule.at(place))
 
@@ -113,7 +113,7 @@ def _checked(tensors: Mapping[str, torch.Tensor], name: str, shape: Shape) -> to
 
 
 def check_names(names: Iterable[str], architecture: Architecture) -> None:
-    """Of the tensors in a folder. Raises InputError for one that the family does not have: trained
+    """Checks the tensors in a folder. Raises InputError for one that the family does not have: trained
     without it the model would be another."""
     known = {name for name, _ in tensor_shapes(architecture)}
     unknown = [name for name in names if name not in known and not NOT_WEIGHTS.fullmatch(name)]

@@ -55,22 +55,22 @@ class MappingRule:
 
     names: tuple[str, ...]
     shapes: tuple[Shape, ...]
-    """Of the Hugging Face tensors."""
+    """Names of the Hugging Face tensors."""
     shard: Callable[[Tensors, int, int], torch.Tensor]
     shares: Callable[[torch.Tensor, int, int], Sequence[Share]]
     replicated: bool = False
     """Every tensor-parallel rank holds the whole tensor."""
     of_expert: bool = False
-    """Of one expert, which `expert_tensor` ranks share."""
+    """The parameter is of one expert, which `expert_tensor` ranks share."""
     is_copy: bool = False
-    """Of a parameter that another pipeline stage holds too, and sends."""
+    """The parameter is a copy: another pipeline stage holds it too, and sends it."""
     most_ranks: int = sys.maxsize
     """With more of them a rank's parameter is no share of any tensor: `shares` takes that of all ranks,
     one after the other."""
     axis: int = 0
     """Along which tensors are split: 1 of `columns`."""
     own_shape: Shape | None = None
-    """Of a parameter that has not the rows of its tensors: an element of a stack."""
+    """The shape of a parameter that has not the rows of its tensors: an element of a stack."""
 
     def at(self, place: RankPlace) -> tuple[int, int]:
         """The rank's number among those that share the parameter, and how many they are."""
@@ -139,7 +139,7 @@ def gated(names: tuple[str, str], shape: Shape) -> MappingRule:
 
 
 def sent_whole(rule: MappingRule, expert: int) -> MappingRule:
-    """Of an expert, whose tensors are one block each in every layout: one of the ranks that share it sends
+    """The rule of an expert, whose tensors are one block each in every layout: one of the ranks that share it sends
     what all of them have, and they take turns from expert to expert."""
 
     def shares(parameter: torch.Tensor, rank: int, size: int) -> Sequence[Share]:
@@ -155,7 +155,7 @@ def sent_whole(rule: MappingRule, expert: int) -> MappingRule:
 
 
 def element(name: str, shape: Shape, index: int) -> MappingRule:
-    """Of the stack [experts, inputs, outputs] the matrix of one expert, [outputs, inputs]."""
+    """The matrix of one expert, [outputs, inputs], from the stack [experts, inputs, outputs]."""
     return MappingRule(
         (name,),
         (shape,),
@@ -213,5 +213,5 @@ def _cut(tensor: torch.Tensor, place: int, length: int) -> Share:
 
 
 def _rows(tensor: torch.Tensor, rank: int) -> Share:
-    """Of a tensor of which every rank has equally many rows."""
+    """Rows of a tensor of which every rank has equally many rows."""
     return Share(rank * len(tensor), (rank + 1) * len(tensor), tensor)

@@ -32,17 +32,17 @@ class Slot(NamedTuple):
 
     key: str
     at: tuple[int, ...] = ()
-    """Of the layer, and of the expert."""
+    """Indices of the layer, and of the expert."""
     stack: tuple[int, ...] = ()
     """How many there are of each."""
 
     def shape(self, own: Shape) -> Shape:
-        """Of the checkpoint's tensor; `own`: of the parameter."""
+        """The shape of the checkpoint's tensor; `own`: of the parameter."""
         return (*self.stack, *own)
 
 
 def slots(name: str, facts: ModelFacts) -> list[Slot]:
-    """Of the parameter that `family_rules` calls `name`: under each key by which a model of layers that are
+    """The slots of the parameter that `family_rules` calls `name`: under each key by which a model of layers that are
     alike may ask for it.
 
     With experts the norm before them has two. It is in no matrix, so its key is its own with

@@ -64,7 +64,7 @@ def row_numbers(rule: MappingRule, place: RankPlace) -> torch.Tensor:
 
 
 def shard_shape(rule: MappingRule, place: RankPlace) -> Shape:
-    """Of the rank's parameter."""
+    """The shape of the rank's parameter."""
     if rule.own_shape:
         return rule.own_shape
     shape, axis = rule.shapes[0], rule.axis

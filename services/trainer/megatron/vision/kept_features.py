@@ -26,7 +26,7 @@ class SeenPrompt:
 
     images: Images
     digest: str
-    """Of what the processor makes of them."""
+    """The digest of what the processor makes of them."""
     grids: torch.Tensor
     """int64 [images, 3]: patches in time, height and width."""
     num_places: int
@@ -36,7 +36,7 @@ class SeenPrompt:
 
 
 class KeptFeatures:
-    """Of one step, on this rank. A prompt is known by its images' bytes.
+    """The features of one step, on this rank. A prompt is known by its images' bytes.
 
     Example: KeptFeatures().see(tower, images.prompts, torch.bfloat16, device)[0].shape == (F, C)
     """

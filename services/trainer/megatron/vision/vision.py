@@ -43,13 +43,13 @@ Prompts = tuple[PromptImages, ...]
 
 @dataclass(frozen=True, slots=True)
 class SeenImages:
-    """Of a micro-batch, on the host. `ImageReader.read` makes it."""
+    """The images of a micro-batch, on the host. `ImageReader.read` makes it."""
 
     prompts: tuple[SeenPrompt, ...]
     places_F: torch.Tensor
     """Among N, in the order of the tower's features."""
     positions: dict[int, Places]
-    """Of the prompts with images, by the place of their group."""
+    """The grids of the prompts with images, by the place of their group."""
 
 
 class ImageReader:
@@ -60,7 +60,7 @@ class ImageReader:
     """
 
     kept: KeptFeatures | None = None
-    """Of a step. None where the tower trains, and so has to run in each pass."""
+    """The features of a step. None where the tower trains, and so has to run in each pass."""
 
     def __init__(self, folder: Path, facts: VisionFacts) -> None:
         """`folder`: of a vision-language model. Raises InputError where its processor cannot be read."""

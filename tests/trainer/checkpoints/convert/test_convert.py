@@ -122,25 +122,6 @@ def test_a_damaged_shard_is_named_and_nothing_is_left(
     assert not list(tmp_path.glob("back*"))
 
 
-@pytest.mark.parametrize("is_there", [False, True])
-def test_a_conversion_to_another_layout_that_fails_leaves_nothing_either(
-    model_folders: dict[str, Path], tmp_path: Path, is_there: bool
-) -> None:
-    """A disk that it has filled would stay full."""
-    source, target = model_folders["llama"], tmp_path / "other"
-    folder = huggingface_to_checkpoint(source, tmp_path / "made", Layout(pipeline=2), "float32")
-    path = folder / "shard-1.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    if is_there:
-        target.mkdir()
-    with pytest.raises(InputError, match=r"shard-1\.safetensors: is damaged"):
-        state = checkpoint.read_any(folder)
-        checkpoint_to_checkpoint(folder, state, target, Layout(tensor=2, pipeline=2))
-    assert not list(tmp_path.glob("other/*/*"))
-
-
 def test_a_checkpoint_that_was_copied_out_of_a_bucket_is_read(
     model_folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -360,33 +341,3 @@ def test_what_a_killed_conversion_has_left_is_in_nobodys_way(
     assert code == 0, text
     assert_same_tensors(source, target, tied=True)
     assert {path.name for path in tmp_path.iterdir()} == {"made", "other"}
-
-
-def test_a_huggingface_folder_may_have_been_float16(
-    model_folders: dict[str, Path], tmp_path: Path
-) -> None:
-    source = shutil.copytree(model_folders["llama"], tmp_path / "source")
-    tensors = {n: t.half() for n, t in load_tensors(source, tied=False).items()}
-    save_file(tensors, source / "model.safetensors")
-    folder = huggingface_to_checkpoint(source, tmp_path / "made", Layout(), "float32")
-    state = checkpoint.read_any(folder)
-    checkpoint_to_huggingface(folder, state, source, tmp_path / "back", "float32")
-    found = load_tensors(tmp_path / "back", tied=False)
-    assert all(torch.equal(found[name], tensor.float()) for name, tensor in tensors.items())
-
-
-def test_a_tensor_that_is_missing_or_not_of_the_family_is_named(
-    model_folders: dict[str, Path], tmp_path: Path
-) -> None:
-    source = shutil.copytree(model_folders["llama"], tmp_path / "source")
-    tensors = load_tensors(source, tied=False)
-    norm = tensors.pop("model.norm.weight")
-    save_file(tensors, source / "model.safetensors")
-    with pytest.raises(InputError, match=r"model\.norm\.weight: missing"):
-        huggingface_to_checkpoint(source, tmp_path / "made", Layout(), "float32")
-    save_file(
-        {**tensors, "model.norm.weight": norm, "model.extra": norm.clone()},
-        source / "model.safetensors",
-    )
-    with pytest.raises(InputError, match=r"model\.extra: no tensor of the family llama"):
-        huggingface_to_checkpoint(source, tmp_path / "made", Layout(), "float32")

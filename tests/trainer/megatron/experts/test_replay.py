@@ -181,28 +181,6 @@ def test_own_choices_replayed_change_nothing_and_hold_when_the_router_moves(
     assert own > 1e-3
 
 
-@pytest.mark.usefixtures("single_rank")
-@pytest.mark.parametrize("recompute", [False, True])
-def test_counts_and_tokens_without_a_choice(recompute: bool, make_config: MakeConfig) -> None:
-    policy = make_policy(make_config("qwen3_moe", trainer={**REPLAY, "recompute": recompute}))
-    whole = with_experts(random_batch(1))
-    forgotten = replace(
-        whole,
-        groups=tuple(
-            replace(scored, group=replace(scored.group, prompt_experts=b""))
-            for scored in whole.groups
-        ),
-    )
-    packed = packed_of(forgotten)
-    prompts = sum(group.prompt for group in packed.groups)
-    policy.zero_gradients()
-    policy.forward_backward([packed, replace(packed, experts=None)], add_up)
-    share = policy.take_metrics()["trainer/experts/replay/share"]
-    assert share == pytest.approx((1 - prompts / len(packed.token_ids_N)) / 2)
-    assert policy.take_metrics() == {}
-    assert (logprobs_of(policy, packed) - logprobs_of(policy, packed_of(whole))).abs().max() > 1e-3
-
-
 def test_choices_stand_where_their_tokens_do() -> None:
     def tell(token_ids: Sequence[int]) -> bytes:
         """The token's own number."""
@@ -225,18 +203,6 @@ def test_choices_stand_where_their_tokens_do() -> None:
     assert torch.equal(told[known].long(), packed.token_ids_N[known])
     unknown = sum(len(step.completions_B[index].token_ids_T) - 1 for index in (7, 1))
     assert (~known).sum() == unknown == (told == -1).sum()
-
-
-def test_impossible_choices_are_not_taken() -> None:
-    from services.trainer.megatron.experts.replay import replay
-
-    scores = torch.tensor([[0.1, 0.4, 0.3, 0.2]] * 5)
-    own = scores.topk(2).indices
-    given = torch.tensor([[3, 0], [-1, -1], [2, 2], [1, 4], [2, 1]], dtype=torch.int16)
-    values, indices, is_known = replay(scores, own, given)
-    assert indices.tolist() == [[3, 0], [1, 2], [1, 2], [1, 2], [1, 2]]
-    assert is_known.tolist() == [True, False, False, False, True]
-    torch.testing.assert_close(values[0], torch.tensor([0.2, 0.1]))
 
 
 def test_more_than_256_experts_have_two_bytes() -> None:

@@ -15,7 +15,6 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 from services.trainer.megatron.groups import gather_rows
 from services.trainer.megatron.parameters.mapping import list_parts
 from services.trainer.step.batch import PackedBatch, StepBatch, pack
-from services.trainer.step.expert_loads import load_metrics, loads_by_layer
 from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.models import unfused
 from tests.trainer.plain_policy import plain_logprobs
@@ -23,10 +22,6 @@ from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_rank
 from tests.trainer.test_policy import CPU, WHOLE, add_up, make_policy
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
-from trimaran.errors import InputError
-from trimaran.model.folder import read_model_folder
-from trimaran.model.trainer_layout import check_trainer_layout
-from trimaran.types import ExpertLoads
 
 MakeConfig = Callable[..., RunConfig]
 BALANCE, Z = 0.3, 0.2
@@ -99,34 +94,6 @@ def test_each_token_counts_once_with_each_of_its_experts(
     assert loads_LE.shape == (2, 4)
     assert loads_LE.sum(-1).tolist() == [2 * 2 * len(packed.token_ids_N)] * 2
     assert not policy.take_expert_loads().any()  # nothing since
-
-
-def test_loads_by_hand() -> None:
-    found = load_metrics(torch.tensor([[4, 4, 4, 4], [8, 8, 0, 0]]))
-    assert found == {
-        "trainer/experts/busiest/mean": 1.5,
-        "trainer/experts/busiest/max": 2.0,
-        "trainer/experts/entropy/mean": pytest.approx(0.75),
-        "trainer/experts/entropy/min": pytest.approx(0.5),
-        "trainer/experts/idle/share": 0.25,
-    }
-
-
-def test_layers_by_hand() -> None:
-    found = loads_by_layer(torch.tensor([[4, 0], [1, 3]]))
-    assert found == (ExpertLoads(0, (4, 0)), ExpertLoads(1, (1, 3)))
-
-
-@pytest.mark.parametrize("shape", [(0, 0), (2, 4)])
-def test_without_experts_or_tokens_there_are_no_loads(shape: tuple[int, int]) -> None:
-    nothing = torch.zeros(shape, dtype=torch.int64)
-    assert (loads_by_layer(nothing), load_metrics(nothing)) == ((), {})
-
-
-def test_a_model_without_experts_has_no_router(make_config: MakeConfig) -> None:
-    config = make_config("llama", trainer=LOSSES)
-    with pytest.raises(InputError, match="trainer.router: the model has no experts"):
-        check_trainer_layout(read_model_folder(config.model.path), config.trainer)
 
 
 @pytest.mark.e2e

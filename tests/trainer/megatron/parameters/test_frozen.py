@@ -69,19 +69,18 @@ def test_an_update_moves_the_others_alone_and_the_state_has_them_alone(
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_a_resumed_run_goes_on_as_it_would_have(make_config: MakeConfig, tmp_path: Path) -> None:
+async def test_a_resumed_run_goes_on_as_it_would_have(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
     config = make_config("llama", trainer={"freeze": MANY}, algorithm={"kl": {"coefficient": 0.1}})
 
-    async def scenario() -> None:
-        async with started(config, tmp_path) as rank:
-            for step in (1, 2):
-                await rank.train(random_batch(step))
-            await save(rank, 2)
-            third = await rank.train(random_batch(3))
-        async with started(config, tmp_path) as resumed:
-            assert (await resumed.train(random_batch(3))).version == third.version
-
-    asyncio.run(scenario())
+    async with started(config, tmp_path) as rank:
+        for step in (1, 2):
+            await rank.train(random_batch(step))
+        await save(rank, 2)
+        third = await rank.train(random_batch(3))
+    async with started(config, tmp_path) as resumed:
+        assert (await resumed.train(random_batch(3))).version == third.version
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -136,7 +135,7 @@ def test_the_reference_is_the_model_without_adapters_and_the_start_is_the_folder
 
 @pytest.mark.usefixtures("single_rank")
 @pytest.mark.parametrize("trainer", [{}, {"optimizer": "adamw_bf16"}])
-def test_a_run_resumes_from_a_checkpoint_of_adapters_alone(
+async def test_a_run_resumes_from_a_checkpoint_of_adapters_alone(
     trainer: dict[str, Any], make_config: MakeConfig, tmp_path: Path
 ) -> None:
     config = make_config(
@@ -146,20 +145,17 @@ def test_a_run_resumes_from_a_checkpoint_of_adapters_alone(
         algorithm={"kl": {"coefficient": 0.1}, "updates_per_batch": 2},
     )
 
-    async def scenario() -> None:
-        async with started(config, tmp_path) as rank:
-            roots = [(await rank.train(random_batch(step))).version.root for step in (1, 2)]
-            assert len({rank.version.root, *roots}) == 2
-            assert all(".adapters." in name for name in rank._policy.state())
-            await save(rank, 2)
-            third = await rank.train(random_batch(3))
-        async with started(config, tmp_path) as resumed:
-            assert (await resumed.train(random_batch(3))).version == third.version
-        fewer = LoraSection(rank=RANK, alpha=ALPHA, targets=("q_proj",))
-        with pytest.raises(InputError, match=r"only with the trainer\.lora that saved them"):
-            load_other(tmp_path, rank._layout, rank._model, 0, fewer)
-
-    asyncio.run(scenario())
+    async with started(config, tmp_path) as rank:
+        roots = [(await rank.train(random_batch(step))).version.root for step in (1, 2)]
+        assert len({rank.version.root, *roots}) == 2
+        assert all(".adapters." in name for name in rank._policy.state())
+        await save(rank, 2)
+        third = await rank.train(random_batch(3))
+    async with started(config, tmp_path) as resumed:
+        assert (await resumed.train(random_batch(3))).version == third.version
+    fewer = LoraSection(rank=RANK, alpha=ALPHA, targets=("q_proj",))
+    with pytest.raises(InputError, match=r"only with the trainer\.lora that saved them"):
+        load_other(tmp_path, rank._layout, rank._model, 0, fewer)
 
 
 class AdaptedTrainer(ReferenceTrainer):
@@ -190,7 +186,7 @@ class AdaptedTrainer(ReferenceTrainer):
         ("qwen2", {"pipeline_parallel": 2, "pipeline_layers": [0, 2]}),
     ],
 )
-def test_ranks_train_export_and_publish_what_plain_adapters_become(
+async def test_ranks_train_export_and_publish_what_plain_adapters_become(
     family: str, sizes: dict[str, Any], make_config: MakeConfig, tmp_path: Path
 ) -> None:
     mlp = [] if "moe" in family else ["gate_proj", "down_proj"]
@@ -200,28 +196,26 @@ def test_ranks_train_export_and_publish_what_plain_adapters_become(
     endpoints = {"trainer": free_addresses(count)}
     config = make_config(family, trainer=trainer, endpoints=endpoints)
 
-    async def train() -> None:
-        async with running_ranks(config, tmp_path / "run") as client:
-            start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            await client.export_model("start", ANSWER_SECONDS)
-            first = load_file(tmp_path / "run/start-adapter/adapter_model.safetensors")
-            adapters = {name.removeprefix("base_model.model."): one for name, one in first.items()}
-            model = adapted_model(config.model.path, adapters)
-            reference = AdaptedTrainer(model, config)
-            for step in range(1, 4):
-                batch = with_rollout_logprobs(model, random_batch(step), 0.7)
-                proofs = proofs_for(batch, start.root)
-                answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-                loss, norm = reference.step(batch)
-                assert answer.metrics["trainer/computed/logprob_diff/mean"] < 6e-6
-                assert answer.metrics["trainer/loss"] == pytest.approx(loss, abs=2e-6)
-                assert answer.metrics["trainer/grad_norm"] == pytest.approx(norm, rel=1e-4)
-            await client.export_model("model", ANSWER_SECONDS)
-            for name, one in model.named_parameters():
-                plain[name] = one.detach()
-
     plain: dict[str, torch.Tensor] = {}
-    asyncio.run(train())
+
+    async with running_ranks(config, tmp_path / "run") as client:
+        start, _ = await client.get_policy_version(ANSWER_SECONDS)
+        await client.export_model("start", ANSWER_SECONDS)
+        first = load_file(tmp_path / "run/start-adapter/adapter_model.safetensors")
+        adapters = {name.removeprefix("base_model.model."): one for name, one in first.items()}
+        model = adapted_model(config.model.path, adapters)
+        reference = AdaptedTrainer(model, config)
+        for step in range(1, 4):
+            batch = with_rollout_logprobs(model, random_batch(step), 0.7)
+            proofs = proofs_for(batch, start.root)
+            answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
+            loss, norm = reference.step(batch)
+            assert answer.metrics["trainer/computed/logprob_diff/mean"] < 6e-6
+            assert answer.metrics["trainer/loss"] == pytest.approx(loss, abs=2e-6)
+            assert answer.metrics["trainer/grad_norm"] == pytest.approx(norm, rel=1e-4)
+        await client.export_model("model", ANSWER_SECONDS)
+        for name, one in model.named_parameters():
+            plain[name] = one.detach()
     folder = tmp_path / "run" / "model-adapter"
     described = json.loads((folder / "adapter_config.json").read_text())
     assert (described["r"], described["lora_alpha"]) == (RANK, ALPHA)

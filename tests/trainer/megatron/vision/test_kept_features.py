@@ -15,7 +15,6 @@ from tests.tiny_vision import write_tiny_vision
 from tests.trainer.megatron.vision.test_vision import CPU, make_config, make_policy
 from tests.trainer.plain_vision import vision_batch
 from trimaran.config import RunConfig, parse_config
-from trimaran.errors import InputError
 from trimaran.types import TrainingBatch
 
 if TYPE_CHECKING:
@@ -95,43 +94,6 @@ def pieces_of(batch: TrainingBatch, place: int) -> list[PackedBatch]:
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_pieces_of_a_group_read_what_the_first_has_seen(folders: dict[str, Path]) -> None:
-    folder = folders["qwen3_vl"]
-    policy = make_policy(make_config(folder, freeze=FROZEN))
-    count, pieces = Count(policy), pieces_of(vision_batch(1, folder), 1)
-    assert len(pieces) == 3
-    first = policy.forward(pieces)
-    assert count.images == [2]
-    policy.zero_gradients()
-    policy.forward_backward(pieces, lambda _, outputs: outputs.logprobs_M.sum())
-    again = policy.forward(pieces)
-    assert count.images == [2]
-    policy.end_step()
-    after = policy.forward(pieces)
-    assert count.images == [2, 2]
-    for one in (again, after):
-        assert all(torch.equal(a.logprobs_M, b.logprobs_M) for a, b in zip(first, one, strict=True))
-
-
-@pytest.mark.usefixtures("single_rank")
-def test_patches_are_made_again_only_for_what_is_not_kept(folders: dict[str, Path]) -> None:
-    folder = folders["qwen2_5_vl"]
-    policy = make_policy(make_config(folder, freeze=FROZEN))
-    assert policy._images
-    process, read = policy._images._process, list[str]()
-    policy._images._process = lambda prompt: read.append(prompt.prompt_id) or process(prompt)
-    step = StepBatch.of(vision_batch(1, folder).groups, mask_truncated=False)
-    packed = [pack(step, [pair], CPU) for pair in enumerate(step.members)]
-    for _ in range(2):
-        policy.forward(packed)
-    assert read == ["row 0", "row 1", "row 3"]
-    # What is kept is checked all the same.
-    wrong = replace(packed[3], images=(replace(packed[3].images[0], digest="0f"),))
-    with pytest.raises(InputError, match="row 3: its images give other patches"):
-        policy.forward([wrong])
-
-
-@pytest.mark.usefixtures("single_rank")
 @pytest.mark.parametrize("freeze", [[], ["*visual.blocks.*"]], ids=["all of it", "a part"])
 def test_a_tower_that_trains_runs_in_each_pass(freeze: list[str], folders: dict[str, Path]) -> None:
     folder = folders["qwen3_vl"]
@@ -140,16 +102,6 @@ def test_a_tower_that_trains_runs_in_each_pass(freeze: list[str], folders: dict[
     policy.forward(pieces)
     policy.forward(pieces)
     assert count.images == [2] * 6
-
-
-@pytest.mark.usefixtures("single_rank")
-def test_with_adapters_the_references_tower_is_the_policys(folders: dict[str, Path]) -> None:
-    folder = folders["qwen3_vl"]
-    policy = make_policy(step_config(folder, lora=LORA))
-    count, pieces = Count(policy), pieces_of(vision_batch(1, folder), 1)
-    policy.forward(pieces)
-    policy.forward_reference(pieces)
-    assert count.images == [2]
 
 
 @pytest.mark.usefixtures("single_rank")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from services.trainer.checkpoints.model_files import load_tensors
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.step.batch import PackedBatch, StepBatch, pack
 from services.trainer.step.outputs import TokenOutputs
-from services.trainer.step.prompt_images import PromptImages
 from tests.tiny_model import write_tiny_model
 from tests.tiny_vision import FAMILIES, IMAGE, nest_names, write_tiny_vision
 from tests.trainer.plain_policy import plain_logprobs
@@ -175,14 +173,6 @@ def test_the_reference_sees_the_images_through_its_own_tower(folders: dict[str, 
 
 
 @pytest.mark.usefixtures("single_rank")
-def test_adapters_are_the_language_models_alone(folders: dict[str, Path]) -> None:
-    lora = {"rank": 2, "alpha": 4.0, "targets": ["q_proj", "gate_proj", "up_proj", "down_proj"]}
-    policy = make_policy(make_config(folders["qwen3_vl"], lora=lora))
-    assert policy.adapter_shapes
-    assert all(name.startswith("model.language_model.layers.") for name in policy.adapter_shapes)
-
-
-@pytest.mark.usefixtures("single_rank")
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tied", [True, False])
 def test_export_gives_back_what_was_loaded(family: str, tied: bool, tmp_path: Path) -> None:
@@ -234,32 +224,6 @@ def test_a_checkpoint_of_any_layout_holds_the_tower(
     wanted, found = load_tensors(folders[family], False), load_tensors(back, False)
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-
-
-@pytest.mark.usefixtures("single_rank")
-def test_the_next_images_are_read_while_a_micro_batch_is_computed(folders: dict[str, Path]) -> None:
-    """Groups in micro-batches of their own; the third has no image."""
-    folder = folders["qwen2_5_vl"]
-    policy, batch = make_policy(make_config(folder)), vision_batch(1, folder)
-    step = StepBatch.of(batch.groups, mask_truncated=False)
-    packed = [pack(step, [pair], CPU) for pair in enumerate(step.members)]
-    assert policy._images
-    process, readers = policy._images._process, list[tuple[str, str]]()
-
-    def noted(prompt: PromptImages) -> Any:
-        readers.append((prompt.prompt_id, threading.current_thread().name))
-        return process(prompt)
-
-    policy._images._process = noted
-    ahead = policy.forward(packed)
-    assert [one for one, _ in readers] == ["row 0", "row 1", "row 3"]
-    assert [name.startswith("images") for _, name in readers] == [False, True, True]
-    for found, one in zip(ahead, packed, strict=True):
-        assert torch.equal(found.logprobs_M, policy.forward([one])[0].logprobs_M)
-    wrong = replace(packed[3], images=(replace(packed[3].images[0], digest="0f"),))
-    with pytest.raises(InputError, match="row 3: its images give other patches"):
-        policy.forward([*packed[:3], wrong])
-    assert torch.equal(policy.forward(packed)[3].logprobs_M, ahead[3].logprobs_M)
 
 
 @pytest.mark.usefixtures("single_rank")

@@ -129,7 +129,9 @@ def test_four_optimizer_steps_equal_plain_transformers(
     )
 
 
-def test_what_the_first_stage_alone_sees_in_an_image_ends_the_step_for_all(tmp_path: Path) -> None:
+async def test_what_the_first_stage_alone_sees_in_an_image_ends_the_step_for_all(
+    tmp_path: Path,
+) -> None:
     """The other stage would wait for it."""
     folder = write_tiny_vision(tmp_path / "model", "qwen2_5_vl", num_layers=4)
     config = config_for(folder, {"pipeline_parallel": 2})
@@ -137,11 +139,8 @@ def test_what_the_first_stage_alone_sees_in_an_image_ends_the_step_for_all(tmp_p
     wrong = replace(batch.groups[1], group=replace(batch.groups[1].group, image_digest="0f"))
     batch = replace(batch, groups=(batch.groups[0], wrong, *batch.groups[2:]))
 
-    async def train() -> None:
-        async with running_ranks(config, tmp_path / "run") as client:
-            start, _ = await client.get_policy_version(ANSWER_SECONDS)
-            proofs = proofs_for(batch, start.root)
-            with pytest.raises(InputError, match="row 1: its images give other patches"):
-                await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-
-    asyncio.run(train())
+    async with running_ranks(config, tmp_path / "run") as client:
+        start, _ = await client.get_policy_version(ANSWER_SECONDS)
+        proofs = proofs_for(batch, start.root)
+        with pytest.raises(InputError, match="row 1: its images give other patches"):
+            await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
