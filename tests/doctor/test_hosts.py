@@ -102,27 +102,21 @@ def test_another_token_is_refused() -> None:
     assert "not the token" in other.said and not other.findings and not other.versions
 
 
-def test_each_pair_is_measured_both_ways() -> None:
-    async def body() -> None:
-        async with listening(TRUST, TRUST, TRUST) as members:
-            links = await measure_links(members, TRUST)
-        assert len({(link.start, link.end) for link in links}) == 6
-        assert all(not link.said and link.bytes_per_second > 1e6 for link in links), links
-
-    asyncio.run(body())
+async def test_each_pair_is_measured_both_ways() -> None:
+    async with listening(TRUST, TRUST, TRUST) as members:
+        links = await measure_links(members, TRUST)
+    assert len({(link.start, link.end) for link in links}) == 6
+    assert all(not link.said and link.bytes_per_second > 1e6 for link in links), links
 
 
-def test_with_tls_only_who_has_a_certificate_is_answered(tmp_path: Path) -> None:
+async def test_with_tls_only_who_has_a_certificate_is_answered(tmp_path: Path) -> None:
     ours, theirs = [
         Trust(TOKEN, Authority(name).write(tmp_path / name)) for name in ("ours", "theirs")
     ]
 
-    async def body() -> None:
-        async with listening(ours, ours) as members:
-            links = await measure_links(members, ours)
-            assert all(not link.said and link.bytes_per_second > 1e6 for link in links), links
-
-    asyncio.run(body())
+    async with listening(ours, ours) as members:
+        links = await measure_links(members, ours)
+        assert all(not link.said and link.bytes_per_second > 1e6 for link in links), links
     for asked, asking in ((ours, theirs), (ours, TRUST), (TRUST, ours)):
         other = ask(asked, asking)
         assert other.said and not other.findings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,27 +12,21 @@ import pytest
 from commands.launch.children import Child, Children
 from tests.launch.stages import ExternalStage, LocalStage, RayStage, Stage, kill
 
-SECONDS = 60.0
-Body = Callable[[Stage, Children], Awaitable[None]]
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(params=[LocalStage, ExternalStage, RayStage])
-def hold(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Body], None]:
-    """hold(body): runs it on a stage of each kind."""
-
-    async def run(body: Body) -> None:
-        async with asyncio.timeout(SECONDS), opened(request.param(tmp_path)) as (stage, children):
-            await body(stage, children)
-
-    return lambda body: asyncio.run(run(body))
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    """One of each kind."""
+    return request.param(tmp_path)
 
 
 @asynccontextmanager
-async def opened(stage: Stage) -> AsyncGenerator[tuple[Stage, Children]]:
+async def opened(stage: Stage) -> AsyncGenerator[Children]:
     children = await stage.open()
     await children.open()
     try:
-        yield stage, children
+        yield children
     finally:
         await children.close()
         await children.close()  # idempotent
@@ -46,8 +40,8 @@ async def begun(stage: Stage, children: Children, name: str) -> Child:
     return children.alive[name]
 
 
-def test_who_is_asked_to_end_is_gone_and_leaves_no_exit(hold: Callable[[Body], None]) -> None:
-    async def body(stage: Stage, children: Children) -> None:
+async def test_who_is_asked_to_end_is_gone_and_leaves_no_exit(stage: Stage) -> None:
+    async with opened(stage) as children:
         await children.start(stage.make("reward", "run"))
         assert set(children.alive) == {"reward"}
         child = await begun(stage, children, "reward")
@@ -55,11 +49,9 @@ def test_who_is_asked_to_end_is_gone_and_leaves_no_exit(hold: Callable[[Body], N
         await children.end(["reward", "nobody"], 20.0)
         assert not children.alive and children.exits.empty()
 
-    hold(body)
 
-
-def test_who_ends_by_itself_tells_how(hold: Callable[[Body], None]) -> None:
-    async def body(stage: Stage, children: Children) -> None:
+async def test_who_ends_by_itself_tells_how(stage: Stage) -> None:
+    async with opened(stage) as children:
         await children.start(stage.make("controller", "finish3"))
         await begun(stage, children, "controller")
         (stage.folder / "controller-may-finish").touch()
@@ -67,11 +59,9 @@ def test_who_ends_by_itself_tells_how(hold: Callable[[Body], None]) -> None:
         assert (ended.service.name, ended.code, ended.how) == ("controller", 3, "exit code 3")
         assert "controller" not in children.alive
 
-    hold(body)
 
-
-def test_who_is_killed_has_died_and_lives_again_as_another(hold: Callable[[Body], None]) -> None:
-    async def body(stage: Stage, children: Children) -> None:
+async def test_who_is_killed_has_died_and_lives_again_as_another(stage: Stage) -> None:
+    async with opened(stage) as children:
         service = stage.make("trainer-0", "run")
         await children.start(service)
         first = await begun(stage, children, "trainer-0")
@@ -84,11 +74,9 @@ def test_who_is_killed_has_died_and_lives_again_as_another(hold: Callable[[Body]
         again = await begun(stage, children, "trainer-0")
         assert again.incarnation != first.incarnation and again.began > first.began
 
-    hold(body)
 
-
-def test_whoever_the_launcher_ends_for_silence_has_died(hold: Callable[[Body], None]) -> None:
-    async def body(stage: Stage, children: Children) -> None:
+async def test_whoever_the_launcher_ends_for_silence_has_died(stage: Stage) -> None:
+    async with opened(stage) as children:
         await children.start(stage.make("reward", "run"))
         await begun(stage, children, "reward")
         children.kill("reward")
@@ -96,11 +84,9 @@ def test_whoever_the_launcher_ends_for_silence_has_died(hold: Callable[[Body], N
         ended = await children.exits.get()
         assert ended.service.name == "reward"
 
-    hold(body)
 
-
-def test_one_is_started_again_after_it_was_ended(hold: Callable[[Body], None]) -> None:
-    async def body(stage: Stage, children: Children) -> None:
+async def test_one_is_started_again_after_it_was_ended(stage: Stage) -> None:
+    async with opened(stage) as children:
         service = stage.make("trainer-0", "run")
         await children.start(service)
         first = await begun(stage, children, "trainer-0")
@@ -111,5 +97,3 @@ def test_one_is_started_again_after_it_was_ended(hold: Callable[[Body], None]) -
         again = await begun(stage, children, "trainer-0")
         assert again.incarnation != first.incarnation
         assert children.exits.empty()
-
-    hold(body)

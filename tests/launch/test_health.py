@@ -37,7 +37,7 @@ def make(folder: Path, name: str, script: Path, *arguments: str, address: str) -
     )
 
 
-def test_who_has_answered_and_is_silent_is_killed_and_who_still_loads_is_not(
+async def test_who_has_answered_and_is_silent_is_killed_and_who_still_loads_is_not(
     tmp_path: Path,
 ) -> None:
     first, second = LOOPBACK.free_address(), LOOPBACK.free_address()
@@ -47,35 +47,32 @@ def test_who_has_answered_and_is_silent_is_killed_and_who_still_loads_is_not(
     ]
     notes: list[str] = []
 
-    async def run() -> None:
-        restarts = partial(Restarts, first_pause=0.01)
-        async with Processes(services, TIMES, restarts) as processes:
-            processes.running = True
-            watch = HealthWatch(processes, 3.0, 60.0, notes.append, NO_TRUST, pause=0.1)
-            tasks = [
-                asyncio.create_task(watch.run()),
-                asyncio.create_task(processes.wait(notes.append)),
-            ]
-            frozen, loading = [await asyncio.to_thread(pid_of, tmp_path / s.name) for s in services]
-            await asyncio.sleep(0.5)
-            (tmp_path / "reward").unlink()
-            os.kill(frozen, signal.SIGSTOP)
-            again = await asyncio.to_thread(pid_of, tmp_path / "reward")
-            assert again != frozen and not is_alive(frozen)
-            assert pid_of(tmp_path / "trainer-0") == loading and is_alive(loading)
-            await asyncio.sleep(4.0)
-            assert pid_of(tmp_path / "reward") == again and is_alive(again)
-            for task in tasks:
-                task.cancel()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    restarts = partial(Restarts, first_pause=0.01)
+    async with Processes(services, TIMES, restarts) as processes:
+        processes.running = True
+        watch = HealthWatch(processes, 3.0, 60.0, notes.append, NO_TRUST, pause=0.1)
+        tasks = [
+            asyncio.create_task(watch.run()),
+            asyncio.create_task(processes.wait(notes.append)),
+        ]
+        frozen, loading = [await asyncio.to_thread(pid_of, tmp_path / s.name) for s in services]
+        await asyncio.sleep(0.5)
+        (tmp_path / "reward").unlink()
+        os.kill(frozen, signal.SIGSTOP)
+        again = await asyncio.to_thread(pid_of, tmp_path / "reward")
+        assert again != frozen and not is_alive(frozen)
+        assert pid_of(tmp_path / "trainer-0") == loading and is_alive(loading)
+        await asyncio.sleep(4.0)
+        assert pid_of(tmp_path / "reward") == again and is_alive(again)
+        for task in tasks:
+            task.cancel()
     assert notes[0].startswith("reward is frozen: it has not answered for ")
     assert "frozen_timeout is 3 s" in notes[0]
     assert notes[1].startswith("reward died (killed by SIGKILL); the run starts it again")
     assert len(notes) == 3
 
 
-def test_a_launcher_that_stood_still_blames_nobody(tmp_path: Path) -> None:
+async def test_a_launcher_that_stood_still_blames_nobody(tmp_path: Path) -> None:
     """It could hear no answer meanwhile."""
     [service] = make_services(tmp_path, {"reward": "run"})
     notes: list[str] = []
@@ -87,50 +84,44 @@ def test_a_launcher_that_stood_still_blames_nobody(tmp_path: Path) -> None:
             stand_still(3.0)
         return len(asked) != 2
 
-    async def run() -> None:
-        async with Processes([replace(service, address="127.0.0.1:1")], TIMES) as processes:
-            watch = HealthWatch(processes, 1.0, 60.0, notes.append, NO_TRUST, pause=0.1, ask=ask)
-            task = asyncio.create_task(watch.run())
-            while len(asked) < 5:
-                await asyncio.sleep(0.05)
-            task.cancel()
-            assert set(processes.alive) == {"reward"}
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    async with Processes([replace(service, address="127.0.0.1:1")], TIMES) as processes:
+        watch = HealthWatch(processes, 1.0, 60.0, notes.append, NO_TRUST, pause=0.1, ask=ask)
+        task = asyncio.create_task(watch.run())
+        while len(asked) < 5:
+            await asyncio.sleep(0.05)
+        task.cancel()
+        assert set(processes.alive) == {"reward"}
     assert not notes
 
 
 @pytest.mark.parametrize(("is_stopped", "start_timeout"), [(True, 60.0), (False, 1.0)])
-def test_who_is_frozen_before_its_first_answer_is_killed_too(
+async def test_who_is_frozen_before_its_first_answer_is_killed_too(
     is_stopped: bool, start_timeout: float, tmp_path: Path
 ) -> None:
     """At once when it is stopped; else, as a deadlock is, when its time to start has passed."""
     service = make(tmp_path, "trainer-0", STAND_IN, "run", address=LOOPBACK.free_address())
     notes: list[str] = []
 
-    async def run() -> None:
-        restarts = partial(Restarts, first_pause=0.01)
-        async with Processes([service], TIMES, restarts) as processes:
-            processes.running = True
-            watch = HealthWatch(processes, 1.0, start_timeout, notes.append, NO_TRUST, pause=0.1)
-            tasks = [
-                asyncio.create_task(watch.run()),
-                asyncio.create_task(processes.wait(notes.append)),
-            ]
-            first = await asyncio.to_thread(pid_of, tmp_path / "trainer-0")
-            (tmp_path / "trainer-0").unlink()
-            if is_stopped:
-                os.kill(first, signal.SIGSTOP)
-            again = await asyncio.to_thread(pid_of, tmp_path / "trainer-0")
-            assert again != first and not is_alive(first)
-            for task in tasks:
-                task.cancel()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    restarts = partial(Restarts, first_pause=0.01)
+    async with Processes([service], TIMES, restarts) as processes:
+        processes.running = True
+        watch = HealthWatch(processes, 1.0, start_timeout, notes.append, NO_TRUST, pause=0.1)
+        tasks = [
+            asyncio.create_task(watch.run()),
+            asyncio.create_task(processes.wait(notes.append)),
+        ]
+        first = await asyncio.to_thread(pid_of, tmp_path / "trainer-0")
+        (tmp_path / "trainer-0").unlink()
+        if is_stopped:
+            os.kill(first, signal.SIGSTOP)
+        again = await asyncio.to_thread(pid_of, tmp_path / "trainer-0")
+        assert again != first and not is_alive(first)
+        for task in tasks:
+            task.cancel()
     assert notes[0].startswith("trainer-0 is frozen: it has not answered for ")
 
 
-def test_a_launcher_that_stands_still_now_and_then_finds_a_frozen_process_all_the_same(
+async def test_a_launcher_that_stands_still_now_and_then_finds_a_frozen_process_all_the_same(
     tmp_path: Path,
 ) -> None:
     """As on a machine that is too busy: each round takes longer than it should."""
@@ -138,19 +129,16 @@ def test_a_launcher_that_stands_still_now_and_then_finds_a_frozen_process_all_th
     service = make(tmp_path, "reward", SERVING, address, address=address)
     notes: list[str] = []
 
-    async def run() -> None:
-        async with Processes([service], TIMES) as processes:
-            watch = HealthWatch(processes, 1.0, 60.0, notes.append, NO_TRUST, pause=0.1)
-            task = asyncio.create_task(watch.run())
-            frozen = await asyncio.to_thread(pid_of, tmp_path / "reward")
-            await asyncio.sleep(0.5)
-            os.kill(frozen, signal.SIGSTOP)
-            while is_alive(frozen):
-                stand_still(0.8)
-                await asyncio.sleep(0.15)
-            task.cancel()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+    async with Processes([service], TIMES) as processes:
+        watch = HealthWatch(processes, 1.0, 60.0, notes.append, NO_TRUST, pause=0.1)
+        task = asyncio.create_task(watch.run())
+        frozen = await asyncio.to_thread(pid_of, tmp_path / "reward")
+        await asyncio.sleep(0.5)
+        os.kill(frozen, signal.SIGSTOP)
+        while is_alive(frozen):
+            stand_still(0.8)
+            await asyncio.sleep(0.15)
+        task.cancel()
     assert notes and notes[0].startswith("reward is frozen")
 
 

@@ -7,7 +7,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ from trimaran.run.runs import (
 )
 from trimaran.store import ConflictError, Record, Store, entries, open_store
 from trimaran.store.sqlite import SqliteStore
+
+pytestmark = pytest.mark.timeout(120)
 
 WEAK = "weak: appendfsync is everysec"
 
@@ -121,24 +124,32 @@ class Launched:
         stream = events_stream(self.run.run_id)
         return [event_from_tree(*entry) async for entry in entries(self.store, stream)]
 
+    async def under_way(self) -> None:
+        """The controller says that the run is running, and the launcher has heard it."""
+        await self.report(RunState.RUNNING)
+        while not (self.processes and self.processes.running):
+            await asyncio.sleep(0.02)
+
+    def finish(self) -> None:
+        """The controller ends well, as soon as it may."""
+        (self.folder / "controller-may-finish").touch()
+
     async def up(self, name: str) -> int:
         return await asyncio.to_thread(pid_of, self.folder / name)
 
 
-def with_launcher(folder: Path, scenario: Callable[[Launched], Awaitable[None]]) -> None:
-    async def body() -> None:
-        run = RunContext.in_folder(folder)
-        store = await open_store(run.store_url)
-        try:
-            await scenario(Launched(folder, store, run))
-        finally:
-            await store.close()
-
-    asyncio.run(asyncio.wait_for(body(), 60))
+@asynccontextmanager
+async def launching(folder: Path) -> AsyncIterator[Launched]:
+    run = RunContext.in_folder(folder)
+    store = await open_store(run.store_url)
+    try:
+        yield Launched(folder, store, run)
+    finally:
+        await store.close()
 
 
-def test_a_run_is_recorded_as_starting_with_who_listens_where(tmp_path: Path) -> None:
-    async def scenario(launched: Launched) -> None:
+async def test_a_run_is_recorded_as_starting_with_who_listens_where(tmp_path: Path) -> None:
+    async with launching(tmp_path) as launched:
         task = asyncio.create_task(launched.launch({"controller": "finish", "reward": "run"}))
         await launched.up("controller")
         run = await launched.recorded()
@@ -148,33 +159,28 @@ def test_a_run_is_recorded_as_starting_with_who_listens_where(tmp_path: Path) ->
         assert record and set(record.value) == {"controller", "reward"}
         lease = await launched.store.holder(launcher_lease(launched.run.run_id))
         assert lease and lease.holder == holder_name(os.getpid())
-        (tmp_path / "controller-may-finish").touch()
+        launched.finish()
         await task
         assert await launched.store.holder(launcher_lease(launched.run.run_id)) is None
 
-    with_launcher(tmp_path, scenario)
 
-
-def test_the_log_says_what_was_started_what_the_run_came_to_and_how_it_ended(
+async def test_the_log_says_what_was_started_what_the_run_came_to_and_how_it_ended(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(launched: Launched) -> None:
+    caplog.set_level(logging.INFO, "commands.launch")
+    async with launching(tmp_path) as launched:
         task = asyncio.create_task(launched.launch({"controller": "finish", "reward": "run"}))
         await launched.up("controller")
-        await launched.report(RunState.RUNNING)
-        while "run running, step 1" not in caplog.messages:
-            await asyncio.sleep(0.05)
+        await launched.under_way()
         os.kill(await launched.up("reward"), signal.SIGKILL)
         while not any("started again" in line for line in caplog.messages):
             await asyncio.sleep(0.05)
         await launched.report(RunState.SUCCEEDED)
-        (tmp_path / "controller-may-finish").touch()
+        launched.finish()
         await task
-
-    caplog.set_level(logging.INFO, "commands.launch")
-    with_launcher(tmp_path, scenario)
     lines = caplog.messages
     assert lines[0] == f"starting run {tmp_path.name}: controller, reward"
+    assert "run running, step 1" in lines
     assert any(line.startswith("reward died (killed by SIGKILL") for line in lines)
     assert lines[-1] == "run succeeded, step 1"
 
@@ -188,16 +194,14 @@ def test_the_log_says_what_was_started_what_the_run_came_to_and_how_it_ended(
         (RunState.FAILED, 1, False),
     ],
 )
-def test_what_an_earlier_launcher_left_under_way_is_taken_over(
+async def test_what_an_earlier_launcher_left_under_way_is_taken_over(
     tmp_path: Path, state: RunState, starts: int, takes_over: bool
 ) -> None:
-    async def scenario(launched: Launched) -> None:
+    async with launching(tmp_path) as launched:
         await launched.report(state, starts=starts)
-        (tmp_path / "controller-may-finish").touch()
+        launched.finish()
         await launched.launch({"controller": "finish"})
         assert launched.processes and launched.processes.takes_over is takes_over
-
-    with_launcher(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -207,10 +211,10 @@ def test_what_an_earlier_launcher_left_under_way_is_taken_over(
         (Goal.CANCEL, RunState.CANCELLED, EventKind.FINISHED),
     ],
 )
-def test_a_run_that_still_starts_is_ended_at_once(
+async def test_a_run_that_still_starts_is_ended_at_once(
     tmp_path: Path, goal: Goal, state: RunState, kind: EventKind
 ) -> None:
-    async def scenario(launched: Launched) -> None:
+    async with launching(tmp_path) as launched:
         task = asyncio.create_task(launched.launch({"controller": "run", "trainer-0": "deaf"}))
         pids = [await launched.up(name) for name in ("controller", "trainer-0")]
         await launched.put_goal(goal)
@@ -222,17 +226,15 @@ def test_a_run_that_still_starts_is_ended_at_once(
         assert not launched.told
         assert not any(map(is_alive, pids))
 
-    with_launcher(tmp_path, scenario)
 
-
-def test_logs_that_became_long_are_emptied_while_the_run_goes_on(
+async def test_logs_that_became_long_are_emptied_while_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("commands.launch.launch.LOOK_SECONDS", 0.05)
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "reward.log"
 
-    async def scenario(launched: Launched) -> None:
+    async with launching(tmp_path) as launched:
         task = asyncio.create_task(launched.launch({"controller": "finish"}))
         await launched.up("controller")
         with log.open("wb") as file:
@@ -240,20 +242,18 @@ def test_logs_that_became_long_are_emptied_while_the_run_goes_on(
         while log.stat().st_size:
             await asyncio.sleep(0.02)
         assert (tmp_path / "logs" / "reward.log.1").stat().st_size == LOG_BYTES + 1
-        (tmp_path / "controller-may-finish").touch()
+        launched.finish()
         await task
 
-    with_launcher(tmp_path, scenario)
 
-
-def test_the_controller_of_a_run_under_way_is_told_its_goal_until_it_hears(tmp_path: Path) -> None:
-    async def scenario(launched: Launched) -> None:
+async def test_the_controller_of_a_run_under_way_is_told_its_goal_until_it_hears(
+    tmp_path: Path,
+) -> None:
+    async with launching(tmp_path) as launched:
         launched.is_away = True
         task = asyncio.create_task(launched.launch({"controller": "finish"}))
         await launched.up("controller")
-        await launched.report(RunState.RUNNING)
-        while not (launched.processes and launched.processes.running):
-            await asyncio.sleep(0.02)
+        await launched.under_way()
         await launched.put_goal(Goal.PAUSE)
         await asyncio.sleep(0.7)
         launched.is_away = False
@@ -262,25 +262,21 @@ def test_the_controller_of_a_run_under_way_is_told_its_goal_until_it_hears(tmp_p
         await asyncio.sleep(0.7)
         assert launched.told == [Goal.PAUSE]
         await launched.report(RunState.PAUSED)
-        (tmp_path / "controller-may-finish").touch()
+        launched.finish()
         ended = await task
         assert ended and ended.state is RunState.PAUSED
 
-    with_launcher(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("state", [RunState.SUCCEEDED, RunState.CANCELLED, RunState.PAUSED])
-def test_a_controller_that_is_killed_after_its_last_word_had_it(
+async def test_a_controller_that_is_killed_after_its_last_word_had_it(
     tmp_path: Path, state: RunState
 ) -> None:
     """Services of others would wait for one that nobody starts for a run that has ended."""
 
-    async def scenario(launched: Launched) -> None:
+    async with launching(tmp_path) as launched:
         task = asyncio.create_task(launched.launch({"controller": "finish", "reward": "run"}))
         pids = [await launched.up(name) for name in ("controller", "reward")]
-        await launched.report(RunState.RUNNING)
-        while not (launched.processes and launched.processes.running):
-            await asyncio.sleep(0.02)
+        await launched.under_way()
         await launched.report(state)
         await asyncio.sleep(0.7)
         assert not task.done()  # it ends in order, as far as anybody knows
@@ -290,11 +286,9 @@ def test_a_controller_that_is_killed_after_its_last_word_had_it(
         assert {event.kind for event in await launched.events()} <= {EventKind.PROCESS}
         assert not any(map(is_alive, pids))
 
-    with_launcher(tmp_path, scenario)
 
-
-def test_a_death_at_start_is_the_runs_failure_with_a_remedy(tmp_path: Path) -> None:
-    async def scenario(launched: Launched) -> None:
+async def test_a_death_at_start_is_the_runs_failure_with_a_remedy(tmp_path: Path) -> None:
+    async with launching(tmp_path) as launched:
         with pytest.raises(ServiceDiedError):
             await launched.launch({"controller": "run", "trainer-0": "die3"})
         run = await launched.recorded()
@@ -305,22 +299,18 @@ def test_a_death_at_start_is_the_runs_failure_with_a_remedy(tmp_path: Path) -> N
         [*_, last] = await launched.events()
         assert (last.kind, last.run) == (EventKind.FINISHED, run)
 
-    with_launcher(tmp_path, scenario)
 
-
-def test_deaths_and_restarts_are_events(tmp_path: Path) -> None:
-    async def scenario(launched: Launched) -> None:
+async def test_deaths_and_restarts_are_events(tmp_path: Path) -> None:
+    async with launching(tmp_path) as launched:
         names = {"controller": "finish", "reward": "run"}
         task = asyncio.create_task(launched.launch(names))
         await launched.up("controller")
         reward = await launched.up("reward")
-        await launched.report(RunState.RUNNING)
-        while not (launched.processes and launched.processes.running):
-            await asyncio.sleep(0.02)
+        await launched.under_way()
         (tmp_path / "reward").unlink()
         os.kill(reward, signal.SIGKILL)
         await launched.up("reward")
-        (tmp_path / "controller-may-finish").touch()
+        launched.finish()
         await task
         texts = [event.text for event in await launched.events()]
         assert texts == [
@@ -329,13 +319,11 @@ def test_deaths_and_restarts_are_events(tmp_path: Path) -> None:
         ]
         assert {event.kind for event in await launched.events()} == {EventKind.PROCESS}
 
-    with_launcher(tmp_path, scenario)
 
-
-def test_a_replica_that_keeps_the_trainers_devices_is_ended_once(tmp_path: Path) -> None:
+async def test_a_replica_that_keeps_the_trainers_devices_is_ended_once(tmp_path: Path) -> None:
     """Its next life is another than was asked to leave them."""
 
-    async def scenario(launched: Launched) -> None:
+    async with launching(tmp_path) as launched:
         launched.more = [serving_replica(tmp_path)]
         launched.config = configure("colocated")
         key = overdue_key(launched.run.run_id)
@@ -351,7 +339,7 @@ def test_a_replica_that_keeps_the_trainers_devices_is_ended_once(tmp_path: Path)
         assert second != first
         await asyncio.sleep(2.5)
         assert is_alive(second)
-        (tmp_path / "controller-may-finish").touch()
+        launched.finish()
         await task
         texts = [event.text for event in await launched.events()]
         assert texts == [
@@ -360,15 +348,13 @@ def test_a_replica_that_keeps_the_trainers_devices_is_ended_once(tmp_path: Path)
             "rollout-0 is started again",
         ]
 
-    with_launcher(tmp_path, scenario)
 
-
-def test_a_replica_that_waits_for_the_trainers_turn_does_not_count_as_frozen(
+async def test_a_replica_that_waits_for_the_trainers_turn_does_not_count_as_frozen(
     tmp_path: Path,
 ) -> None:
     """A step of a large model is longer than any start."""
 
-    async def scenario(launched: Launched) -> None:
+    async with launching(tmp_path) as launched:
         launched.config = configure("colocated").model_copy(
             update={"start_timeout": 0.1, "frozen_timeout": 1.0}
         )
@@ -385,12 +371,10 @@ def test_a_replica_that_waits_for_the_trainers_turn_does_not_count_as_frozen(
         step.release()
         while is_alive(waiting):
             await asyncio.sleep(0.05)
-        (tmp_path / "controller-may-finish").touch()
+        launched.finish()
         await task
         [frozen, *_] = [event.text for event in await launched.events()]
         assert frozen.startswith("rollout-0 is frozen: it has not answered for 1 s")
-
-    with_launcher(tmp_path, scenario)
 
 
 class Deaf(SqliteStore):
@@ -404,10 +388,10 @@ class Deaf(SqliteStore):
         return await super().get(key)
 
 
-def test_what_was_overdue_under_the_launcher_before_ends_nobody(tmp_path: Path) -> None:
+async def test_what_was_overdue_under_the_launcher_before_ends_nobody(tmp_path: Path) -> None:
     """Also where this one cannot read it before its own replica is up."""
 
-    async def scenario(launched: Launched) -> None:
+    async with launching(tmp_path) as launched:
         launched.more = [serving_replica(tmp_path)]
         launched.config = configure("colocated")
         await launched.store.put(overdue_key(launched.run.run_id), {"rollout-0": "of before"})
@@ -419,32 +403,30 @@ def test_what_was_overdue_under_the_launcher_before_ends_nobody(tmp_path: Path) 
         store.is_away = False
         await asyncio.sleep(1.0)
         assert is_alive(replica_pid)
-        (tmp_path / "controller-may-finish").touch()
+        launched.finish()
         await task
         assert not await launched.events()
         await store.close()
 
-    with_launcher(tmp_path, scenario)
 
-
-def test_a_store_that_may_lose_what_it_acknowledged_is_named_in_the_run(tmp_path: Path) -> None:
-    async def scenario(launched: Launched) -> None:
+async def test_a_store_that_may_lose_what_it_acknowledged_is_named_in_the_run(
+    tmp_path: Path,
+) -> None:
+    async with launching(tmp_path) as launched:
         launched.store = Weak(tmp_path / "store.sqlite")
         await launched.store.open(make=True)
         task = asyncio.create_task(launched.launch({"controller": "finish"}))
         await launched.up("controller")
         await launched.report(RunState.RUNNING)
-        (tmp_path / "controller-may-finish").touch()
+        launched.finish()
         await task
         [event] = await launched.events()
         assert (event.kind, event.text) == (EventKind.PROCESS, f"the run's store: {WEAK}")
         await launched.store.close()
 
-    with_launcher(tmp_path, scenario)
 
-
-def test_a_cancelled_launcher_leaves_the_run_as_it_is(tmp_path: Path) -> None:
-    async def scenario(launched: Launched) -> None:
+async def test_a_cancelled_launcher_leaves_the_run_as_it_is(tmp_path: Path) -> None:
+    async with launching(tmp_path) as launched:
         task = asyncio.create_task(launched.launch({"controller": "run"}))
         controller = await launched.up("controller")
         await launched.report(RunState.RUNNING)
@@ -455,27 +437,23 @@ def test_a_cancelled_launcher_leaves_the_run_as_it_is(tmp_path: Path) -> None:
         assert not is_alive(controller)
         assert await launched.store.holder(launcher_lease(launched.run.run_id)) is None
 
-    with_launcher(tmp_path, scenario)
 
-
-def test_the_lease_of_a_launcher_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+async def test_the_lease_of_a_launcher_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
     gone = holder_name(os.getpid()).rsplit(" ", 1)[0] + " 1"  # our pid, but of an earlier process
 
-    async def scenario(launched: Launched) -> None:
+    async with launching(tmp_path) as launched:
         name = launcher_lease(launched.run.run_id)
         assert await launched.store.acquire(name, gone, 3600.0)
         await launched.launch({"controller": "die0"})
 
-    with_launcher(tmp_path, scenario)
 
-
-def test_a_launcher_that_lives_elsewhere_is_not_disturbed(
+async def test_a_launcher_that_lives_elsewhere_is_not_disturbed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trimaran.run.lease.LEASE_SECONDS", 0.5)
     monkeypatch.setattr("trimaran.run.lease.RENEW_SECONDS", 0.1)
 
-    async def scenario(launched: Launched) -> None:
+    async with launching(tmp_path) as launched:
         name = launcher_lease(launched.run.run_id)
         assert await launched.store.acquire(name, "another-host 17 4711", 3600.0)
         with pytest.raises(InputError, match="still going on .another-host 17 4711"):
@@ -483,13 +461,11 @@ def test_a_launcher_that_lives_elsewhere_is_not_disturbed(
         assert not (tmp_path / "controller.log").exists()
         assert not await launched.events()
 
-    with_launcher(tmp_path, scenario)
 
-
-def test_a_launcher_that_was_replaced_ends_its_processes_and_records_nothing(
+async def test_a_launcher_that_was_replaced_ends_its_processes_and_records_nothing(
     tmp_path: Path,
 ) -> None:
-    async def scenario(launched: Launched) -> None:
+    async with launching(tmp_path) as launched:
         task = asyncio.create_task(launched.launch({"controller": "run"}))
         controller = await launched.up("controller")
         name = launcher_lease(launched.run.run_id)
@@ -504,5 +480,3 @@ def test_a_launcher_that_was_replaced_ends_its_processes_and_records_nothing(
         assert not is_alive(controller)
         assert await launched.recorded() == before
         assert not await launched.events()
-
-    with_launcher(tmp_path, scenario)

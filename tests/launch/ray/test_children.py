@@ -304,18 +304,15 @@ def test_what_an_earlier_launcher_left_is_ended_first(hold: Any) -> None:
     hold(body)
 
 
-def test_a_run_of_the_same_id_in_another_store_is_left_alone(tmp_path: Path) -> None:
-    async def body() -> None:
-        async with asyncio.timeout(SECONDS), staged(tmp_path / "ours") as ours:
-            pid = await ours.start("trainer-0")
-            held = set(ours.cluster.actors), set(ours.cluster.groups)
-            async with staged(tmp_path / "theirs", ours.cluster) as theirs:
-                await theirs.start("trainer-0")
-                assert (len(ours.cluster.actors), len(ours.cluster.groups)) == (2, 2)
-            assert is_alive(pid) and ours.children.exits.empty()
-            assert (set(ours.cluster.actors), set(ours.cluster.groups)) == held
-
-    asyncio.run(body())
+async def test_a_run_of_the_same_id_in_another_store_is_left_alone(tmp_path: Path) -> None:
+    async with asyncio.timeout(SECONDS), staged(tmp_path / "ours") as ours:
+        pid = await ours.start("trainer-0")
+        held = set(ours.cluster.actors), set(ours.cluster.groups)
+        async with staged(tmp_path / "theirs", ours.cluster) as theirs:
+            await theirs.start("trainer-0")
+            assert (len(ours.cluster.actors), len(ours.cluster.groups)) == (2, 2)
+        assert is_alive(pid) and ours.children.exits.empty()
+        assert (set(ours.cluster.actors), set(ours.cluster.groups)) == held
 
 
 def test_the_manager_says_on_which_node_a_replica_stands(hold: Any) -> None:

@@ -39,21 +39,18 @@ async def wish() -> Wish:
     return Wish([{"NPU": 8.0}] * 2, is_spread=True)
 
 
-def test_a_group_whose_replica_is_taken_away_while_it_is_made_is_released() -> None:
-    async def body() -> None:
-        cluster, thread = Slow(), CallThread("the head")
-        groups = Groups(cast(Cluster, cluster), asking(thread))
-        holding = asyncio.create_task(groups.hold("demo-1/rollout-1/", wish))
-        await asyncio.to_thread(cluster.is_asked.wait, 30)
-        holding.cancel()
-        await asyncio.sleep(0.05)
-        cluster.may_answer.set()
-        with pytest.raises(asyncio.CancelledError):
-            await holding
-        await thread.wait(lambda: None, 30.0)  # all calls before it have ended
-        assert not cluster.groups
-        held = await groups.hold("demo-1/rollout-1/", wish)
-        assert list(cluster.groups) == [held.name]
-        assert thread.stop(lambda: None, 10.0)
-
-    asyncio.run(asyncio.wait_for(body(), 60))
+async def test_a_group_whose_replica_is_taken_away_while_it_is_made_is_released() -> None:
+    cluster, thread = Slow(), CallThread("the head")
+    groups = Groups(cast(Cluster, cluster), asking(thread))
+    holding = asyncio.create_task(groups.hold("demo-1/rollout-1/", wish))
+    await asyncio.to_thread(cluster.is_asked.wait, 30)
+    holding.cancel()
+    await asyncio.sleep(0.05)
+    cluster.may_answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await holding
+    await thread.wait(lambda: None, 30.0)  # all calls before it have ended
+    assert not cluster.groups
+    held = await groups.hold("demo-1/rollout-1/", wish)
+    assert list(cluster.groups) == [held.name]
+    assert thread.stop(lambda: None, 10.0)

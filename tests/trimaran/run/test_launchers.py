@@ -44,19 +44,16 @@ def test_a_launcher_is_there_as_soon_as_it_was_started(tmp_path: Path) -> None:
     assert asyncio.run(scenario()) == [Presence.THERE] * NUM_STARTS
 
 
-def test_a_child_is_there_until_it_has_ended_whatever_proc_shows(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        launcher = LocalLauncher(os.environ, lambda run: ("/usr/bin/env", "-i", "sleep", "60"))
-        run = context(tmp_path)
-        await launcher.start(run, {})
-        await asyncio.sleep(0.2)  # by now its environment is empty for good
-        assert await launcher.find([run]) == {"r": Presence.THERE}
-        await launcher.kill(run)
-        async with asyncio.timeout(30):
-            while (await launcher.find([run]))["r"] is not Presence.GONE:
-                await asyncio.sleep(0.01)
-
-    asyncio.run(scenario())
+async def test_a_child_is_there_until_it_has_ended_whatever_proc_shows(tmp_path: Path) -> None:
+    launcher = LocalLauncher(os.environ, lambda run: ("/usr/bin/env", "-i", "sleep", "60"))
+    run = context(tmp_path)
+    await launcher.start(run, {})
+    await asyncio.sleep(0.2)  # by now its environment is empty for good
+    assert await launcher.find([run]) == {"r": Presence.THERE}
+    await launcher.kill(run)
+    async with asyncio.timeout(30):
+        while (await launcher.find([run]))["r"] is not Presence.GONE:
+            await asyncio.sleep(0.01)
 
 
 def process(proc: Path, number: int, state: str = "R", flags: int = 0) -> Path:

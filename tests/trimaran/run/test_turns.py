@@ -46,18 +46,15 @@ def test_a_replica_takes_all_of_its_devices_or_none(tmp_path: Path) -> None:
     take(replica)
 
 
-def test_who_waits_gets_it_as_soon_as_it_is_free(tmp_path: Path) -> None:
+async def test_who_waits_gets_it_as_soon_as_it_is_free(tmp_path: Path) -> None:
     trainer, rollout = Turn(tmp_path, (0,), "trainer-0"), Turn(tmp_path, (0,), "rollout-0")
 
-    async def scenario() -> None:
-        await trainer.take(1)
-        waiting = asyncio.create_task(rollout.take(10))
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
-        trainer.release()
-        await waiting
-
-    asyncio.run(scenario())
+    await trainer.take(1)
+    waiting = asyncio.create_task(rollout.take(10))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    trainer.release()
+    await waiting
 
 
 def test_the_launcher_sees_who_waits_for_his_turn(tmp_path: Path) -> None:
