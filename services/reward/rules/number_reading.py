@@ -9,7 +9,6 @@ linear time.
 from __future__ import annotations
 
 import re
-import unicodedata
 from decimal import Decimal
 
 from services.reward.rules.texts import as_seen, last_match
@@ -29,51 +28,40 @@ REWRITTEN = (
     (re.compile(r"[-=]{1,2}>|[→⇒]"), "="),
     (re.compile(r"(?<=[0-9])(?:\{,\}|,(?: ?\\! ?)+)(?=[0-9]{3})"), ","),
     (re.compile(r"–(?=[0-9.$\\])"), "-"),
+    (re.compile(r"^[ \t]*-[ \t]+(?=\*\*)", re.MULTILINE), ""),  # an item of a list: no sign
+    (
+        re.compile(
+            r"((?:[cmk]m|(?<=[0-9] )m|ft|in(?:ches)?|feet|units?|\})) ?(?:\^\{?[23]\}?|[²³])(?!\w)"
+        ),
+        r"\1",
+    ),
 )
-# Whatever Unicode calls a symbol of mathematics is an operator, unless it only leads to a number.
-OPERATORS = {
-    code: "×"
-    for code in range(0x80, 0x2C00)
-    if unicodedata.category(chr(code)) == "Sm" and chr(code) not in "→⇒⟶⟹∴∵≈∼≃≅≡∎±√≠≤≥"
-}
-# A unit's power is no numeral of its own.
-UNITS = r"(?:(?<=[0-9] )m|[mck]m|ft|in|yd|mi|inch(?:es)?|feet|units?|meters?|\\(?:text|mbox|mathrm) ?\{[^{}]{0,40}\})"
-UNIT_POWER = re.compile(rf"((?<![A-Za-z\\]){UNITS})(?:\s?\^\s?(?:[23]|\{{[23]\}})|[²³])(?!\w)")
 
 OPENING = (
-    r"(?:\\(?:boxed|fbox|text|textbf|textrm|textit|mathbf|mathrm|mathit|mathsf|underline|emph|mbox)\s*\{|\\left|\\[$(\[{,;:! ]"
-    r"|[(\[{|$€£¥\"'“‘`*_~≈#]|[ \t])"
+    r"(?:\\(?:boxed|fbox|text[a-z]*|math[a-z]{2}|mbox|underline|emph)\s*\{|\\left|\\[$(\[{,;:! ]"
+    r"|\\(?:approx|q?quad|therefore)\b|[(\[{|$€£\"'“`*_~≈#]|[ \t])"
 )
 LEAD = re.compile(rf"{OPENING}*(?P<sign>[-+]?){OPENING}*$")
-BOLD_ITEM = re.compile(r"^[ \t]*-[ \t]+(?=\*\*)")  # of a list in Markdown: no sign
 # A value that an operator could work on.
 OPERAND_BEFORE = re.compile(r"(?:[0-9)\]}!%]|(?<![A-Za-z\\'’])[b-zB-HJ-Z])[ \t]*$")
-LAYOUT = (
-    "quad|qquad|displaystyle|approx|sim|simeq|therefore|Rightarrow|implies|rightarrow|to|equiv"
-    "|Longrightarrow|longrightarrow|iff|leadsto|ldots|dots"
-)
 OPERATOR_BEFORE = re.compile(
     r"""(?:
-      [\^/×÷·⋅±∓√≠≤≥∉]|!=|\\not\s*=?|[<>]=            # 10^42, 1/42, ≠ 42
+      [\^/×÷·⋅±√≠≤≥]|!=|[<>]=                         # 10^42, 1/42, ≠ 42
     | \S[ \t]*[<>&]                                   # x > 42; at the start of a line it quotes
     | [0-9][ \t]+:|[0-9)][ \t]*[xX]|\w[ \t]*%         # 3 : 42, 6 x 42, 50 % 42
-    | [0-9]\S{0,3}[ \t]*(?:[,;|–—]|,?[ \t](?:and|to|through|up\ to))   # 41, 42
+    | [0-9]\S{0,3}[ \t]*(?:[,;|–—]|,?[ \t](?:and|to|through))   # 41, 42
     | [(\[{,][ \t]*(?:[A-Za-z]|[^\s,]*[\\^+/*-][^\s,]*),   # (x, 42)
     | [0-9].*\b(?:or|nor)|\bbetween
-    | \b(?:than|plus|minus|negative|times|over|mod|log|ln|sin|cos|tan|sqrt|root\ of|root)
+    | \b(?:than|plus|minus|negative|times|over|mod|log|ln|sin|cos|tan|sqrt|root)
     | (?:\bnot|\bcannot|n['’]t|\bnever)(?:[ \t]+\w+){0,2}
+    | \\(?!(?:Long)?[rR]ightarrow|implies|to\b|dots|ldots)[A-Za-z]+   # \sqrt 42, \neq 42
     | [-+]                                            # - (-42)
-    | 或|[0-9]\S{0,3}(?:、|和|与|到|至)|不是|并非|不等于
     )[ \t]*$""",
     re.VERBOSE,
 )
 BRACKET_BEFORE = re.compile(r"(?:(?<!\\)[(\[]|\\\{)[ \t]*[-+]?[ \t]*$")  # [1,104], (4, \pi)
 COMMA_BEHIND = re.compile(r"[ \t]*[,;][ \t]*\S")
-GLUED_BEFORE = re.compile(
-    r"(?:[\w)\]}^](?<![㐀-鿿ぁ-ヿ가-힣])|[0-9]:)$"
-)  # x42, f(42), x_{42}, 3:42
-COMMAND_BEFORE = re.compile(r"\\([A-Za-z]+)[ \t]*$")
-LAYOUT_COMMAND = re.compile(LAYOUT)
+GLUED_BEFORE = re.compile(r"(?:[A-Za-z0-9_)\]}^]|[0-9]:)$")  # x42, f(42), x_{42}, 3:42
 
 PERCENT_OR_DEGREES = re.compile(r"\s?(?:\\?%|°|\^\s?(?:\\circ|\{\\circ\}))")
 WORD = re.compile(
@@ -81,27 +69,24 @@ WORD = re.compile(
 )
 # Words that make another number of it, and letters that do not: "42k" is 42,000, "42x" a product.
 SCALE = re.compile(
-    r"hundreds?|thousands?|[mbtr]+illions?|dozens?|lakhs?|crores?|[kKMB]|[bm]n|squared|cubed"
-    r"|factorial|choose|plus|minus|divided|half|halves"
-    r"|(?:third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|hundredth|thousandth)s?"
+    r"(?:hundred|thousand|[mbtr]+illion|dozen)s?|[kKMB]|[bm]n|squared|cubed|factorial|choose"
+    r"|plus|minus|divided|half|halves|(?:third|fifth|tenth|hundredth|thousandth)s"
 )
 UNIT = re.compile(r"st|nd|rd|th|[mck]?m|[mk]?g|[mc]?[lL]|lb|oz|ft|in|yd|mi|[hsCFV]|hr|am|pm")
-CLOSING = r"(?:[ \t]|[)\]}$\"'”’`|]|\*|\\right[)\]|.]?|\\[)\]};,:! ])*"
+CLOSING = r"(?:[ \t]|[)\]}$\"'”`|*]|\\right[)\]|.]?|\\[)\]};,:! ])*"
 FACTORIAL = re.compile(r"[)\]]?!")  # 42!
-PER = r"[ ]?(?:[A-Za-z]{3}|(?:hr|lb|kg|mi|oz|ft|mo|wk|yr)\b)"  # $42/hr
 OPERATOR_BEHIND = re.compile(
     rf"""\((?![A-Za-z]{{2}})|\[                                            # 42(x + 1)
     | {CLOSING} (?:
-        [\^×÷·⋅√] | _(?=[\w{{\\]) | /(?!{PER})   # 42^x, 42_7, 42/x
+        [\^×÷·⋅√] | _(?=[\w{{\\]) | /(?![ ]?[A-Za-z]{{2}})             # 42^x, 42_7, 42/x
       | (?:[<>]=?|[≤≥≠]|!=) [ \t]?[\w\\]                               # 42 < x
-      | (?<=\*) [ \t]? (?:[A-Za-z](?![A-Za-z])|[\\(])                  # 42 * x
-      | [-+±–] [ \t]? (?:[A-Za-z](?![A-Za-z])|[\\(])                   # 42 + x
-      | \\(?!(?:text|mbox|math|right|circ|degree|end|checkmark|blacksquare|square|{LAYOUT})) [A-Za-z]   # 42\pi
+      | (?:(?<=\*)|[-+±–]) [ \t]? (?:[A-Za-z](?![A-Za-z])|[\\(])       # 42 * x, 42 + x
+      | \\(?!text|mbox|math|right|circ|degree|end|q?quad|approx|dots|ldots|implies|to\b|(?:Long)?[rR]ightarrow) [A-Za-z]   # 42\pi
     )""",
     re.VERBOSE,
 )
 PHRASE_BEHIND = re.compile(
-    rf"{CLOSING},? ?(?:(?:is|was)(?:n['’]t| (?:not|wrong|incorrect|false))|and an? (?:half|third|quarter))\b"
+    rf"{CLOSING},? ?(?:(?:is|was)(?:n['’]t| (?:not|wrong|incorrect|false))|and an? (?:half|third))\b"
 )
 
 # "x = " may stand before a reference's number; other words make it something else (June 20).
@@ -148,15 +133,14 @@ def plain_number(text: str) -> Decimal | None:
 
 
 def _readable(text: str) -> str:
-    text = as_seen(text).translate(OPERATORS)
+    text = as_seen(text)
     for pattern, replacement in REWRITTEN:
         text = pattern.sub(replacement, text)
-    return UNIT_POWER.sub(r"\1", text)
+    return text
 
 
 def _value(text: str, numeral: re.Match[str]) -> Decimal | None:
     before = text[max(0, numeral.start() - NEAR) : numeral.start()].rpartition("\n")[2]
-    before = BOLD_ITEM.sub("", before)
     behind = text[numeral.end() : numeral.end() + NEAR].partition("\n")[0]
     sign = _sign(before)
     if sign is None or not _ends(behind):
@@ -171,9 +155,6 @@ def _sign(before: str) -> str | None:
     lead = LEAD.search(before)
     assert lead is not None  # it can be empty
     gap, rest = lead.group(), before[: lead.start()]
-    command = COMMAND_BEFORE.search(rest)
-    if command and not LAYOUT_COMMAND.fullmatch(command[1]):
-        return None
     if OPERATOR_BEFORE.search(rest):
         return None
     operand = OPERAND_BEFORE.search(rest)
