@@ -1,10 +1,17 @@
 """Which tokens are proven to come from the weights that they name.
 
 Weight sync keeps a proof for each version on each replica: the replica held these weights, block by
-block. Tokens without a good proof must not train. Each group is checked twice: when it has been
-generated, so that nothing is scored in vain, and when its batch is about to train, because a fault
-may be found in the meantime. Then each proof must also have the level that `run.proof` names; that of the
-live version may still get there, and is waited for.
+block. Tokens without a good proof must not train. Four places ask for proofs, each for a reason of its own:
+
+1. `groups.GroupMaker`, when a group has been generated: so that nothing is scored in vain.
+2. `loop.Loop._take_proven`, when a batch is due: a fault may have been found since. Each proof must now
+   have the level that `run.proof` names; that of the live version may still reach it, and is waited for.
+3. `trainer/exchange/provenance`, on rank 0: the trainer trusts no controller. It compares the proofs of
+   a batch with the versions that it has made itself.
+4. `resuming/tainted`, after each publication: a fault that is found once a group has trained is recorded
+   with the group, because it cannot be undone.
+
+The first two are here: `ProofCheck`.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class ChatTokenizer:
 
     @classmethod
     def of(cls, config: RunConfig, takes_images: bool = False) -> ChatTokenizer:
-        """As every engine of the run has it, and whoever counts a prompt's tokens for it."""
+        """As every engine of the run has it, and every process that counts a prompt's tokens for it."""
         return cls(config.model.path, takes_images, config.data.chat_template_kwargs)
 
     def describe_options(self) -> str:
@@ -155,7 +155,7 @@ def _known(tokenizer: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _asked(template: str) -> set[str]:
-    """The names that a chat template takes from whoever renders it. Raises InputError for one that is broken."""
+    """The names that a chat template takes from its renderer. Raises InputError for one that is broken."""
     import jinja2.meta
     from jinja2.ext import loopcontrols
 

@@ -41,7 +41,7 @@ def alarm(seconds: float, what: str) -> Iterator[None]:
 
 
 async def until_first_end(*endless: Coroutine[Any, Any, None]) -> None:
-    """Of work that goes on for ever: raises what the first one raises, and ends the others."""
+    """Run endless work: raises what the first one raises, and ends the others."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for work in endless:

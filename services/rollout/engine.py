@@ -84,7 +84,7 @@ class Engine(Protocol):
     """Makes tokens under one version of the weights at a time, which may change while it does.
 
     It starts without weights: nothing is generated before the first `load_weights`. Methods are
-    called from one event loop and must not block it. Where one raises, the server tells the caller.
+    called from one event loop and must not block it. Where one raises, the server passes the error to the caller.
 
     An engine subclasses it, and so has the defaults of what it cannot do. In short (docs/extending.md has
     a small engine whole):

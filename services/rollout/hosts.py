@@ -10,7 +10,7 @@
         ▼                             │                              ▼
     starts the engine                 │               starts its part of the engine
 
-A life is one start of one process. Whoever was started anew has another one, and an engine cannot take
+A life is one start of one process. A process that was started again has another one, and an engine cannot take
 it in: so the processes of a replica end together, and meet again. The launcher sees to that; each of
 them also looks itself, because a launcher may be younger than a death.
 """
@@ -55,7 +55,7 @@ ONE_HOST = HostPlace()
 
 
 class HostMeeting:
-    """Of one process of one replica.
+    """One process of a replica meets the others.
 
     Example:
         meeting = HostMeeting(config, run_id, "follower", index=0)
@@ -132,7 +132,7 @@ class HostMeeting:
                 continue
             if gone:
                 raise LeftBehindError(
-                    f"{self._name}: {gone} was started anew; it ends, so that the replica's hosts meet"
+                    f"{self._name}: {gone} was started again; it ends, so that the replica's hosts meet"
                     " again"
                 )
 

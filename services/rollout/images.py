@@ -28,7 +28,7 @@ class PlacedImages:
 
     processed: ProcessedImages
     ranges: tuple[tuple[int, int], ...]
-    """Of each image: the place of its first token, and how many it has."""
+    """For each image the place of its first token, and how many it has."""
 
 
 class PromptImages:
@@ -66,7 +66,8 @@ class PromptImages:
 
 
 def check_image_tokens(token_ids: Sequence[int], image_token_id: int, num_images: int) -> None:
-    """Of a prompt as the chat template made it. Raises InputError unless it has one token an image."""
+    """The places of images in a prompt as the chat template made it. Raises InputError unless there
+    is one token an image."""
     found = list(token_ids).count(image_token_id)
     if found != num_images:
         raise InputError(

@@ -15,7 +15,7 @@ async def with_signs_of_life(
     """All events that have come since the last batch, and an empty batch after each `interval`
     seconds in which only others moved on.
 
-    `progress` counts what the engine made for everybody. A hung engine makes
+    `progress` counts what the engine made for all streams. A hung engine makes
     nothing, so its streams stay silent and their callers' idle deadlines end them.
     """
     batch: list[T] = []

@@ -61,7 +61,7 @@ def read_by_name(
 
 
 def digest_copies(block: Block, copies: Iterable[torch.Tensor]) -> str:
-    """Of a block that an engine holds more than once: the first digest that is not as it must be."""
+    """The digest of a block that an engine holds more than once: the first one that is wrong, if any."""
     expected = block.tensor.digests[block.index]
     digests = [digest_value(copy, expected) for copy in copies]
     return first_wrong(block, digests)
@@ -73,7 +73,7 @@ def first_wrong(block: Block, digests: list[str]) -> str:
 
 
 def join(manifest: Manifest, ranges: Ranges, found: Iterable[dict[int, str]]) -> dict[int, str]:
-    """Of what each worker of an engine holds, all the blocks.
+    """All the blocks, from what each worker of an engine holds.
 
     Whatever two workers both hold must be right on both. Raises InternalError
     naming a tensor of which a block is nowhere.

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 ATTEMPT_SECONDS = 5.0
 RETRY_SECONDS = 0.5
 DEREGISTER_SECONDS = 0.5
-"""Of one try."""
+"""The deadline of one try."""
 DEREGISTER_TRIES = 16
 
 
@@ -37,7 +37,7 @@ async def stay_registered(
 ) -> None:
     """Registers and then gives signs of life, for ever; at least `pause` seconds between two calls.
 
-    Raises DeadlineError when nobody takes the first registration within `start_timeout`. Later
+    Raises DeadlineError when weight sync does not take the first registration within `start_timeout`. Later
     on an absent weight sync is only waited for: the replica serves what it holds.
     """
     async with WeightSyncClient(weight_sync, caller, trust) as client:
@@ -53,7 +53,7 @@ async def stay_registered(
 async def deregister(
     weight_sync: Place | str, caller: Caller, name: str, registration: Registration, trust: Trust
 ) -> None:
-    """Before an orderly end. Where weight sync is gone, or ends as well, nobody needs to know.
+    """Before an orderly end. Where weight sync is gone, or ends as well, nothing more is to do.
 
     Asked again and again, because a call to a server that ends just then may be left unanswered.
     """

@@ -180,9 +180,9 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 yield event
 
     def _check_maker(self, maker: str) -> None:
-        """Tokens of wrong weights may still be on their way after these were mended."""
+        """Tokens of wrong weights may still be on their way after these were replaced."""
         if self._weights.maker != maker:
-            raise BehindError(f"{self._name}: what it had loaded was wrong; it has loaded it anew")
+            raise BehindError(f"{self._name}: what it had loaded was wrong; it has loaded it again")
 
     def _response(
         self,
@@ -264,7 +264,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
 
 
 def _portions(events: list[Event]) -> Iterator[list[Event]]:
-    """One for each completion whose experts are told: all of a group may be gigabytes."""
+    """One for each completion whose experts are reported: all of a group may be gigabytes."""
     first = 0
     for end, event in enumerate(events, start=1):
         if end == len(events) or (isinstance(event, Ended) and event.prompt_experts):
@@ -288,7 +288,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     """Serve replica `index` until cancelled.
 
     Raises when the engine dies, when it can load nothing any more, when its log-probabilities do
-    not follow the temperature, and when nobody registers us.
+    not follow the temperature, and when weight sync does not register us.
     """
     host = find_host(config.network)
     check_tensors(config, run.trust, host)
@@ -386,7 +386,7 @@ async def _meet(meeting: HostMeeting, run: RunContext, host: Host) -> HostPlace:
 async def _open_followers(
     config: RunConfig, run: RunContext, index: int, place: HostPlace, directory: Directory
 ) -> AsyncIterator[list[FollowerClient]]:
-    """Of replica `index`, once they serve; none on one host. Raises DeadlineError."""
+    """The followers of replica `index`, once they serve; none on one host. Raises DeadlineError."""
     async with AsyncExitStack() as stack:
         followers: list[FollowerClient] = []
         for one in followers_of(config, index):

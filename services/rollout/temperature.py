@@ -93,7 +93,7 @@ async def check_temperature(engine: Engine, max_prompt_tokens: int, timeout: flo
             f"rollout.engine: its log-probabilities at temperature {COLD:g} are not those of a"
             f" softmax at that temperature ({count[Verdict.BAD]} of {len(prompts)} prompts), so"
             " importance ratios would be wrong; choose an engine that returns them after the"
-            " temperature, or mend this one"
+            " temperature, or fix this one"
         )
     if not count[Verdict.GOOD]:
         logger.warning(

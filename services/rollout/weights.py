@@ -12,7 +12,7 @@ takes them back:
 
     sleep ──▶ Engine.sleep ──▶ the turn is given up … commit ──▶ the turn is taken ──▶ Engine
 
-Every wait here ends. What that leaves behind may not be mendable: an engine that
+Every wait here ends. What that leaves behind may be beyond repair: an engine that
 never answers again, a thread that hangs in a system call. `check` finds such a
 replica, which lives but can load nothing, so that its process ends and is started
 again.
@@ -88,8 +88,9 @@ class ReplicaWeights:
         check_engine: Callable[[], Awaitable[bool]] | None = None,
         turn: Turn | None = None,
     ) -> None:
-        """`turn`: with the trainer, on devices that both use; the engine sleeps already. `check_engine`: awaited when the engine has loaded a version and nobody uses it yet, until
-        it answers True. An InputError says that the engine is unfit, and the replica ends."""
+        """`turn`: with the trainer, on devices that both use; the engine sleeps already.
+        `check_engine`: awaited when the engine has loaded a version that is not in use yet, until it
+        answers True. An InputError says that the engine is unfit, and the replica ends."""
         self._name = name
         self._check_engine = check_engine
         self._turn = turn
@@ -113,7 +114,7 @@ class ReplicaWeights:
         self._unloadable = ""
         """Why this process will not load any more."""
         self._readings: set[asyncio.Future[dict[int, str]]] = set()
-        """Of the engine, under way."""
+        """Read-backs of the engine that are under way."""
         self._stages: dict[asyncio.Future[Staged], float] = {}
         """Under way, with their deadlines."""
         self._num_overdue = 0
@@ -177,8 +178,8 @@ class ReplicaWeights:
     async def commit(self, version: PolicyVersion, maker: str) -> float:
         """Seconds of the pause; 0 when the version is live and nothing of it waits to be loaded.
 
-        Raises OutOfOrderError for a version that is neither staged nor live under `maker`, and TransferError when it does
-        not load within `weight_sync.commit_timeout`; nothing is live then, until a load succeeds.
+        Raises OutOfOrderError for a version that is neither staged nor live under `maker`, and
+        TransferError when it does not load within `weight_sync.commit_timeout`; nothing is live then, until a load succeeds.
         """
         # Shielded: a caller that gives up must not leave half a load behind.
         commit = asyncio.ensure_future(self._commit(version, maker))
@@ -207,7 +208,7 @@ class ReplicaWeights:
 
     def _has_base(self, staged: StagedWeights, maker: str) -> bool:
         """Whether the engine has loaded what the changes are against. Under another maker it had a
-        wrong block, which none of them need mend."""
+        wrong block, which the changes need not contain."""
         live, changes = self._live, staged.shadow.changes
         if live is None or changes is None or self.is_asleep or maker != self.maker:
             return False
@@ -259,8 +260,8 @@ class ReplicaWeights:
         return self._turn is not None and not self._turn.is_taken
 
     def forget(self) -> None:
-        """What it holds does not count any more. One that sleeps and is asked for tokens so tells weight
-        sync, which takes it for awake, to bring the version anew."""
+        """Forget the live version. A sleeping replica that is asked for tokens calls it: its next
+        heartbeat then makes weight sync, which takes it for awake, load the version again."""
         self._live = self._manifest = None
 
     async def _load(self, staged: StagedWeights, version: PolicyVersion) -> float:
@@ -270,7 +271,7 @@ class ReplicaWeights:
                 await self._check_until_known()
                 return pause
         except BaseException as error:
-            # Also when it is cut off: what the engine holds then, nobody knows.
+            # Also when it is cut off: what the engine holds then is unknown.
             self._live = self._manifest = None
             what = "is not taken" if self._unfit else "did not load"
             logger.warning("version %s %s: %s", version.version, what, error)
@@ -370,7 +371,7 @@ class ReplicaWeights:
 
 
 def _retrieve(task: asyncio.Future[Any]) -> None:
-    """Whoever gave it up does not ask for its error any more: that is nobody's surprise."""
+    """The error of a task that was given up is not asked for any more; it is no surprise."""
     if not task.cancelled():
         task.exception()
 

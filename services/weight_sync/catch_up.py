@@ -106,7 +106,7 @@ class CatchUp:
             target = await self._with_offers(stack, target)
             lenders = self._find_lenders(member, live)
             if not holders and not target.offers and not lenders:
-                logger.debug("%s waits: nobody can give %s", member.name, live.version)
+                logger.debug("%s waits: no process can give %s", member.name, live.version)
                 return {}
             transport, fan_out = self._config.transport, self._config.relay_fan_out
             given = target.manifest, target.offers
@@ -197,7 +197,7 @@ class CatchUps:
 
     @asynccontextmanager
     async def held_off(self, members: Sequence[Member]) -> AsyncIterator[None]:
-        """Inside, none of theirs is under way: somebody else stages and commits on them."""
+        """Inside, none of theirs is under way, while a publication stages and commits on them."""
         names = {member.name for member in members}
         self._held_off |= names
         try:
@@ -227,7 +227,7 @@ class CatchUps:
             except TrimaranError as error:
                 logger.warning("%s could not be brought up: %s", member.name, error)
             if members.newest(member) == before:
-                await asyncio.sleep(self._pauses.first_retry)  # nobody can give it yet
+                await asyncio.sleep(self._pauses.first_retry)  # no process can give it yet
 
     def _overtake(self, member: Member) -> None:
         """Its catch-up is cut off. In the pause after a fault there was none."""
@@ -235,6 +235,6 @@ class CatchUps:
             self._pool.members.tell(member, Member.overtake)
 
     def _seconds_left(self, member: Member) -> float:
-        """Of the pause after its last fault, which goes on however closely publications follow each other."""
+        """The rest of the pause after its last fault, which goes on however closely publications follow each other."""
         due = member.failed_at + self._pauses.before_retry(member.failures)
         return max(due - time.monotonic(), 0.0)

@@ -2,7 +2,7 @@
 
     publish   STAGE on the members ─▶ commit record ─▶ COMMIT on each ─▶ sample read-back
     sleep     no read-back, no catch-up, SLEEP on each; until the next publication
-    catch up  relay for whoever joined, failed or was reported ─▶ COMMIT ─▶ full read-back
+    catch up  relay for replicas that joined, failed or were reported ─▶ COMMIT ─▶ full read-back
 
 Before the commit record the old version serves everywhere and an abort
 discards what was staged. After it replicas only roll forward: one that does
@@ -105,7 +105,7 @@ class Coordinator:
 
     async def forget_gone(self) -> None:
         """Before `start`. After a resume the replicas that are recorded are of the run's former
-        life: nobody may be sent to them. Each comes back by registering."""
+        life: no replica may be sent to them. Each comes back by registering."""
         for member in await find_gone(self._pool.members):
             logger.info("%s is gone since weight sync last ran", member.name)
             self._pool.members.tell(member, Member.leave)
@@ -231,7 +231,7 @@ class Coordinator:
     async def sleep(self, caller: Caller) -> None:
         """Where the trainer has the same devices: every replica leaves them to it, until `publish`.
 
-        Read-backs end, and nobody is brought up meanwhile, also after a restart of weight sync. A replica
+        Read-backs end, and no replica is brought up meanwhile, also after a restart of weight sync. A replica
         that does not sleep within `SLEEP_SECONDS` leaves routing, and its launcher ends it. Who sleeps
         stays what it is to a publication: live at its version.
         """
@@ -315,7 +315,7 @@ class Coordinator:
             now = time.monotonic()
             if now - before > timeout / 2:
                 logger.warning(
-                    "this process stood still for %.1f s: nobody was heard", now - before
+                    "this process stood still for %.1f s and heard no replica", now - before
                 )
                 self._pool.members.see_all(now)
 

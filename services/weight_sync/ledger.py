@@ -61,9 +61,9 @@ class VersionLedger:
         self.live: PolicyVersion | None = None
         self.manifest: Manifest | None = None
         self.proofs: dict[str, Proof] = {}
-        """Of the live version, by replica."""
+        """The live version's, by replica."""
         self.read_back: dict[str, Ranges] = {}
-        """Of the live version, by replica: the blocks that were read back and were right."""
+        """The live version's, by replica: the blocks that were read back and were right."""
         self.asleep = False
         """The replicas have left their devices to the trainer since the live version was committed."""
         self._slot = 1
@@ -92,7 +92,7 @@ class VersionLedger:
     async def commit(
         self, caller: Caller, live: PolicyVersion, manifest: Manifest, proofs: Sequence[Proof]
     ) -> None:
-        """The commit record: from its return on, `live` is the version, whoever dies.
+        """The commit record: from its return on, `live` is the version, whatever dies.
 
         Raises StaleEpochError, and records nothing, when a newer controller than `caller` has
         drawn its epoch: the store compares and writes in one transaction.

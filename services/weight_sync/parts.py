@@ -14,7 +14,7 @@ from trimaran.config import WeightSyncSection
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Of one run's coordinator, which makes them."""
+    """The parts of one run's coordinator, which makes them."""
 
     config: WeightSyncSection
     ledger: VersionLedger

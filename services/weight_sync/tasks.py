@@ -28,6 +28,6 @@ async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
 
 
 def log_failure(task: asyncio.Task[Any]) -> None:
-    """A done callback, for tasks that nobody waits for."""
+    """A done callback, for tasks that are not awaited."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.error("%s failed in a way that was not foreseen", task.get_name(), exc_info=error)

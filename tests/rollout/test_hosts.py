@@ -1,4 +1,4 @@
-"""The processes of a replica on several hosts find each other, and notice when one was started anew."""
+"""The processes of a replica on several hosts find each other, and notice when one was started again."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_whoever_was_started_anew_ends_the_others(kind: str, index: int) -
     with pytest.raises(DeadlineError):
         await (again.follow(store) if index else again.lead(store, "10.0.0.7:3000"))
     told = watching if kind == "rollout" else leading
-    with pytest.raises(LeftBehindError, match=f"{kind}-{index} was started anew"):
+    with pytest.raises(LeftBehindError, match=f"{kind}-{index} was started again"):
         await asyncio.wait_for(told, SECONDS)
     for task in (watching, leading):
         task.cancel()

@@ -313,7 +313,7 @@ def test_what_wrong_weights_made_never_passes_for_what_mended_ones_make(replica,
         await replicas.until_tokens(assembly, 1)
         again = await replica.stage(client, weights, again=True)
         await client.commit_weights(again, mended, replicas.TIMEOUT)
-        await is_cut_short(task, "loaded it anew")
+        await is_cut_short(task, "loaded it again")
         for part in assembly.unfinished().values():
             assert {segment.replica for segment in part.segments} <= {replicas.MAKER}
         group = await generate(client, sampling(1, 4), least=live)

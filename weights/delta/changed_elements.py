@@ -30,9 +30,9 @@ from weights.version.manifest import ITEM_BYTES, Block
 PLAIN, SPARSE = 0, 1
 HEAD = struct.Struct("<BQ")
 LEVEL = 1
-"""Of zlib; higher ones take several times as long for a few per cent."""
+"""zlib's level; higher ones take several times as long for a few per cent."""
 MAX_SHARE = 0.5
-"""Of a block's bytes, before compression: above it the plain block is sent."""
+"""The share of a block's bytes, before compression: above it the plain block is sent."""
 VARINT_BYTES = {1: 2, 2: 3, 4: 5, 8: 10}
 """The longest step, by element size."""
 GAP_BYTES = 10
@@ -122,7 +122,7 @@ def as_bits(data: np.ndarray, item_bytes: int) -> np.ndarray:
 
 
 def encode_piece(old: np.ndarray, new: np.ndarray) -> bytes:
-    """Of one block, from its old and new bits (`as_bits`); never longer than the block and a byte."""
+    """The piece of one block, from its old and new bits (`as_bits`); never longer than the block and a byte."""
     positions = np.flatnonzero(old != new)
     if not positions.size:
         return b""

@@ -20,13 +20,13 @@ from weights.version.manifest import ITEM_BYTES, Block
 logger = logging.getLogger(__name__)
 
 MAX_SHARE = 1 / 8
-"""Of the version's bytes: where changes take more, single elements gain little on a whole load."""
+"""The share of the version's bytes: where changes take more, single elements gain little on a whole load."""
 MAX_ELEMENTS = 2**31 - 1
-"""Of a tensor, whose positions are int32."""
+"""The most elements of a tensor, because positions are int32."""
 
 
 def collect_changes(shadow: Shadow, overwritten: Undo, base_root: str) -> Changes | None:
-    """Of what was applied to the shadow's memory last. None where they are too many, or the host has
+    """What was applied to the shadow's memory last. None where they are too many, or the host has
     no room for more than the version."""
     return _collect(shadow, _positions_by_number(shadow, overwritten), base_root)
 

@@ -103,7 +103,7 @@ def check_base(intake: Intake, held_root: str, held: Manifest | None) -> None:
 
 
 def fetch_pieces(intake: Intake) -> tuple[Layout, DeltaPieces]:
-    """Of the wanted blocks, in memory of their own."""
+    """The pieces of the wanted blocks, in memory of their own."""
     streams = [stream for _, stream in intake.parts]
     layout = join_deltas(intake.manifest.tensors, streams, intake.wanted)
     require_room(2 * layout.num_bytes, "a delta's pieces")  # the buffer, and the pieces cut from it

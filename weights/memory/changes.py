@@ -96,7 +96,7 @@ class Place:
 
 
 def lay_out_changes(tensors: Sequence[TensorInfo], counts: Counts) -> tuple[list[Place], int]:
-    """Of the tensors that changed, and the size of the whole in bytes."""
+    """The places of the tensors that changed, and the size of the whole in bytes."""
     places: list[Place] = []
     end = 0
     for info in tensors:

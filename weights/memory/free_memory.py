@@ -1,4 +1,4 @@
-"""How much memory this process may still take before the kernel's OOM killer ends somebody.
+"""How much memory this process may still take before the kernel's OOM killer ends a process.
 
 From the kernel's files: /proc/meminfo for the machine, and the cgroup (version 2) of this process
 with all those above it. Memory files (memfd) are limited by nothing else: not by the size of /dev/shm, and under strict

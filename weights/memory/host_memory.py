@@ -87,7 +87,7 @@ class HostMemory:
         """All of them now: what is missing is an error here, and not a SIGBUS or a kill later.
 
         The kernel kills for a page that it cannot give, so it is only asked for what is there.
-        Whoever else allocates at the same time is seen at the next look.
+        Other allocations at the same time are seen at the next look.
         """
         for start in range(0, self.size, TAKEN_AT_A_TIME):
             check()
@@ -101,7 +101,7 @@ class HostMemory:
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def claim(self) -> bool:
-        """To write to it: nobody can borrow it until `release`. False while somebody does."""
+        """To write to it: it cannot be borrowed until `release`. False while it is borrowed."""
         return lease.claim(self._descriptor)
 
     def release(self) -> None:
@@ -204,7 +204,7 @@ def _open(name: str, path: str, flags: int) -> Iterator[int]:
         descriptor = os.open(path, flags | os.O_CLOEXEC)
     except OSError as error:
         raise TransferError(
-            f"{name}: the owner's memory is gone ({error.strerror}); stage the version anew"
+            f"{name}: the owner's memory is gone ({error.strerror}); stage the version again"
         ) from None
     try:
         yield descriptor
@@ -217,7 +217,7 @@ def check_memory(path: str, descriptor: int, size: int) -> None:
     if (found := os.fstat(descriptor).st_size) != size:
         raise TransferError(
             f"{path}: holds {found} bytes; the manifest asks for {size};"
-            " the owner's memory is gone or its blocks differ; stage the version anew"
+            " the owner's memory is gone or its blocks differ; stage the version again"
         )
     try:
         seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)

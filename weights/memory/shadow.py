@@ -70,11 +70,11 @@ class Shadow:
     ) -> None:
         """`ranges`: the blocks to hold; None means all.
 
-        `reuse` gives its memory up when it is of the right size and nobody borrows it, and must not
+        `reuse` gives its memory up when it is of the right size and not borrowed, and must not
         be read any more; what lay in it stays, so that a delta which was
         applied to the old version is the content of the next. `check` is called
         again and again while memory is allocated; what it raises ends that.
-        `memory`: where the version lies already. Other memory is claimed: nobody can borrow it until
+        `memory`: where the version lies already. Other memory is claimed: it cannot be borrowed until
         it is released.
 
         Raises TransferError when memory is short.
@@ -101,7 +101,7 @@ class Shadow:
         return self.memory if isinstance(self.memory, HostMemory) else None
 
     def claim(self) -> bool:
-        """Whether it may be written to: it is its own, and nobody borrows it."""
+        """Whether it may be written to: it is its own, and not borrowed."""
         return self.own is not None and self.own.claim()
 
     @property
@@ -218,7 +218,7 @@ def _join(buffer: torch.Tensor, pieces: list[Piece], part: Part | None) -> torch
 
 
 def _empty_part(tensor: TensorInfo, dtype: torch.dtype, length: int) -> torch.Tensor:
-    """Of the tensor's shape, with memory for `length` elements along its axis.
+    """A tensor of the full shape, with memory for `length` elements along its axis.
 
     Each row begins so many elements behind the one before. So any `length` of them in a row have a
     place of their own, and what stands beside them is their neighbours'.

@@ -56,7 +56,7 @@ class Contents:
     overlaid: Overlaid | None = None
     """What `staged` was made of; nothing is held then."""
     spare: Shadow | None = None
-    """Memory for the next version, which nobody here reads."""
+    """Memory for the next version, which nothing here reads."""
 
     def make_way(self, beside: bool) -> Contents:
         """For a version that takes the spare memory: that of the held one, unless it comes beside it.
@@ -77,7 +77,7 @@ class Contents:
         return Contents(held=self.staged, spare=self.held.shadow if self.held else self.spare)
 
     def discard(self) -> Contents:
-        """What is staged, where it came by blocks: nobody reads it any more."""
+        """What is staged, where it came by blocks: nothing reads it any more."""
         return Contents(held=self.held, spare=self.staged.shadow if self.staged else self.spare)
 
     @property

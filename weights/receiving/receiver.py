@@ -140,7 +140,7 @@ class WeightReceiver:
         room for it, and the relay gives out the held version until `keep`.
 
         A version that is still staged is forgotten; its memory stays as it is
-        while somebody holds its shadow. Another stage that is under way raises at
+        while its shadow is held. Another stage that is under way raises at
         once, because the caller has given it up.
 
         Raises TransferError when the manifest is not the version's, a wanted
@@ -156,7 +156,7 @@ class WeightReceiver:
             with hold(self._turn, limits.timeout):
                 stop.check()
                 parts, wanted = self._plan(version, manifest, sources)
-                self._relay.num_parts = max(len(parts), 1)  # others are told of the same senders
+                self._relay.num_parts = max(len(parts), 1)  # others pull from the same senders
                 intake = Intake(
                     *(version, manifest, wanted, parts, self._carriers),
                     *(limits.bucket_bytes, deadline, stop),
@@ -223,7 +223,7 @@ class WeightReceiver:
             self._stock.show({})
 
     def _begin(self, attempt: str | None) -> Stop:
-        """Whoever asks takes the place of a stage that is under way."""
+        """The new stage takes the place of one that is under way."""
         with self._state:
             _, former = self._under_way
             self._under_way = attempt, (stop := Stop())
@@ -284,7 +284,7 @@ class WeightReceiver:
         return shadow
 
     def _fetch_changes(self, shadow: Shadow, intake: Intake) -> Changes | None:
-        """Of a delta that the shadow's owner has applied."""
+        """What a delta changed that the shadow's owner has applied."""
         stop = Stop()  # a failure ends no more than this
         try:
             with intake.stop.interrupting(lambda: stop.set("given up by its caller")):

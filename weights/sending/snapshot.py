@@ -28,7 +28,7 @@ from weights.version.manifest import (
 Digests = dict[int, str]
 """By block number."""
 DEVICE_BYTES = 32 * 2**20
-"""Of a block, copied on the device before they leave it."""
+"""The bytes of a block that are copied on the device at a time before they leave it."""
 DIGEST_THREADS = 4
 """Beside the one that copies."""
 
@@ -53,9 +53,9 @@ class Snapshot:
     """Made by `take_snapshot`."""
 
     manifest: Manifest
-    """Of the whole version, also where this rank holds a share."""
+    """The whole version's, also where this rank holds a share."""
     layout: Layout
-    """Of the blocks that it holds."""
+    """Where the blocks lie that it holds."""
     memory: HostMemory
     delta: DeltaPieces | None = None
     """From the version whose memory it took over, for the blocks that it holds."""

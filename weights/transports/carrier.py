@@ -29,14 +29,14 @@ class Job(Generic[OneSource]):
     """One source's part of a stage: what a carrier has to do. The receiver makes it."""
 
     root: str
-    """Of the version."""
+    """The version's."""
     source: OneSource
     stream: Layout
     """How the source's blocks, or the pieces of its delta, follow each other with the sender."""
     buffer: torch.Tensor
     """uint8, one dimension, on the host; shared with the jobs of other sources."""
     layout: Layout
-    """Of `buffer`. The job fills the pieces that `stream` has too."""
+    """The buffer's. The job fills the pieces that `stream` has too."""
     land: Callable[[int], None]
     """Call it with a block's number when its last byte lies in the buffer.
 

@@ -29,7 +29,7 @@ class Stream:
         self._starts = [start for start, _, _ in self._runs]
 
     def copies(self, start: int, end: int) -> Iterator[Copy]:
-        """Of the stream's bytes start..end (exclusive)."""
+        """What to copy for the stream's bytes start..end (exclusive)."""
         for run in range(max(bisect_right(self._starts, start) - 1, 0), len(self._runs)):
             source, target, size = self._runs[run]
             if source >= end:

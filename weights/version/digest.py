@@ -21,7 +21,7 @@ def digest_tensor(piece: torch.Tensor) -> str:
 def digest_value(tensor: torch.Tensor, expected: str = "") -> str:
     """Hex digest of a tensor's elements, row-major, with -0 as +0, whatever its strides.
 
-    `expected`: that of elements without -0, for which nobody need look then; to look takes longer than
+    `expected`: that of elements without -0, which need not be looked for then; to look takes longer than
     to digest.
     """
     flat = _exact(tensor.detach()).contiguous().view(-1)

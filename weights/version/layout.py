@@ -88,7 +88,7 @@ class Layout:
 
 
 def make_layout(tensors: Sequence[TensorInfo], ranges: Ranges | None = None) -> Layout:
-    """Of the blocks in `ranges`; None means all. Raises InputError for a block that does not exist.
+    """The layout of the blocks in `ranges`; None means all. Raises InputError for a block that does not exist.
 
     Example:
 

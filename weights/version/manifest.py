@@ -2,7 +2,7 @@
 
 Pure and without torch. Blocks are numbered tensor after tensor, each in the
 order of its cuts. A digest is taken over a block's bytes, row-major, with -0
-stored as +0 (whoever exports sees to that), so that versions that compute the
+stored as +0 (the exporter sees to that), so that versions that compute the
 same have the same root. Digests find faults; they do not stop a forger, which
 the relay's authentication is for.
 """
@@ -134,7 +134,7 @@ def compute_root(tensors: Iterable[TensorInfo]) -> str:
 
 @lru_cache(maxsize=2**16)  # the same for every version of a model
 def _head(name: str, dtype: str, shape: tuple[int, ...], axis: int, cuts: tuple[int, ...]) -> bytes:
-    """Of fixed length, like all that follows it in a leaf."""
+    """The first part of a leaf. Its length is fixed, like that of all that follows."""
     described = json.dumps([name, dtype, shape, axis, cuts]).encode()
     return b"leaf" + xxhash.xxh3_128_digest(described)
 

@@ -58,7 +58,7 @@ class TransformersEngine(Engine):
         """Held for moments: a load is either given up or through."""
         self._num_loads = 0
         self._shapes: dict[torch.nn.Parameter, torch.Size] = {}
-        """Of the parameters, while it sleeps."""
+        """The sizes of the parameters, while it sleeps."""
         self._batches: set[DecodeBatch] = set()
 
     @property

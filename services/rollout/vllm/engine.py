@@ -87,14 +87,14 @@ class VllmEngine(Engine):
         self._device = device
         self._place = place
         self._executor: Any = None
-        """Of the workers on a further host."""
+        """vLLM's executor of the workers on a further host."""
         self._submit_timeout = submit_timeout
         self._streams: set[VllmStream] = set()
         self._numbers = itertools.count()
         self._live: VersionId | None = None
         self._shown = Shown()
         self._is_asleep = False
-        # Submitting and pausing exclude each other, so that an update knows every sample. Whoever needs
+        # Submitting and pausing exclude each other, so that an update knows every sample. Code that needs
         # the workers' turn too takes that first: requests come in until the engine is paused.
         self._lock = asyncio.Lock()
 
@@ -178,7 +178,7 @@ class VllmEngine(Engine):
         return transfer, vllm_config
 
     def _deadline(self) -> AbstractContextManager[None]:
-        """Of a start that waits for other hosts; vLLM's own does not reach all of it."""
+        """The deadline of a start that waits for other hosts; vLLM's own does not reach all of it."""
         if self._place.count == 1:
             return nullcontext()
         timeout = self._config.start_timeout
@@ -301,7 +301,7 @@ class VllmEngine(Engine):
         return stream
 
     async def _end(self, streams: Sequence[VllmStream]) -> None:
-        """Of those that are open yet, vLLM's core takes notice."""
+        """Forget the streams, and end those in vLLM's core that are still open."""
         self._streams.difference_update(streams)
         if not self.llm.errored:
             await asyncio.gather(*(self._abort(stream) for stream in streams if stream.open))
@@ -320,7 +320,7 @@ class VllmEngine(Engine):
         return prompt_with_images(token_ids, images, dtype)
 
     async def _abort(self, stream: VllmStream) -> None:
-        """A core that does not take even this is found by whoever waits for its answers."""
+        """A core that does not take even this is found by the call that waits for its answers."""
         try:
             async with asyncio.timeout(self._submit_timeout):
                 await self.llm.abort(stream.request_id)
@@ -355,7 +355,7 @@ class VllmEngine(Engine):
             async with self._workers.turn:
                 return await self._load(shadow, version)
         except BaseException as error:
-            # Also when it is cut off: nobody knows how far the core has come with it.
+            # Also when it is cut off: how far the core has come with it is unknown.
             self._fail_streams(version)
             if not isinstance(error, Exception):
                 raise
@@ -363,7 +363,7 @@ class VllmEngine(Engine):
 
     async def _load(self, shadow: Shadow, version: VersionId) -> float:
         description = shadow.description()
-        # Without a live version nobody knows what would be written over: after a failure, or a sleep.
+        # Without a live version it is unknown what would be written over: after a failure, or a sleep.
         may_write = self._live is not None and self._shown.has_all(shadow.manifest)
         writes = self._workers.prepared_writes(shadow.path, description, may_write)
         async with writes as are_prepared, self._lock:
@@ -426,7 +426,8 @@ class VllmEngine(Engine):
 
     async def _pause(self) -> float:
         """vLLM's `pause_generation(mode="keep")` without the 20 ms that it sleeps in the end, lest
-        outputs come late: `_pass_outputs` makes sure of those. Returns when the core was told."""
+        outputs come late: `_pass_outputs` makes sure of those. Returns the time at which the core
+        was asked."""
         core: Any = self.llm.engine_core
         renderer: Any = getattr(self.llm, "renderer", None)
         if hasattr(core, "pause_scheduler_async") and hasattr(renderer, "clear_mm_cache_async"):
@@ -448,7 +449,7 @@ class VllmEngine(Engine):
 
         queue = self.llm.engine_core.outputs_queue
         queue.put_nowait(EngineCoreOutputs())
-        while not queue.empty():  # noqa: ASYNC110  it is vLLM's queue and tells nobody
+        while not queue.empty():  # noqa: ASYNC110  it is vLLM's queue and has no event
             await asyncio.sleep(0)
 
     def _count_made(self) -> dict[str, dict[int, int]]:
@@ -460,7 +461,7 @@ class VllmEngine(Engine):
         return made
 
     def _fail_streams(self, version: VersionId) -> None:
-        """The core stays paused with half a version: nobody may see a token of it."""
+        """The core stays paused with half a version: no token of it may be seen."""
         self._end_streams(f"version {version} failed to load on this replica")
 
     def _end_streams(self, why: str) -> None:
@@ -488,7 +489,7 @@ class VllmEngine(Engine):
     async def close(self) -> None:
         if pulse := self.__dict__.pop("_pulse", None):
             pulse.close()
-        # Whoever holds it any longer would have it shut down again when the interpreter ends.
+        # A reference that stays would have it shut down again when the interpreter ends.
         self.__dict__.pop("_workers", None)
         if vllm := self.__dict__.pop("llm", None):
             vllm.shutdown(timeout=5.0)

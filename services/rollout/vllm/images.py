@@ -52,7 +52,7 @@ def image_arguments(config: RunConfig) -> dict[str, Any]:
 
 
 def _prompt_bytes(vision: VisionFacts, tokens: int) -> int:
-    """Of a prompt that is images from end to end. In float32, as vLLM's own processor makes a trial image
+    """The bytes of a prompt that is images from end to end. In float32, as vLLM's own processor makes a trial image
     at its start; what is cached here is in the model's dtype."""
     return tokens * vision.merged * vision.patch_numbers * FP32 + SLACK
 

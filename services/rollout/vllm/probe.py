@@ -7,7 +7,7 @@ So synthetic weights are loaded, the way of every version, and vLLM says what it
 1. Load weights P. Take the log-probabilities of the likeliest next tokens of one prompt.
 2. Load P with the embeddings shifted by one token. The answer must differ: else nothing that is
    loaded has an effect. (The output layer may be the embedding. Then all log-probabilities move by
-   one token; so those of the prompt's next token are compared in order of size, whoever has them.)
+   one token; so those of the prompt's next token are compared in order of size, whichever tokens have them.)
    The same with the output projection of every attention, of every MLP, and with every query norm:
    a kind of block that keeps vLLM's dummy weights adds nothing, and step 3 would not show it.
 3. Load M: other numbers in every tensor, but the same function as P (`synthetic.GAUGES`). The answer
@@ -20,7 +20,7 @@ and is allowed for. Then the gauges are tried one by one: those that fail tell t
 Cost: five loads of a version (six with query norms) and as many requests of two tokens. Two replicas
 of SmolLM2-135M that start together on two busy cores take 3 to 4 s for it. On 70B over 8 ranks each
 load moves 17.5 GB a rank to its device, from buffers of a few MB. That takes about as long as loads
-of a version that lies on the host; nobody has measured it.
+of a version that lies on the host; that has not been measured.
 
 What it cannot tell: the final norm and the output layer, where both stayed as they were; the
 attention or the MLP of one layer alone that computes with nothing but vLLM's dummy weights; rows of
@@ -55,13 +55,13 @@ logger = logging.getLogger(__name__)
 
 NUM_LIKELIEST = 16
 NUM_COMPARED = 8
-"""Of the likeliest tokens: noise may change which one is the last of those that are reported."""
+"""How many of the likeliest tokens are compared: noise may change which one is the last of those that are reported."""
 TOLERANCE = 0.05
-"""Of a log-probability, besides noise. One layer of 80 that computes with the dummy weights is 0.1
+"""The allowed difference of a log-probability, besides noise. One layer of 80 that computes with the dummy weights is 0.1
 off, any other staleness more."""
 MAX_NOISE = 0.5
 MIN_EFFECT = 0.2
-"""Of other embeddings on a log-probability; 1 or 2 are usual."""
+"""The least effect of other embeddings on a log-probability; 1 or 2 are usual."""
 SHIFTED = (EMBEDDING, "o_proj.weight", "down_proj.weight", "q_norm.weight")
 """What must have an effect. An attention or an MLP that still computes with vLLM's dummy weights adds
 nothing to the stream, whatever was loaded: so no gauge shows it."""

@@ -1,7 +1,7 @@
 """Whether vLLM's core and its workers still take calls.
 
 A core that was stopped, or that waits for ever for one of its workers, is alive: nothing of vLLM ends.
-What tells it from a busy one is that a busy core takes calls between two steps, however long its
+A busy core differs: it takes calls between two steps, however long its
 prompts are.
 """
 

@@ -29,7 +29,7 @@ class VllmStream:
         """Up to so many tokens a sample were made by that version; oldest first."""
 
     def num_tokens(self, sample: int) -> int:
-        """Of its completion: those that it began with, and those passed on."""
+        """The tokens of its completion: those that it began with, and those passed on."""
         return self.given[sample] + self.made[sample]
 
     def mark(self, made: dict[int, int], version: VersionId) -> None:

@@ -1,7 +1,7 @@
-"""The experts that vLLM chose for each token, which it tells with a completion's last output.
+"""The experts that vLLM chose for each token, which it reports with a completion's last output.
 
 They are numbers [tokens of the prompt and of the completion but its last, layers, experts of a token],
-uint8, or uint16 where a layer has more than 256. Of a token in the cache of prefixes it tells what was
+uint8, or uint16 where a layer has more than 256. Of a token in the cache of prefixes it reports what was
 chosen when its keys and values were computed.
 """
 
@@ -32,7 +32,7 @@ def check_tells_experts() -> None:
 
 
 def keep_experts_of_merged_outputs() -> None:
-    """vLLM 0.30 merges the outputs that nobody has taken yet, and forgets the experts of the last one."""
+    """vLLM 0.30 merges the outputs that have not been taken yet, and forgets the experts of the last one."""
     from vllm.outputs import RequestOutput
 
     add: Any = RequestOutput.add
@@ -54,8 +54,8 @@ def keep_experts_of_merged_outputs() -> None:
 def told_experts(
     config: RunConfig, completion: Any, num_prompt: int, num_tokens: int
 ) -> tuple[bytes, bytes]:
-    """Of a completion that has ended, of `num_tokens`, and of its prompt. Empty unless they are
-    replayed, and where vLLM tells of more or fewer tokens than it has read: the trainer then chooses
+    """The experts of a completion of `num_tokens` that has ended, and those of its prompt. Empty unless they are
+    replayed, and where vLLM reports more or fewer tokens than it has read: the trainer then chooses
     itself, while it would refuse the batch with rows that do not fit.
 
     Raises InputError where this vLLM does not tell them.
@@ -75,7 +75,7 @@ def told_experts(
 def _warn_once(num_told: int, num_read: int) -> None:
     if not _has_warned.is_set():
         logger.warning(
-            "vllm told the experts of %d tokens where it had read %d: of this completion, and of others"
+            "vllm reported the experts of %d tokens where it had read %d: of this completion, and of others"
             " like it, the trainer chooses them itself",
             *(num_told, num_read),
         )

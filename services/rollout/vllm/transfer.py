@@ -30,7 +30,7 @@ from services.rollout.vllm.loading.load import (
 
 @dataclass
 class ShadowInitInfo(WeightTransferInitInfo):
-    """Nothing: whoever stages a version tells where it lies."""
+    """Nothing: each update says where its version lies."""
 
 
 @dataclass

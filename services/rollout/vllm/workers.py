@@ -41,7 +41,7 @@ class VllmWorkers:
         self._are_writes_held = False
         """By a worker: of changes there are lists on its device."""
         self._refused: set[str] = set()
-        """What some worker could not write into its parameters, and why was told."""
+        """What some worker could not write into its parameters, and why was logged."""
 
     async def start(self, timeout: float) -> None:
         """Raises DeadlineError when the workers do not answer within `timeout` seconds, and

@@ -67,7 +67,7 @@ class Member:
     num_wrong: int = 0
     """How often that was so, over all incarnations."""
     copy: Copy | None = None
-    """Of the version that it loaded last, or was last asked to; None where that is not known."""
+    """Its copy of the version that it loaded last, or was last asked to load; None where that is not known."""
     drained: bool = False
     """It leaves by its own wish: it gets no prompts, and ends as GONE."""
     right: Ranges = field(default=(), compare=False)
@@ -148,7 +148,7 @@ class Member:
 
     def load(self, version: PolicyVersion, maker: str, copy: Copy | None = None) -> Member:
         """It has answered a COMMIT for `maker`: one that bore its former name loaded before a block was
-        found wrong, and does not mend it."""
+        found wrong, and does not repair it."""
         if maker != self.maker:
             return self
         return replace(self, held=version, copy=copy, must_load=False)
@@ -185,10 +185,10 @@ class Member:
         return replace(self, overtaken=self.overtaken + 1) if self.state is State.FAILED else self
 
     def condemn(self, reason: str, maker: str, now: float) -> Member:
-        """A block that it has loaded as `maker` is wrong: only a load can mend it, and its tokens bear
+        """A block that it has loaded as `maker` is wrong: only a load can repair it, and its tokens bear
         another name from then on."""
         if maker != self.maker:
-            return self  # it is mended already, or about to be
+            return self  # it is repaired already, or about to be
         wrong = replace(self, held=None, must_load=True, num_wrong=self.num_wrong + 1)
         return wrong.fail(reason, now)
 

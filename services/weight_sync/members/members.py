@@ -1,4 +1,4 @@
-"""Everybody who has registered: where each stands, and what is asked of all of them. Pure."""
+"""All replicas that have registered: where each stands, and what is asked of all of them. Pure."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Members:
         return newest is not None and newest.key == member.key
 
     def see_all(self, now: float) -> None:
-        """Silence is counted anew: until now it was ours."""
+        """Silence is counted from now: until now it was ours."""
         self._members = {name: replace(m, seen=now) for name, m in self._members.items()}
 
     def silent(self, now: float, timeout: float) -> tuple[Member, ...]:
@@ -106,7 +106,7 @@ class Members:
 
     @classmethod
     def from_json(cls, rows: list[dict[str, Any]], now: float) -> Members:
-        """Nobody has failed yet, and everybody was seen `now`: each gets its tries anew."""
+        """None has failed yet, and each was seen `now`: all its tries are ahead of it."""
         members = cls()
         for row in rows:
             held = None

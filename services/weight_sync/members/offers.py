@@ -25,7 +25,7 @@ class Target:
     version: PolicyVersion
     manifest: Manifest
     senders: Sequence[TrainerClient] = ()
-    """Of the same length as `offers`; both are empty when only replicas hold the version."""
+    """As many as `offers`; both are empty when only replicas hold the version."""
     offers: Sequence[Offer] = ()
 
 

@@ -38,7 +38,7 @@ class Attempt:
     name: str
     """Stands in STAGE and ABORT, so that a late ABORT leaves the next try alone."""
     keeper: Member | None = None
-    """Keeps its copy of the live version beside the new one, for whoever joins meanwhile."""
+    """Keeps its copy of the live version beside the new one, for replicas that join meanwhile."""
 
 
 class ReplicaPool:
@@ -68,7 +68,7 @@ class ReplicaPool:
         return tuple(member for member in self.routable() if member.has_copy)
 
     def is_routable(self, member: Member) -> bool:
-        """Its tokens need a proof of their own: without one nobody would train on them."""
+        """Its tokens need a proof of their own: without one the trainer would refuse them."""
         proof = self._ledger.proofs.get(member.maker)
         is_proven = proof is not None and not proof.fault
         return is_proven and member.is_proven_at(self._ledger.live)
@@ -135,7 +135,7 @@ class ReplicaPool:
         """Takes the staged version live on each; returns the pauses, in seconds, of those that followed.
         `copies`: where it lies there (`Copy.path`)."""
         async with self.connected(list(copies)) as rollouts:
-            # In the newest epoch: the commit record decided, whoever conducts the run by now.
+            # In the newest epoch: the commit record decided, whichever controller conducts the run by now.
             answers = await asyncio.gather(
                 *(self._commit(live, m, path, rollouts[m], timeout) for m, path in copies.items())
             )
@@ -175,7 +175,7 @@ class ReplicaPool:
             await self._ledger.tell_overdue({m.name: why for m, why in failed.items()})
 
     def abort(self, members: Sequence[Member], version: VersionId, attempt: Attempt) -> None:
-        """Told, not waited for: a replica that is gone must not hold up the others."""
+        """Sent, not waited for: a replica that is gone must not hold up the others."""
         for member in members:
             task = asyncio.create_task(self._abort(member, version, attempt))
             self._aborts.add(task)
@@ -186,7 +186,7 @@ class ReplicaPool:
             async with self.connected([member], attempt.caller) as rollouts:
                 await rollouts[member].abort_weights(version, attempt.name)
         except TrimaranError as error:
-            logger.info("%s could not be told to abort %s: %s", member.name, version, error)
+            logger.info("%s could not be asked to abort %s: %s", member.name, version, error)
 
     def attempt(self, caller: Caller, members: Sequence[Member]) -> Attempt:
         """A new one, for all that hold the live version. Its keeper is the first by name that has a

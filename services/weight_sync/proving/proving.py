@@ -13,7 +13,7 @@ that joins is read on in the same way, across versions, until each of its blocks
 STAGE waits for it, because it is staged with the others.
 
 A block that differs takes its replica out of routing at once. The proof of the
-version then keeps the fault, and once mended the replica makes tokens under another
+version then keeps the fault, and once repaired the replica makes tokens under another
 maker's name: which of the tokens were made before is not known. So is it with the versions
 before: each that the replica served since the block was last read back and right has the fault too.
 """
@@ -194,7 +194,7 @@ class ReadBackProver:
             self._sampled.clear()  # a task that was cancelled at once has not begun
 
     def metrics(self) -> dict[str, float]:
-        """Of the live version: how many of its replicas' blocks were read back and were right,
+        """The share of the live version's blocks, over its replicas, that were read back and were right;
         and the seconds of the last sample."""
         proofs = self._ledger.proofs.values()
         found: dict[str, float] = {}
@@ -279,7 +279,7 @@ class ReadBackProver:
         portion_bytes: int,
         note: Callable[[Ranges], None] = lambda portion: None,
     ) -> None:
-        """Into `reading`. `note` is told of each portion that is right."""
+        """Into `reading`. `note` is called with each portion that is right."""
         version, manifest = reading.live.version, reading.manifest
         async with (
             self._pool.connected([member]) as rollouts,

@@ -190,7 +190,7 @@ def _judge_member(
 
 def _judge_sender(answers: RoundAnswers, sending: asyncio.Task[int], timeout: float) -> None:
     if sending.cancelled():
-        if not answers.staged and not answers.lost:  # nobody else can be to blame
+        if not answers.staged and not answers.lost:  # no other member can be to blame
             raise DeadlineError(f"the trainer did not end its send within {timeout:g} s")
     elif isinstance(error := sending.exception(), TransferError | DeadlineError):
         logger.info("a send broke: %s", error)

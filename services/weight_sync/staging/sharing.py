@@ -1,7 +1,7 @@
 """One copy of a version on each host: one member takes it, the others read it there. Pure.
 
     first round     one member of each host           from the senders
-    next rounds     whoever has a neighbour with it   from the neighbour's memory
+    next rounds     those with a neighbour that has it   from the neighbour's memory
                     else one member of each host      by relay
 
 A neighbour that fails is followed by another one in the next round, not by all at once: the host may

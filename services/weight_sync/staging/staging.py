@@ -46,9 +46,9 @@ from trimaran.types import Staged, TransferLimits, Transport
 logger = logging.getLogger(__name__)
 
 RELAY_SHARE = 0.4
-"""Of the stage timeout, kept for those whose transfer breaks."""
+"""The share of the stage timeout that is kept for those whose transfer breaks."""
 ANSWER_SHARE = 0.1
-"""Of a round, kept for the answers: who waits for a frozen member must be heard before the end."""
+"""The share of a round that is kept for answers: a member that waits for a frozen one must be heard in time."""
 
 
 @dataclass(slots=True)

@@ -4,9 +4,9 @@
     members of the pool  ──┼─▶ for each member: Sources that together hold every block
     configured transport ──┘
 
-Same host: the sender's memory; of several members there one alone (`sharing.py`). Else one collective group a sender. Whoever
-cannot take part in a group (it computes on another kind of device, it lacks the
-delta's base, its group broke, it joined late) pulls by relay, in a tree:
+Same host: the sender's memory; of several members there one alone (`sharing.py`). Else one
+collective group a sender. A member that cannot take part in a group (it computes on another kind of
+device, it lacks the delta's base, its group broke, it joined late) pulls by relay, in a tree:
 
     holder 0 ─▶ puller 0 ─▶ puller 2 …        each node serves `fan_out` pullers;
     holder 1 ─▶ puller 1 ─▶ puller 3 …        the senders are asked last

@@ -5,7 +5,7 @@ trainer's ranks, and is the same on gloo, nccl and hccl: of collectives only
 broadcast is used, which every backend offers, also HCCL's communicator under
 vLLM-Ascend (`process_groups.py` says why that one is not used). The sender
 hosts the rendezvous on its host's address; only who knows the group's nonce
-finds the others there, so that nobody joins a group of another time.
+finds the others there, so that none joins a group of another time.
 
 Collectives do not isolate faults: after any failure an end is closed for good
 and the next version travels in a new group. A TCPStore client waits for ever for
@@ -56,7 +56,7 @@ Result = TypeVar("Result")
 GRACE_SECONDS = 2.0
 CLOSE_SECONDS = 10.0
 CONDEMNED_SECONDS = 0.2
-"""The same for a group that has failed: whoever waits for the next one must not wait for this one."""
+"""The same for a group that has failed: the next one must not wait for it."""
 DRAIN_SECONDS = 5.0
 TURN_SECONDS = 10.0
 """What the group before this one may take to end; its members wait for us meanwhile."""
@@ -104,7 +104,7 @@ class Collective:
         self._grace = grace
         self._drain_seconds = drain
         self._rendezvous: Rendezvous | Store | None = None
-        """The sender's server. Without it everybody who waits to join is released."""
+        """The sender's server. Without it all that wait to join are released."""
         self._store: Store | None = None
         """What the process group finds the others by; it lives as long as the group."""
         self._process_group: Any = None
@@ -267,7 +267,7 @@ class Collective:
         )
 
     def _agree(self, terms: Terms, deadline: float) -> None:
-        """Raises TransferError on a receiver that was told something else than the sender sends."""
+        """Raises TransferError on a receiver that expects something else than the sender sends."""
         mine = torch.frombuffer(bytearray(terms.encode()), dtype=torch.uint8)
         place = self._device.torch_device(self._index)
         said = mine.to(place) if self.rank == SENDER else torch.zeros_like(mine, device=place)

@@ -18,7 +18,7 @@ from weights.transports.collective.turns import Turn
 from weights.transports.streams import Stream
 
 DIGEST_THREADS = 4
-"""Of one transfer between accelerators, which pass one at a time. A core digests 10 GB/s and more, and a
+"""For one transfer between accelerators, which pass one at a time. A core digests 10 GB/s and more, and a
 link of 200 Gbit/s brings 25. On the host one is enough, and transfers run side by side."""
 WAIT_SECONDS = 0.05
 

@@ -14,7 +14,7 @@ run) and in torch_npu 2.10 (ProcessGroupHCCL, OptionsManager):
                           reads it when it is made.
     Work.is_completed()   also True after an error
     Work.wait()           Gloo and NCCL raise the error; HCCL says nothing
-    Work.is_success()     tells on HCCL; on NCCL it raises NotImplementedError
+    Work.is_success()     answers on HCCL; on NCCL it raises NotImplementedError
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IN_FLIGHT = 2
 WATCHDOG_MARGIN = timedelta(minutes=10)
 """Our own deadline and abort come before those of an accelerator group's watchdog."""
 SPARE_PROCESS = "2"
-"""Of the variables named ASYNC_ERROR_HANDLING."""
+"""The value of the variables named ASYNC_ERROR_HANDLING."""
 _making = threading.Lock()
 
 
@@ -80,9 +80,9 @@ def _make_hccl(
 
 @contextmanager
 def _variable(name: str, value: str) -> Iterator[None]:
-    """Of the environment, while a group is made.
+    """Set a variable of the environment while a group is made.
 
-    Not for the whole process: nobody looks whether the collectives of Megatron
+    Not for the whole process: nothing checks whether the collectives of Megatron
     or of the engine have failed, so there an error has to end the process.
     """
     with _making:
@@ -106,14 +106,14 @@ MAKE_PROCESS_GROUP: dict[str, Callable[[Store, int, TransferGroup, str, timedelt
 
 
 def end_work(backend: str, work: Any) -> None:
-    """Of a work that is completed. Raises RuntimeError when it has failed."""
+    """Look at a work that is completed. Raises RuntimeError when it has failed."""
     if backend == "hccl" and not work.is_success():
         raise RuntimeError("HCCL reports a failed collective; torch_npu's log has its reason")
     work.wait()
 
 
 def end_process_group(backend: str, process_group: Any, abort: bool) -> None:
-    """Of an accelerator. A gloo group ends with its last reference.
+    """End an accelerator's group. A gloo group ends with its last reference.
 
     So does an aborted HCCL group: its destructor destroys the communicators
     without waiting for their streams, as `abort_hccl_comm` does. But that one

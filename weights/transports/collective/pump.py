@@ -31,7 +31,7 @@ from weights.transports.streams import Stream
 from weights.version.layout import buckets
 
 NUM_BUCKETS = IN_FLIGHT + 1
-"""Of one end: those that travel, and one that is copied meanwhile."""
+"""The buckets of one end: those that travel, and one that is copied meanwhile."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class Pump:
         self._buckets: list[torch.Tensor | None] = [None] * NUM_BUCKETS
         self._travelling: deque[_Load] = deque()
         self._copies: deque[Future[None]] = deque()
-        """Of the last buckets, in their order."""
+        """The copies of the last buckets, in their order."""
         self._thread = CallThread("transfer-copies")
         self._prepared = self._thread.submit(self._prepare_thread)
 

@@ -2,14 +2,14 @@
 
 On the host it is our own. gloo asks little of it: each member puts its addresses
 under "0/<rank>" and waits for those of the others. Members prove by HMAC that
-they know the group's nonce, in the relay's handshake; nobody else reads or
+they know the group's nonce, in the relay's handshake; others neither read nor
 writes anything. What a member may put is bounded.
 
     member   kind (1), key's length (2), value's length (4), seconds (8), key, value
     server   1 and the value's length (4) and the value; or 0: not there yet, ask again
 
 An accelerator's group uses its store from threads of its own for as long as it
-lives, so there it is torch's TCPStore, which serves whoever connects.
+lives, so there it is torch's TCPStore, which serves any connection.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Rendezvous:
         self._door = Door("rendezvous", listener, group.nonce, self._serve)
 
     def close(self) -> None:
-        """Idempotent. Whoever waits to join fails at once."""
+        """Idempotent. Members that wait to join fail at once."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -88,7 +88,7 @@ class GroupStore(Store):
     """A member's, by a connection a question; torch calls it from a thread without the GIL."""
 
     def __init__(self, group: TransferGroup, deadline: float) -> None:
-        """`deadline`: time.monotonic(). The methods raise OSError, at once when nobody listens."""
+        """`deadline`: time.monotonic(). The methods raise OSError, at once when nothing listens."""
         super().__init__()
         self._group = group
         self._deadline = deadline
@@ -159,7 +159,7 @@ def host_tcp_store(listener: socket.socket, timeout: float) -> Store:
 
 
 def connect_tcp_store(group: TransferGroup, timeout: timedelta) -> Store:
-    """A member's. Raises OSError at once when nobody listens there.
+    """A member's. Raises OSError at once when nothing listens there.
 
     torch asks the name server about the address; without one that answers, each
     connection waits for the resolver's own timeout.
@@ -168,7 +168,7 @@ def connect_tcp_store(group: TransferGroup, timeout: timedelta) -> Store:
     # TCPStore would try a closed port again and again; closed, it means that the group is gone.
     socket.create_connection((host, port), timeout.total_seconds()).close()
     store = TCPStore(host, port, is_master=False, timeout=timeout, wait_for_workers=False)
-    # Whoever lists the keys must not learn the nonce.
+    # A list of the keys must not show the nonce.
     hidden = hashlib.sha256(group.nonce.encode()).hexdigest()
     store = PrefixStore(f"trimaran/{group.group_id}/{hidden}", store)
     store.set_timeout(timeout)

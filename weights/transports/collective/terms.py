@@ -26,9 +26,9 @@ class Terms:
     """
 
     root: str
-    """Of the version."""
+    """The version's."""
     base_root: str
-    """Of the delta; empty where blocks travel."""
+    """The delta's; empty where blocks travel."""
     blocks: str
     """A digest of which blocks follow each other, and where each begins and ends."""
     num_bytes: int
@@ -52,7 +52,7 @@ class Terms:
         *roots, num_bytes, bucket_bytes = FORMAT.unpack(data)
         root, base_root, blocks = (part.hex() for part in roots)
         theirs = Terms(root, base_root.strip("0") and base_root, blocks, num_bytes, bucket_bytes)
-        raise TransferError(f"the sender offers {theirs}, this receiver was told {self}")
+        raise TransferError(f"the sender offers {theirs}, this receiver expects {self}")
 
     def __str__(self) -> str:
         """Example: "4096 bytes of root 0a1b… in buckets of 256 (blocks 7f00…)"."""

@@ -10,7 +10,7 @@ takes its senders in the order of the plan (`Carrier.one_at_a_time`), which is t
 same for every receiver. So all wait for the same sender, the first in that order
 that has not finished, and it waits for none of the others: no circle can form.
 
-Before each transfer the members `meet` at the group's store. So nobody waits on
+Before each transfer the members `meet` at the group's store. So none waits on
 its device for one that is busy with another sender, or is gone.
 """
 
@@ -27,7 +27,7 @@ MEET_POLL_SECONDS = 0.005
 
 
 class Turn:
-    """Of one process: who has it may use its collective groups.
+    """A process's turn: the group that has it may use torch's collectives.
 
     Example:
 
@@ -56,7 +56,7 @@ def meet(
 ) -> None:
     """Returns once all members are here for the group's transfer number `transfer`, from 1.
 
-    Rank 0 looks for the others and tells them. `check_alive` is called again and again, and ends
+    Rank 0 looks for the others and announces them. `check_alive` is called again and again, and ends
     the wait by what it raises.
     """
 

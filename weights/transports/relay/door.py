@@ -104,7 +104,7 @@ class Door:
         try:
             if self._tls is not None:
                 sock.settimeout(patience.handshake)
-                # Of a copy: whoever ends the connection shuts the socket itself down.
+                # A copy, because `close` shuts the socket itself down.
                 shown = self._tls.accept(sock.dup())
             connection = Connection(shown, time.monotonic() + patience.handshake, patience.stall)
             nonces = greet(connection, self._key)

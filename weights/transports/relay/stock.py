@@ -41,7 +41,7 @@ class Holding:
     def withdraw(self) -> None:
         """Nothing of it is given out any more: its memory is about to change.
 
-        What is being sent at this moment is marked as void to whoever receives it.
+        What is being sent at this moment is marked as void to its receiver.
         """
         with self._changed:
             self._contents, self._landed = {}, []

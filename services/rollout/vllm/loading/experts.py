@@ -45,7 +45,7 @@ STACK = re.compile(r"(?P<path>.+\.experts)\.(?P<part>gate_up_proj|down_proj)")
 STACKED = {"gate_up_proj": "w13_weight", "down_proj": "w2_weight"}
 """A stacked tensor's name -> parameter."""
 INNER_AXIS = {"w13_weight": 0, "w2_weight": 1}
-"""Of an expert's matrix as the checkpoint has it."""
+"""The axis of an expert's matrix as the checkpoint has it."""
 
 UNCHANGED = ("TRITON", "BATCHED_TRITON")
 ASCEND_METHOD = "AscendUnquantizedFusedMoEMethod"

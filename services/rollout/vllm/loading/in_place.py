@@ -45,7 +45,7 @@ class Target:
     """The part of a tensor that this rank holds."""
 
     name: str
-    """Of the parameter, by vLLM."""
+    """vLLM's name of the parameter."""
     part: torch.Tensor
     """A view of the parameter, contiguous, of the tensor's shape but for the axis on which it is cut."""
     start: int
@@ -71,7 +71,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Of this rank's changed elements of one tensor."""
+    """A write of this rank's changed elements of one tensor."""
 
     flat: torch.Tensor
     """The target's part, one dimension."""
@@ -85,12 +85,12 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Of this rank's blocks of one tensor, as far as they lie in a row."""
+    """A copy of this rank's blocks of one tensor, as far as they lie in a row."""
 
     to: torch.Tensor
     """A view of the parameter."""
     block: torch.Tensor
-    """Of the same shape, on the host."""
+    """It has the same shape, and lies on the host."""
 
     def make(self) -> None:
         self.to.copy_(self.block)
@@ -142,7 +142,7 @@ class Writes:
         return True
 
     def make(self) -> None:
-        """After an error nobody knows how far it came; a load of a whole version mends it."""
+        """After an error it is unknown how far it came; a load of a whole version puts it right."""
         for write in self._prepared:
             write.make()
         pack(self._heads)

@@ -49,7 +49,7 @@ def open_tensors(model: torch.nn.Module, path: str, description: dict[str, Any])
 
 
 def open_writes(model: torch.nn.Module, path: str, description: dict[str, Any]) -> Writes:
-    """Of what changed, over the version that the changes are against; without changes, of everything.
+    """Writes of what changed, over the version that the changes are against; without changes, of everything.
     Raises InternalError saying why they cannot be made."""
     if changes := description["changes"]:
         return Writes(model, open_changes(changes, tensors_of(description)))
@@ -72,7 +72,7 @@ def load_shadow(
     `Shadow.description()`.
 
     Raises ValueError when the model has parameters that the shadow lacks; a later load of a
-    whole version mends it.
+    whole version puts it right.
     """
     with torch.no_grad(), _made_on(device):
         initialize_layerwise_reload(model)
@@ -113,7 +113,7 @@ def end_reload(model: torch.nn.Module, model_config: Any) -> None:
 
 
 def pack_heads(model: torch.nn.Module) -> None:
-    """The last of every whole load, once the layerwise reload has ended, whoever ran it."""
+    """The last of every whole load, once the layerwise reload has ended, also where vLLM ran it."""
     pack(find_heads(model))
 
 

@@ -9,7 +9,7 @@ layer that is tied to the embedding has a packed copy of its own there, so a
 block of the embedding is read from both.
 
 The product costs K multiplications an element, and nothing exact costs less: the packed
-memory belongs to a C++ object of vLLM that gives nobody its address, and a product with fewer
+memory belongs to a C++ object of vLLM that does not give out its address, and a product with fewer
 rows than K has too few bits. (Its results are rounded to the weights' own dtype, so a row that
 adds several columns up loses the last bits of the small ones.)
 
@@ -73,7 +73,7 @@ def _read_module(model: torch.nn.Module, tied: bool, wanted: list[tuple[Block, P
 
 
 def _read_stacked(block: Block, place: Place) -> Reader:
-    """Of a block of whole experts; nothing where another rank has them."""
+    """The digest of a block of whole experts; nothing where another rank has them."""
     tensor = block.tensor
     check_stack(place, tensor)
     experts = [local_number(place.module, number) for number in range(block.start, block.stop)]

@@ -17,7 +17,7 @@ Key = tuple[str, int, int]
 
 
 class Shown:
-    """Of one engine, since it was made.
+    """What was shown of one engine since it was made.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Weights that nobody sends: made in vLLM's workers, to find out what vLLM computes with.
+"""Weights that are not sent: made in vLLM's workers, to find out what vLLM computes with.
 
 Every tensor is a window of one small buffer of random numbers: element (i, j) is number
 `offset + i + j`, and the offset depends on the tensor's name. So even those of a 70B model take no
@@ -120,7 +120,7 @@ def kind_of(name: str) -> str:
 
 
 def read_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Of all tensors in a model folder, from the headers of its safetensors."""
+    """The shapes of all tensors in a model folder, from the headers of its safetensors."""
     whole, index = (folder / name for name in WEIGHTS)
     parts = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else ()
     shapes: dict[str, tuple[int, ...]] = {}

@@ -147,7 +147,7 @@ def test_a_transfer_of_another_size_is_refused_and_ends_nobody(ends, child, what
     with suppress(TransferError):  # the receiver may have left already
         sender.send(snapshot, 1, ALL, "", limits_of(20.0, sending.get("bucket_bytes", BUCKET)))
     said, pid = told.get(LONG)
-    assert "the sender offers" in said and "this receiver was told" in said
+    assert "the sender offers" in said and "this receiver expects" in said
     assert child.apply_async(os.getpid).get(LONG) == pid  # the same process
 
 
