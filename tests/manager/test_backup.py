@@ -46,7 +46,6 @@ async def test_a_restored_manager_has_its_runs_and_starts_them_again(tmp_path: P
         launcher.there[run_id] = Presence.GONE
         await until(lambda: state_of(served, run_id) is RunState.SUCCEEDED)
         await create(served, tmp_path, "later")
-        await processes.store.close()
     shutil.move(folder, tmp_path / "lost")
     shutil.move(tmp_path / "copy", folder)
     await end_lease(folder)

@@ -88,7 +88,6 @@ async def test_a_run_calls_while_it_has_devices_and_its_devices_are_its_services
 
         await served.runs.pause(ANN, run_id)
         await processes.report(RunState.PAUSED, step=3)
-        await processes.store.close()
         launcher.there.pop(run_id)
         await until(lambda: state_of(served, run_id) is RunState.PAUSED)
         while await store.get(call_key(run_id)):
@@ -111,12 +110,10 @@ async def test_a_second_run_waits_until_the_services_have_ended_the_first(
         await processes.report(RunState.SUCCEEDED, step=20)
         await until(lambda: served.manager.records.get(first).step == 20)
         assert state_of(served, second) is RunState.QUEUED  # its launcher is there yet
-        await processes.store.close()
         launcher.there.pop(first)
         processes = await started(served, launcher, second)
         assert state_of(served, first) is RunState.SUCCEEDED
         assert launcher.events == [f"start {first}", f"start {second}"]
-        await processes.store.close()
 
 
 @asynchronous
@@ -182,7 +179,6 @@ async def test_a_launcher_on_another_host_is_left_alone_while_it_has_its_lease(
             "logs",
             "token",
         }
-    await processes.store.close()
 
 
 @asynchronous

@@ -43,4 +43,3 @@ async def test_a_run_whose_store_is_full_is_told_as_held_and_left_alone(
         await until(lambda: not served.manager.troubles and run_id not in served.manager._lapsed)
         assert (await served.runs.get(ANN, run_id)).held == ""
         assert launcher.events == [f"start {run_id}"]
-        await processes.store.close()

@@ -39,7 +39,6 @@ async def test_metrics_come_from_where_a_process_listens_now(tmp_path: Path) -> 
             text = await served.runs.process_metrics(ANN, run_id, "controller")
             assert f"{CONTROLLER_STEP.name} {step}" in text
             await server.stop()
-        await processes.store.close()
 
 
 @asynchronous
@@ -54,7 +53,6 @@ async def test_a_process_without_an_address_is_not_asked(tmp_path: Path) -> None
         assert set(await served.runs.processes(ANN, run_id)) == {"controller"}
         with pytest.raises(NotFoundError, match="rollout-4"):
             await served.runs.process_metrics(ANN, run_id, "rollout-4")
-        await processes.store.close()
 
 
 @asynchronous

@@ -126,7 +126,6 @@ async def test_leases_that_ended_while_redis_was_away_are_no_signs_of_frozen_lau
         await processes.store.renew(processes.lease, 60.0)
         assert launcher.events == [f"start {run_id}"]
         assert (await served.runs.get(ANN, run_id)).starts == 1
-        await processes.store.close()
 
 
 @asynchronous

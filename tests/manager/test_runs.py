@@ -28,6 +28,7 @@ from tests.manager.fakes import (
     FakeLauncher,
     FakeProcesses,
     asynchronous,
+    close_later,
     managing,
     processes_of,
     specification,
@@ -65,11 +66,19 @@ async def create(served: Serving, folder: Path, request: str = "r", **sections: 
 
 
 async def started(served: Serving, launcher: FakeLauncher, run_id: str) -> FakeProcesses:
-    """Its launcher has the lease; the store stays open until the process ends."""
+    """Its launcher has the lease; the store stays open until the test ends."""
     await until(lambda: launcher.there.get(run_id) is Presence.THERE)
     run = launcher.contexts[run_id]
-    processes = FakeProcesses(await open_store(run.store_url), run)
+    processes = FakeProcesses(close_later(await open_store(run.store_url)), run)
     await processes.take_lease()
+    return processes
+
+
+async def running(served: Serving, launcher: FakeLauncher, run_id: str) -> FakeProcesses:
+    """The same, and the manager knows that it runs."""
+    processes = await started(served, launcher, run_id)
+    await processes.report(RunState.RUNNING, starts=1)
+    await until(lambda: state_of(served, run_id) is RunState.RUNNING)
     return processes
 
 
@@ -102,7 +111,6 @@ async def test_a_run_from_submission_to_its_end(tmp_path: Path) -> None:
         events = [e async for e in served.runs.events(ANN, run_id)]
         assert [e.run.state for e in events if e.kind is EventKind.FINISHED] == ["succeeded"]
         assert events[0].run.state is RunState.QUEUED and events[-1].run.owner == "ann"
-        await processes.store.close()
 
 
 @asynchronous
@@ -257,7 +265,6 @@ async def test_runs_wait_for_devices_and_say_why(tmp_path: Path) -> None:
         await until(lambda: launcher.there.get(second) is Presence.THERE)
         run = await served.runs.get(ANN, first)
         assert (run.state, run.error, run.remedy) == (RunState.FAILED, "nan", "lower the rate")
-        await processes.store.close()
 
 
 @asynchronous
@@ -265,9 +272,7 @@ async def test_pause_and_resume(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
         run_id = await create(served, tmp_path)
-        processes = await started(served, launcher, run_id)
-        await processes.report(RunState.RUNNING)
-        await until(lambda: state_of(served, run_id) is RunState.RUNNING)
+        processes = await running(served, launcher, run_id)
         assert (await served.runs.pause(ANN, run_id)).state is RunState.PAUSING
         assert (await served.runs.pause(ANN, run_id)).state is RunState.PAUSING
         while await processes.record("goal") != {"goal": "pause"}:
@@ -285,25 +290,21 @@ async def test_pause_and_resume(tmp_path: Path) -> None:
         assert launcher.events == [f"start {run_id}"] * 2
         await processes.report(RunState.RUNNING, step=4)
         await until(lambda: state_of(served, run_id) is RunState.RUNNING)
-        await processes.store.close()
 
 
 @asynchronous
 async def test_cancel_in_every_state(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
-        running = await create(served, tmp_path, "1", trainer={"data_parallel": 4})
+        active = await create(served, tmp_path, "1", trainer={"data_parallel": 4})
         queued = await create(served, tmp_path, "2", trainer={"data_parallel": 4})
-        processes = await started(served, launcher, running)
-        await processes.report(RunState.RUNNING)
-        await until(lambda: state_of(served, running) is RunState.RUNNING)
+        await running(served, launcher, active)
         assert (await served.runs.cancel(ANN, queued)).state is RunState.CANCELLED
         last = [event async for event in served.runs.events(ANN, queued)][-1]
         assert (last.kind, last.run.state) == (EventKind.FINISHED, RunState.CANCELLED)
-        assert (await served.runs.cancel(ANN, running)).state is RunState.CANCELLING
-        launcher.there[running] = Presence.GONE  # its launcher died while it was cancelled
-        await until(lambda: state_of(served, running) is RunState.CANCELLED)
-        await processes.store.close()
+        assert (await served.runs.cancel(ANN, active)).state is RunState.CANCELLING
+        launcher.there[active] = Presence.GONE  # its launcher died while it was cancelled
+        await until(lambda: state_of(served, active) is RunState.CANCELLED)
 
 
 @asynchronous
@@ -379,7 +380,6 @@ async def test_words_for_clients_name_no_path_of_this_machine(tmp_path: Path) ->
         assert not [text for text in texts if str(tmp_path) in text]
         assert run.error == "reward died\nits whole log: logs/reward.log"
         assert run.folder == str(processes.run.folder)
-        await processes.store.close()
 
 
 @asynchronous
@@ -421,15 +421,12 @@ async def test_a_run_whose_folder_became_unusable_fails_once_its_processes_are_g
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
         run_id = await create(served, tmp_path)
-        processes = await started(served, launcher, run_id)
-        await processes.report(RunState.RUNNING)
-        await until(lambda: state_of(served, run_id) is RunState.RUNNING)
+        await running(served, launcher, run_id)
     (tmp_path / "runs" / run_id / "context.json").write_text("{")
     async with managing(tmp_path / "runs", launcher) as served:
         await until(lambda: state_of(served, run_id) is RunState.FAILED)
         assert launcher.events == [f"start {run_id}", f"kill {run_id}"]
         assert "context.json: cannot be read" in (await served.runs.get(ANN, run_id)).error
-        await processes.store.close()
 
 
 @asynchronous
@@ -438,9 +435,7 @@ async def test_a_launcher_that_is_frozen_in_the_middle_of_a_write_is_killed(tmp_
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
         run_id = await create(served, tmp_path)
-        processes = await started(served, launcher, run_id)
-        await processes.report(RunState.RUNNING, starts=1)
-        await until(lambda: state_of(served, run_id) is RunState.RUNNING)
+        processes = await running(served, launcher, run_id)
         assert processes.lease
         await processes.store.release(processes.lease)
         with closing(sqlite3.connect(tmp_path / "runs" / run_id / "store.sqlite")) as frozen:
@@ -448,7 +443,6 @@ async def test_a_launcher_that_is_frozen_in_the_middle_of_a_write_is_killed(tmp_
             await until(lambda: f"kill {run_id}" in launcher.events, seconds=15)
             frozen.execute("ROLLBACK")
         await until(lambda: launcher.events.count(f"start {run_id}") == 2)
-        await processes.store.close()
 
 
 @asynchronous
@@ -466,7 +460,6 @@ async def test_a_launcher_whose_lease_ended_while_its_store_was_away_may_renew_i
         await processes.store.renew(processes.lease, 60.0)
         await until(lambda: run_id not in served.manager._lapsed)
         assert launcher.events == [f"start {run_id}"]
-        await processes.store.close()
 
 
 @asynchronous
@@ -490,7 +483,6 @@ async def test_idle_devices_become_replicas_and_are_taken_back(tmp_path: Path) -
         grants = [run.grant.devices for run in served.manager.records.all()]
         devices = [device for grant in grants for device in grant]
         assert len(devices) == len(set(devices)) == 8
-        await processes.store.close()
 
 
 @asynchronous
@@ -525,9 +517,7 @@ async def test_scale_while_it_runs_and_while_it_waits(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher, limits={"replicas": 7}) as served:
         run_id = await create(served, tmp_path)
-        processes = await started(served, launcher, run_id)
-        await processes.report(RunState.RUNNING)
-        await until(lambda: state_of(served, run_id) is RunState.RUNNING)
+        processes = await running(served, launcher, run_id)
         assert (await served.runs.scale(ANN, run_id, 2, 3)).replicas.max == 3
         await until(lambda: served.manager.records.get(run_id).view.replicas.granted == 3)
         await processes.listen(0, 1, 2)
@@ -543,7 +533,6 @@ async def test_scale_while_it_runs_and_while_it_waits(tmp_path: Path) -> None:
             await served.runs.create(
                 ANN, "big", specification(tmp_path, trainer={"data_parallel": 8}), (), 0
             )
-        await processes.store.close()
 
 
 @asynchronous

@@ -93,4 +93,3 @@ async def test_every_step_is_found_and_paged(tmp_path: Path) -> None:
         assert found.trained_steps == tuple(range(1, STEPS + 1))
         with pytest.raises(NotFoundError, match=f"trained_step {STEPS + 1}: no such step"):
             await served.runs.samples(ANN, run_id, trained_step=STEPS + 1)
-        await processes.store.close()

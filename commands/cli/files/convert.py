@@ -8,7 +8,6 @@ import json
 import math
 import os
 import shutil
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -192,13 +191,7 @@ def _alone(target: Path, is_new: bool = False) -> Generator[None]:
 
 def _is_locked(file: int, path: Path) -> bool:
     """False also where who had the lock removed the file meanwhile: the next one has a new file."""
-    try:
-        if not try_lock(file, path):
-            return False
-    except InputError:  # it was possible without locks before there were any here
-        print(f"{path.parent}: has no locks; let no other conversion write there", file=sys.stderr)
-        return True
-    return path.exists() and os.path.samestat(os.fstat(file), path.stat())
+    return try_lock(file, path) and path.exists() and os.path.samestat(os.fstat(file), path.stat())
 
 
 def _say(made: Path, root: str, dtype: str = "") -> int:

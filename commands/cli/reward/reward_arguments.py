@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import json
 import math
 import ssl
@@ -79,13 +78,6 @@ def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
         except (yaml.YAMLError, TypeError, ValueError):
             raise InputError(f"--option {pair!r}: the value is not a plain YAML value") from None
     return options
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def check_tls(certificate: str | None, key: str | None) -> None:

@@ -17,7 +17,6 @@ from commands.cli.reward.reward_arguments import (
     check_numbers,
     check_tls,
     find_function,
-    is_loopback,
     parse_options,
 )
 from services.reward.plugins.contract import CONTRACT, Info
@@ -28,6 +27,7 @@ from trimaran.errors import InputError
 from trimaran.host.open_files import raise_limit
 from trimaran.run.network import join, listening_at
 from trimaran.telemetry.run_files import setup_logging
+from trimaran.trust.access import is_loopback
 from trimaran.wire.health_note import Notes
 from trimaran.wire.http_server import HttpServer, http_config
 
@@ -53,7 +53,7 @@ def serve(arguments: argparse.Namespace) -> int:
         deterministic=not arguments.nondeterministic,
     )
     token = read_token(arguments.token_variable)
-    if token is None and not is_loopback(arguments.host):
+    if token is None and not is_loopback(join(arguments.host, arguments.port)):
         raise InputError(
             f"--host {arguments.host}: others could ask it and decide what is trained;"
             " give --token-variable NAME, or listen at 127.0.0.1"
@@ -129,6 +129,6 @@ def _announce(
     shown = f"[{host}]" if ":" in host else host
     url = f"{scheme}://{shown}:{port}"
     print(f"serving {info.name} at {url}", flush=True)
-    if token is not None and scheme == "http" and not is_loopback(arguments.host):
+    if token is not None and scheme == "http" and not is_loopback(join(arguments.host, port)):
         print("warning: token and texts travel unencrypted; give --tls-cert", file=sys.stderr)
     return url

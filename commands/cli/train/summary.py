@@ -88,18 +88,10 @@ def _describe(summary: Mapping[str, Any]) -> str:
         faulted += f", {tainted} groups trained from weights in which a fault was found since"
     return (
         f"{summary['steps']} steps in {summary['seconds']:.0f} s,"
-        f" {summary['samples_per_second']:.2f} samples/s{_pace(summary)},"
+        f" {summary['samples_per_second']:.2f} samples/s,"
+        f" {summary['tokens_per_second_per_device']:.1f} tokens/s for each of"
+        f" {summary['num_devices']} devices (trainer and replicas),"
         f" seed {summary['seed']}{faulted}"
-    )
-
-
-def _pace(summary: Mapping[str, Any]) -> str:
-    """Prompt and completion tokens, over all devices; a summary of an older run does not say how many."""
-    if "num_devices" not in summary:
-        return ""
-    return (
-        f", {summary['tokens_per_second_per_device']:.1f} tokens/s for each of"
-        f" {summary['num_devices']} devices (trainer and replicas)"
     )
 
 

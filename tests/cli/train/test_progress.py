@@ -205,7 +205,7 @@ def test_the_last_words(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(
         '{"heldout_before": {"greedy": 0.2, "sampled": 0.15}, "steps": 20, "seconds": 80.0,'
         ' "heldout_after": {"greedy": 0.95, "sampled": null}, "samples_per_second": 16.0,'
-        ' "seed": 3, "faulted_share": 0.0, "indigestible_share": 0.0}'
+        ' "seed": 3, "faulted_share": 0.0, "indigestible_share": 0.0, "num_devices": 2, "tokens_per_second_per_device": 9.0}'
     )
     out = io.StringIO()
     show_summary(tmp_path, Console(file=out, width=120))
@@ -231,7 +231,7 @@ def test_a_run_without_validation_or_summary(tmp_path: Path) -> None:
     assert out.getvalue() == f"run folder: {tmp_path}\n"
     (tmp_path / "summary.json").write_text(
         '{"heldout_before": null, "heldout_after": null, "steps": 1, "seconds": 1.0,'
-        ' "samples_per_second": 1.0, "seed": 1, "faulted_share": 0.0, "indigestible_share": 0.0}'
+        ' "samples_per_second": 1.0, "seed": 1, "faulted_share": 0.0, "indigestible_share": 0.0, "num_devices": 2, "tokens_per_second_per_device": 9.0}'
     )
     show_summary(tmp_path, Console(file=out, width=120))
     assert "held-out" not in out.getvalue()

@@ -287,7 +287,7 @@ def test_what_cannot_be_converted_is_told_before_anything_is_written(
 
     monkeypatch.setattr(checkpoint, "sync", fail)  # another process has filled it meanwhile
     code, text = run_convert(source, tmp_path / "full")
-    assert code == 1 and "full: [Errno 28] No space left on device; mend it" in text
+    assert code == 1 and "full: [Errno 28] No space left on device; fix it" in text
     monkeypatch.undo()
     assert run_convert(source, tmp_path / "full")[0] == 0
 
