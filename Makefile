@@ -14,7 +14,7 @@
 # make test-k8s  the chart on a Kubernetes node of its own, as root: NPUs that are numbers, kills, upgrade, rollback; minutes, and some ten more the first time
 # make weight  lines of the product and of the tests, words of the documents
 # make mutate-weights  break the weight plane's promises one after another: do the tests notice?
-# make test-sinks  send numbers through the real clients of wandb, swanlab, mlflow and trackio, without a network: a minute, and 1.2 GB of disk
+# make test-sinks  send numbers through wandb's real client, without a network: a minute
 # make contract-run  our services on the real NPU packages, as far as a CPU goes: about 15 minutes, and 3 to 8 GB of disk
 # make bench-weights  measure the weight plane
 # make bench-reward   measure the reward service
@@ -129,7 +129,7 @@ LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --univers
 CPU = --override requirements/cpu-overrides.txt --no-emit-package torch
 NOT_IN_NPU = torch torchvision torchaudio vllm vllm-ascend
 # They have no wheels; the others must: for glibc 2.31, and 2.34 beside an NPU.
-SOURCES = cellpylib pycosat zss pwinput
+SOURCES = cellpylib pycosat zss
 DRY_RUN = $(UV) pip install --dry-run --quiet --target .cache/nowhere --no-deps --require-hashes --only-binary :all:
 
 lock: install

@@ -211,6 +211,9 @@ FAMILY_FACTS = {
 }
 """By `model_type` of a model's config.json. The only table of families; those of packages have the defaults."""
 
+SINKS = Choices("trimaran.sinks", {"wandb": "trimaran.telemetry.sinks:WandbSink"})
+"""`metrics.sinks`: classes, called with `trimaran.telemetry.sinks.About`, that keep the contract of `Sink` there."""
+
 FAMILIES = Choices(
     "trimaran.model_families",
     {

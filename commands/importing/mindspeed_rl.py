@@ -59,6 +59,7 @@ from commands.importing.stages import (
     numbers,
     without,
 )
+from trimaran.choices import SINKS
 
 MEGATRON_TRAINING, ACTOR = "megatron_training", "actor_config"
 RL, GENERATE = "rl_config", "generate_config"
@@ -472,6 +473,10 @@ def _sinks(value: Any, theirs: Theirs) -> Outcome:
     named = [name for name in ("wandb", "swanlab") if theirs.is_on(f"{RL}.use_{name}")]
     if not is_on(value):
         return Outcome("ignored", "off")
+    known = [name for name in named if name in SINKS.names()]
+    if known != named:
+        text = "swanlab: not written here, unless an installed package adds that sink"
+        return Outcome("noted", text, {"metrics.sinks": known} if known else {})
     return Outcome("mapped", "", {"metrics.sinks": named})
 
 

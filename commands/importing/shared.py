@@ -7,11 +7,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from commands.importing.rows import Convert, Fate, Outcome, Theirs, is_on
 from commands.importing.rows_file import column_names, count_rows
-from trimaran.config import MAX_COUNT, MAX_SHARE, SinkName
+from trimaran.choices import SINKS
+from trimaran.config import MAX_COUNT, MAX_SHARE
 from trimaran.errors import InputError
 
 ESTIMATORS = {
@@ -279,7 +280,7 @@ def loggers(value: Any, theirs: Theirs) -> Outcome:
     if "trainer.logger" not in theirs.given:
         return Outcome("ignored", "not asked for")
     named = [value] if isinstance(value, str) else list(value or [])
-    sinks = [name for name in named if name in get_args(SinkName)]
+    sinks = [name for name in named if name in SINKS.names()]
     others = [name for name in named if name not in (*WRITTEN, *sinks)]
     settings = {"metrics.sinks": sinks} if sinks else {}
     if others:

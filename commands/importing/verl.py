@@ -1146,7 +1146,7 @@ ROWS: tuple[Row, ...] = (
         "trainer.logger",
         "metrics.sinks",
         ["console", "wandb"],
-        "wandb, swanlab, mlflow, trackio; console, file and tensorboard always",
+        "wandb, or a sink of an installed package; console, file and tensorboard always",
         loggers,
     ),
     own(

@@ -181,7 +181,7 @@ class AllowSection(Section):
     functions: tuple[AllowedFunction, ...] = ()
     """file.py:name or package.module:name, as `trimaran train --allow` takes them."""
     sinks: tuple[SinkName, ...] = ()
-    """wandb, swanlab, mlflow, trackio: what `metrics.sinks` may name. The run's controller uses the
+    """wandb, or sinks of installed packages: what `metrics.sinks` may name. The run's controller uses the
     accounts there that the manager's environment opens."""
     plugin_hosts: tuple[str, ...] = ()
     """https://host:port, or a network such as 10.0.0.0/8."""

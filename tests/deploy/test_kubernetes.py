@@ -236,11 +236,11 @@ def test_prometheus_gets_through_the_network_policies() -> None:
 
 
 def test_sinks_functions_and_rules_reach_the_manager_and_the_rewards(tmp_path: Path) -> None:
-    allow = {"sinks": ["mlflow"], "functions": ["/rewards/mine.py:score"], "rules": ["gsm8k"]}
+    allow = {"sinks": ["wandb"], "functions": ["/rewards/mine.py:score"], "rules": ["gsm8k"]}
     objects = render("npu", json_values=(f"manager.allow={json.dumps(allow)}",))
     settings = manager_settings(objects, tmp_path)
     assert settings.allow
-    assert (list(settings.allow.sinks), list(settings.allow.rules or ())) == (["mlflow"], ["gsm8k"])
+    assert (list(settings.allow.sinks), list(settings.allow.rules or ())) == (["wandb"], ["gsm8k"])
     reward = dict(pods(objects))["reward"]["containers"][0]
     [entries] = [one["value"] for one in reward["env"] if one["name"] == "TRIMARAN_ALLOW"]
     assert entries.split("\n") == allow["functions"]

@@ -155,7 +155,7 @@ class MetricsSection(Section):
     also: tuple[SchemeName, ...] = ()
     """verl, mindspeed-rl: their names beside ours; docs/migrating.md has the tables."""
     sinks: tuple[SinkName, ...] = ()
-    """wandb, swanlab, mlflow, trackio: services that show them. Each takes its address and its key from the
+    """wandb, or the name of an installed package's sink: services that show them. Each takes its address and its key from the
     environment of the controller, as its own documents say; docs/observability.md."""
     project: Annotated[str, Field(pattern=r"^\w[\w. -]*$", max_length=128)] = "trimaran"
     """What the sinks file the run under: letters, digits, `.`, `_`, `-` and spaces."""

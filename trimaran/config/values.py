@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from trimaran.choices import SINKS
 from trimaran.errors import did_you_mean
 from trimaran.host.device import is_gpu_uuid
 from trimaran.telemetry.metrics import GREEDY_REWARD, METRICS, REWARD_MEAN
@@ -123,7 +124,7 @@ Recompute = Annotated[bool | Literal["selective"], BeforeValidator(_check_recomp
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 TransportName = Literal["auto", "collective", "relay"]
 SchemeName = Literal["verl", "mindspeed-rl"]
-SinkName = Literal["wandb", "swanlab", "mlflow", "trackio"]
+SinkName = Annotated[str, AfterValidator(SINKS.check)]
 FIRST_PORT, LAST_PORT = 1024, 65535
 Place = Annotated[str, AfterValidator(_check_place)]
 """A folder, or a bucket such as s3://name/path."""

@@ -1,4 +1,4 @@
-"""Services that show a run's numbers: Weights & Biases, SwanLab, MLflow, Trackio.
+"""Services that show a run's numbers: Weights & Biases, and those of installed packages.
 
 Each has a thread of its own, so that one that is slow or away holds up nothing: its rows wait, and are
 dropped with a warning where too many do. What it is called at and with which key it takes from the
@@ -19,11 +19,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from trimaran.config import RunConfig, SinkName, config_to_tree
+from trimaran.choices import SINKS
+from trimaran.config import RunConfig, config_to_tree
 from trimaran.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -40,14 +42,6 @@ end has for that."""
 SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 LOGIN = re.compile(r"//[^/@\s]+@")
 PASSWORD = re.compile(r"//[^/\s]*:[^/\s]*@")
-ADDRESSES: Mapping[SinkName, tuple[str, str]] = {
-    "wandb": ("WANDB_BASE_URL", "WANDB_API_KEY"),
-    "mlflow": (
-        "MLFLOW_TRACKING_URI",
-        "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD (of a database its own, such as PGPASSWORD)",
-    ),
-}
-"""The variable with each one's address, and what to log in by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +83,6 @@ class AnswerRow:
         terms = json.dumps(dict(self.terms), sort_keys=True)
         texts = map(_cut, (self.prompt, self.answer, self.reference))
         return [self.step, self.prompt_id, self.task, *texts, self.reward, terms]
-
-    def text(self) -> str:
-        """For a service without tables."""
-        pairs = zip(ANSWER_COLUMNS, self.cells(), strict=True)
-        return "\n".join(f"{name}: {cell}" for name, cell in pairs)
 
 
 def _cut(text: str) -> str:
@@ -145,102 +134,6 @@ class WandbSink:
     def close(self) -> None:
         self._run.finish()
         self._wandb.teardown()  # ends the process that it has started
-
-
-class SwanlabSink:
-    """SWANLAB_MODE=local or offline keeps it in the run folder, as `swanlab/`."""
-
-    def __init__(self, about: About) -> None:
-        self._swanlab = import_module("swanlab")
-        self._swanlab.init(
-            project=about.project,
-            experiment_name=about.name,
-            logdir=str(about.folder / "swanlab"),
-            config=dict(about.config),
-            mode=os.environ.get("SWANLAB_MODE"),
-        )
-
-    def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
-        self._swanlab.log(dict(values), step=step)
-
-    def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
-        texts = [self._swanlab.Text(row.text(), caption=row.prompt_id) for row in rows]
-        self._swanlab.log({ANSWERS: texts}, step=step)
-
-    def close(self) -> None:
-        self._swanlab.finish()
-
-
-class MlflowSink:
-    """MLFLOW_TRACKING_URI says where; without it a database in the run folder, `mlflow.db`."""
-
-    def __init__(self, about: About) -> None:
-        tracking = import_module("mlflow.tracking")
-        self._metric = import_module("mlflow.entities").Metric
-        given = os.environ.get("MLFLOW_TRACKING_URI")
-        place = given or f"sqlite:///{about.folder / 'mlflow.db'}"
-        # Else a database has its files in the working directory.
-        files = None if given else (about.folder / "mlflow").absolute().as_uri()
-        self._client = tracking.MlflowClient(tracking_uri=place)
-        known = self._client.get_experiment_by_name(about.project)
-        experiment = (
-            known.experiment_id
-            if known
-            else self._client.create_experiment(about.project, artifact_location=files)
-        )
-        self._run = self._client.create_run(experiment, run_name=about.name).info.run_id
-
-    def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
-        # It takes letters, digits and these signs.
-        metrics = [
-            self._metric(re.sub(r"[^\w\-. /:]", "_", key), value, round(now * 1000), step)
-            for key, value in values.items()
-        ]
-        self._client.log_batch(self._run, metrics=metrics)
-
-    def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
-        # A file each, in the form that it shows as a table: its own tables are listed in a tag, which
-        # has no room for hundreds.
-        table = {"columns": list(ANSWER_COLUMNS), "data": [row.cells() for row in rows]}
-        self._client.log_dict(self._run, table, f"{ANSWERS}/step-{step:05d}.json")
-
-    def close(self) -> None:
-        self._client.set_terminated(self._run)
-
-
-class TrackioSink:
-    """TRACKIO_DIR says where, TRACKIO_SPACE_ID to which space."""
-
-    def __init__(self, about: About) -> None:
-        self._trackio = import_module("trackio")
-        self._trackio.init(
-            project=about.project,
-            name=about.name,
-            resume="allow",
-            space_id=os.environ.get("TRACKIO_SPACE_ID"),
-            embed=False,
-        )
-
-    def write(self, now: float, step: int, values: Mapping[str, float]) -> None:
-        self._trackio.log(dict(values), step=step)
-
-    def write_answers(self, step: int, rows: Sequence[AnswerRow]) -> None:
-        # Older ones do not take the names of columns.
-        data = [dict(zip(ANSWER_COLUMNS, row.cells(), strict=True)) for row in rows]
-        table = self._trackio.Table(data=data)
-        self._trackio.log({ANSWERS: table}, step=step)
-
-    def close(self) -> None:
-        self._trackio.finish()
-
-
-SINKS: Mapping[SinkName, Callable[[About], Sink]] = {
-    "wandb": WandbSink,
-    "swanlab": SwanlabSink,
-    "mlflow": MlflowSink,
-    "trackio": TrackioSink,
-}
-"""Each is also the name of its package."""
 
 
 class SinkThread:
@@ -320,24 +213,24 @@ def close_sinks(sinks: Sequence[SinkThread], seconds: float = CLOSE_SECONDS) -> 
         sink.wait(max(0.0, deadline - time.monotonic()))
 
 
-def open_sinks(names: Sequence[SinkName], about: About) -> list[SinkThread]:
-    """Raises InputError where the package of one is not installed here, or its address has a password."""
-    for name in names:
-        _check_address(name)
-        if importlib.util.find_spec(name) is None:
-            raise InputError(
-                f"metrics.sinks: {name} needs the package {name} where the controller runs:"
-                f" pip install {name}, or leave it out"
-            )
-    return [SinkThread(name, lambda name=name: SINKS[name](about)) for name in names]
+def open_sinks(names: Sequence[str], about: About) -> list[SinkThread]:
+    """Raises InputError where the package of one is not installed here, or wandb's address has a password."""
+    makers = {name: SINKS.load(name) for name in names}
+    if "wandb" in makers:
+        _check_wandb()
+    return [SinkThread(name, partial(make, about)) for name, make in makers.items()]
 
 
-def _check_address(name: SinkName) -> None:
-    variable, instead = ADDRESSES.get(name, ("", ""))
-    if PASSWORD.search(os.environ.get(variable, "")):
+def _check_wandb() -> None:
+    if PASSWORD.search(os.environ.get("WANDB_BASE_URL", "")):
         raise InputError(
-            f"{variable}: it holds a password (user:password@), which the client of {name} writes into files;"
-            f" take it out, and set {instead}"
+            "WANDB_BASE_URL: it holds a password (user:password@), which the client of wandb writes into"
+            " files; take it out, and set WANDB_API_KEY"
+        )
+    if importlib.util.find_spec("wandb") is None:
+        raise InputError(
+            "metrics.sinks: wandb needs the package wandb where the controller runs: pip install wandb, or"
+            " leave it out"
         )
 
 

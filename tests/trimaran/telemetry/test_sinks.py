@@ -1,7 +1,4 @@
-"""Sinks: a thread that holds up nobody, and each service's real client where it is installed.
-
-`make test-sinks` installs all four.
-"""
+"""Sinks: a thread that holds nothing up, wandb's real client where it is installed (`make test-sinks`), and packages' sinks."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import json
 import logging
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.extending.packages import install
 from trimaran.errors import InputError
 from trimaran.telemetry import sinks
 from trimaran.telemetry.run_files import MetricsWriter
@@ -93,48 +90,21 @@ def test_long_texts_are_cut_in_a_table() -> None:
     cells = row.cells()
     assert cells[4] == "x" * 8192 + " [1,808 more characters: samples/ of the run]"
     assert cells[6] is None
-    assert ANSWER.text().splitlines()[:2] == ["step: 5", "prompt_id: h:1"]
 
 
-@pytest.mark.parametrize("name", ["wandb", "swanlab", "mlflow", "trackio"])
-def test_each_service_is_given_a_table_or_texts(
-    name: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_validation_is_a_table_of_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[tuple[Any, ...]] = []
 
-    class Client:
-        run_id = "r"
-
-        def __getattr__(self, name: str) -> Any:
-            return self if name == "info" else lambda *_, **__: self
-
+    class Run:
         def log(self, values: Any, step: int) -> None:
             logged.append((values, step))
 
-        def log_dict(self, run: Any, table: Any, path: str) -> None:
-            logged.append((table, path))
-
-    client: Any = Client()
-    for module in ("wandb", "swanlab", "trackio", "mlflow.tracking", "mlflow.entities"):
-        fake: Any = ModuleType(module)
-        fake.init, fake.log, fake.Settings = (lambda **_: client), client.log, dict
-        fake.Table = lambda data, columns=None: ("table", columns, data)
-        fake.Text = lambda text, caption: ("text", text, caption)
-        fake.MlflowClient, fake.Metric = (lambda **_: client), None
-        monkeypatch.setitem(sys.modules, module, fake)
-    sink = sinks.SINKS[name](About("p", "n", tmp_path, {}))
-    sink.write_answers(5, [ANSWER])
-    table = ("table", COLUMNS, [CELLS])
-    expected = {
-        "wandb": ({"validation/samples": table}, 5),
-        "trackio": (
-            {"validation/samples": ("table", None, [dict(zip(COLUMNS, CELLS, strict=True))])},
-            5,
-        ),
-        "swanlab": ({"validation/samples": [("text", ANSWER.text(), "h:1")]}, 5),
-        "mlflow": ({"columns": COLUMNS, "data": [CELLS]}, "validation/samples/step-00005.json"),
-    }
-    assert logged == [expected[name]]
+    client: Any = ModuleType("wandb")
+    client.init, client.Settings = (lambda **_: Run()), dict
+    client.Table = lambda data, columns: ("table", columns, data)
+    monkeypatch.setitem(sys.modules, "wandb", client)
+    sinks.WandbSink(About("p", "n", tmp_path, {})).write_answers(5, [ANSWER])
+    assert logged == [({"validation/samples": ("table", COLUMNS, [CELLS])}, 5)]
 
 
 def test_a_slow_one_holds_up_nobody(
@@ -179,23 +149,42 @@ def test_a_package_that_is_missing_is_named(
     assert open_sinks([], About("p", "n", tmp_path, {})) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "variable", "value"),
-    [
-        ("wandb", "WANDB_BASE_URL", "https://me:hunter2@host"),
-        ("wandb", "WANDB_BASE_URL", "https://me:hun@ter2@host/x"),
-        ("mlflow", "MLFLOW_TRACKING_URI", "postgresql://me:hunter2@host:5432/db"),
-    ],
-)
+@pytest.mark.parametrize("value", ["https://me:hunter2@host", "https://me:hun@ter2@host/x"])
 def test_a_password_in_an_address_is_refused_and_not_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Any, variable: str, value: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: True)
-    monkeypatch.setenv(variable, value)
-    with pytest.raises(InputError, match=f"^{variable}: it holds a password") as raised:
-        open_sinks([name], About("p", "n", tmp_path, {}))
+    monkeypatch.setenv("WANDB_BASE_URL", value)
+    with pytest.raises(InputError, match="^WANDB_BASE_URL: it holds a password") as raised:
+        open_sinks(["wandb"], About("p", "n", tmp_path, {}))
     assert "ter2" not in str(raised.value)
     assert "host" not in str(raised.value)
+
+
+def test_an_installed_package_adds_a_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = {
+        "sinks_package/__init__.py": "",
+        "sinks_package/sink.py": """
+class Lines:
+    def __init__(self, about):
+        self.file = (about.folder / "lines").open("a")
+
+    def write(self, now, step, values):
+        print(step, values["trainer/loss"], file=self.file)
+
+    def close(self):
+        self.file.close()
+""",
+    }
+    points = {"trimaran.sinks": {"lines": "sinks_package.sink:Lines"}}
+    monkeypatch.syspath_prepend(str(install(tmp_path, points, code, "sinks-package")))
+    [thread] = open_sinks(["lines"], About("p", "n", tmp_path, {}))
+    for row in ROWS:
+        thread.write(*row)
+    close_sinks([thread])
+    assert (tmp_path / "lines").read_text() == "1 0.5\n2 0.25\n"
+    with pytest.raises(InputError, match="'swanlab' is unknown"):
+        open_sinks(["swanlab"], About("p", "n", tmp_path, {}))
 
 
 def test_wandb_is_told_to_take_numbers_only(
@@ -223,12 +212,7 @@ def test_short_values_of_the_environment_are_no_secrets(monkeypatch: pytest.Monk
 def about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[About]:
     """Nothing leaves this machine."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("SWANLAB_MODE", "offline")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
-    for name in ("WANDB_API_KEY", "SWANLAB_API_KEY", "MLFLOW_TRACKING_TOKEN", "HF_TOKEN"):
-        monkeypatch.setenv(name, KEY)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
     monkeypatch.chdir(tmp_path)
     yield About("arithmetic", "run-1", tmp_path, {"run": {"seed": 1}})
 
@@ -261,46 +245,3 @@ def test_wandb_keeps_the_numbers_offline(about: About, caplog: pytest.LogCapture
     [table] = folder.rglob("*.table.json")
     assert json.loads(table.read_text())["data"] == [CELLS]
     assert list(folder.rglob("output.log")) == []
-
-
-@pytest.mark.e2e
-def test_swanlab_keeps_the_numbers_offline(about: About, caplog: pytest.LogCaptureFixture) -> None:
-    sent("swanlab", about, caplog)
-    files = [path for path in (about.folder / "swanlab").rglob("*") if path.is_file()]
-    for told in (b"trainer/loss", b"It is 3"):
-        assert any(told in path.read_bytes() for path in files)
-
-
-@pytest.mark.e2e
-def test_mlflow_has_the_numbers(about: About, caplog: pytest.LogCaptureFixture) -> None:
-    sent("mlflow", about, caplog)
-    from mlflow.tracking import MlflowClient  # pyright: ignore
-
-    client: Any = MlflowClient(tracking_uri=f"sqlite:///{about.folder / 'mlflow.db'}")
-    [run] = client.search_runs([client.get_experiment_by_name("arithmetic").experiment_id])
-    found = [
-        (m.step, m.value, m.timestamp)
-        for m in client.get_metric_history(run.info.run_id, "trainer/loss")
-    ]
-    assert found == [(1, 0.5, 100_000), (2, 0.25, 101_000)]
-    [table] = about.folder.rglob("step-00005.json")
-    assert json.loads(table.read_text()) == {"columns": COLUMNS, "data": [CELLS]}
-    assert run.info.status == "FINISHED"
-
-
-@pytest.mark.e2e
-def test_trackio_has_the_numbers(about: About, caplog: pytest.LogCaptureFixture) -> None:
-    sent("trackio", about, caplog)
-    import sqlite3
-
-    [database] = (about.folder / "trackio").glob("*.db")
-    rows: list[Any] = []
-    for _ in range(50):
-        rows = sqlite3.connect(database).execute("select step, metrics from metrics").fetchall()
-        if len(rows) == 3:
-            break
-        time.sleep(0.1)
-    found = [(step, json.loads(values)) for step, values in rows]
-    assert [(step, row["trainer/loss"]) for step, row in found[:2]] == [(1, 0.5), (2, 0.25)]
-    assert found[2][0] == 5
-    assert found[2][1]["validation/samples"]["_value"] == [dict(zip(COLUMNS, CELLS, strict=True))]
