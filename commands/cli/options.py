@@ -99,9 +99,9 @@ exit codes: 0 once all of it is there, 2 for bad input, 1 where the disk has no 
 """
 
 IMPORT_EXAMPLES = """\
-FILE is a YAML file, the .hydra/config.yaml that a run of verl has written, or a script that starts
-verl or EasyR1. Words behind it set their keys; ~key takes one away. docs/migrating.md says what becomes
-of each key.
+FILE is a YAML file, the .hydra/config.yaml that a run of verl has written, or a plain script that starts
+verl or EasyR1. Words behind it, or alone, set their keys; ~key takes one away. docs/migrating.md says what
+becomes of them.
 Of MindSpeed-RL's files of configs/datasets it prints the `trimaran data prepare` that does the same.
 examples:
   trimaran import easyr1 examples/config.yaml data.train_files=geo3k.parquet trainer.max_steps=120 -o run.yaml

@@ -12,7 +12,17 @@ from typing import Any, cast
 import yaml
 
 from commands.importing.conversion import System
-from commands.importing.rows import Outcome, Row, Theirs, ignored, is_on, only, own, part
+from commands.importing.rows import (
+    NOT_SET,
+    Outcome,
+    Row,
+    Theirs,
+    ignored,
+    is_on,
+    own,
+    refused,
+    switch,
+)
 from trimaran.config.yaml_text import parse_yaml
 from trimaran.data.recipes import RECIPES
 from trimaran.data.sources import READERS
@@ -20,7 +30,7 @@ from trimaran.data.templates import TEMPLATES
 from trimaran.errors import InputError
 
 NAME = "NAME"
-"""Of the recipe, the first word behind `trimaran data prepare`."""
+"""The setting of the recipe, the first word behind `trimaran data prepare`."""
 HANDLERS = {
     "Math17kAlpacaStyleInstructionHandler": "math-17k",
     "R1AlpacaStyleInstructionHandler": "deepscaler",
@@ -132,7 +142,7 @@ def _kept(value: Any, theirs: Theirs) -> Outcome:
 
 def _length(value: Any, theirs: Theirs) -> Outcome:
     if value is None:
-        return Outcome("ignored", "not set")
+        return NOT_SET
     model = theirs["tokenizer_name_or_path"]
     if not model:
         return Outcome(
@@ -160,105 +170,37 @@ def _cache(value: Any, theirs: Theirs) -> Outcome:
     return Outcome("mapped", "", {"--cache": str(value)})
 
 
-def _overwrite(value: Any, theirs: Theirs) -> Outcome:
-    return Outcome("mapped", "", {"--overwrite": True} if is_on(value) else {})
-
-
-def _each(names: str, reason: str) -> tuple[Row, ...]:
-    return tuple(ignored(name, reason) for name in names.split())
-
-
 ROWS: tuple[Row, ...] = (
-    own(
-        "handler_name",
-        NAME,
-        None,
-        ", ".join(f"{theirs} → {ours}" for theirs, ours in HANDLERS.items())
-        + ". Another one is refused: it is not for GRPO",
-        _handler,
-    ),
-    own("input", "--from", None, "a file, a folder or a hub id", _input),
-    own(
-        "output_prefix",
-        "-o",
-        None,
-        "PREFIX.parquet; of a folder or a hub id the folder PREFIX, with the split train",
-        _output,
-    ),
-    own(
-        "prompt_type",
-        "--template",
-        "empty",
-        "qwen, qwen_r1, qwen_math_r1 and qwen3 by their names; those of marks of turns alone → chat, as the model's"
-        " own chat template writes them; empty, trl, default, alpaca → chat, and deepseek3_r1 → qwen_r1, with a note."
-        " Templates for tools are refused",
-        _template,
-    ),
-    own(
-        "map_keys",
-        "--map",
-        None,
-        "FIELD=COLUMN, where the recipe has another one",
-        _map,
-    ),
-    part("map_keys.*", "map_keys"),
-    own(
-        "dataset_additional_keys",
-        "--keep",
-        None,
-        "labels are the tokens of the answer, which is always in the file",
-        _kept,
-    ),
-    own(
-        "seq_length",
-        "--model, --max-prompt-tokens",
-        None,
-        "theirs drops a prompt of so many tokens, ours of one more than --max-prompt-tokens",
-        _length,
-    ),
-    part(
-        "tokenizer_name_or_path",
-        "seq_length",
-        None,
-        "--model, with `seq_length`; rows are texts, which the run's own model reads",
-    ),
-    own(
-        "enable_thinking",
-        "--thinking",
-        False,
-        "with qwen3: the run needs it in data.chat_template_kwargs",
-        _thinking,
-    ),
-    own("workers", "--workers", 1, "where there are several", _workers),
-    own("overwrite_cache", "--overwrite", False, "true", _overwrite),
-    only(
+    own("handler_name", None, _handler),
+    own("input", None, _input),
+    own("output_prefix", None, _output),
+    own("prompt_type", "empty", _template),
+    own("map_keys", None, _map),
+    own("map_keys.*", None, lambda value, theirs: Outcome("mapped")),
+    own("dataset_additional_keys", None, _kept),
+    own("seq_length", None, _length),
+    own("tokenizer_name_or_path", None, lambda value, theirs: Outcome("mapped")),
+    own("enable_thinking", False, _thinking),
+    own("workers", 1, _workers),
+    switch("overwrite_cache", "--overwrite", True),
+    refused(
         "interleave_probs",
-        None,
-        (None,),
-        "one dataset",
-        "prepare each dataset, and give the run's data.train a list with weights",
+        "prepare each dataset, and give data.train of the run a list with weights",
     ),
-    own("cache_dir", "--cache", None, "of a hub's dataset alone", _cache),
-    *_each(
-        "tokenizer_type tokenizer_not_use_fast prompt_type_path",
-        "the model of the run has its tokenizer and its template",
+    own("cache_dir", None, _cache),
+    *ignored(
+        "",
+        "tokenizer_type tokenizer_not_use_fast prompt_type_path pack neat_pack append_eod"
+        " make_vocab_size_divisible_by pad_vocab_size_to log_interval streaming json_keys n_subs script_data_dir seed",
+        "rows stay texts in their order, which the run reads with its own model",
     ),
-    *_each("pack neat_pack append_eod", "the trainer packs what it trains on"),
-    *_each(
-        "make_vocab_size_divisible_by pad_vocab_size_to", "the vocabulary is that of the checkpoint"
-    ),
-    *_each(
-        "log_interval streaming json_keys n_subs script_data_dir",
-        "rows are read one by one, and counted at the end",
-    ),
-    ignored("seed", "rows stay in their order; data.shuffle and run.seed are the run's", 1234),
 )
 
 DATASET_FILES = System("mindspeed-rl", "MindSpeed-RL's datasets", ("handler_name",), ROWS, {})
 
 
 def prepare_command(tree: Mapping[str, Any]) -> str:
-    """Of what `convert` made of such a file.
+    """The command line of what `convert` made of such a file.
 
     Example: prepare_command({"NAME": "math-17k", "--from": "a.parquet", "-o": "b.parquet"})
     """

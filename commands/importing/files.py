@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
 import yaml
 
-from commands.importing.shell import find_command, matching
+from commands.importing.script import find_command
 from trimaran.config.yaml_text import parse_yaml
 from trimaran.errors import InputError
 
@@ -48,47 +47,32 @@ cast(Any, _Loader).add_implicit_resolver(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What a file and the words behind it give.
-
-    Example: Given({"actor_rollout_ref.rollout.n": 8}, []).values["actor_rollout_ref.rollout.n"] == 8
-    """
-
-    values: Mapping[str, Any]
-    assumed: Sequence[str]
-    """What had to be assumed of a script."""
-
-
-def read_given(path: Path, overrides: Sequence[str]) -> Given:
-    """A YAML file, or a script that starts a training, and `key=value` words over it.
+def read_given(path: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
+    """The dotted keys and values of a YAML file or a script that starts a training, with `key=value` words over them;
+    without a path those of the words alone.
 
     Of Hydra's syntax `+key=value` and `++key=value` set a key as well, and `~key` takes it away; a
     section as a value, `key={a:1}`, is laid over the section that is there. An EasyR1 script names its file in
     `config=FILE`. Raises InputError for what cannot be read, and for a `~key` that takes nothing away.
     """
-    assumed: list[str] = []
-    words = list(overrides)
+    own: list[str] = []
     values: dict[str, Any] = {}
-    if path.suffix in SCRIPTS:
+    if path is not None and path.suffix in SCRIPTS:
         text = _text(path)
         try:
-            found, assumed = find_command(text, MODULE, os.environ)
+            found = find_command(text, MODULE, os.environ)
         except InputError as error:
-            raise InputError(
-                "\n".join(f"{path}: {line}" for line in str(error).splitlines())
-            ) from None
-        words = _without_options(path, found) + words
-    else:
-        values |= _flat(_read(path))
-    for word in words:
+            raise InputError(f"{path}: {error}") from None
+        own = _without_options(path, found)
+    elif path is not None:
+        values = _flat(_read(path))
+    for word in (*own, *overrides):
         if word.startswith("config="):
             values = _flat(_read(_beside(path, word.removeprefix("config=")))) | values
-    num_own = len(words) - len(overrides)
-    for place, word in enumerate(words):
+    for place, word in enumerate((*own, *overrides)):
         if not word.startswith("config="):
-            _apply(values, word, may_lack=place < num_own)
-    return Given(_resolve(values), assumed)
+            _apply(values, word, may_lack=place < len(own))
+    return _resolve(values)
 
 
 def _without_options(script: Path, words: Sequence[str]) -> list[str]:
@@ -138,12 +122,12 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: is no text ({error})") from None
 
 
-def _beside(script: Path, name: str) -> Path:
+def _beside(script: Path | None, name: str) -> Path:
     """A file that a script names from the folder in which it is started, which is not known."""
-    for folder in (Path.cwd(), *script.resolve().parents):
+    for folder in (Path.cwd(), *(script.resolve().parents if script else ())):
         if (folder / name).is_file():
             return folder / name
-    raise InputError(f"{script}: names config={name}, which is not here; give config=FILE")
+    raise InputError(f"{script or 'the words'}: config={name} is not here; give config=FILE")
 
 
 def _apply(values: dict[str, Any], word: str, may_lack: bool) -> None:
@@ -197,7 +181,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _resolve(values: Mapping[str, Any]) -> dict[str, Any]:
     """`${a.b}`, `${.c}`, `${oc.select:a.b,default}` and `${oc.env:NAME,default}` replaced, as OmegaConf
-    does it. Raises InputError for other resolvers, and for what refers to a key that nobody gives."""
+    does it. Raises InputError for other resolvers, and for what refers to a key that is not given."""
     resolved: dict[str, Any] = {}
     faults: list[str] = []
     for key, value in values.items():
@@ -222,7 +206,7 @@ def _value(values: Mapping[str, Any], key: str, value: Any, depth: int = 0) -> A
     if depth > DEPTH:
         raise InputError(f"{key}: refers to itself ({value})")
     start = value.index("${")
-    end = start + 1 + matching(value[start + 1 :], "{", "}")
+    end = start + 1 + _length(value[start + 1 :])
     if value[end - 1] != "}":
         raise InputError(f"{key}: {value} has a ${{ without its }}")
     inside = value[start + 2 : end - 1]
@@ -270,6 +254,16 @@ def _find(values: Mapping[str, Any], key: str, name: str, depth: int) -> Any:
         known[len(name) + 1 :]: _value(values, known, values[known], depth) for known in below
     }
     return section or _ABSENT
+
+
+def _length(text: str) -> int:
+    """How long the reference is that `text` begins with, its braces included."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "{") - (letter == "}")
+        if not depth:
+            return place + 1
+    return len(text)
 
 
 def _at_comma(text: str) -> tuple[str, str | None]:

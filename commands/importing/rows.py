@@ -1,8 +1,8 @@
-"""What becomes of one key of another system: a row of its table, and what the row says of a value."""
+"""The rows of a system's table: what becomes of one of its keys, and of the value that it has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from trimaran.errors import InputError
 
 Fate = Literal["mapped", "noted", "ignored", "refused"]
 FATES: tuple[Fate, ...] = ("mapped", "noted", "ignored", "refused")
+ON, OFF = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,9 @@ class Outcome:
     """Our keys, with dots, and their values."""
 
 
+NOT_SET = Outcome("ignored", "not set")
+
+
 class Theirs:
     """The values of another system's run: what its file and command line give, else its defaults.
     `in_turns`: its trainer and rollout are to take turns here, too (`run.pools: colocated`).
@@ -34,10 +38,15 @@ class Theirs:
     """
 
     def __init__(
-        self, given: Mapping[str, Any], defaults: Mapping[str, Any], in_turns: bool = False
+        self,
+        given: Mapping[str, Any],
+        defaults: Mapping[str, Any],
+        in_turns: bool = False,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
+        """`sources`: the table's keys -> those that the user gave for them."""
         self.given, self.in_turns = given, in_turns
-        self._defaults = defaults
+        self._defaults, self._sources = defaults, sources or {}
 
     def __getitem__(self, key: str) -> Any:
         """Raises KeyError for a key that the table does not have."""
@@ -45,7 +54,7 @@ class Theirs:
 
     def is_on(self, key: str) -> bool:
         """Raises InputError that names the key."""
-        return is_on(self[key], key)
+        return is_on(self[key], self._sources.get(key, key))
 
     def under(self, prefix: str) -> dict[str, Any]:
         """What is given below `prefix`, without it."""
@@ -59,135 +68,18 @@ class Theirs:
 Convert = Callable[[Any, Theirs], Outcome]
 
 
-def _not_set(default: Any) -> Outcome:
-    """Of a null: where theirs has a default, ours would count instead."""
-    if default is None:
-        return Outcome("ignored", "not set")
-    shown = str(default).lower() if isinstance(default, bool) else default
-    return Outcome("refused", f"null is no value for it: give one (their default is {shown})")
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One key of another system, or with `.*` at its end all below it."""
+    """One key of another system, or with `.*` at its end all below it that have no row of their own."""
 
     key: str
     default: Any
-    """Of theirs; None where it has none."""
-    becomes: str
-    """Our keys, for the document; empty where there is none."""
-    text: str
-    """How it is converted, why it is ignored, what to do instead; for the document."""
+    """Theirs; None where it has none."""
     convert: Convert
 
     @property
     def is_exact(self) -> bool:
         return not self.key.endswith(".*")
-
-
-def same(
-    key: str, ours: str, default: Any = None, text: str = "", to: Callable[[Any], Any] = lambda v: v
-) -> Row:
-    """The value itself, or what `to` makes of it. One that is not set sets nothing here."""
-
-    def convert(value: Any, theirs: Theirs) -> Outcome:
-        if value is None:
-            return _not_set(default)
-        return Outcome("mapped", "", {ours: to(value)})
-
-    return Row(key, default, ours, text, convert)
-
-
-def choice(key: str, ours: str, default: Any, names: Mapping[Any, Any], remedy: str) -> Row:
-    """One of several names. Another one is refused."""
-
-    def convert(value: Any, theirs: Theirs) -> Outcome:
-        if value is None:
-            return _not_set(default)
-        if value not in names:
-            return Outcome("refused", remedy)
-        return Outcome("mapped", "", {ours: names[value]})
-
-    pairs = ", ".join(f"{theirs} → {mine}" for theirs, mine in names.items())
-    return Row(key, default, ours, f"{pairs}. Another one: {remedy}", convert)
-
-
-def own(key: str, ours: str, default: Any, text: str, convert: Convert) -> Row:
-    """A conversion of its own."""
-    return Row(key, default, ours, text, convert)
-
-
-def part(key: str, of: str, default: Any = None, text: str = "") -> Row:
-    """It is read where `of`, another key of theirs, is converted."""
-    return Row(key, default, "", text or f"with `{of}`", lambda value, theirs: Outcome("mapped"))
-
-
-def ignored(key: str, reason: str, default: Any = None) -> Row:
-    return Row(key, default, "", reason, lambda value, theirs: Outcome("ignored", reason))
-
-
-def each(prefix: str, names: str, reason: str) -> tuple[Row, ...]:
-    """`ignored` for several keys under one prefix, with one reason."""
-    return tuple(ignored(f"{prefix}.{name}", reason) for name in names.split())
-
-
-def told(key: str, text: str) -> Row:
-    """Noted where it is given, and nothing is set."""
-
-    def convert(value: Any, theirs: Theirs) -> Outcome:
-        return Outcome("ignored", "not set") if value is None else Outcome("noted", text)
-
-    return Row(key, None, "", text, convert)
-
-
-def only(key: str, default: Any, allowed: Sequence[Any], reason: str, remedy: str) -> Row:
-    """Ignored where its value is one of `allowed`, which is what we do; else refused."""
-
-    def convert(value: Any, theirs: Theirs) -> Outcome:
-        if value in allowed:
-            return Outcome("ignored", reason)
-        return Outcome("refused", remedy)
-
-    shown = ", ".join("null" if value is None else str(value).lower() for value in allowed[:1])
-    return Row(key, default, "", f"{shown}: {reason}. Another value is refused: {remedy}", convert)
-
-
-def refused(key: str, remedy: str) -> Row:
-    """Whatever its value is. Its default, None, is not looked at: nothing asked for it."""
-
-    def convert(value: Any, theirs: Theirs) -> Outcome:
-        return Outcome("ignored", "not set") if value is None else Outcome("refused", remedy)
-
-    return Row(key, None, "", f"refused: {remedy}", convert)
-
-
-def noted(
-    key: str, ours: str, default: Any, text: str, to: Callable[[Any], Any] = lambda v: v
-) -> Row:
-    """As `same`, with a note that the user should read."""
-
-    def convert(value: Any, theirs: Theirs) -> Outcome:
-        if value is None:
-            return _not_set(default)
-        return Outcome("noted", text, {ours: to(value)})
-
-    return Row(key, default, ours, text, convert)
-
-
-def switch(
-    key: str, default: bool, ours: str, setting: Any, text: str, off: str = "it is off"
-) -> Row:
-    """`setting` for `ours` where it is on, noted where there is a `text`; ignored where it is off."""
-
-    def convert(value: Any, theirs: Theirs) -> Outcome:
-        if not is_on(value):
-            return Outcome("ignored", off)
-        return Outcome("noted" if text else "mapped", text, {ours: setting})
-
-    return Row(key, default, ours, text or f"true → `{setting}`", convert)
-
-
-ON, OFF = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def is_on(value: Any, key: str = "") -> bool:
@@ -202,3 +94,92 @@ def is_on(value: Any, key: str = "") -> bool:
         f"{key and key + ': '}{value!r} is neither on ({', '.join(ON)}) nor off ({', '.join(OFF)}, null); give"
         " true or false"
     )
+
+
+def as_it_is(value: Any) -> Any:
+    return value
+
+
+def own(key: str, default: Any, convert: Convert) -> Row:
+    """A conversion of its own."""
+    return Row(key, default, convert)
+
+
+def same(
+    key: str, ours: str, default: Any = None, to: Callable[[Any], Any] = as_it_is, note: str = ""
+) -> Row:
+    """The value itself, or what `to` makes of it. A null sets nothing, and is refused where theirs has a
+    default, because ours would count instead."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value is not None:
+            return Outcome("noted" if note else "mapped", note, {ours: to(value)})
+        if default is None:
+            return NOT_SET
+        shown = str(default).lower() if isinstance(default, bool) else default
+        return Outcome("refused", f"null is no value for it: give one (their default is {shown})")
+
+    return Row(key, default, convert)
+
+
+def choice(key: str, ours: str, default: Any, names: Mapping[Any, Any], why: str = "") -> Row:
+    """One of several names. Another one is refused."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value is None and default is None:
+            return NOT_SET
+        if value not in names:
+            return Outcome("refused", f"{why}give one of {', '.join(map(str, names))}")
+        return Outcome("mapped", "", {ours: names[value]})
+
+    return Row(key, default, convert)
+
+
+def switch(key: str, ours: str, setting: Any, note: str = "") -> Row:
+    """`setting` for `ours` where it is on; their default is off."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if not is_on(value):
+            return Outcome("ignored", "it is off")
+        return Outcome("noted" if note else "mapped", note, {ours: setting})
+
+    return Row(key, False, convert)
+
+
+def only(key: str, allowed: Sequence[Any], remedy: str, default: Any = None) -> Row:
+    """Ignored where its value is one of `allowed`, which is what we do; else refused. Their default is the
+    first one, where no other is given."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value in allowed or (value is None and default is None):
+            return Outcome("ignored", "it is so here")
+        return Outcome("refused", remedy)
+
+    return Row(key, allowed[0] if default is None else default, convert)
+
+
+def refused(key: str, remedy: str) -> Row:
+    """Whatever its value is, but for a null: nothing asked for it."""
+    return Row(
+        key, None, lambda value, theirs: NOT_SET if value is None else Outcome("refused", remedy)
+    )
+
+
+def noted(key: str, text: str) -> Row:
+    """Where it is given it sets nothing, and the user reads `text`."""
+    return Row(
+        key, None, lambda value, theirs: NOT_SET if value is None else Outcome("noted", text)
+    )
+
+
+def parts(prefix: str, defaults: Mapping[str, Any]) -> Iterator[Row]:
+    """Keys that are read where another one is converted, with their defaults."""
+    for name, default in defaults.items():
+        yield Row(f"{prefix}.{name}", default, lambda value, theirs: Outcome("mapped"))
+
+
+def ignored(prefix: str, names: str, reason: str) -> Iterator[Row]:
+    """Keys that have no meaning here, and with which nothing is lost."""
+    for name in names.split():
+        key = f"{prefix}.{name}" if prefix else name
+        yield Row(key, None, lambda value, theirs: Outcome("ignored", reason))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commands.importing.rows import Convert, Fate, Outcome, Theirs, is_on
+from commands.importing.rows import NOT_SET, Convert, Fate, Outcome, Theirs, is_on
 from commands.importing.rows_file import column_names, count_rows
 from trimaran.choices import SINKS
 from trimaran.config import MAX_COUNT, MAX_SHARE
@@ -39,14 +39,6 @@ FUSED_TARGETS = {
     "linear_fc2": ("down_proj",),
 }
 """Megatron's names of the same matrices."""
-
-
-def whole(value: Any) -> int:
-    return int(value)
-
-
-def real(value: Any) -> float:
-    return float(value)
 
 
 def updates_of(batch: int, mini: int, what: str) -> Outcome:
@@ -94,9 +86,27 @@ class Shape:
         replicas = max(1, (self.devices - data * unit) // self.rollout_tensor)
         return Split(self, data, replicas)
 
+    def outcome(self, in_turns: bool, distributes: bool = True, **more: Any) -> Outcome:
+        """`distributes`: the optimizer is split over ranks that share parameters. `more`: other keys of the trainer."""
+        split = self.split(in_turns)
+        sizes = {
+            "tensor_parallel": self.tensor,
+            "pipeline_parallel": self.pipeline,
+            "context_parallel": self.context,
+            "expert_parallel": self.expert,
+        }
+        settings = split.settings() | {
+            f"trainer.{key}": size for key, size in (sizes | more).items()
+        }
+        if distributes and split.data * self.context > 1:
+            settings["trainer.distributed_optimizer"] = True
+        return Outcome("noted", split.text(), settings)
+
 
 @dataclass(frozen=True, slots=True)
 class Split:
+    """How many ranks train, and how many replicas generate."""
+
     shape: Shape
     data: int
     """Data-parallel ranks."""
@@ -117,23 +127,19 @@ class Split:
         return {"run.pools": "colocated", **sizes} if self.in_turns else sizes
 
     def text(self) -> str:
+        replicas = f"{self.replicas} x {self.shape.rollout_tensor}"
         if self.in_turns:
             return (
-                f"{self.trainers} devices of one host train and generate ({self.replicas} x"
-                f" {self.shape.rollout_tensor}) in turns, as there. Separate pools of these sizes would"
-                f" take {self.trainers + self.generators}; `trimaran plan` says what fits, and what waits"
-                " in the host's memory"
+                f"{self.trainers} devices of one host train and generate ({replicas}) in turns, as there;"
+                " `trimaran plan` says what fits, and what waits in the host's memory"
             )
         total = self.trainers + self.generators
-        more = (
-            f", {total - self.shape.devices} more than there" if total > self.shape.devices else ""
-        )
+        more = total - self.shape.devices
         return (
-            f"there {self.shape.devices} devices train and generate in turns; here {self.trainers}"
-            f" train and {self.generators} generate ({self.replicas} x"
-            f" {self.shape.rollout_tensor}){more}. Choose other shares by trainer.data_parallel and"
-            " rollout.replicas, or say run.pools=colocated behind the file, for turns as there;"
-            " `trimaran plan` says what fits"
+            f"there {self.shape.devices} devices train and generate in turns; here {self.trainers} train and"
+            f" {self.generators} generate ({replicas}){f', {more} more than there' if more > 0 else ''}. Choose other"
+            " shares by trainer.data_parallel and rollout.replicas, or say run.pools=colocated behind the file, for"
+            " turns as there; `trimaran plan` says what fits"
         )
 
 
@@ -392,33 +398,110 @@ def reward_function(path: Any, name: Any, options: Mapping[str, Any], text: str 
 
 LENGTHS = "it is rollout.max_prompt_tokens + rollout.max_tokens"
 LANGUAGE_ALONE = "adapters go to the language model's matrices alone"
-HERE = "the engine has devices of its own here, and nothing makes room for it"
 TURNS = (
     "here `run.pools` says it: colocated pools take turns, and who waits gives its memory up; separate ones"
     " have devices of their own"
 )
-PADDING = "micro-batches are packed: there is no padding to remove"
+PADDING = "micro-batches are packed: there is no padding"
+LIMIT = "trainer.micro_batch_tokens bounds each micro-batch, in passes for log-probabilities too"
 ROOM = "there it makes room for the engine; leave it out where `trimaran plan` finds room"
 MEMORY = (
     "there the trainer takes the rest of the device; here the engine is alone on it, in colocated pools"
     " while it is awake, and may have more (the default is 0.85)"
 )
-IN_TRAINER = "the vision tower is a part of the trainer's model"
-ONCE = (
-    "always so: the completions of a micro-batch share the features of their images, and where trainer.freeze"
-    " matches all of the tower each prompt's are computed once a step, for all passes. A tower that trains"
-    " runs in each pass, as gradients go through it"
-)
-WHOLE = "answers are drawn from the whole distribution, which the loss takes as given"
+WHOLE = "answers are drawn from the whole distribution, which the loss takes as given: give "
 NO_CRITIC = "there is no critic here"
-NO_WARMUP = (
-    "there the policy stands still in a critic's first steps; there is no critic here: give 0"
+NO_MODEL = "there is no reward model here: serve one over HTTP (docs/reward-plugins.md), and name it in reward.rules"
+ONE_TURN = "answers have one turn here, without tools: give false, or leave it out"
+FOLDER = "the model, its tokenizer and its chat template are those of the model's folder"
+DEVICE = "how it is computed follows from the model and the device"
+REPORTS = "docs/observability.md has what each process reports"
+ENGINE = "the engine's own default holds"
+ROWS_OF_FILE = "rows are read one by one, counted and shuffled as the run goes"
+GROUPS = "groups travel one by one, as soon as they are whole"
+LAYOUT = "parameters are split as trainer.*_parallel says, and read from the model's folder"
+MAIN_WEIGHTS = (
+    "updates are added to weights in float32. trainer.optimizer: adamw_bf16 keeps weights in bfloat16, and what"
+    " rounding took, in less memory"
 )
-MEGATRON = "the trainer is Megatron's"
+GRADIENTS = "ranks add their gradients up in float32"
 AHEAD = (
-    "here the rate is one step ahead: there the first step has the rate of step 0, which in a warm-up is 0; here"
-    " steps count from 1"
+    "here the rate may be one step ahead: steps count from 1 here, and from 0 there, where a warm-up begins with a"
+    " rate of 0"
 )
+
+
+def in_float32(text: str) -> Convert:
+    """A key that names a type of numbers: noted where it is not float32."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        is_same = value is None or type_name(value) == "float32"
+        return Outcome("ignored" if is_same else "noted", text)
+
+    return convert
+
+
+def computed_in(engines_key: str) -> Convert:
+    """The trainer's type of numbers, which is refused where `engines_key` has another one."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        text = "trainer and engine compute in one type, model.dtype"
+        engines = type_name(theirs[engines_key])
+        if value is None or type_name(value) == engines:
+            return Outcome("ignored", text)
+        return Outcome("refused", f"{text}: give {engines}, or {engines_key}={value} too")
+
+    return convert
+
+
+def type_name(value: Any) -> str:
+    """Example: type_name("bf16") == "bfloat16"."""
+    names = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "32": "float32"}
+    word = str(value).removeprefix("torch.")
+    return names.get(word, word)
+
+
+def absolute(path: Any) -> str:
+    return str(Path(str(path)).expanduser().absolute())
+
+
+def offload_reference(has_kl: bool, has_adapters: bool, value: Any) -> Outcome:
+    if not is_on(value) or not has_kl or has_adapters:
+        return Outcome("ignored", "the reference stays on the device, or there is none")
+    return Outcome("mapped", "", {"algorithm.kl.offload": True})
+
+
+def dynamic_sampling(tries: int, share: float, text: str, **more: Any) -> Outcome:
+    """Groups whose rewards are equal are replaced. `tries`: theirs, each of a `share` of a batch; 0 for any number."""
+    most = 1000.0 if tries <= 0 else min(1000.0, max(1.0, tries * share - 1))
+    settings = {"algorithm.dynamic_sampling": {"max_replaced": most, **more}}
+    return Outcome("noted", text, settings)
+
+
+def least_rate(rate_key: str) -> Convert:
+    """A share of the learning rate."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value is None:
+            return NOT_SET
+        rate = float(value) * float(theirs[rate_key])
+        return Outcome("mapped", "", {"trainer.min_learning_rate": rate} if rate else {})
+
+    return convert
+
+
+def schedule(*names: str) -> Convert:
+    """How the rate falls."""
+
+    def convert(value: Any, theirs: Theirs) -> Outcome:
+        if value is None:
+            return NOT_SET
+        if value not in names:
+            return Outcome("refused", f"give one of {', '.join(names)}")
+        fate: Fate = "mapped" if value == "constant" else "noted"
+        return Outcome(fate, "" if fate == "mapped" else AHEAD, {"trainer.schedule": value})
+
+    return convert
 
 
 def hosts(value: Any, theirs: Theirs) -> Outcome:
@@ -432,22 +515,9 @@ def hosts(value: Any, theirs: Theirs) -> Outcome:
     )
 
 
-VALIDATES_ONLY = "true: one validation of `validation.final_samples`, and the run ends"
-LOGGED_TEXT = (
-    "greedy answers to the first so many held-out prompts, the same each time, as a table; `metrics.sinks` shows"
-    " it, and samples/ has the answers to all prompts"
-)
-
-
 def is_validated(theirs: Theirs, every_key: str) -> bool:
     switches = ("trainer.val_before_train", "trainer.val_only")
     return int(theirs[every_key] or 0) > 0 or any(theirs.is_on(key) for key in switches)
-
-
-def validates_only(value: Any, theirs: Theirs) -> Outcome:
-    if not is_on(value):
-        return Outcome("ignored", "the run trains")
-    return Outcome("mapped", "", {"validation.only": True})
 
 
 def logged(value: Any, theirs: Theirs) -> Outcome:
@@ -513,9 +583,3 @@ def kept(most: Any, steps: Any, every_steps: Any) -> Outcome:
         return Outcome("noted", text, {"run.keep_checkpoints": 1})
     number = math.ceil(int(steps or 1) / often) if often > 0 else 1
     return Outcome("mapped", "", {"run.keep_checkpoints": number})
-
-
-def freeze_tower(value: Any, theirs: Theirs) -> Outcome:
-    if not is_on(value):
-        return Outcome("ignored", "it trains")
-    return Outcome("mapped", "", {"trainer.freeze": ["*visual.*"]})

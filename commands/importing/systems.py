@@ -13,7 +13,7 @@ SYSTEMS: Mapping[str, System] = {system.name: system for system in (VERL, EASYR1
 
 
 def recognize(keys: Iterable[str]) -> System | None:
-    """Whose file has these keys, or sections; None where it is nobody's.
+    """The system whose file has these keys, or sections; None for a file of another kind.
 
     Example: recognize(["actor_rollout_ref.rollout.n"]) is SYSTEMS["verl"]
     """

@@ -6,23 +6,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from commands.importing.number_types import GRADIENTS
+from commands.importing import shared
 from commands.importing.processor_file import QWEN25_VL, pixel_bounds
 from commands.importing.rows import Convert, Outcome, Theirs, is_on
 from commands.importing.rows_file import column_names, distinct
 from commands.importing.shared import (
-    AHEAD,
     ALL_PROMPTS,
     NO_KL,
     ROOM,
     Shape,
     data_file,
+    dynamic_sampling,
     image_key,
     is_validated,
     kept,
     kl_in,
     known_steps,
     lora,
+    offload_reference,
     paths_of,
     reward_function,
     rows_of,
@@ -32,7 +33,6 @@ from commands.importing.shared import (
     warm_up,
     warm_up_share,
 )
-from commands.importing.stages import INTERLEAVED, count_layers, first_and_last
 
 ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
@@ -40,7 +40,7 @@ ROLLOUT = "actor_rollout_ref.rollout"
 MODEL = "actor_rollout_ref.model"
 MCORE = f"{ACTOR}.megatron"
 TRANSFORMER = f"{MCORE}.override_transformer_config"
-OVERRIDE = f"{ACTOR}.optim.override_optimizer_config"
+FUNCTION = "reward.custom_reward_function"
 
 SOURCES = {
     "openai/gsm8k": "gsm8k",
@@ -60,14 +60,6 @@ FOLDERS = {
     "dapo-math-17k": "acc_for_dapo",
 }
 """The same by the folder or file into which verl's preparation writes."""
-
-DIFFERS = {
-    "acc_for_dapo": "; since August 2026 verl takes a last \\boxed{…} as well where no `Answer:` stands, and"
-    " acc_for_dapo does not"
-}
-"""Rules -> in what they differ from all versions of verl's function."""
-
-TO_THE_END = "a rate that falls has its least value at run.steps"
 
 
 def _is_megatron(theirs: Theirs) -> bool:
@@ -89,9 +81,13 @@ def prompts(theirs: Theirs) -> int:
     return drawn(theirs)
 
 
-def steps(theirs: Theirs) -> Outcome:
+def batch(value: Any, theirs: Theirs) -> Outcome:
+    return Outcome("mapped", "", {"run.groups_per_step": prompts(theirs)})
+
+
+def steps(value: Any, theirs: Theirs) -> Outcome:
     """Whichever of total_training_steps and total_epochs is over first."""
-    total, epochs = theirs["trainer.total_training_steps"], theirs["trainer.total_epochs"]
+    total, epochs = theirs["trainer.total_training_steps"], value
     more = (epochs, drawn(theirs), theirs["data.train_files"], "trainer.total_training_steps")
     of_epochs = known_steps(steps_of(None, *more))
     if total is None or of_epochs is None or int(total) <= of_epochs:
@@ -103,9 +99,7 @@ def steps(theirs: Theirs) -> Outcome:
                 " training file cannot be counted here: bring it, or give trainer.total_training_steps=N",
             )
         return outcome
-    text = f"its {epochs} epochs end before trainer.total_training_steps={total}, as there"
-    if _falls(theirs):
-        text += f"; the rate falls over {of_epochs} steps here, and there over {total}"
+    text = f"its {epochs} epochs end before trainer.total_training_steps={total}, as there, but for a rate that falls"
     return Outcome("noted", text, {"run.steps": of_epochs})
 
 
@@ -123,8 +117,7 @@ def most_rows(value: Any, theirs: Theirs) -> Outcome:
 
 
 def source_column(value: Any, theirs: Theirs) -> Outcome:
-    named = (theirs["custom_reward_function.path"], theirs["reward.custom_reward_function.path"])
-    if value == "data_source" or not any(named):
+    if value == "data_source" or not theirs[f"{FUNCTION}.path"]:
         return Outcome("ignored", "it is read where the reward is chosen")
     text = f"functions get the column data_source: call {value} so in the file, and leave it out"
     return Outcome("refused", text)
@@ -140,7 +133,7 @@ def as_in_data(key: str) -> Convert:
 
 
 def num_steps(theirs: Theirs) -> int | None:
-    return known_steps(steps(theirs))
+    return known_steps(steps(theirs["trainer.total_epochs"], theirs))
 
 
 def validation(value: Any, theirs: Theirs) -> Outcome:
@@ -161,13 +154,6 @@ def images(value: Any, theirs: Theirs) -> Outcome:
         return Outcome(outcome.fate, outcome.text, settings)
     unknown = "the model's preprocessor_config.json is not here: pixels are bounded as Qwen2.5-VL's"
     return Outcome("noted", "; ".join(filter(None, (outcome.text, unknown))), settings)
-
-
-def rollout_experts(value: Any, theirs: Theirs) -> Outcome:
-    """How a replica's weights lie does not change what it answers."""
-    if value is None or int(value) == 1:
-        return Outcome("ignored", EXPERTS_OF_A_REPLICA)
-    return Outcome("noted", EXPERTS_OF_A_REPLICA)
 
 
 def most_validated(value: Any, theirs: Theirs) -> Outcome:
@@ -359,26 +345,19 @@ def correction_bounds(value: Any, theirs: Theirs) -> Outcome:
 def filtering(value: Any, theirs: Theirs) -> Outcome:
     if not is_on(value):
         return Outcome("ignored", "every group trains")
-    tries, batch = (
-        int(theirs["algorithm.filter_groups.max_num_gen_batches"] or 0),
-        int(theirs["data.train_batch_size"]),
-    )
-    most = 1000.0 if tries <= 0 else min(1000.0, max(1.0, tries * drawn(theirs) / batch - 1))
-    metric = theirs["algorithm.filter_groups.metric"]
-    return Outcome(
-        "noted",
-        f"there {metric} of a group must differ, here its rewards; algorithm.dynamic_sampling.term looks at"
-        " one reward rule alone. When no more may be replaced they end, and we train on what there is",
-        {"algorithm.dynamic_sampling": {"max_replaced": most}},
+    return dynamic_sampling(
+        tries=int(theirs["algorithm.filter_groups.max_num_gen_batches"] or 0),
+        share=drawn(theirs) / int(theirs["data.train_batch_size"]),
+        text=f"there {theirs['algorithm.filter_groups.metric']} of a group must differ, here its rewards;"
+        " algorithm.dynamic_sampling.term looks at one reward rule alone. When no more may be replaced they end,"
+        " and we train on what there is",
     )
 
 
 def _expert_slices(theirs: Theirs) -> int:
-    """megatron-core splits experts as it splits the rest, where nothing else is said. A model that has
-    experts is known by their shares."""
+    """Where nothing else is said megatron-core splits experts as it splits the rest."""
     given = theirs[f"{MCORE}.expert_tensor_parallel_size"]
-    has_shares = int(theirs[f"{MCORE}.expert_model_parallel_size"] or 1) > 1
-    if given is None and has_shares:
+    if given is None and int(theirs[f"{MCORE}.expert_model_parallel_size"] or 1) > 1:
         given = theirs[f"{MCORE}.tensor_model_parallel_size"]
     return int(given or 1)
 
@@ -398,21 +377,12 @@ def layout(value: Any, theirs: Theirs) -> Outcome:
         expert=size("expert_model_parallel_size"),
         expert_tensor=_expert_slices(theirs) if has_layout else 1,
     )
-    split = shape.split(theirs.in_turns)
-    settings: dict[str, Any] = {
-        **split.settings(),
-        "trainer.tensor_parallel": shape.tensor,
-        "trainer.pipeline_parallel": shape.pipeline,
-        "trainer.context_parallel": shape.context,
-        "trainer.expert_parallel": shape.expert,
-    }
+    more: dict[str, Any] = {}
     if shape.expert_tensor > 1:
-        settings["trainer.expert_tensor_parallel"] = shape.expert_tensor
+        more["expert_tensor_parallel"] = shape.expert_tensor
     if shape.tensor > 1 and theirs.is_on(f"{MCORE}.sequence_parallel"):
-        settings["trainer.sequence_parallel"] = True
-    if split.data * shape.context > 1:
-        settings["trainer.distributed_optimizer"] = True
-    return Outcome("noted", split.text(), settings)
+        more["sequence_parallel"] = True
+    return shape.outcome(theirs.in_turns, **more)
 
 
 def replay(value: Any, theirs: Theirs) -> Outcome:
@@ -435,20 +405,6 @@ def virtual(value: Any, theirs: Theirs) -> Outcome:
     return Outcome("mapped", "", {"trainer.virtual_stages": int(value)})
 
 
-def uneven_stages(value: Any, theirs: Theirs) -> Outcome:
-    """Of the first and the last stage together, where one of them is given."""
-    if value is None:
-        return Outcome("ignored", "not set")
-    if int(theirs[f"{MCORE}.virtual_pipeline_model_parallel_size"] or 1) > 1:
-        return INTERLEAVED
-    ends = (
-        theirs[f"{TRANSFORMER}.num_layers_in_{end}_pipeline_stage"] for end in ("first", "last")
-    )
-    first, last = (None if end is None else int(end) for end in ends)
-    stages = int(theirs[f"{MCORE}.pipeline_model_parallel_size"] or 1)
-    return first_and_last(first, last, stages, count_layers(theirs[f"{MODEL}.path"]))
-
-
 def recompute(value: Any, theirs: Theirs) -> Outcome:
     if value not in ("full", "selective"):
         return Outcome("ignored", "nothing is computed again")
@@ -463,15 +419,11 @@ def checkpointing(value: Any, theirs: Theirs) -> Outcome:
 
 
 def adapters(value: Any, theirs: Theirs) -> Outcome:
-    """Of FSDP: lora_rank; of Megatron: lora.rank."""
-    if int(theirs[f"{MODEL}.lora_rank"] or 0) > 0:
-        return lora(
-            theirs[f"{MODEL}.lora_rank"],
-            theirs[f"{MODEL}.lora_alpha"],
-            theirs[f"{MODEL}.target_modules"],
-        )
-    targets = theirs[f"{MODEL}.lora.target_modules"]
-    return lora(theirs[f"{MODEL}.lora.rank"], theirs[f"{MODEL}.lora.alpha"], targets)
+    """FSDP's trainer reads lora_rank, Megatron's lora.rank."""
+    names = ("lora_rank", "lora_alpha", "target_modules")
+    if int(value or 0) <= 0:
+        names = ("lora.rank", "lora.alpha", "lora.target_modules")
+    return lora(*(theirs[f"{MODEL}.{name}"] for name in names))
 
 
 def offload(value: Any, theirs: Theirs) -> Outcome:
@@ -485,13 +437,10 @@ def offload(value: Any, theirs: Theirs) -> Outcome:
 
 
 def reference_offload(value: Any, theirs: Theirs) -> Outcome:
-    has_kl = theirs.is_on(f"{ACTOR}.use_kl_loss") or theirs.is_on("algorithm.use_kl_in_reward")
-    coefficient = kl(theirs[f"{ACTOR}.use_kl_loss"], theirs).settings.get(
-        "algorithm.kl.coefficient"
+    term = kl(theirs[f"{ACTOR}.use_kl_loss"], theirs).settings
+    return offload_reference(
+        bool(term.get("algorithm.kl.coefficient")), has_adapters(theirs), value
     )
-    if not is_on(value) or not has_kl or has_adapters(theirs) or not coefficient:
-        return Outcome("ignored", "the reference stays on the device, or there is none")
-    return Outcome("mapped", "", {"algorithm.kl.offload": True})
 
 
 def warmup(value: Any, theirs: Theirs) -> Outcome:
@@ -500,67 +449,16 @@ def warmup(value: Any, theirs: Theirs) -> Outcome:
         share = float(theirs[f"{ACTOR}.optim.lr_warmup_steps_ratio"] or 0)
         total = "trainer.total_training_steps"
         number = warm_up_share(share, theirs[total] or num_steps(theirs), total)
-    if _falls(theirs):  # zero_indexed_step tells of the whole schedule
-        return Outcome("mapped", "", {"trainer.warmup_steps": number})
     return warm_up(number)
 
 
-def _falls(theirs: Theirs) -> bool:
-    """Whether the rate changes behind the warm-up."""
-    names = ("lr_scheduler_type", "lr_decay_style", "warmup_style")
-    return any(theirs[f"{ACTOR}.optim.{name}"] not in (None, "constant") for name in names)
-
-
-def decay_steps(value: Any, theirs: Theirs) -> Outcome:
-    if value is None or not _falls(theirs) or int(value) == num_steps(theirs):
-        return Outcome("ignored", TO_THE_END)
-    return Outcome("refused", f"{TO_THE_END}; give null, or a run of as many steps")
-
-
-def cycles(value: Any, theirs: Theirs) -> Outcome:
-    if value is None or not _falls(theirs) or float(value) == 0.5:
-        return Outcome("ignored", "cosine falls once, from the greatest rate to the least")
-    return Outcome("refused", "the rate falls once, from the greatest to the least: give 0.5")
-
-
-def least_rate(value: Any, theirs: Theirs) -> Outcome:
-    if value is None:
-        return Outcome("ignored", "not set")
-    rate = float(value) * float(theirs[f"{ACTOR}.optim.lr"])
-    return Outcome("mapped", "", {"trainer.min_learning_rate": rate} if rate else {})
-
-
 def betas(value: Any, theirs: Theirs) -> Outcome:
-    if not _is_megatron(theirs):
-        beta1, beta2 = map(float, theirs[f"{OVERRIDE}.betas"] or value)
-        return Outcome("mapped", "", {"trainer.beta1": beta1, "trainer.beta2": beta2})
-    defaults = {"adam_beta1": 0.9, "adam_beta2": 0.999}
-    read = [theirs[f"{OVERRIDE}.{name}"] for name in defaults]
-    beta1, beta2 = (
-        default if given is None else float(given)
-        for given, default in zip(read, defaults.values(), strict=True)
-    )
-    settings = {"trainer.beta1": beta1, "trainer.beta2": beta2}
-    if list(map(float, value)) == [beta1, beta2]:
+    betas = [0.9, 0.999] if _is_megatron(theirs) else list(map(float, value))
+    settings = {"trainer.beta1": betas[0], "trainer.beta2": betas[1]}
+    if list(map(float, value)) == betas:
         return Outcome("mapped", "", settings)
-    text = (
-        f"their Megatron trainer does not read it, and takes {beta1:g} and {beta2:g}, as here; set trainer.beta1"
-        " and trainer.beta2 for others"
-    )
+    text = "their Megatron trainer does not read it, and takes 0.9 and 0.999, as here"
     return Outcome("noted", text, settings)
-
-
-def in_float32(value: Any, theirs: Theirs) -> Outcome:
-    return Outcome("ignored" if value is None or is_on(value) else "noted", GRADIENTS)
-
-
-def first_step(value: Any, theirs: Theirs) -> Outcome:
-    """Of a rate that falls; FSDP's trainer alone reads it."""
-    if not _falls(theirs):
-        return Outcome("ignored", "the rate does not fall")
-    if is_on(value) or _is_megatron(theirs):
-        return Outcome("noted", AHEAD)
-    return Outcome("ignored", "the schedule counts its steps from 1, as here")
 
 
 def has_adapters(theirs: Theirs) -> bool:
@@ -578,40 +476,8 @@ def reference(value: Any, theirs: Theirs) -> Outcome:
     )
 
 
-def first_a(value: Any, theirs: Theirs) -> Outcome:
-    """With which A an adapter of Megatron's begins."""
-    if int(theirs[f"{MODEL}.lora.rank"] or 0) <= 0:
-        return Outcome("ignored", "of Megatron's adapters alone")
-    if value == "zero":
-        return Outcome(
-            "refused", "B begins at 0, so nothing would train with such an A: give kaiming"
-        )
-    if value == "kaiming":
-        return Outcome("ignored", FIRST_A)
-    return Outcome("noted", f"{FIRST_A}, not {value}")
-
-
-def router_numbers(value: Any, theirs: Theirs) -> Outcome:
-    number_type = theirs[f"{ROLLOUT}.dtype"]
-    if value is None or (value == "fp32" and number_type == "float32"):
-        return Outcome("ignored", ROUTER_NUMBERS)
-    return Outcome("noted", f"{ROUTER_NUMBERS}, which is {number_type}; there it is {value}")
-
-
-FIRST_A = "A begins uniform within 1 / sqrt(its inputs), as kaiming"
-ROUTER_NUMBERS = "a router's scores are in model.dtype, as where it is null"
 MANAGERS = ("naive", "dapo", "batch", "prime", "gdpo", "rate_limited", "remote")
 """Theirs, which differ in how they call a function, not in what it gives."""
-
-
-def manager(value: Any, theirs: Theirs) -> Outcome:
-    if value is None or value in MANAGERS:
-        return Outcome("ignored", "how calls are grouped follows from the function")
-    return Outcome(
-        "refused",
-        f"{value} is none of {', '.join(MANAGERS)}: a reward is a function here, as custom_reward_function names"
-        " it",
-    )
 
 
 def clip(value: Any, theirs: Theirs) -> Outcome:
@@ -622,13 +488,10 @@ def clip(value: Any, theirs: Theirs) -> Outcome:
 
 def reward(value: Any, theirs: Theirs) -> Outcome:
     """A function of the user's, or the rule that verl chooses by the rows' data_source."""
-    path = value or theirs["reward.custom_reward_function.path"]
-    if path:
-        older = "custom_reward_function"
-        prefix = older if value else f"reward.{older}"
-        options = theirs.under(f"{prefix}.reward_kwargs")
-        name = str(theirs[f"{prefix}.name"] or "compute_score")
-        return _shaped(reward_function(path, name, options), theirs)
+    if value:
+        options = theirs.under(f"{FUNCTION}.reward_kwargs")
+        name = str(theirs[f"{FUNCTION}.name"] or "compute_score")
+        return _shaped(reward_function(value, name, options), theirs)
     files = paths_of(theirs["data.train_files"])
     if not files:
         return Outcome("refused", "give data.train_files=FILE")
@@ -653,9 +516,7 @@ def _by_source(sources: Iterable[str], what: str) -> Outcome:
     found: dict[str, list[str]] = {}
     for source in sources:
         found.setdefault(SOURCES.get(source, "acc_for_dapo"), []).append(source)
-    text = (
-        f"verl chooses it by data_source, {what}{''.join(DIFFERS.get(rule, '') for rule in found)}"
-    )
+    text = f"verl chooses it by data_source, {what}"
     if len(found) == 1:
         return Outcome("noted", text, {"reward.rules": dict.fromkeys(found, 1.0)})
     rules = {rule: {"weight": 1.0, "tasks": tasks} for rule, tasks in found.items()}
@@ -665,10 +526,7 @@ def _by_source(sources: Iterable[str], what: str) -> Outcome:
 def _by_folder(file: str) -> Outcome:
     for part_of_it in reversed(Path(file).with_suffix("").parts):
         if rule := FOLDERS.get(part_of_it):
-            text = (
-                f"verl chooses it by the rows' data_source; {file} tells none, so its name does: {rule}"
-                f"{DIFFERS.get(rule, '')}"
-            )
+            text = f"verl chooses it by the rows' data_source; {file} has none, so its name says it: {rule}"
             return Outcome("noted", text, {"reward.rules": {rule: 1.0}})
     if not Path(file).is_file():
         return _by_source(
@@ -676,27 +534,30 @@ def _by_folder(file: str) -> Outcome:
         )
     return Outcome(
         "refused",
-        f"verl chooses the reward by the rows' data_source, and {file} tells none: prepare it with"
+        f"verl chooses the reward by the rows' data_source, and {file} has none: prepare it with"
         " `--keep data_source`, or give custom_reward_function.path=FILE.py",
     )
 
 
 def _shaped(outcome: Outcome, theirs: Theirs) -> Outcome:
     """With DAPO's penalty of answers that are nearly too long, where there is one."""
-    rules = outcome.settings.get("reward.rules")
-    prefix = next((prefix for prefix in OVERLONG if theirs.under(prefix)), OVERLONG[0])
-    buffer = theirs.under(prefix)
-    if not rules or not is_on(buffer.get("enable"), f"{prefix}.enable"):
+    rules, kwargs = outcome.settings.get("reward.rules"), "reward.reward_kwargs"
+    buffer = theirs.under(f"{kwargs}.overlong_buffer_cfg")
+    if not rules or not is_on(buffer.get("enable"), f"{kwargs}.overlong_buffer_cfg.enable"):
         return outcome
     if buffer.get("len") is None:
-        return Outcome("refused", f"give {prefix}.len=N, tokens at the end that are penalized")
+        text = f"give {kwargs}.overlong_buffer_cfg.len=N, tokens at the end that are penalized"
+        return Outcome("refused", text)
     options = {"buffer": int(buffer["len"])}
-    for key in ("reward_model.reward_kwargs.max_resp_len", "reward.reward_kwargs.max_resp_len"):
-        if theirs[key]:
-            options["max_tokens"] = int(theirs[key])
+    if longest := theirs[f"{kwargs}.max_resp_len"]:
+        options["max_tokens"] = int(longest)
     overlong = {"weight": float(buffer.get("penalty_factor", 1.0)), "options": options}
     settings = {**outcome.settings, "reward.rules": {**rules, "overlong": overlong}}
     return Outcome(outcome.fate, outcome.text, settings)
+
+
+def every(ours: str) -> Convert:
+    return lambda value, theirs: shared.every(value, ours, num_steps(theirs))
 
 
 def kept_checkpoints(value: Any, theirs: Theirs) -> Outcome:
@@ -717,14 +578,9 @@ def columns(value: Any, theirs: Theirs) -> Outcome:
     return Outcome("noted", ANSWER, {**settings, "data.answer_key": "reward_model.ground_truth"})
 
 
-OVERLONG = (
-    "reward_model.reward_kwargs.overlong_buffer_cfg",
-    "reward.reward_kwargs.overlong_buffer_cfg",
-    "reward_model.overlong_buffer",
-)
-"""Where the penalty of long answers stands."""
 ANSWER = (
     "data.answer_key is reward_model.ground_truth, which verl reads; a file of `trimaran data prepare` has the"
     " answer in `answer`"
 )
-EXPERTS_OF_A_REPLICA = "experts of a replica are split by rollout.tensor_parallel alone"
+EXPERTS = "experts of a replica are split by rollout.tensor_parallel alone"
+BALANCED = "taken over the packed tokens of a micro-batch"

@@ -232,3 +232,15 @@ def test_a_small_file_of_verl_trains_as_it_stands_on_verls_own_rows(
                 name for name, rule in config.reward.rules.items() if rule.is_for(prompt.task)
             ]
             assert judges == [{"openai/gsm8k": "gsm8k"}.get(prompt.task, "boxed_equal")]
+
+
+def test_words_alone_are_a_run_too(theirs: Path) -> None:
+    words = [
+        "data.train_files=train.jsonl",
+        "worker.actor.model.model_path=model",
+        "worker.reward.reward_function=./examples/reward_function/math.py:compute_score",
+        "worker.rollout.n=5",
+        "trainer.max_steps=3",
+    ]
+    assert main(["import", "easyr1", *words, "-o", "run.yaml"]) == 0
+    assert load_config("run.yaml").rollout.group_size == 5

@@ -145,7 +145,7 @@ def test_a_launch_scripts_options_are_variables_of_the_import(
         str(tmp_path / "run.yaml"),
     ]
     assert main(command) == 2
-    assert "data_path is set by a condition of the script" in capsys.readouterr().err
+    assert "data_path is not set by plain assignments" in capsys.readouterr().err
     monkeypatch.setenv("data_path", str(tmp_path / "geo3k"))
     monkeypatch.setenv("model_path", str(tmp_path))
     bounds = {"shortest_edge": 65536, "longest_edge": 16777216}

@@ -37,7 +37,7 @@ trainer:
 def given(tmp_path: Path, *words: str) -> dict[str, object]:
     path = tmp_path / "theirs.yaml"
     path.write_text(TREE, encoding="utf-8")
-    return dict(read_given(path, words).values)
+    return dict(read_given(path, words))
 
 
 def test_a_tree_is_flat_and_its_references_are_replaced(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_word_that_takes_nothing_away_is_refused(tmp_path: Path, word: str, to
 def test_a_script_may_take_away_what_is_a_default(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text("python3 -m verl.trainer.main_ppo ~data.sampler data.seed=3\n")
-    assert dict(read_given(script, []).values) == {"data.seed": 3}
+    assert dict(read_given(script, [])) == {"data.seed": 3}
     with pytest.raises(InputError, match="'~data.sampler': data.sampler is not given"):
         read_given(script, ["~data.sampler"])
 
@@ -131,12 +131,12 @@ def test_a_script_of_easyr1_brings_its_file_along(tmp_path: Path) -> None:
     script.write_text(
         "python3 -m verl.trainer.main config=examples/config.yaml worker.rollout.n=6\n"
     )
-    assert dict(read_given(script, ["worker.rollout.top_p=0.5"]).values) == {
+    assert dict(read_given(script, ["worker.rollout.top_p=0.5"])) == {
         "worker.rollout.n": 6,
         "worker.rollout.top_p": 0.5,
     }
     script.write_text("python3 -m verl.trainer.main config=nowhere.yaml\n")
-    with pytest.raises(InputError, match=r"names config=nowhere\.yaml"):
+    with pytest.raises(InputError, match=r"config=nowhere\.yaml is not here"):
         read_given(script, [])
 
 
@@ -163,7 +163,7 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, reaso
 def resolved(tmp_path: Path, reference: str) -> object:
     path = tmp_path / "theirs.yaml"
     path.write_text(f"a: {{x: '{reference}', y: 7, s: {{n: 1, m: '${{a.y}}'}}, w: y}}")
-    return {key: v for key, v in read_given(path, []).values.items() if key.startswith("a.x")}
+    return {key: v for key, v in read_given(path, []).items() if key.startswith("a.x")}
 
 
 @pytest.mark.parametrize(
@@ -211,9 +211,9 @@ def test_a_scripts_config_name_is_read(tmp_path: Path, gap: str) -> None:
     line = "python3 -m verl.trainer.main_ppo --config-path{0}config --config-name{0}{1} a.n=1\n"
     script.write_text(line.format(gap, "ppo_megatron_trainer.yaml"))
     megatron = {"actor_rollout_ref.actor.strategy": "megatron"}
-    assert read_given(script, []).values == {"a.n": 1, **megatron}
+    assert read_given(script, []) == {"a.n": 1, **megatron}
     script.write_text(line.format(gap, "ppo_trainer"))
-    assert read_given(script, []).values == {"a.n": 1}
+    assert read_given(script, []) == {"a.n": 1}
     script.write_text(line.format(gap, "mine"))
     with pytest.raises(InputError, match="--config-name mine is not read"):
         read_given(script, [])

@@ -1,4 +1,4 @@
-"""Learning rates of the other projects: the same step by step, or somebody is told how they differ."""
+"""Learning rates of the other projects: the same step by step, or the import says how they differ."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from tests.importing.test_tables import converted
 
 OPTIM = "actor_rollout_ref__actor__optim__"
 COSINE: dict[str, Any] = {f"{OPTIM}lr_scheduler_type": "cosine", f"{OPTIM}lr_warmup_steps": 3}
-INDEXED = f"{OPTIM}zero_indexed_step"
 STEPS = 10
 
 
 def noted(name: str, key: str, value: Any, more: dict[str, Any] | None = None) -> str:
-    """What is told under `key`; nothing where it is not."""
+    """The note under `key`, if there is one."""
     given: dict[str, Any] = {key.replace(".", "__"): value, **(more or {})}
     return converted(name, **given).having("noted").get(key, "")
 
 
 def of_verl(step: int, warmup: int, least: float, from_zero: bool) -> float:
-    """Of the `step`-th step, from 1 on (verl/utils/torch_functional.py, get_cosine_schedule_with_warmup)."""
+    """The rate of the `step`-th step, from 1 on (verl/utils/torch_functional.py, get_cosine_schedule_with_warmup)."""
     place = step - 1 if from_zero else step
     if place < warmup:
         return place / warmup
@@ -38,25 +37,17 @@ def rates(**keys: Any) -> list[float]:
     return [learning_rate(config.trainer, step, STEPS) / peak for step in range(1, STEPS + 1)]
 
 
-def test_verls_schedule_that_counts_from_1_is_ours_and_nobody_is_told() -> None:
-    keys: dict[str, Any] = {**COSINE, INDEXED: False, f"{OPTIM}min_lr_ratio": 0.1}
-    theirs = [of_verl(step, 3, 0.1, from_zero=False) for step in range(1, STEPS + 1)]
-    assert rates(**keys) == pytest.approx(theirs)
-    assert not [key for key in converted("verl", **keys).having("noted") if ".optim." in key]
+def test_verls_schedule_is_ours_or_one_step_behind_which_is_noted() -> None:
+    keys: dict[str, Any] = {**COSINE, f"{OPTIM}min_lr_ratio": 0.1}
+    from_1 = [of_verl(step, 3, 0.1, from_zero=False) for step in range(1, STEPS + 1)]
+    assert rates(**keys) == pytest.approx(from_1)
+    from_0 = [of_verl(step, 3, 0.1, from_zero=True) for step in range(1, STEPS + 1)]
+    assert rates(**keys)[:-1] == pytest.approx(from_0[1:])
+    key = f"{OPTIM}lr_scheduler_type".replace("__", ".")
+    assert "one step ahead" in converted("verl", **keys).having("noted")[key]
 
 
-def test_verls_schedule_that_counts_from_0_is_one_step_behind_ours_and_somebody_is_told() -> None:
-    theirs = [of_verl(step, 3, 0.0, from_zero=True) for step in range(1, STEPS + 1)]
-    assert rates(**COSINE)[:-1] == pytest.approx(theirs[1:])
-    key = INDEXED.replace("__", ".")
-    assert "one step ahead" in converted("verl", **COSINE).having("noted")[key]
-    assert "one step ahead" in noted("verl", key, True, COSINE)
-    # Megatron's scheduler there does not read the key.
-    linear = {"actor_rollout_ref__actor__strategy": "megatron", f"{OPTIM}lr_decay_style": "linear"}
-    assert "one step ahead" in noted("verl", key, False, linear)
-
-
-def test_a_warm_up_that_begins_with_a_rate_of_0_is_told() -> None:
+def test_a_warm_up_that_begins_with_a_rate_of_0_is_noted() -> None:
     key = f"{OPTIM}lr_warmup_steps".replace("__", ".")
     assert "one step ahead" in noted("verl", key, 3)
     assert noted("verl", key, 0) == ""
@@ -73,7 +64,7 @@ def test_verls_ratio_counts_where_no_number_of_warm_up_steps_is_given(given: int
     assert config_of("verl", **keys).trainer.warmup_steps == 3
 
 
-def test_mindspeed_rls_rate_that_moves_with_each_update_is_told() -> None:
+def test_mindspeed_rls_rate_that_moves_with_each_update_is_noted() -> None:
     style, warm = "megatron_training.lr_decay_style", "megatron_training.lr_warmup_fraction"
     assert "each update" in noted("mindspeed-rl", style, "cosine")
     # Their default falls, too.

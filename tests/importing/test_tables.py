@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import chain
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commands.importing.conversion import Conversion, System, convert
-from commands.importing.rows import Row
 from commands.importing.systems import SYSTEMS, recognize
-from trimaran.config import parse_config
+from trimaran.config import RunConfig, parse_config
 
 PUBLISHED = Path(__file__).parent / "published"
 """Keys of the published examples, one a line: EasyR1's config.yaml and scripts, the GRPO scripts of verl and of
@@ -53,7 +52,7 @@ LEAST: dict[str, dict[str, Any]] = {
 each_system = pytest.mark.parametrize("system", SYSTEMS.values(), ids=lambda system: system.name)
 
 
-def converted(name: str, in_turns: bool = False, **given: Any) -> Conversion:
+def converted(name: str, in_turns: Any = False, **given: Any) -> Conversion:
     """`__` stands for a dot."""
     changes = {key.replace("__", "."): value for key, value in given.items()}
     return convert(SYSTEMS[name], LEAST[name] | changes, in_turns)
@@ -70,30 +69,6 @@ def test_every_key_of_the_published_examples_has_a_row(system: System) -> None:
 def test_a_key_has_one_row(system: System) -> None:
     keys = [row.key for row in system.rows]
     assert [key for key in set(keys) if keys.count(key) > 1] == []
-
-
-@each_system
-def test_what_a_row_names_is_there(system: System) -> None:
-    """Keys of ours that a row becomes, and keys of theirs with which it is read."""
-    keys = {row.key for row in system.rows}
-    for row in system.rows:
-        for ours in filter(None, row.becomes.split(", ")):
-            assert is_ours(ours), row
-        if row.text.startswith("with `"):
-            assert row.text.removeprefix("with `").rstrip("`") in keys, row
-
-
-def is_ours(key: str) -> bool:
-    from trimaran.config import RunConfig
-
-    model: Any = RunConfig
-    for part in key.split("."):
-        if not hasattr(model, "model_fields"):
-            return False
-        if part not in model.model_fields:
-            return False
-        model = model.model_fields[part].annotation
-    return True
 
 
 @each_system
@@ -127,7 +102,7 @@ def test_a_default_of_theirs_is_no_surprise(system: System) -> None:
         "megatron_training.tokenizer_name_or_path",
         "megatron_training.data_path",
         "trainer.total_epochs",
-        "custom_reward_function.path",
+        "reward.custom_reward_function.path",
         "worker.reward.reward_function",
     }
     made = convert(system, {})
@@ -157,8 +132,37 @@ def test_a_file_is_recognized_by_its_sections(keys: list[str], name: str | None)
     assert (found.name if found else None) == name
 
 
-def test_rows_that_stand_for_many_have_nothing_to_convert() -> None:
-    rows: list[Row] = list(chain(*(system.rows for system in SYSTEMS.values())))
-    assert [
-        row.key for row in rows if not row.is_exact and (row.default, row.becomes) != (None, "")
-    ] == []
+PREFIXES = {
+    "A.": "actor_rollout_ref.",
+    "w.": "worker.",
+    "mt.": "megatron_training.",
+    "rl.": "rl_config.",
+    "gc.": "generate_config.",
+    "sc.": "generate_config.sampling_config.",
+}
+DOCUMENT = Path(__file__).parents[2] / "docs" / "migrating.md"
+
+
+def test_the_documents_keys_are_those_of_the_tables() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    table = text.partition("### What all three have")[2].partition("Their names of values")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| `")]
+    assert len(rows) > 40
+    named = [re.findall(r"`([\w.]+\.[\w.]+)", cell) for row in rows for cell in row]
+    assert [key for keys in named[::4] for key in keys if not is_ours(key)] == []
+    for column, system in enumerate(SYSTEMS.values(), start=1):
+        for key in (key for keys in named[column::4] for key in keys):
+            prefix = next((short for short in PREFIXES if key.startswith(short)), "")
+            whole = PREFIXES.get(prefix, "") + key.removeprefix(prefix)
+            if prefix or whole.partition(".")[0] in ("data", "trainer", "algorithm"):
+                assert system.find(whole), whole
+
+
+def is_ours(key: str) -> bool:
+    model: Any = RunConfig
+    for part in key.split("."):
+        fields = getattr(model, "model_fields", {})
+        if fields and part not in fields:
+            return False
+        model = fields[part].annotation if fields else None
+    return True

@@ -5,7 +5,7 @@
 
 Their meanings: verl's verl/trainer/ppo/metric_utils.py and ray_trainer.py; MindSpeed-RL's
 docs/zh/features/log_metrics.md, mindspeed_rl/utils/utils.py and trainer/. A name whose ingredients a step
-lacks is left out. docs/migrating.md is made from the table.
+lacks is left out. docs/migrating.md says what they mean.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ OLD, REFERENCE, ONLOAD, OFFLOAD, ADVANTAGES, GRADIENT, OPTIMIZER = map(
     ),
 )
 TERM_MEAN = "reward/term/<term>/mean"
+STATISTICS = ("mean", "max", "min")
 ENTROPY, EXACT_ENTROPY = "trainer/computed/entropy", "trainer/computed/exact_entropy"
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Of the run, as far as names need it."""
+    """What the names need to know of the run."""
 
     devices: int
     """Dies of the trainer and of all replicas that the run starts with."""
@@ -83,48 +84,14 @@ class Step:
         return self.num_tokens / seconds / self.facts.devices
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
-    """One of their names.
-
-    Example: Name(("verl",), "actor/lr", ("trainer/learning_rate",), "", lambda step: step["trainer/learning_rate"])
-    """
-
-    schemes: tuple[SchemeName, ...]
-    name: str
-    """With an axis in angle brackets where ours has it."""
-    keys: tuple[str, ...]
-    """Ours, of which it is made."""
-    text: str
-    """How, and what differs."""
-    value: Callable[[Step], float]
-
-
-VERL: tuple[SchemeName, ...] = ("verl",)
-MINDSPEED: tuple[SchemeName, ...] = ("mindspeed-rl",)
-BOTH: tuple[SchemeName, ...] = ("verl", "mindspeed-rl")
-
-
-def _same(schemes: tuple[SchemeName, ...], name: str, key: str, text: str = "") -> Name:
-    return Name(schemes, name, (key,), text, lambda step: step[key])
-
-
-def _zero(schemes: tuple[SchemeName, ...], name: str, text: str) -> Name:
-    return Name(schemes, name, (), text, lambda step: 0.0)
-
-
 def _update(step: Step) -> float:
     """Without an optimizer where a number was not finite in each update."""
     return step[GRADIENT] + step.values.get(OPTIMIZER, 0.0)
 
 
 def _none_beside_reference(step: Step) -> float:
-    """Raises KeyError where there is no reference."""
+    """0, as `timing/reference_model` has all of it. Raises KeyError where there is no reference."""
     return min(0.0, step[REFERENCE])
-
-
-def _entropy(step: Step) -> float:
-    return step.values.get(EXACT_ENTROPY, step[ENTROPY])
 
 
 def _policy_loss(step: Step) -> float:
@@ -134,8 +101,9 @@ def _policy_loss(step: Step) -> float:
 
 
 def _policy_kl(step: Step) -> float:
+    """0 with one update of a batch, where each ratio is 1; it is not measured between updates."""
     if not step.facts.has_one_update:
-        raise KeyError("nobody measures it between updates")
+        raise KeyError("it is not measured between updates")
     return 0.0
 
 
@@ -148,164 +116,74 @@ def _rewards(key: str) -> Callable[[Step], float]:
     return value
 
 
-def _statistics() -> tuple[Name, ...]:
-    """Of rewards and lengths: mean, greatest and least."""
-    made: list[Name] = []
-    for statistic in ("mean", "max", "min"):
-        reward = f"reward/completion/{statistic}"
-        made += [
-            _same(VERL, f"critic/score/{statistic}", reward),
-            _same(MINDSPEED, f"grpo/score/{statistic}", reward),
-        ]
-        text = "absent with `algorithm.kl.place: reward`"
-        value = _rewards(reward)
-        made += [
-            Name(VERL, f"critic/rewards/{statistic}", (reward,), text, value),
-            Name(MINDSPEED, f"grpo/rewards/{statistic}", (reward,), text, value),
-            _same(BOTH, f"response_length/{statistic}", f"rollout/completion/length/{statistic}"),
-            _same(BOTH, f"prompt_length/{statistic}", f"rollout/prompt/length/{statistic}"),
-        ]
-    return tuple(made)
-
-
-NO_VALIDATION = "without validations, which verl counts in"
-PER_DIE = "prompt and completion tokens / (dies of trainer and replicas x {})"
-UPDATE = "forward and backward passes and the optimizer, of all updates"
-OLD_PASS = "absent where no pass is needed, as with one update of a batch"
-
-NAMES: tuple[Name, ...] = (
-    # Time.
-    _same(VERL, "timing_s/step", STEP_SECONDS, NO_VALIDATION),
-    _same(VERL, "timing_s/gen", GENERATING),
-    _same(VERL, "timing_s/generate_sequences", GENERATING),
-    _same(VERL, "timing_s/generate_sequence", GENERATING, "as MindSpeed-MM's guide calls it"),
-    _same(VERL, "timing_s/reward", SCORING),
-    _same(VERL, "timing_s/old_log_prob", OLD, OLD_PASS),
-    _same(VERL, "timing_s/ref", REFERENCE),
-    _same(VERL, "timing_s/adv", ADVANTAGES),
-    Name(VERL, "timing_s/update_actor", (GRADIENT, OPTIMIZER), UPDATE, _update),
-    _same(VERL, "timing_s/update_weights", SYNCING),
-    _same(VERL, "timing_s/reshard", SYNCING, "as MindSpeed-MM's guide calls it"),
-    _same(MINDSPEED, "timing/all", STEP_SECONDS),
-    _same(MINDSPEED, "timing/rollout", GENERATING),
-    _same(MINDSPEED, "timing/rule_reward", SCORING),
-    _same(
-        MINDSPEED,
-        "timing/non_overlap_rule_reward",
-        EXPOSED_SCORING,
-        "answers were scored and none was generated",
-    ),
-    _same(MINDSPEED, "timing/old_log_p", OLD, OLD_PASS),
-    _same(MINDSPEED, "timing/reference_model", REFERENCE),
-    Name(
-        MINDSPEED,
-        "timing/non_overlap_reference_model",
-        (REFERENCE,),
-        "0: `timing/reference_model` has all of it. Theirs is 0 too where devices take turns, as the reference goes"
-        " before old_log_p there, and their sum of parts would have it twice",
-        _none_beside_reference,
-    ),
-    _same(MINDSPEED, "timing/ref_onload", ONLOAD, "a part of the same"),
-    _same(MINDSPEED, "timing/ref_offload", OFFLOAD, "a part of the same"),
-    _same(MINDSPEED, "timing/adv", ADVANTAGES),
-    _same(MINDSPEED, "timing/non_overlap_adv", ADVANTAGES, "nothing runs beside it"),
-    Name(MINDSPEED, "timing/update", (GRADIENT, OPTIMIZER), UPDATE, _update),
-    _same(MINDSPEED, "timing/resharding_to_infer", SYNCING),
-    _same(MINDSPEED, "timing/reshard_to_infer", SYNCING, "another name of the same in the guides"),
-    _zero(MINDSPEED, "timing/resharding_to_train", "0: the trainer's weights stay where they are"),
-    _zero(MINDSPEED, "timing/reshard_to_train", "0, likewise"),
-    # Speed.
-    Name(
-        VERL,
-        "perf/total_num_tokens",
-        (TOKENS_PER_SECOND, STEP_SECONDS),
-        "prompt and completion tokens of all completions",
-        lambda step: step.num_tokens,
-    ),
-    _same(VERL, "perf/time_per_step", STEP_SECONDS, NO_VALIDATION),
-    Name(
-        VERL,
-        "perf/throughput",
-        (TOKENS_PER_SECOND,),
-        PER_DIE.format("time of the step"),
-        lambda step: step.per_device(step[STEP_SECONDS]),
-    ),
-    Name(
-        MINDSPEED,
-        "e2e_tps",
-        (TOKENS_PER_SECOND,),
-        PER_DIE.format("`timing/all`") + "; mean lengths, whatever log_max_throughput says there",
-        lambda step: step.per_device(step[STEP_SECONDS]),
-    ),
-    Name(
-        MINDSPEED,
-        "update_tps",
-        (TOKENS_PER_SECOND, STEP_SECONDS, GRADIENT, OPTIMIZER),
-        PER_DIE.format("`timing/update`"),
-        lambda step: step.per_device(_update(step)),
-    ),
-    Name(
-        MINDSPEED,
-        "vllm_tps",
-        (TOKENS_PER_SECOND, STEP_SECONDS, GENERATING),
-        PER_DIE.format("`timing/rollout`"),
-        lambda step: step.per_device(step[GENERATING]),
-    ),
-    # The policy.
-    Name(
-        BOTH,
-        "actor/entropy",
-        (EXACT_ENTROPY, ENTROPY),
-        "exact where it is measured, else the estimate; over computed tokens, and absent where there are none",
-        _entropy,
-    ),
-    _same(BOTH, "actor/kl_loss", "trainer/kl"),
-    _same(VERL, "actor/kl_coef", "trainer/kl_coefficient"),
-    Name(
-        VERL,
-        "actor/pg_loss",
-        ("trainer/loss",),
-        "only where no KL term and no entropy bonus stands in the loss",
-        _policy_loss,
-    ),
-    Name(
-        MINDSPEED,
-        "actor/pg_loss",
-        ("trainer/loss",),
-        "its absolute value, with the KL term and the entropy bonus, as there",
-        lambda step: abs(step["trainer/loss"]),
-    ),
-    _same(BOTH, "actor/pg_clipfrac", "trainer/policy/clipped/share"),
-    _same(VERL, "actor/pg_clipfrac_lower", "trainer/policy/dual_clipped/share"),
-    Name(
-        BOTH,
-        "actor/ppo_kl",
-        (),
-        "0 with one update of a batch, where each ratio is 1; else left out",
-        _policy_kl,
-    ),
-    _same(VERL, "actor/grad_norm", "trainer/grad_norm"),
-    _same(MINDSPEED, "grad_norm", "trainer/grad_norm"),
-    _same(VERL, "actor/lr", "trainer/learning_rate"),
-    _same(MINDSPEED, "grpo/lr", "trainer/learning_rate"),
-    # Rewards and lengths.
-    _same(MINDSPEED, "<term>_rewards/mean", TERM_MEAN),
-    *_statistics(),
-    _same(
-        VERL,
-        "response_length/clip_ratio",
-        "rollout/completion/truncated/share",
-        "completions that the limit ended",
-    ),
-)
-
-LEFT_OUT: Mapping[str, str] = {
-    "`timing_s/save_checkpoint`": "outside of a step here",
-    "`critic/advantages/*`, `critic/returns/*`": "they stay in the trainer",
-    "`critic/values/*`, `critic/vf_*`, `timing*/update_critic`": "there is no critic",
-    "`grpo/rewards/*` of a reward model, `timing/reward_model`": "there is no reward model",
+Value = str | Callable[[Step], float]
+"""Our key, or what is made of several."""
+BOTH: Mapping[str, Value] = {
+    "actor/entropy": lambda step: step.values.get(EXACT_ENTROPY, step[ENTROPY]),
+    "actor/kl_loss": "trainer/kl",
+    "actor/pg_clipfrac": "trainer/policy/clipped/share",
+    "actor/ppo_kl": _policy_kl,
+    **{
+        f"{theirs}_length/{statistic}": f"rollout/{ours}/length/{statistic}"
+        for theirs, ours in (("response", "completion"), ("prompt", "prompt"))
+        for statistic in STATISTICS
+    },
 }
-"""Their names that no number of ours is for, and why."""
+NAMES: Mapping[str, Mapping[str, Value]] = {
+    "verl": {
+        **BOTH,
+        "timing_s/step": STEP_SECONDS,
+        "timing_s/gen": GENERATING,
+        "timing_s/generate_sequences": GENERATING,
+        "timing_s/generate_sequence": GENERATING,
+        "timing_s/reward": SCORING,
+        "timing_s/old_log_prob": OLD,
+        "timing_s/ref": REFERENCE,
+        "timing_s/adv": ADVANTAGES,
+        "timing_s/update_actor": _update,
+        "timing_s/update_weights": SYNCING,
+        "timing_s/reshard": SYNCING,
+        "perf/total_num_tokens": lambda step: step.num_tokens,
+        "perf/time_per_step": STEP_SECONDS,
+        "perf/throughput": lambda step: step.per_device(step[STEP_SECONDS]),
+        "actor/kl_coef": "trainer/kl_coefficient",
+        "actor/pg_loss": _policy_loss,
+        "actor/pg_clipfrac_lower": "trainer/policy/dual_clipped/share",
+        "actor/grad_norm": "trainer/grad_norm",
+        "actor/lr": "trainer/learning_rate",
+        "response_length/clip_ratio": "rollout/completion/truncated/share",
+        **{f"critic/score/{name}": f"reward/completion/{name}" for name in STATISTICS},
+        **{f"critic/rewards/{name}": _rewards(f"reward/completion/{name}") for name in STATISTICS},
+    },
+    "mindspeed-rl": {
+        **BOTH,
+        "timing/all": STEP_SECONDS,
+        "timing/rollout": GENERATING,
+        "timing/rule_reward": SCORING,
+        "timing/non_overlap_rule_reward": EXPOSED_SCORING,
+        "timing/old_log_p": OLD,
+        "timing/reference_model": REFERENCE,
+        "timing/non_overlap_reference_model": _none_beside_reference,
+        "timing/ref_onload": ONLOAD,
+        "timing/ref_offload": OFFLOAD,
+        "timing/adv": ADVANTAGES,
+        "timing/non_overlap_adv": ADVANTAGES,
+        "timing/update": _update,
+        "timing/resharding_to_infer": SYNCING,
+        "timing/reshard_to_infer": SYNCING,
+        # The trainer's weights stay where they are.
+        "timing/resharding_to_train": lambda step: 0.0,
+        "timing/reshard_to_train": lambda step: 0.0,
+        "e2e_tps": lambda step: step.per_device(step[STEP_SECONDS]),
+        "update_tps": lambda step: step.per_device(_update(step)),
+        "vllm_tps": lambda step: step.per_device(step[GENERATING]),
+        "actor/pg_loss": lambda step: abs(step["trainer/loss"]),
+        "grad_norm": "trainer/grad_norm",
+        "grpo/lr": "trainer/learning_rate",
+        **{f"grpo/score/{name}": f"reward/completion/{name}" for name in STATISTICS},
+        **{f"grpo/rewards/{name}": _rewards(f"reward/completion/{name}") for name in STATISTICS},
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,27 +196,24 @@ class OtherNames:
     def of(self, values: Mapping[str, float]) -> dict[str, float]:
         """A step's numbers by their names. `values`: by ours."""
         step, made = Step(values, self.facts), dict[str, float]()
-        for name in NAMES:
-            if not set(name.schemes) & set(self.schemes):
-                continue
-            if "<" in name.name:
-                made |= self._by_axis(name, values)
-                continue
-            try:
-                made[name.name] = name.value(step)
-            except KeyError:
-                continue
-        return made
+        for scheme in (scheme for scheme in NAMES if scheme in self.schemes):
+            for name, value in NAMES[scheme].items():
+                try:
+                    made[name] = step[value] if isinstance(value, str) else value(step)
+                except KeyError:
+                    continue
+        return made | (_verifiers(values) if "mindspeed-rl" in self.schemes else {})
 
     def of_validation(self, values: Mapping[str, float]) -> dict[str, float]:
         """The same of a validation."""
         return verl_validation(values) if "verl" in self.schemes else {}
 
-    def _by_axis(self, name: Name, values: Mapping[str, float]) -> dict[str, float]:
-        metric = find_metric(name.keys[0])
-        axis = f"<{metric.axes[0]}>"
-        return {
-            name.name.replace(axis, metric.names_in(key)[0]): value
-            for key, value in values.items()
-            if metric.has(key)
-        }
+
+def _verifiers(values: Mapping[str, float]) -> dict[str, float]:
+    """MindSpeed-RL's mean of each verifier, which is a rule here."""
+    means = find_metric(TERM_MEAN)
+    return {
+        f"{means.names_in(key)[0]}_rewards/mean": value
+        for key, value in values.items()
+        if means.has(key)
+    }

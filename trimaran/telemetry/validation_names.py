@@ -10,31 +10,6 @@ from trimaran.telemetry.metrics import VALIDATION_SECONDS
 CORRECT, REWARD, LARGEST, SMALLER = "acc", "reward", "val-core", "val-aux"
 """verl files what is of all samples of a prompt under val-core, and what is of fewer under val-aux."""
 TESTING = "timing_s/testing"
-VALIDATION_NAMES: Mapping[str, tuple[str, str]] = {
-    "val-core/<task>/acc/mean@<n>": (
-        "validation/task/<task>/pass_at/1",
-        "n: the samples of a prompt; without samples n is 1 and it is `greedy_correct/share`. Their `acc` is a"
-        " number that the reward function names so, else they have `reward` there; ours is correct or not:"
-        " docs/algorithms.md",
-    ),
-    "val-core/<task>/acc/best@<n>/mean, val-aux/<task>/acc/best@<k>/mean": (
-        "validation/task/<task>/pass_at/<k>",
-        "k below n under val-aux. Theirs is the mean of 1,000 draws of k samples with putting back, which is"
-        " lower; ours is exact, without putting back",
-    ),
-    "val-core/<task>/acc/maj@<n>/mean, val-aux/<task>/acc/maj@<k>/mean": (
-        "validation/task/<task>/majority_at/<k>",
-        "theirs is the mean of 1,000 draws with putting back, in which the first of several answers with"
-        " equally many votes wins, samples without an answer vote together, and the first sample of the winner"
-        " counts; ours is over parts of k samples, and docs/algorithms.md has the rest",
-    ),
-    "val-aux/<task>/reward/mean@<n>": (
-        "validation/task/<task>/sampled_reward/mean",
-        "without samples `greedy_reward/mean`",
-    ),
-    TESTING: (VALIDATION_SECONDS, "in the row of the validation; theirs stands in the step's"),
-}
-"""Theirs -> ours, and what differs."""
 AT_SIZE = re.compile(r"validation/task/(.+)/(pass_at|majority_at)/(\d+)")
 MEAN_OF_TASK = re.compile(r"validation/task/(.+)/(greedy|sampled)_(reward/mean|correct/share)")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,17 +27,20 @@ def import_run(options: argparse.Namespace) -> int:
     """Returns 2, and writes nothing, where a key is refused or unknown. Of our keys `overrides` may give
     run.pools: how many devices each pool has follows from it. The last line that it prints counts the keys."""
     file, overrides = options.file, options.overrides
+    if "=" in file and not Path(file).exists():  # no file: the words are all of it
+        file, overrides = "", [file, *overrides]
     system, target = SYSTEMS[options.system], Path(options.output)
     ours = [word for word in overrides if word.startswith(f"{POOLS}=")]
-    given = read_given(Path(file), [word for word in overrides if word not in ours])
-    if system.name == DATASET_FILES.name and DATASET_FILES.is_mine(list(given.values)):
-        return _tell_preparation(given.values)
+    theirs = [word for word in overrides if word not in ours]
+    given = read_given(Path(file) if file else None, theirs)
+    if system.name == DATASET_FILES.name and DATASET_FILES.is_mine(list(given)):
+        return _print_preparation(given)
     if target.exists():
         raise InputError(f"{target}: is there already; name another file with -o")
-    if not system.is_mine(list(given.values)):
-        _refuse_other(file, system, list(given.values))
-    made = convert(system, given.values, _in_turns(ours))
-    for line in _summary(made, given.assumed):
+    if not system.is_mine(list(given)):
+        _refuse_other(file or "the words", system, list(given))
+    made = convert(system, given, _in_turns(ours))
+    for line in _summary(made):
         print(line)
     try:
         return _write(target, made, _header(system, file, overrides, made))
@@ -44,10 +48,10 @@ def import_run(options: argparse.Namespace) -> int:
         print(_counts(system, made))
 
 
-def _tell_preparation(given: Mapping[str, Any]) -> int:
+def _print_preparation(given: Mapping[str, Any]) -> int:
     """Prints the command that prepares rows as the file says. Returns 2 where a key is refused."""
     made = convert(DATASET_FILES, given)
-    for line in _summary(made, ()):
+    for line in _summary(made):
         print(line)
     if _faults(made):
         print(f"error: give other values as key=value ({DOCUMENT})", file=sys.stderr)
@@ -116,9 +120,7 @@ def _faults(made: Conversion) -> bool:
     return bool(made.unknown or made.having("refused"))
 
 
-def _summary(made: Conversion, assumed: Sequence[str]) -> Iterator[str]:
-    for text in assumed:
-        yield f"assumed  {text}"
+def _summary(made: Conversion) -> Iterator[str]:
     words: dict[Fate, str] = {"noted": "note", "refused": "refused"}
     for fate, word in words.items():
         for key, text in made.having(fate).items():
@@ -142,7 +144,7 @@ def _counts(system: System, made: Conversion) -> str:
 
 def _header(system: System, file: str, overrides: Sequence[str], made: Conversion) -> Iterator[str]:
     """Comments over the run: where it is from, and what is not in it."""
-    words = " ".join([file, *overrides])
+    words = shlex.join(filter(None, [file, *overrides]))
     yield f"# Imported from {system.title}: {words}"
     fates: tuple[Fate, ...] = ("noted", "ignored")
     for fate in fates:

@@ -1,3 +1,0 @@
-from commands.importing.document import markdown
-
-print("\n".join(markdown()))
