@@ -66,7 +66,7 @@ class Meeting:
                 other = "the rank 0" if rank else "a rank"
                 raise LeftBehindError(
                     f"trainer rank {rank}: {other} that it had met was replaced; it ends, so that it is"
-                    " started anew and meets the new one"
+                    " started again and meets the new one"
                 )
 
     def _wait(self, call: Coroutine[Any, Any, Result]) -> Result:

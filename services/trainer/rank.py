@@ -130,7 +130,7 @@ class TrainerRank:
         # A save copies the weights that a step would change.
         self._weights = asyncio.Lock()
         self._exporting = asyncio.Lock()
-        """An export goes on without its caller, who may ask again meanwhile."""
+        """An export goes on without its caller, which may ask again meanwhile."""
 
     async def start(self, build: Callable[[], ExportablePolicy]) -> None:
         """Build the policy, load the newest checkpoint if there is one, take the snapshot.
@@ -185,7 +185,7 @@ class TrainerRank:
         return self._training is not None or self._ahead is not None
 
     def begins(self, step: int) -> bool:
-        """Whether `train` would compute the step anew, in which all ranks then take part; else it is
+        """Whether `train` would compute the step, in which all ranks then take part; else it is
         done or under way. Raises OutOfOrderError for any other."""
         under_way = self._is_under_way
         if under_way and step == self._step + 1:
@@ -214,7 +214,7 @@ class TrainerRank:
         The answer is a version of `lineage`; a repeated step may so move to a newer one. On other ranks than
         0 the batch has no groups: rank 0 shares its own.
 
-        A caller that goes away does not stop a step under way: who asks again joins it.
+        A caller that goes away does not stop a step under way: a repeated call joins it.
         """
         while self._training is not None and self._training[0] == batch.step:
             if answer := await asyncio.shield(self._training[1]):

@@ -1,9 +1,9 @@
 """How the trainer's ranks find each other: torch's default process group.
 
 Rank 0 hosts torch's store on its host's address and announces it with a nonce, so that what earlier
-ranks of the run announced misleads nobody. Each other rank takes its seat there, a key with a word of
+ranks of the run announced misleads no rank. Each other rank takes its seat there, a key with a word of
 its own life. A seat has one holder: a rank that finds it taken comes after one that has died, so this
-rank 0 has to start anew (`Meeting.ask_again`), and the rank waits for its next announcement.
+rank 0 has to start again (`Meeting.ask_again`), and the rank waits for its next announcement.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def test_another_model_and_what_is_no_checkpoint_are_refused(
     with pytest.raises(InputError, match=r"trainer\.load: .* is no checkpoint and holds none"):
         asyncio.run(start(tmp_path / "none"))
     state = made / "state.json"
-    state.write_text(state.read_text().replace('"format": 4', '"format": 5'))
+    state.write_text(state.read_text().replace('"format": 1', '"format": 5'))
     with pytest.raises(InputError, match="of format 5, this Trimaran reads format 4"):
         asyncio.run(start(made))
 

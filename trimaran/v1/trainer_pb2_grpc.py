@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TrainerServiceStub(object):
-    """Served by every trainer rank. Callers speak to rank 0, which tells the other
+    """Served by every trainer rank. Callers speak to rank 0, which asks the other
     ranks what they must take part in.
     """
 
@@ -104,7 +104,7 @@ class TrainerServiceStub(object):
 
 
 class TrainerServiceServicer(object):
-    """Served by every trainer rank. Callers speak to rank 0, which tells the other
+    """Served by every trainer rank. Callers speak to rank 0, which asks the other
     ranks what they must take part in.
     """
 
@@ -286,7 +286,7 @@ def add_TrainerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TrainerService(object):
-    """Served by every trainer rank. Callers speak to rank 0, which tells the other
+    """Served by every trainer rank. Callers speak to rank 0, which asks the other
     ranks what they must take part in.
     """
 

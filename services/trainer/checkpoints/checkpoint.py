@@ -22,9 +22,9 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 
 from services.trainer.checkpoints.checkpoint_folder import (
     FOLDER,
@@ -42,12 +42,9 @@ from trimaran.errors import InputError, UnavailableError
 from trimaran.host.places import discard, put_in_place, sync
 from trimaran.host.system_errors import refused
 from trimaran.model.folder import ModelFacts
-from trimaran.model.vision_tower import VisionFacts
 from trimaran.types import LedgerEnd
 
-FORMAT = 4
-"""1 had neither digests nor the model in it, 2 no layout with a pipeline, 3 one digest for all tensors
-of a shard."""
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,33 +243,18 @@ def parse_state(text: str, folder: str, layout: RankLayout, model: Model) -> Tra
 def _parse(text: str, folder: str) -> TrainerState:
     try:
         tree = json.loads(text)
-        written = tree.pop("format", 1)
-        if written != FORMAT:
-            raise InputError(
-                f"{folder}: a checkpoint of format {written}, this Trimaran reads format {FORMAT};"
-                " resume with the version that saved it, or start a new run"
-            )
-        state = _parse_state(tree)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, InputError):
-            raise
+        written = tree.get("format")
+        state = TypeAdapter(TrainerState).validate_python(tree) if written == FORMAT else None
+    except (ValueError, AttributeError) as error:
         raise InputError(f"{folder}/{STATE}: not a trainer checkpoint ({error})") from None
+    if state is None:
+        raise InputError(
+            f"{folder}: a checkpoint of format {written}, this Trimaran reads format {FORMAT};"
+            " resume with the version that saved it, or start a new run"
+        )
     if len(state.shards) != state.layout.num_files:
         raise InputError(f"{folder}/{STATE}: names {len(state.shards)} shards")
     return state
-
-
-def _parse_state(tree: dict[str, Any]) -> TrainerState:
-    facts = tree["model"]["facts"]
-    vision = facts.get("vision")
-    facts = ModelFacts(**{**facts, "vision": vision and VisionFacts(**vision)})
-    model = Model(tree["model"]["name"], facts)
-    ranks = tree["layout"]["ranks"]
-    ranks = Layout(**{**ranks, "layers": tuple(ranks.get("layers", ()))})
-    layout, shards = RankLayout(**{**tree["layout"], "ranks": ranks}), tuple(tree["shards"])
-    ledger = tree.get("ledger")
-    parsed = {"layout": layout, "model": model, "shards": shards}
-    return TrainerState(**{**tree, **parsed, "ledger": ledger and LedgerEnd(**ledger)})
 
 
 def _flat(model: Model) -> dict[str, object]:

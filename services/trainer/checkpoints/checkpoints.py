@@ -7,7 +7,7 @@ In a folder `services/trainer/checkpoints/checkpoint.py` says how. In a bucket:
 
 A rank writes its part to its own disk, then uploads it. The part stays on the disk until the next one
 is safe, so that a start on the same host need not fetch it. A host that lacks it fetches it, and
-checks it by the digest in its name. So a part that somebody left behind harms nothing.
+checks it by the digest in its name. So a part that an earlier process left harms nothing.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class BucketCheckpoints:
         return f"{self._place.url}/{name}"
 
     def tidy(self) -> None:
-        """In the bucket nothing is half; what nobody names goes with the next `publish`."""
+        """In the bucket nothing is half; what no state names goes with the next `publish`."""
         for half in self._folder.glob("*/*.partial"):
             half.unlink(missing_ok=True)
 

@@ -3,7 +3,7 @@ at the first save.
 
 Each rank that saves writes a few bytes. Rank 0 looks whether all of them have come, each other rank whether
 those of rank 0 have. So a folder that is not mounted on one of several hosts, or that one of them may only
-read, is found before anything trains. The files have names that nobody has looked for before: a host may
+read, is found before anything trains. The files have names that no process has looked for before: a host may
 take a file on NFS for missing for half a minute because it was so a moment ago.
 """
 

@@ -44,7 +44,7 @@ class HeldShard:
         weights: ShardedWeights,
         hold: Callable[[Snapshot | None], None],
     ) -> None:
-        """`hold` is told of each snapshot once it is whole, and None before it is overwritten."""
+        """`hold` gets each snapshot once it is whole, and None before it is overwritten."""
         self._config, self._weights, self._hold = config, weights, hold
         self._tensors = weights.tensors
         self._num_blocks = sum(tensor.num_blocks for tensor in self._tensors)

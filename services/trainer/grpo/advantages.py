@@ -142,7 +142,7 @@ class ReMax(CompletionAdvantage):
         return True
 
     def of_completions(self, rewards: Rewards) -> torch.Tensor:
-        """Raises InputError where nobody answered greedily."""
+        """Raises InputError where no greedy answer was made."""
         if rewards.greedy_P is None:
             raise InputError(
                 "algorithm.advantage: remax needs the reward of each prompt's greedy answer, and the"

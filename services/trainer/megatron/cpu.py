@@ -3,7 +3,7 @@
 megatron-core asks `torch.cuda` for its device, streams and random state. On the
 CPU each of its modules therefore sees a proxy of `torch` whose `cuda` namespace
 is the CPU; the real `torch` is untouched for everybody else. Two methods of
-tensors (`type`, `cuda`) cannot be scoped by module and look at who calls them.
+tensors (`type`, `cuda`) cannot be scoped by module and look at their caller.
 Three functions of megatron-core (`FUNCTIONS`) reach past `torch.cuda` or ask a
 tensor where it is, and are replaced. Two (`WRAPPED`) need what Gloo lacks.
 

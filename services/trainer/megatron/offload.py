@@ -1,4 +1,4 @@
-"""Tensors whose values wait on the host while nobody computes with them, so that the device's memory is free.
+"""Tensors whose values wait on the host while nothing computes with them, so that the device's memory is free.
 
 A tensor stays the same object, with views of it and whatever refers to it: its storage alone is emptied, and
 filled again.

@@ -84,7 +84,7 @@ def _run(
         data_iterator=[iter(enumerate(batches)) for _ in chunks],
         model=list(chunks),
         num_microbatches=count,
-        seq_length=1,  # stages tell each other how many tokens a micro-batch has
+        seq_length=1,  # stages send each other how many tokens a micro-batch has
         micro_batch_size=1,
         forward_only=forward_only,
     )

@@ -50,17 +50,19 @@ class StepExperts:
     num_prompts: int
     data: Mapping[int, Any]
     """uint8 [T, X] by number: prompts by the place of their group, then the completions of the step. What
-    the engine did not tell is not in it."""
+    the engine did not report is not in it."""
 
     @classmethod
-    def told(cls, groups: Sequence[ScoredGroup], completions: Sequence[Completion]) -> StepExperts:
-        """All that the engine told of a step, in all layers of the model."""
+    def reported(
+        cls, groups: Sequence[ScoredGroup], completions: Sequence[Completion]
+    ) -> StepExperts:
+        """All that the engine reported of a step, in all layers of the model."""
         texts = [(one.group.prompt_experts, len(one.group.prompt_token_ids)) for one in groups]
         texts += [(one.experts, len(one.token_ids_T) - 1) for one in completions]
         data = {
-            number: np.frombuffer(told, np.uint8).reshape(count, -1)
-            for number, (told, count) in enumerate(texts)
-            if told
+            number: np.frombuffer(chosen, np.uint8).reshape(count, -1)
+            for number, (chosen, count) in enumerate(texts)
+            if chosen
         }
         return cls(len(groups), data)
 
@@ -73,7 +75,7 @@ class StepExperts:
 
 @dataclass(frozen=True, slots=True)
 class ChosenExperts:
-    """Example: join_experts([(told_TX, 3), (None, 5)]).numbers(facts) is [8, L, K]"""
+    """Example: join_experts([(chosen_TX, 3), (None, 5)]).numbers(facts) is [8, L, K]"""
 
     data_NX: torch.Tensor
     """uint8, as in `types.Completion.experts`, of this rank's layers; anything where they are not known."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 CUTS = (1, 2, 4)
 """Pieces of a group that is as large as a rank's share: the first that gives even work."""
 EVEN = 1.1
-"""Imbalance that a finer cut, which repeats more prompts, would hardly mend."""
+"""Imbalance that a finer cut, which repeats more prompts, would hardly improve."""
 LOOKED_INTO = 64
 """Bins, for one piece: with thousands of full ones the search would take longer than it brings."""
 

@@ -7,7 +7,7 @@
 
 On a host a part lasts from its first line to its last. An accelerator runs behind the host, which only queues its
 work: there a part lasts from the moment when the device comes to its beginning until it comes to its end, waits
-for the host and for other ranks included. Marks in the device's queue tell these moments. They cost nothing, and
+for the host and for other ranks included. Marks in the device's queue give these moments. They cost nothing, and
 are read at the end of a step, whose sums have waited for the device anyway.
 
 Parts that follow each other do not overlap on either, and together take at most the step. They are this rank's

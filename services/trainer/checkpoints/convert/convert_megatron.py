@@ -144,7 +144,7 @@ class MegatronCheckpoint:
     def _check_padding(self, key: str, shape: Shape) -> None:
         """Rows beyond the model's vocabulary are left out, so they must be padding: as many as Megatron adds
         up to a multiple that the checkpoint records, or zero, or copies of the last token's, as converters
-        write them. Trained or random ones cannot be told from tokens."""
+        write them. Trained or random ones cannot be distinguished from tokens."""
         entry, kept = self._entries[key], shape[0]
         rows = entry.shape[0]
         if rows == kept:

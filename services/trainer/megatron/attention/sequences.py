@@ -43,7 +43,7 @@ class Sequences:
     owners_U: torch.Tensor
     """For each token the row whose output it takes."""
     unread: torch.Tensor
-    """The rows whose output nobody takes: padding, and all copies of a prompt but the first."""
+    """The rows whose output is not used: padding, and all copies of a prompt but the first."""
     prompts_P: torch.Tensor
     """The tokens that are copied."""
     copies_PC: torch.Tensor
@@ -153,7 +153,7 @@ class _ToRows(torch.autograd.Function):
 
 
 class _ToTokens(torch.autograd.Function):
-    """Rows of the grids -> tokens; rows that nobody reads have no gradient."""
+    """Rows of the grids -> tokens; rows that are not read have no gradient."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, layout: Sequences) -> torch.Tensor:

@@ -54,10 +54,10 @@ class Share:
         """In bytes."""
         return sum(self.tokens) * self.width
 
-    def cut(self, told: StepExperts) -> Iterator[Any]:
+    def cut(self, reported: StepExperts) -> Iterator[Any]:
         """uint8 [T X] of each, out of those of all layers."""
         for number in self.numbers:
-            data_TX = told.data[number]
+            data_TX = reported.data[number]
             by_layer = data_TX.reshape(len(data_TX), -1, self.choice_bytes)
             yield by_layer[:, list(self.layers)].reshape(-1)
 
@@ -123,9 +123,9 @@ class SharedExperts:
     def share(self, updates: Sequence[Update]) -> StepExperts:
         """Those that this rank needs for the updates of a step. All ranks must call."""
         step = updates[0].step
-        told = StepExperts.told(step.groups, step.completions_B)  # nothing but on rank 0
+        reported = StepExperts.reported(step.groups, step.completions_B)  # nothing but on rank 0
         known = torch.zeros(len(step.groups) + len(step.completions_B), dtype=torch.uint8)
-        known[[*told.data]] = 1
+        known[[*reported.data]] = 1
         known = known.to(self._device)
         dist.broadcast(known, 0)
         shares = plan_shares(
@@ -136,14 +136,14 @@ class SharedExperts:
             self._virtual_stages,
         )
         own = shares[self._leader]
-        return own.join(self._exchange(told, shares), len(step.groups))
+        return own.join(self._exchange(reported, shares), len(step.groups))
 
-    def _exchange(self, told: StepExperts, shares: dict[int, Share]) -> Any:
+    def _exchange(self, reported: StepExperts, shares: dict[int, Share]) -> Any:
         """uint8 [size] on the host, of this rank's share. A round takes equally much of each share: what a
         scatter can send."""
         most = max(share.size for share in shares.values())
         length = min(SCATTERED_BYTES // len(shares), most)
-        streams = [in_chunks(share.cut(told), length) for share in shares.values()]
+        streams = [in_chunks(share.cut(reported), length) for share in shares.values()]
         data = np.empty(shares[self._leader].size, np.uint8)
         for start in range(0, most, max(length, 1)):
             received = torch.empty(length, dtype=torch.uint8, device=self._device)

@@ -1,6 +1,6 @@
 """The rules of all parameters of a whole model, out of those of its family's layers.
 
-No torch is loaded: who plans a run asks them, too.
+No torch is loaded: the planner uses them, too.
 """
 
 from __future__ import annotations

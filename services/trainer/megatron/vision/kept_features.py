@@ -45,7 +45,7 @@ class KeptFeatures:
         self._kept: dict[Images, tuple[SeenPrompt, tuple[torch.Tensor, ...]]] = {}
 
     def find(self, images: Images) -> SeenPrompt | None:
-        """Without patches: nobody needs them again."""
+        """Without patches: they are not needed again."""
         found = self._kept.get(images)
         return found and found[0]
 

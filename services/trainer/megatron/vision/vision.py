@@ -88,7 +88,7 @@ class ImageReader:
     def positions(self, prompts: Prompts) -> dict[int, Places]:
         """Those of `read`, by the headers of the images: nothing is decoded.
 
-        Raises as `read`, but for what pixels alone tell: the first stage looks at these.
+        Raises as `read`, but for what only pixels show: the first stage looks at these.
         """
         positions: dict[int, Places] = {}
         for prompt in prompts:

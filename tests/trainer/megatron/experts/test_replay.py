@@ -76,7 +76,7 @@ def packed_of(batch: TrainingBatch) -> PackedBatch:
 
 
 def told_in(step: StepBatch) -> StepExperts:
-    return StepExperts.told(step.groups, step.completions_B)
+    return StepExperts.reported(step.groups, step.completions_B)
 
 
 def numbers_of(packed: PackedBatch) -> torch.Tensor:
