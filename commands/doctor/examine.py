@@ -102,7 +102,7 @@ def facts_for_others(system: System, config: RunConfig | None) -> tuple[dict[str
 
 
 def digest_of(*folders: Path) -> str:
-    """Of the Python files below them, whatever stands above: checkouts of one release may differ.
+    """A digest of the Python files below these folders: checkouts of one release may differ.
 
     Example: digest_of(Path("trimaran")) == "1f0e9c2b7a55"
     """

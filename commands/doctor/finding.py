@@ -33,7 +33,7 @@ class Finding:
 
     check: str
     fault: str
-    """Of the check; empty where it is fine."""
+    """The fault's name within the check; empty where it is fine."""
     severity: Severity
     what: str
     why: str = ""

@@ -104,7 +104,7 @@ class Link:
     start: str
     end: str
     seconds: float = 0.0
-    """Of a question and its answer."""
+    """The round trip of a question and its answer."""
     bytes_per_second: float = 0.0
     said: str = ""
     """Why it could not be measured."""

@@ -7,7 +7,7 @@
 | `ExternalChildren` (`external_children.py`) | a container engine; the process registers | the engine, by its probe |
 
 `Processes` (`processes.py`) decides who is started again, when, and with whom; an implementation decides
-nothing. It says who lives, and puts into `exits` whoever has ended without having been asked to.
+nothing. It says who lives, and puts into `exits` what has ended without having been asked to.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Child(Protocol):
         ...
 
     def is_stopped(self) -> bool:
-        """The kernel lets it do nothing until it gets SIGCONT; False where nobody can say."""
+        """The kernel lets it do nothing until it gets SIGCONT; False where that is not known."""
         ...
 
 
@@ -56,8 +56,8 @@ class Children(Protocol):
     """
 
     exits: asyncio.Queue[Exit]
-    """Of those that ended by themselves, or could not come to life; those that `end` ended do not
-    stand here."""
+    """Processes that ended by themselves, or could not come to life; those that `end` ended are not
+    in it."""
 
     @property
     def alive(self) -> Mapping[str, Child]:

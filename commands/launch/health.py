@@ -1,10 +1,10 @@
 """Finds processes that are frozen: alive, and silent. A frozen one is killed, and so becomes a death;
-one that somebody else has started is asked to end, and its engine kills it where it cannot.
+one that an engine has started is asked to end, and its engine kills it where it cannot.
 
 A stopped process, a deadlock and an event loop that is held up look the same from outside: gRPC
-health is not answered. A process that loads a model answers nobody either. So who has not answered
+health is not answered. A process that loads a model does not answer either. So who has not answered
 yet is silent only while it is stopped (SIGSTOP), or once it has had `start_timeout` for its start. Its
-start does not count while somebody else has its devices (`trimaran.run.device_turns`).
+start does not count while another process has its devices (`trimaran.run.device_turns`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class HealthWatch:
             children = list(self._processes.alive.values())
             answers = await asyncio.gather(*map(self._answers, children))
             await asyncio.sleep(self._pause)
-            # A longer round is one in which we stood still ourselves, and nobody could be heard.
+            # A longer round is one in which we stood still ourselves, and could hear no answer.
             seconds = min(time.monotonic() - before, 2 * self._pause)
             lives = {child.incarnation for child in children}
             self._known &= lives

@@ -101,7 +101,7 @@ class _Watch:
         self._step, self._addresses = -1, processes.addresses
         self._state: RunState | None = None
         self._told: tuple[Goal, str] | None = None
-        """Which goal which incarnation of the controller was told."""
+        """The goal that was given to the controller, and the incarnation that got it."""
 
     async def run(self) -> RunState | None:
         """Returns when the controller has ended well, or has at least said so; or how the run stands
@@ -168,7 +168,7 @@ class _Watch:
         try:
             await self._set_goal(controller.address, goal)
         except TrimaranError as error:
-            logger.info("the controller cannot be told to %s yet: %s", goal, error)
+            logger.info("the controller does not hear yet that it shall %s: %s", goal, error)
         else:
             self._told = goal, controller.incarnation
 
@@ -210,7 +210,7 @@ class _Watch:
             async with asyncio.timeout(POLL_SECONDS):
                 await self._reports.tell_rest()
         except TimeoutError:
-            logger.warning("the last notes could not be told: the run's store is away")
+            logger.warning("the last notes could not be recorded: the run's store is away")
 
 
 async def _record_failure(reports: Reports, error: ServiceDiedError) -> None:
@@ -221,6 +221,6 @@ async def _record_failure(reports: Reports, error: ServiceDiedError) -> None:
     remedy = (
         "Correct what it says; where that is in the configuration, start a new run."
         if error.exit_code == 2
-        else "Read its log, mend the cause, then resume the run."
+        else "Read its log, fix the cause, then resume the run."
     )
     await reports.ended(RunState.FAILED, str(error), remedy)

@@ -1,4 +1,4 @@
-"""The processes of a run: whoever dies is started again, with those it takes along.
+"""The processes of a run: a process that dies is started again, with those it takes along.
 
 A replica, the reward service, weight sync and the controller are started again alone. A trainer
 rank takes the other ranks and the controller along: the ranks no longer agree, and the controller
@@ -55,7 +55,7 @@ class Processes:
         """The ends of a rank that was left behind, since a rank last died: another caused them."""
         self._given_up: set[str] = set()
         self._endings: list[asyncio.Task[None]] = []
-        """Of what is left of replicas that were given up, or that have left."""
+        """Tasks that end what is left of replicas that were given up or have left."""
         self._revivals: dict[frozenset[str], asyncio.Task[None]] = {}
         """Each with the names that it starts again."""
         self.running = False
@@ -75,7 +75,7 @@ class Processes:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Of those that are not given up, by name; empty for who is not known to listen anywhere."""
+        """The addresses of processes that are not given up, by name; empty where none is known."""
         alive = self._children.alive
         kept = self._services.keys() - self._given_up
         return {name: (alive.get(name) or self._services[name]).address for name in sorted(kept)}
@@ -96,7 +96,7 @@ class Processes:
     async def wait(self, note: Note) -> None:
         """Returns when the leader ended well. Raises ServiceDiedError.
 
-        `note` is told, in one line each, of deaths that the run survives and of what follows.
+        `note` gets a line for each death that the run survives and for what follows.
         """
         while True:
             ended = await self._children.exits.get()
@@ -111,7 +111,7 @@ class Processes:
                 raise ServiceDiedError(await self._first_cause(ended), self.running)
 
     def can_add(self, name: str) -> bool:
-        """Whether somebody can start it now."""
+        """Whether it can be started now."""
         return self._children.can_start(name)
 
     async def add(self, service: ServiceProcess) -> None:
@@ -229,8 +229,8 @@ class Processes:
     def _taken_along(self, ended: Exit) -> set[str]:
         """Whom this death ends as well.
 
-        A rank that was left behind (services/trainer/meeting.py) ends no other rank: who was started
-        anew waits for it, and who has to go as well sees so for itself. If it took them along, there
+        A rank that was left behind (services/trainer/meeting.py) ends no other rank: the rank that was started
+        again waits for it, and who has to go as well sees so for itself. If it took them along, there
         might be no end: on one machine and on Ray the dead are gone before anybody is started, but an
         engine starts a rank again at once, while a rank 0 that was asked to end may take
         `commands.cli.serve.serve.STOP_SECONDS` for it. The rank may then meet that one and be left behind
@@ -280,7 +280,7 @@ class Processes:
         await _cancel([task for key, task in self._revivals.items() if key & wanted])
 
     async def _first_cause(self, first: Exit) -> Exit:
-        """Of the deaths close together: wrong input before all, the leader's last."""
+        """The death that caused those close to it: wrong input comes first, the leader last."""
         await asyncio.sleep(SETTLE_SECONDS)
         exits = [first]
         while not self._children.exits.empty():

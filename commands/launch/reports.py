@@ -95,7 +95,7 @@ class Reports:
         await append_event(self._store, make_event(kind, run))
 
     def note(self, text: str) -> None:
-        """Told to watchers by `tell`."""
+        """A line of the log, and an event that `tell` appends."""
         logger.info("%s", text)
         self._notes.put_nowait(text)
 
@@ -116,7 +116,7 @@ class Reports:
                 await append_event(self._store, make_event(EventKind.PROCESS, run, text))
                 return
             except UnavailableError as error:
-                logger.warning("watchers cannot be told: %s", error)
+                logger.warning("the run's events cannot be written: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def refused(self, config: RunConfig, error: InputError) -> None:

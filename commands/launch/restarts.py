@@ -10,7 +10,7 @@ STEADY_SECONDS = 300.0
 
 
 class Restarts:
-    """Of one service.
+    """Decides about the restarts of one service.
 
     Example: Restarts().next_pause(lived_seconds=2.0) == 1.0, then 2.0, 4.0, 8.0, 16.0 and None.
     """

@@ -37,7 +37,7 @@ class Scaling:
         self._config, self._make_replica = config, make_replica
         self._processes, self._note = processes, note
         self._refused = ""
-        """What was told already."""
+        """The last reason that was noted."""
 
     async def scale(self, wish: Mapping[str, Any]) -> None:
         """`wish`: what stands under `trimaran.run.runs.replicas_key`."""
@@ -68,12 +68,12 @@ class Scaling:
         return set([*sorted(there), *free][:wanted])
 
     def _indices(self) -> set[int]:
-        """Of all replicas, also those that were given up: their place is not taken again."""
+        """The indices of all replicas, also those that were given up: their place is not taken again."""
         names = (name for name in self._processes.services if name.startswith("rollout-"))
         return {int(name.removeprefix("rollout-")) for name in names}
 
     def _can_add(self, index: int) -> bool:
-        """Of a replica on several hosts all of them."""
+        """Whether every process of the replica can be added, on all of its hosts."""
         followers = (("follower", one) for one in followers_of(self._config, index))
         parts = (("rollout", index), *followers)
         return all(self._processes.can_add(process_name(*part)) for part in parts)

@@ -68,7 +68,7 @@ class Exit:
     log_start: int = 0
     """Where in its log its own lines begin."""
     why: str = ""
-    """How it ended, where nobody here saw its exit code."""
+    """How it ended, where its exit code is not known."""
     lines: tuple[str, ...] | None = None
     """Its last ones, where its log is on another host."""
     left: bool = False

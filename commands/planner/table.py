@@ -147,7 +147,7 @@ def _rollout(plan: Plan, room: Room) -> list[Row]:
 
 
 def _host(plan: Plan, room: Room) -> list[Row]:
-    """Of the run's processes together."""
+    """What the run's processes take together."""
     return [
         ("all on one host, GiB", ""),
         ("snapshots", number(sum(rank.snapshot for rank in plan.ranks))),

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import multiprocessing
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 
@@ -69,53 +63,6 @@ def test_a_log_that_cannot_be_copied_stays_as_it_is(
     assert log.read_text() == "a line\n"
     assert "cannot be shortened" in caplog.text
     assert not list(tmp_path.glob("*.partial"))
-
-
-def test_two_that_shorten_at_once_do_not_take_each_others_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second one would put an emptied log in the place of the part before."""
-    log = tmp_path / "reward.log"
-    log.write_text("a long line\n")
-    copy, others = shutil.copyfileobj, iter((True, False))
-
-    def beside_another(source: BinaryIO, target: BinaryIO) -> None:
-        copy(source, target)
-        if next(others):
-            process = multiprocessing.get_context("fork").Process(
-                target=shorten_logs, args=(tmp_path, 3)
-            )
-            process.start()
-            process.join(30)
-            assert process.exitcode == 0
-            assert log.read_text() == "a long line\n"
-
-    monkeypatch.setattr(shutil, "copyfileobj", beside_another)
-    shorten_logs(tmp_path, most=3)
-    assert log.read_text() == ""
-    assert (tmp_path / "reward.log.1").read_text() == "a long line\n"
-    assert not list(tmp_path.glob("*.partial"))
-
-
-def test_a_log_is_shortened_also_where_files_cannot_be_locked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on some network file systems."""
-
-    def refuse(file: BinaryIO, operation: int) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    log = tmp_path / "reward.log"
-    for code in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
-        log.write_text(f"a long line {code}\n")
-        shorten_logs(tmp_path, most=3)
-        assert log.read_text() == ""
-        assert (tmp_path / "reward.log.1").read_text() == f"a long line {code}\n"
-    code = errno.EIO
-    log.write_text("a long line\n")
-    shorten_logs(tmp_path, most=3)
-    assert log.read_text() == "a long line\n"
 
 
 def test_what_a_link_leads_to_is_left_alone(tmp_path: Path) -> None:

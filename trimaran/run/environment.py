@@ -16,7 +16,7 @@ from trimaran.trust.credentials import is_of_bucket, is_of_hub, is_of_sink
 
 COMMON = {
     "TOKENIZERS_PARALLELISM": "false",
-    "HF_HUB_OFFLINE": "1",  # a model is a local folder; nobody waits for a hub
+    "HF_HUB_OFFLINE": "1",  # a model is a local folder; no service waits for a hub
     "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",  # trimaran.host.device imports what is needed, in order
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # device numbers are those of nvidia-smi
     "VLLM_NO_USAGE_STATS": "1",
@@ -41,7 +41,7 @@ COMPUTE = {
 }
 
 BOTH_BUSY = {"GOMP_SPINCOUNT": "0"}
-"""Of runs that generate while they train: on shared cores a thread that spins holds up the other engine.
+"""For runs that generate while they train: on shared cores a thread that spins holds up the other engine.
 `python -m benchmarks.run waiting` measures that, too."""
 
 NUMBERED = ("rollout", "follower", "trainer")
@@ -158,8 +158,8 @@ def _has(names: str, interface: str) -> bool:
 
 
 def uses_bucket(config: RunConfig, kind: str) -> bool:
-    """Of a run that names one: the controller for payloads, the trainer for checkpoints, and who
-    loads the model to fetch it."""
+    """Whether a service uses a bucket that the run names: the controller for payloads, the trainer for
+    checkpoints, and a service that loads the model to fetch it."""
     match kind:
         case "controller":
             return True

@@ -20,19 +20,19 @@ TRY_AGAIN = 75
 """What it met may pass, so another start may help. The number is EX_TEMPFAIL of sysexits.h."""
 
 LEFT_BEHIND = 76
-"""Of a trainer rank, or one host's process of a replica: another that it had met was replaced, and the new
-one waits for it. It has done nothing wrong: it costs it none of its restarts, and nobody has to be started
+"""The exit code of a trainer rank, or of one host's process of a replica: another that it had met was replaced, and the new
+one waits for it. It has done nothing wrong: it costs it none of its restarts, and no other has to be started
 with it but, for a rank, the controller."""
 
 NOT_STARTED = 127
 """What was not started has this one, as a shell says it."""
 
 MAY_PASS = (UnavailableError, DeadlineError, TransferError, InternalError)
-"""Somebody else was away, silent, broken off or crashed."""
+"""Errors of another process that was away, silent, broken off or crashed."""
 
 
 def exit_code(error: BaseException) -> int:
-    """Of a service that ends because of `error`.
+    """The exit code of a service that ends because of `error`.
 
     Example: exit_code(UnavailableError("reward: connection refused")) == TRY_AGAIN
     """

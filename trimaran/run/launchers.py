@@ -1,7 +1,7 @@
 """What starts the launcher of a run, and finds it again.
 
 A launcher (`trimaran launch RUN_FOLDER`) starts, watches and ends the processes of one run. It lives
-in a session of its own and outlives who started it.
+in a session of its own and outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ EXECUTING_SECONDS = 2.0
 longer on a busy machine."""
 EXECUTING_POLL_SECONDS = 0.005
 NOT_OURS = FileNotFoundError, ProcessLookupError, PermissionError
-"""Of a process that is looked at: gone meanwhile, or another user's."""
+"""Errors of a look at a process that is gone meanwhile, or another user's."""
 LEAVING_FLAGS = 0x00200000 | 0x4
 """In a process's stat: a thread of the kernel, or one that ends (PF_KTHREAD, PF_EXITING)."""
 
 
 class Presence(StrEnum):
-    """Of a launcher and the processes that it has started."""
+    """Whether a launcher and the processes that it has started are there."""
 
     GONE = "gone"
     ENDING = "ending"
@@ -162,7 +162,7 @@ def _marked(
     """Process id, run folder, and whether it is a launcher, of each process with our mark.
 
     `patience`: seconds to wait, in all, for processes that are just being executed. Who shows nothing
-    for longer is taken for nobody's: it may hang on a disk for hours.
+    for longer is taken for no launcher's: it may hang on a disk for hours.
     """
     deadline = time.monotonic() + patience
     for entry in proc.iterdir():

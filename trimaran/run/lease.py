@@ -38,7 +38,7 @@ def place() -> str:
 
 
 def is_elsewhere(holder: str) -> bool:
-    """A process of another place: nobody here can see whether it lives."""
+    """A process of another place: it cannot be seen from here whether it lives."""
     return holder.partition(" ")[0] != place()
 
 
@@ -53,7 +53,7 @@ async def held_lease(store: Store, name: str) -> AsyncGenerator[Lease]:
     """Inside, this process has the lease, and renews it.
 
     Raises InputError while another process keeps it, and ConflictError inside once another has
-    taken it over. A store that is away is waited for: nobody else can take the lease there.
+    taken it over. A store that is away is waited for: no other can take the lease there.
     """
     lease = await _acquire(store, name)
     try:
@@ -75,7 +75,7 @@ async def _acquire(store: Store, name: str) -> Lease:
     while (lease := await store.acquire(name, mine, LEASE_SECONDS)) is None:
         other = await store.holder(name)
         if other is not None and is_gone(other.holder):
-            # In its name, which nobody uses any more: what it had is not worth waiting for.
+            # In its name, which is not used any more: what it had is not worth waiting for.
             if (former := await store.acquire(name, other.holder, LEASE_SECONDS)) is not None:
                 await store.release(former)
             continue

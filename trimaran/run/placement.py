@@ -142,7 +142,7 @@ def placed_environment(
     pool = "rollout" if kind == "follower" else kind
     if pool not in POOLS:
         return environment
-    # Of a replica's hosts each has its share, and whoever starts it there says which.
+    # Of a replica's hosts each has its share, and what starts it there says which.
     is_part = pool == "rollout" and config.rollout.hosts > 1
     if is_part or inherited.get(PLACED) == process_name(kind, index):
         check_host(config, pool, read(inherited))
@@ -151,7 +151,7 @@ def placed_environment(
 
 
 def check_host(config: RunConfig, pool: str, machine: Machine) -> None:
-    """Of a host where somebody else places processes: it has what one of this pool needs.
+    """Checks a host where processes are placed by others: it has what one process of this pool needs.
 
     Raises InputError, with the key and a remedy a line.
     """
@@ -239,7 +239,7 @@ def _check_shared(config: RunConfig, trainer: Sequence[str], rollout: Sequence[s
     if is_gpu_uuid(trainer[0]) != is_gpu_uuid(rollout[0]):
         raise InputError(
             "rollout.devices: names numbers and trainer.devices UUIDs, or the other way round, so"
-            " nobody knows which are the same; name both in the same way"
+            " it is not known which are the same; name both in the same way"
         )
     twice = [device for device in rollout if device in trainer]
     if twice and config.weight_sync.transport != "relay":

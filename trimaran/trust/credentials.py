@@ -8,17 +8,17 @@ HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
 def is_of_bucket(name: str) -> bool:
-    """Of the variables by which the vendors' tools, and ours, open a bucket."""
+    """Whether the vendors' tools, and ours, open a bucket by this variable."""
     return name.startswith(BUCKET_PREFIXES)
 
 
 def is_of_sink(name: str) -> bool:
-    """Of those by which the controller's sinks are reached; trackio also takes the hub's token."""
+    """Whether the controller's sinks are reached by this variable; trackio also takes the hub's token."""
     return name.startswith(SINK_PREFIXES)
 
 
 def is_of_hub(name: str) -> bool:
-    """Of those that open a hub of models and data sets."""
+    """Whether this variable opens a hub of models and data sets."""
     return name in HUB_TOKENS
 
 

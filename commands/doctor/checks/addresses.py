@@ -47,15 +47,14 @@ OTHER_INTERFACE = Fault(
     "addresses/other-interface",
     Severity.ERROR,
     "{what}",
-    "peers are told one address while packets go by another interface: groups hang while they are"
-    " made",
+    "peers get one address while packets go by another interface: groups hang while they are made",
     "unset {variable}   # a run sets it by itself",
 )
 FOREIGN_ADDRESS = Fault(
     "addresses/foreign-address",
     Severity.ERROR,
     "{variable}={value}: no interface here has this address; there are {known}",
-    "a process cannot listen on an address that another host has, or nobody",
+    "a process cannot listen on an address that another host has, or none",
     "export {variable}={address}",
 )
 OUTSIDE_SUBNET = Fault(
@@ -80,9 +79,9 @@ class Addresses:
     """Example: Addresses("node-1", {"node-1": "10.0.0.1"}, (Interface("lo", "127.0.0.1"),), {})"""
 
     name: str
-    """Of the host."""
+    """The host's."""
     names: Mapping[str, str]
-    """Of /etc/hosts: name -> the first address."""
+    """Name -> its first address in /etc/hosts."""
     interfaces: Sequence[Interface]
     """None, where the kernel does not tell them: then nothing is said of them."""
     variables: Mapping[str, str]

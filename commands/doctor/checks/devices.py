@@ -109,7 +109,7 @@ class Devices:
 
     machine: Machine
     managers: frozenset[str]
-    """Of MANAGERS: which nodes are there."""
+    """Those of MANAGERS whose nodes are there."""
     closed: tuple[str, ...]
     """Nodes that this user may not open."""
     missing_mounts: tuple[str, ...]
@@ -200,7 +200,7 @@ def _check_list(machine: Machine, kind: Kind) -> Iterator[Finding]:
 
 
 def _refusals(config: RunConfig, machine: Machine, pools: Sequence[str] | None) -> Sequence[str]:
-    """Of a run over several hosts only what the pools miss whose kind of device is here."""
+    """What the run's pools miss here; in a run over several hosts, only pools whose kind of device is here."""
     try:
         if config.network.subnet is None and pools is None:
             place(config, machine)

@@ -76,9 +76,9 @@ class Place:
     said: str
     """Why nothing can be written; empty where it can."""
     seconds: float
-    """Of a write until it is safe, median of a few."""
+    """The time of a write until it is safe; median of a few."""
     kind: str
-    """Of file system."""
+    """The kind of file system."""
     has_store: bool = False
 
 
@@ -100,7 +100,7 @@ def read_places(system: System, config: RunConfig) -> list[Place]:
 def read_place(
     system: System, folder: Path, what: str, wants: float, has_store: bool = False
 ) -> Place:
-    """Of a folder that is not there yet, its nearest parent counts."""
+    """The nearest parent counts where the folder is not there yet."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     sizes, said, seconds = os.statvfs(there), "", 0.0
     probe = there / f".trimaran-doctor-{os.getpid()}"
@@ -144,7 +144,7 @@ def _time_writes(probe: Path) -> float:
 
 
 def _kind_of(system: System, path: Path) -> str:
-    """Of the last mount whose folder holds the path."""
+    """The kind of the last mount whose folder holds the path."""
     mounts = re.findall(r"(?m)^\S+ (\S+) (\S+)", system.read("proc/self/mounts"))
     names = {name.replace("\\040", " "): kind for name, kind in mounts}
     holding = [parent for parent in (path, *path.parents) if str(parent) in names]

@@ -16,7 +16,7 @@ from trimaran.host.device import Kind
 MIB, GIB = 1 << 20, 1 << 30
 THP = "sys/kernel/mm/transparent_hugepage/enabled"
 FILES_BASE, FILES_EACH = 512, 8
-"""Of one process: its own, and its connections to each other one."""
+"""Open files of one process: its own, and its connections to each other process."""
 FILES_ON_NPU = 32768
 """What the launch scripts of MindSpeed-RL set."""
 THREADS_EACH = 256
@@ -76,7 +76,7 @@ class Limits:
     """Bytes."""
     processes: float
     adapters: tuple[str, ...]
-    """Of RDMA."""
+    """Adapters for RDMA."""
     shared: float
     """Bytes that are free in /dev/shm."""
     thp: str
@@ -137,6 +137,6 @@ def describe_bytes(number: float) -> str:
 
 
 def _soft(text: str, name: str) -> float:
-    """Of /proc/self/limits."""
+    """A soft limit in /proc/self/limits."""
     found = re.search(rf"(?m)^{name}\s+(\S+)", text)
     return float(found[1]) if found and found[1].isdecimal() else inf

@@ -17,7 +17,7 @@ CGROUPS = (
     ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"),
     ("sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
-"""Of version 2 and version 1."""
+"""Limit and use in cgroups of version 2 and of version 1."""
 GRADIENTS = 2
 """Bytes of float32 gradients for each byte of a bfloat16 model."""
 
@@ -60,13 +60,13 @@ def read_memory(system: System) -> Memory:
 
 
 def model_bytes(config: RunConfig) -> int:
-    """Of the model's weights on this host; 0 where they are not here."""
+    """Bytes of the model's weights on this host; 0 where they are not here."""
     return sum(path.stat().st_size for path in Path(config.model.path).glob("*.safetensors"))
 
 
 def needs_of(config: RunConfig, kind: Kind, is_alone: bool = False) -> Mapping[str, float]:
     """What for -> bytes, at least, on this host; the sizes of the model's files, and nothing else,
-    are read. Of a run over several hosts nobody knows yet what comes here: one replica counts.
+    are read. What comes here of a run over several hosts is not known: one replica counts.
     `is_alone`: it is one replica."""
     is_spread = is_alone or config.network.subnet is not None
     model, replicas = model_bytes(config), 1 if is_spread else config.rollout.replicas

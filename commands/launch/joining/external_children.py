@@ -1,4 +1,4 @@
-"""Services that somebody else starts: a container engine, a cluster, a shell loop.
+"""Services that another program starts: a container engine, a cluster, a shell loop.
 
 Ours waits until each has registered in the run's store, and takes a registration that ends for a
 death. To end one is to ask it, by a record that it reads; its engine then starts it again, for this
@@ -133,7 +133,7 @@ class ExternalChildren:
 
     async def _find_unheard(self, children: Iterable[ExternalChild]) -> dict[str, str]:
         """Incarnations of those that have registered and were not taken in yet: a launcher that has
-        just taken a run over has heard nobody."""
+        just taken a run over has heard none."""
         await self._read()
         awaited = {child.service.name for child in children if not child.incarnation}
         return {
@@ -233,7 +233,7 @@ class ExternalChildren:
         return Exit(child.service, NOT_STARTED, 0.0, why=why, lines=(), left=left)
 
     def _lost(self, child: ExternalChild, why: str) -> Exit:
-        """As if it was killed; nobody saw its exit code."""
+        """As if it was killed: its exit code is not known."""
         lived = time.monotonic() - child.began
         return Exit(child.service, -signal.SIGKILL, lived, why=why, lines=())
 

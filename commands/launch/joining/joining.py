@@ -1,4 +1,4 @@
-"""A service that somebody else has started finds the run that needs it, and takes a name there.
+"""A service that the launcher has not started finds the run that needs it, and takes a name there.
 
 A manager with external services writes a record for each run that has devices, `call/RUN`, into its
 own store. Who joins reads them, the oldest first, and takes the lowest free name of its kind.
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
 WAIT_SECONDS = 3600.0
-"""For a run. Then the process ends, and its engine starts it anew."""
+"""How long it waits for a run. Then the process ends, and its engine starts it again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,8 +44,8 @@ class Registered:
         index: int,
         on_end: Callable[[Exception | None], None],
     ) -> None:
-        """`on_end` is called in the thread when the service shall end: with None where somebody asks
-        for it, or with what went wrong."""
+        """`on_end` is called in the thread when the service shall end: with None where it is asked
+        to, or with what went wrong."""
         self._config, self._run, self._kind, self._index = config, run, kind, index
         self._on_end = on_end
         self._ready: Future[RunConfig] = Future()
@@ -55,7 +55,7 @@ class Registered:
         self._thread = threading.Thread(target=self._work, name="registration", daemon=True)
 
     def start(self) -> RunConfig:
-        """Raises UnavailableError where the name, or somebody whom it calls, is missing for
+        """Raises UnavailableError where the name, or a service that it calls, is missing for
         `start_timeout` seconds."""
         self._thread.start()
         return self._ready.result()

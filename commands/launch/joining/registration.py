@@ -48,7 +48,7 @@ class NameTakenError(UnavailableError):
 
 
 class Registration:
-    """One life of a service, under a name that nobody else of the run has."""
+    """One life of a service, under a name that no other process of the run has."""
 
     def __init__(self, store: Store, run_id: str, record: ServiceRecord, version: int) -> None:
         self.record = record
@@ -144,10 +144,10 @@ class Registration:
         try:
             self._version = await self._store.put(self._key, tree, self._version)
         except ConflictError:
-            # Of a write that was not answered nobody knows whether it was done.
+            # Whether a write that was not answered was done is not known.
             found = await self._store.get(self._key)
             if found is None or found.value["incarnation"] != record.incarnation:
-                other = found.value["incarnation"] if found else "nobody: the run was deleted"
+                other = found.value["incarnation"] if found else "gone: the run was deleted"
                 raise NameTakenError(
                     f"run {self._run_id}: {record.name} is {other} by now; this process ends"
                 ) from None
@@ -171,7 +171,7 @@ def _next_life(name: str, incarnation: str, former: ServiceRecord | None) -> Ser
     """With the address before, where it may listen again."""
     if former is None:
         return ServiceRecord(name, incarnation)
-    if former.incarnation == incarnation:  # the same process, which has executed itself anew
+    if former.incarnation == incarnation:  # the same process, which has executed itself again
         return former
     return ServiceRecord(name, incarnation, former.address, former=_newest_lives(former, LIVES))
 

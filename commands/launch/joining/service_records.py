@@ -1,8 +1,8 @@
 """What services say of themselves in the run's store, and who of them is there.
 
 Where no launcher has the processes as its children, each of them keeps a record, `service/RUN/NAME`,
-and writes it anew every few seconds. A write needs the version of the one before it, so a name has
-one holder; and who sees for long that a record is not written knows that its holder is gone. Nobody
+and writes it again every few seconds. A write needs the version of the one before it, so a name has
+one holder; and who sees for long that a record is not written knows that its holder is gone. No process
 compares clocks.
 """
 
@@ -23,7 +23,7 @@ BEAT_SECONDS = 2.0
 LOST_SECONDS = 8.0
 """Without one, after which its holder counts as gone."""
 STARTING_SECONDS = 60.0
-"""The same while its process only starts: it takes the name first, and then executes itself anew."""
+"""The same while its process only starts: it takes the name first, and then executes itself again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ async def read_services(store: Store, run_id: str) -> dict[str, tuple[ServiceRec
 
 
 async def end_life(store: Store, run_id: str, name: str, by: str) -> None:
-    """Takes the name from whoever has it. Nobody calls that life from now on, and where it lives on it
+    """Takes the name from its holder. No process calls that life from now on, and where it lives on it
     ends itself, at its next beat. `by`: who says so. Raises as each call of the store does.
     """
     key = service_key(run_id, name)
@@ -136,7 +136,7 @@ class Sightings:
             known = self._known.get(name)
             patience = LOST_SECONDS if record.is_up else STARTING_SECONDS
             if known is None:
-                # Of what stood there before we came, nobody knows how old it is.
+                # How old a record is that stood there before we came is not known.
                 self._known[name] = _Sighting(version, now, not first, patience)
             elif known.version != version:
                 self._known[name] = _Sighting(version, now, True, patience)

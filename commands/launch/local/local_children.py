@@ -85,7 +85,7 @@ class LocalChildren:
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            await starting  # a process that nobody knows would be left behind
+            await starting  # a process that is not known would be left behind
             raise
 
     async def _start(self, service: ServiceProcess) -> None:

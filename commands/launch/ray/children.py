@@ -138,7 +138,7 @@ class RayChildren:
         self._nodes: list[Node] = []
         self._own_address = ""
         self._prefix = ""
-        """Of all names that the run has on the cluster; empty until they are known."""
+        """Begins all names that the run has on the cluster; empty until it is known."""
         self._groups = Groups(cluster, self._ask)
         self._surveying: asyncio.Task[None] | None = None
         self._mark = f"launcher-{uuid.uuid4().hex[:12]}"
@@ -249,7 +249,7 @@ class RayChildren:
 
         def make() -> None:
             actor = self._cluster.make(Supervisor, title, where, self._lapse_seconds)
-            if child.is_over:  # it took too long, and nobody knows of it
+            if child.is_over:  # it took too long, and no process knows of it
                 self._cluster.kill(actor)
             child.actor = actor
 
@@ -364,7 +364,7 @@ class RayChildren:
         return Exit(child.service, code, lived, child.log_start, why, (f"error: {why}",))
 
     def _lost(self, child: RayChild) -> Exit:
-        """Its actor is dead: its node went down, or somebody killed it."""
+        """Its actor is dead: its node went down, or it was killed."""
         self._groups.give_up(child.group)  # its node may be gone
         address = next((n.address for n in self._nodes if n.node_id == child.node), "")
         why = child.cause or (f"its actor on {address} is gone" if address else "its node is gone")
@@ -392,7 +392,7 @@ class RayChildren:
             for name in names:
                 await end_life(self._store, self._run.run_id, name, self._mark)
         except UnavailableError as error:
-            logger.warning("%s may live on where nobody reaches it: %s", ", ".join(names), error)
+            logger.warning("%s may live on where it is not reached: %s", ", ".join(names), error)
 
     async def _survey(self) -> None:
         """Nodes that come and go; processes on those that leave are moved."""
@@ -439,7 +439,7 @@ class RayChildren:
         return await self._head.wait(lambda: call(*arguments, **named), HEAD_SECONDS)
 
     async def _try(self, call: Callable[P, object], *arguments: P.args, **named: P.kwargs) -> None:
-        """Where it fails, actors end by themselves, as nobody asks for them."""
+        """Where it fails, actors end by themselves, as they are not asked for."""
         with suppress(UnavailableError, DeadlineError):
             await self._ask(call, *arguments, **named)
 

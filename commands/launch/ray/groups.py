@@ -68,6 +68,6 @@ class Groups:
         self._held = {prefix: one for prefix, one in self._held.items() if one is not group}
 
     async def release(self, group: Group) -> None:
-        """Nobody needs it any more. Raises UnavailableError and DeadlineError."""
+        """Gives the group back to Ray. Raises UnavailableError and DeadlineError."""
         self.give_up(group)
         await self._ask(self._cluster.release, group.name)

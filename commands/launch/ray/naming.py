@@ -26,5 +26,5 @@ async def own_prefix(store: Store, run_id: str) -> str:
     with suppress(ConflictError):  # an earlier launcher has made one
         await store.put(key, {"mark": secrets.token_hex(MARK_BYTES)}, expected=0)
     record = await store.get(key)
-    assert record, "nobody deletes it while the run has a launcher"
+    assert record, "it is not deleted while the run has a launcher"
     return f"{run_id}~{record.value['mark']}/"

@@ -1,7 +1,7 @@
 """What runs on a node beside one service process: starts it, watches it, and takes it along.
 
 `RayChildren` makes a Ray actor of `Supervisor`. The service is a child process that ends with the
-actor, however that one ends. The actor ends itself when nobody has asked for it for
+actor, however that one ends. The actor ends itself when it was not asked for
 `lapse_seconds`: then its launcher is gone, or cannot reach this node.
 """
 
@@ -28,7 +28,7 @@ from trimaran.trust.access import write_private
 LAPSE_SECONDS = 30.0
 WATCH_SECONDS = 1.0
 LOG_BYTES = 1 << 16
-"""Of a log, in one answer."""
+"""The most bytes of a log in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +40,16 @@ class Order:
 
     name: str
     arguments: tuple[str, ...]
-    """Of Python."""
+    """Arguments of Python."""
     folder: str
     """The run's folder, on each host that serves it."""
     files: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """What lies in it for the service, with secrets: only this user may read them."""
     variables: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Of its environment, beyond this node's own."""
+    """Variables of its environment beside this node's own."""
     device: Kind = "cpu"
     mark: str = ""
-    """A file in the folder of whoever launches: where it is seen, the folder is shared."""
+    """A file in the launcher's folder: where it is seen, the folder is shared."""
     unless_shared: str = ""
     """Why it cannot be started on a host that does not see the folder."""
 
@@ -70,7 +70,7 @@ class Report:
 
 
 class Supervisor:
-    """Of one service process.
+    """Supervises one service process.
 
     Example:
         supervisor = Supervisor()

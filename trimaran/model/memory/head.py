@@ -24,7 +24,7 @@ class Head:
     """Bytes of a number of the model."""
     hidden: int
     rows: int
-    """Of the vocabulary, on this rank."""
+    """Entries of the vocabulary on this rank."""
     trained: float
     """Tokens whose logits are computed, of each packed token."""
     fp32: bool = False

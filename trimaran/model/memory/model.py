@@ -9,7 +9,7 @@ from trimaran.config.parallel import RankPlace
 from trimaran.model.folder import ModelFacts
 
 BYTES = {"bfloat16": 2, "float32": 4}
-"""Of one number, by the names of `model.dtype`."""
+"""Bytes of one number, by the names of `model.dtype`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Model:
 
 
 def num_layers(model: Model, place: RankPlace) -> int:
-    """Of the rank."""
+    """Layers of the rank."""
     return len(place.layers(model.facts.num_layers))
 
 
@@ -91,7 +91,7 @@ def vocabulary(model: Model, place: RankPlace) -> int:
 
 
 def dense_parameters(model: Model, place: RankPlace) -> int:
-    """Of the rank, without experts. The first stage has the embedding, the last one the head; with one
+    """Parameters of the rank, without experts. The first stage has the embedding, the last one the head; with one
     stage, a tied head is the embedding. The router of experts stands on every tensor-parallel rank, a vision
     tower on every one of the first stage."""
     split = (model.attention_matrices + model.mlp_matrices) // place.layout.tensor
@@ -116,5 +116,5 @@ def num_tables(model: Model, place: RankPlace) -> int:
 
 
 def expert_parameters(model: Model, place: RankPlace) -> int:
-    """Of the rank's part of the experts."""
+    """Parameters of the rank's part of the experts."""
     return num_layers(model, place) * model.expert_matrices // place.layout.expert_parts

@@ -20,18 +20,18 @@ RUNTIME = 375 << 20
 VISION_RUNTIME = 90 << 20
 """What a vision tower adds: transformers' modules for it, and Pillow."""
 COPIES = 2
-"""Of a step's choices of experts in the controller."""
+"""Copies of a step's choices of experts in the controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes that there are; None where nobody knows. Example: Room(trainer=80 * GIB, replica=80 * GIB)"""
+    """Bytes that there are; None where it is not known. Example: Room(trainer=80 * GIB, replica=80 * GIB)"""
 
     trainer: int | None = None
     """On each of the trainer's devices; None on a CPU."""
     replica: int | None = None
     host: int | None = None
-    """Of the host on which all processes of the run are."""
+    """Memory of the host on which all processes of the run are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Plan:
     model: Model
     work: Work
     tokens: int
-    """Of the largest micro-batch."""
+    """Packed tokens of the largest micro-batch."""
     ranks: tuple[RankMemory, ...]
     """By rank."""
     replica: ReplicaMemory
@@ -52,7 +52,7 @@ class Plan:
 
     @property
     def runtime(self) -> int:
-        """Of each trainer rank, on the host."""
+        """Bytes that each trainer rank takes on the host as loaded."""
         return RUNTIME + (VISION_RUNTIME if self.model.facts.vision else 0)
 
     @property
@@ -88,7 +88,7 @@ class Plan:
 
     @property
     def controller(self) -> int:
-        """Of the engine's choices of experts, what the controller holds of a step: as they came, and as the
+        """What the controller holds of a step's choices of experts: as they came, and as the
         payloads that are stored and sent. All else that it holds of a step is a thirtieth of that."""
         if not self.config.trainer.router.replay:
             return 0

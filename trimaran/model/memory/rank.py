@@ -57,16 +57,16 @@ class Choices:
     thawed: tuple[str, ...] = ()
     """Those of them whose parameters had trained in the run before (`trainer.load`): checkpoints hold these."""
     lora_rank: int = 0
-    """Of adapters, which then are all that trains; 0 for none."""
+    """Rank of the adapters, which then are all that trains; 0 for none."""
     lora_targets: tuple[str, ...] = ()
     recompute: bool | str = False
     """As `trainer.recompute`."""
     replayed_groups: int = 0
-    """Of a step, whose choices of experts are replayed."""
+    """Groups of a step whose choices of experts are replayed."""
     replayed_epochs: int = 1
     """In each of which another data-parallel rank may have a group."""
     seen_groups: int = 0
-    """Of a step, whose prompts may be images."""
+    """Groups of a step whose prompts may be images."""
     takes_turns: bool = False
     """`run.pools: colocated`: the device is the rollout's between two steps."""
 
@@ -168,7 +168,7 @@ class RankMemory:
         return max(training + away - self.host_optimizer, inference if self.compares else 0, away)
 
     def peak(self, tokens: int) -> int:
-        """Of the device, with micro-batches of so many packed tokens."""
+        """The device's peak with micro-batches of so many packed tokens."""
         return self.resident + self.communicators + self.passing(tokens)
 
     def largest(self, room: int) -> int:
@@ -275,7 +275,7 @@ def _replayed(model: Model, place: RankPlace, work: Work, choices: Choices) -> i
 
 
 def _features(model: Model, place: RankPlace, work: Work, choices: Choices) -> int:
-    """Of the groups that it computes (services/trainer/megatron/vision/kept_features.py)."""
+    """Bytes of the features of the groups that it computes (services/trainer/megatron/vision/kept_features.py)."""
     trains = not choices.lora_rank and trained_tower(model, choices.freeze)
     if place.pipeline or trains:
         return 0

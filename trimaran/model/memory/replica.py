@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trimaran.model.memory.model import Model
 
 BUCKETS = 2
-"""Of a transfer, under way at a time."""
+"""Buckets of a transfer that are under way at a time."""
 MIB = 1 << 20
 
 
@@ -16,7 +16,7 @@ class ReplicaMemory:
     """Bytes. `replica_memory` makes it."""
 
     weights: int
-    """Of each device."""
+    """Weights on each device."""
     key_value_token: int
     """Keys and values of one token on each device."""
     sequence: int
@@ -27,12 +27,12 @@ class ReplicaMemory:
     """Buckets of a transfer, where a group sends."""
 
     def key_value_room(self, given: int) -> int:
-        """Of each device that gives so many bytes to weights, keys and values; at most, as vLLM takes
+        """Room for keys and values on each device that gives so many bytes to them and the weights; at most, as vLLM takes
         from the same its own activations and captured graphs."""
         return max(given - self.weights, 0)
 
     def sequences(self, room: int) -> int:
-        """Of the greatest length that have room for keys and values at a time."""
+        """How many sequences of the greatest length have room for keys and values at a time."""
         return room // self.sequence
 
 

@@ -23,7 +23,7 @@ from trimaran.model.memory.model import Model, num_layers
 from trimaran.model.memory.trained import trained_tower
 
 FORWARD = 1 / 3
-"""Of a forward and a backward pass together."""
+"""The forward pass's share of a forward and a backward pass."""
 
 
 def stage_costs(
@@ -46,7 +46,7 @@ def stage_costs(
 
 
 def tower_passes(model: Model, freeze: tuple[str, ...]) -> float:
-    """Of the vision tower in an update, 1 being a forward and a backward pass."""
+    """How much of an update the vision tower computes; 1 is a forward and a backward pass."""
     return 1 if trained_tower(model, freeze) else FORWARD
 
 

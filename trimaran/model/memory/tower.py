@@ -8,7 +8,7 @@ each patch:
     e (B (11 C + 4 F) + 3 C + D) + 4 (2 B + 1) C      Qwen2.5-VL: a gated MLP, RMS norms in float32
 
 Of a tower that is frozen nothing is kept for that, but its features for all passes of a step, on the host: with H
-channels of the language model and S layers of deepstack e H (1 + S) bytes for each image token. How many of a prompt's tokens are images nobody knows before a run:
+channels of the language model and S layers of deepstack e H (1 + S) bytes for each image token. How many of a prompt's tokens are images is not known before a run:
 all of them, as the most that there can be.
 """
 
@@ -33,7 +33,7 @@ def tower_bytes(model: Model, work: Work) -> float:
 
 
 def feature_bytes(model: Model) -> int:
-    """Of one image token; 0 without a tower."""
+    """Bytes of one image token's features; 0 without a tower."""
     facts = model.facts
     if facts.vision is None:
         return 0

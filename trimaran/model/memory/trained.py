@@ -75,7 +75,7 @@ class Trained(NamedTuple):
 def trained_parameters(
     model: Model, place: RankPlace, freeze: tuple[str, ...], virtual_stages: int = 1
 ) -> Trained:
-    """Of the rank. Frozen are those whose names a pattern of `freeze` matches.
+    """Parameters of the rank that train. Frozen are those whose names a pattern of `freeze` matches.
 
     Example: trained_parameters(model, place, ("model.embed_tokens.weight",)).dense
     """
@@ -111,7 +111,7 @@ def trained_tower(model: Model, freeze: tuple[str, ...]) -> int:
 
 
 def adapter_parameters(model: Model, place: RankPlace, rank: int, targets: tuple[str, ...]) -> int:
-    """Of the trainer rank's adapters of `rank` (services/trainer/megatron/parameters/lora.py). The matrix that is as
+    """Parameters of the trainer rank's adapters of `rank` (services/trainer/megatron/parameters/lora.py). The matrix that is as
     wide as what ranks share is split, the other stands on each of them."""
     facts, tensor = model.facts, place.layout.tensor
     hidden, inner = facts.hidden_size, facts.intermediate_size

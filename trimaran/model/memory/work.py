@@ -32,7 +32,7 @@ class Work:
     group: int
     """Completions of a prompt."""
     groups: int = 1
-    """Of one update on one data-parallel rank."""
+    """Groups of one update on one data-parallel rank."""
 
     @property
     def group_tokens(self) -> int:
@@ -42,7 +42,7 @@ class Work:
 
     @property
     def batch_tokens(self) -> int:
-        """Of one update on one data-parallel rank."""
+        """Packed tokens of one update on one data-parallel rank."""
         return self.groups * self.group_tokens
 
     @property

@@ -48,7 +48,7 @@ class Node:
     """Example: Node("4b79…", "10.0.0.7", {"CPU": 64.0, "NPU": 8.0}, {"zone": "a"})"""
 
     node_id: str
-    """Of this life: a host that was down comes back with another one."""
+    """Names this life of the node: a host that was down comes back with another one."""
     address: str
     resources: Mapping[str, float]
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -265,22 +265,22 @@ def assigned_devices(resource: str) -> list[str]:
 
 def _translated(future: Future[Any]) -> Future[Any]:
     exceptions: Any = importlib.import_module("ray.exceptions")
-    told: Future[Any] = Future()
+    translated: Future[Any] = Future()
 
     def tell(done: Future[Any]) -> None:
-        if not told.set_running_or_notify_cancel():  # nobody waits for it any more
+        if not translated.set_running_or_notify_cancel():  # it is not awaited any more
             return
         error: Any = done.exception()
         if error is None:
-            told.set_result(done.result())
+            translated.set_result(done.result())
         elif isinstance(error, exceptions.ActorUnavailableError):
-            told.set_exception(ActorSilentError(str(error)))
+            translated.set_exception(ActorSilentError(str(error)))
         elif isinstance(error, exceptions.RayActorError):
-            told.set_exception(ActorLostError(str(error)))
+            translated.set_exception(ActorLostError(str(error)))
         elif isinstance(error, exceptions.RayTaskError):
-            told.set_exception(error.cause if isinstance(error.cause, OSError) else error)
+            translated.set_exception(error.cause if isinstance(error.cause, OSError) else error)
         else:
-            told.set_exception(error)
+            translated.set_exception(error)
 
     future.add_done_callback(tell)
-    return told
+    return translated

@@ -21,7 +21,7 @@ from trimaran.host.device import DeviceName, Kind
 from trimaran.run.ray.cluster import RAY_NAMES, Node, Where
 
 SHARE = 0.001
-"""Of a resource that says where, not how many."""
+"""The amount of a resource that says where, not how many."""
 ACCELERATORS: tuple[Kind, ...] = ("npu", "cuda")
 COMPUTING = ("trainer", "rollout")
 ROLLING = ("rollout", "follower")
@@ -74,7 +74,7 @@ def beside(address: str, nodes: Sequence[Node]) -> Where:
 def replica_place(
     config: RunConfig, nodes: Sequence[Node], taken: Mapping[str, int], wanted: str = ""
 ) -> Where:
-    """Of a replica on one host: on the node with the address `wanted`, or on one with the fewest of them.
+    """The place of a replica on one host: on the node with the address `wanted`, or on one with the fewest of them.
     `taken`: those of the run by their node's id."""
     rollout = config.rollout
     amounts = _amounts(config, "rollout", rollout.tensor_parallel, nodes)
@@ -88,7 +88,7 @@ def replica_place(
 def replica_bundles(
     config: RunConfig, nodes: Sequence[Node], wish: Mapping[str, Any], replica: int
 ) -> list[dict[str, float]]:
-    """Of a replica on several hosts, one for each: on the node that the manager wants for it, or on any."""
+    """The bundles of a replica on several hosts, one for each: on the node that the manager wants for it, or on any."""
     rollout = config.rollout
     amounts = _amounts(config, "rollout", rollout.devices_on_host, nodes)
     fitting = {node.address for node in nodes if _fits(node, amounts, rollout.labels)}
@@ -125,7 +125,7 @@ def rank_in(
 def _amounts(
     config: RunConfig, service: str, count: int, nodes: Sequence[Node]
 ) -> dict[str, float]:
-    """Of `count` devices. A process on an accelerator takes no CPU from Ray's account: it would
+    """Amounts of Ray's resources for `count` devices. A process on an accelerator takes no CPU from Ray's account: it would
     only find no room beside processes on the CPU."""
     resource = RAY_NAMES.get(kind_of(config, service, nodes), "CPU")
     role = ROLES[service]
