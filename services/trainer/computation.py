@@ -36,6 +36,11 @@ class Computation:
         self._failure = ""
         self._failed = asyncio.Event()
 
+    @property
+    def shares_device(self) -> bool:
+        """Whether the policy leaves its device between turns."""
+        return self._turn is not None
+
     async def run(self, function: Callable[[], Any]) -> Any:
         """What `function` returns, in the thread. Raises UnavailableError after a failure."""
         if self._failure:

@@ -27,10 +27,10 @@ from services.trainer.checkpoints.exporting import (
     push_export,
     write_export,
 )
-from services.trainer.checkpoints.part_saver import Copy, PartSaver
+from services.trainer.checkpoints.part_saver import PartSaver
 from services.trainer.computation import Computation, Movable
 from services.trainer.exchange.held import HeldShard, ShardedWeights
-from services.trainer.exchange.host_copy import copy_to_host
+from services.trainer.exchange.host_copy import HostCopy
 from services.trainer.exchange.provenance import check_proofs
 from services.trainer.exchange.shared_batch import share_batch
 from services.trainer.step.chosen_experts import check_experts
@@ -127,7 +127,7 @@ class TrainerRank:
         self._training: tuple[int, asyncio.Task[TrainAnswer | None]] | None = None
         self._ahead: StepResult | None = None
         """The next step's: its weights are made, and those of the step before are still the held version."""
-        # A save copies the weights that a step would change.
+        # A save begins with the weights that a step would change.
         self._weights = asyncio.Lock()
         self._exporting = asyncio.Lock()
         """An export goes on without its caller, which may ask again meanwhile."""
@@ -292,12 +292,14 @@ class TrainerRank:
 
         return await asyncio.to_thread(work)
 
-    async def _copy(self, step: int) -> tuple[TrainerState, Copy]:
+    async def _copy(self, step: int) -> tuple[TrainerState, HostCopy]:
         self.check_save(step)
         async with self._weights:
-            copies: Copy = {}
+            copies = HostCopy({})
             if self.saver.writes:
-                copies = await self._computation.run(lambda: copy_to_host(self._policy.state()))
+                copies = await self._computation.run(lambda: HostCopy(self._policy.state()))
+                if self._computation.shares_device:  # between turns the state moves
+                    await self._computation.run(copies.detach)
             return self._describe_state(), copies
 
     def _describe_state(self) -> TrainerState:
@@ -328,6 +330,7 @@ class TrainerRank:
         try:
             async with self._weights, self._computation.turn(self._policy):
                 try:
+                    await self._computation.run(self.saver.detach)
                     return await self._computation.run(compute)
                 except Exception as error:
                     self.fail(

@@ -19,7 +19,7 @@ from trimaran.run.context import RunContext
 
 PLACES: dict[str, tuple[Any, str]] = {
     "stepping": (learner, "look_up"),
-    "copying": (rank, "copy_to_host"),
+    "copying": (rank, "HostCopy"),
     "saving": (checkpoint, "write_tensors"),
     "loading": (checkpoints, "read_shard"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from services.trainer.checkpoints import checkpoint
 from services.trainer.checkpoints.checkpoint_folder import newest
-from services.trainer.exchange.host_copy import copy_to_host
+from services.trainer.exchange.host_copy import HostCopy
 from services.trainer.other_ranks import OtherRanks
 from services.trainer.rank import TrainerRank
 from services.trainer.server import TrainerServicer
@@ -252,9 +253,11 @@ async def test_a_disk_of_another_rank_that_fails_costs_a_checkpoint(
 
 
 def test_a_copy_has_what_the_tensors_had() -> None:
-    """Views, tensors of one element and without any, and what is not contiguous."""
+    """Views, tensors of one element and without any, and what is not contiguous; read before and after
+    the tensors change."""
     flat = torch.arange(12, dtype=torch.float32)
     tensors = {
+        "early": flat[:3],
         "part": flat[3:8],
         "turned": flat.view(3, 4).t(),
         "count": torch.tensor(7),
@@ -262,10 +265,29 @@ def test_a_copy_has_what_the_tensors_had() -> None:
         "half": torch.ones(5, dtype=torch.bfloat16, requires_grad=True),
     }
     was = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-    copies = copy_to_host(tensors)
+    copies = HostCopy(tensors)
+    assert torch.equal(copies["early"], was["early"])
+    copies.detach()
     flat.zero_()
-    assert [*copies] == [*tensors]
-    for name, copy in copies.items():
+    for name in [*tensors][1:]:
+        copy = copies[name]
         assert (copy.dtype, copy.shape) == (was[name].dtype, was[name].shape)
         assert torch.equal(copy, was[name]) and copy.is_contiguous() and not copy.requires_grad
-    assert copy_to_host({}) == {}
+
+
+def test_what_was_read_is_not_copied_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that is on the disk before the next step takes room for its largest tensor alone."""
+    sizes: list[int] = []
+    make = mmap.mmap
+
+    def recorded(number: int, size: int, *arguments: Any) -> Any:
+        sizes.append(size)
+        return make(number, size, *arguments)
+
+    monkeypatch.setattr(mmap, "mmap", recorded)
+    copies = HostCopy({"small": torch.zeros(10), "large": torch.ones(1000), "late": torch.ones(50)})
+    assert copies["large"].sum() == 1000 and not copies["small"].any()
+    assert sizes == [4000]
+    copies.detach()
+    assert sizes == [4000, 256]
+    assert copies["late"].sum() == 50

@@ -7,16 +7,13 @@ import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-
 from services.trainer.checkpoints.checkpoint import Keep, TrainerState
 from services.trainer.checkpoints.checkpoints import Checkpoints
+from services.trainer.exchange.host_copy import HostCopy
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError
 from trimaran.host.call_thread import Disk
 from trimaran.types import LedgerEnd
-
-Copy = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class PartSaver:
         config: RunConfig,
         rank: int,
         checkpoints: Checkpoints,
-        copy: Callable[[int], Awaitable[tuple[TrainerState, Copy]]],
+        copy: Callable[[int], Awaitable[tuple[TrainerState, HostCopy]]],
     ) -> None:
         """`copy`: of a step, what the trainer's state is and what this rank saves of it. Raises OutOfOrderError
         unless that step is the current one."""
@@ -47,6 +44,8 @@ class PartSaver:
         self._disk = Disk("checkpoints", config.trainer.save_timeout, "trainer.save_timeout")
         self._beginning = asyncio.Lock()
         self._last: PartWrite | None = None
+        self._unwritten = HostCopy({})
+        """What the last save may still read."""
         self.saved: tuple[int, str] | None = None
         """Step and place of the newest checkpoint."""
         self.ledger: LedgerEnd | None = None
@@ -62,8 +61,8 @@ class PartSaver:
         self._disk.check(_name(step))
 
     async def begin(self, step: int) -> None:
-        """Copies this rank's part of a checkpoint to the host, and begins to write the copy. Waits for the part
-        before. Ranks do not wait for each other here, and training waits for the copy alone."""
+        """Begins to write this rank's part of a checkpoint. Waits for the part before; ranks do not wait for
+        each other here."""
         await asyncio.shield(asyncio.create_task(self._begin(step)))
 
     async def written(self, step: int) -> str:
@@ -90,6 +89,10 @@ class PartSaver:
         """On rank 0, after a failure: what was written of it goes, what stood before stays."""
         await self._disk.do(self._checkpoints.tidy, "removal of an unfinished checkpoint")
 
+    def detach(self) -> None:
+        """Before weights or moments change: copies to the host what the last save has not written yet."""
+        self._unwritten.detach()
+
     def close(self) -> None:
         self._disk.close(0.0)
 
@@ -98,12 +101,13 @@ class PartSaver:
             if self._last:
                 await asyncio.wait([self._last.digest])  # which has a deadline of its own
             state, copies = await self._copy(step)
+            self._unwritten = copies
             writing = asyncio.create_task(self._write(step, copies))
             # Looks at an error for which no caller may ask.
             writing.add_done_callback(lambda task: task.cancelled() or task.exception())
             self._last = PartWrite(state, writing)
 
-    async def _write(self, step: int, copies: Copy) -> str:
+    async def _write(self, step: int, copies: HostCopy) -> str:
         if (number := self._file) is None:
             return ""
 

@@ -21,8 +21,8 @@ SAVE_MARGIN_SECONDS = 5.0
 class Saves:
     """On rank 0: checkpoints of all ranks, one at a time, which are written while training goes on.
 
-    Every rank copies its part. That is all that training waits for. Every rank then writes its copy, and
-    rank 0 publishes the whole, or drops what was written where a rank has failed.
+    Every rank writes its part, from the weights and moments of the save's step. When all have, rank 0
+    publishes the whole, or drops what was written where a rank has failed.
     """
 
     def __init__(self, rank: TrainerRank, others: OtherRanks, save_timeout: float) -> None:
@@ -33,7 +33,7 @@ class Saves:
         """The step of the last save, and where it lies."""
 
     async def begin(self, request: trainer_pb2.SaveCheckpointRequest) -> None:
-        """Returns once every rank has its copy. Waits for the save before; what has begun is not begun
+        """Returns once every rank has begun. Waits for the save before; what has begun is not begun
         again. A failure leaves the ranks as they are: training goes on."""
         step = request.step
         async with self._beginning:
