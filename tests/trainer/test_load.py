@@ -169,7 +169,7 @@ def test_another_model_and_what_is_no_checkpoint_are_refused(
         asyncio.run(start(tmp_path / "none"))
     state = made / "state.json"
     state.write_text(state.read_text().replace('"format": 1', '"format": 5'))
-    with pytest.raises(InputError, match="of format 5, this Trimaran reads format 4"):
+    with pytest.raises(InputError, match="of format 5, this Trimaran reads format 1"):
         asyncio.run(start(made))
 
 
