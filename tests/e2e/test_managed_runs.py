@@ -79,7 +79,8 @@ def test_two_runs_at_once_of_which_one_loses_its_launcher_and_one_is_paused(writ
                 await client.resume_run(second)
             for run_id in (first, second):
                 run = await until(client, run_id, RunState.SUCCEEDED)
-                assert run.step == 6 and run.error == ""
+                assert run.step == 6 and run.error == "" and run.reward is not None
+                assert (await client.get_config(run_id))["run"]["steps"] == 6
                 events = [event async for event in client.watch_run(run_id)]
                 steps = [e.run.step for e in events if e.kind is EventKind.STEP]
                 assert sorted(set(steps)) == list(range(1, 7))

@@ -1,4 +1,4 @@
-"""`scripted_launch.py launch RUN_FOLDER`: says in a run's store what a launcher and its processes would.
+"""`python -m tests.manager.scripted_launch launch RUN_FOLDER`: says in a run's store what a launcher and its processes would.
 
 It takes the lease and trains steps that take no time, until it is told to stop. A process of its own
 stands for the services; it ends a moment after the launcher, as the real ones do.

@@ -1,4 +1,4 @@
-"""`scripted_manager.py FOLDER [STORE]`: a manager whose launchers are scripted; it prints its address."""
+"""`python -m tests.manager.scripted_manager FOLDER [STORE]`: a manager whose launchers are scripted; it prints its address."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trimaran.run.launchers import LocalLauncher
 
 
 def command(run: RunContext) -> tuple[str, ...]:
-    return sys.executable, scripted_launch.__file__, "launch", str(run.folder)
+    return sys.executable, "-m", scripted_launch.__name__, "launch", str(run.folder)
 
 
 async def main(folder: Path, store: str = "") -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
-import pytest
 import yaml
 
 from tests.manager.fakes import (
@@ -18,52 +17,8 @@ from tests.manager.fakes import (
 )
 from tests.trimaran.telemetry.test_exposition import values
 from trimaran import AsyncRunClient
-from trimaran.errors import NotFoundError, StateError
 from trimaran.run.context import RunContext
-from trimaran.run.runs import EventKind, Run, RunState
 from trimaran.wire import rpc
-
-
-@asynchronous
-async def test_a_run_from_submit_to_its_metrics(tmp_path: Path) -> None:
-    launcher = FakeLauncher()
-    async with (
-        managing(tmp_path / "runs", launcher) as served,
-        AsyncRunClient(served.address) as client,
-    ):
-        tree = yaml.safe_load(specification(tmp_path))
-        run = await client.create_run(tree, ["run.steps=2"], request_id="mine")
-        assert await client.create_run(tree, ["run.steps=2"], request_id="mine")
-        assert [each.run_id async for each in client.list_runs()] == [run.run_id]
-        await until(lambda: launcher.contexts.get(run.run_id))
-        async with processes_of(launcher.contexts[run.run_id]) as processes:
-            await processes.take_lease()
-            await processes.report(RunState.RUNNING)
-            for step in (1, 2):
-                now = Run(run.run_id, RunState.RUNNING, step, 2)
-                await processes.emit(EventKind.STEP, now, **{"reward/completion/mean": step / 4})
-            rows = await client.metrics(run.run_id)  # while it runs
-            assert [(row["step"], row["reward/completion/mean"]) for row in rows] == [
-                (1, 0.25),
-                (2, 0.5),
-            ]
-            await until(lambda: served.manager.records.get(run.run_id).state is RunState.RUNNING)
-            assert (await client.scale_run(run.run_id, 1, 3)).replicas.max == 3
-            assert (await client.pause_run(run.run_id)).state is RunState.PAUSING
-            assert (await client.pause_run(run.run_id)).state is RunState.PAUSING
-            assert (await client.cancel_run(run.run_id)).state is RunState.CANCELLING
-            with pytest.raises(StateError):
-                await client.delete_run(run.run_id)
-            await processes.report(RunState.CANCELLED, step=2)
-        launcher.there.clear()
-        assert (await client.wait_run(run.run_id, timeout=30)).state is RunState.CANCELLED
-        kinds = [event.kind async for event in client.watch_run(run.run_id)]
-        assert kinds.count(EventKind.STEP) == 2 and kinds[-1] is EventKind.FINISHED
-        assert await client.get_samples(run.run_id)
-        assert (await client.get_ledger(run.run_id)).sound
-        await client.delete_run(run.run_id)
-        with pytest.raises(NotFoundError):
-            await client.get_run(run.run_id)
 
 
 @asynchronous

@@ -35,7 +35,7 @@ from trimaran.errors import NotFoundError
 from trimaran.run.context import RunContext
 from trimaran.run.launchers import Presence
 from trimaran.run.runs import Goal
-from trimaran.trust.access import LOCAL, ClientIdentity, Role, Trust
+from trimaran.trust.access import LOCAL, ClientIdentity, Role
 from trimaran.v1 import run_pb2
 from trimaran.wire import rpc
 
@@ -354,22 +354,5 @@ def test_a_request_that_is_too_long_is_refused_and_the_next_one_answered(tmp_pat
             assert text.startswith("config: 1048577 bytes")
             code, _ = await send(Call("GetRun", "anna", {"run_id": "{team-a}"}), at)
             assert code is grpc.StatusCode.OK
-
-    asyncio.run(run())
-
-
-def test_the_trust_of_a_client_is_shown_by_its_own_channel(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with (
-            world(tmp_path) as at,
-            rpc.connect(at.served.address, Trust(at.tokens["vera"])) as channel,
-        ):
-            call = channel.unary_unary(
-                "/trimaran.v1.RunService/ListRuns",
-                run_pb2.ListRunsRequest.SerializeToString,
-                run_pb2.ListRunsResponse.FromString,
-            )
-            answer = await call(run_pb2.ListRunsRequest(), timeout=30)
-            assert [found.run_id for found in answer.runs] == [at.runs["team-a"]]
 
     asyncio.run(run())

@@ -108,5 +108,5 @@ async def test_its_watchers_are_told(tmp_path: Path) -> None:
     stores.left = 10
     async for _ in watch(tails, "r", "u", 0, lambda: True):
         seen.append(0)
-    assert seen == [1, 0], "a new watcher begins anew"
+    assert seen == [1, 0], "a new watcher starts from the beginning"
     await store.close()

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 class ManagerProcess:
     def __init__(self, folder: Path, *store: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, scripted_manager.__file__, str(folder), *store],
+            [sys.executable, "-m", scripted_manager.__name__, str(folder), *store],
             stdout=subprocess.PIPE,
             stderr=(folder.parent / "manager.log").open("ab"),
             text=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,10 @@ import pytest
 import yaml
 
 from commands.cli.main import main
-from commands.cli.train.preflight import check_datasets
 from tests.data.pictures import png
 from tests.reward.rules.calling import DATA, needs_data
 from tests.tiny_model import tiny_tokenizer
 from tests.tiny_vision import IMAGE, tiny_vision_tokenizer
-from trimaran.config import load_config
-from trimaran.errors import InputError
 
 TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' }}"
@@ -250,21 +246,6 @@ def test_check_names_every_bad_row(
     assert main(["data", "check", config, "reward.rules={last_integr: 1.0}"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("unknown rule; did you mean last_integer?")) == ("", 1)
-
-
-def test_check_and_show_name_the_key_of_images_that_nobody_named(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = [{"prompt": "<image>wide?", "answer": "56", "pictures": ["a.png"]}]
-    path = write(tmp_path / "train.jsonl", rows)
-    config = run_file(tmp_path, model, train=str(path))
-    told = f"{path}:1: <image> stands in its text, and no key names the images in 'pictures'; set"
-    assert main(["data", "check", config]) == 1
-    assert capsys.readouterr().out.startswith(f"{told} data.image_key=pictures, or")
-    assert main(["data", "show", config]) == 2
-    assert told in capsys.readouterr().err
-    with pytest.raises(InputError, match=re.escape(told)):
-        check_datasets(load_config(config))
 
 
 def test_check_counts_the_tokens_of_whole_prompts(

@@ -110,7 +110,7 @@ def test_another_model_beside_equal_weights_is_found(site: Site, name: str) -> N
         site.start("rollout-1", "b")
     line = f"rollout-1 on {HOST}: model.path: {site.hosts['b']}/tiny is not what trainer-0 on {HOST} had"
     assert str(raised.value).startswith(f"{line}, by its {name}; give every host the same one")
-    # Once it is mended another launch begins anew, whichever was wrong.
+    # Once it is fixed another launch begins again, whichever was wrong.
     asyncio.run(site.launch())
     site.start("rollout-1", "b")
     with pytest.raises(InputError, match=f"trainer-0 on {HOST}: .* is not what rollout-1"):

@@ -81,7 +81,7 @@ async def test_idle_stores_are_closed_and_those_in_use_are_not(tmp_path: Path) -
         await asyncio.sleep(0)
         assert sorted(closed) == [hangs, idle]
         assert await store.last("events") == 0
-        assert await number_of(stores, idle) == 0  # opened anew
+        assert await number_of(stores, idle) == 0  # opened again
     with suppress(TimeoutError):
         async with asyncio.timeout(0.5):
             await stores.close()
