@@ -12,10 +12,10 @@ from __future__ import annotations
 import ipaddress
 import random
 import socket
-import struct
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
+
+import psutil
 
 from trimaran.config import NetworkSection, RunConfig
 from trimaran.errors import InputError
@@ -24,17 +24,6 @@ from trimaran.trust.access import Trust
 
 BACKLOG = 64
 HTTP_BACKLOG = 1024
-
-# Of <linux/netlink.h>, <linux/rtnetlink.h> and <linux/if_addr.h>.
-_GET_ADDRESSES, _NEW_ADDRESS, _ERROR, _DONE = 22, 20, 2, 3
-_DUMP_REQUEST = 0x301
-_ADDRESS, _LOCAL = 1, 2
-_SCOPE_LINK = 253
-_HEADER = struct.Struct("=IHHII")
-_ADDRESS_HEADER = struct.Struct("=BBBBI")
-_ATTRIBUTE = struct.Struct("=HH")
-_ANSWER_BYTES = 1 << 18
-_ANSWER_SECONDS = 5.0
 
 _reserved: dict[int, socket.socket] = {}
 """By this process."""
@@ -234,51 +223,14 @@ def _take(port: int) -> socket.socket | None:
 
 
 def read_interfaces() -> tuple[Interface, ...]:
-    """All addresses of this host, of IPv4 and IPv6, but for those that mean something on one link
-    only. As the kernel lists them over netlink (rtnetlink(7))."""
-    with closing(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)) as kernel:
-        kernel.settimeout(_ANSWER_SECONDS)
-        size = _HEADER.size + _ADDRESS_HEADER.size
-        kernel.send(
-            _HEADER.pack(size, _GET_ADDRESSES, _DUMP_REQUEST, 1, 0)
-            + _ADDRESS_HEADER.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
-        )
-        found: list[Interface] = []
-        while True:
-            data = kernel.recv(_ANSWER_BYTES)
-            for kind, body in _messages(data):
-                if kind == _DONE:
-                    return tuple(found)
-                if kind == _ERROR:
-                    raise InputError(
-                        "network.subnet: the kernel does not list this host's addresses"
-                    )
-                if kind == _NEW_ADDRESS:
-                    found += _interface(body)
-
-
-def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    while len(data) >= _HEADER.size:
-        size, kind, *_ = _HEADER.unpack_from(data)
-        yield kind, data[_HEADER.size : size]
-        data = data[(size + 3) & ~3 :]
-
-
-def _interface(body: bytes) -> list[Interface]:
-    family, _, _, scope, index = _ADDRESS_HEADER.unpack_from(body)
-    if family not in (socket.AF_INET, socket.AF_INET6) or scope == _SCOPE_LINK:
-        return []
-    attributes: dict[int, bytes] = {}
-    rest = body[_ADDRESS_HEADER.size :]
-    while len(rest) >= _ATTRIBUTE.size:
-        size, kind = _ATTRIBUTE.unpack_from(rest)
-        attributes[kind] = rest[_ATTRIBUTE.size : size]
-        rest = rest[(size + 3) & ~3 :]
-    # Between two points ADDRESS is the other end's.
-    own = attributes.get(_LOCAL, attributes.get(_ADDRESS))
-    if own is None:
-        return []
-    return [Interface(socket.if_indextoname(index), socket.inet_ntop(family, own))]
+    """All addresses of this host, of IPv4 and IPv6, but for those that mean something on one link only."""
+    return tuple(
+        Interface(name.partition(":")[0], one.address)  # an alias is "eth0:1"
+        for name, addresses in psutil.net_if_addrs().items()
+        for one in addresses
+        if one.family in (socket.AF_INET, socket.AF_INET6)
+        and not ipaddress.ip_address(one.address).is_link_local
+    )
 
 
 def _list(interfaces: Sequence[Interface]) -> str:

@@ -106,7 +106,7 @@ def read_addresses(system: System) -> Addresses:
             names.setdefault(name, address)
     try:
         interfaces = read_interfaces()
-    except (OSError, InputError):  # a sandbox without netlink
+    except OSError:  # a sandbox without netlink
         interfaces = ()
     return Addresses(socket.gethostname(), names, interfaces, system.variables)
 
