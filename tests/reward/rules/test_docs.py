@@ -35,7 +35,10 @@ def read_examples() -> list[Example]:
     text = (DOCS / "reward-rules.md").read_text(encoding="utf-8")
     block = text.split(f"\n{HEADING}\n")[1].split("```\n")[1]
     rows = [json.loads(line) for line in block.splitlines()]
-    return [Example(*texts, str(score)) for *texts, score in rows]
+    return [
+        Example(rule, options, text, answer, str(score))
+        for rule, options, text, answer, score in rows
+    ]
 
 
 def run(example: Example) -> str:
