@@ -6,15 +6,13 @@ hosts/controller/  run/, data/                                   by a mount name
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import yaml
 
 from commands.launch.launch import launch
@@ -23,7 +21,6 @@ from commands.launch.local.local_children import LocalChildren
 from commands.launch.run_services import run_services
 from commands.launch.service_process import ServiceProcess
 from commands.launch.site import Site
-from tests import marked
 from trimaran.clients import ControllerClient
 from trimaran.config import RunConfig, load_config
 from trimaran.host.machine import read_machine
@@ -33,7 +30,7 @@ from trimaran.run.environment import serve_command
 from trimaran.run.folder import write_config
 from trimaran.run.placement import place
 from trimaran.run.runs import Goal, Run
-from trimaran.store import Store, entries, open_store
+from trimaran.store import entries, open_store
 from trimaran.trust.access import TOKEN_NAME, Trust, make_token
 
 RUN_ID = "tiny"
@@ -74,19 +71,6 @@ class Hosts:
         replace(self.run, folder=folder).write()
         write_config(folder, config)
 
-    def lose(
-        self, name: str, config: RunConfig, prepare: Callable[[], None] = lambda: None
-    ) -> None:
-        """The host is gone with its disk; another one stands in its place, `prepare` makes it ready."""
-        for process in psutil.Process().children(recursive=True):
-            words = marked.words(process)
-            if "serve" in words and str(self.run_folder(name)) in words:
-                process.kill()
-                process.wait(10)
-        shutil.rmtree(self.root / name)
-        self.make(name, config)
-        prepare()
-
     def _on_host(self, service: ServiceProcess) -> ServiceProcess:
         name = service.name
         kind, _, index = name.partition("-") if name != "weight-sync" else (name, "", "")
@@ -103,10 +87,9 @@ class Hosts:
     async def conduct(
         self,
         config: RunConfig,
-        beside: Callable[[Store], Awaitable[None]] = lambda store: asyncio.sleep(0),
         prepare: Callable[[], None] = lambda: None,
     ) -> Run | None:
-        """As the launcher does. `beside`: what happens meanwhile."""
+        """As the launcher does."""
         services = run_services(config, self.own, place(config, read_machine(os.environ)))
         services = [self._on_host(service) for service in services]
         for service in services:
@@ -120,16 +103,13 @@ class Hosts:
 
         store = await open_store(self.store_url)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_awaited(beside(store)))
-                running = tasks.create_task(launch(config, self.run, site, store, set_goal))
-            return running.result()
+            return await launch(config, self.run, site, store, set_goal)
         finally:
             await store.close()
 
 
 async def roots_of(store_url: str, run_id: str) -> dict[int, str]:
-    """Of the versions that the run's trainers made, by step."""
+    """Roots of the versions that the run's trainers made, by step."""
     store = await open_store(store_url)
     try:
         found = [value async for _, value in entries(store, f"versions/{run_id}")]
@@ -141,10 +121,6 @@ async def roots_of(store_url: str, run_id: str) -> dict[int, str]:
 
 def _no_replica(index: int, devices: tuple[str, ...]) -> list[ServiceProcess]:
     raise AssertionError("the run has as many replicas as it began with")
-
-
-async def _awaited(work: Awaitable[None]) -> None:
-    await work
 
 
 def read_config(path: Path, changes: dict[str, dict[str, object]]) -> RunConfig:

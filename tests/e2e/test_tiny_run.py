@@ -3,7 +3,6 @@
 import json
 import signal
 
-import psutil
 import pytest
 import yaml
 
@@ -159,15 +158,3 @@ def test_a_service_that_cannot_start_shows_its_last_lines(write_run, tmp_path, t
     assert code in (1, 2)
     assert "trainer-0" in output or "rollout-0" in output
     assert runs.survivors(tmp_path) == []
-
-
-def test_psutil_sees_the_mark(tmp_path):
-    """The tests above prove absence; this one proves that they could fail."""
-    process = runs.start("serve", "--help", run_folder_parent=tmp_path)
-    psutil.Process(process.pid).suspend()
-    try:
-        # Right after an exec the kernel shows an empty environment for a moment.
-        runs.wait_for(lambda: len(runs.survivors(tmp_path, seconds=0)) == 1, process, "the mark")
-    finally:
-        psutil.Process(process.pid).resume()
-        runs.finish(process)

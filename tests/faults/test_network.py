@@ -220,18 +220,3 @@ def test_a_relay_uses_a_link_of_200_ms_and_100_mbit(net, ends, record_property, 
         )
     assert mbit["relay"] > 0.4 * mbit["tcp"]
     wire.close()
-
-
-def test_the_wire_is_as_slow_as_it_says(net, ends):
-    """Or the tests above show nothing: an echo takes 200 ms."""
-    wire = net.wire(RATE_MBIT, 100)
-    script = (
-        "import socket, time; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM);"
-        f"s.settimeout(10); t = time.monotonic(); s.connect(('{RECEIVER}', 9));"
-        "s.send(b'x')\ntry: s.recv(1)\nexcept ConnectionRefusedError: print(time.monotonic() - t)"
-    )
-    out = subprocess.run(
-        net.pair[0].inside(sys.executable, "-c", script), check=True, capture_output=True, text=True
-    )
-    assert 0.2 <= float(out.stdout) < 2
-    wire.close()

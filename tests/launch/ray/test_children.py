@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from trimaran.run.runs import replicas_key, service_key
 from trimaran.store import Store, open_store
 from trimaran.trust.access import Trust, make_token
 
-SECONDS = 60.0
+pytestmark = pytest.mark.timeout(120)
 
 
 class Stage:
@@ -88,17 +88,8 @@ async def staged(folder: Path, cluster: FakeCluster | None = None) -> AsyncGener
         await store.close()
 
 
-@pytest.fixture
-def hold(tmp_path: Path) -> Callable[[Callable[[Stage], Awaitable[None]]], None]:
-    async def run(body: Callable[[Stage], Awaitable[None]]) -> None:
-        async with asyncio.timeout(SECONDS), staged(tmp_path) as stage:
-            await body(stage)
-
-    return lambda body: asyncio.run(run(body))
-
-
-def test_each_service_has_an_actor_that_ends_with_it(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_each_service_has_an_actor_that_ends_with_it(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         for name in ("reward", "trainer-0", "trainer-1", "rollout-0", "rollout-1"):
             await stage.start(name)
         where = {n.split("/")[1]: actor.where for n, actor in stage.cluster.actors.items()}
@@ -113,8 +104,6 @@ def test_each_service_has_an_actor_that_ends_with_it(hold: Any) -> None:
         assert not stage.cluster.actors and not stage.cluster.groups
         assert not stage.cluster.is_connected
 
-    hold(body)
-
 
 PARTS = ("rollout-0", "follower-0")
 
@@ -123,8 +112,8 @@ def on_two_hosts(stage: Stage) -> RayChildren:
     return stage.make_children(config=configure(tensor_parallel=4, hosts=2))
 
 
-def test_the_parts_of_a_replica_have_a_group_of_their_own_all_or_none(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_the_parts_of_a_replica_have_a_group_of_their_own_all_or_none(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         stage.children = on_two_hosts(stage)
         await stage.children.open()
         devices = [f"10.0.0.{node}/{slot}" for node in (2, 1) for slot in (0, 1)]
@@ -145,13 +134,11 @@ def test_the_parts_of_a_replica_have_a_group_of_their_own_all_or_none(hold: Any)
         await stage.children.close()
         assert not stage.cluster.groups
 
-    hold(body)
 
-
-def test_a_replicas_group_ends_with_its_last_part_and_a_lost_part_makes_a_new_one(
-    hold: Any,
+async def test_a_replicas_group_ends_with_its_last_part_and_a_lost_part_makes_a_new_one(
+    tmp_path: Path,
 ) -> None:
-    async def body(stage: Stage) -> None:
+    async with staged(tmp_path) as stage:
         stage.children = on_two_hosts(stage)
         await stage.children.open()
         for name in (*PARTS, "rollout-1"):
@@ -171,20 +158,16 @@ def test_a_replicas_group_ends_with_its_last_part_and_a_lost_part_makes_a_new_on
         await stage.children.end(PARTS, 20.0)  # the run needs it no more
         assert set(stage.cluster.groups) == {other}
 
-    hold(body)
 
-
-def test_no_secret_lies_in_rays_own_store(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_no_secret_lies_in_rays_own_store(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         await stage.start("reward")
         token = (stage.folder / "token").read_text().strip()
         assert stage.cluster.given and token not in repr(stage.cluster.given)
 
-    hold(body)
 
-
-def test_a_death_tells_its_exit_code_and_its_last_lines(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_death_tells_its_exit_code_and_its_last_lines(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         await stage.children.start(stage.service("reward", "die2"))
         ended = await stage.next_exit()
         assert (ended.code, ended.last_lines()) == (2, ["error: the engine has no wings"])
@@ -193,11 +176,9 @@ def test_a_death_tells_its_exit_code_and_its_last_lines(hold: Any) -> None:
         assert (await stage.next_exit()).code == -signal.SIGKILL
         assert not stage.cluster.actors
 
-    hold(body)
 
-
-def test_a_dead_actor_is_a_death_and_the_next_life_is_another(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_dead_actor_is_a_death_and_the_next_life_is_another(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         await stage.start("rollout-0")
         first = stage.children.alive["rollout-0"].incarnation
         [actor] = stage.cluster.actors.values()
@@ -207,11 +188,11 @@ def test_a_dead_actor_is_a_death_and_the_next_life_is_another(hold: Any) -> None
         await stage.start("rollout-0")
         assert stage.children.alive["rollout-0"].incarnation != first
 
-    hold(body)
 
-
-def test_an_actor_that_is_silent_for_a_moment_lives_and_for_long_is_dead(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_an_actor_that_is_silent_for_a_moment_lives_and_for_long_is_dead(
+    tmp_path: Path,
+) -> None:
+    async with staged(tmp_path) as stage:
         await stage.children.close()
         stage.children = stage.make_children(lapse_seconds=2.0, ask_seconds=0.5)
         await stage.children.open()
@@ -225,11 +206,9 @@ def test_an_actor_that_is_silent_for_a_moment_lives_and_for_long_is_dead(hold: A
         actor.is_silent = True
         assert (await stage.next_exit()).code == -signal.SIGKILL
 
-    hold(body)
 
-
-def test_without_room_it_waits_and_then_says_what_it_wanted(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_without_room_it_waits_and_then_says_what_it_wanted(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         await stage.children.close()
         stage.children = stage.make_children(place_seconds=0.3, tell_seconds=0.1)
         await stage.children.open()
@@ -240,11 +219,9 @@ def test_without_room_it_waits_and_then_says_what_it_wanted(hold: Any) -> None:
         assert stage.notes[0] == "rollout-0 waits for a node with room for CPU 1"
         assert not stage.cluster.actors
 
-    hold(body)
 
-
-def test_one_that_waits_for_room_can_be_ended(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_one_that_waits_for_room_can_be_ended(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         stage.cluster.has_room = False
         await stage.children.start(stage.service("rollout-0"))
         await stage.children.start(stage.service("rollout-1"))
@@ -255,11 +232,9 @@ def test_one_that_waits_for_room_can_be_ended(hold: Any) -> None:
         assert (ended.service.name, ended.code) == ("rollout-1", -signal.SIGKILL)
         assert not stage.children.alive and not stage.cluster.actors
 
-    hold(body)
 
-
-def test_processes_on_a_node_that_leaves_are_ended_in_order(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_processes_on_a_node_that_leaves_are_ended_in_order(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         await stage.start("rollout-0")
         await stage.start("rollout-1")
         leaving = replace(NODES[1], is_leaving=True)
@@ -270,11 +245,9 @@ def test_processes_on_a_node_that_leaves_are_ended_in_order(hold: Any) -> None:
         [where] = [a.where for n, a in stage.cluster.actors.items() if "/rollout-1/" in n]
         assert where.node_id == "n1"
 
-    hold(body)
 
-
-def test_a_trainer_group_is_made_anew_after_a_rank_is_lost(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_trainer_group_is_made_anew_after_a_rank_is_lost(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         await stage.start("trainer-0")
         [group] = stage.cluster.groups
         [actor] = stage.cluster.actors.values()
@@ -284,11 +257,9 @@ def test_a_trainer_group_is_made_anew_after_a_rank_is_lost(hold: Any) -> None:
         [again] = stage.cluster.groups
         assert again != group
 
-    hold(body)
 
-
-def test_what_an_earlier_launcher_left_is_ended_first(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_what_an_earlier_launcher_left_is_ended_first(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         pid = await stage.start("rollout-0")
         own = await own_prefix(stage.store, "demo-1")
         stage.cluster.groups[f"{own}trainer/old"] = []
@@ -301,11 +272,9 @@ def test_what_an_earlier_launcher_left_is_ended_first(hold: Any) -> None:
         finally:
             await second.close()
 
-    hold(body)
-
 
 async def test_a_run_of_the_same_id_in_another_store_is_left_alone(tmp_path: Path) -> None:
-    async with asyncio.timeout(SECONDS), staged(tmp_path / "ours") as ours:
+    async with staged(tmp_path / "ours") as ours:
         pid = await ours.start("trainer-0")
         held = set(ours.cluster.actors), set(ours.cluster.groups)
         async with staged(tmp_path / "theirs", ours.cluster) as theirs:
@@ -315,19 +284,18 @@ async def test_a_run_of_the_same_id_in_another_store_is_left_alone(tmp_path: Pat
         assert (set(ours.cluster.actors), set(ours.cluster.groups)) == held
 
 
-def test_the_manager_says_on_which_node_a_replica_stands(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_the_manager_says_on_which_node_a_replica_stands(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         wish = {"wanted": 1, "devices": {"0": ["10.0.0.2/3"]}}
         await stage.store.put(replicas_key("demo-1"), wish)
         await stage.start("rollout-0")
         [actor] = stage.cluster.actors.values()
         assert actor.where.node_id == "n2"
 
-    hold(body)
 
+async def test_its_address_is_what_this_life_has_registered(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
 
-def test_its_address_is_what_this_life_has_registered(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
         async def register(incarnation: str, address: str, is_up: bool = True) -> None:
             record = ServiceRecord("rollout-0", incarnation, address, is_up=is_up)
             await stage.store.put(service_key("demo-1", "rollout-0"), record.to_tree())
@@ -347,11 +315,10 @@ def test_its_address_is_what_this_life_has_registered(hold: Any) -> None:
             await asyncio.sleep(0.05)
         assert stage.children.alive["rollout-0"].address == "10.0.0.2:2"
 
-    hold(body)
 
+async def test_a_life_that_ray_has_lost_is_called_no_more_and_ends_itself(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
 
-def test_a_life_that_ray_has_lost_is_called_no_more_and_ends_itself(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
         async def register(name: str) -> Registration:
             registered = await Registration.claim(stage.store, "demo-1", [name], timeout=5.0)
             await registered.move("10.0.0.2:1")
@@ -376,11 +343,9 @@ def test_a_life_that_ray_has_lost_is_called_no_more_and_ends_itself(hold: Any) -
         finally:
             await second.close()
 
-    hold(body)
 
-
-def test_a_store_that_other_nodes_cannot_reach_is_bad_input(hold: Any) -> None:
-    async def body(stage: Stage) -> None:
+async def test_a_store_that_other_nodes_cannot_reach_is_bad_input(tmp_path: Path) -> None:
+    async with staged(tmp_path) as stage:
         await stage.children.close()
         stage.children = stage.make_children()
         await stage.children.open()
@@ -389,5 +354,3 @@ def test_a_store_that_other_nodes_cannot_reach_is_bad_input(hold: Any) -> None:
         await stage.children.start(stage.service("rollout-0"))
         ended = await stage.next_exit()
         assert ended.code == BAD_INPUT and "--store redis://" in ended.last_lines()[0]
-
-    hold(body)
