@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
 from services.controller import server as controller
-from services.manager.run_data.results import validation_steps
 from tests.controller.test_serve import STEPS, Pool, configure
-from tests.tiny_disk import disk, empty, fill
+from tests.tiny_disk import disk, empty
 from trimaran.clients import ControllerClient
 from trimaran.ledger.write_pause import HeldError
 from trimaran.run.context import RunContext
@@ -22,7 +17,6 @@ from trimaran.run.events import is_last, watch_events
 from trimaran.run.network import LOOPBACK
 from trimaran.run.runs import Goal, RunEvent, RunState
 from trimaran.store import open_store
-from trimaran.telemetry.run_files import read_json_lines
 from trimaran.types import ExpertLoads
 
 __all__ = ["disk"]
@@ -97,41 +91,3 @@ def test_it_fails_after_its_time_and_says_why(tmp_path: Path, disk: Path) -> Non
     events = run(tmp_path, disk, wait, hold_timeout=0.5)
     assert "held for 0.5 s (run.hold_timeout)" in events[-1].run.error
     assert "make room there" in events[-1].run.error
-
-
-@pytest.mark.parametrize(
-    "victim", ["metrics.jsonl", "timeline.jsonl", "expert-loads.jsonl", "tensorboard", "samples"]
-)
-def test_a_file_for_people_that_finds_no_room_holds_the_run_and_loses_nothing(
-    tmp_path: Path, disk: Path, victim: str
-) -> None:
-    """What nobody trains by, and the first that a full disk hits here. The run's record has room."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    if victim.endswith(".jsonl"):
-        (disk / victim).touch()
-    else:
-        (disk / victim).mkdir()
-    (folder / victim).symlink_to(disk / victim)
-    fill(disk)
-
-    async def make_room(client: ControllerClient) -> None:
-        empty(disk)
-
-    events = run(tmp_path, None, make_room)
-    kinds = [event.kind.value for event in events]
-    assert (kinds.count("held"), kinds.count("released")) == (1, 1)
-    assert "No space left on device; make room there" in events[kinds.index("held")].text
-    assert kinds.index("held") < kinds.index("step", kinds.index("step") + 1), "at once"
-    assert (events[-1].run.state, events[-1].run.step) == (RunState.SUCCEEDED, STEPS)
-    rows = read_json_lines(folder / "metrics.jsonl")
-    assert [row["step"] for row in rows if row["kind"] == "step"] == list(range(1, STEPS + 1))
-    assert all(json.loads(line) for line in (folder / "timeline.jsonl").open())
-    lines = (folder / "expert-loads.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == list(range(1, STEPS + 1))
-    told = [event.run.step for event in events if event.kind == "validation"]
-    assert told == list(validation_steps(folder)) != []
-    if victim == "tensorboard":
-        accumulator = EventAccumulator(str(folder / victim))
-        accumulator.Reload()
-        assert [s.step for s in accumulator.Scalars("trainer/loss")] == list(range(1, STEPS + 1))

@@ -12,7 +12,6 @@ from services.controller.validation.validation import Validation
 from tests.controller.fakes import PROMPTS, InMemory, World, dies, make_config
 from trimaran.data.prompts import UnusableImageError
 from trimaran.errors import (
-    BehindError,
     DeadlineError,
     InternalError,
     PromptTooLongError,
@@ -167,36 +166,11 @@ def test_a_dead_replica_is_reported_once_and_its_groups_go_elsewhere(tmp_path: P
     assert world.events.count(("report", "rollout-1")) == 1
 
 
-def test_a_replica_that_fell_behind_is_no_fault_of_the_prompt(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config(run={"max_attempts": 1}))
-
-    async def faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None:
-        if replica == "rollout-0":
-            raise BehindError("holds no version")
-
-    world.faults = faults
-    run(world)
-    assert world.trained_numbers() == list(range(6 * GROUPS))
-
-
 def test_no_routable_replica_ends_the_run(tmp_path: Path) -> None:
     world = World(tmp_path, make_config(rollout={"replicas": 1}, outage_timeout=0.2))
     world.faults = dies("rollout-0")
     with pytest.raises(DeadlineError, match=r"no rollout replica .* rollout-0: .*Socket closed"):
         run(world)
-
-
-def test_a_prompt_that_is_too_long_is_skipped_at_once(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config())
-
-    async def faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None:
-        if number in (0, 7):
-            raise PromptTooLongError("2000 tokens; rollout.max_prompt_tokens is 1024")
-
-    world.faults = faults
-    run(world)
-    assert list(world.skipped()) == [0, 7]
-    assert [e[1] for e in world.events if e[0] == "generate"].count(0) == 1
 
 
 def test_a_prompt_whose_image_cannot_be_used_is_skipped_and_recorded(
@@ -245,18 +219,6 @@ def test_a_group_that_cannot_be_scored_is_filtered(tmp_path: Path) -> None:
     )
     assert world.reward.calls.count(3) == 3
     assert 3 not in world.trained_numbers()
-
-
-def test_a_frozen_reward_service_ends_the_run_and_is_not_the_prompts_fault(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config())
-
-    async def faults(group: Group) -> tuple[Verdict, ...] | None:
-        raise DeadlineError("ScoreGroup: no answer within 1 s")
-
-    world.reward.faults = faults
-    with pytest.raises(DeadlineError, match="ScoreGroup"):
-        run(world)
-    assert not world.filtered()
 
 
 def test_a_partly_faulted_group_trains(tmp_path: Path) -> None:
@@ -349,25 +311,6 @@ def test_a_pause_ends_by_itself_and_every_group_trains_once(tmp_path: Path) -> N
     assert (kinds.count("held"), kinds.count("released"), kinds.count("skipped")) == (1, 1, 0)
     assert kinds.index("held") < kinds.index("released") < world.events.index(("train", 3))
     assert world.trained_numbers() == list(range(6 * GROUPS))
-
-
-@pytest.mark.parametrize("cancels", [False, True])
-def test_a_pause_while_groups_are_made_lets_the_step_end_and_a_cancel_waits_for_none(
-    tmp_path: Path, cancels: bool
-) -> None:
-    world = World(tmp_path, make_config())
-
-    async def delay(number: int) -> None:
-        if number == GROUPS:
-            world.ending.set()
-            if cancels:
-                world.cancelled.set()
-                await asyncio.Event().wait()
-
-    world.delay = delay
-    run(world)
-    assert world.ledger.state.step == (1 if cancels else 2)
-    assert not world.ledger.state.has_pending_batch
 
 
 def test_a_cancel_gives_up_the_validation_under_way_and_makes_no_other(tmp_path: Path) -> None:

@@ -50,20 +50,6 @@ def test_a_replica_that_is_only_behind_a_publication_is_not_lost() -> None:
     )
 
 
-def test_a_fault_is_told_once_until_the_replica_is_back() -> None:
-    faulty = Routing(live(2), (A,), {"b": "connection refused"})
-    told = losses(
-        Routing(live(1), (A, B)),
-        Routing(live(2), (A,), {"b": ""}),
-        faulty,
-        faulty,
-        Routing(live(3), (A,), {"b": ""}),
-        Routing(live(3), (A, B)),
-        Routing(live(3), (A,), {"b": "killed"}),
-    )
-    assert told == [("b", "connection refused"), ("b", "back"), ("b", "killed")]
-
-
 class WeightSync:
     """Answers with what it was given, the last one for ever."""
 
@@ -130,30 +116,6 @@ def test_what_is_under_way_on_a_drained_replica_ends_and_that_is_no_fault() -> N
                 await on_b.unless_lost(asyncio.sleep(3600))
             async with router.lease(1) as other:
                 assert other.name == "a"
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert not lost
-
-
-def test_one_that_could_not_be_reached_because_it_has_left_in_order_is_not_reported() -> None:
-    """Between two polls it deregisters, ends, and refuses a connection."""
-    sync: Any = WeightSync(Routing(live(1), (A,), {}, frozenset({"b"})))  # takes no report
-    client: Any = object()
-    lost: list[str] = []
-
-    def nothing(*_: object) -> None: ...
-
-    async def scenario() -> None:
-        router = Router(
-            *(sync, lambda address: client, 8, 1.0),
-            *(lambda name, reason: lost.append(name), nothing, nothing),
-        )
-        await router.update(Routing(live(1), (A, B)))
-        for _ in range(2):  # before the router has heard of it, and after
-            with pytest.raises(DrainedError, match="b: drained"):
-                await router.report("b", "group 7: connection refused")
-        async with router.lease(1) as lease:
-            assert lease.name == "a"
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
     assert not lost

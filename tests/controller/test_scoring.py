@@ -19,7 +19,7 @@ from services.controller.scoring import MARGIN_SECONDS, RESPAWN_SECONDS, Scorer,
 from tests.controller.fakes import PROMPTS, make_config
 from tests.controller.virtual_time import now, run_virtually
 from trimaran.config import RunConfig
-from trimaran.errors import DeadlineError, InternalError, UnavailableError
+from trimaran.errors import DeadlineError, InternalError
 from trimaran.types import Completion, Faulted, Group, Score, ScoredGroup, Verdict
 
 Answer = Callable[[Group], Sequence[Verdict]]
@@ -145,33 +145,6 @@ def test_a_frozen_service_is_no_fault_of_the_group() -> None:
         run_virtually(bench.score(make_group(1)))
     assert len(bench.calls) == 3
     assert not bench.told
-
-
-def test_a_service_that_stays_away_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimaran.ledger.retries.time.monotonic", now)
-
-    def away(group: Group) -> Sequence[Verdict]:
-        raise UnavailableError("Socket closed")
-
-    bench = Bench(away)
-    with pytest.raises(
-        UnavailableError, match=r"reward could not help for 5 s \(outage_timeout\): Socket"
-    ):
-        run_virtually(bench.score(make_group(1)))
-
-
-def test_the_window_counts_each_answer_once_as_it_came_out_last() -> None:
-    window = Window(16, 16)
-    window.add(make_group(1), mixed(8))
-    window.add(make_group(2), mixed(0))
-    assert window.share == 0.5
-    for _ in range(3):
-        window.add(make_group(1), mixed(2))
-    assert (window.share, len(window.answers)) == (2 / 16, 16)
-    window.add(make_group(3), mixed(4))  # group 2 has been the oldest since 1 came again
-    assert (window.share, len(window.answers)) == (6 / 16, 16)
-    window.add(make_group(4, size=2), mixed(2, 2))  # no whole group can go
-    assert (window.share, len(window.answers)) == (8 / 18, 18)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from commands.cli.train.summary import show_summary
 from services.controller import server as controller
-from services.controller.validation.validation import FIRST_NUMBER
 from tests.controller.fakes import digest, make_config
 from tests.trimaran.telemetry.test_exposition import values
 from trimaran.clients import ControllerClient, MetricsClient
@@ -372,22 +371,6 @@ async def serve(folder: Path, pool: Pool, **run: Any) -> list[RunEvent]:
     return events
 
 
-def test_replicas_come_back_while_only_a_validation_runs(tmp_path: Path) -> None:
-    pool = Pool()
-    broken: dict[str, int] = {}
-
-    def breaks(name: str, request: Any) -> bool:
-        """Each replica once."""
-        return broken.setdefault(name, request.number) == request.number
-
-    pool.breaks, pool.heals = breaks, True
-    events = asyncio.run(serve(tmp_path, pool))
-    assert min(broken.values()) >= FIRST_NUMBER
-    kinds = [event.kind for event in events]
-    assert (kinds.count(EventKind.REPLICA_LOST), kinds.count(EventKind.REPLICA_BACK)) == (2, 2)
-    assert events[-1].run.state is RunState.SUCCEEDED
-
-
 def test_a_run_from_start_to_summary(tmp_path: Path) -> None:
     pool = Pool()
     events = asyncio.run(serve(tmp_path, pool))
@@ -502,46 +485,6 @@ def test_a_run_that_only_validates_trains_saves_and_exports_nothing(tmp_path: Pa
     assert "last validation: greedy " in told
     assert "pass@4 " in told
     assert "from_pretrained" not in told
-
-
-@pytest.mark.parametrize(
-    ("goal", "state"), [(Goal.PAUSE, RunState.PAUSED), (Goal.CANCEL, RunState.CANCELLED)]
-)
-def test_a_validation_that_is_the_whole_run_ends_when_it_is_asked_to(
-    goal: Goal, state: RunState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of many prompts it may take hours."""
-    begun = asyncio.Event()
-
-    async def answers_late(self: Rollout, request: Any, context: Any) -> Any:
-        begun.set()
-        await asyncio.sleep(60)
-        yield rollout_pb2.GenerateResponse()
-
-    monkeypatch.setattr(Rollout, "Generate", answers_late)
-
-    async def body() -> list[RunEvent]:
-        pool = Pool()
-        run_folder = tmp_path / "run"
-        run_folder.mkdir()
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-        events: list[RunEvent] = []
-
-        async def ask() -> None:
-            await begun.wait()
-            async with ControllerClient(endpoints["controller"], "run") as client:
-                await client.set_goal(goal)
-
-        tasks = [asyncio.create_task(watch(run_folder, events)), asyncio.create_task(ask())]
-        config = configure(tmp_path, endpoints, validation={"only": True})
-        await controller.serve(config, RunContext.in_folder(run_folder))
-        await asyncio.gather(*tasks)
-        await pool.stop()
-        return events
-
-    events = asyncio.run(asyncio.wait_for(body(), 120))
-    assert events[-1].run.state is state
-    assert not list((tmp_path / "run" / "samples").iterdir())
 
 
 def test_a_broken_stream_goes_on_from_what_had_arrived(tmp_path: Path) -> None:

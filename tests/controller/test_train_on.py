@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,13 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.control.idle import World as SimulatedWorld
-from services.controller.reporting import busy_time
-from services.controller.reporting.report import Reporter
 from services.controller.validation.validation import Validation
 from tests.controller.fakes import FakeReporter, World, make_config
 from tests.controller.test_loop import GROUPS, run
 from tests.controller.virtual_time import run_virtually
-from trimaran.clients import TrainAnswer
 from trimaran.errors import UnavailableError
 from trimaran.ledger.records import Scored
 
@@ -146,51 +142,6 @@ def test_a_publication_that_fails_ends_the_run_and_comes_first_in_the_next(tmp_p
     numbers = [scored.group.number for scored in world.trainer.batches[3].groups]
     assert numbers == [scored.group.number for scored in again.trainer.batches[0].groups]
     assert again.trained_numbers() == list(range(3 * GROUPS, 6 * GROUPS))
-
-
-class Told:
-    """In the place of metrics, timeline and the run's record."""
-
-    def __init__(self) -> None:
-        self.rows: list[Mapping[str, float]] = []
-        self.spans: list[tuple[str, int]] = []
-        self.run = SimpleNamespace(step=1)
-
-    def write(self, *row: Any, **_: Any) -> None:
-        if row[0] == "step":
-            self.rows.append(row[2])
-
-    def emit(self, *_: Any, step: int) -> None:
-        self.run.step = step
-
-    def add(self, process: str, activity: str, start: float, end: float, step: int) -> None:
-        self.spans.append((activity, step))
-
-
-def test_a_row_tells_what_overlapped_and_each_span_its_own_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(busy_time, "time", SimpleNamespace(time=lambda: clock.now))
-    world = run(World(tmp_path, make_config(run={"steps": 3})))
-    told: Any = Told()
-    reporter = Reporter(world.config, told, told, told, told, told)
-    answer = TrainAnswer(world.trainer.policy, {})
-    with reporter.phase("syncing"):  # of step 2
-        clock.now += 2
-        with reporter.training(3):
-            clock.now += 3
-    with reporter.training(3):
-        reporter.step(world.trainer.batches[1], answer, {})
-        clock.now += 1
-    with reporter.phase("syncing"):
-        clock.now += 5
-    reporter.step(world.trainer.batches[2], answer, {})
-    keys = ("phase/syncing/seconds", "syncing/exposed_seconds", "phase/training/seconds")
-    rows = [[row[f"controller/{key}"] for key in keys] for row in told.rows]
-    assert rows == [[5, 2, 3], [5, 5, 1]]
-    assert [step for activity, step in told.spans if activity == "training"] == [3, 3, 3]
-    assert [step for activity, step in told.spans if activity == "syncing"] == [2, 3]
 
 
 @given(

@@ -137,20 +137,6 @@ def test_overlapping_uses_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert activity.cut() == 2
 
 
-def test_a_use_is_also_one_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr("services.controller.reporting.busy_time.time.time", lambda: now)
-    whole = BusyTime()
-    generating, scoring = BusyTime(whole=whole), BusyTime(whole=whole)
-    with generating:
-        now = 3.0
-        with scoring:
-            now = 4.0
-    with scoring:
-        now = 6.0
-    assert (generating.cut(), scoring.cut(), whole.cut()) == (4.0, 3.0, 6.0)
-
-
 def test_tokens_are_counted_by_the_level_of_their_proofs() -> None:
     made = (completion(3, "stop", 1, 1, 2), completion(2, "stop", 2, 3))
     batch = TrainingBatch(4, (group(5, *((one, Score(1.0)) for one in made)),))

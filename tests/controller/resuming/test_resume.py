@@ -17,7 +17,6 @@ from trimaran.ledger.ledger import RunLedger, read_records
 from trimaran.ledger.payloads.files import FolderPayloads
 from trimaran.ledger.payloads.pack import place_of
 from trimaran.ledger.records import (
-    Began,
     Branched,
     Checkpointed,
     Committed,
@@ -236,20 +235,6 @@ def test_a_checkpoint_that_has_seen_more_of_the_ledger_is_believed(
     with pytest.raises(LedgerError, match=missing):
         asyncio.run(world.run())
     world.close()
-
-
-def test_a_number_that_was_given_out_and_not_issued_is_issued_after_a_resume(
-    tmp_path: Path,
-) -> None:
-    config = make_config(run={"steps": 2, "groups_per_step": 2})
-    world = World(tmp_path, config)
-    world.ledger.record(Began(VersionId(0, 0), "root-0"))
-    world.ledger.record(Issued(1, 1, "p"))  # the controller died before it issued 0
-    asyncio.run(world.ledger.flush())
-    world.close()
-    resumed = run_world(tmp_path, config)
-    assert resumed.trained_numbers() == [0, 1, 2, 3]
-    assert [r.attempt for r in records(tmp_path) if isinstance(r, Issued) and r.group == 0] == [1]
 
 
 @pytest.mark.parametrize(("max_lag", "reused"), [(0, []), (1, [3, 5]), (2, [3, 4, 5])])

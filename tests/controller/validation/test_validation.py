@@ -4,8 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from services.controller.groups import PromptSkipped
 from services.controller.validation.validation import FIRST_NUMBER, Validation, Validator
 from services.manager.run_data.results import validation_samples
@@ -114,37 +112,6 @@ def test_what_was_written_is_read_with_prompts_terms_and_faults(tmp_path: Path) 
         assert [sample for page, _ in pages for sample in page] == everything
         assert {count for _, count in pages} == {15}
     assert validation_samples(tmp_path, 5, 10, offset=15) == ([], 15)
-
-
-def test_without_samples_only_the_greedy_reward_is_known(tmp_path: Path) -> None:
-    validation, _ = validate(tmp_path, PROMPTS[:3], 0)
-    assert validation.sampled is None
-    names = ("greedy_reward/mean", "greedy_correct/share")
-    assert set(validation.values()) == {
-        *(f"validation/{name}" for name in names),
-        *(f"validation/task/add/{name}" for name in names),
-        "validation/seconds",
-        "validation/skipped_prompts",
-    }
-
-
-def test_the_first_samples_and_the_newest_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.controller.reporting.samples_file.KEPT_FILES", 3)
-    maker: Any = FakeMaker()
-    validator = Validator(
-        held_out(PROMPTS[:1]), maker, maker, make_config(), tmp_path, Room(timeout=0)
-    )
-
-    async def body() -> None:
-        for step in (0, 99_998, 99_999, 100_000, 5):  # the last: made again after a resume
-            await validator.validate(step, 0)
-            assert (tmp_path / f"samples/step-{step:05d}.jsonl").exists() or step == 5
-
-    asyncio.run(body())
-    names = {path.name for path in (tmp_path / "samples").iterdir()}
-    assert names == {"step-00000.jsonl", "step-99999.jsonl", "step-100000.jsonl"}
 
 
 def test_a_prompt_without_its_image_is_skipped_and_none_is_kept_with_one(tmp_path: Path) -> None:

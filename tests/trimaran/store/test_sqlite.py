@@ -228,18 +228,8 @@ def hang(store: SqliteStore, word: str) -> HangingConnection:
 CALLS = {
     "put": lambda store: store.put("key", 1),
     "get": lambda store: store.get("key"),
-    "delete": lambda store: store.delete("key"),
-    "list_records": lambda store: store.list_records(),
-    "put_fenced": lambda store: store.put_fenced({"key": 1}, "run", 1),
     "extend": lambda store: store.extend("stream", [1], after=0),
-    "read": lambda store: store.read("stream"),
-    "last": lambda store: store.last("stream"),
-    "trim": lambda store: store.trim("stream", 1),
     "acquire": lambda store: store.acquire("lease", "one", 1),
-    "holder": lambda store: store.holder("lease"),
-    "next_epoch": lambda store: store.next_epoch("run"),
-    "newest_epoch": lambda store: store.newest_epoch("run"),
-    "delete_all": lambda store: store.delete_all(),
 }
 
 

@@ -29,7 +29,7 @@ from trimaran.ledger.payloads.files import (
     open_payloads,
     payload_digest,
 )
-from trimaran.ledger.payloads.pack import PACK_BYTES, Pack, place_of
+from trimaran.ledger.payloads.pack import Pack, place_of
 from trimaran.ledger.records import (
     Checkpointed,
     Committed,
@@ -231,18 +231,6 @@ def test_what_is_flushed_together_is_one_file(tmp_path: Path) -> None:
     assert asyncio.run(body()) == [7, 21]
 
 
-def test_a_pack_that_is_full_is_followed_by_another() -> None:
-    async def body() -> None:
-        payloads = MemoryPayloads()
-        ledger = await open_ledger(MemoryStore(), payloads)
-        names = [scored(ledger, number, PACK_BYTES // 2) for number in range(3)]
-        await ledger.flush()
-        assert len(payloads.data) == 2
-        assert (await ledger.load(names[2])).startswith(b"group 2")
-
-    asyncio.run(body())
-
-
 def test_a_pack_stays_until_none_of_its_groups_is_needed() -> None:
     async def body() -> None:
         payloads = MemoryPayloads()
@@ -355,25 +343,6 @@ def test_the_quota_collects_first_and_then_holds() -> None:
         with pytest.raises(HeldError, match=r"held for 0\.05 s .*run\.payload_quota_gib"):
             await ledger.until_room(400, ask)
         assert num_asked > 1 and not ledger.is_short
-
-    asyncio.run(body())
-
-
-def test_the_archive_comes_on_top_of_the_quota() -> None:
-    """Nothing removes it, so a run that it holds would be held for ever."""
-
-    async def body() -> None:
-        payloads, room = MemoryPayloads(), Room(0.05, wait=lambda num_tries: 0.01)
-        limits = {"quota_gib": 1000 / (1 << 30), "segment_records": 5}
-        ledger = await open_ledger(MemoryStore(), payloads, room, **limits)
-        for step in range(1, 12):
-            scored(ledger, step - 1, 100)
-            trained(ledger, step, step - 1)
-            ledger.record(Checkpointed(step, "c", step))
-            await ledger.collect()
-        archive = [len(data) for name, data in payloads.data.items() if name.startswith(PREFIX)]
-        assert sum(archive) > 1000
-        await ledger.until_room(700, never)
 
     asyncio.run(body())
 
