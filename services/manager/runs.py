@@ -8,72 +8,43 @@ import itertools
 import json
 import logging
 import time
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from services.manager.admission.admission import check_request_id
 from services.manager.admission.costs import check_costs, check_kept, check_owner, host_memory_gib
 from services.manager.audit import audited
 from services.manager.manager import Manager
+from services.manager.reading import RunReader
 from services.manager.reconcile import ended
 from services.manager.records import Managed
-from services.manager.run_data.ledger_answers import (
-    ask_group,
-    trained_samples,
-    trained_steps,
-    verify,
-)
-from services.manager.run_data.log_files import LogFile, LogLines, list_processes
-from services.manager.run_data.results import (
-    list_checkpoints,
-    saved_checkpoints,
-    validation_samples,
-    validation_steps,
-)
-from services.manager.run_data.tails import Tails, watch
-from services.manager.run_data.watchers import Watchers
 from services.manager.scheduling.device_memory import check_memory
 from services.manager.scheduling.needs import check_fits, find_needs
 from services.manager.scheduling.pools import Ask, Need
 from services.manager.settings import ManagerSettings
-from trimaran.clients import MetricsClient
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import (
     AlreadyExistsError,
     InputError,
     LimitError,
-    NotFoundError,
     StateError,
-    UnauthenticatedError,
     UnavailableError,
 )
 from trimaran.host.call_waits import locked
-from trimaran.host.places import Place
-from trimaran.run.answers import Checkpoint, LedgerAnswer, RunSamples
-from trimaran.run.context import RunContext
-from trimaran.run.launchers import LOG_NAME, check_hosts
-from trimaran.run.place import run_place
+from trimaran.run.launchers import check_hosts
 from trimaran.run.runs import (
     EventKind,
     Goal,
     Run,
-    RunEvent,
     RunState,
-    endpoints_key,
 )
 from trimaran.store import StoreError, StoreFullError, run_store_url
-from trimaran.trust.access import TOKEN_NAME, ClientIdentity, Role
+from trimaran.trust.access import ClientIdentity
 
 logger = logging.getLogger(__name__)
 
-PAGE, MAX_PAGE = 100, 1000
-SAMPLES, MAX_SAMPLES = 20, 1000
-LINES, MAX_LINES = 100, 10000
-FOLLOW_SECONDS = 0.5
 DELETE_SECONDS = 10.0
 EARLIER = "the manager's store, for which an earlier run waits,"
 
@@ -82,9 +53,8 @@ Admit = Callable[[str, Sequence[str]], RunConfig]
 ForbiddenError or LimitError."""
 
 
-class Runs:
-    """Every method takes the client first, and raises ForbiddenError for another owner's run and
-    NotFoundError for one that there is not.
+class Runs(RunReader):
+    """Reads runs, creates them and changes them.
 
     Example:
         run = await runs.create(LOCAL, "request-1", yaml_text, ["run.seed=2"], priority=0)
@@ -99,15 +69,10 @@ class Runs:
         admit: Admit,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._manager, self._settings, self._admit = manager, settings, admit
-        self._records, self._stores = manager.records, manager.stores
-        self._tails = Tails(manager.stores)
-        self._watchers = Watchers(settings.limits.watchers)
+        super().__init__(manager, settings, clock)
+        self._admit = admit
         self._counting = asyncio.Lock()
         """Held from the count of an owner's runs until one more is recorded."""
-        self._verifying: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        """One lock a client. A check keeps the event loop busy, one record after the other."""
-        self._clock = clock
 
     @audited
     async def create(
@@ -163,60 +128,6 @@ class Runs:
                 " specification or priority; choose a new one"
             )
         return known
-
-    async def get(self, client: ClientIdentity, run_id: str) -> Run:
-        return self._shown(self._of(client, run_id))
-
-    async def config(self, client: ClientIdentity, run_id: str) -> Mapping[str, Any]:
-        """The whole configuration, with the overrides and the defaults. Configurations hold no secrets:
-        credentials come from the environment."""
-        return self._of(client, run_id).config
-
-    async def list(
-        self,
-        client: ClientIdentity,
-        states: Sequence[RunState] = (),
-        owner: str = "",
-        page_size: int = 0,
-        page_token: str = "",
-    ) -> tuple[list[Run], str]:
-        """Newest first, and the token of the next page; "" on the last one."""
-        if not 0 <= page_size <= MAX_PAGE:
-            raise InputError(f"page_size: {page_size} is not between 0 and {MAX_PAGE}")
-        if owner:
-            client.check_owner(owner, f"owner {owner!r}")
-        elif client.role is not Role.OPERATOR:
-            owner = client.owner
-        before = _read_token(page_token)
-        found = sorted(
-            (
-                run
-                for run in self._records.all()
-                if not run.is_deleted
-                and (not owner or run.owner == owner)
-                and (not states or run.state in states)
-                and (before is None or (run.created_at, run.run_id) < before)
-            ),
-            key=lambda run: (run.created_at, run.run_id),
-            reverse=True,
-        )
-        page = found[: page_size or PAGE]
-        more = len(found) > len(page)
-        token = json.dumps([page[-1].created_at, page[-1].run_id]) if more else ""
-        return [self._shown(run) for run in page], token
-
-    async def events(
-        self, client: ClientIdentity, run_id: str, after: int = 0, follow: bool = True
-    ) -> AsyncGenerator[RunEvent]:
-        """Every event behind `after` until the run ends, or (not `follow`) until now. Raises
-        LimitError for more watchers of one client than the operator allows."""
-        run = self._of(client, run_id)
-        _check_sequence("after_sequence", after)
-        over = (lambda: self._has_ended(run_id)) if follow else (lambda: True)
-        with self._watchers.one_more(client.name):
-            async with aclosing(watch(self._tails, run_id, run.store_url, after, over)) as events:
-                async for event in events:
-                    yield self._complete(run, event)
 
     @audited
     async def pause(self, client: ClientIdentity, run_id: str) -> Run:
@@ -322,135 +233,6 @@ class Runs:
         with suppress(TimeoutError):  # what is left by then is removed later
             await self._records.wait_until_removed(run_id, DELETE_SECONDS)
 
-    async def checkpoints(self, client: ClientIdentity, run_id: str) -> list[Checkpoint]:
-        run = self._of(client, run_id)
-        async with self._stores.of(run.store_url) as store:
-            saved = await saved_checkpoints(store, run_id)
-        return await asyncio.to_thread(list_checkpoints, Path(run.folder), saved, _place(run))
-
-    async def samples(
-        self,
-        client: ClientIdentity,
-        run_id: str,
-        validation_step: int | None = None,
-        trained_step: int | None = None,
-        limit: int = 0,
-        offset: int = 0,
-    ) -> RunSamples:
-        """Samples of a step, of the last validation by default; `offset` are left out. Raises NotFoundError."""
-        run = self._of(client, run_id)
-        if not 0 <= limit <= MAX_SAMPLES:
-            raise InputError(f"limit: {limit} is not between 0 and {MAX_SAMPLES}")
-        folder, limit, place = Path(run.folder), limit or SAMPLES, _place(run)
-        steps = await asyncio.to_thread(validation_steps, folder, place)
-        trained = await asyncio.to_thread(trained_steps, run)
-        if trained_step is not None:
-            async with self._stores.of(run.store_url) as store:
-                found = await trained_samples(store, run, trained_step, limit, offset)
-            return RunSamples(steps, trained, tuple(found[0]), found[1], trained_step)
-        if not steps and validation_step is None:
-            return RunSamples(steps, trained, ())
-        step = steps[-1] if validation_step is None else validation_step
-        found = await asyncio.to_thread(validation_samples, folder, step, limit, offset, place)
-        return RunSamples(steps, trained, tuple(found[0]), found[1], step)
-
-    async def log_names(self, client: ClientIdentity, run_id: str) -> list[str]:
-        """The processes that have a log."""
-        return await asyncio.to_thread(list_processes, Path(self._of(client, run_id).folder))
-
-    async def logs(
-        self,
-        client: ClientIdentity,
-        run_id: str,
-        process: str = "",
-        lines: int = 0,
-        follow: bool = False,
-        after: int | None = None,
-    ) -> AsyncGenerator[LogLines]:
-        """The last lines, or those behind the position `after`, and with `follow` those that are
-        written until the run ends. Raises LimitError as `events`, for those who follow."""
-        run = self._of(client, run_id)
-        if not 0 <= lines <= MAX_LINES:
-            raise InputError(f"lines: {lines} is not between 0 and {MAX_LINES}")
-        _check_sequence("after_position", after or 0)
-        folder = Path(run.folder)
-        if self._settings.launcher == "external" and process not in ("", Path(LOG_NAME).stem):
-            raise NotFoundError(
-                f"run {run_id}: {process} writes its log where its engine keeps it: docker compose"
-                " logs, kubectl logs; the launcher's alone is here"
-            )
-        secrets = await asyncio.to_thread(_secrets, folder)
-        log = await asyncio.to_thread(LogFile.of, folder, process, secrets)
-        if after is None:
-            found = await asyncio.to_thread(log.tail, lines or LINES)
-        else:
-            found = await asyncio.to_thread(log.after, after)
-        if not follow:
-            yield found
-            return
-        with self._watchers.one_more(client.name):
-            yield found
-            while True:
-                is_over = self._has_ended(run_id)
-                found = await asyncio.to_thread(log.after, found.position)
-                if found.lines:
-                    yield found
-                elif is_over:
-                    return
-                else:
-                    await asyncio.sleep(FOLLOW_SECONDS)
-
-    async def processes(self, client: ClientIdentity, run_id: str) -> Mapping[str, str]:
-        """Those that listen at the moment: their names and addresses."""
-        run = self._of(client, run_id)
-        if not run.state.has_processes:
-            return {}
-        try:
-            async with self._stores.of(run.store_url) as store:
-                record = await store.get(endpoints_key(run_id))
-        except NotFoundError:
-            return {}  # it has just started
-        # One that its engine has still to start has no address yet.
-        return (
-            {name: address for name, address in record.value.items() if address} if record else {}
-        )
-
-    async def process_metrics(self, client: ClientIdentity, run_id: str, process: str) -> str:
-        """What a process counts, in Prometheus' text format. Raises NotFoundError, and StateError where
-        the process was started under another manager's token."""
-        addresses = await self.processes(client, run_id)
-        if process not in addresses:
-            known = ", ".join(sorted(addresses)) or "none at the moment"
-            raise NotFoundError(f"process: {run_id} has no {process!r}; there are: {known}")
-        await self._manager.prepared(run_id)  # a run of another manager's has no token here before
-        folder = Path(self._of(client, run_id).folder)
-        trust = (await asyncio.to_thread(RunContext.in_folder, folder)).trust
-        try:
-            async with MetricsClient(addresses[process], trust) as asked:
-                return await asked.get_metrics()
-        except UnauthenticatedError:
-            raise StateError(
-                f"run {run_id}: {process} has another token than this manager, which has taken the run"
-                " over; pause and resume the run, and give all managers of the store one service_token"
-            ) from None
-
-    async def ledger_group(self, client: ClientIdentity, run_id: str, group: int) -> LedgerAnswer:
-        run = self._of(client, run_id)
-        _check_sequence("group", group)
-        async with self._stores.of(run.store_url) as store:
-            return await ask_group(store, run, group)
-
-    async def ledger_verify(self, client: ClientIdentity, run_id: str) -> LedgerAnswer:
-        """It reads all of it, so it counts as watching while it lasts, and a client has one at work:
-        others wait. Raises LimitError."""
-        run = self._of(client, run_id)
-        with self._watchers.one_more(client.name):
-            async with (
-                locked(self._verifying[client.name], "the check of another ledger for this client"),
-                self._stores.of(run.store_url) as store,
-            ):
-                return await verify(store, run)
-
     def _check_number(self, owner: str) -> None:
         own = [run for run in self._records.all() if run.owner == owner]
         count = sum(not run.state.has_ended for run in own)
@@ -546,39 +328,6 @@ class Runs:
             )
         return run.view
 
-    def _of(self, client: ClientIdentity, run_id: str) -> Managed:
-        run = self._records.get(run_id)
-        client.check_owner(run.owner, f"run {run_id}")
-        return run
-
-    def _shown(self, run: Managed) -> Run:
-        """A run whose store is full or away cannot say itself that it is held."""
-        trouble = self._manager.troubles.get(run.run_id, "") if run.state.has_processes else ""
-        return replace(run.view, held=run.held or trouble)
-
-    def _has_ended(self, run_id: str) -> bool:
-        try:
-            return self._records.get(run_id).state.has_ended
-        except NotFoundError:
-            return True
-
-    def _complete(self, run: Managed, event: RunEvent | int) -> RunEvent:
-        """With what only the manager knows of the run."""
-        if isinstance(event, int):
-            text = f"events up to {event} are not kept any more"
-            return RunEvent(event, EventKind.MISSED, run.view, {}, text, self._clock())
-        known = {
-            name: getattr(run, name)
-            for name in ("name", "owner", "priority", "created_at", "folder", "num_steps")
-        }
-        words = {
-            name: run.without_folder(getattr(event.run, name))
-            for name in ("error", "remedy", "held")
-        }
-        is_path = event.kind is EventKind.CHECKPOINT
-        text = event.text if is_path else run.without_folder(event.text)
-        return replace(event, run=replace(event.run, **known, **words), text=text)
-
 
 def _digest(config: str, overrides: Sequence[str], priority: int) -> str:
     """SHA-256 of what CreateRun was sent."""
@@ -588,29 +337,3 @@ def _digest(config: str, overrides: Sequence[str], priority: int) -> str:
 
 def _tree(config: RunConfig) -> dict[str, Any]:
     return json.loads(config.model_dump_json())
-
-
-def _place(run: Managed) -> Place | None:
-    return run_place(parse_config(run.config, source=f"run {run.run_id}"), run.run_id)
-
-
-def _read_token(text: str) -> tuple[float, str] | None:
-    if not text:
-        return None
-    try:
-        created_at, run_id = json.loads(text)
-        return float(created_at), str(run_id)
-    except (ValueError, TypeError):
-        raise InputError("page_token: not one of ours; give that of the answer before") from None
-
-
-def _secrets(folder: Path) -> tuple[str, ...]:
-    """That stand in files of the run, and shall stand in no answer."""
-    path = folder / TOKEN_NAME
-    return (path.read_text(encoding="ascii").strip(),) if path.is_file() else ()
-
-
-def _check_sequence(field: str, number: int) -> None:
-    """Stores count in int64."""
-    if not 0 <= number < 2**63:
-        raise InputError(f"{field}: {number} is not between 0 and {2**63 - 1}")

@@ -781,7 +781,7 @@ async def test_a_client_has_one_ledger_verified_at_a_time(
         await may_end.wait()
         return LedgerAnswer((), {})
 
-    monkeypatch.setattr("services.manager.runs.verify", verify)
+    monkeypatch.setattr("services.manager.reading.verify", verify)
     async with managing(tmp_path / "runs") as served:
         run_id = await create(served, tmp_path)
         operator = ClientIdentity("olga", "olga", Role.OPERATOR)
