@@ -74,7 +74,9 @@ async def launch(
             await reports.ended(ended)
         run_at_end = await reports.run()
         if run_at_end is not None:
-            logger.info("run %s, step %d", run_at_end.state, run_at_end.step)
+            logger.info(
+                "the processes have ended: run %s, step %d", run_at_end.state, run_at_end.step
+            )
         return run_at_end
 
 

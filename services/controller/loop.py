@@ -416,7 +416,7 @@ class Loop:
             "weight-sync",
         )
         await self.router.update(routing)
-        logger.info("version %s is live on %d replicas", version, len(routing.routable))
+        logger.info("version %s is live on %d replicas", version.version, len(routing.routable))
         return metrics
 
     async def name_tainted(self) -> None:

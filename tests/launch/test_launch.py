@@ -182,7 +182,7 @@ async def test_the_log_says_what_was_started_what_the_run_came_to_and_how_it_end
     assert lines[0] == f"starting run {tmp_path.name}: controller, reward"
     assert "run running, step 1" in lines
     assert any(line.startswith("reward died (killed by SIGKILL") for line in lines)
-    assert lines[-1] == "run succeeded, step 1"
+    assert lines[-1] == "the processes have ended: run succeeded, step 1"
 
 
 @pytest.mark.parametrize(
