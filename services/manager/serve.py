@@ -75,66 +75,27 @@ async def serving(
             await served.manager.run()
     """
     async with AsyncExitStack() as stack:
-        settings.check_submissions()
-        settings.check_services()
-        settings.check_launcher()
-        try:
-            settings.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            what = f"--folder: {settings.folder} cannot be made"
-            raise refused(what, error, "name another one") from None
+        _check(settings)
         store_seconds = StoreSeconds()
         store = timed(await _open(settings.store_url, say), store_seconds)
         stack.push_async_callback(store.close)
         lease = await take_lease(store, wait_seconds, say, settings)
         stack.push_async_callback(_give_back, store, lease)
-        ray = RayPools(Cluster(ray_address())) if settings.launcher == "ray" else None
-        pools = await ray.open() if ray else settings.find_pools()
-        stores = RunStores()
-        stack.push_async_callback(stores.close)
-        records = await Records.load(store, lease)
-        for run in records.all():
-            if (own := own_folder(run, settings.folder, settings.store_url)) != run:
-                await records.change(run.run_id, lambda now, own=own: own)
-        manager = Manager(
-            records,
-            lease,
-            stores,
-            launcher or LocalLauncher(launcher_environment(settings)),
-            pools,
-            settings.policy,
-            times,
-            _secrets(settings),
-            deployment_of(settings),
-        )
-        if ray:
-            following = asyncio.create_task(ray.follow(manager.use_pools))
-            stack.callback(following.cancel)
+        manager = await _make_manager(stack, settings, store, lease, launcher, times)
         runs = Runs(manager, settings, _admission(settings))
         trust = Trust(tls=own_tls(settings), is_network_trusted=settings.network == "trusted")
         identify = Clients(settings.clients).identify if settings.clients else None
-        try:
-            server = rpc.Server(
-                settings.address,
-                [run_service(runs)],
-                trust=trust,
-                identify=identify,
-                max_request_bytes=MAX_REQUEST_BYTES,
-            )
-        except InputError as error:
-            await _check_no_manager(settings.address)
-            raise InputError(f"--address: {error}") from None
+        server = await _make_server(settings, runs, trust, identify)
         if not (identify and (trust.tls or trust.is_network_trusted)):
             trust.check_address(settings.http_address)
         numbers.show(server.metrics, manager)
         server.metrics.show_store(store_seconds)
-        hosts = LOOPBACK if is_loopback(settings.http_address) else frozenset[str]()
         app = make_app(
             runs,
             identify or trust.identify,
             server.metrics,
             is_ready=lambda: manager.is_ready,
-            hosts=hosts,
+            hosts=LOOPBACK if is_loopback(settings.http_address) else frozenset(),
         )
         await server.start()
         stack.push_async_callback(server.stop)
@@ -142,6 +103,68 @@ async def serving(
         listener, http = listening_at(settings.http_address, "--http")
         await stack.enter_async_context(serving_http(app, listener, tls))
         yield Serving(server.address, http, manager, runs)
+
+
+def _check(settings: ManagerSettings) -> None:
+    settings.check_submissions()
+    settings.check_services()
+    settings.check_launcher()
+    try:
+        settings.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        what = f"--folder: {settings.folder} cannot be made"
+        raise refused(what, error, "name another one") from None
+
+
+async def _make_manager(
+    stack: AsyncExitStack,
+    settings: ManagerSettings,
+    store: Store,
+    lease: Lease,
+    launcher: Launcher | None,
+    times: Times,
+) -> Manager:
+    """With every run that the store has. What it opens is closed by `stack`."""
+    ray = RayPools(Cluster(ray_address())) if settings.launcher == "ray" else None
+    pools = await ray.open() if ray else settings.find_pools()
+    stores = RunStores()
+    stack.push_async_callback(stores.close)
+    records = await Records.load(store, lease)
+    for run in records.all():
+        if (own := own_folder(run, settings.folder, settings.store_url)) != run:
+            await records.change(run.run_id, lambda now, own=own: own)
+    manager = Manager(
+        records,
+        lease,
+        stores,
+        launcher or LocalLauncher(launcher_environment(settings)),
+        pools,
+        settings.policy,
+        times,
+        _secrets(settings),
+        deployment_of(settings),
+    )
+    if ray:
+        following = asyncio.create_task(ray.follow(manager.use_pools))
+        stack.callback(following.cancel)
+    return manager
+
+
+async def _make_server(
+    settings: ManagerSettings, runs: Runs, trust: Trust, identify: rpc.Identify | None
+) -> rpc.Server:
+    """Raises InputError where another manager listens at the address."""
+    try:
+        return rpc.Server(
+            settings.address,
+            [run_service(runs)],
+            trust=trust,
+            identify=identify,
+            max_request_bytes=MAX_REQUEST_BYTES,
+        )
+    except InputError as error:
+        await _check_no_manager(settings.address)
+        raise InputError(f"--address: {error}") from None
 
 
 async def _open(url: str, say: Callable[[str], None]) -> Store:
