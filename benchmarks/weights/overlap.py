@@ -19,7 +19,7 @@ from weights.transports.collective.group_carrier import DIGEST_THREADS
 from weights.transports.collective.pump import Pump
 from weights.transports.streams import Stream
 from weights.version.digest import digest_tensor
-from weights.version.layout import Layout, make_layout
+from weights.version.layout import BlockLayout, make_layout
 
 BUCKET_BYTES, NUM_BUCKETS = 64 << 20, 12
 ROUNDS = 5
@@ -58,7 +58,7 @@ class _Clock:
 class _Stream(Stream):
     """Whose buckets reach the host over a bus."""
 
-    def __init__(self, layout: Layout, buffer: torch.Tensor, bus: _Clock) -> None:
+    def __init__(self, layout: BlockLayout, buffer: torch.Tensor, bus: _Clock) -> None:
         super().__init__(layout, buffer, layout)
         self._bus = bus
 

@@ -41,13 +41,13 @@ def snapshot_of(
     """Of all blocks, as a trainer of one rank takes it."""
     from trimaran.model.folder import read_model_folder
     from weights.memory.host_memory import DTYPE_NAMES
-    from weights.sending.snapshot import Part, take_snapshot
+    from weights.sending.snapshot import TensorPart, take_snapshot
     from weights.version.grid import cut_tensors
 
     specs = [(name, DTYPE_NAMES[t.dtype], tuple(t.shape)) for name, t in tensors.items()]
     infos = cut_tensors(specs, read_model_folder(model))
     parts = [
-        Part(info.name, 0, info.shape[info.axis] if info.shape else 1, tensors[info.name])
+        TensorPart(info.name, 0, info.shape[info.axis] if info.shape else 1, tensors[info.name])
         for info in infos
     ]
     num_blocks = sum(info.num_blocks for info in infos)

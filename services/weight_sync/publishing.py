@@ -13,7 +13,7 @@ from services.weight_sync.members.member import Member, State
 from services.weight_sync.members.offers import Target, ask_senders
 from services.weight_sync.members.pool import Attempt
 from services.weight_sync.parts import Parts
-from services.weight_sync.staging.staging import Outcome
+from services.weight_sync.staging.rounds import StageOutcome
 from trimaran.errors import StaleEpochError, UnavailableError
 from trimaran.types import Caller, PolicyVersion, Proof
 
@@ -69,7 +69,7 @@ class Publisher:
 
     async def _stage(
         self, caller: Caller, target: Target, held: AsyncExitStack
-    ) -> tuple[Attempt, Outcome]:
+    ) -> tuple[Attempt, StageOutcome]:
         """On the members that take part; see `Members.taking_part`.
 
         `held` keeps their catch-ups off until they have committed.
@@ -89,14 +89,14 @@ class Publisher:
             left = deadline - time.monotonic()
             if left <= 0:
                 seconds = self._config.join_timeout
-                raise UnavailableError(self._nobody(target.version, seconds, outcome.unstaged))
+                raise UnavailableError(self._nobody(target.version, seconds, outcome.suspects))
             await self._pool.wait_for_change(min(RETRY_SECONDS, left))
 
     async def _stage_on(
         self, target: Target, attempt: Attempt, members: Sequence[Member]
-    ) -> Outcome:
+    ) -> StageOutcome:
         if not members:
-            return Outcome()
+            return StageOutcome()
         version = target.version.version
         try:
             async with self._pool.connected(members, attempt.caller) as rollouts:
@@ -104,11 +104,11 @@ class Publisher:
         except BaseException:
             self._pool.abort(members, version, attempt)
             raise
-        self._pool.abort((*outcome.failed, *outcome.unstaged), version, attempt)
+        self._pool.abort((*outcome.failed, *outcome.suspects), version, attempt)
         await self._pool.exclude(outcome.failed)
         return outcome
 
-    async def _commit(self, target: Target, attempt: Attempt, outcome: Outcome) -> list[float]:
+    async def _commit(self, target: Target, attempt: Attempt, outcome: StageOutcome) -> list[float]:
         """The commit record, then COMMIT on each. Returns the pauses, in seconds."""
         live = target.version
         await self._prover.finish_sample()
@@ -124,7 +124,7 @@ class Publisher:
             raise
         pauses = await self._pool.commit(live, outcome.copies, self._config.commit_timeout)
         # Only now: until the record they served the version before it, as they should.
-        await self._pool.exclude(outcome.unstaged)
+        await self._pool.exclude(outcome.suspects)
         self._prover.start_sample()
         return pauses
 
@@ -142,10 +142,10 @@ class Publisher:
             await self._pool.wait_for_change(left)
 
     def _nobody(
-        self, version: PolicyVersion, seconds: float, unstaged: Mapping[Member, str] | None = None
+        self, version: PolicyVersion, seconds: float, suspects: Mapping[Member, str] | None = None
     ) -> str:
         routing = self._pool.routing()
-        reasons = {m.name: why for m, why in (unstaged or {}).items()} | dict(routing.unroutable)
+        reasons = {m.name: why for m, why in (suspects or {}).items()} | dict(routing.unroutable)
         described = replace(routing, unroutable=reasons).describe_unroutable()
         return (
             f"no replica took version {version.version} within {seconds:g} s"

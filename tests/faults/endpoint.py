@@ -36,7 +36,7 @@ from trimaran.types import (
 )
 from weights.receiving.receiver import WeightReceiver
 from weights.sending.sender import WeightSender
-from weights.sending.snapshot import Part, Snapshot, take_snapshot
+from weights.sending.snapshot import Snapshot, TensorPart, take_snapshot
 from weights.version.manifest import manifest_from_json, manifest_to_json
 
 TENSOR_BYTES = 1 << 20
@@ -60,7 +60,7 @@ class Sender:
             for number in range(num_tensors)
         ]
         parts = (
-            Part(
+            TensorPart(
                 info.name,
                 0,
                 TENSOR_BYTES,

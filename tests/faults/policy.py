@@ -15,7 +15,7 @@ from tests.faults.versions import DTYPES, Weights, llama_shapes
 from trimaran.config import RunConfig
 from trimaran.model.folder import read_model_folder
 from trimaran.types import TensorInfo
-from weights.sending.snapshot import Part
+from weights.sending.snapshot import TensorPart
 from weights.version.grid import cut_tensors
 
 DTYPE_NAMES = {"bfloat16": "BF16", "float32": "F32"}
@@ -40,7 +40,7 @@ class StandInPolicy:
     def tensors(self) -> tuple[TensorInfo, ...]:
         return self._tensors
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[TensorPart]:
         for info in self._tensors:
             length = info.shape[info.axis]
             share = length // self._size
@@ -49,9 +49,11 @@ class StandInPolicy:
                 share * rank in info.cuts for rank in range(1, self._size)
             ):
                 start = share * self._rank
-                yield Part(info.name, start, start + share, whole.narrow(info.axis, start, share))
+                yield TensorPart(
+                    info.name, start, start + share, whole.narrow(info.axis, start, share)
+                )
             elif self._rank == 0:
-                yield Part(info.name, 0, length, whole)
+                yield TensorPart(info.name, 0, length, whole)
 
     def add_up(self, values: torch.Tensor) -> torch.Tensor:
         total = values.clone()

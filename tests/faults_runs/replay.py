@@ -11,7 +11,7 @@ from tests.faults_runs.standins import move
 from trimaran.config import RunConfig
 from trimaran.model.folder import read_model_folder
 from trimaran.types import ScoredGroup, TensorInfo, VersionId
-from weights.sending.snapshot import Part, take_snapshot
+from weights.sending.snapshot import TensorPart, take_snapshot
 from weights.version.grid import cut_tensors
 
 
@@ -27,7 +27,7 @@ class Alone:
 
     def root(self) -> str:
         parts = [
-            Part(info.name, 0, info.shape[info.axis], self._weights.tensors[info.name])
+            TensorPart(info.name, 0, info.shape[info.axis], self._weights.tensors[info.name])
             for info in self._infos
         ]
         blocks = ((0, sum(info.num_blocks for info in self._infos)),)

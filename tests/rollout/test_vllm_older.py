@@ -38,7 +38,7 @@ def test_the_packed_copy_of_an_embedding_that_is_the_output_layer_is_read() -> N
     """Its Qwen2 is so where the output layer is tied."""
     from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
-    from services.rollout.vllm.loading.modules import Place
+    from services.rollout.vllm.loading.modules import ParameterPlace
     from services.rollout.vllm.loading.read_back import _read_copies
 
     packed = torch.randn(4, 8)
@@ -50,7 +50,7 @@ def test_the_packed_copy_of_an_embedding_that_is_the_output_layer_is_read() -> N
     embedding.quant_method = SimpleNamespace(apply=lambda _, rows, bias: rows @ packed.t())
     model: Any = torch.nn.Module()
     model.embed_tokens = model.lm_head = embedding
-    reading = _read_copies(model, True, Place(embedding, "embed_tokens", "weight", None))
+    reading = _read_copies(model, True, ParameterPlace(embedding, "embed_tokens", "weight", None))
     try:
         while True:
             next(reading)

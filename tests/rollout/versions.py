@@ -11,7 +11,7 @@ from trimaran.model.folder import read_model_folder
 from weights.delta.delta_stage import apply_verified
 from weights.memory.host_memory import DTYPE_NAMES
 from weights.memory.shadow import Shadow
-from weights.sending.snapshot import Part, Snapshot, take_snapshot
+from weights.sending.snapshot import Snapshot, TensorPart, take_snapshot
 from weights.version.grid import cut_tensors
 
 
@@ -25,7 +25,9 @@ def snapshot_of(
         (name, DTYPE_NAMES[value.dtype], tuple(value.shape)) for name, value in tensors.items()
     ]
     cut = cut_tensors(specs, read_model_folder(folder) if folder else None)
-    parts = [Part(info.name, 0, info.shape[info.axis], tensors[info.name].detach()) for info in cut]
+    parts = [
+        TensorPart(info.name, 0, info.shape[info.axis], tensors[info.name].detach()) for info in cut
+    ]
     num_blocks = sum(info.num_blocks for info in cut)
     return take_snapshot(cut, parts, ((0, num_blocks),), **options)
 

@@ -23,7 +23,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError, UnprovenError
 from trimaran.model.folder import read_model_folder
 from trimaran.types import Caller
-from weights.sending.snapshot import Part, take_snapshot
+from weights.sending.snapshot import TensorPart, take_snapshot
 from weights.version.grid import cut_tensors
 from weights.version.layout import numbers_of
 
@@ -64,7 +64,7 @@ def whole_root(folder: Path, tied: bool) -> str:
     facts = read_model_folder(folder)
     loaded = load_tensors(folder, tied)
     tensors = cut_tensors(((name, "F32", tuple(t.shape)) for name, t in loaded.items()), facts)
-    parts = [Part(t.name, 0, t.shape[t.axis], loaded[t.name]) for t in tensors]
+    parts = [TensorPart(t.name, 0, t.shape[t.axis], loaded[t.name]) for t in tensors]
     num_blocks = sum(tensor.num_blocks for tensor in tensors)
     return take_snapshot(tensors, parts, ((0, num_blocks),)).manifest.root
 

@@ -28,7 +28,7 @@ from weights.memory.shadow import Shadow
 from weights.receiving.contents import StagedWeights
 from weights.receiving.receiver import WeightReceiver
 from weights.sending.sender import WeightSender
-from weights.sending.snapshot import Part, Snapshot, take_snapshot
+from weights.sending.snapshot import Snapshot, TensorPart, take_snapshot
 from weights.transports import make_carriers
 from weights.transports.relay.relay_carrier import RelayCarrier
 
@@ -66,7 +66,7 @@ def snapshot_of(
     **options,
 ) -> Snapshot:
     parts = [
-        Part(
+        TensorPart(
             info.name, 0, values[info.name].shape[info.axis] if info.shape else 1, values[info.name]
         )
         for info in tensors

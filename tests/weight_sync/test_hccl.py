@@ -49,10 +49,10 @@ from weights.receiving.receiver import WeightReceiver
 from weights.sending.sender import WeightSender
 from weights.transports.arrival import Intake
 from weights.transports.calls import Stop
-from weights.transports.carrier import Carrier, Job
+from weights.transports.carrier import Carrier, CarryJob
 from weights.transports.collective.endpoint import Collective
 from weights.transports.collective.terms import Terms
-from weights.transports.collective.turns import Turn
+from weights.transports.collective.turns import GroupTurn
 from weights.transports.streams import Stream
 from weights.version.layout import make_layout
 from weights.version.manifest import list_digests
@@ -76,7 +76,7 @@ class Ends:
 
     def __init__(self, backend: str) -> None:
         self.device: Any = StandIn(backend)
-        self.turn = Turn()
+        self.turn = GroupTurn()
         """The receivers'."""
 
     def open(self, number: int = 1) -> tuple[Collective, Collective]:
@@ -268,7 +268,7 @@ class Meeting(Carrier[CollectiveSource]):
     def one_at_a_time(self) -> bool:
         return self._one_at_a_time
 
-    def carry(self, job: Job[CollectiveSource]) -> None:
+    def carry(self, job: CarryJob[CollectiveSource]) -> None:
         self._busy += 1
         self.busiest = max(self.busiest, self._busy)
         self._groups[job.source.group.group_id].wait(LONG)

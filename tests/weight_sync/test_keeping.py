@@ -15,7 +15,7 @@ from tests.weight_sync.ends import (
 )
 from trimaran.errors import TransferError
 from trimaran.types import VersionId
-from weights.memory.free_memory import Room
+from weights.memory.free_memory import FreeMemory
 from weights.memory.host_memory import MemoryReader
 from weights.memory.shadow import open_shadow
 from weights.receiving import receiver as receiver_module
@@ -94,7 +94,9 @@ def test_without_room_for_a_second_shadow_the_live_version_is_written_over(ends,
     take_from_memory(keeper, live)
     place = keeper.held.shadow.buffer.data_ptr()
     size = live.layout.num_bytes
-    monkeypatch.setattr(receiver_module, "find_room", lambda: Room(2 * size - 1, "this machine"))
+    monkeypatch.setattr(
+        receiver_module, "find_free_memory", lambda: FreeMemory(2 * size - 1, "this machine")
+    )
     stage(keeper, following, from_memory(following), step=2, keep_held=True)
     assert keeper.held is None
     assert keeper.staged.shadow.buffer.data_ptr() == place

@@ -24,7 +24,7 @@ import numpy as np
 from trimaran.errors import TransferError
 from trimaran.types import Delta, Ranges
 from weights.memory.shadow import Shadow
-from weights.version.layout import Layout, numbers_of
+from weights.version.layout import BlockLayout, numbers_of
 from weights.version.manifest import ITEM_BYTES, Block
 
 PLAIN, SPARSE = 0, 1
@@ -106,7 +106,7 @@ def undo(shadow: Shadow, kept: Undo) -> None:
         bits[number][1][change.positions] = change.values
 
 
-def _bits_by_number(buffer: np.ndarray, layout: Layout) -> dict[int, tuple[Block, np.ndarray]]:
+def _bits_by_number(buffer: np.ndarray, layout: BlockLayout) -> dict[int, tuple[Block, np.ndarray]]:
     return {
         piece.block.number: (
             piece.block,

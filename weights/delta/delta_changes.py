@@ -14,7 +14,7 @@ from weights.delta.changed_elements import DeltaPieces, Undo, as_bits, decode_pi
 from weights.memory.changes import Changes, lay_out_changes
 from weights.memory.host_memory import HostMemory
 from weights.memory.shadow import Shadow
-from weights.version.layout import Piece
+from weights.version.layout import PlacedBlock
 from weights.version.manifest import ITEM_BYTES, Block
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def _positions_by_number(shadow: Shadow, overwritten: Undo) -> dict[int, np.ndar
     return found
 
 
-def _bits(shadow: Shadow, piece: Piece) -> np.ndarray:
+def _bits(shadow: Shadow, piece: PlacedBlock) -> np.ndarray:
     bytes_here = shadow.buffer[piece.start : piece.end].numpy()
     return as_bits(bytes_here, ITEM_BYTES[piece.block.tensor.dtype])
 

@@ -14,27 +14,27 @@ from trimaran.errors import OutOfOrderError, TransferError
 from trimaran.types import Delta, Manifest, Ranges, Source, TensorInfo
 from weights.delta.changed_elements import DeltaPieces, Undo, apply_pieces, undo
 from weights.delta.delta_changes import collect_changes
-from weights.memory.free_memory import require_room
+from weights.memory.free_memory import require_free_memory
 from weights.memory.shadow import Shadow
 from weights.transports.arrival import Intake, Verifier
 from weights.transports.carrier import describe
-from weights.version.layout import Layout, Piece, lay_out, numbers_of
+from weights.version.layout import BlockLayout, PlacedBlock, lay_out, numbers_of
 from weights.version.manifest import Block, list_blocks, list_digests, same_tensors
 
 
-def delta_layout(tensors: Sequence[TensorInfo], ranges: Ranges, delta: Delta) -> Layout:
+def delta_layout(tensors: Sequence[TensorInfo], ranges: Ranges, delta: Delta) -> BlockLayout:
     """Raises TransferError unless the delta names one size a block."""
     return _delta_layout(list_blocks(tensors), ranges, delta)
 
 
-def _delta_layout(blocks: Sequence[Block], ranges: Ranges, delta: Delta) -> Layout:
+def _delta_layout(blocks: Sequence[Block], ranges: Ranges, delta: Delta) -> BlockLayout:
     numbers = list(numbers_of(ranges))
     if len(numbers) != len(delta.sizes) or min(delta.sizes, default=0) < 0:
         raise TransferError(f"a delta names {len(delta.sizes)} sizes for {len(numbers)} blocks")
     return _in_a_row(blocks, dict(zip(numbers, delta.sizes, strict=True)))
 
 
-def streams_of(tensors: Sequence[TensorInfo], sources: Sequence[Source]) -> list[Layout]:
+def streams_of(tensors: Sequence[TensorInfo], sources: Sequence[Source]) -> list[BlockLayout]:
     """What travels from each source.
 
     Raises InputError for a block that does not exist, and TransferError as `delta_layout`.
@@ -48,7 +48,9 @@ def streams_of(tensors: Sequence[TensorInfo], sources: Sequence[Source]) -> list
     ]
 
 
-def join_deltas(tensors: Sequence[TensorInfo], streams: Sequence[Layout], wanted: Ranges) -> Layout:
+def join_deltas(
+    tensors: Sequence[TensorInfo], streams: Sequence[BlockLayout], wanted: Ranges
+) -> BlockLayout:
     """One buffer for the pieces of the wanted blocks, from all sources."""
     sizes = {
         piece.block.number: piece.end - piece.start for stream in streams for piece in stream.pieces
@@ -56,13 +58,13 @@ def join_deltas(tensors: Sequence[TensorInfo], streams: Sequence[Layout], wanted
     return _in_a_row(list_blocks(tensors), {number: sizes[number] for number in numbers_of(wanted)})
 
 
-def _in_a_row(blocks: Sequence[Block], sizes: dict[int, int]) -> Layout:
+def _in_a_row(blocks: Sequence[Block], sizes: dict[int, int]) -> BlockLayout:
     ends = list(accumulate(sizes.values()))
     pieces = [
-        Piece(blocks[number], end - size, end)
+        PlacedBlock(blocks[number], end - size, end)
         for (number, size), end in zip(sizes.items(), ends, strict=True)
     ]
-    return Layout(tuple(pieces), ends[-1] if ends else 0)
+    return BlockLayout(tuple(pieces), ends[-1] if ends else 0)
 
 
 def check_base(intake: Intake, held_root: str, held: Manifest | None) -> None:
@@ -102,11 +104,13 @@ def check_base(intake: Intake, held_root: str, held: Manifest | None) -> None:
             )
 
 
-def fetch_pieces(intake: Intake) -> tuple[Layout, DeltaPieces]:
+def fetch_pieces(intake: Intake) -> tuple[BlockLayout, DeltaPieces]:
     """The pieces of the wanted blocks, in memory of their own."""
     streams = [stream for _, stream in intake.parts]
     layout = join_deltas(intake.manifest.tensors, streams, intake.wanted)
-    require_room(2 * layout.num_bytes, "a delta's pieces")  # the buffer, and the pieces cut from it
+    require_free_memory(
+        2 * layout.num_bytes, "a delta's pieces"
+    )  # the buffer, and the pieces cut from it
     buffer = torch.empty(layout.num_bytes, dtype=torch.uint8)
     intake.fill(buffer, layout, lambda number: None)
     view = buffer.numpy().data

@@ -86,7 +86,7 @@ def open_changes(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChangeSlot:
     """Where the changes of one tensor lie: bytes of the memory."""
 
     info: TensorInfo
@@ -95,9 +95,9 @@ class Place:
     values: slice
 
 
-def lay_out_changes(tensors: Sequence[TensorInfo], counts: Counts) -> tuple[list[Place], int]:
+def lay_out_changes(tensors: Sequence[TensorInfo], counts: Counts) -> tuple[list[ChangeSlot], int]:
     """The places of the tensors that changed, and the size of the whole in bytes."""
-    places: list[Place] = []
+    places: list[ChangeSlot] = []
     end = 0
     for info in tensors:
         if total := sum(counts.get(info.name, ())):
@@ -105,11 +105,11 @@ def lay_out_changes(tensors: Sequence[TensorInfo], counts: Counts) -> tuple[list
             start = align(positions.stop)
             values = slice(start, start + ITEM_BYTES[info.dtype] * total)
             end = align(values.stop)
-            places.append(Place(info, counts[info.name], positions, values))
+            places.append(ChangeSlot(info, counts[info.name], positions, values))
     return places, end
 
 
-def _cut(buffer: torch.Tensor, places: Sequence[Place]) -> Iterator[ChangedTensor]:
+def _cut(buffer: torch.Tensor, places: Sequence[ChangeSlot]) -> Iterator[ChangedTensor]:
     for place in places:
         positions = buffer[place.positions].view(torch.int32)
         values = buffer[place.values].view(DTYPES[place.info.dtype])

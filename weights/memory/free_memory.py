@@ -19,17 +19,17 @@ UNLIMITED = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """Example: find_room() is Room(21_833_461_760, "this machine")"""
+class FreeMemory:
+    """Example: find_free_memory() is FreeMemory(21_833_461_760, "this machine")"""
 
     num_bytes: int
     where: str
     """What bounds it, in words."""
 
 
-def require_room(num_bytes: int, what: str) -> None:
+def require_free_memory(num_bytes: int, what: str) -> None:
     """Raises TransferError, which names `what`, unless so much can be taken now."""
-    room = find_room()
+    room = find_free_memory()
     if num_bytes + MARGIN_BYTES > room.num_bytes:
         raise TransferError(
             f"no room for {num_bytes / 2**20:.0f} MiB of {what} on the host:"
@@ -37,15 +37,15 @@ def require_room(num_bytes: int, what: str) -> None:
         )
 
 
-def find_room(proc: Path = Path("/proc")) -> Room:
+def find_free_memory(proc: Path = Path("/proc")) -> FreeMemory:
     """The narrowest of all limits; what the kernel can take back from its page cache is room."""
     return min(_rooms(proc), key=lambda room: room.num_bytes)
 
 
-def _rooms(proc: Path) -> Iterator[Room]:
+def _rooms(proc: Path) -> Iterator[FreeMemory]:
     machine = _numbers(proc / "meminfo")
     available = machine.get("MemAvailable:", UNLIMITED >> 10) + machine.get("SwapFree:", 0)
-    yield Room(available << 10, "this machine")
+    yield FreeMemory(available << 10, "this machine")
     for folder in _cgroups(proc):
         limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
         if limit is None or used is None:
@@ -54,7 +54,7 @@ def _rooms(proc: Path) -> Iterator[Room]:
         cache = stat.get("inactive_file", 0) + stat.get("active_file", 0)
         # What has to be written to a disk first cannot be taken back at once.
         unwritten = stat.get("file_dirty", 0) + stat.get("file_writeback", 0)
-        yield Room(limit - used + max(cache - unwritten, 0), f"the cgroup {folder}")
+        yield FreeMemory(limit - used + max(cache - unwritten, 0), f"the cgroup {folder}")
 
 
 def _cgroups(proc: Path) -> Iterator[Path]:

@@ -22,8 +22,8 @@ import torch
 from trimaran.errors import TransferError
 from trimaran.host.device import Device
 from weights.memory import lease
-from weights.memory.free_memory import require_room
-from weights.version.layout import Piece
+from weights.memory.free_memory import require_free_memory
+from weights.version.layout import PlacedBlock
 
 DTYPES = {
     "F64": torch.float64,
@@ -92,7 +92,7 @@ class HostMemory:
         for start in range(0, self.size, TAKEN_AT_A_TIME):
             check()
             left = self.size - start
-            require_room(left + left // PAGE_TABLE_SHARE, "weights")
+            require_free_memory(left + left // PAGE_TABLE_SHARE, "weights")
             os.posix_fallocate(self._descriptor, start, min(TAKEN_AT_A_TIME, left))
 
     @property
@@ -252,11 +252,11 @@ def bytes_of(mapping: mmap.mmap | None) -> torch.Tensor:
         return torch.frombuffer(mapping, dtype=torch.uint8)
 
 
-def block_bytes(buffer: torch.Tensor, piece: Piece) -> torch.Tensor:
+def block_bytes(buffer: torch.Tensor, piece: PlacedBlock) -> torch.Tensor:
     return buffer[piece.start : piece.end]
 
 
-def block_view(buffer: torch.Tensor, piece: Piece) -> torch.Tensor:
+def block_view(buffer: torch.Tensor, piece: PlacedBlock) -> torch.Tensor:
     """The block as a view of its own dtype and shape."""
     dtype = DTYPES[piece.block.tensor.dtype]
     return block_bytes(buffer, piece).view(dtype).view(piece.block.shape)

@@ -14,7 +14,7 @@ from trimaran.types import Manifest, Ranges, TensorInfo
 from weights.memory.borrowed import BorrowedMemory
 from weights.memory.changes import Changes
 from weights.memory.host_memory import DTYPES, HostMemory, MemoryReader, block_view
-from weights.version.layout import Layout, Piece, make_layout
+from weights.version.layout import BlockLayout, PlacedBlock, make_layout
 from weights.version.manifest import manifest_from_json, manifest_to_json
 
 Part = Callable[[TensorInfo], tuple[int, int]]
@@ -29,7 +29,7 @@ class StoredTensor:
     """
 
     info: TensorInfo
-    pieces: Sequence[Piece]
+    pieces: Sequence[PlacedBlock]
     buffer: torch.Tensor
     """The shadow's."""
 
@@ -167,7 +167,7 @@ def open_blocks(
 
 def _map(
     path: str, description: dict[str, Any], reader: MemoryReader, host: int
-) -> tuple[torch.Tensor, Layout]:
+) -> tuple[torch.Tensor, BlockLayout]:
     ranges = tuple((first, end) for first, end in description["ranges"])
     layout = make_layout(tensors_of(description), ranges)
     reader.forget_gone()
@@ -181,18 +181,18 @@ def tensors_of(description: dict[str, Any]) -> tuple[TensorInfo, ...]:
 
 
 def _tensors(
-    buffer: torch.Tensor, layout: Layout, part: Part | None = None
+    buffer: torch.Tensor, layout: BlockLayout, part: Part | None = None
 ) -> Iterator[tuple[str, torch.Tensor]]:
     for pieces in _by_tensor(layout):
         yield pieces[0].block.tensor.name, _join(buffer, pieces, part)
 
 
-def _by_tensor(layout: Layout) -> Iterator[list[Piece]]:
+def _by_tensor(layout: BlockLayout) -> Iterator[list[PlacedBlock]]:
     for _, pieces in groupby(layout.pieces, key=lambda piece: piece.block.tensor.name):
         yield list(pieces)
 
 
-def _join(buffer: torch.Tensor, pieces: list[Piece], part: Part | None) -> torch.Tensor:
+def _join(buffer: torch.Tensor, pieces: list[PlacedBlock], part: Part | None) -> torch.Tensor:
     tensor, dtype = pieces[0].block.tensor, DTYPES[pieces[0].block.tensor.dtype]
     axis = tensor.axis
     if len(pieces) == tensor.num_blocks and (axis == 0 or not tensor.cuts):

@@ -36,7 +36,7 @@ from weights.delta.delta_stage import (
 )
 from weights.memory.borrowed import Borrower
 from weights.memory.changes import Changes
-from weights.memory.free_memory import find_room
+from weights.memory.free_memory import find_free_memory
 from weights.memory.host_memory import HostMemory
 from weights.memory.shadow import Shadow
 from weights.receiving.contents import Contents, Overlaid, StagedWeights, give_all
@@ -47,7 +47,7 @@ from weights.transports.carrier import Carrier
 from weights.transports.memory_carrier import host_name
 from weights.transports.relay.relay_server import RelayServer
 from weights.transports.relay.stock import Holding, Stock
-from weights.version.layout import Layout, count, make_layout
+from weights.version.layout import BlockLayout, count, make_layout
 from weights.version.manifest import check_manifest
 
 logger = logging.getLogger(__name__)
@@ -238,7 +238,7 @@ class WeightReceiver:
 
     def _plan(
         self, version: PolicyVersion, manifest: Manifest, sources: Sequence[Source]
-    ) -> tuple[list[tuple[Source, Layout]], Ranges]:
+    ) -> tuple[list[tuple[Source, BlockLayout]], Ranges]:
         """Everything that can be refused before anything changes."""
         check_manifest(manifest, version.root)
         wanted = self._wanted
@@ -316,7 +316,7 @@ class WeightReceiver:
         memories = [shadow.own for shadow in shadows if shadow]
         return next((one for one in memories if one and (one.path, one.size) == (path, size)), None)
 
-    def _stage_full(self, intake: Intake, attempt: str, keep_held: bool) -> tuple[Layout, str]:
+    def _stage_full(self, intake: Intake, attempt: str, keep_held: bool) -> tuple[BlockLayout, str]:
         contents = self._contents.make_way(beside=keep_held and self._can_keep())
         memory, contents = contents.spare, replace(contents, spare=None)
         self._become(contents)
@@ -343,7 +343,7 @@ class WeightReceiver:
         self._become(self._contents.arrive())
         return shadow.layout, shadow.path
 
-    def _stage_delta(self, intake: Intake, attempt: str) -> tuple[Layout, str]:
+    def _stage_delta(self, intake: Intake, attempt: str) -> tuple[BlockLayout, str]:
         base = self.held
         check_base(intake, base.version.root if base else "", base and base.shadow.manifest)
         assert base is not None, "check_base refuses a delta against nothing"
@@ -370,7 +370,7 @@ class WeightReceiver:
         if held is None:
             return False
         size = held.shadow.layout.num_bytes
-        room = find_room()
+        room = find_free_memory()
         spare = self._contents.spare
         if not (spare and spare.claim()) and room.num_bytes < 2 * size:
             logger.warning(

@@ -19,12 +19,12 @@ from weights.sending.snapshot import Snapshot
 from weights.transports.calls import hold
 from weights.transports.collective.endpoint import Collective
 from weights.transports.collective.terms import Terms
-from weights.transports.collective.turns import Turn
+from weights.transports.collective.turns import GroupTurn
 from weights.transports.memory_carrier import host_name
 from weights.transports.relay.relay_server import RelayServer
 from weights.transports.relay.stock import Holding, Key, Stock, contents_of
 from weights.transports.streams import Stream
-from weights.version.layout import Layout, make_layout, subtract
+from weights.version.layout import BlockLayout, make_layout, subtract
 
 
 class WeightSender:
@@ -58,7 +58,7 @@ class WeightSender:
         self._config = config
         self._lock = threading.Lock()
         self._ends: dict[int, Collective] = {}
-        self._turn = Turn()
+        self._turn = GroupTurn()
         self._newest = 0
         self._stock = Stock()
         self._key = secrets.token_hex(32)
@@ -164,11 +164,11 @@ def _same(opened: TransferGroup, asked: TransferGroup) -> bool:
     return (opened.nonce, opened.world_size) == (asked.nonce, asked.world_size)
 
 
-def _layout(snapshot: Snapshot, ranges: Ranges) -> Layout:
+def _layout(snapshot: Snapshot, ranges: Ranges) -> BlockLayout:
     return make_layout(snapshot.manifest.tensors, ranges)
 
 
-def _delta_stream(snapshot: Snapshot, ranges: Ranges, base_root: str) -> tuple[Layout, Stream]:
+def _delta_stream(snapshot: Snapshot, ranges: Ranges, base_root: str) -> tuple[BlockLayout, Stream]:
     delta = snapshot.delta
     if delta is None or delta.base_root != base_root:
         raise OutOfOrderError(

@@ -16,7 +16,7 @@ from trimaran.types import Manifest, Ranges, TensorInfo
 from weights.delta.changed_elements import DeltaPieces, as_bits, encode_piece
 from weights.memory.host_memory import DTYPE_NAMES, HostMemory, block_bytes, block_view
 from weights.version.digest import INTEGERS, digest_tensor
-from weights.version.layout import Layout, Piece, make_layout
+from weights.version.layout import BlockLayout, PlacedBlock, make_layout
 from weights.version.manifest import (
     Block,
     build_manifest,
@@ -34,12 +34,12 @@ DIGEST_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TensorPart:
     """Elements start..stop (exclusive), along its axis, of the Hugging Face tensor `name`.
 
     A whole tensor is 0..shape[axis]; a scalar 0..1.
 
-    Example: Part("model.norm.weight", 0, 576, weight) where `weight` has shape [576]
+    Example: TensorPart("model.norm.weight", 0, 576, weight) where `weight` has shape [576]
     """
 
     name: str
@@ -54,7 +54,7 @@ class Snapshot:
 
     manifest: Manifest
     """The whole version's, also where this rank holds a share."""
-    layout: Layout
+    layout: BlockLayout
     """Where the blocks lie that it holds."""
     memory: HostMemory
     delta: DeltaPieces | None = None
@@ -73,7 +73,7 @@ class Snapshot:
 
 def take_snapshot(
     tensors: Sequence[TensorInfo],
-    parts: Iterable[Part],
+    parts: Iterable[TensorPart],
     ranges: Ranges,
     exchange: Callable[[Digests], Digests] = lambda digests: digests,
     reuse: Snapshot | None = None,
@@ -94,7 +94,7 @@ def take_snapshot(
     Example:
 
         info = TensorInfo("w", "F32", (8, 4), axis=0, cuts=(4,))  # two blocks
-        part = Part("w", 0, 8, torch.ones(8, 4))
+        part = TensorPart("w", 0, 8, torch.ones(8, 4))
         snapshot = take_snapshot([info], [part], ((0, 2),))
         snapshot.manifest.root  # 32 hex digits
     """
@@ -120,7 +120,9 @@ def take_snapshot(
     return Snapshot(manifest, layout, memory, delta)
 
 
-def _memory(tensors: Sequence[TensorInfo], layout: Layout, reuse: Snapshot | None) -> HostMemory:
+def _memory(
+    tensors: Sequence[TensorInfo], layout: BlockLayout, reuse: Snapshot | None
+) -> HostMemory:
     if reuse is None:
         return HostMemory(layout.num_bytes)
     if not same_tensors(tensors, reuse.manifest.tensors) or layout.ranges != reuse.layout.ranges:
@@ -128,9 +130,11 @@ def _memory(tensors: Sequence[TensorInfo], layout: Layout, reuse: Snapshot | Non
     return reuse.memory
 
 
-def _pair(layout: Layout, parts: Iterable[Part]) -> Iterator[tuple[Piece, torch.Tensor]]:
+def _pair(
+    layout: BlockLayout, parts: Iterable[TensorPart]
+) -> Iterator[tuple[PlacedBlock, torch.Tensor]]:
     """Each held block with its slice of the first part that has it."""
-    waiting: dict[str, list[Piece]] = {}
+    waiting: dict[str, list[PlacedBlock]] = {}
     for piece in layout.pieces:
         waiting.setdefault(piece.block.tensor.name, []).append(piece)
     for part in parts:
@@ -147,7 +151,7 @@ def _pair(layout: Layout, parts: Iterable[Part]) -> Iterator[tuple[Piece, torch.
         raise InputError(f"{name}: no part holds the block(s) that start at {starts}")
 
 
-def _check_part(part: Part, tensor: TensorInfo) -> None:
+def _check_part(part: TensorPart, tensor: TensorInfo) -> None:
     shape = (
         (*tensor.shape[: tensor.axis], part.stop - part.start, *tensor.shape[tensor.axis + 1 :])
         if tensor.shape
@@ -161,11 +165,11 @@ def _check_part(part: Part, tensor: TensorInfo) -> None:
         )
 
 
-def _covers(part: Part, block: Block) -> bool:
+def _covers(part: TensorPart, block: Block) -> bool:
     return part.start <= block.start and block.stop <= part.stop
 
 
-def _slice(part: Part, block: Block) -> torch.Tensor:
+def _slice(part: TensorPart, block: Block) -> torch.Tensor:
     if not block.tensor.shape:
         return part.tensor
     return part.tensor.narrow(block.tensor.axis, block.start - part.start, block.stop - block.start)

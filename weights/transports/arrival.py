@@ -15,9 +15,9 @@ from trimaran.errors import TransferError
 from trimaran.types import Manifest, PolicyVersion, Ranges, Source, Transport
 from weights.memory.host_memory import HostMemory
 from weights.transports.calls import Stop
-from weights.transports.carrier import Carrier, Job, WrongBlockError, describe
+from weights.transports.carrier import Carrier, CarryJob, WrongBlockError, describe
 from weights.version.digest import digest_tensor
-from weights.version.layout import Layout, intersect, numbers_of
+from weights.version.layout import BlockLayout, intersect, numbers_of
 from weights.version.manifest import Block, list_blocks, list_digests
 
 DIGEST_THREADS = 4
@@ -54,7 +54,7 @@ def _name_numbers(manifest: Manifest, numbers: Sequence[int]) -> str:
 class Verifier:
     """Compares what has landed in a buffer with a manifest."""
 
-    def __init__(self, manifest: Manifest, buffer: torch.Tensor, layout: Layout) -> None:
+    def __init__(self, manifest: Manifest, buffer: torch.Tensor, layout: BlockLayout) -> None:
         self._digests = list_digests(manifest)
         self._buffer = buffer
         self._pieces = layout.by_number()
@@ -88,7 +88,7 @@ class Intake:
     version: PolicyVersion
     manifest: Manifest
     wanted: Ranges
-    parts: Sequence[tuple[Source, Layout]]
+    parts: Sequence[tuple[Source, BlockLayout]]
     """Each source with the layout of what travels from it."""
     carriers: Mapping[Transport, Carrier[Any]]
     bucket_bytes: int
@@ -99,7 +99,7 @@ class Intake:
     def fill(
         self,
         buffer: torch.Tensor,
-        layout: Layout,
+        layout: BlockLayout,
         landed: Callable[[int], None],
         memory: HostMemory | None = None,
     ) -> None:
@@ -120,7 +120,7 @@ class Intake:
                 missing.discard(number)
 
         jobs = [
-            Job(
+            CarryJob(
                 self.version.root,
                 source,
                 stream,
@@ -147,7 +147,7 @@ class Intake:
         if time.monotonic() > self.deadline:
             raise TransferError("the stage did not end by its deadline")
 
-    def count_bytes(self, layout: Layout) -> dict[Transport, int]:
+    def count_bytes(self, layout: BlockLayout) -> dict[Transport, int]:
         """Taken by each transport. `layout`: of the buffer that was filled, without padding."""
         sizes = {piece.block.number: piece.end - piece.start for piece in layout.pieces}
         found: dict[Transport, int] = {}
@@ -162,7 +162,7 @@ class Intake:
         return all(carrier.settled for carrier in self.carriers.values())
 
 
-Jobs = Sequence[tuple[Carrier[Any], Job[Any]]]
+Jobs = Sequence[tuple[Carrier[Any], CarryJob[Any]]]
 
 
 def _run(jobs: Jobs, stop: Stop) -> None:

@@ -13,7 +13,7 @@ from trimaran.errors import TransferError
 from trimaran.types import Source
 from weights.memory.host_memory import HostMemory
 from weights.transports.calls import Stop
-from weights.version.layout import Layout, Piece
+from weights.version.layout import BlockLayout, PlacedBlock
 from weights.version.manifest import Block
 
 OneSource = TypeVar("OneSource", bound=Source)
@@ -25,17 +25,17 @@ class WrongBlockError(TransferError):
 
 
 @dataclass(frozen=True, slots=True)
-class Job(Generic[OneSource]):
+class CarryJob(Generic[OneSource]):
     """One source's part of a stage: what a carrier has to do. The receiver makes it."""
 
     root: str
     """The version's."""
     source: OneSource
-    stream: Layout
+    stream: BlockLayout
     """How the source's blocks, or the pieces of its delta, follow each other with the sender."""
     buffer: torch.Tensor
     """uint8, one dimension, on the host; shared with the jobs of other sources."""
-    layout: Layout
+    layout: BlockLayout
     """The buffer's. The job fills the pieces that `stream` has too."""
     land: Callable[[int], None]
     """Call it with a block's number when its last byte lies in the buffer.
@@ -48,7 +48,7 @@ class Job(Generic[OneSource]):
     memory: HostMemory | None = None
     """That `buffer` is the whole of, where it outlives the stage: a carrier may register it."""
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[PlacedBlock]:
         """What the job has to fill, with places in `buffer`, in the stream's order."""
         places = self.layout.by_number()
         numbers = [piece.block.number for piece in self.stream.pieces]
@@ -80,7 +80,7 @@ class Carrier(ABC, Generic[OneSource]):
         return None
 
     @abstractmethod
-    def carry(self, job: Job[OneSource]) -> None:
+    def carry(self, job: CarryJob[OneSource]) -> None:
         """Blocks until every piece of the job has landed. Several jobs may run at once, unless
         `one_at_a_time`.
 

@@ -19,7 +19,7 @@ import numpy as np
 from trimaran.errors import TransferError
 from trimaran.types import MemorySource
 from weights.memory.host_memory import MemoryReader
-from weights.transports.carrier import Carrier, Job, WrongBlockError, describe
+from weights.transports.carrier import Carrier, CarryJob, WrongBlockError, describe
 
 CHUNK_BYTES = 16 * 2**20
 
@@ -42,7 +42,7 @@ class MemoryCarrier(Carrier[MemorySource]):
     def prepare(self, sources: Sequence[MemorySource]) -> None:
         self._reader.keep([source.path for source in sources])
 
-    def carry(self, job: Job[MemorySource]) -> None:
+    def carry(self, job: CarryJob[MemorySource]) -> None:
         path, chunk_bytes = job.source.path, self._chunk_bytes
         source = self._reader.map(path, job.stream.num_bytes).numpy()
         target = job.buffer.numpy()
@@ -67,6 +67,6 @@ class MemoryCarrier(Carrier[MemorySource]):
         self._reader.keep(())
 
 
-def _check_deadline(job: Job[MemorySource], path: str) -> None:
+def _check_deadline(job: CarryJob[MemorySource], path: str) -> None:
     if time.monotonic() > job.deadline:
         raise TransferError(f"{path}: not copied by the deadline")

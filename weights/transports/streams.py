@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from weights.version.layout import Layout, copy_runs
+from weights.version.layout import BlockLayout, copy_runs
 
 Copy = tuple[int, int, int]
 """(start in the stream, start in the buffer, bytes)."""
@@ -22,7 +22,7 @@ class Stream:
         stream.view(0, stream.num_bytes)
     """
 
-    def __init__(self, stream: Layout, buffer: torch.Tensor, layout: Layout) -> None:
+    def __init__(self, stream: BlockLayout, buffer: torch.Tensor, layout: BlockLayout) -> None:
         self.num_bytes = stream.num_bytes
         self.buffer = buffer
         self._runs = copy_runs(stream, layout)

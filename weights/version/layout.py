@@ -63,7 +63,7 @@ def subtract(left: Ranges, right: Ranges) -> Ranges:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PlacedBlock:
     """A block with its place in a buffer: bytes start..end (exclusive)."""
 
     block: Block
@@ -72,10 +72,10 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BlockLayout:
     """Which blocks a buffer holds, and where. `make_layout` makes it."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PlacedBlock, ...]
     num_bytes: int
     """The buffer's length, padding included."""
 
@@ -83,11 +83,11 @@ class Layout:
     def ranges(self) -> Ranges:
         return to_ranges(piece.block.number for piece in self.pieces)
 
-    def by_number(self) -> dict[int, Piece]:
+    def by_number(self) -> dict[int, PlacedBlock]:
         return {piece.block.number: piece for piece in self.pieces}
 
 
-def make_layout(tensors: Sequence[TensorInfo], ranges: Ranges | None = None) -> Layout:
+def make_layout(tensors: Sequence[TensorInfo], ranges: Ranges | None = None) -> BlockLayout:
     """The layout of the blocks in `ranges`; None means all. Raises InputError for a block that does not exist.
 
     Example:
@@ -99,21 +99,21 @@ def make_layout(tensors: Sequence[TensorInfo], ranges: Ranges | None = None) -> 
 
 
 @lru_cache(maxsize=8)  # sender, shadow and stream of one version mostly ask for the same one
-def _make_layout(tensors: tuple[TensorInfo, ...], ranges: Ranges | None) -> Layout:
+def _make_layout(tensors: tuple[TensorInfo, ...], ranges: Ranges | None) -> BlockLayout:
     return lay_out(list_blocks(tensors), ranges)
 
 
-def lay_out(blocks: Sequence[Block], ranges: Ranges | None) -> Layout:
+def lay_out(blocks: Sequence[Block], ranges: Ranges | None) -> BlockLayout:
     """As `make_layout`; `blocks`: all of the version, by number."""
     wanted = blocks if ranges is None else [_pick(blocks, n) for n in numbers_of(ranges)]
-    pieces: list[Piece] = []
+    pieces: list[PlacedBlock] = []
     end = 0
     for block in wanted:
         same_tensor = pieces and pieces[-1].block.tensor is block.tensor
         start = end if same_tensor else align(end)
         end = start + block.num_bytes
-        pieces.append(Piece(block, start, end))
-    return Layout(tuple(pieces), align(end))
+        pieces.append(PlacedBlock(block, start, end))
+    return BlockLayout(tuple(pieces), align(end))
 
 
 def _pick(blocks: Sequence[Block], number: int) -> Block:
@@ -127,7 +127,7 @@ def align(offset: int) -> int:
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def copy_runs(source: Layout, target: Layout) -> list[tuple[int, int, int]]:
+def copy_runs(source: BlockLayout, target: BlockLayout) -> list[tuple[int, int, int]]:
     """(start in source, start in target, bytes) of all blocks that both hold, neighbours joined.
 
     Only what must be copied: where two layouts are the same it is one run.

@@ -14,7 +14,7 @@ from services.trainer.step.finite import is_finite
 from trimaran.config import WeightSyncSection
 from trimaran.errors import InternalError, OutOfOrderError
 from trimaran.types import Offer, Peer, Ranges, TensorInfo
-from weights.sending.snapshot import Part, Snapshot, take_snapshot
+from weights.sending.snapshot import Snapshot, TensorPart, take_snapshot
 
 
 class ShardedWeights(Protocol):
@@ -25,7 +25,7 @@ class ShardedWeights(Protocol):
         """The tensors of the whole model, cut into blocks; the same on every rank."""
         ...
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[TensorPart]:
         """This rank's. All ranks must iterate to the end."""
         ...
 

@@ -11,7 +11,7 @@ import torch
 
 from trimaran.errors import InternalError
 from trimaran.types import Ranges, TensorInfo
-from weights.sending.snapshot import Part
+from weights.sending.snapshot import TensorPart
 from weights.version.layout import to_ranges
 from weights.version.manifest import list_blocks
 
@@ -20,7 +20,7 @@ NUM_WORDS = 4
 """A digest has 16 bytes."""
 
 
-def blocks_of(tensors: Sequence[TensorInfo], parts: Iterable[Part]) -> Ranges:
+def blocks_of(tensors: Sequence[TensorInfo], parts: Iterable[TensorPart]) -> Ranges:
     """The blocks that the parts hold. Raises InternalError for a part that is no union of blocks."""
     blocks = list_blocks(tensors)
     starts = {(block.tensor.name, block.start): block.number for block in blocks}

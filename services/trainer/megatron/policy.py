@@ -56,7 +56,7 @@ from trimaran.model.memory.model import Model
 from trimaran.model.memory.trained import patterns, trained_tower
 from trimaran.types import Group, TensorInfo
 from weights.memory.host_memory import DTYPE_NAMES
-from weights.sending.snapshot import Part
+from weights.sending.snapshot import TensorPart
 from weights.version.grid import cut_tensors
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -297,7 +297,7 @@ class MegatronPolicy:
         specs = ((name, dtype, shape) for name, shape in shapes)
         return cut_tensors(specs, self._architecture.facts)
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[TensorPart]:
         """This rank's parts of the tensors, as views of live parameters where that is possible; with
         adapters added, made when its turn comes.
 

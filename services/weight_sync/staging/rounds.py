@@ -2,10 +2,10 @@
 
     send     each sender broadcasts in its transfer group    (tasks, side by side
     stage    each replica takes what its sources bring        with each other)
-    judge    what do the answers say?   staged, suspect or lost
+    judge    what do the answers say?   staged, suspect or failed
 
 A collective does not say which of its members broke it, so blame is given by
-what each member answers. One that is gone, or stays silent to the end, is lost.
+what each member answers. One that is gone, or stays silent to the end, has failed.
 One that reports a broken transfer may be the victim of another: it is a suspect
 and may try again by relay, where its failures are its own.
 """
@@ -21,7 +21,7 @@ from typing import Any
 from services.weight_sync.members.member import Member
 from services.weight_sync.members.offers import Target
 from services.weight_sync.members.pool import Attempt
-from services.weight_sync.staging.transfer_plan import Plan
+from services.weight_sync.staging.transfer_plan import TransferPlan
 from trimaran.clients import RolloutClient
 from trimaran.errors import (
     DeadlineError,
@@ -37,6 +37,7 @@ from trimaran.types import (
     Staged,
     TransferGroup,
     TransferLimits,
+    Transport,
 )
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class Round:
 
     target: Target
     attempt: Attempt
-    plan: Plan
+    plan: TransferPlan
     groups: Sequence[TransferGroup]
     """Those of the plan, opened."""
     sources: Mapping[str, tuple[Source, ...]]
@@ -67,17 +68,46 @@ class Round:
         return {seat for planned in self.plan.groups for seat in planned.seats}
 
 
-@dataclass(frozen=True, slots=True)
-class RoundAnswers:
-    """What the members of a round answered. Each stands in one of the three, with its reason."""
+@dataclass(slots=True)
+class StageOutcome:
+    """What a round came to, or a whole stage. Each member stands in one of the first three."""
 
     staged: dict[Member, Staged] = field(default_factory=dict)
+    """Hold the whole version, every block verified, in their shadows."""
+    failed: dict[Member, str] = field(default_factory=dict)
+    """Are gone, silent, or at fault; with the reason."""
     suspects: dict[Member, str] = field(default_factory=dict)
-    """They live, and may have failed through another's fault."""
-    lost: dict[Member, str] = field(default_factory=dict)
+    """Live, but could not get the version, perhaps through another's fault; what they hold is as it was."""
+    delta_share: float | None = None
+    """Bytes of the delta over those of the version, where one was used."""
+
+    @property
+    def copies(self) -> dict[Member, str]:
+        """Where the version lies on those that have staged it; empty where that is another's copy."""
+        return {member: staged.path for member, staged in self.staged.items()}
+
+    @property
+    def num_bytes(self) -> int:
+        """Taken by all members that have staged."""
+        return sum(staged.num_bytes for staged in self.staged.values())
+
+    def metrics(self) -> dict[str, float]:
+        found = {"weight_sync/bytes": float(self.num_bytes)}
+        for staged in self.staged.values():
+            for transport, size in staged.bytes_by_transport.items():
+                key = f"weight_sync/bytes/{transport}"
+                found[key] = found.get(key, 0.0) + size
+        pulled = (Transport.RELAY in s.bytes_by_transport for s in self.staged.values())
+        found["weight_sync/relayed"] = float(sum(pulled))
+        found["weight_sync/shared"] = float(sum(not path for path in self.copies.values()))
+        if self.delta_share is not None:
+            found["weight_sync/delta/share"] = self.delta_share
+        return found
 
 
-def sources_of(plan: Plan, groups: Sequence[TransferGroup]) -> dict[str, tuple[Source, ...]]:
+def sources_of(
+    plan: TransferPlan, groups: Sequence[TransferGroup]
+) -> dict[str, tuple[Source, ...]]:
     """Each member's sources, by name: the planned ones, and its seats in the opened groups."""
     sources = dict(plan.sources)
     for planned, group in zip(plan.groups, groups, strict=True):
@@ -143,13 +173,13 @@ def stage(round: Round, calls: StageCalls) -> Stages:
     }
 
 
-def judge(round: Round, sends: Sends, stages: Stages, in_time: bool) -> RoundAnswers:
+def judge(round: Round, sends: Sends, stages: Stages, in_time: bool) -> StageOutcome:
     """All tasks have ended. `in_time`: the transfers in groups ended before the time was over.
 
     Raises StaleEpochError when the controller is out of date, and what a sender raises that
     could not send at all.
     """
-    answers, seated = RoundAnswers(), round.seated
+    answers, seated = StageOutcome(), round.seated
     for member, task in stages.items():
         _judge_member(answers, round, member, task, in_time and member in seated)
     for sending in sends:
@@ -158,7 +188,7 @@ def judge(round: Round, sends: Sends, stages: Stages, in_time: bool) -> RoundAns
 
 
 def _judge_member(
-    answers: RoundAnswers,
+    answers: StageOutcome,
     round: Round,
     member: Member,
     task: asyncio.Task[Staged],
@@ -167,7 +197,7 @@ def _judge_member(
     version, num_blocks = round.target.version, round.target.manifest.num_blocks
     if task.cancelled():
         silent = f"no answer to stage {version.version} in time"
-        (answers.suspects if may_be_a_victim else answers.lost)[member] = silent
+        (answers.suspects if may_be_a_victim else answers.failed)[member] = silent
     elif isinstance(error := task.exception(), StaleEpochError):
         raise error  # it is the controller that is out of date, not the replica
     elif isinstance(error, TransferError | DeadlineError):
@@ -177,20 +207,20 @@ def _judge_member(
     ):
         answers.suspects[member] = f"the delta was refused: {error}"
     elif isinstance(error, TrimaranError):
-        answers.lost[member] = f"stage {version.version}: {error}"
+        answers.failed[member] = f"stage {version.version}: {error}"
     elif error is not None:
         raise error
     elif (staged := task.result()).root != version.root:
         answers.suspects[member] = f"computed root {staged.root} instead of {version.root}"
     elif staged.num_blocks != num_blocks:
-        answers.lost[member] = f"holds {staged.num_blocks} of {num_blocks} blocks"
+        answers.failed[member] = f"holds {staged.num_blocks} of {num_blocks} blocks"
     else:
         answers.staged[member] = staged
 
 
-def _judge_sender(answers: RoundAnswers, sending: asyncio.Task[int], timeout: float) -> None:
+def _judge_sender(answers: StageOutcome, sending: asyncio.Task[int], timeout: float) -> None:
     if sending.cancelled():
-        if not answers.staged and not answers.lost:  # no other member can be to blame
+        if not answers.staged and not answers.failed:  # no other member can be to blame
             raise DeadlineError(f"the trainer did not end its send within {timeout:g} s")
     elif isinstance(error := sending.exception(), TransferError | DeadlineError):
         logger.info("a send broke: %s", error)

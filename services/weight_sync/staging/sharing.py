@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from services.weight_sync.members.member import Member
-from services.weight_sync.staging.transfer_plan import OTHER_HOLDERS, Plan
+from services.weight_sync.staging.transfer_plan import OTHER_HOLDERS, TransferPlan
 from trimaran.config import TransportName
 from trimaran.types import Manifest, Offer, Peer, RelaySource
 
@@ -78,7 +78,7 @@ def plan_shared(
     members: Sequence[Member],
     lenders: Lenders,
     holders: Sequence[Member],
-) -> Plan:
+) -> TransferPlan:
     """For those whose host has the version. Where it cannot be read there, it is pulled. Whose engine has
     the base of the delta gets that too, to load what changed alone."""
     others = [*(m.peer for m in holders[:OTHER_HOLDERS]), *(offer.peer for offer in offers)]
@@ -93,7 +93,7 @@ def plan_shared(
                 for offer in offers
                 if lender.patched and _has_base(member, offer)
             ) or (RelaySource(whole, tuple(peers), shared=lender.path),)
-    return Plan(sources)
+    return TransferPlan(sources)
 
 
 def _has_base(member: Member, offer: Offer) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from services.weight_sync.members.member import Member
@@ -20,9 +19,9 @@ from services.weight_sync.members.pool import Attempt
 from services.weight_sync.pauses import Pauses
 from services.weight_sync.staging.rounds import (
     Round,
-    RoundAnswers,
     Sends,
     StageCalls,
+    StageOutcome,
     Stages,
     judge,
     send,
@@ -37,11 +36,16 @@ from services.weight_sync.staging.sharing import (
     take_turns,
 )
 from services.weight_sync.staging.transfer_groups import TransferGroups
-from services.weight_sync.staging.transfer_plan import Plan, delta_share, plan_relay, plan_stage
+from services.weight_sync.staging.transfer_plan import (
+    TransferPlan,
+    delta_share,
+    plan_relay,
+    plan_stage,
+)
 from services.weight_sync.tasks import cancel
 from trimaran.clients import RolloutClient
 from trimaran.config import WeightSyncSection
-from trimaran.types import Staged, TransferLimits, Transport
+from trimaran.types import TransferLimits
 
 logger = logging.getLogger(__name__)
 
@@ -49,42 +53,6 @@ RELAY_SHARE = 0.4
 """The share of the stage timeout that is kept for those whose transfer breaks."""
 ANSWER_SHARE = 0.1
 """The share of a round that is kept for answers: a member that waits for a frozen one must be heard in time."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a stage came to. Each member stands in one of the first three."""
-
-    staged: dict[Member, Staged] = field(default_factory=dict)
-    """Hold the whole version, every block verified, in their shadows."""
-    failed: dict[Member, str] = field(default_factory=dict)
-    unstaged: dict[Member, str] = field(default_factory=dict)
-    """Live, but could not get the version; what they hold is as it was."""
-    delta_share: float | None = None
-    """Bytes of the delta over those of the version, where one was used."""
-
-    @property
-    def copies(self) -> dict[Member, str]:
-        """Where the version lies on those that have staged it; empty where that is another's copy."""
-        return {member: staged.path for member, staged in self.staged.items()}
-
-    @property
-    def num_bytes(self) -> int:
-        """Taken by all members that have staged."""
-        return sum(staged.num_bytes for staged in self.staged.values())
-
-    def metrics(self) -> dict[str, float]:
-        found = {"weight_sync/bytes": float(self.num_bytes)}
-        for staged in self.staged.values():
-            for transport, size in staged.bytes_by_transport.items():
-                key = f"weight_sync/bytes/{transport}"
-                found[key] = found.get(key, 0.0) + size
-        pulled = (Transport.RELAY in s.bytes_by_transport for s in self.staged.values())
-        found["weight_sync/relayed"] = float(sum(pulled))
-        found["weight_sync/shared"] = float(sum(not path for path in self.copies.values()))
-        if self.delta_share is not None:
-            found["weight_sync/delta/share"] = self.delta_share
-        return found
 
 
 class Stager:
@@ -111,7 +79,7 @@ class Stager:
 
     async def stage(
         self, target: Target, attempt: Attempt, rollouts: Mapping[Member, RolloutClient]
-    ) -> Outcome:
+    ) -> StageOutcome:
         """From the senders, on all members of `rollouts`. Ends within the stage timeout.
 
         Raises what a sender raises when it cannot send at all.
@@ -124,7 +92,7 @@ class Stager:
         share = self._config.stage_timeout * (1 - RELAY_SHARE)
         asked = {member: rollouts[member] for member in takers}
         first = await self._run(target, attempt, plan, asked, share)
-        outcome = Outcome(first.staged, first.lost, {}, delta_share(target.manifest, plan))
+        outcome = StageOutcome(first.staged, first.failed, {}, delta_share(target.manifest, plan))
         if first.suspects:
             _log_relay(target, first)
         waiting += first.suspects
@@ -137,9 +105,9 @@ class Stager:
             share = left * (1 - RELAY_SHARE) if waiting else left
             found = await self._run(target, attempt, plan, asked, share)
             outcome.staged |= found.staged
-            outcome.failed |= found.lost
-            outcome.unstaged |= found.suspects
-        outcome.unstaged |= dict.fromkeys(waiting, "its host did not have the version in time")
+            outcome.failed |= found.failed
+            outcome.suspects |= found.suspects
+        outcome.suspects |= dict.fromkeys(waiting, "its host did not have the version in time")
         return outcome
 
     def _plan_rest(
@@ -148,22 +116,27 @@ class Stager:
         members: Sequence[Member],
         lenders: Lenders,
         copies: Mapping[Member, str],
-    ) -> Plan:
+    ) -> TransferPlan:
         """After the first round."""
         manifest, offers, fan_out = target.manifest, target.offers, self._config.relay_fan_out
         holders = [member for member, path in copies.items() if path]
         shared = plan_shared(manifest, offers, members, lenders, holders)
         pullers = [member for member in members if member.name not in shared.sources]
         relay = plan_relay(manifest, offers, pullers, holders, fan_out)
-        return Plan(shared.sources | relay.sources)
+        return TransferPlan(shared.sources | relay.sources)
 
     async def stage_alone(
-        self, target: Target, attempt: Attempt, plan: Plan, member: Member, rollout: RolloutClient
-    ) -> Outcome:
+        self,
+        target: Target,
+        attempt: Attempt,
+        plan: TransferPlan,
+        member: Member,
+        rollout: RolloutClient,
+    ) -> StageOutcome:
         """By a plan without groups, beside whatever else is under way."""
         timeout = self._config.stage_timeout
         found = await self._run(target, attempt, plan, {member: rollout}, timeout)
-        return Outcome(found.staged, found.lost | found.suspects)
+        return StageOutcome(found.staged, found.failed | found.suspects)
 
     def give_up(self, member: Member, reason: str) -> None:
         """Its silence must not hold up the others until the stage timeout."""
@@ -173,10 +146,10 @@ class Stager:
         self,
         target: Target,
         attempt: Attempt,
-        plan: Plan,
+        plan: TransferPlan,
         rollouts: Mapping[Member, RolloutClient],
         timeout: float,
-    ) -> RoundAnswers:
+    ) -> StageOutcome:
         """One round. Ends within `timeout` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -231,10 +204,10 @@ def _failed(task: asyncio.Task[Any]) -> bool:
     return not task.done() or task.cancelled() or task.exception() is not None
 
 
-def _log_relay(target: Target, found: RoundAnswers) -> None:
+def _log_relay(target: Target, found: StageOutcome) -> None:
     logger.warning(
         "version %s: transfer broken (%s); %s go on by relay",
         target.version.version,
-        "; ".join(f"{m.name}: {why}" for m, why in (found.lost | found.suspects).items()),
+        "; ".join(f"{m.name}: {why}" for m, why in (found.failed | found.suspects).items()),
         ", ".join(member.name for member in found.suspects),
     )

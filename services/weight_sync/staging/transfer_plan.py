@@ -48,7 +48,7 @@ class GroupPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TransferPlan:
     """Who gets which blocks from whom.
 
     Example:
@@ -76,7 +76,7 @@ def plan_stage(
     members: Sequence[Member],
     transport: TransportName,
     fan_out: int,
-) -> Plan:
+) -> TransferPlan:
     """All members at once, from the senders."""
     patched = _patched(manifest, offers, members, transport)
     sources: dict[str, list[Source]] = {member.name: [] for member in members}
@@ -99,7 +99,7 @@ def plan_stage(
             tree = _tree(offer.blocks, pullers, (), offer.peer, fan_out, delta, pullers)
             for name, source in tree:
                 sources[name].append(source)
-    return Plan({name: tuple(found) for name, found in sources.items()}, tuple(groups))
+    return TransferPlan({name: tuple(found) for name, found in sources.items()}, tuple(groups))
 
 
 def _patched(
@@ -141,7 +141,7 @@ def plan_relay(
     holders: Sequence[Member],
     fan_out: int,
     chosen: Sequence[Member] | None = None,
-) -> Plan:
+) -> TransferPlan:
     """From members that hold the version; the senders, if there are offers, are asked last.
 
     `chosen`: those of the pullers whose sources are wanted; None means all.
@@ -154,7 +154,7 @@ def plan_relay(
     for blocks, sender in shares:
         for name, source in _tree(blocks, pullers, holders, sender, fan_out, None, wanted):
             sources[name].append(source)
-    return Plan({name: tuple(found) for name, found in sources.items()})
+    return TransferPlan({name: tuple(found) for name, found in sources.items()})
 
 
 def plan_catch_up(
@@ -165,10 +165,10 @@ def plan_catch_up(
     holders: Sequence[Member],
     transport: TransportName,
     fan_out: int,
-) -> Plan:
+) -> TransferPlan:
     """For one of `pullers`: the sender's memory on its host, else its place in their tree."""
     if transport == "auto" and offers and all(is_near(offer, member) for offer in offers):
-        return Plan({member.name: tuple(MemorySource(o.blocks, o.memory) for o in offers)})
+        return TransferPlan({member.name: tuple(MemorySource(o.blocks, o.memory) for o in offers)})
     return plan_relay(manifest, offers, pullers, holders, fan_out, [member])
 
 
@@ -216,7 +216,7 @@ def ask_order(
     return list(dict.fromkeys([*order, roots[0]]))
 
 
-def delta_share(manifest: Manifest, plan: Plan) -> float | None:
+def delta_share(manifest: Manifest, plan: TransferPlan) -> float | None:
     """Bytes of the delta over those of the version; None when no member gets it."""
     deltas = {
         group.blocks: group.delta.num_bytes for group in plan.groups if group.delta is not None

@@ -17,7 +17,7 @@ from services.trainer.megatron.parameters.mapping import list_parts, model_rules
 from tests.trainer.models import FAMILIES, TIED
 from trimaran.config.parallel import Layout, RankPlace
 from trimaran.types import Manifest, TensorInfo
-from weights.sending.snapshot import Part, Snapshot, take_snapshot
+from weights.sending.snapshot import Snapshot, TensorPart, take_snapshot
 from weights.version.grid import cut_tensors
 from weights.version.layout import numbers_of, to_ranges
 
@@ -51,7 +51,7 @@ def has_expert(name: str, architecture: Architecture, place: RankPlace) -> bool:
     return found is None or int(found[1]) // share == place.expert
 
 
-def parts_of(architecture: Architecture, loaded: Tensors, place: RankPlace) -> list[Part]:
+def parts_of(architecture: Architecture, loaded: Tensors, place: RankPlace) -> list[TensorPart]:
     rules = model_rules(architecture)
     shards: list[torch.Tensor] = []
     """Of all tensor-parallel ranks, of the parameter at hand."""

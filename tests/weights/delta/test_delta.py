@@ -18,7 +18,7 @@ from weights.delta.changed_elements import (
 )
 from weights.delta.delta_stage import apply_verified
 from weights.memory.shadow import Shadow
-from weights.sending.snapshot import Part, take_snapshot
+from weights.sending.snapshot import TensorPart, take_snapshot
 from weights.version.digest import digest_tensor
 from weights.version.manifest import (
     ITEM_BYTES,
@@ -180,7 +180,7 @@ def snapshot(seed: int, share: float, reuse=None):
         moved = torch.rand(t.shape, generator=random) < share
         tensor = torch.where(moved, tensor * 1.01 + 0.001, tensor)
         dtype = torch.bfloat16 if t.dtype == "BF16" else torch.float32
-        parts.append(Part(t.name, 0, t.shape[t.axis], tensor.to(dtype)))
+        parts.append(TensorPart(t.name, 0, t.shape[t.axis], tensor.to(dtype)))
     all_digests = {}
     if reuse is None or reuse.layout.ranges != ((0, 6),):
         full = take_snapshot(TENSORS, parts, ((0, 6),))

@@ -12,7 +12,7 @@ import pytest
 
 from trimaran.errors import TransferError
 from weights.memory import free_memory as room
-from weights.memory.free_memory import MARGIN_BYTES, find_room, require_room
+from weights.memory.free_memory import MARGIN_BYTES, find_free_memory, require_free_memory
 from weights.memory.host_memory import TAKEN_AT_A_TIME, HostMemory
 
 MIB = 2**20
@@ -158,7 +158,7 @@ def test_the_narrowest_group_above_counts(tmp_path):
     )
     make_group(top / "pod/app", {"memory.max": "max\n", "memory.current": "5", "memory.stat": stat})
     mounts = f"30 23 0:26 / {top} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
-    room = find_room(fake_proc(tmp_path, mounts, "0::/pod/app\n"))
+    room = find_free_memory(fake_proc(tmp_path, mounts, "0::/pod/app\n"))
     assert room.num_bytes == (100 - 70 + 6 + 5 - 3) * MIB
     assert room.where == f"the cgroup {top}/pod"
 
@@ -167,23 +167,23 @@ def test_a_container_that_sees_its_group_as_the_root(tmp_path):
     top = tmp_path / "memory"
     make_group(top, {"memory.max": f"{50 * MIB}", "memory.current": f"{60 * MIB}"})
     mounts = f"35 31 0:32 /docker/0123 {top} rw - cgroup2 cgroup rw\n"
-    assert find_room(fake_proc(tmp_path, mounts, "0::/docker/0123\n")).num_bytes == -10 * MIB
+    assert find_free_memory(fake_proc(tmp_path, mounts, "0::/docker/0123\n")).num_bytes == -10 * MIB
 
 
 @pytest.mark.parametrize("group", ["", "0::/gone\n", "4:memory:/\n"])
 def test_without_a_limit_the_machine_counts(tmp_path, group):
     make_group(tmp_path / "memory", {"memory.max": "max"})
     mounts = f"35 31 0:32 / {tmp_path}/memory rw - cgroup2 cgroup rw\n"
-    found = find_room(fake_proc(tmp_path, mounts, group))
+    found = find_free_memory(fake_proc(tmp_path, mounts, group))
     assert (found.num_bytes, found.where) == ((1 << 30) + MIB, "this machine")
 
 
 def test_more_than_the_machine_has_is_refused(monkeypatch):
     with pytest.raises(TransferError, match=r"no room for \d+ MiB of it on the host: \d+ MiB"):
-        require_room(1 << 60, "it")
-    require_room(0, "it")
-    full = room.Room(MARGIN_BYTES + MIB, "this machine")
-    monkeypatch.setattr(room, "find_room", lambda: full)
+        require_free_memory(1 << 60, "it")
+    require_free_memory(0, "it")
+    full = room.FreeMemory(MARGIN_BYTES + MIB, "this machine")
+    monkeypatch.setattr(room, "find_free_memory", lambda: full)
     HostMemory(MIB // 2)
     with pytest.raises(TransferError, match="no room for 2 MiB of weights .* 65 MiB are left"):
         HostMemory(2 * MIB)

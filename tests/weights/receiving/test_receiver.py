@@ -35,7 +35,7 @@ from weights.delta import delta_changes
 from weights.memory import free_memory as room
 from weights.receiving.receiver import WeightReceiver
 from weights.sending.sender import WeightSender
-from weights.sending.snapshot import Part, take_snapshot
+from weights.sending.snapshot import TensorPart, take_snapshot
 from weights.version.grid import cut_tensors
 from weights.version.layout import to_ranges
 from weights.version.manifest import list_blocks
@@ -218,7 +218,9 @@ def test_a_delta_that_finds_no_room_leaves_the_base_as_it_was(ends, monkeypatch)
     snapshot = versions.advance()
     source = by_relay(snapshot, sender.peer, delta=versions.delta)
     with monkeypatch.context() as patch:
-        patch.setattr(room, "find_room", lambda: room.Room(room.MARGIN_BYTES, "this machine"))
+        patch.setattr(
+            room, "find_free_memory", lambda: room.FreeMemory(room.MARGIN_BYTES, "this machine")
+        )
         with pytest.raises(TransferError, match="no room for 0 MiB of a delta's pieces"):
             stage(receiver, snapshot, source, step=2)
     assert torch.equal(held_bytes(receiver), versions.contents[0])
@@ -334,7 +336,7 @@ def shard_of(ranges):
     """A rank's snapshot, from its own slices; only digests come from the others."""
     blocks = list_blocks(GRID)
     parts = [
-        Part(
+        TensorPart(
             blocks[number].tensor.name,
             blocks[number].start,
             blocks[number].stop,

@@ -9,7 +9,7 @@ from trimaran.errors import InputError
 from trimaran.types import TensorInfo
 from weights.memory.host_memory import DTYPE_NAMES, block_view
 from weights.sending import snapshot as snapshot_module
-from weights.sending.snapshot import Part, take_snapshot, with_plus_zero
+from weights.sending.snapshot import TensorPart, take_snapshot, with_plus_zero
 from weights.version.digest import INTEGERS, digest_value
 from weights.version.layout import to_ranges
 from weights.version.manifest import (
@@ -37,9 +37,9 @@ def values(seed: int = 0) -> dict[str, torch.Tensor]:
     }
 
 
-def whole(tensors: dict[str, torch.Tensor], infos=TENSORS) -> list[Part]:
+def whole(tensors: dict[str, torch.Tensor], infos=TENSORS) -> list[TensorPart]:
     lengths = {t.name: t.shape[t.axis] if t.shape else 1 for t in infos}
-    return [Part(name, 0, lengths[name], tensor) for name, tensor in tensors.items()]
+    return [TensorPart(name, 0, lengths[name], tensor) for name, tensor in tensors.items()]
 
 
 def test_blocks_are_copied_and_digested():
@@ -63,16 +63,16 @@ def test_ranks_with_shards_and_one_rank_with_everything_make_the_same_version():
         (  # Its shard of "rows" has two blocks; of "columns" the left half.
             ((0, 2), (3, 4), (5, 8)),
             [
-                Part("columns", 0, 4, tensors["columns"][:, :4]),
-                Part("rows", 0, 4, tensors["rows"][:4]),
+                TensorPart("columns", 0, 4, tensors["columns"][:, :4]),
+                TensorPart("rows", 0, 4, tensors["rows"][:4]),
                 *whole({name: tensors[name] for name in ("norm", "scale", "none")}),
             ],
         ),
         (  # A replicated tensor is offered too, but is the other's share.
             ((2, 3), (4, 5)),
             [
-                Part("rows", 4, 6, tensors["rows"][4:]),
-                Part("columns", 4, 8, tensors["columns"][:, 4:]),
+                TensorPart("rows", 4, 6, tensors["rows"][4:]),
+                TensorPart("columns", 4, 8, tensors["columns"][:, 4:]),
                 *whole({"norm": tensors["norm"]}),
             ],
         ),
@@ -100,7 +100,7 @@ def test_minus_zero_counts_as_zero(numbers, half):
     info = TensorInfo("w", DTYPE_NAMES[dtype], (len(numbers),))
 
     def snapshot(numbers):
-        part = Part("w", 0, len(numbers), torch.tensor(numbers, dtype=dtype))
+        part = TensorPart("w", 0, len(numbers), torch.tensor(numbers, dtype=dtype))
         return take_snapshot([info], [part], ((0, 1),))
 
     with_sign = snapshot(numbers)
@@ -172,10 +172,13 @@ def test_a_delta_has_the_changed_blocks_only():
 @pytest.mark.parametrize(
     ("part", "what"),
     [
-        (Part("norm", 0, 5, torch.zeros(4)), r"norm 0..5: .* F32 \(5,\), not F32 \(4,\)"),
-        (Part("norm", 0, 5, torch.zeros(5).half()), r"norm .*, not F16 \(5,\)"),
-        (Part("norm", 0, 4, torch.zeros(4)), "norm: no part holds the block.* start at 0"),
-        (Part("norm", 0, 5, torch.zeros(5).to(torch.complex64)), "norm .*, not torch.complex64"),
+        (TensorPart("norm", 0, 5, torch.zeros(4)), r"norm 0..5: .* F32 \(5,\), not F32 \(4,\)"),
+        (TensorPart("norm", 0, 5, torch.zeros(5).half()), r"norm .*, not F16 \(5,\)"),
+        (TensorPart("norm", 0, 4, torch.zeros(4)), "norm: no part holds the block.* start at 0"),
+        (
+            TensorPart("norm", 0, 5, torch.zeros(5).to(torch.complex64)),
+            "norm .*, not torch.complex64",
+        ),
     ],
 )
 def test_a_wrong_part_is_named(part, what):

@@ -46,7 +46,7 @@ from weights.transports.collective.rendezvous import (
     host_tcp_store,
 )
 from weights.transports.collective.terms import Terms
-from weights.transports.collective.turns import Turn, meet
+from weights.transports.collective.turns import GroupTurn, meet
 from weights.transports.streams import Stream
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class Collective:
         address: str,
         group: TransferGroup,
         rank: int,
-        turn: Turn | None = None,
+        turn: GroupTurn | None = None,
         grace: float = GRACE_SECONDS,
         drain: float = DRAIN_SECONDS,
     ) -> None:
@@ -109,7 +109,7 @@ class Collective:
         """What the process group finds the others by; it lives as long as the group."""
         self._process_group: Any = None
         self._thread = CallThread(f"transfer-{group.group_id}-rank-{rank}")
-        self._turn = turn or Turn()
+        self._turn = turn or GroupTurn()
         self._has_turn = False
         self._transfers = 0
         """Begun so far."""
@@ -127,7 +127,7 @@ class Collective:
         host: Host,
         group: TransferGroup,
         timeout: float,
-        turn: Turn | None = None,
+        turn: GroupTurn | None = None,
     ) -> Collective:
         """Rank 0, with its rendezvous open; `group` of the result holds its address.
 

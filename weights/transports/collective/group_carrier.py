@@ -11,10 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from trimaran.errors import TransferError
 from trimaran.host.device import Device
 from trimaran.types import CollectiveSource
-from weights.transports.carrier import Carrier, Job, WrongBlockError
+from weights.transports.carrier import Carrier, CarryJob, WrongBlockError
 from weights.transports.collective.endpoint import SENDER, Collective
 from weights.transports.collective.terms import Terms
-from weights.transports.collective.turns import Turn
+from weights.transports.collective.turns import GroupTurn
 from weights.transports.streams import Stream
 
 DIGEST_THREADS = 4
@@ -30,7 +30,7 @@ class GroupCarrier(Carrier[CollectiveSource]):
         self._device = device
         self._index = index
         self._address = address
-        self._turn = Turn()
+        self._turn = GroupTurn()
         self._lock = threading.Lock()
         self._ends: dict[int, Collective] = {}
         self._unsettled: list[Collective] = []
@@ -49,7 +49,7 @@ class GroupCarrier(Carrier[CollectiveSource]):
                 if end.group not in groups or not end.healthy:
                     self._drop(group_id)
 
-    def carry(self, job: Job[CollectiveSource]) -> None:
+    def carry(self, job: CarryJob[CollectiveSource]) -> None:
         """The whole stream is taken also when a block is wrong: the other receivers need it."""
         end = self._join(job.source)
         arrival = _Arrival(job, 1 if self._device.on_host else DIGEST_THREADS)
@@ -114,7 +114,7 @@ class _Arrival:
     """Lands blocks as the stream passes their ends, on threads of its own: neither the group nor the
     copies wait for digests."""
 
-    def __init__(self, job: Job[CollectiveSource], num_threads: int) -> None:
+    def __init__(self, job: CarryJob[CollectiveSource], num_threads: int) -> None:
         held = {piece.block.number for piece in job.pieces()}
         self._ends = [
             (piece.end, piece.block.number)

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 
 from trimaran.errors import TransferError
-from weights.version.layout import Layout
+from weights.version.layout import BlockLayout
 from weights.version.manifest import digest_bytes
 
 FORMAT = struct.Struct(">16s16s16sQQ")
@@ -35,7 +35,7 @@ class Terms:
     bucket_bytes: int
 
     @classmethod
-    def of(cls, root: str, base_root: str, stream: Layout, bucket_bytes: int) -> Terms:
+    def of(cls, root: str, base_root: str, stream: BlockLayout, bucket_bytes: int) -> Terms:
         places = [n for p in stream.pieces for n in (p.block.number, p.start, p.end)]
         blocks = digest_bytes(struct.pack(f">{len(places)}Q", *places))
         return cls(root, base_root, blocks, stream.num_bytes, bucket_bytes)

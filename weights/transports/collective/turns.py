@@ -4,7 +4,7 @@ NCCL asks that communicators which share a device be used one after the other, i
 the same order on all ranks, or else they may deadlock ("Using multiple NCCL
 communicators concurrently" in its user guide). What HCCL does is unknown.
 
-Two things make it so. A process gives its groups a `Turn`: the next group begins
+Two things make it so. A process gives its groups a `GroupTurn`: the next group begins
 when torch has left the one before it, also where that one has failed. A receiver
 takes its senders in the order of the plan (`Carrier.one_at_a_time`), which is the
 same for every receiver. So all wait for the same sender, the first in that order
@@ -26,12 +26,12 @@ HERE, GO = "trimaran/here", "trimaran/go"
 MEET_POLL_SECONDS = 0.005
 
 
-class Turn:
+class GroupTurn:
     """A process's turn: the group that has it may use torch's collectives.
 
     Example:
 
-        turn = Turn()
+        turn = GroupTurn()
         Collective(device, 0, "127.0.0.1", first, 1, turn)
         Collective(device, 0, "127.0.0.1", second, 1, turn)
     """

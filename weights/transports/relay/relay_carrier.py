@@ -15,7 +15,7 @@ from trimaran.errors import TransferError
 from trimaran.run.network import family_of, split
 from trimaran.trust.tls import SocketTls
 from trimaran.types import Peer, RelaySource
-from weights.transports.carrier import Carrier, Job, WrongBlockError
+from weights.transports.carrier import Carrier, CarryJob, WrongBlockError
 from weights.transports.relay.relay_wire import (
     BLOCK,
     END,
@@ -57,7 +57,7 @@ class _Candidate:
 class _Pull:
     """One job's progress."""
 
-    job: Job[RelaySource]
+    job: CarryJob[RelaySource]
     patience: float
     stall: float
     tls: SocketTls | None
@@ -82,7 +82,7 @@ class RelayCarrier(Carrier[RelaySource]):
         self._stall = stall
         self._tls = tls
 
-    def carry(self, job: Job[RelaySource]) -> None:
+    def carry(self, job: CarryJob[RelaySource]) -> None:
         pull = _begin(_Pull(job, self._patience, self._stall, self._tls))
         candidates = [_Candidate(peer) for peer in job.source.peers]
         pause = FIRST_PAUSE_SECONDS

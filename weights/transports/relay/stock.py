@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
-from weights.version.layout import Layout
+from weights.version.layout import BlockLayout
 
 Key = tuple[str, str]
 """Root of a version, and the base root when it is the delta between the two; else empty."""
@@ -78,7 +78,7 @@ class Holding:
         return self._contents.get(number)
 
 
-def contents_of(buffer: torch.Tensor, layout: Layout) -> dict[int, memoryview]:
+def contents_of(buffer: torch.Tensor, layout: BlockLayout) -> dict[int, memoryview]:
     view = buffer.numpy().data
     return {piece.block.number: view[piece.start : piece.end] for piece in layout.pieces}
 

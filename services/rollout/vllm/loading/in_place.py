@@ -24,7 +24,13 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
     VocabParallelEmbedding,
 )
 
-from services.rollout.vllm.loading.modules import PLAIN_METHODS, Finder, Place, locate, span
+from services.rollout.vllm.loading.modules import (
+    PLAIN_METHODS,
+    Finder,
+    ParameterPlace,
+    locate,
+    span,
+)
 from trimaran.errors import InternalError
 from trimaran.types import TensorInfo
 from weights.memory.changes import ChangedTensor
@@ -41,7 +47,7 @@ FLOAT32_COPY = "precast_fp32_weight"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ParameterPart:
     """The part of a tensor that this rank holds."""
 
     name: str
@@ -52,7 +58,7 @@ class Target:
     stop: int
     """Along that axis."""
 
-    def prepare(self, new: ChangedTensor | StoredTensor) -> Sequence[Write | Copy]:
+    def prepare(self, new: ChangedTensor | StoredTensor) -> Sequence[Write | BlockCopy]:
         """Raises InputError for a part that is no union of the blocks that are there."""
         if isinstance(new, StoredTensor):
             return [self._copy(new.info.axis, *run) for run in new.within(self.start, self.stop)]
@@ -63,10 +69,10 @@ class Target:
         values_P = values_P.to(device).to(self.part.dtype)
         return [Write(self.part.view(-1), positions_P.to(device).long(), values_P)]
 
-    def _copy(self, axis: int, first: int, block: torch.Tensor) -> Copy:
+    def _copy(self, axis: int, first: int, block: torch.Tensor) -> BlockCopy:
         if not block.ndim:
-            return Copy(self.part.view(()), block)
-        return Copy(self.part.narrow(axis, first, block.shape[axis]), block)
+            return BlockCopy(self.part.view(()), block)
+        return BlockCopy(self.part.narrow(axis, first, block.shape[axis]), block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class BlockCopy:
     """A copy of this rank's blocks of one tensor, as far as they lie in a row."""
 
     to: torch.Tensor
@@ -121,7 +127,7 @@ class Writes:
         self._missing = _sizes(model) if are_all else {}
         """Elements by parameter, of those that nothing is prepared for yet."""
         self._left = iter(new)
-        self._prepared: list[Write | Copy] = []
+        self._prepared: list[Write | BlockCopy] = []
 
     def prepare(self, seconds: float) -> bool:
         """For about so many seconds; True once all are prepared. Nothing is written.
@@ -173,7 +179,7 @@ class Targets:
             if getattr(getattr(module, "impl", None), "sinks", None) is not None:
                 raise InternalError(f"{path}: a {kind} may keep a copy of its attention sinks")
 
-    def find(self, tensor: TensorInfo) -> Target:
+    def find(self, tensor: TensorInfo) -> ParameterPart:
         """Raises InternalError saying why single elements of it cannot be replaced."""
         place = self._finder.find(tensor.name)
         if why := _why_not_plain(place):
@@ -191,10 +197,10 @@ class Targets:
             part = part[(slice(None),) * held.axis + (here,)]
         if list(part.shape) != shape or not part.is_contiguous():
             raise InternalError(f"{tensor.name}: lies in {place.path} in another form")
-        return Target(f"{place.path}.{place.parameter}", part, start, stop)
+        return ParameterPart(f"{place.path}.{place.parameter}", part, start, stop)
 
 
-def _why_not_plain(place: Place) -> str | None:
+def _why_not_plain(place: ParameterPlace) -> str | None:
     module: Any = place.module
     if place.expert is not None or place.is_stack:
         return "with fused experts"

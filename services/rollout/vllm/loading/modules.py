@@ -44,7 +44,7 @@ FUSIONS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_pr
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ParameterPlace:
     """One of a module's parameters, or a part of it."""
 
     module: Any
@@ -52,7 +52,7 @@ class Place:
     parameter: str
     """weight or bias; of experts w13_weight or w2_weight."""
     shard: int | None
-    """Place in a fused module; None where nothing is fused."""
+    """The place in a fused module; None where nothing is fused."""
     expert: int | None = None
     """Its number in the model."""
     is_stack: bool = False
@@ -84,7 +84,7 @@ class Finder:
         rename = getattr(mapper, "get_rename_mapper", None)
         self._mapper: Any = rename() if rename else None
 
-    def find(self, name: str) -> Place:
+    def find(self, name: str) -> ParameterPlace:
         """Raises InternalError when the model has no such tensor."""
         renamed = self._mapper.apply_list([name]) if self._mapper else [name]
         inside = renamed[0] if renamed else name
@@ -92,7 +92,7 @@ class Finder:
         if place := self._find_stack(inside):
             return place
         if path in self._modules:
-            return Place(self._modules[path], path, parameter, None)
+            return ParameterPlace(self._modules[path], path, parameter, None)
         if place := self._find_expert(inside):
             return place
         parent, _, last = path.rpartition(".")
@@ -100,23 +100,23 @@ class Finder:
         path = f"{parent}.{fused}"
         if index is None or path not in self._modules:
             raise InternalError(f"{name}: no module of the vllm model holds it; it cannot be read")
-        return Place(self._modules[path], path, parameter, index)
+        return ParameterPlace(self._modules[path], path, parameter, index)
 
-    def _find_expert(self, name: str) -> Place | None:
+    def _find_expert(self, name: str) -> ParameterPlace | None:
         match = EXPERT.fullmatch(name)
         if match is None or match["part"] not in PARTS:
             return None
         parameter, half = PARTS[match["part"]]
         if path := self._path_of_experts(match["path"]):
-            return Place(self._modules[path], path, parameter, half, int(match["expert"]))
+            return ParameterPlace(self._modules[path], path, parameter, half, int(match["expert"]))
         return None
 
-    def _find_stack(self, name: str) -> Place | None:
+    def _find_stack(self, name: str) -> ParameterPlace | None:
         match = STACK.fullmatch(name)
         if match is None or not (path := self._path_of_experts(match["path"])):
             return None
         parameter = STACKED[match["part"]]
-        return Place(self._modules[path], path, parameter, None, is_stack=True)
+        return ParameterPlace(self._modules[path], path, parameter, None, is_stack=True)
 
     def _path_of_experts(self, path: str) -> str | None:
         # Newer vLLMs have one level more.
@@ -124,7 +124,7 @@ class Finder:
         return next((path for path in paths if path in self._modules), None)
 
 
-def check_stack(place: Place, tensor: TensorInfo) -> None:
+def check_stack(place: ParameterPlace, tensor: TensorInfo) -> None:
     """Raises InternalError where the experts of a stack cannot be read back."""
     layer = place.module
     if why := why_unreadable(layer, place.parameter):
@@ -135,7 +135,7 @@ def check_stack(place: Place, tensor: TensorInfo) -> None:
         raise _unknown(place, tensor, f"each expert split among {size} ranks")
 
 
-def locate(place: Place, tensor: TensorInfo) -> Held:
+def locate(place: ParameterPlace, tensor: TensorInfo) -> Held:
     """Raises InternalError naming a module of a kind that it does not know."""
     module = place.module
     if place.expert is not None:
@@ -185,7 +185,7 @@ def _off_grid(tensor: TensorInfo, held: Held) -> InternalError:
     )
 
 
-def _in_fused(place: Place, tensor: TensorInfo) -> Held:
+def _in_fused(place: ParameterPlace, tensor: TensorInfo) -> Held:
     module, shard = place.module, place.shard
     assert shard is not None
     rank = module.tp_rank
@@ -209,7 +209,7 @@ def _in_fused(place: Place, tensor: TensorInfo) -> Held:
     return Held(0, first, first + sizes[shard], sum(sizes[:shard]))
 
 
-def _in_experts(place: Place, tensor: TensorInfo) -> Held:
+def _in_experts(place: ParameterPlace, tensor: TensorInfo) -> Held:
     layer, axis = place.module, INNER_AXIS[place.parameter]
     assert place.expert is not None
     if why := why_unreadable(layer, place.parameter):
@@ -234,7 +234,7 @@ def _whole(tensor: TensorInfo) -> Held:
     return Held(0, 0, tensor.shape[0] if tensor.shape else 1)
 
 
-def _unknown(place: Place, tensor: TensorInfo, what: str) -> InternalError:
+def _unknown(place: ParameterPlace, tensor: TensorInfo, what: str) -> InternalError:
     return InternalError(
         f"{tensor.name}: lies in {place.path}, a {type(place.module).__name__}, {what}, which cannot"
         " be read back; its loaded weights stay unproven"

@@ -30,7 +30,14 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 
 from services.rollout.read_back import Reader, digest_copies, list_wanted
 from services.rollout.vllm.loading.experts import local_number, read_expert, read_turned
-from services.rollout.vllm.loading.modules import Finder, Held, Place, check_stack, locate, span
+from services.rollout.vllm.loading.modules import (
+    Finder,
+    Held,
+    ParameterPlace,
+    check_stack,
+    locate,
+    span,
+)
 from trimaran.errors import InternalError
 from trimaran.types import Manifest, Ranges
 from weights.memory.host_memory import DTYPES
@@ -49,7 +56,7 @@ def read_loaded(model: torch.nn.Module, tied: bool, manifest: Manifest, ranges: 
     Raises InternalError naming a tensor that it does not know how to read.
     """
     finder = Finder(model)
-    by_module: dict[tuple[str, int | None], list[tuple[Block, Place]]] = {}
+    by_module: dict[tuple[str, int | None], list[tuple[Block, ParameterPlace]]] = {}
     for block in list_wanted(manifest, ranges):
         place = finder.find(block.tensor.name)
         by_module.setdefault((place.path, place.expert), []).append((block, place))
@@ -57,7 +64,9 @@ def read_loaded(model: torch.nn.Module, tied: bool, manifest: Manifest, ranges: 
         yield from _read_module(model, tied, wanted)
 
 
-def _read_module(model: torch.nn.Module, tied: bool, wanted: list[tuple[Block, Place]]) -> Reader:
+def _read_module(
+    model: torch.nn.Module, tied: bool, wanted: list[tuple[Block, ParameterPlace]]
+) -> Reader:
     copies: dict[str, list[torch.Tensor]] = {}
     for block, place in wanted:
         if place.is_stack:
@@ -72,7 +81,7 @@ def _read_module(model: torch.nn.Module, tied: bool, wanted: list[tuple[Block, P
         yield block.number, digest_copies(block, pieces)
 
 
-def _read_stacked(block: Block, place: Place) -> Reader:
+def _read_stacked(block: Block, place: ParameterPlace) -> Reader:
     """The digest of a block of whole experts; nothing where another rank has them."""
     tensor = block.tensor
     check_stack(place, tensor)
@@ -96,7 +105,7 @@ def _read_stacked(block: Block, place: Place) -> Reader:
 
 
 def _read_copies(
-    model: torch.nn.Module, tied: bool, place: Place
+    model: torch.nn.Module, tied: bool, place: ParameterPlace
 ) -> Generator[None, None, list[torch.Tensor]]:
     """The parameter as often as this rank computes with it."""
     if place.expert is not None:

@@ -18,7 +18,7 @@ from services.trainer.megatron.parameters.rules import MappingRule, Rules, Shape
 from trimaran.config.parallel import RankPlace
 from trimaran.errors import InputError, InternalError
 from trimaran.model.folder import HEAD, ModelFacts
-from weights.sending.snapshot import Part
+from weights.sending.snapshot import TensorPart
 
 LAYER = re.compile(r"((?:module\.)*)decoder\.layers\.(\d+)\.")
 EXPERT = re.compile(r"local_experts\.(\d+)\.")
@@ -133,7 +133,7 @@ def list_parts(
     rules: Rules,
     place: RankPlace,
     gather: Callable[[torch.Tensor, bool], torch.Tensor],
-) -> Iterator[Part]:
+) -> Iterator[TensorPart]:
     """What this rank sends of each Hugging Face tensor.
 
     What several ranks hold is sent by the first of them, so that the parts of all ranks have each
@@ -152,4 +152,4 @@ def list_parts(
         shares = rule.shares(parameter, rank, size)
         for hf_name, share in zip(rule.names, shares, strict=True):
             if share.start < share.stop:  # else all of it is padding
-                yield Part(hf_name, *share)
+                yield TensorPart(hf_name, *share)

@@ -17,7 +17,7 @@ from services.rollout.read_back import join
 from trimaran.errors import InternalError
 from trimaran.types import Manifest, TensorInfo
 from weights.memory.host_memory import DTYPE_NAMES
-from weights.sending.snapshot import Part, take_snapshot
+from weights.sending.snapshot import TensorPart, take_snapshot
 from weights.version.manifest import list_blocks, list_digests
 
 pytestmark = pytest.mark.e2e
@@ -96,7 +96,7 @@ def manifest_of(weights, ranks: int = 1) -> Manifest:
         )
         for name, value in weights.items()
     )
-    parts = [Part(t.name, 0, t.shape[t.axis], weights[t.name]) for t in tensors]
+    parts = [TensorPart(t.name, 0, t.shape[t.axis], weights[t.name]) for t in tensors]
     num_blocks = sum(tensor.num_blocks for tensor in tensors)
     return take_snapshot(tensors, parts, ((0, num_blocks),)).manifest
 

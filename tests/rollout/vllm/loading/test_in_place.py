@@ -108,7 +108,7 @@ def test_changes_are_prepared_in_slices_of_time_and_written_together() -> None:
 
 @pytest.mark.parametrize("fault", ["of another form", "no room"])
 def test_changes_that_cannot_be_prepared_touch_nothing(fault: str, monkeypatch: Any) -> None:
-    from services.rollout.vllm.loading.in_place import Target
+    from services.rollout.vllm.loading.in_place import ParameterPart
 
     def prepare(target: Any, changed: ChangedTensor) -> Any:
         raise torch.OutOfMemoryError("no room")
@@ -118,7 +118,7 @@ def test_changes_that_cannot_be_prepared_touch_nothing(fault: str, monkeypatch: 
     other = model_of(weight=Parameter(torch.zeros(0), False))
     model.add_module("second", other.get_submodule("norm"))
     if fault == "no room":
-        monkeypatch.setattr(Target, "prepare", prepare)
+        monkeypatch.setattr(ParameterPart, "prepare", prepare)
     worker = worker_of(model)
     assert worker.begin_writes("/nowhere", description) == ""
     why, is_ready = worker.prepare_writes(1.0)
