@@ -39,10 +39,9 @@ def stack_of(version: str) -> Stack:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """How much was checked; only of what this process read itself."""
     for version, stack in READ.items():
-        missing = sum(not fact.holds for fact in stack.facts)
+        number = len(stack.facts)
         terminalreporter.write_line(
-            f"vLLM-Ascend {version}: {len(stack.facts)} imports, attributes and calls of ours are"
-            f" followed, {missing} are not there"
+            f"vLLM-Ascend {version}: {number} imports, attributes and calls of ours are checked"
         )
 
 

@@ -78,16 +78,6 @@ class Sources:
             self._modules.add(module)
             module = module.rpartition(".")[0]
 
-    def copy(self) -> Sources:
-        """Shares what has been parsed; what is added to the copy stays there."""
-        other = Sources()
-        other._texts, other._packages = dict(self._texts), set(self._packages)
-        other._modules = set(self._modules)
-        other._trees, other._bindings = dict(self._trees), dict(self._bindings)
-        other._lazy = dict(self._lazy)
-        other.metadata = self.metadata
-        return other
-
     def __contains__(self, module: str) -> bool:
         return module in self._modules
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from tests.contract.archives import CACHE, STACKS
 from tests.contract.calls import Def
-from tests.contract.facts import Fact
 from tests.contract.sources import Sources
-from tests.contract.uses import Uses
+from tests.contract.uses import Fact, Uses
 from tests.contract.values import Class, Types
 
 ROOT = Path(__file__).parents[2]
@@ -24,15 +23,6 @@ WORKER = ("vllm_ascend.worker.worker", "NPUWorker")
 EXTENSION = ("services.rollout.vllm.worker", "WorkerExtension")
 MIXED_INTO: dict[str, tuple[str, str]] = {".".join(EXTENSION): WORKER}
 """vLLM makes one class of its worker and ours."""
-
-HINTS = {
-    ("services.rollout.vllm.workers", "VllmWorkers.__init__", "llm"): (
-        "vllm.v1.engine.async_llm",
-        "AsyncLLM",
-    ),
-}
-"""(module, function, parameter) -> the class of what is given; where our code says `Any`, so that it
-can be read without vLLM."""
 
 
 def read_packages(version: str, mindspeed: Path | None) -> Sources | None:
@@ -67,13 +57,9 @@ class Stack:
 
     @cached_property
     def facts(self) -> list[Fact]:
-        """Of everything that our sources import, call and read."""
-        found = counterparts(self.types)
-        extension = self.types.class_of(*EXTENSION)
-        uses = Uses(self.types, PACKAGES, found, extension, HINTS)
-        facts = uses.check(self.our_modules())
-        assert uses.used_hints == set(HINTS), "a hint names a parameter that is gone"
-        return facts
+        """Imports, attributes and calls of the packages in our sources."""
+        modules = self.our_modules()
+        return [fact for m in modules for fact in Uses(self.types, PACKAGES, m).facts()]
 
     def our_modules(self) -> list[str]:
         """Those that name a package; all others see only what these hand them."""
@@ -90,13 +76,6 @@ class Stack:
                         if base.module.partition(".")[0] in PACKAGES:
                             yield cls, base
                             break
-
-    def changed(self, texts: dict[str, str]) -> Stack:
-        """With other sources under these paths."""
-        sources = self.sources.copy()
-        for path, text in texts.items():
-            sources.add(path, lambda text=text: text)
-        return Stack(self.version, sources)
 
     def method(self, module: str, cls: str, name: str) -> Def:
         """Also an inherited one."""

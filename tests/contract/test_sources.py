@@ -1,4 +1,4 @@
-"""Names are found as an import finds them, in small packages of our own."""
+"""Names are found as an import finds them, and uses are judged as Python would, in small packages of our own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests.contract.calls import Arguments
 from tests.contract.sources import Sources
+from tests.contract.uses import Uses, asked_of_workers, used_of_instance
 from tests.contract.values import Types
 
 FILES = {
@@ -13,7 +14,7 @@ FILES = {
 from .inner import *
 from .inner import Thing as Renamed
 from . import inner as alias
-TABLE = {"Late": ".inner:Thing", "later": "pack.inner", "other": lambda: 1}
+TABLE = {"Late": ".inner:Thing", "other": lambda: 1}
 def __getattr__(name):
     return TABLE[name]
 if True:
@@ -33,18 +34,31 @@ class Base:
 class Thing(Base):
     def __init__(self):
         super().__init__(1)
-class Silent(Base):
-    def __init__(self):
-        self.own = 1
-class Stranger:
-    def __init__(self):
-        self.size = 2
-class Sideways(Base):
-    def __init__(self):
-        Stranger.__init__(self)
+def act(one, two=2): ...
 _hidden = 1
 """,
     "space/part.py": "value = 1",
+    "ours.py": """
+from pack import Thing, Lost
+from pack.inner import Base, act
+import pack.inner as inner
+try:
+    from pack import Maybe
+except ImportError:
+    Maybe = None
+Base(1, name="x")
+Base(1, names="x")
+act()
+inner.gone(1)
+Thing.lost
+if hasattr(Thing, "newer"):
+    Thing.newer
+def use(thing, engine):
+    thing.run(1, agian=True)
+    thing.size
+    engine.collective_rpc("run", args=(1, 2), kwargs={"third": 3})
+    engine.collective_rpc("walk")
+""",
 }
 
 
@@ -63,42 +77,24 @@ def types() -> Types:
         ("Renamed", "pack.inner.Thing"),
         ("Late", "pack.inner.Thing"),
         ("other", "pack.other"),
-        ("inner", "pack.inner."),
         ("alias", "pack.inner."),
         ("guarded", "pack.guarded"),
         ("elsewhere", "elsewhere."),
         ("Foreign", "other.Foreign"),
+        ("_hidden", None),
+        ("nothing", None),
+        ("run", None),
     ],
 )
-def test_a_name_is_found(types: Types, name: str, home: str) -> None:
+def test_a_name_is_found_as_an_import_finds_it(types: Types, name: str, home: str | None) -> None:
     found = types.sources.find("pack", name)
-    assert found and f"{found.module}.{found.name}" == home
-
-
-@pytest.mark.parametrize("name", ["_hidden", "nothing", "run"])
-def test_what_an_import_would_not_find_is_not_found(types: Types, name: str) -> None:
-    assert types.sources.find("pack", name) is None
-
-
-def test_a_package_may_have_no_file_of_its_own(types: Types) -> None:
+    assert (f"{found.module}.{found.name}" if found else None) == home
     assert "space" in types.sources and types.sources.find("space", "part")
-    assert "spac" not in types.sources
-
-
-@pytest.mark.parametrize(
-    ("name", "has"),
-    [("Base", True), ("Thing", True), ("Silent", False), ("Sideways", True)],
-)
-def test_attributes_count_where_their_init_is_called(types: Types, name: str, has: bool) -> None:
-    cls = types.class_of("pack.inner", name)
-    assert (types.member(cls, "size") is not None) == has
-    assert types.member(cls, "kept") and types.member(cls, "run")
 
 
 @pytest.mark.parametrize(
     ("call", "objection"),
     [
-        (Arguments(1), ""),
         (Arguments(1, ("name",)), ""),
         (Arguments(0, ("size", "name")), ""),
         (Arguments(0), "needs size"),
@@ -111,3 +107,24 @@ def test_attributes_count_where_their_init_is_called(types: Types, name: str, ha
 def test_calls_are_judged_as_python_would(types: Types, call: Arguments, objection: str) -> None:
     constructor = types.constructor(types.class_of("pack.inner", "Base"))
     assert constructor and constructor.objection(call) == objection
+
+
+def test_each_wrong_use_is_found_and_no_other(types: Types) -> None:
+    facts = Uses(types, ("pack",), "ours").facts()
+    assert {str(fact).partition(": ")[2] for fact in facts if fact.objection} == {
+        "from pack import Lost: no such name",
+        "Base(…, names=): has no parameter names",
+        "act(): needs one",
+        "pack.inner.gone: no such name",
+        "pack.inner.Thing.lost: no such name",
+    }
+
+
+def test_wrong_uses_of_instances_are_found(types: Types) -> None:
+    thing = types.class_of("pack.inner", "Thing")
+    said = [fact.objection for fact in used_of_instance(types, "ours", thing, "run size newer")]
+    assert said == ["has no parameter agian", "", "no such attribute"]
+    asked = [fact.objection for fact in asked_of_workers(types, "ours", thing)]
+    assert asked == ["has no parameter third", "no such method"]
+    with pytest.raises(AssertionError, match="does not use walked"):
+        list(used_of_instance(types, "ours", thing, "walked"))

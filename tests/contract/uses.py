@@ -1,151 +1,122 @@
-"""What our own sources use of other packages, found by following values through our functions.
+"""What our own sources use of the packages, and whether it is there and is called as it wants.
 
-A value is followed from imports, annotations, `isinstance` and calls: through assignments, `self`,
-our own functions and the packages' classes. Every import, attribute and call that it meets at a
-class or function of a package is a fact, which holds or does not. What cannot be followed (`Any`
-from nowhere) gives none, so `hints` says what some parameters are.
+Imports, attributes of what is imported, and calls of it are found in the sources. What is used of instances stands
+in a table (test_our_uses.py), because no source says what they are.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass
 
-from tests.contract.calls import Def
-from tests.contract.expressions import Expressions
-from tests.contract.facts import Fact, Scope
-from tests.contract.sources import string_of
-from tests.contract.values import Class, Instance, Types, decorators
+from tests.contract.calls import Arguments, Def, Parameters, parameters
+from tests.contract.sources import Definition, string_of
+from tests.contract.values import Class, Types
 
 MISSING_IS_EXPECTED = {"ImportError", "ModuleNotFoundError", "AttributeError"}
-"""An except clause for one of these says what happens where something is not there. One for
-`Exception` does not: our code goes on without what it wanted."""
+"""An except clause for one of these says what happens where something is not there."""
 
 
-class Uses(Expressions):
-    """`hints`: (module, function, parameter) -> (module, class) of what is given."""
+@dataclass(frozen=True)
+class Fact:
+    where: str
+    what: str
+    objection: str = ""
+    """Why it does not hold; empty when it does."""
 
-    def __init__(
-        self,
-        types: Types,
-        packages: tuple[str, ...],
-        counterparts: dict[Class, Class],
-        workers: Class,
-        hints: dict[tuple[str, str, str], tuple[str, str]],
-    ) -> None:
-        super().__init__(types, packages, counterparts, workers)
-        self._hints = hints
-        self.used_hints: set[tuple[str, str, str]] = set()
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" + (f": {self.objection}" if self.objection else "")
 
-    def check(self, modules: list[str]) -> list[Fact]:
-        for _ in range(3):  # what one function gives is known when another is read again
-            self.facts.clear()
-            for module in modules:
-                self._block(self.types.sources.tree(module).body, Scope(module))
-        return list(self.facts.values())
 
-    def _block(self, body: list[ast.stmt], scope: Scope) -> None:
-        for node in body:
-            self._statement(node, scope)
-            if isinstance(node, ast.If) and _leaves(node.body):
-                scope.local |= self._narrowed(node.test, scope, positive=False)
+class Uses:
+    """The uses of one module of ours. `packages`: those whose use is checked."""
 
-    def _statement(self, node: ast.stmt, scope: Scope) -> None:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                self._function(node, scope)
-            case ast.ClassDef():
-                found = self.types.look_up(scope.module, node.name)
-                cls = found[0] if found and isinstance(found[0], Class) else None
-                self._block(node.body, Scope(scope.module, cls, node.name))
-            case ast.Import() | ast.ImportFrom():
-                self._import(node, scope)
-            case ast.Assign() | ast.AnnAssign():
-                self._assign(node, scope)
-            case ast.AugAssign():
-                self._eval(node.value, scope)
-                self._add_keys(node.target, self._keys(node.value, scope), scope)
-            case ast.Return():
-                self._return(node, scope)
-            case ast.If():
-                self._eval(node.test, scope)
-                inside = replace(scope, local=scope.local | self._narrowed(node.test, scope))
-                self._block(node.body, inside)
-                for name, value in inside.local.items():
-                    scope.local.setdefault(name, value)
-                self._block(node.orelse, scope)
-            case ast.For() | ast.AsyncFor():
-                self._bind(node.target, self._elements(self._eval(node.iter, scope)), scope)
-                self._block([*node.body, *node.orelse], scope)
-            case ast.With() | ast.AsyncWith():
-                for item in node.items:
-                    values = self._eval(item.context_expr, scope)
-                    if item.optional_vars:
-                        self._bind(item.optional_vars, values, scope)
-                self._block(node.body, scope)
-            case ast.Try():
-                caught = {n.id for h in node.handlers if h.type for n in _names(h.type)}
-                may_lack = scope.may_lack or bool(caught & MISSING_IS_EXPECTED)
-                inside = replace(scope, may_lack=may_lack)
-                self._block(node.body, inside)
-                for handler in node.handlers:
-                    if handler.type:
-                        self._eval(handler.type, scope)
-                    self._block(handler.body, scope)
-                self._block([*node.orelse, *node.finalbody], scope)
-            case _:
-                for child in ast.iter_child_nodes(node):
-                    if isinstance(child, ast.expr):
-                        self._eval(child, scope)
-                    elif isinstance(child, ast.stmt):
-                        self._statement(child, scope)
+    def __init__(self, types: Types, packages: tuple[str, ...], module: str) -> None:
+        self.types, self._packages, self._module = types, packages, module
+        self._tree = types.sources.tree(module)
+        self._imported: dict[str, Definition] = {}
+        asked = (string_of(c.args[1]) for c in _calls(self._tree) if _is_question(c))
+        self._asked = set(filter(None, asked))
+        """Attributes of which our code asks whether they are there."""
 
-    def _function(self, node: Def, scope: Scope) -> None:
-        name = f"{scope.name}.{node.name}" if scope.name else node.name
-        inside = replace(
-            scope,
-            name=name,
-            function=node,
-            local=dict(scope.local),
-            dicts={},
-            guarded=scope.guarded | frozenset(_asked_for(node)),
-        )
-        arguments = node.args
-        everything = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
-        for place, argument in enumerate(everything):
-            hint = (scope.module, name, argument.arg)
-            inside.local[argument.arg] = self.types.annotated(
-                scope.module, argument.annotation, scope.cls
-            )
-            if hint in self._hints:
-                self.used_hints.add(hint)
-                cls = self.types.class_of(*self._hints[hint])
-                inside.local[argument.arg] = (Instance(cls),)
-            elif place == 0 and scope.cls and "staticmethod" not in decorators(node):
-                is_class = "classmethod" in decorators(node)
-                inside.local[argument.arg] = (scope.cls if is_class else Instance(scope.cls),)
-        for default in (*arguments.defaults, *arguments.kw_defaults, *node.decorator_list):
-            if default:
-                self._eval(default, scope)
-        self._block(node.body, inside)
+    def facts(self) -> Iterator[Fact]:
+        yield from self._imports(self._tree, may_lack=False)
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Attribute):
+                yield from self._attribute(node)
+            elif isinstance(node, ast.Call):
+                yield from self._call(node)
 
-    def _import(self, node: ast.Import | ast.ImportFrom, scope: Scope) -> None:
+    def _imports(self, tree: ast.AST, may_lack: bool) -> Iterator[Fact]:
+        for node in ast.iter_child_nodes(tree):
+            caught = {n.id for h in getattr(node, "handlers", ()) for n in _names(h.type)}
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                yield from self._import(node, may_lack)
+            yield from self._imports(node, may_lack or bool(caught & MISSING_IS_EXPECTED))
+
+    def _import(self, node: ast.Import | ast.ImportFrom, may_lack: bool) -> Iterator[Fact]:
         sources = self.types.sources
         for alias in node.names:
             if isinstance(node, ast.Import):
-                if self._is_checked(alias.name):
-                    lacks = "" if alias.name in sources else "no such module"
-                    self._say(node, scope, f"import {alias.name}", lacks, scope.may_lack)
+                name, text = alias.name, f"import {alias.name}"
+                found = Definition(name, "") if name in sources else None
+                bound = alias.asname or name.partition(".")[0]
+                stands_for = found if alias.asname else Definition(bound, "")
+            else:
+                name = sources.imported_from(self._module, node)
+                text, bound = f"from {name} import {alias.name}", alias.asname or alias.name
+                found = stands_for = sources.find(name, alias.name)
+            if not self._is_checked(name):
                 continue
-            base = sources.imported_from(scope.module, node)
-            found = sources.find(base, alias.name) if sources.knows(base) else None
-            if self._is_checked(base):
-                lacks = "" if found or self._is_compiled(base, alias.name) else "no such name"
-                self._say(node, scope, f"from {base} import {alias.name}", lacks, scope.may_lack)
-            if scope.function:
-                name = alias.asname or alias.name
-                scope.local[name] = self.types.value_of(found) if found else ()
+            if found and stands_for:
+                self._imported[bound] = stands_for
+            is_there = found or may_lack or self._is_compiled(name, alias.name)
+            yield self._fact(node, text, "" if is_there else "no such name")
+
+    def _attribute(self, node: ast.Attribute) -> Iterator[Fact]:
+        base = self._resolved(node.value)
+        if base is None or node.attr in self._asked:
+            return
+        if base.is_module:
+            is_there = self.types.sources.find(base.module, node.attr) is not None
+        elif isinstance(base.node, ast.ClassDef):
+            cls = self.types.class_of(base.module, base.name)
+            is_there = node.attr in self.types.members(cls) or not self.types.is_whole(cls)
+        else:
+            return
+        is_there = is_there or node.attr.startswith("__")
+        text = f"{base.module}.{base.name}".rstrip(".") + f".{node.attr}"
+        yield self._fact(node, text, "" if is_there else "no such name")
+
+    def _call(self, node: ast.Call) -> Iterator[Fact]:
+        wanted, found = None, self._resolved(node.func)
+        if found and isinstance(found.node, ast.ClassDef):
+            wanted = self.types.constructor(self.types.class_of(found.module, found.name))
+        elif found and isinstance(found.node, Def):
+            wanted = parameters(found.node, is_bound=False)
+        elif isinstance(node.func, ast.Attribute):
+            base = self._resolved(node.func.value)
+            if base and isinstance(base.node, ast.ClassDef):
+                cls = self.types.class_of(base.module, base.name)
+                member = self.types.member(cls, node.func.attr)
+                wanted = bound(member.node) if member and isinstance(member.node, Def) else None
+        if wanted:
+            text = f"{ast.unparse(node.func)}({shown(given(node))})"
+            yield self._fact(node, text, wanted.objection(given(node)))
+
+    def _resolved(self, node: ast.expr) -> Definition | None:
+        """What an imported name, or an attribute of an imported module, stands for."""
+        if isinstance(node, ast.Name):
+            return self._imported.get(node.id)
+        if isinstance(node, ast.Attribute):
+            base = self._resolved(node.value)
+            if base and base.is_module:
+                return self.types.sources.find(base.module, node.attr)
+        return None
+
+    def _is_checked(self, module: str) -> bool:
+        return module.partition(".")[0] in self._packages and self.types.sources.knows(module)
 
     def _is_compiled(self, base: str, name: str) -> bool:
         """No Python source shows what a compiled module has, so its own package must name it."""
@@ -154,36 +125,99 @@ class Uses(Expressions):
         package = self.types.sources.modules(base.partition(".")[0])
         return any(f"{base}.{name}(" in self.types.sources.text(m) for m in package)
 
-    def _assign(self, node: ast.Assign | ast.AnnAssign, scope: Scope) -> None:
-        values = self._eval(node.value, scope) if node.value else ()
-        keys = self._keys(node.value, scope) if node.value else ()
-        if isinstance(node, ast.AnnAssign):
-            values = self.types.annotated(scope.module, node.annotation, scope.cls) or values
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            self._bind(target, values, scope)
-            self._add_keys(target, keys, scope)
-            if isinstance(target, ast.Subscript) and (key := string_of(target.slice)):
-                self._add_keys(target.value, (key,), scope)
-
-    def _return(self, node: ast.Return, scope: Scope) -> None:
-        if node.value:
-            values, key = self._eval(node.value, scope), (scope.module, scope.name)
-            self._returned[key] = self._returned.get(key) or values
-            if keys := self._keys(node.value, scope):
-                self._returned_keys[key] = keys
+    def _fact(self, node: ast.stmt | ast.expr, what: str, objection: str) -> Fact:
+        return Fact(f"{self._module}:{node.lineno}", what, objection)
 
 
-def _names(node: ast.expr) -> list[ast.Name]:
-    return [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+def used_of_instance(types: Types, module: str, cls: Class, names: str) -> Iterator[Fact]:
+    """The attributes `names` of instances of `cls` in a module of ours: whether it has them, we use them, and one of
+    the calls by this name fits."""
+    tree = types.sources.tree(module)
+    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    asked = {string_of(call.args[1]) for call in _calls(tree) if _is_question(call)}
+    for name in names.split():
+        assert name in attributes | asked, f"{module} does not use {name} of {cls} any more"
+        member = types.member(cls, name)
+        what = f"{cls}.{name}"
+        if member is None:
+            yield Fact(module, what, "no such attribute")
+            continue
+        made = [
+            c for c in _calls(tree) if isinstance(c.func, ast.Attribute) and c.func.attr == name
+        ]
+        if isinstance(member.node, Def) and made:
+            wanted = bound(member.node)
+            objections = [wanted.objection(given(call)) for call in made]
+            yield Fact(module, f"{what}({shown(given(made[0]))})", min(objections))
+        else:
+            yield Fact(module, what)
 
 
-def _leaves(body: list[ast.stmt]) -> bool:
-    return isinstance(body[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
+def asked_of_workers(types: Types, module: str, workers: Class) -> Iterator[Fact]:
+    """collective_rpc("name", args=(...), kwargs={...}), or a function of ours that hands its arguments on to it."""
+    for call in _calls(types.sources.tree(module)):
+        name = string_of(call.args[0]) if call.args else ""
+        if not name or ast.unparse(call.func).rpartition(".")[2] not in REMOTE:
+            continue
+        arguments = given(call)
+        by_name = {keyword.arg: keyword.value for keyword in call.keywords}
+        if "args" in by_name or "kwargs" in by_name:
+            inner = ast.Call(
+                call.func, [ast.Starred(by_name["args"])] if "args" in by_name else [], []
+            )
+            if isinstance(elements := by_name.get("args"), ast.Tuple):
+                inner.args = elements.elts
+            if "kwargs" in by_name:
+                inner.keywords = [ast.keyword(None, by_name["kwargs"])]
+            arguments = given(inner)
+        else:
+            kept = tuple(
+                key for key in arguments.keywords if key not in ("timeout", "single_value")
+            )
+            arguments = Arguments(arguments.positional - 1, kept, arguments.open)
+        member = types.member(workers, name)
+        what = f"{workers.name}.{name}({shown(arguments)}) by collective_rpc"
+        is_method = member and isinstance(member.node, Def)
+        objection = bound(member.node).objection(arguments) if is_method else "no such method"
+        yield Fact(f"{module}:{call.lineno}", what, objection)
 
 
-def _asked_for(node: Def) -> Iterator[tuple[str, str]]:
-    for call in ast.walk(node):
-        match call:
-            case ast.Call(func=ast.Name(id=asked), args=[what, name, *default]):
-                if asked == "hasattr" or (asked == "getattr" and default):
-                    yield ast.unparse(what), string_of(name)
+REMOTE = ("collective_rpc", "_call", "call")
+
+
+def bound(node: Def) -> Parameters:
+    """A method's parameters, as its callers see them."""
+    is_static = any(ast.unparse(d) == "staticmethod" for d in node.decorator_list)
+    return parameters(node, is_bound=not is_static)
+
+
+def given(call: ast.Call) -> Arguments:
+    keywords: list[str] = []
+    is_open = any(isinstance(argument, ast.Starred) for argument in call.args)
+    for keyword in call.keywords:
+        if keyword.arg:
+            keywords.append(keyword.arg)
+        elif isinstance(keyword.value, ast.Dict) and all(map(string_of, keyword.value.keys)):
+            keywords += map(string_of, keyword.value.keys)
+        else:
+            is_open = True
+    positional = sum(not isinstance(argument, ast.Starred) for argument in call.args)
+    return Arguments(positional, tuple(keywords), is_open)
+
+
+def shown(arguments: Arguments) -> str:
+    return ", ".join([*["…"] * arguments.positional, *(f"{name}=" for name in arguments.keywords)])
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _is_question(call: ast.Call) -> bool:
+    """hasattr, or getattr with what counts otherwise."""
+    name = ast.unparse(call.func)
+    return len(call.args) > 1 and (name == "hasattr" or (name == "getattr" and len(call.args) > 2))
+
+
+def _names(node: ast.expr | None) -> list[ast.Name]:
+    return [part for part in ast.walk(node) if isinstance(part, ast.Name)] if node else []

@@ -1,4 +1,4 @@
-"""What an expression can be known to stand for, and what classes have, by their sources alone."""
+"""What classes have, by their sources alone."""
 
 from __future__ import annotations
 
@@ -11,13 +11,6 @@ from tests.contract.calls import Def, Parameters, fields, parameters
 from tests.contract.sources import Definition, Sources, bound_names, statements
 
 FIELD_BASES = ("Struct", "BaseModel", "NamedTuple", "TypedDict")
-CONTAINERS = ("list", "tuple", "set", "Sequence", "Iterable", "Iterator", "List", "Set", "Tuple")
-MAPPINGS = ("dict", "Mapping", "Dict", "OrderedDict", "defaultdict")
-
-
-@dataclass(frozen=True)
-class Module:
-    name: str
 
 
 @dataclass(frozen=True)
@@ -31,48 +24,9 @@ class Class:
 
 
 @dataclass(frozen=True)
-class Function:
-    """`owner`: the class that was asked for a method; None for a plain function."""
-
-    module: str
-    name: str
-    node: Def = field(compare=False)
-    owner: Class | None = None
-    is_bound: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.owner or self.module}.{self.name}"
-
-
-@dataclass(frozen=True)
-class Instance:
-    type: Class
-
-
-@dataclass(frozen=True)
-class Many:
-    """A container of such elements; a mapping's are its values."""
-
-    element: Value
-    is_mapping: bool = False
-
-
-Value = Module | Class | Function | Instance | Many
-Values = tuple[Value, ...]
-"""One of these; empty where nothing is known."""
-
-
-@dataclass(frozen=True)
 class Member:
     owner: Class
     node: ast.stmt
-    method: Def | None = None
-    """In which `self.name = ...` stands; None for what the class's body holds."""
-
-    @property
-    def says_nothing(self) -> bool:
-        """`name: Any`."""
-        return isinstance(self.node, ast.AnnAssign) and ast.unparse(self.node.annotation) == "Any"
 
 
 class Types:
@@ -84,70 +38,21 @@ class Types:
         self._mros: dict[Class, tuple[list[Class], bool]] = {}
         self._members: dict[Class, dict[str, list[Member]]] = {}
 
-    def look_up(self, module: str, name: str) -> Values:
-        definition = self.sources.find(module, name)
-        return self.value_of(definition) if definition else ()
-
-    def value_of(self, found: Definition) -> Values:
-        if found.is_module:
-            return (Module(found.module),)
-        if isinstance(found.node, ast.ClassDef):
-            return (Class(found.module, found.name, found.node),)
-        if isinstance(found.node, Def):
-            return (Function(found.module, found.name, found.node),)
-        return ()
-
     def class_of(self, module: str, name: str) -> Class:
-        (found,) = self.look_up(module, name)
-        assert isinstance(found, Class), f"{module}.{name} is no class"
-        return found
+        found = self.sources.find(module, name)
+        assert found and isinstance(found.node, ast.ClassDef), f"{module}.{name} is no class"
+        return Class(found.module, found.name, found.node)
 
-    def named(self, module: str, node: ast.expr) -> Values:
+    def named(self, module: str, node: ast.expr) -> Definition | None:
         """What a dotted name stands for in `module`; a subscript stands for what is subscribed."""
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            return self.named(module, ast.parse(node.value, mode="eval").body)
         if isinstance(node, ast.Subscript):
             return self.named(module, node.value)
         if isinstance(node, ast.Name):
-            return self.look_up(module, node.id)
+            return self.sources.find(module, node.id)
         if isinstance(node, ast.Attribute):
-            for base in self.named(module, node.value):
-                if isinstance(base, Module):
-                    return self.look_up(base.name, node.attr)
-        return ()
-
-    def annotated(self, module: str, node: ast.expr | None, receiver: Class | None) -> Values:
-        """What a value with this annotation is. `receiver`: what Self means."""
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            node = ast.parse(node.value, mode="eval").body
-        if isinstance(node, ast.BinOp):
-            parts = (node.left, node.right)
-            return tuple(v for part in parts for v in self.annotated(module, part, receiver))
-        if isinstance(node, ast.Subscript):
-            return self._subscribed(module, node, receiver)
-        if isinstance(node, ast.Name) and node.id == "Self" and receiver:
-            return (Instance(receiver),)
-        if not isinstance(node, ast.Name | ast.Attribute):
-            return ()
-        found = self.named(module, node)
-        if not found and isinstance(node, ast.Name):
-            match self.sources.find(module, node.id):
-                case Definition(module=home, node=ast.Assign() | ast.AnnAssign() as alias):
-                    if not isinstance(alias.value, ast.Call | ast.Constant):
-                        return self.annotated(home, alias.value, receiver)
-        return tuple(Instance(value) for value in found if isinstance(value, Class))
-
-    def _subscribed(self, module: str, node: ast.Subscript, receiver: Class | None) -> Values:
-        name = ast.unparse(node.value).rpartition(".")[2]
-        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        if name in ("Optional", "Union", "Annotated", "Awaitable"):
-            inner = inner[:1] if name == "Annotated" else inner
-            return tuple(v for part in inner for v in self.annotated(module, part, receiver))
-        if name in CONTAINERS:
-            return tuple(Many(v) for v in self.annotated(module, inner[0], receiver))
-        if name in MAPPINGS:
-            return tuple(Many(v, True) for v in self.annotated(module, inner[-1], receiver))
-        return self.annotated(module, node.value, receiver)
+            base = self.named(module, node.value)
+            return self.sources.find(base.module, node.attr) if base and base.is_module else None
+        return None
 
     def mro(self, cls: Class) -> list[Class]:
         """The class, then its bases, most basic last, as far as their sources are read."""
@@ -164,8 +69,8 @@ class Types:
             bases: list[Class] = []
             for node in cls.node.bases:
                 found = self.named(cls.module, node)
-                if found and isinstance(found[0], Class):
-                    bases.append(found[0])
+                if found and isinstance(found.node, ast.ClassDef):
+                    bases.append(Class(found.module, found.name, found.node))
                 elif ast.unparse(node).partition("[")[0] not in ("ABC", "Generic", "object"):
                     whole = False
             if str(cls) in self._mixed_into:
@@ -182,55 +87,20 @@ class Types:
         return next(iter(self.members(cls).get(name, ())), None)
 
     def members(self, cls: Class) -> dict[str, list[Member]]:
-        """What instances have, and everything that says so: the class bodies, nearest first, then
-        each `self.name = ...`. `name: Any` says least and stands last.
-
-        The assignments of an `__init__` count only where the one before it calls it.
-        """
+        """What instances have: the class bodies, nearest first, then each `self.name = ...`; `name: Any` says least and
+        stands last."""
         if cls not in self._members:
             table: dict[str, list[Member]] = {}
-            line = self.mro(cls)
-            for owner in line:
-                for name, node in _body(owner.node):
+            bodies = [(owner, *pair) for owner in self.mro(cls) for pair in _body(owner.node)]
+            for owner, name, node in bodies:
+                table.setdefault(name, []).append(Member(owner, node))
+            for owner, _, method in bodies:
+                for name, node in _assigned_to_self(method) if isinstance(method, Def) else ():
                     table.setdefault(name, []).append(Member(owner, node))
-            methods = [
-                (owner, node)
-                for owner in line
-                for name, node in _body(owner.node)
-                if isinstance(node, Def) and name != "__init__"
-            ]
-            for owner, method in [*self._called_inits(line), *methods]:
-                for name, node in _assigned_to_self(method):
-                    table.setdefault(name, []).append(Member(owner, node, method))
             for found in table.values():
-                found.sort(key=lambda member: member.says_nothing)
+                found.sort(key=lambda member: _says_nothing(member.node))
             self._members[cls] = table
         return self._members[cls]
-
-    def _called_inits(self, line: list[Class]) -> list[tuple[Class, Def]]:
-        """Each `__init__` that runs, with its class; `Class.__init__(self)` may call a stranger's."""
-        called: dict[Class, Def] = {}
-        waiting = [line]
-        while waiting:
-            owner, node = next(
-                ((c, m) for c in waiting.pop() if (m := _method(c.node, "__init__"))), (None, None)
-            )
-            if not (owner and node) or owner in called:
-                continue
-            called[owner] = node
-            for call in ast.walk(node):
-                if not (isinstance(call, ast.Attribute) and call.attr == "__init__"):
-                    continue
-                before, start = owner, call.value
-                if isinstance(start, ast.Call):  # super() or super(Class, self)
-                    if start.args:
-                        before = next(iter(self.named(owner.module, start.args[0])), owner)
-                    if before in line:
-                        waiting.append(line[line.index(before) + 1 :])
-                else:
-                    named = self.named(owner.module, start)
-                    waiting += [self.mro(c) for c in named if isinstance(c, Class)]
-        return list(called.items())
 
     def constructor(self, cls: Class) -> Parameters | None:
         """None where nothing that is read here says how it is called."""
@@ -259,6 +129,10 @@ def decorators(node: Def | ast.ClassDef) -> set[str]:
     """Last parts of their names, without arguments."""
     plain = (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
     return {ast.unparse(d).rpartition(".")[2] for d in plain}
+
+
+def _says_nothing(node: ast.stmt) -> bool:
+    return isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) == "Any"
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:
