@@ -177,8 +177,9 @@ def asked_of_workers(types: Types, module: str, workers: Class) -> Iterator[Fact
             arguments = Arguments(arguments.positional - 1, kept, arguments.open)
         member = types.member(workers, name)
         what = f"{workers.name}.{name}({shown(arguments)}) by collective_rpc"
-        is_method = member and isinstance(member.node, Def)
-        objection = bound(member.node).objection(arguments) if is_method else "no such method"
+        objection = "no such method"
+        if member and isinstance(member.node, Def):
+            objection = bound(member.node).objection(arguments)
         yield Fact(f"{module}:{call.lineno}", what, objection)
 
 

@@ -28,7 +28,7 @@ class Machine:
         (self.requirements / "torch.txt").write_text("torch==2.13.0\n")
         for script in ("install.sh", "shared.sh"):
             shutil.copy(ROOT / "requirements" / script, self.requirements)
-        self.variables = {
+        self.variables: dict[str, str] = {
             "HOME": str(home),
             "PATH": f"{self.stubs}:{os.environ['PATH']}",
             "PYTHON": sys.executable,

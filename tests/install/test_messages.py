@@ -29,13 +29,6 @@ def test_another_python(machine: Machine, version: str) -> None:
     assert nothing_was_installed(machine)
 
 
-@pytest.mark.parametrize("version", ["3.11", "3.12"])
-def test_a_python_that_will_do(machine: Machine, version: str) -> None:
-    machine.stub_python(f'case "$2" in *version_info*) echo {version}; exit;; esac')
-    machine.stub("df", f"echo header; echo / 0 0 {2 * 10**6} 0% /")
-    assert "GB of disk" in says_one_line(machine.install())
-
-
 def test_make_takes_the_same_python(machine: Machine) -> None:
     python = machine.stub("python", "echo 3.9")
     done = machine.run(
@@ -68,12 +61,6 @@ def test_no_compiler(machine: Machine) -> None:
 
     assert "no C compiler" in says_one_line(machine.install())
     assert nothing_was_installed(machine)
-
-
-def test_a_compiler_with_arguments(machine: Machine) -> None:
-    machine.variables["CC"] = "cc -m64"
-    machine.stub("df", f"echo header; echo / 0 0 {2 * 10**6} 0% /")
-    assert "GB of disk" in says_one_line(machine.install())
 
 
 @pytest.mark.parametrize(("says", "what"), [("echo 3.13", "3.13"), ("exit 1", "gone")])
@@ -125,29 +112,6 @@ def test_no_network_for_pip(machine: Machine) -> None:
     line = says_one_line(machine.install())
     assert line.startswith("The Python package index cannot be reached")
     assert "Connection refused" in line
-
-
-def test_no_network_for_uv(machine: Machine) -> None:
-    machine.make_environment()
-    done = machine.install()
-    assert done.returncode == 2
-    torch, network = done.stderr.splitlines()
-    assert "CUDA build" in torch
-    assert network.startswith("The Python package index cannot be reached")
-    assert "Connection refused" in network
-
-
-def test_another_failure_shows_what_the_installer_said(machine: Machine) -> None:
-    machine.make_environment()
-    machine.lock("nobody-has-this", "1.0", "0" * 64)
-    wheels = machine.home / "wheels"
-    make_wheel(wheels, "torch", "2.13.0")
-    with serving(Index, wheels) as index:
-        machine.variables["UV_DEFAULT_INDEX"] = index.url
-        done = machine.install()
-    assert done.returncode == 2
-    assert "nobody-has-this was not found" in done.stderr
-    assert "as the lines above say" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

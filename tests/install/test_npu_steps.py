@@ -93,17 +93,6 @@ def test_a_file_with_another_hash_is_refused(machine: NpuMachine, lock: str, pac
     assert "as the lines above say" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("lock", ["npu", "npu-vllm", "npu-a2"])
-def test_a_lock_without_a_hash_is_refused(machine: NpuMachine, lock: str) -> None:
-    file = machine.requirements / f"{lock}.txt"
-    pin = file.read_text().split()[0]
-    file.write_text(f"{pin}\n")
-
-    done = machine.install()
-    assert done.returncode == 2
-    assert pin.partition("==")[0].replace("_", "-") in done.stderr and "hash" in done.stderr
-
-
 @pytest.mark.parametrize("package", ["vllm", "mindspeed"])
 def test_another_version_than_the_pinned_one_is_found_after_the_installation(
     machine: NpuMachine, package: str
@@ -157,32 +146,11 @@ def test_what_a_package_asks_for_and_does_not_get_is_said(
     assert "packages lack what they ask for" in done.stderr.splitlines()[1]
 
 
-def test_what_mindspeed_asks_for_is_known_not_to_be_there(machine: NpuMachine) -> None:
-    made = Path(machine.variables["MINDSPEED_SOURCE"]) / "made" / "any"
-    make_wheel(made, "mindspeed", "0.16.0", ("numpy<=1.26.0", "gpytorch"))
-    steps(machine)
-
-
 def test_without_a_cpu_build_of_torch_it_stops_on_x86(machine: NpuMachine) -> None:
     """The general index has one, but for CUDA."""
     del machine.variables["PIP_FIND_LINKS"]
     make_wheel(machine.general, "torch", "2.10.0")
     assert "PyTorch's own index does not give torch==2.10.0" in says_one_line(machine.install())
-
-
-def test_on_aarch64_the_general_index_has_torch_for_the_cpu(machine: NpuMachine) -> None:
-    machine.stub("uname", "case $1 in -m) echo aarch64;; *) echo Linux;; esac")
-    del machine.variables["PIP_FIND_LINKS"]
-    for name, version in (("torch", "2.10.0"), ("torchvision", "0.25.0"), ("torchaudio", "2.10.0")):
-        make_wheel(machine.general, name, version)
-    steps(machine)
-    assert machine.version("torch") == "2.10.0"
-
-
-def test_an_a3_takes_vllm_ascend_from_where_it_is_told(machine: NpuMachine) -> None:
-    wheel = machine.vllm_ascend(machine.home / "a3", "A3")
-    machine.variables["VLLM_ASCEND_SOURCE"] = str(wheel)
-    assert steps(machine, str(machine.env), "a3")[4].endswith("0.23.0 for a3: installing")
 
 
 def test_an_a3_does_not_get_what_is_compiled_for_a2(machine: NpuMachine) -> None:

@@ -79,15 +79,6 @@ def test_local_wheels_come_first_and_no_index_is_asked_for_torch(
     assert pytorch.asked == []
 
 
-def test_every_place_of_local_wheels_counts(machine: Machine, tmp_path: Path) -> None:
-    make_wheel(tmp_path / "other", "unrelated", "1.0")
-    make_wheel(tmp_path / "local", "torch", "2.13.0+cpu", (), "build = 'local'")
-    machine.variables["PIP_FIND_LINKS"] = f"{tmp_path / 'other'}  {tmp_path / 'local'} "
-
-    assert install(machine) == ""
-    assert build(machine) == "local"
-
-
 def test_a_lock_may_name_a_torch_of_its_own(machine: Machine, tmp_path: Path) -> None:
     """As vllm-0.23 does."""
     local = tmp_path / "local"
@@ -130,30 +121,6 @@ def test_without_pytorchs_index_the_general_one_gives_torch_with_its_libraries_a
     assert build(machine) == "cuda"
 
 
-def test_the_general_index_is_asked_where_pytorchs_has_another_version_only(
-    machine: Machine, tmp_path: Path, pytorch: Server
-) -> None:
-    pytorch.folder = tmp_path / "newer"
-    make_wheel(pytorch.folder, "torch", "2.14.0+cpu", (), CPU_TORCH)
-
-    assert "CUDA build" in install(machine)
-    assert build(machine) == "cuda"
-
-
-def test_an_installation_that_ended_before_the_libraries_came_is_completed(
-    machine: Machine, general: Server, pytorch: Server
-) -> None:
-    pytorch.folder = None
-    assert general.folder
-    libraries = next(general.folder.glob("nvidia*"))
-    hidden = libraries.rename(libraries.with_suffix(".hidden"))
-    assert machine.install().returncode == 2
-    hidden.rename(libraries)
-
-    install(machine)
-    assert build(machine) == "cuda"
-
-
 def test_a_whole_environment_stays_without_asking_where_torch_would_be(
     machine: Machine, pytorch: Server
 ) -> None:
@@ -179,15 +146,6 @@ def test_a_disk_too_small_for_the_libraries_stops_before_they_are_fetched(
     assert general.asked == []
 
 
-def test_pips_index_is_uvs(machine: Machine, tmp_path: Path) -> None:
-    machine.variables["PIP_INDEX_URL"] = machine.variables.pop("UV_DEFAULT_INDEX")
-    wheel = make_wheel(tmp_path / "general", "helper", "1.0", (), "found = True")
-    machine.lock("helper", "1.0", sha256(wheel.read_bytes()).hexdigest())
-
-    install(machine)
-    assert machine.python("import helper; print(helper.found)") == "True"
-
-
 def test_a_package_with_another_hash_than_the_lock_says_is_refused(
     machine: Machine, tmp_path: Path
 ) -> None:
@@ -198,15 +156,6 @@ def test_a_package_with_another_hash_than_the_lock_says_is_refused(
     assert done.returncode == 2
     assert "Hash mismatch for `helper==1.0`" in done.stderr
     assert "as the lines above say" in done.stderr.splitlines()[-1]
-
-
-def test_a_package_of_the_lock_without_a_hash_is_refused(machine: Machine, tmp_path: Path) -> None:
-    make_wheel(tmp_path / "general", "helper", "1.0")
-    (machine.requirements / "cpu.txt").write_text("helper==1.0\n")
-
-    done = machine.install()
-    assert done.returncode == 2
-    assert "helper==1.0" in done.stderr and "hash" in done.stderr
 
 
 def documented(start: str) -> str:
