@@ -109,7 +109,7 @@ def test_output_and_gradients_equal_those_of_a_dense_mask(
 def replaced(constants: dict[str, float]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for name, constant in constants.items():
-            stack.enter_context(mock.patch(f"services.trainer.megatron.{name}", constant))
+            stack.enter_context(mock.patch(f"services.trainer.megatron.attention.{name}", constant))
         yield
 
 
