@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from commands.importing import shared
 from commands.importing.conversion import System
 from commands.importing.rows import (
     NOT_SET,
@@ -24,59 +25,6 @@ from commands.importing.rows import (
     switch,
 )
 from commands.importing.rows_file import column_names, has_template, has_words_around
-from commands.importing.shared import (
-    ALL_PROMPTS,
-    DEVICE,
-    ENGINE,
-    FOLDER,
-    GRADIENTS,
-    LAYOUT,
-    LIMIT,
-    MAIN_WEIGHTS,
-    MEMORY,
-    NO_CRITIC,
-    NO_KL,
-    PADDING,
-    REPORTS,
-    ROOM,
-    ROWS_OF_FILE,
-    TURNS,
-    WHOLE,
-    Shape,
-    absolute,
-    computed_in,
-    data_file,
-    dynamic_sampling,
-    every,
-    excluded,
-    hosts,
-    image_key,
-    in_float32,
-    is_validated,
-    kept,
-    kl_in,
-    known_steps,
-    least_rate,
-    limit_images,
-    logged,
-    loggers,
-    longest_sequence,
-    lora,
-    model_folder,
-    offload_reference,
-    paths_of,
-    project_name,
-    reward_function,
-    run_name,
-    samples,
-    schedule,
-    steps_of,
-    top_k_of_validation,
-    top_p_of_validation,
-    updates_of,
-    warm_up,
-    warm_up_share,
-)
 
 ACTOR = "worker.actor"
 ROLLOUT = "worker.rollout"
@@ -90,26 +38,28 @@ PROMPTS = {"math": "think_boxed", "r1v": "r1v", "dapo": "dapo"}
 
 def _steps(value: Any, theirs: Theirs) -> Outcome:
     batch, files = theirs["data.rollout_batch_size"], theirs["data.train_files"]
-    return steps_of(theirs["trainer.max_steps"], value, batch, files, "trainer.max_steps")
+    return shared.steps_of(theirs["trainer.max_steps"], value, batch, files, "trainer.max_steps")
 
 
 def _num_steps(theirs: Theirs) -> int | None:
-    return known_steps(_steps(theirs["trainer.total_epochs"], theirs))
+    return shared.known_steps(_steps(theirs["trainer.total_epochs"], theirs))
 
 
 def _validation(value: Any, theirs: Theirs) -> Outcome:
-    if not is_validated(theirs, "trainer.val_freq"):
+    if not shared.is_validated(theirs, "trainer.val_freq"):
         return Outcome("ignored", "nothing is validated")
-    outcome = data_file("data.validation", "data.val_files")(value, theirs)
+    outcome = shared.data_file("data.validation", "data.val_files")(value, theirs)
     if not outcome.settings:
         return outcome
     return Outcome(
-        outcome.fate, outcome.text, {**outcome.settings, "validation.max_prompts": ALL_PROMPTS}
+        outcome.fate,
+        outcome.text,
+        {**outcome.settings, "validation.max_prompts": shared.ALL_PROMPTS},
     )
 
 
 def _prompt_key(value: Any, theirs: Theirs) -> Outcome:
-    found = [column_names(file) or [value] for file in paths_of(theirs["data.train_files"])]
+    found = [column_names(file) or [value] for file in shared.paths_of(theirs["data.train_files"])]
     if found and all(value not in names and "prompt" in names for names in found):
         text = f"the rows have no column {value}; they have prompt, and it is taken"
         return Outcome("noted", text, {"data.prompt_key": "prompt"})
@@ -120,7 +70,7 @@ def _format_prompt(value: Any, theirs: Theirs) -> Outcome:
     if not value:
         return NOT_SET
     name = PROMPTS.get(Path(str(value)).stem)
-    files = paths_of(theirs["data.train_files"])
+    files = shared.paths_of(theirs["data.train_files"])
     if name and files and all(has_template(file, name) for file in files):
         return Outcome("ignored", f"it stands around the questions already: the template {name}")
     wanted = f" --template {name}" if name else ""
@@ -135,7 +85,7 @@ def _system_prompt(value: Any, theirs: Theirs) -> Outcome:
     if value is None:
         return NOT_SET
     settings = {"data.system": value}
-    if any(has_words_around(file) for file in paths_of(theirs["data.train_files"])):
+    if any(has_words_around(file) for file in shared.paths_of(theirs["data.train_files"])):
         text = (
             "the rows have words around their questions already, and this comes on top, but where a row has a"
             " system message of its own; prepare them with `--template chat`, or leave it out with"
@@ -146,7 +96,7 @@ def _system_prompt(value: Any, theirs: Theirs) -> Outcome:
 
 
 def _updates(value: Any, theirs: Theirs) -> Outcome:
-    return updates_of(
+    return shared.updates_of(
         int(theirs["data.rollout_batch_size"]), int(value), f"{ACTOR}.global_batch_size"
     )
 
@@ -158,7 +108,7 @@ def _micro_batch(value: Any, theirs: Theirs) -> Outcome:
 
 def _kl(value: Any, theirs: Theirs) -> Outcome:
     if theirs.is_on("algorithm.disable_kl"):
-        return NO_KL
+        return shared.NO_KL
     place = "loss" if theirs.is_on("algorithm.use_kl_loss") else "reward"
     adaptive = None
     if theirs["algorithm.kl_type"] == "adaptive":
@@ -166,14 +116,14 @@ def _kl(value: Any, theirs: Theirs) -> Outcome:
             "target": float(theirs["algorithm.kl_target"]),
             "horizon": int(theirs["algorithm.kl_horizon"]),
         }
-    return kl_in(place, value, theirs["algorithm.kl_penalty"], adaptive)
+    return shared.kl_in(place, value, theirs["algorithm.kl_penalty"], adaptive)
 
 
 def _filtering(value: Any, theirs: Theirs) -> Outcome:
     if not is_on(value):
         return Outcome("ignored", "every group trains")
     batch = int(theirs["data.rollout_batch_size"])
-    return dynamic_sampling(
+    return shared.dynamic_sampling(
         tries=int(theirs["trainer.max_try_make_batch"]),
         share=int(theirs["data.mini_rollout_batch_size"] or batch) / batch,
         text="there a group goes whose mean of filter_key is not between filter_low and filter_high; here one"
@@ -204,7 +154,7 @@ def _loss(value: Any, theirs: Theirs) -> Outcome:
 def _main_weights(value: Any, theirs: Theirs) -> Outcome:
     if theirs[f"{ACTOR}.optim.strategy"] == "adamw_bf16":
         return Outcome("ignored", "trainer.optimizer: adamw_bf16 keeps weights in bfloat16")
-    return in_float32(MAIN_WEIGHTS)(value, theirs)
+    return shared.in_float32(shared.MAIN_WEIGHTS)(value, theirs)
 
 
 def _betas(value: Any, theirs: Theirs) -> Outcome:
@@ -219,11 +169,13 @@ def _betas(value: Any, theirs: Theirs) -> Outcome:
 def _warmup_ratio(value: Any, theirs: Theirs) -> Outcome:
     if theirs[f"{ACTOR}.optim.lr_warmup_steps"] is not None or not float(value):
         return Outcome("ignored", "lr_warmup_steps goes before, or there is no warm-up")
-    return warm_up(warm_up_share(float(value), _num_steps(theirs), "trainer.max_steps"))
+    return shared.warm_up(
+        shared.warm_up_share(float(value), _num_steps(theirs), "trainer.max_steps")
+    )
 
 
 def _warmup_steps(value: Any, theirs: Theirs) -> Outcome:
-    return NOT_SET if value is None else warm_up(int(value))
+    return NOT_SET if value is None else shared.warm_up(int(value))
 
 
 def _mean(value: Any, theirs: Theirs) -> Outcome:
@@ -242,7 +194,7 @@ def _overlong(value: Any, theirs: Theirs) -> Outcome:
 
 
 def _devices(value: Any, theirs: Theirs) -> Outcome:
-    shape = Shape(
+    shape = shared.Shape(
         devices=int(value) * int(theirs["trainer.nnodes"]),
         rollout_tensor=int(theirs[f"{ROLLOUT}.tensor_parallel_size"]),
         context=int(theirs[f"{ACTOR}.ulysses_size"]),
@@ -260,7 +212,7 @@ def _reward(value: Any, theirs: Theirs) -> Outcome:
     is_theirs = Path(path).parent.name == "reward_function" or path == stem  # of before May 2025
     if stem in RULES and is_theirs:
         return _published(stem, options)
-    return reward_function(path, name or "main", options)
+    return shared.reward_function(path, name or "main", options)
 
 
 def _published(name: str, options: dict[str, Any]) -> Outcome:
@@ -278,7 +230,9 @@ def _published(name: str, options: dict[str, Any]) -> Outcome:
 
 def _reference_offload(value: Any, theirs: Theirs) -> Outcome:
     term = _kl(theirs["algorithm.kl_coef"], theirs).settings
-    return offload_reference(bool(term["algorithm.kl.coefficient"]), _has_adapters(theirs), value)
+    return shared.offload_reference(
+        bool(term["algorithm.kl.coefficient"]), _has_adapters(theirs), value
+    )
 
 
 def _has_adapters(theirs: Theirs) -> bool:
@@ -286,35 +240,37 @@ def _has_adapters(theirs: Theirs) -> bool:
 
 
 def _lora(value: Any, theirs: Theirs) -> Outcome:
-    return lora(value, theirs[f"{LORA}.alpha"], theirs[f"{LORA}.target_modules"])
+    return shared.lora(value, theirs[f"{LORA}.alpha"], theirs[f"{LORA}.target_modules"])
 
 
 def _every(ours: str) -> Convert:
-    return lambda value, theirs: every(value, ours, _num_steps(theirs))
+    return lambda value, theirs: shared.every(value, ours, _num_steps(theirs))
 
 
 def _validation_samples(value: Any, theirs: Theirs) -> Outcome:
     number = theirs[f"{ROLLOUT}.n"] if value is None else value
-    return samples(number, theirs[f"{ROLLOUT}.val_override_config.temperature"], is_greedy=False)
+    return shared.samples(
+        number, theirs[f"{ROLLOUT}.val_override_config.temperature"], is_greedy=False
+    )
 
 
 def _kept(value: Any, theirs: Theirs) -> Outcome:
-    return kept(value, _num_steps(theirs), theirs["trainer.save_freq"])
+    return shared.kept(value, _num_steps(theirs), theirs["trainer.save_freq"])
 
 
 DATA: tuple[Row, ...] = (
-    own("data.train_files", None, data_file("data.train", "data.train_files")),
+    own("data.train_files", None, shared.data_file("data.train", "data.train_files")),
     own("data.val_files", None, _validation),
     own("data.prompt_key", "prompt", _prompt_key),
     same("data.answer_key", "data.answer_key", "answer"),
-    own("data.image_key", "images", image_key),
+    own("data.image_key", "images", shared.image_key),
     refused("data.image_dir", "write whole paths into the rows"),
     same("data.max_prompt_length", "rollout.max_prompt_tokens", 512, int),
     same("data.max_response_length", "rollout.max_tokens", 512, int),
     same("data.rollout_batch_size", "run.groups_per_step", 512, int),
     *parts("data", {"mini_rollout_batch_size": None}),
     own("data.format_prompt", None, _format_prompt),
-    refused("data.override_chat_template", f"{FOLDER}: put it there"),
+    refused("data.override_chat_template", f"{shared.FOLDER}: put it there"),
     own("data.system_prompt", None, _system_prompt),
     same("data.shuffle", "data.shuffle", True),
     same("data.seed", "run.seed", 1, int),
@@ -322,7 +278,7 @@ DATA: tuple[Row, ...] = (
     same("data.max_pixels", "data.max_pixels", 4194304, int),
     own("data.filter_overlong_prompts", True, _overlong),
     *ignored("data", "video_key video_fps", "no model here takes videos"),
-    *ignored("data", "val_batch_size filter_overlong_prompts_workers", ROWS_OF_FILE),
+    *ignored("data", "val_batch_size filter_overlong_prompts_workers", shared.ROWS_OF_FILE),
 )
 
 ALGORITHM: tuple[Row, ...] = (
@@ -377,14 +333,14 @@ TRAINER: tuple[Row, ...] = (
     ),
     same(f"{ACTOR}.ppo_epochs", "algorithm.epochs", 1, int),
     same(f"{ACTOR}.ulysses_size", "trainer.context_parallel", 1, int),
-    own(f"{ACTOR}.model.model_path", None, model_folder),
-    refused(f"{ACTOR}.model.tokenizer_path", f"{FOLDER}: put it there"),
-    refused(f"{ACTOR}.model.override_config.*", f"{FOLDER}: write it into its config.json"),
+    own(f"{ACTOR}.model.model_path", None, shared.model_folder),
+    refused(f"{ACTOR}.model.tokenizer_path", f"{shared.FOLDER}: put it there"),
+    refused(f"{ACTOR}.model.override_config.*", f"{shared.FOLDER}: write it into its config.json"),
     same(f"{ACTOR}.model.enable_gradient_checkpointing", "trainer.recompute", True),
     switch(f"{ACTOR}.model.freeze_vision_tower", "trainer.freeze", ["*visual.*"]),
     own(f"{LORA}.rank", 0, _lora),
     *parts(LORA, {"alpha": 64, "target_modules": "all-linear"}),
-    own(f"{LORA}.exclude_modules", None, excluded(_has_adapters)),
+    own(f"{LORA}.exclude_modules", None, shared.excluded(_has_adapters)),
     same(f"{ACTOR}.optim.lr", "trainer.learning_rate", 1e-6, float),
     own(f"{ACTOR}.optim.betas", [0.9, 0.999], _betas),
     same(f"{ACTOR}.optim.weight_decay", "trainer.weight_decay", 1e-2, float),
@@ -396,51 +352,51 @@ TRAINER: tuple[Row, ...] = (
     ),
     own(f"{ACTOR}.optim.lr_warmup_ratio", 0.0, _warmup_ratio),
     own(f"{ACTOR}.optim.lr_warmup_steps", None, _warmup_steps),
-    own(f"{ACTOR}.optim.min_lr_ratio", None, least_rate(f"{ACTOR}.optim.lr")),
-    own(f"{ACTOR}.optim.lr_scheduler_type", "constant", schedule("constant", "cosine")),
+    own(f"{ACTOR}.optim.min_lr_ratio", None, shared.least_rate(f"{ACTOR}.optim.lr")),
+    own(f"{ACTOR}.optim.lr_scheduler_type", "constant", shared.schedule("constant", "cosine")),
     own(f"{ACTOR}.fsdp.torch_dtype", None, _main_weights),
-    own(f"{ACTOR}.fsdp.mp_param_dtype", "bf16", computed_in(f"{ROLLOUT}.dtype")),
-    own(f"{ACTOR}.fsdp.mp_reduce_dtype", "fp32", in_float32(GRADIENTS)),
-    switch(f"{ACTOR}.offload.offload_optimizer", "trainer.offload", ["optimizer"], ROOM),
+    own(f"{ACTOR}.fsdp.mp_param_dtype", "bf16", shared.computed_in(f"{ROLLOUT}.dtype")),
+    own(f"{ACTOR}.fsdp.mp_reduce_dtype", "fp32", shared.in_float32(shared.GRADIENTS)),
+    switch(f"{ACTOR}.offload.offload_optimizer", "trainer.offload", ["optimizer"], shared.ROOM),
     own("worker.ref.fsdp.enable_cpu_offload", False, _reference_offload),
-    *ignored("worker", "hybrid_engine actor.offload.offload_params", TURNS),
-    *ignored(ACTOR, "fsdp.* strategy optim.training_steps", LAYOUT),
-    *ignored(ACTOR, "micro_batch_size_per_device_for_experience dynamic_batching", LIMIT),
-    *ignored(ACTOR, "padding_free", PADDING),
-    *ignored(ACTOR, "use_torch_compile model.trust_remote_code", DEVICE),
+    *ignored("worker", "hybrid_engine actor.offload.offload_params", shared.TURNS),
+    *ignored(ACTOR, "fsdp.* strategy optim.training_steps", shared.LAYOUT),
+    *ignored(ACTOR, "micro_batch_size_per_device_for_experience dynamic_batching", shared.LIMIT),
+    *ignored(ACTOR, "padding_free", shared.PADDING),
+    *ignored(ACTOR, "use_torch_compile model.trust_remote_code", shared.DEVICE),
     *ignored("worker.ref", "strategy fsdp.* offload.*", "the reference has the trainer's layout"),
-    *ignored("worker", "critic.*", NO_CRITIC),
+    *ignored("worker", "critic.*", shared.NO_CRITIC),
 )
 
 GENERATION: tuple[Row, ...] = (
     only(f"{ROLLOUT}.name", ("vllm",), "the engine is vLLM: give vllm"),
     same(f"{ROLLOUT}.n", "rollout.group_size", 1, int),
     same(f"{ROLLOUT}.temperature", "rollout.temperature", 1.0, float),
-    only(f"{ROLLOUT}.top_p", (1.0,), f"{WHOLE}1"),
-    only(f"{ROLLOUT}.top_k", (-1, 0), f"{WHOLE}-1"),
+    only(f"{ROLLOUT}.top_p", (1.0,), f"{shared.WHOLE}1"),
+    only(f"{ROLLOUT}.top_k", (-1, 0), f"{shared.WHOLE}-1"),
     only(f"{ROLLOUT}.ignore_eos", (False,), "an answer ends at its end: give false"),
-    own(f"{ROLLOUT}.limit_images", 0, limit_images),
+    own(f"{ROLLOUT}.limit_images", 0, shared.limit_images),
     choice(
         f"{ROLLOUT}.dtype",
         "model.dtype",
         "bf16",
         {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"},
     ),
-    same(f"{ROLLOUT}.gpu_memory_utilization", "rollout.memory_fraction", 0.6, float, MEMORY),
+    same(f"{ROLLOUT}.gpu_memory_utilization", "rollout.memory_fraction", 0.6, float, shared.MEMORY),
     same(f"{ROLLOUT}.enforce_eager", "rollout.eager", False),
     same(f"{ROLLOUT}.tensor_parallel_size", "rollout.tensor_parallel", 2, int),
     own(
         f"{ROLLOUT}.max_model_len",
         None,
-        longest_sequence("data.max_prompt_length", "data.max_response_length"),
+        shared.longest_sequence("data.max_prompt_length", "data.max_response_length"),
     ),
     own(f"{ROLLOUT}.val_override_config.n", None, _validation_samples),
     *parts(f"{ROLLOUT}.val_override_config", {"temperature": None}),
-    own(f"{ROLLOUT}.val_override_config.top_p", None, top_p_of_validation),
-    own(f"{ROLLOUT}.val_override_config.top_k", None, top_k_of_validation),
+    own(f"{ROLLOUT}.val_override_config.top_p", None, shared.top_p_of_validation),
+    own(f"{ROLLOUT}.val_override_config.top_k", None, shared.top_k_of_validation),
     same(f"{ROLLOUT}.val_override_config.max_tokens", "validation.max_tokens", None, int),
-    *ignored(ROLLOUT, "seed enable_chunked_prefill max_num_batched_tokens", ENGINE),
-    *ignored(ROLLOUT, "disable_log_stats disable_tqdm", REPORTS),
+    *ignored(ROLLOUT, "seed enable_chunked_prefill max_num_batched_tokens", shared.ENGINE),
+    *ignored(ROLLOUT, "disable_log_stats disable_tqdm", shared.REPORTS),
     own("worker.reward.reward_function", None, _reward),
     *parts("worker.reward", {"reward_function_kwargs.*": None}),
     only("worker.reward.skip_special_tokens", (True,), "give true"),
@@ -451,20 +407,20 @@ GENERATION: tuple[Row, ...] = (
 THE_RUN: tuple[Row, ...] = (
     own("trainer.total_epochs", 15, _steps),
     *parts("trainer", {"max_steps": None, "max_try_make_batch": 20}),
-    same("trainer.project_name", "metrics.project", "easy_r1", project_name),
-    own("trainer.experiment_name", "demo", run_name),
-    own("trainer.logger", ["console", "wandb"], loggers),
+    same("trainer.project_name", "metrics.project", "easy_r1", shared.project_name),
+    own("trainer.experiment_name", "demo", shared.run_name),
+    own("trainer.logger", ["console", "wandb"], shared.loggers),
     own("trainer.n_gpus_per_node", 8, _devices),
-    own("trainer.nnodes", 1, hosts),
+    own("trainer.nnodes", 1, shared.hosts),
     only(
         "trainer.critic_warmup",
         (0, 1),
-        f"{NO_CRITIC}, in whose first steps the policy stands still: give 0",
+        f"{shared.NO_CRITIC}, in whose first steps the policy stands still: give 0",
     ),
     own("trainer.val_freq", -1, _every("validation.every")),
     same("trainer.val_before_train", "validation.before_train", True, is_on),
     switch("trainer.val_only", "validation.only", True),
-    own("trainer.val_generations_to_log", 0, logged),
+    own("trainer.val_generations_to_log", 0, shared.logged),
     own("trainer.save_freq", -1, _every("run.checkpoint_every")),
     own("trainer.save_limit", -1, _kept),
     only(
@@ -472,14 +428,14 @@ THE_RUN: tuple[Row, ...] = (
         (False,),
         "a checkpoint holds the optimizer too; run.checkpoint_models adds the model as a Hugging Face folder",
     ),
-    same("trainer.save_checkpoint_path", "run.checkpoints", None, absolute),
+    same("trainer.save_checkpoint_path", "run.checkpoints", None, shared.absolute),
     refused(
         "trainer.load_checkpoint_path",
         "their checkpoints are not read: merge one into a Hugging Face folder by their scripts/model_merger.py, and"
         " give it as model_path",
     ),
     *ignored("trainer", "find_last_checkpoint", "`trimaran train --resume RUN` goes on with a run"),
-    *ignored("trainer", "ray_timeline", REPORTS),
+    *ignored("trainer", "ray_timeline", shared.REPORTS),
 )
 
 EASYR1 = System(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from commands.importing import shared
 from commands.importing.conversion import System
 from commands.importing.rows import (
     NOT_SET,
@@ -24,36 +25,6 @@ from commands.importing.rows import (
     refused,
     same,
     switch,
-)
-from commands.importing.shared import (
-    DEVICE,
-    ENGINE,
-    FOLDER,
-    GROUPS,
-    LIMIT,
-    MEMORY,
-    NO_CRITIC,
-    NO_KL,
-    NO_MODEL,
-    ONE_TURN,
-    PADDING,
-    REPORTS,
-    ROWS_OF_FILE,
-    TURNS,
-    WHOLE,
-    Shape,
-    absolute,
-    data_file,
-    dynamic_sampling,
-    kept,
-    kl_in,
-    limit_images,
-    longest_sequence,
-    lora,
-    model_folder,
-    run_name,
-    schedule,
-    updates_of,
 )
 from trimaran.choices import SINKS
 
@@ -99,7 +70,7 @@ def _data(value: Any, theirs: Theirs) -> Outcome:
             " `trimaran data prepare` (`trimaran import mindspeed-rl` prints the words for its file of"
             f" configs/datasets), and give {TRAINING}.data_path=FILE.parquet",
         )
-    return data_file("data.train", f"{TRAINING}.data_path")(value, theirs)
+    return shared.data_file("data.train", f"{TRAINING}.data_path")(value, theirs)
 
 
 def _is_dapo(theirs: Theirs) -> bool:
@@ -127,7 +98,7 @@ def _steps(value: Any, theirs: Theirs) -> Outcome:
 
 def _updates(value: Any, theirs: Theirs) -> Outcome:
     batch = _trained(theirs)
-    return updates_of(int(batch or 0), int(value), f"{RL}.mini_batch_size")
+    return shared.updates_of(int(batch or 0), int(value), f"{RL}.mini_batch_size")
 
 
 def _micro_batch(value: Any, theirs: Theirs) -> Outcome:
@@ -144,12 +115,12 @@ def _micro_batch(value: Any, theirs: Theirs) -> Outcome:
 
 def _kl(value: Any, theirs: Theirs) -> Outcome:
     if _is_dapo(theirs):
-        return NO_KL
+        return shared.NO_KL
     adaptive = None
     if theirs[f"{RL}.kl_ctrl_type"] == "adaptive":
         target, horizon = theirs[f"{RL}.kl_target"], theirs[f"{RL}.kl_horizon"]
         adaptive = {"target": float(target), "horizon": int(horizon)}
-    return kl_in("loss", value, theirs[f"{RL}.kl_penalty"], adaptive)
+    return shared.kl_in("loss", value, theirs[f"{RL}.kl_penalty"], adaptive)
 
 
 def _loss(value: Any, theirs: Theirs) -> Outcome:
@@ -215,7 +186,7 @@ def _filtering(value: Any, theirs: Theirs) -> Outcome:
     )
     has_verifiers = not theirs.is_on(f"{RL}.is_multimodal")
     is_term = has_verifiers and metric in theirs[f"{RL}.verifier_function"]
-    return dynamic_sampling(
+    return shared.dynamic_sampling(
         tries=max(0, batches),
         share=int(theirs[f"{TRAINING}.global_batch_size"] or 0) / int(_trained(theirs)),
         text="groups in which the metric is equal are replaced one by one; run.groups_per_step is"
@@ -235,7 +206,7 @@ def _layout(value: Any, theirs: Theirs) -> Outcome:
     # With moe_tp_extend_ep the tensor-parallel ranks take whole experts too; without it they split each.
     extends = theirs.is_on(f"{TRAINING}.moe_tp_extend_ep")
     slices = tensor if expert > 1 and not extends else 1
-    shape = Shape(
+    shape = shared.Shape(
         devices=int(value),
         rollout_tensor=int(theirs[f"{GENERATE}.infer_tensor_parallel_size"]),
         tensor=tensor,
@@ -269,7 +240,7 @@ def _load(value: Any, theirs: Theirs) -> Outcome:
 def _freeze(value: Any, theirs: Theirs) -> Outcome:
     """MindSpeed-MM's description of a model says which parts of a vision tower stay as they are."""
     if not theirs.is_on(f"{RL}.is_multimodal"):
-        return Outcome("ignored", FOLDER)
+        return Outcome("ignored", shared.FOLDER)
     path = Path(str(value)).expanduser()
     if value is None or not path.is_file():
         text = (
@@ -326,10 +297,12 @@ def _partial(value: Any, theirs: Theirs) -> Outcome:
 
 def _checkpoints(value: Any, theirs: Theirs) -> Outcome:
     """All of them, as there."""
-    number = kept(None, theirs[f"{TRAINING}.train_iters"], theirs[f"{TRAINING}.save_interval"])
+    number = shared.kept(
+        None, theirs[f"{TRAINING}.train_iters"], theirs[f"{TRAINING}.save_interval"]
+    )
     if value is None:
         return number
-    return Outcome("mapped", "", {"run.checkpoints": absolute(value), **number.settings})
+    return Outcome("mapped", "", {"run.checkpoints": shared.absolute(value), **number.settings})
 
 
 def _warmup(value: Any, theirs: Theirs) -> Outcome:
@@ -339,7 +312,7 @@ def _warmup(value: Any, theirs: Theirs) -> Outcome:
 
 
 def _schedule(value: Any, theirs: Theirs) -> Outcome:
-    made = schedule("constant", "linear", "cosine")(value, theirs)
+    made = shared.schedule("constant", "linear", "cosine")(value, theirs)
     return replace(made, text=MOVES) if made.fate == "noted" else made
 
 
@@ -356,7 +329,7 @@ def _recompute(value: Any, theirs: Theirs) -> Outcome:
 def _lora(value: Any, theirs: Theirs) -> Outcome:
     if not value:
         return Outcome("ignored", "no adapters")
-    return lora(theirs[f"{TRAINING}.lora_r"], theirs[f"{TRAINING}.lora_alpha"], value)
+    return shared.lora(theirs[f"{TRAINING}.lora_r"], theirs[f"{TRAINING}.lora_alpha"], value)
 
 
 def _context(value: Any, theirs: Theirs) -> Outcome:
@@ -387,13 +360,13 @@ def _sinks(value: Any, theirs: Theirs) -> Outcome:
 
 TRAINER: tuple[Row, ...] = (
     own("model", None, _freeze),
-    *ignored("", "model.*", FOLDER),
+    *ignored("", "model.*", shared.FOLDER),
     only(
         f"{TRAINING}.stage",
         ("ray_grpo", "ray_dapo"),
         "give ray_grpo or ray_dapo: no critic, no pairs",
     ),
-    own(f"{TRAINING}.tokenizer_name_or_path", None, model_folder),
+    own(f"{TRAINING}.tokenizer_name_or_path", None, shared.model_folder),
     own(f"{TRAINING}.data_path", None, _data),
     own(f"{TRAINING}.global_batch_size", None, _groups),
     own(f"{TRAINING}.train_iters", None, _steps),
@@ -454,19 +427,21 @@ TRAINER: tuple[Row, ...] = (
         " no_gradient_accumulation_fusion no_masked_softmax_fusion overlap_grad_reduce overlap_param_gather"
         " recompute_activation_function recompute_method reuse_fp32_param shape_order swap_attention"
         " use_flash_attn use_fused_rmsnorm use_fused_rotary_pos_emb use_fused_swiglu use_mcore_models",
-        DEVICE,
+        shared.DEVICE,
     ),
     *ignored(
         TRAINING,
         "model norm_epsilon normalization num_layers position_embedding_type qk_layernorm swiglu tokenizer_type"
         " tokenizer_not_use_fast use_rotary_position_embeddings",
-        FOLDER,
+        shared.FOLDER,
     ),
-    *ignored(TRAINING, "no_pad_to_seq_lengths reset_attention_mask variable_seq_lengths", PADDING),
+    *ignored(
+        TRAINING, "no_pad_to_seq_lengths reset_attention_mask variable_seq_lengths", shared.PADDING
+    ),
     *ignored(
         TRAINING,
         "seq_length dataset_additional_keys full_shuffle_instruction_dataset num_workers",
-        ROWS_OF_FILE,
+        shared.ROWS_OF_FILE,
     ),
     *ignored(
         TRAINING,
@@ -474,12 +449,12 @@ TRAINER: tuple[Row, ...] = (
         " no_shared_storage",
         "a checkpoint holds all that a resume needs, and lies in run.checkpoints",
     ),
-    *ignored(TRAINING, "log_interval eval_interval eval_iters dpo_loss_type", REPORTS),
+    *ignored(TRAINING, "log_interval eval_interval eval_iters dpo_loss_type", shared.REPORTS),
 )
 
 ALGORITHM: tuple[Row, ...] = (
     own(f"{RL}.actor_resource.num_npus", None, _layout),
-    refused(f"{RL}.reward_resource.*", NO_MODEL),
+    refused(f"{RL}.reward_resource.*", shared.NO_MODEL),
     same(f"{RL}.max_prompt_length", "rollout.max_prompt_tokens", 512, int),
     same(f"{RL}.n_samples_per_prompt", "rollout.group_size", 1, int),
     own(f"{RL}.mini_batch_size", 1, _updates),
@@ -507,7 +482,7 @@ ALGORITHM: tuple[Row, ...] = (
         float,
         "their program takes 1 s, whatever it says",
     ),
-    only(f"{RL}.rule_reward", (True,), NO_MODEL),
+    only(f"{RL}.rule_reward", (True,), shared.NO_MODEL),
     own(f"{RL}.filter_groups_enable", False, _filtering),
     own(f"{RL}.is_multimodal", False, _images),
     *parts(
@@ -534,19 +509,19 @@ ALGORITHM: tuple[Row, ...] = (
         },
     ),
     own(f"{RL}.integrated_mode_config.ref_model_load_path", None, _reference),
-    only(f"{RL}.multi_turn_enable", (False,), ONE_TURN),
+    only(f"{RL}.multi_turn_enable", (False,), shared.ONE_TURN),
     own(f"{RL}.partial_rollout_max_split", 1, _partial),
     own(f"{RL}.use_wandb", False, _sinks),
     own(f"{RL}.use_swanlab", False, _sinks),
     same(f"{RL}.wandb_project", "metrics.project"),
-    own(f"{RL}.wandb_exp_name", None, run_name),
+    own(f"{RL}.wandb_exp_name", None, shared.run_name),
     same(f"{RL}.swanlab_project", "metrics.project"),
-    own(f"{RL}.swanlab_exp_name", None, run_name),
+    own(f"{RL}.swanlab_exp_name", None, shared.run_name),
     *ignored(
         RL,
         "actor_resource.* reference_resource.* integrated_mode_config.* use_integrated_worker share_backbone"
         " tp_split_expert",
-        TURNS,
+        shared.TURNS,
     ),
     *ignored(
         RL,
@@ -558,23 +533,23 @@ ALGORITHM: tuple[Row, ...] = (
     *ignored(
         RL,
         "critic_resource.* cliprange_value critic_update_dispatch_size critic_value_dispatch_size",
-        NO_CRITIC,
+        shared.NO_CRITIC,
     ),
     *ignored(
         RL,
         "ref_max_packing_token_size actor_max_packing_token_size ref_forward_micro_batch_size"
         " actor_forward_micro_batch_size dynamic_max_batch_size ref_dynamic_max_batch_size"
         " actor_dynamic_max_batch_size update_dynamic_max_batch_size use_dp_batch_balance",
-        LIMIT,
+        shared.LIMIT,
     ),
-    *ignored(RL, "use_remove_padding", PADDING),
+    *ignored(RL, "use_remove_padding", shared.PADDING),
     *ignored(
         RL,
         "actor_rollout_dispatch_size actor_logprob_dispatch_size actor_update_dispatch_size ref_dispatch_size"
         " reward_dispatch_size dynamic_sampling_dispatch_size adv_dispatch_size kl_dispatch_size"
         " num_samples_per_step blocking async_engine data_strategy guarantee_order zmq_communication"
         " require_max_age_all_finished transfer_queue_data_shard_num transfer_queue_data_shard_port_base",
-        GROUPS,
+        shared.GROUPS,
     ),
     *ignored(
         RL,
@@ -587,7 +562,9 @@ ALGORITHM: tuple[Row, ...] = (
         "hccl_buffersize runtime_env_path num_cpus_for_local_task num_cpus_for_placement_group swanlab_mode",
         "variables are those of the shell that starts the run; Ray's are its own",
     ),
-    *ignored(RL, "log_max_throughput use_tensorboard wandb_save_dir swanlab_save_dir", REPORTS),
+    *ignored(
+        RL, "log_max_throughput use_tensorboard wandb_save_dir swanlab_save_dir", shared.REPORTS
+    ),
 )
 
 GENERATION: tuple[Row, ...] = (
@@ -597,26 +574,28 @@ GENERATION: tuple[Row, ...] = (
     own(
         f"{GENERATE}.max_model_len",
         2048,
-        longest_sequence(f"{RL}.max_prompt_length", f"{SAMPLING}.max_tokens"),
+        shared.longest_sequence(f"{RL}.max_prompt_length", f"{SAMPLING}.max_tokens"),
     ),
     choice(f"{GENERATE}.dtype", "model.dtype", "bfloat16", {"bfloat16": "bfloat16"}),
-    same(f"{GENERATE}.gpu_memory_utilization", "rollout.memory_fraction", 0.5, float, MEMORY),
+    same(
+        f"{GENERATE}.gpu_memory_utilization", "rollout.memory_fraction", 0.5, float, shared.MEMORY
+    ),
     # Their default is false; it changes no answer, so without the key it is on.
     same(f"{GENERATE}.enable_prefix_caching", "rollout.prefix_cache", None, is_on),
     same(f"{GENERATE}.enforce_eager", "rollout.eager", True),
     only(
         f"{GENERATE}.torchair_graph", (False,), "rollout.eager chooses captured graphs: give false"
     ),
-    own(f"{GENERATE}.limit_mm_image_per_prompt", 1, limit_images),
+    own(f"{GENERATE}.limit_mm_image_per_prompt", 1, shared.limit_images),
     same(f"{SAMPLING}.max_tokens", "rollout.max_tokens", 128, int),
     same(f"{SAMPLING}.temperature", "rollout.temperature", 0.2, float),
-    only(f"{SAMPLING}.top_p", (1,), f"{WHOLE}1"),
-    only(f"{SAMPLING}.top_k", (-1, 0), f"{WHOLE}-1 (their default is 50)", default=50),
-    only(f"{SAMPLING}.min_p", (0,), f"{WHOLE}0"),
+    only(f"{SAMPLING}.top_p", (1,), f"{shared.WHOLE}1"),
+    only(f"{SAMPLING}.top_k", (-1, 0), f"{shared.WHOLE}-1 (their default is 50)", default=50),
+    only(f"{SAMPLING}.min_p", (0,), f"{shared.WHOLE}0"),
     *ignored(
         GENERATE,
         "offload_train_optimizer offload_train_grad offload_train_param",
-        TURNS,
+        shared.TURNS,
     ),
     *ignored(
         GENERATE,
@@ -628,14 +607,14 @@ GENERATION: tuple[Row, ...] = (
         GENERATE,
         "max_num_batched_tokens num_scheduler_steps ascend_scheduler_config_enabled limit_mm_video_per_prompt"
         " trust_remote_code sampling_config.logprobs sampling_config.detokenize sampling_config.seed",
-        ENGINE,
+        shared.ENGINE,
     ),
     own("ref_config.load", None, _reference),
     *ignored("", "ref_config.*", "the reference has the trainer's layout"),
     *ignored("", "vit_config.*", IN_TRAINER),
     *ignored("", "reward_config.*", "rewards come from rules"),
-    *ignored("", "critic_config.*", NO_CRITIC),
-    *ignored("", "profiler_config.* msprobe_config.*", REPORTS),
+    *ignored("", "critic_config.*", shared.NO_CRITIC),
+    *ignored("", "profiler_config.* msprobe_config.*", shared.REPORTS),
 )
 
 MINDSPEED_RL = System(

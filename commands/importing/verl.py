@@ -7,6 +7,7 @@ key of these sections without one is unknown, and stops the import.
 
 from __future__ import annotations
 
+from commands.importing import shared
 from commands.importing import verl_conversions as to
 from commands.importing.conversion import System
 from commands.importing.rows import (
@@ -21,42 +22,6 @@ from commands.importing.rows import (
     refused,
     same,
     switch,
-)
-from commands.importing.shared import (
-    DEVICE,
-    ENGINE,
-    FOLDER,
-    GRADIENTS,
-    GROUPS,
-    LAYOUT,
-    LIMIT,
-    MAIN_WEIGHTS,
-    MEMORY,
-    NO_CRITIC,
-    NO_MODEL,
-    ONE_TURN,
-    PADDING,
-    REPORTS,
-    ROWS_OF_FILE,
-    TURNS,
-    WHOLE,
-    absolute,
-    computed_in,
-    data_file,
-    excluded,
-    hosts,
-    in_float32,
-    least_rate,
-    limit_images,
-    logged,
-    loggers,
-    longest_sequence,
-    model_folder,
-    project_name,
-    run_name,
-    schedule,
-    top_k_of_validation,
-    top_p_of_validation,
 )
 from commands.importing.verl_conversions import ACTOR, MCORE, MODEL, REF, ROLLOUT, TRANSFORMER
 
@@ -76,7 +41,7 @@ NO_CHECKPOINT = (
 )
 
 DATA: tuple[Row, ...] = (
-    own("data.train_files", None, data_file("data.train", "data.train_files")),
+    own("data.train_files", None, shared.data_file("data.train", "data.train_files")),
     own("data.val_files", None, to.validation),
     own("data.prompt_key", "prompt", to.columns),
     own("data.reward_fn_key", "data_source", to.source_column),
@@ -98,22 +63,22 @@ DATA: tuple[Row, ...] = (
         "data.apply_chat_template_kwargs.reasoning_effort", f"{KWARGS}.reasoning_effort", None, str
     ),
     refused("data.apply_chat_template_kwargs.*", f"leave it out, and give the run {KWARGS}"),
-    refused("data.tokenizer", FOLDER),
+    refused("data.tokenizer", shared.FOLDER),
     refused("data.custom_cls.path", "an installed package reads other files: docs/extending.md"),
     refused("data.sampler.class_path", "the order is that of the rows, or data.shuffle's"),
     refused("data.datagen.path", "rows are those of the file: write them before the run"),
-    refused("data.tool_config_path", ONE_TURN),
-    refused("data.function_tool_path", ONE_TURN),
+    refused("data.tool_config_path", shared.ONE_TURN),
+    refused("data.function_tool_path", shared.ONE_TURN),
     *ignored(
         "data",
         "val_batch_size validation_shuffle filter_overlong_prompts filter_overlong_prompts_workers"
         " custom_cls.name sampler.class_name datagen.* use_shm dataloader_num_workers return_raw_chat"
         " return_raw_input_ids return_full_prompt return_multi_modal_inputs",
-        ROWS_OF_FILE,
+        shared.ROWS_OF_FILE,
     ),
     *ignored("data", "video_key audio_key", "no model here takes videos or sounds"),
-    *ignored("data", "image_patch_size trust_remote_code", FOLDER),
-    *ignored("data", "padding_mode", PADDING),
+    *ignored("data", "image_patch_size trust_remote_code", shared.FOLDER),
+    *ignored("data", "padding_mode", shared.PADDING),
 )
 
 ALGORITHM: tuple[Row, ...] = (
@@ -154,7 +119,7 @@ ALGORITHM: tuple[Row, ...] = (
     only("algorithm.use_pf_ppo", (False,), "give false"),
     *ignored("algorithm", "lam", "of gae alone"),
     *ignored("algorithm", "rollout_correction.rollout_rs_threshold pf_ppo.*", OFF),
-    *ignored("algorithm", "filter_groups.max_inflight_gen_batches", GROUPS),
+    *ignored("algorithm", "filter_groups.max_inflight_gen_batches", shared.GROUPS),
 )
 
 LOSS: tuple[Row, ...] = (
@@ -200,10 +165,10 @@ OPTIMIZER: tuple[Row, ...] = (
     same(f"{OPTIM}.weight_decay", "trainer.weight_decay", 0.01, float),
     own(f"{OPTIM}.betas", [0.9, 0.999], to.betas),
     own(f"{OPTIM}.lr_warmup_steps", -1, to.warmup),
-    own(f"{OPTIM}.lr_scheduler_type", "constant", schedule("constant", "cosine")),
-    own(f"{OPTIM}.warmup_style", None, schedule("constant", "cosine")),
-    own(f"{OPTIM}.lr_decay_style", None, schedule("constant", "cosine", "linear")),
-    own(f"{OPTIM}.min_lr_ratio", 0.0, least_rate(f"{OPTIM}.lr")),
+    own(f"{OPTIM}.lr_scheduler_type", "constant", shared.schedule("constant", "cosine")),
+    own(f"{OPTIM}.warmup_style", None, shared.schedule("constant", "cosine")),
+    own(f"{OPTIM}.lr_decay_style", None, shared.schedule("constant", "cosine", "linear")),
+    own(f"{OPTIM}.min_lr_ratio", 0.0, shared.least_rate(f"{OPTIM}.lr")),
     same(f"{OPTIM}.min_lr", "trainer.min_learning_rate", None, float),
     refused(
         f"{OPTIM}.lr_decay_steps", "a rate that falls has its least value at run.steps: give null"
@@ -286,21 +251,27 @@ TRAINER: tuple[Row, ...] = (
     own(f"{ACTOR}.router_replay.mode", "disabled", to.replay),
     own(f"{MCORE}.router_replay.mode", "disabled", to.replay),
     *(
-        own(f"{ACTOR}.{key}", "bfloat16", computed_in(f"{ROLLOUT}.dtype"))
+        own(f"{ACTOR}.{key}", "bfloat16", shared.computed_in(f"{ROLLOUT}.dtype"))
         for key in (
             "fsdp_config.dtype",
             "fsdp_config.mixed_precision.param_dtype",
             "megatron.dtype",
         )
     ),
-    own(f"{ACTOR}.fsdp_config.model_dtype", "fp32", in_float32(MAIN_WEIGHTS)),
-    own(f"{ACTOR}.fsdp_config.mixed_precision.reduce_dtype", None, in_float32(GRADIENTS)),
+    own(f"{ACTOR}.fsdp_config.model_dtype", "fp32", shared.in_float32(shared.MAIN_WEIGHTS)),
+    own(
+        f"{ACTOR}.fsdp_config.mixed_precision.reduce_dtype",
+        None,
+        shared.in_float32(shared.GRADIENTS),
+    ),
     *(
         only(f"{key}.qat.enable", (False, None), NOT_QUANTIZED)
         for key in (ACTOR, f"{ACTOR}.fsdp_config", MCORE, ROLLOUT)
     ),
     only(f"{ACTOR}.load_weight", (True,), "a run begins with the weights of model.path: give true"),
-    refused(f"{MCORE}.override_mcore_model_config.*", f"{FOLDER}: write it into its config.json"),
+    refused(
+        f"{MCORE}.override_mcore_model_config.*", f"{shared.FOLDER}: write it into its config.json"
+    ),
     refused(f"{ACTOR}.engine.*", "of another trainer of theirs: give its layout in actor.megatron"),
     refused(
         "actor@actor_rollout_ref.actor",
@@ -321,24 +292,26 @@ TRAINER: tuple[Row, ...] = (
         " recompute_method recompute_modules recompute_num_layers sequence_packing_scheduler"
         " sequence_parallel swiglu use_ascend_gdn use_distributed_optimizer use_flash_attn use_fused_mhc"
         " use_fused_rmsnorm use_fused_swiglu use_naive_l2norm use_triton_gdn",
-        DEVICE,
+        shared.DEVICE,
     ),
     *ignored(
         ACTOR,
         "fsdp_config.* megatron.* veomni.* torchtitan.* model_engine data_loader_seed",
-        LAYOUT,
+        shared.LAYOUT,
     ),
-    *ignored(ACTOR, "fsdp_config.param_offload megatron.param_offload", TURNS),
+    *ignored(ACTOR, "fsdp_config.param_offload megatron.param_offload", shared.TURNS),
     *ignored(ACTOR, "router_replay.* qat.*", OFF),
     *ignored(ACTOR, "checkpoint.*", "a checkpoint holds all that a resume needs"),
-    *ignored(ACTOR, "profiler.* calculate_sum_pi_squared sum_pi_squared_checkpointing", REPORTS),
-    *ignored(ACTOR, "ppo_micro_batch_size rollout_n use_prefix_grouper", LIMIT),
-    *ignored(ACTOR, "use_remove_padding pad_to_length", PADDING),
+    *ignored(
+        ACTOR, "profiler.* calculate_sum_pi_squared sum_pi_squared_checkpointing", shared.REPORTS
+    ),
+    *ignored(ACTOR, "ppo_micro_batch_size rollout_n use_prefix_grouper", shared.LIMIT),
+    *ignored(ACTOR, "use_remove_padding pad_to_length", shared.PADDING),
     *ignored(
         ACTOR,
         "use_torch_compile use_fused_kernels entropy_from_logits_with_chunking entropy_checkpointing"
         " entropy_from_logits_chunk_size",
-        DEVICE,
+        shared.DEVICE,
     ),
     own(f"{REF}.fsdp_config.param_offload", False, to.reference_offload),
     own(f"{REF}.megatron.param_offload", False, to.reference_offload),
@@ -350,8 +323,8 @@ GENERATION: tuple[Row, ...] = (
     only(f"{ROLLOUT}.name", ("vllm",), "the engine is vLLM: give vllm"),
     same(f"{ROLLOUT}.n", "rollout.group_size", 1, int),
     same(f"{ROLLOUT}.temperature", "rollout.temperature", 1.0, float),
-    only(f"{ROLLOUT}.top_p", (1,), f"{WHOLE}1"),
-    only(f"{ROLLOUT}.top_k", (-1, 0), f"{WHOLE}-1"),
+    only(f"{ROLLOUT}.top_p", (1,), f"{shared.WHOLE}1"),
+    only(f"{ROLLOUT}.top_k", (-1, 0), f"{shared.WHOLE}-1"),
     only(f"{ROLLOUT}.do_sample", (True,), "answers that train are drawn: give true"),
     only(f"{ROLLOUT}.ignore_eos", (False,), "an answer ends at its end: give false"),
     own(f"{ROLLOUT}.prompt_length", None, to.as_in_data("data.max_prompt_length")),
@@ -359,7 +332,7 @@ GENERATION: tuple[Row, ...] = (
     own(
         f"{ROLLOUT}.max_model_len",
         None,
-        longest_sequence("data.max_prompt_length", "data.max_response_length"),
+        shared.longest_sequence("data.max_prompt_length", "data.max_response_length"),
     ),
     choice(
         f"{ROLLOUT}.dtype",
@@ -367,21 +340,21 @@ GENERATION: tuple[Row, ...] = (
         "bfloat16",
         {"bfloat16": "bfloat16", "float32": "float32"},
     ),
-    same(f"{ROLLOUT}.gpu_memory_utilization", "rollout.memory_fraction", 0.5, float, MEMORY),
+    same(f"{ROLLOUT}.gpu_memory_utilization", "rollout.memory_fraction", 0.5, float, shared.MEMORY),
     same(f"{ROLLOUT}.enforce_eager", "rollout.eager", False),
     same(f"{ROLLOUT}.tensor_model_parallel_size", "rollout.tensor_parallel", 2, int),
     only(f"{ROLLOUT}.pipeline_model_parallel_size", (1,), "a replica has one stage: give 1"),
     only(f"{ROLLOUT}.data_parallel_size", (1,), "give 1: rollout.replicas fail one by one"),
-    own(f"{ROLLOUT}.limit_images", None, limit_images),
+    own(f"{ROLLOUT}.limit_images", None, shared.limit_images),
     same(f"{ROLLOUT}.max_num_seqs", "rollout.max_concurrency", 256, int),
     same(f"{ROLLOUT}.enable_prefix_caching", "rollout.prefix_cache", True, is_on),
     own(f"{ROLLOUT}.val_kwargs.n", 1, to.validation_samples),
     *parts(f"{ROLLOUT}.val_kwargs", {"do_sample": False, "temperature": 0}),
     *parts(ROLLOUT, {"enable_rollout_routing_replay": False}),
-    own(f"{ROLLOUT}.val_kwargs.top_p", 1.0, top_p_of_validation),
-    own(f"{ROLLOUT}.val_kwargs.top_k", -1, top_k_of_validation),
-    only(f"{ROLLOUT}.multi_turn.enable", (False,), ONE_TURN),
-    refused(f"{ROLLOUT}.agent.agent_loop_config_path", ONE_TURN),
+    own(f"{ROLLOUT}.val_kwargs.top_p", 1.0, shared.top_p_of_validation),
+    own(f"{ROLLOUT}.val_kwargs.top_k", -1, shared.top_k_of_validation),
+    only(f"{ROLLOUT}.multi_turn.enable", (False,), shared.ONE_TURN),
+    refused(f"{ROLLOUT}.agent.agent_loop_config_path", shared.ONE_TURN),
     only(
         f"{ROLLOUT}.agent.default_agent_loop",
         ("single_turn_agent", None),
@@ -395,27 +368,29 @@ GENERATION: tuple[Row, ...] = (
     ),
     *ignored(ROLLOUT, "mtp.* qat.* multi_turn.* agent.* quantization_config_file", OFF),
     *ignored(ROLLOUT, "expert_parallel_size moe_tensor_parallel_size", to.EXPERTS),
-    *ignored(ROLLOUT, "free_cache_engine layered_summon multi_stage_wake_up", TURNS),
+    *ignored(ROLLOUT, "free_cache_engine layered_summon multi_stage_wake_up", shared.TURNS),
     *ignored(
         ROLLOUT,
         "log_prob_micro_batch_size log_prob_micro_batch_size_per_gpu log_prob_use_dynamic_bsz"
         " log_prob_max_token_len_per_gpu",
-        LIMIT,
+        shared.LIMIT,
     ),
     *ignored(
         ROLLOUT,
         "calculate_log_probs checkpoint_engine.* cudagraph_capture_sizes disable_log_stats disaggregation.*"
         " enable_chunked_prefill full_determinism load_format logprobs_mode max_num_batched_tokens mode"
         " n_gpus_per_node nnodes router_config_path scheduling_policy seed skip.* skip_tokenizer_init",
-        ENGINE,
+        shared.ENGINE,
     ),
-    *ignored(ROLLOUT, "moe_load_balance_metrics_interval profiler.* prometheus.* trace.*", REPORTS),
+    *ignored(
+        ROLLOUT, "moe_load_balance_metrics_interval profiler.* prometheus.* trace.*", shared.REPORTS
+    ),
 )
 
 THE_MODEL: tuple[Row, ...] = (
-    own(f"{MODEL}.path", None, model_folder),
+    own(f"{MODEL}.path", None, shared.model_folder),
     *(
-        refused(f"{MODEL}.{name}", f"{FOLDER}: put it there")
+        refused(f"{MODEL}.{name}", f"{shared.FOLDER}: put it there")
         for name in (
             "tokenizer_path",
             "custom_chat_template",
@@ -436,8 +411,8 @@ THE_MODEL: tuple[Row, ...] = (
             "target_modules": ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"],
         },
     ),
-    own(f"{MODEL}.exclude_modules", None, excluded(to.has_adapters)),
-    own(f"{LORA}.exclude_modules", None, excluded(to.has_adapters)),
+    own(f"{MODEL}.exclude_modules", None, shared.excluded(to.has_adapters)),
+    own(f"{LORA}.exclude_modules", None, shared.excluded(to.has_adapters)),
     refused(f"{MODEL}.lora_adapter_path", "merge the adapters into the model first"),
     refused(f"{LORA}.adapter_path", "merge the adapters into the model first"),
     only(
@@ -460,34 +435,34 @@ THE_MODEL: tuple[Row, ...] = (
         MODEL,
         "mtp.* fused_kernel_options.* tiled_mlp.* trust_remote_code use_fused_kernels use_liger"
         " use_remove_padding use_shm enable_activation_offload",
-        DEVICE,
+        shared.DEVICE,
     ),
 )
 
 THE_RUN: tuple[Row, ...] = (
     own("trainer.total_epochs", 30, to.steps),
     *parts("trainer", {"total_training_steps": None}),
-    same("trainer.project_name", "metrics.project", "verl_examples", project_name),
-    own("trainer.experiment_name", "gsm8k", run_name),
-    own("trainer.logger", ["console", "wandb"], loggers),
+    same("trainer.project_name", "metrics.project", "verl_examples", shared.project_name),
+    own("trainer.experiment_name", "gsm8k", shared.run_name),
+    own("trainer.logger", ["console", "wandb"], shared.loggers),
     own("trainer.n_gpus_per_node", 8, to.layout),
-    own("trainer.nnodes", 1, hosts),
+    own("trainer.nnodes", 1, shared.hosts),
     own("trainer.save_freq", -1, to.every("run.checkpoint_every")),
     own("trainer.test_freq", -1, to.every("validation.every")),
     own("trainer.max_actor_ckpt_to_keep", None, to.kept_checkpoints),
-    same("trainer.default_local_dir", "run.checkpoints", None, absolute),
+    same("trainer.default_local_dir", "run.checkpoints", None, shared.absolute),
     only("trainer.resume_mode", ("auto", "disable"), NO_CHECKPOINT),
     refused("trainer.resume_from_path", NO_CHECKPOINT),
     same("trainer.val_before_train", "validation.before_train", True, is_on),
     switch("trainer.val_only", "validation.only", True),
-    own("trainer.log_val_generations", 0, logged),
+    own("trainer.log_val_generations", 0, shared.logged),
     only(
         "trainer.critic_warmup",
         (0, 1),
-        f"{NO_CRITIC}, in whose first steps the policy stands still: give 0",
+        f"{shared.NO_CRITIC}, in whose first steps the policy stands still: give 0",
     ),
     only("trainer.v1.trainer_mode", ("sync",), "give sync, and set run.max_lag in the run"),
-    *ignored("trainer", "max_critic_ckpt_to_keep", NO_CRITIC),
+    *ignored("trainer", "max_critic_ckpt_to_keep", shared.NO_CRITIC),
     *ignored(
         "trainer",
         "balance_batch checkpoint_callback_class default_hdfs_dir del_local_ckpt_after_load device"
@@ -495,11 +470,11 @@ THE_RUN: tuple[Row, ...] = (
         " v1.* validation_data_dir",
         "it says how their program runs; docs/operations.md has how ours does",
     ),
-    *ignored("actor_rollout_ref", "hybrid_engine nccl_timeout", TURNS),
+    *ignored("actor_rollout_ref", "hybrid_engine nccl_timeout", shared.TURNS),
     only("distillation.enabled", (False,), "there is no teacher here: give false"),
     *ignored("", "distillation.* skip.*", OFF),
-    *ignored("", "critic.*", NO_CRITIC),
-    *ignored("", "global_profiler.*", REPORTS),
+    *ignored("", "critic.*", shared.NO_CRITIC),
+    *ignored("", "global_profiler.*", shared.REPORTS),
     *ignored(
         "",
         "transfer_queue.* ray_kwargs.* ray_init.* model_engine",
@@ -511,7 +486,7 @@ REWARDS: tuple[Row, ...] = (
     own(f"{to.FUNCTION}.path", None, to.reward),
     *parts(to.FUNCTION, {"name": "compute_score", "reward_kwargs.*": None}),
     *parts("reward.reward_kwargs", {"max_resp_len": None, "overlong_buffer_cfg.*": None}),
-    only("reward.reward_model.enable", (False,), NO_MODEL),
+    only("reward.reward_model.enable", (False,), shared.NO_MODEL),
     only(
         "reward.reward_manager.name",
         to.MANAGERS,

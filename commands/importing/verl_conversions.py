@@ -10,29 +10,6 @@ from commands.importing import shared
 from commands.importing.processor_file import QWEN25_VL, pixel_bounds
 from commands.importing.rows import Convert, Outcome, Theirs, is_on
 from commands.importing.rows_file import column_names, distinct
-from commands.importing.shared import (
-    ALL_PROMPTS,
-    NO_KL,
-    ROOM,
-    Shape,
-    data_file,
-    dynamic_sampling,
-    image_key,
-    is_validated,
-    kept,
-    kl_in,
-    known_steps,
-    lora,
-    offload_reference,
-    paths_of,
-    reward_function,
-    rows_of,
-    samples,
-    steps_of,
-    updates_of,
-    warm_up,
-    warm_up_share,
-)
 
 ACTOR = "actor_rollout_ref.actor"
 REF = "actor_rollout_ref.ref"
@@ -89,9 +66,9 @@ def steps(value: Any, theirs: Theirs) -> Outcome:
     """Whichever of total_training_steps and total_epochs is over first."""
     total, epochs = theirs["trainer.total_training_steps"], value
     more = (epochs, drawn(theirs), theirs["data.train_files"], "trainer.total_training_steps")
-    of_epochs = known_steps(steps_of(None, *more))
+    of_epochs = shared.known_steps(shared.steps_of(None, *more))
     if total is None or of_epochs is None or int(total) <= of_epochs:
-        outcome = steps_of(total, *more)
+        outcome = shared.steps_of(total, *more)
         if "run.epochs" in outcome.settings and drawn(theirs) != prompts(theirs):
             return Outcome(
                 "refused",
@@ -105,8 +82,8 @@ def steps(value: Any, theirs: Theirs) -> Outcome:
 
 def most_rows(value: Any, theirs: Theirs) -> Outcome:
     """Of the training file, on which theirs goes through an epoch."""
-    files = paths_of(theirs["data.train_files"])
-    most, found = int(-1 if value is None else value), rows_of(files)
+    files = shared.paths_of(theirs["data.train_files"])
+    most, found = int(-1 if value is None else value), shared.rows_of(files)
     if most < 1 or (found is not None and found <= most):
         return Outcome("ignored", "all rows train")
     return Outcome(
@@ -133,18 +110,18 @@ def as_in_data(key: str) -> Convert:
 
 
 def num_steps(theirs: Theirs) -> int | None:
-    return known_steps(steps(theirs["trainer.total_epochs"], theirs))
+    return shared.known_steps(steps(theirs["trainer.total_epochs"], theirs))
 
 
 def validation(value: Any, theirs: Theirs) -> Outcome:
-    if not is_validated(theirs, "trainer.test_freq"):
+    if not shared.is_validated(theirs, "trainer.test_freq"):
         return Outcome("ignored", "nothing is validated")
-    return data_file("data.validation", "data.val_files")(value, theirs)
+    return shared.data_file("data.validation", "data.val_files")(value, theirs)
 
 
 def images(value: Any, theirs: Theirs) -> Outcome:
     """verl leaves the size of images to the model's own processor."""
-    outcome = image_key(value, theirs)
+    outcome = shared.image_key(value, theirs)
     if not outcome.settings:
         return outcome
     bounds = pixel_bounds(str(theirs[f"{MODEL}.path"]))
@@ -157,10 +134,10 @@ def images(value: Any, theirs: Theirs) -> Outcome:
 
 
 def most_validated(value: Any, theirs: Theirs) -> Outcome:
-    most = int(value) if value is not None and int(value) > 0 else ALL_PROMPTS
+    most = int(value) if value is not None and int(value) > 0 else shared.ALL_PROMPTS
     settings = {"validation.max_prompts": most}
-    rows = rows_of(paths_of(theirs["data.val_files"]))
-    if most == ALL_PROMPTS or not theirs.is_on("data.shuffle") or (rows or most + 1) <= most:
+    rows = shared.rows_of(shared.paths_of(theirs["data.val_files"]))
+    if most == shared.ALL_PROMPTS or not theirs.is_on("data.shuffle") or (rows or most + 1) <= most:
         return Outcome("mapped", "", settings)
     return Outcome("noted", "the first ones; there they are drawn, as data.shuffle is on", settings)
 
@@ -195,7 +172,7 @@ def advantage(value: Any, theirs: Theirs) -> Outcome:
 
 
 def updates(value: Any, theirs: Theirs) -> Outcome:
-    return updates_of(prompts(theirs), int(value), f"{ACTOR}.ppo_mini_batch_size")
+    return shared.updates_of(prompts(theirs), int(value), f"{ACTOR}.ppo_mini_batch_size")
 
 
 def micro_batch(value: Any, theirs: Theirs) -> Outcome:
@@ -228,14 +205,16 @@ def kl(value: Any, theirs: Theirs) -> Outcome:
             "refused", "the KL term has one place here: give algorithm.use_kl_in_reward=False"
         )
     if in_loss:
-        return kl_in("loss", theirs[f"{ACTOR}.kl_loss_coef"], theirs[f"{ACTOR}.kl_loss_type"])
+        return shared.kl_in(
+            "loss", theirs[f"{ACTOR}.kl_loss_coef"], theirs[f"{ACTOR}.kl_loss_type"]
+        )
     if not in_reward:
-        return NO_KL
+        return shared.NO_KL
     adaptive = None
     if theirs["algorithm.kl_ctrl.type"] == "adaptive":
         target, horizon = theirs["algorithm.kl_ctrl.target_kl"], theirs["algorithm.kl_ctrl.horizon"]
         adaptive = {"target": float(target), "horizon": int(horizon)}
-    return kl_in(
+    return shared.kl_in(
         "reward", theirs["algorithm.kl_ctrl.kl_coef"], theirs["algorithm.kl_penalty"], adaptive
     )
 
@@ -345,7 +324,7 @@ def correction_bounds(value: Any, theirs: Theirs) -> Outcome:
 def filtering(value: Any, theirs: Theirs) -> Outcome:
     if not is_on(value):
         return Outcome("ignored", "every group trains")
-    return dynamic_sampling(
+    return shared.dynamic_sampling(
         tries=int(theirs["algorithm.filter_groups.max_num_gen_batches"] or 0),
         share=drawn(theirs) / int(theirs["data.train_batch_size"]),
         text=f"there {theirs['algorithm.filter_groups.metric']} of a group must differ, here its rewards;"
@@ -368,7 +347,7 @@ def layout(value: Any, theirs: Theirs) -> Outcome:
     def size(name: str) -> int:
         return int(theirs[f"{MCORE}.{name}"] or 1) if has_layout else 1
 
-    shape = Shape(
+    shape = shared.Shape(
         devices=int(value) * int(theirs["trainer.nnodes"]),
         rollout_tensor=int(theirs[f"{ROLLOUT}.tensor_model_parallel_size"]),
         tensor=size("tensor_model_parallel_size"),
@@ -423,7 +402,7 @@ def adapters(value: Any, theirs: Theirs) -> Outcome:
     names = ("lora_rank", "lora_alpha", "target_modules")
     if int(value or 0) <= 0:
         names = ("lora.rank", "lora.alpha", "lora.target_modules")
-    return lora(*(theirs[f"{MODEL}.{name}"] for name in names))
+    return shared.lora(*(theirs[f"{MODEL}.{name}"] for name in names))
 
 
 def offload(value: Any, theirs: Theirs) -> Outcome:
@@ -433,12 +412,12 @@ def offload(value: Any, theirs: Theirs) -> Outcome:
     ours += ["gradients"] if theirs.is_on(f"{MCORE}.grad_offload") else []
     if not is_on(value):
         return Outcome("ignored", "it stays on the device")
-    return Outcome("noted", ROOM, {"trainer.offload": ours})
+    return Outcome("noted", shared.ROOM, {"trainer.offload": ours})
 
 
 def reference_offload(value: Any, theirs: Theirs) -> Outcome:
     term = kl(theirs[f"{ACTOR}.use_kl_loss"], theirs).settings
-    return offload_reference(
+    return shared.offload_reference(
         bool(term.get("algorithm.kl.coefficient")), has_adapters(theirs), value
     )
 
@@ -448,8 +427,8 @@ def warmup(value: Any, theirs: Theirs) -> Outcome:
     if number <= 0:
         share = float(theirs[f"{ACTOR}.optim.lr_warmup_steps_ratio"] or 0)
         total = "trainer.total_training_steps"
-        number = warm_up_share(share, theirs[total] or num_steps(theirs), total)
-    return warm_up(number)
+        number = shared.warm_up_share(share, theirs[total] or num_steps(theirs), total)
+    return shared.warm_up(number)
 
 
 def betas(value: Any, theirs: Theirs) -> Outcome:
@@ -491,8 +470,8 @@ def reward(value: Any, theirs: Theirs) -> Outcome:
     if value:
         options = theirs.under(f"{FUNCTION}.reward_kwargs")
         name = str(theirs[f"{FUNCTION}.name"] or "compute_score")
-        return _shaped(reward_function(value, name, options), theirs)
-    files = paths_of(theirs["data.train_files"])
+        return _shaped(shared.reward_function(value, name, options), theirs)
+    files = shared.paths_of(theirs["data.train_files"])
     if not files:
         return Outcome("refused", "give data.train_files=FILE")
     found = [distinct(file, str(theirs["data.reward_fn_key"])) for file in files]
@@ -561,18 +540,18 @@ def every(ours: str) -> Convert:
 
 
 def kept_checkpoints(value: Any, theirs: Theirs) -> Outcome:
-    return kept(value, num_steps(theirs), theirs["trainer.save_freq"])
+    return shared.kept(value, num_steps(theirs), theirs["trainer.save_freq"])
 
 
 def validation_samples(value: Any, theirs: Theirs) -> Outcome:
     is_greedy = not theirs.is_on(f"{ROLLOUT}.val_kwargs.do_sample")
-    return samples(value, theirs[f"{ROLLOUT}.val_kwargs.temperature"], is_greedy)
+    return shared.samples(value, theirs[f"{ROLLOUT}.val_kwargs.temperature"], is_greedy)
 
 
 def columns(value: Any, theirs: Theirs) -> Outcome:
     """verl reads the answer inside of another column; a file that was prepared here has it in `answer`."""
     settings = {"data.prompt_key": value}
-    known = [column_names(file) for file in paths_of(theirs["data.train_files"])]
+    known = [column_names(file) for file in shared.paths_of(theirs["data.train_files"])]
     if any(names is not None and "reward_model" not in names for names in known):
         return Outcome("mapped", "", settings)
     return Outcome("noted", ANSWER, {**settings, "data.answer_key": "reward_model.ground_truth"})
