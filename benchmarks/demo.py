@@ -1,4 +1,4 @@
-"""(a) samples a second against TRL and a plain loop; (d) seconds to the first step, peak memory.
+"""Samples a second of training, against TRL and a plain loop.
 
 Every side trains SmolLM2-135M in bf16 on two cores with 8 prompts x 8 samples x 24 tokens, on
 prompts whose answers run to the full length. Rounds are interleaved; a round's figure is the
@@ -19,7 +19,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks.memory import PeakMemory
 from benchmarks.prompts import write_prompts
 from benchmarks.results_file import Row
 
@@ -97,27 +96,6 @@ def trained_steps(
     (metrics,) = folder.glob("*/metrics.jsonl")
     rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     return [row for row in rows if row["kind"] == "step"]
-
-
-def measure_start(work: Path, rounds: int) -> tuple[list[Row], str]:
-    """The demo as it stands, stopped after its first step."""
-    seconds, peaks = [], []
-    for number in range(rounds):
-        folder = work / f"start-{number}"
-        command = train_command(["run.steps=1", f"run.folder={folder}"])
-        start = time.time()
-        process = subprocess.Popen(command, stdout=2)
-        with PeakMemory(process.pid) as memory:
-            process.wait(RUN_TIMEOUT_SECONDS)
-        (metrics,) = folder.glob("*/metrics.jsonl")
-        rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-        seconds.append(next(row["time"] for row in rows if row["kind"] == "step") - start)
-        peaks.append(memory.peak_bytes / 2**30)
-        print(f"start {number + 1}: {seconds[-1]:.1f} s, {peaks[-1]:.2f} GiB", flush=True)
-    return [
-        Row("seconds_to_first_step", statistics.median(seconds), "s", 45.0, False),
-        Row("peak_memory_of_all_processes", statistics.median(peaks), "GiB", None, False),
-    ], f"{rounds} runs of the demo with its first validation; memory is PSS, sampled each second"
 
 
 def train_command(overrides: list[str]) -> list[str]:

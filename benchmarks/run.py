@@ -96,7 +96,7 @@ def _attention(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
 
 
 def _start(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
-    from benchmarks.demo import measure_start
+    from benchmarks.start import measure_start
 
     return measure_start(work, rounds)
 

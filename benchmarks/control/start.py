@@ -7,25 +7,20 @@ the commit BEFORE, `trimaran train` now, and `trimaran submit` to a manager that
 from __future__ import annotations
 
 import json
-import os
 import signal
 import statistics
 import subprocess
-import sys
-import tarfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BytesIO
 from pathlib import Path
 
 from benchmarks.results_file import Row
+from benchmarks.start import EXAMPLE, ROOT, check_out, environment, trimaran
 from trimaran.run.network import LOOPBACK
 
-ROOT = Path(__file__).parents[2]
 BEFORE = "712bf5c"
 """The last commit without a manager."""
-EXAMPLE = Path("examples", "addition", "run.yaml")
 SETTINGS = ("run.steps=1", "validation.max_prompts=2", "validation.final_samples=0")
 ROUNDS = 5
 RUN_SECONDS = 240.0
@@ -33,7 +28,7 @@ POLL_SECONDS = 0.05
 
 
 def measure_start(work: Path, quick: bool) -> tuple[list[Row], str]:
-    before = _check_out(work / "before")
+    before = check_out(BEFORE, work / "before")
     rounds = 1 if quick else ROUNDS
     seconds: dict[str, list[float]] = {"train_before": [], "train": [], "submit": []}
     with _manager(work / "managed") as address:
@@ -70,22 +65,10 @@ def measure_start(work: Path, quick: bool) -> tuple[list[Row], str]:
     )
 
 
-def _check_out(folder: Path) -> Path:
-    """The commit BEFORE, with this tree's models."""
-    folder.mkdir()
-    archive = subprocess.run(
-        ["git", "archive", BEFORE], cwd=ROOT, check=True, capture_output=True
-    ).stdout
-    with tarfile.open(fileobj=BytesIO(archive)) as tar:
-        tar.extractall(folder, filter="data")
-    (folder / "models").symlink_to(ROOT / "models")
-    return folder
-
-
 def _time(tree: Path, arguments: list[str], runs: Path, name: str = "") -> float:
     """Until the first step's row stands; returns when the run has ended."""
     begin = time.time()
-    process = subprocess.Popen(_trimaran(arguments), cwd=tree, env=_environment(tree), stdout=2)
+    process = subprocess.Popen(trimaran(tree, arguments), cwd=tree, env=environment(tree), stdout=2)
     deadline = time.monotonic() + RUN_SECONDS
     while not (ended := list(runs.glob(f"**/{name}*/summary.json"))):
         if time.monotonic() > deadline or process.poll():
@@ -104,7 +87,7 @@ def _manager(folder: Path) -> Iterator[str]:
     address, http = LOOPBACK.free_address(), LOOPBACK.free_address()
     command = ["up", "--folder", str(folder), "--address", address, "--http", http]
     process = subprocess.Popen(
-        _trimaran(command), cwd=ROOT, env=_environment(ROOT), stdout=subprocess.PIPE, text=True
+        trimaran(ROOT, command), cwd=ROOT, env=environment(ROOT), stdout=subprocess.PIPE, text=True
     )
     assert process.stdout
     try:
@@ -114,11 +97,3 @@ def _manager(folder: Path) -> Iterator[str]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(RUN_SECONDS)
-
-
-def _trimaran(arguments: list[str]) -> list[str]:
-    return [sys.executable, "-m", "commands.cli", *arguments]
-
-
-def _environment(tree: Path) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(tree)}

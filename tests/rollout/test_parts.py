@@ -9,7 +9,7 @@ from services.rollout.chat import ChatTokenizer
 from services.rollout.engine import Chunk
 from services.rollout.life import with_signs_of_life
 from services.rollout.vllm.stream import VllmStream, merge
-from services.rollout.vllm.worker import sample_inverse_cdf
+from services.rollout.vllm.worker import WorkerExtension, sample_inverse_cdf
 from trimaran.errors import InputError
 from trimaran.types import Message, VersionId
 
@@ -33,6 +33,19 @@ def test_the_fast_sampler_draws_each_row_from_its_own_logits():
     wanted_N = torch.randint(50_000, (64,))
     logits_NV[torch.arange(64), wanted_N] = 0.0
     assert torch.equal(sample_inverse_cdf(logits_NV), wanted_N)
+
+
+def test_the_fast_sampler_does_not_count_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = pytest.importorskip("vllm.v1.sample.sampler")
+    ops = pytest.importorskip("vllm.v1.sample.ops.topk_topp_sampler")
+    for module, name in ((sampler, "batched_count_greater_than"), (ops, "compiled_random_sample")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    assert WorkerExtension().install_fast_sampler()
+    logprobs_NV = torch.tensor([[0.1, 0.2, 0.7]]).log()
+    found = sampler.Sampler.gather_logprobs(logprobs_NV, 0, torch.tensor([1]))
+    assert found.logprob_token_ids.tolist() == [[1]]
+    assert found.logprobs.tolist() == [[logprobs_NV[0, 1].item()]]
+    assert found.selected_token_ranks.tolist() == [0]
 
 
 def test_the_fast_sampler_knows_long_tails():

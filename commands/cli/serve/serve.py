@@ -22,6 +22,7 @@ from commands.cli.train.host_checks import prepare_host
 from commands.launch.local.endpoints import with_replica
 from trimaran.config import RunConfig, load_config
 from trimaran.errors import InputError, TrimaranError, first_error
+from trimaran.host.large_imports import large_imports
 from trimaran.host.lifetime import PARENT_VARIABLE, die_with_parent
 from trimaran.host.open_files import raise_limit
 from trimaran.run.context import CONTEXT_NAME, RunContext
@@ -165,7 +166,8 @@ class _Service:
         try:
             config = self._prepare(config)
             # Late: this loads the service's libraries, and only now stands their environment.
-            module = importlib.import_module(MODULES.get(self._kind, _module_of(self._kind)))
+            with large_imports():
+                module = importlib.import_module(MODULES.get(self._kind, _module_of(self._kind)))
             asyncio.run(self._until_stopped(module, config))
         except asyncio.CancelledError:
             self._on_end(-signal.SIGTERM, ())

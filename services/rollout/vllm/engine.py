@@ -55,6 +55,7 @@ from trimaran.errors import (
 )
 from trimaran.host.call_thread import CallThread
 from trimaran.host.call_waits import within
+from trimaran.host.large_imports import large_imports
 from trimaran.host.lifetime import die_with_parent
 from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
 
@@ -107,7 +108,8 @@ class VllmEngine(Engine):
         check_environment(os.environ, self._device)
         set_environment(self._config, on_host)
         started = time.monotonic()
-        from vllm.v1.engine.async_llm import AsyncLLM
+        with large_imports():
+            from vllm.v1.engine.async_llm import AsyncLLM
 
         if is_npu(self._device):
             check_processor()
