@@ -34,7 +34,7 @@ from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig, parse_config
 from trimaran.ledger.payloads.quota import Quota
 from trimaran.ledger.state import LedgerState
-from trimaran.ledger.write_pause import Room
+from trimaran.ledger.write_pause import WritePause
 from trimaran.types import (
     Completion,
     Group,
@@ -233,7 +233,7 @@ class _Ledger:
 
     def __init__(self) -> None:
         self.state = LedgerState()
-        self.quota = Quota(None, Room(0))
+        self.quota = Quota(None, WritePause(0))
 
     def record(self, record: Any) -> None:
         self.state.apply(record)

@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 from services.controller.proofs import ProofCheck
-from services.controller.router import DrainedError, Lease, Router
+from services.controller.router import DrainedError, ReplicaLease, Router
 from trimaran.clients import GroupAssembly
 from trimaran.config import RunConfig
 from trimaran.errors import (
@@ -158,7 +158,7 @@ class GroupMaker:
         attempt: int,
         prompt: Prompt,
         sampling: Sampling,
-        lease: Lease,
+        lease: ReplicaLease,
         assembly: GroupAssembly,
     ) -> Group:
         """Raises what the replica raises, and DrainedError when it has left in order meanwhile."""

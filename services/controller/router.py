@@ -29,7 +29,7 @@ class DrainedError(UnavailableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class ReplicaLease:
     """A replica for one group, from `Router.lease`."""
 
     name: str
@@ -102,7 +102,9 @@ class Router:
         self._control = asyncio.Lock()
 
     @asynccontextmanager
-    async def lease(self, num_samples: int, avoid: Set[str] = frozenset()) -> AsyncIterator[Lease]:
+    async def lease(
+        self, num_samples: int, avoid: Set[str] = frozenset()
+    ) -> AsyncIterator[ReplicaLease]:
         """The least loaded routable replica, one outside `avoid` where there is a choice.
 
         Raises DeadlineError when none is routable for `patience` seconds.
@@ -116,7 +118,7 @@ class Router:
         self._leases[replica.name].add(lost)
         try:
             with self._activity(replica.name):
-                yield Lease(replica.name, self._client(replica), live, lost)
+                yield ReplicaLease(replica.name, self._client(replica), live, lost)
         finally:
             self._leases[replica.name].discard(lost)
             self._add_load(replica.name, -num_samples)

@@ -43,7 +43,7 @@ from trimaran.ledger.ledger import Retention, RunLedger
 from trimaran.ledger.payloads.files import claim_payloads, open_payloads
 from trimaran.ledger.records import Opened
 from trimaran.ledger.retries import patiently
-from trimaran.ledger.write_pause import HeldError, Room
+from trimaran.ledger.write_pause import HeldError, WritePause
 from trimaran.run.context import RunContext
 from trimaran.run.directory import Directory, named_addresses
 from trimaran.run.place import run_place
@@ -98,7 +98,7 @@ async def conduct(
     config = config.model_copy(update={"run": config.run.counted(len(prompts))})
     log.run = replace(log.run, num_steps=config.run.num_steps)
     async with AsyncExitStack() as stack:
-        room = Room(
+        pause = WritePause(
             config.run.hold_timeout,
             goals.ending,
             on_hold=lambda text, values: reporter.held(text, values, by="record"),
@@ -107,18 +107,18 @@ async def conduct(
         is_new_here = not read_json_lines(run.folder / METRICS_NAME)
         place = run_place(config, run.run_id)
         reporter, rows = await asyncio.to_thread(
-            _open_reporter, config, run.folder, log, room, stack, afterwards
+            _open_reporter, config, run.folder, log, pause, stack, afterwards
         )
         if is_new_here:
             await bring_back_metrics(store, run.run_id, rows)
-        ledger = await _open_ledger(config, run, caller, store, room, stack)
+        ledger = await _open_ledger(config, run, caller, store, pause, stack)
         if text := plan(ledger, config):
             reporter.progress(text)
         metrics.show(CONTROLLER_GROUPS, lambda: ledger.state.count_stages())
         directory = Directory(store, run.run_id, named_addresses(config))
         services = await _connect(directory, caller, run.trust, stack)
         loop = _assemble(
-            *(config, run, prompts, held_out, ledger, services, reporter, room, caller, place)
+            *(config, run, prompts, held_out, ledger, services, reporter, pause, caller, place)
         )
         stack.push_async_callback(loop.router.close)
         loop.ending, loop.cancelled = goals.ending, goals.cancelled
@@ -130,7 +130,7 @@ async def conduct(
             await loop.leave_devices()
         await _wait_for_services(config, run, store, services, directory, reporter)
         try:
-            return await _conduct(loop, run, store, goals, room, place, began)
+            return await _conduct(loop, run, store, goals, pause, place, began)
         except HeldError:
             if not goals.ending.is_set():
                 raise
@@ -144,13 +144,13 @@ async def _open_ledger(
     run: RunContext,
     caller: Caller,
     store: Store,
-    room: Room,
+    pause: WritePause,
     stack: AsyncExitStack,
 ) -> RunLedger:
     payloads = open_payloads(config.run.payloads, run.folder, run.run_id)
     stack.push_async_callback(payloads.close)
     if place := config.run.payloads:
-        await room.until_written(
+        await pause.until_written(
             lambda: claim_payloads(payloads, place, run.run_id, caller.epoch, store)
         )
     anchor = AnchorFile(run.folder)
@@ -159,7 +159,7 @@ async def _open_ledger(
 
     def read() -> Awaitable[RunLedger]:
         return RunLedger.open(
-            store, payloads, run.run_id, anchor=anchor, retention=retention, room=room
+            store, payloads, run.run_id, anchor=anchor, retention=retention, pause=pause
         )
 
     ledger = await take_over(read, store, caller, config.outage_timeout)
@@ -200,7 +200,7 @@ async def _conduct(
     run: RunContext,
     store: Store,
     goals: Goals,
-    room: Room,
+    pause: WritePause,
     place: Place | None,
     began: float,
 ) -> RunState:
@@ -236,13 +236,13 @@ async def _conduct(
     if not config.validation.only:
         await loop.leave_devices()
         reporter.progress("exporting the model")
-        model = await room.until_written(lambda: _export(loop))
+        model = await pause.until_written(lambda: _export(loop))
     before = await _asked(config, lambda: store.get(_heldout_key(run.run_id)))
     wall_seconds = time.monotonic() - began
     summary = _summary(loop, run.folder, model, before and before.value, wall_seconds)
     reporter.progress("drawing the curve and the timeline")
     await reporter.written()
-    await room.until_written(lambda: asyncio.to_thread(_conclude, run.folder, summary, place))
+    await pause.until_written(lambda: asyncio.to_thread(_conclude, run.folder, summary, place))
     return ended
 
 
@@ -312,7 +312,7 @@ def _open_reporter(
     config: RunConfig,
     run_folder: Path,
     log: RunLog,
-    room: Room,
+    pause: WritePause,
     stack: AsyncExitStack,
     afterwards: AsyncExitStack,
 ) -> tuple[Reporter, MetricsWriter]:
@@ -325,7 +325,7 @@ def _open_reporter(
     timeline = TimelineWriter(run_folder)
     for file in (metrics, expert_loads, timeline):
         stack.callback(file.close)
-    return Reporter(config, metrics, expert_loads, timeline, log, room), metrics
+    return Reporter(config, metrics, expert_loads, timeline, log, pause), metrics
 
 
 def _assemble(
@@ -336,7 +336,7 @@ def _assemble(
     ledger: RunLedger,
     services: Services,
     reporter: Reporter,
-    room: Room,
+    pause: WritePause,
     caller: Caller,
     place: Place | None,
 ) -> Loop:
@@ -360,7 +360,7 @@ def _assemble(
     scorer = Scorer(services.reward, gate, config)
     validator = None
     if len(held_out):
-        validator = Validator(held_out, maker, scorer, config, run.folder, room, place)
+        validator = Validator(held_out, maker, scorer, config, run.folder, pause, place)
     return Loop(
         config=config,
         prompts=prompts,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from trimaran.clients import Registration, WeightSyncClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, TrimaranError
-from trimaran.run.directory import Place
+from trimaran.run.directory import ProcessPlace
 from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import Caller, Peer, PolicyVersion, Replica
 from trimaran.wire import rpc
@@ -26,7 +26,7 @@ DEREGISTER_TRIES = 16
 
 async def stay_registered(
     config: RunConfig,
-    weight_sync: Place | str,
+    weight_sync: ProcessPlace | str,
     caller: Caller,
     replica: Replica,
     peer: Peer,
@@ -51,7 +51,11 @@ async def stay_registered(
 
 
 async def deregister(
-    weight_sync: Place | str, caller: Caller, name: str, registration: Registration, trust: Trust
+    weight_sync: ProcessPlace | str,
+    caller: Caller,
+    name: str,
+    registration: Registration,
+    trust: Trust,
 ) -> None:
     """Before an orderly end. Where weight sync is gone, or ends as well, nothing more is to do.
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Iterator, Sequence, Set
 from typing import Any, TypeVar
 
 from trimaran.errors import DeadlineError, OutOfOrderError, UnavailableError
-from trimaran.run.directory import Place
+from trimaran.run.directory import ProcessPlace
 from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
 from trimaran.wire import rpc
@@ -24,7 +24,7 @@ ASKED_TWICE = frozenset({"JoinStep", "MakeVersion"})
 class OtherRanks:
     """Rank 0's stubs of the ranks 1, 2, …; empty on the others."""
 
-    def __init__(self, places: Sequence[Place], trust: Trust = NO_TRUST) -> None:
+    def __init__(self, places: Sequence[ProcessPlace], trust: Trust = NO_TRUST) -> None:
         self._channels = [rpc.connect(place, trust) for place in places]
         self._stubs = [trainer_pb2_grpc.TrainerServiceStub(one) for one in self._channels]
 

@@ -29,7 +29,7 @@ from trimaran.errors import (
 )
 from trimaran.host.device import pick
 from trimaran.run.context import RunContext
-from trimaran.run.directory import Directory, Place, named_addresses
+from trimaran.run.directory import Directory, ProcessPlace, named_addresses
 from trimaran.run.network import Host, check_tensors, find_host
 from trimaran.store import Store, open_store
 from trimaran.telemetry import tracing
@@ -171,7 +171,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             return trainer_pb2.WaitCheckpointResponse(digest=digest)
         return trainer_pb2.WaitCheckpointResponse(path=await self._saves.wait(request.step))
 
-    async def finish_save(self, first: Place, trust: Trust) -> None:
+    async def finish_save(self, first: ProcessPlace, trust: Trust) -> None:
         """Returns once no checkpoint is being written by any rank, or one takes too long. `first`: rank 0.
 
         For a rank that has failed in a step: what is written was copied before, and needs no step. The
@@ -188,7 +188,11 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             logger.warning("rank %d waits for no checkpoint any more: %s", self._rank.rank, why)
 
     async def _hear_of_save(
-        self, request: trainer_pb2.SaveCheckpointRequest, begun: float, first: Place, trust: Trust
+        self,
+        request: trainer_pb2.SaveCheckpointRequest,
+        begun: float,
+        first: ProcessPlace,
+        trust: Trust,
     ) -> None:
         left = begun + self._save_seconds - asyncio.get_running_loop().time()
         if left <= 0:

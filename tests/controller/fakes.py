@@ -27,7 +27,7 @@ from trimaran.ledger.anchor import AnchorFile
 from trimaran.ledger.ledger import Retention, RunLedger
 from trimaran.ledger.payloads.files import FolderPayloads
 from trimaran.ledger.records import Filtered, Record, Skipped, Tainted, decode_proof
-from trimaran.ledger.write_pause import Room
+from trimaran.ledger.write_pause import WritePause
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
     Completion,
@@ -429,7 +429,7 @@ class World:
                 retention=Retention(
                     config.run.keep_payloads == "all", config.run.payload_quota_gib
                 ),
-                room=Room(config.run.hold_timeout),
+                pause=WritePause(config.run.hold_timeout),
             )
         )
         self.recorded: list[Record] = []

@@ -49,7 +49,7 @@ from trimaran.ledger import retries as patience
 from trimaran.ledger.check import check_ledger
 from trimaran.ledger.ledger import Retention, RunLedger
 from trimaran.ledger.state import LedgerState
-from trimaran.ledger.write_pause import HeldError, Room
+from trimaran.ledger.write_pause import HeldError, WritePause
 from trimaran.types import (
     Caller,
     Completion,
@@ -271,7 +271,7 @@ class Simulation:
     async def _conduct(self, epoch: int) -> bool:
         fake: Any = self
         reporter: Any = Reporter(self)
-        room = Room(
+        pause = WritePause(
             self.config.run.hold_timeout,
             self.ending,
             on_hold=lambda text, values: self.told.held.append(f"{now():g}: {text}"),
@@ -287,7 +287,7 @@ class Simulation:
                 RUN_ID,
                 anchor=cast(Any, self.anchor),
                 retention=retention,
-                room=room,
+                pause=pause,
             ),
             one_life,
             Caller(RUN_ID, epoch),

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from tests.data.pictures import png
 from trimaran.config import DatasetSection
 from trimaran.data.files import MAX_FILE_BYTES
-from trimaran.data.make_row import CountTokens, Plan, make_row
+from trimaran.data.make_row import CountTokens, PreparePlan, make_row
 from trimaran.data.prepare import CardTree, card_path, is_current, prepare
 from trimaran.data.prompts import Dataset, ImageSizes
 from trimaran.data.recipes import RECIPES, mapped
@@ -23,7 +23,7 @@ from trimaran.errors import InputError
 from trimaran.types import Message
 
 
-def words(made: Plan) -> CountTokens:
+def words(made: PreparePlan) -> CountTokens:
     """A tokenizer of white space."""
 
     def count(messages: Sequence[Message]) -> int:
@@ -32,12 +32,12 @@ def words(made: Plan) -> CountTokens:
     return count
 
 
-def plan(name: str, **values: Any) -> Plan:
+def plan(name: str, **values: Any) -> PreparePlan:
     recipe = RECIPES[name]
-    return Plan(recipe, TEMPLATES[recipe.template], unique=recipe.unique, **values)
+    return PreparePlan(recipe, TEMPLATES[recipe.template], unique=recipe.unique, **values)
 
 
-def prepared(folder: Path, rows: Sequence[Any], made: Plan, **values: Any) -> CardTree:
+def prepared(folder: Path, rows: Sequence[Any], made: PreparePlan, **values: Any) -> CardTree:
     source = folder / "train.jsonl"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     (found,) = find_sources(str(source))

@@ -7,7 +7,7 @@ from typing import Self
 
 import grpc
 
-from trimaran.run.directory import Place
+from trimaran.run.directory import ProcessPlace
 from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.wire import rpc
 
@@ -20,7 +20,7 @@ TRANSFER_MARGIN_SECONDS = 5.0
 class Client:
     """Owns its channel; use it as an async context manager or call `close`."""
 
-    def __init__(self, address: str | Place, trust: Trust = NO_TRUST) -> None:
+    def __init__(self, address: str | ProcessPlace, trust: Trust = NO_TRUST) -> None:
         self._address = address
         self._channel: grpc.aio.Channel = rpc.connect(address, trust)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trimaran.clients.base import CONTROL_SECONDS, TRANSFER_MARGIN_SECONDS, Client
-from trimaran.run.directory import Place
+from trimaran.run.directory import ProcessPlace
 from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import Manifest, PolicyVersion, Source, Staged, TransferLimits, VersionId
 from trimaran.v1 import follower_pb2 as pb
@@ -24,7 +24,7 @@ class FollowerClient(Client):
     """
 
     def __init__(
-        self, name: str, address: str | Place, meeting: str, trust: Trust = NO_TRUST
+        self, name: str, address: str | ProcessPlace, meeting: str, trust: Trust = NO_TRUST
     ) -> None:
         super().__init__(address, trust)
         self.name = name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trimaran.clients.base import Client
-from trimaran.run.directory import Place
+from trimaran.run.directory import ProcessPlace
 from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import Caller, Group, Verdict
 from trimaran.v1 import reward_pb2 as pb
@@ -22,7 +22,9 @@ class RewardClient(Client):
             verdicts = await client.score_group(group, timeout=60.0)
     """
 
-    def __init__(self, address: str | Place, caller: Caller, trust: Trust = NO_TRUST) -> None:
+    def __init__(
+        self, address: str | ProcessPlace, caller: Caller, trust: Trust = NO_TRUST
+    ) -> None:
         super().__init__(address, trust)
         self._stub: Any = reward_pb2_grpc.RewardServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimaran.clients.base import TRANSFER_MARGIN_SECONDS, Client
-from trimaran.run.directory import Place
+from trimaran.run.directory import ProcessPlace
 from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import (
     Caller,
@@ -73,7 +73,9 @@ class TrainerClient(Client):
             print(answer.version.version, answer.metrics)
     """
 
-    def __init__(self, address: str | Place, caller: Caller, trust: Trust = NO_TRUST) -> None:
+    def __init__(
+        self, address: str | ProcessPlace, caller: Caller, trust: Trust = NO_TRUST
+    ) -> None:
         super().__init__(address, trust)
         self._stub: Any = trainer_pb2_grpc.TrainerServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimaran.clients.base import CONTROL_SECONDS, Client
-from trimaran.run.directory import Place
+from trimaran.run.directory import ProcessPlace
 from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import (
     Caller,
@@ -49,7 +49,9 @@ class WeightSyncClient(Client):
             print(routing.live, [replica.name for replica in routing.routable])
     """
 
-    def __init__(self, address: str | Place, caller: Caller, trust: Trust = NO_TRUST) -> None:
+    def __init__(
+        self, address: str | ProcessPlace, caller: Caller, trust: Trust = NO_TRUST
+    ) -> None:
         super().__init__(address, trust)
         self._stub: Any = weight_sync_pb2_grpc.WeightSyncServiceStub(self._channel)
         self._caller = wire.encode_caller(caller)

@@ -22,10 +22,10 @@ CountTokens = Callable[[Sequence[Message]], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PreparePlan:
     """What is to be made of each row.
 
-    Example: Plan(RECIPES["gsm8k"], TEMPLATES["gsm8k"])
+    Example: PreparePlan(RECIPES["gsm8k"], TEMPLATES["gsm8k"])
     """
 
     recipe: Recipe
@@ -70,7 +70,7 @@ class Made:
     tokens: int | None = None
 
 
-def make_row(row: SourceRow, plan: Plan, count: CountTokens | None) -> Made:
+def make_row(row: SourceRow, plan: PreparePlan, count: CountTokens | None) -> Made:
     """Pure but for images that lie in files of their own. Raises InputError for a row whose text marks images
     that no field of the recipe reads: so it is with all rows like it."""
     try:
@@ -118,7 +118,7 @@ def _is_marked(text: str) -> bool:
     return IMAGE_PLACE in text or NUMBERED_PLACE.search(text) is not None
 
 
-def _columns(draft: Draft, images: list[dict[str, Any]], plan: Plan) -> dict[str, Any]:
+def _columns(draft: Draft, images: list[dict[str, Any]], plan: PreparePlan) -> dict[str, Any]:
     *before, (role, text) = draft.messages
     messages = [*before, (role, plan.template.apply(text))]
     system = plan.system
@@ -164,7 +164,7 @@ def _embed(image: Any, folder: Path | None) -> dict[str, Any]:
     return {"bytes": data, "path": shown(str(name or ""))}
 
 
-def _image_tokens(images: Sequence[Mapping[str, Any]], plan: Plan) -> int:
+def _image_tokens(images: Sequence[Mapping[str, Any]], plan: PreparePlan) -> int:
     """Places among the tokens, but for the one of each that its mark in the text stands for."""
     if not images or plan.model is None:
         return 0

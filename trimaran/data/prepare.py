@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from trimaran.data.arrow import parquet, pyarrow
-from trimaran.data.make_row import CountTokens, Made, Plan, make_row
+from trimaran.data.make_row import CountTokens, Made, PreparePlan, make_row
 from trimaran.data.recipes import find
 from trimaran.data.rows import ParquetRows
 from trimaran.data.sources import CARD, Source, SourceRow, digest_of, named
 from trimaran.errors import InputError
 
 CardTree = dict[str, Any]
-MakeCounter = Callable[[Plan], CountTokens]
+MakeCounter = Callable[[PreparePlan], CountTokens]
 """Makes a counter for the plan's model; called once in each process."""
 CHUNK = 64
 """Rows that a worker takes at a time."""
@@ -61,7 +61,7 @@ class Counts:
 
 def prepare(
     source: Source,
-    plan: Plan,
+    plan: PreparePlan,
     path: Path,
     make_counter: MakeCounter,
     workers: int = 1,
@@ -104,7 +104,7 @@ def held_out_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}-held-out.parquet")
 
 
-def is_current(source: Source, plan: Plan, path: Path) -> bool:
+def is_current(source: Source, plan: PreparePlan, path: Path) -> bool:
     """Whether the file is there, as the card says, and was made of the same source in the same way."""
     try:
         card = json.loads(card_path(path).read_text("utf-8"))
@@ -117,7 +117,9 @@ def is_current(source: Source, plan: Plan, path: Path) -> bool:
     return same and whole and not source.hub_id
 
 
-def _make(source: Source, plan: Plan, make_counter: MakeCounter, workers: int) -> Iterator[Made]:
+def _make(
+    source: Source, plan: PreparePlan, make_counter: MakeCounter, workers: int
+) -> Iterator[Made]:
     rows = _with_columns(islice(source.rows(), plan.limit), source.name, plan.mapped)
     if workers == 1:
         _begin(plan, make_counter)
@@ -146,11 +148,11 @@ def _with_columns(
         )
 
 
-_plan: Plan | None = None
+_plan: PreparePlan | None = None
 _count: CountTokens | None = None
 
 
-def _begin(plan: Plan, make_counter: MakeCounter) -> None:
+def _begin(plan: PreparePlan, make_counter: MakeCounter) -> None:
     global _plan, _count
     _plan, _count = plan, make_counter(plan) if plan.model else None
 
@@ -209,7 +211,7 @@ def _kept(made: Iterable[Made], counts: Counts) -> Iterator[Made]:
         yield one
 
 
-def _draw(length: int, plan: Plan, name: str) -> set[int]:
+def _draw(length: int, plan: PreparePlan, name: str) -> set[int]:
     if plan.hold_out >= length:
         raise InputError(f"--hold-out {plan.hold_out}: {name} has {length} rows; hold out fewer")
     rng = random.Random(f"hold-out:{plan.seed}:{name}")
@@ -217,7 +219,7 @@ def _draw(length: int, plan: Plan, name: str) -> set[int]:
 
 
 def _write_both(
-    path: Path, rows: Iterable[Mapping[str, Any]], plan: Plan, name: str
+    path: Path, rows: Iterable[Mapping[str, Any]], plan: PreparePlan, name: str
 ) -> tuple[int, int]:
     """Into a file of all rows first: which are drawn depends on how many they are. Returns how many rows
     `path` has, and how many are held out."""
@@ -252,7 +254,7 @@ def _write(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
         return number
 
 
-def _empty(plan: Plan, counts: Counts) -> set[str]:
+def _empty(plan: PreparePlan, counts: Counts) -> set[str]:
     """Columns that no row of either file has, and that were not asked for by name."""
     images = {"images"} & set(plan.recipe.columns) if not counts.images else set[str]()
     return images | counts.absent.difference(plan.keep)
@@ -288,7 +290,7 @@ def _schema(row: Mapping[str, Any]) -> Any:
     return arrow.schema([(name, kinds.get(name, text)) for name in row])
 
 
-def _card(source: Source, plan: Plan, counts: Counts, files: Sequence[Path]) -> CardTree:
+def _card(source: Source, plan: PreparePlan, counts: Counts, files: Sequence[Path]) -> CardTree:
     tokens = sorted(counts.tokens)
     card: CardTree = {
         "source": source.describe(),
@@ -311,5 +313,5 @@ def _card(source: Source, plan: Plan, counts: Counts, files: Sequence[Path]) -> 
     return card
 
 
-def _plan_tree(plan: Plan) -> CardTree:
+def _plan_tree(plan: PreparePlan) -> CardTree:
     return json.loads(json.dumps(asdict(plan), default=str))

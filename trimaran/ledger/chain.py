@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 
-from trimaran.ledger.payloads.archive import Segment
+from trimaran.ledger.payloads.archive import ArchiveSegment
 from trimaran.ledger.records import (
     Checkpointed,
     Compacted,
@@ -44,7 +44,7 @@ class Chain:
     head: str = ""
     """Its hash."""
     state: LedgerState = field(default_factory=LedgerState)
-    segment: Segment = field(default_factory=Segment)
+    segment: ArchiveSegment = field(default_factory=ArchiveSegment)
     """The records since the last `Compacted`, that one included."""
     compacted: list[int] = field(default_factory=list[int])
     """Sequence numbers of the `Compacted` records that have been followed."""
@@ -85,7 +85,7 @@ class Chain:
         self.last, self.head = sequence, tree["hash"]
         if isinstance(record, Compacted):
             self.compacted.append(sequence)
-            self.segment = Segment(sequence)
+            self.segment = ArchiveSegment(sequence)
         elif isinstance(record, Checkpointed):
             kept = set(self.state.checkpoints)
             self.saved = {s: at for s, at in self.saved.items() if s in kept}

@@ -32,7 +32,7 @@ from trimaran.ledger.records import (
     encode,
 )
 from trimaran.ledger.state import LedgerState, encode_state
-from trimaran.ledger.write_pause import Room
+from trimaran.ledger.write_pause import WritePause
 from trimaran.store import Store, TrimmedError, entries
 from trimaran.types import LedgerEnd
 
@@ -113,14 +113,14 @@ class RunLedger:
         *,
         anchor: AnchorFile | None = None,
         retention: Retention = Retention(),
-        room: Room | None = None,
+        pause: WritePause | None = None,
     ) -> RunLedger:
         """Reads what stands. Raises LedgerError where it is damaged, or lacks its last records."""
         noted = (
             anchor.read() if anchor else None
         )  # before: an older controller may still write both
         chain = await fold(run_id, entries(store, stream_of(run_id)))
-        ledger = cls(store, payloads, chain, anchor, retention, room or Room(timeout=0))
+        ledger = cls(store, payloads, chain, anchor, retention, pause or WritePause(timeout=0))
         if anchor and noted:
             await ledger.check_anchor(noted, str(anchor.path))
         return ledger
@@ -132,11 +132,11 @@ class RunLedger:
         chain: Chain,
         anchor: AnchorFile | None,
         retention: Retention,
-        room: Room,
+        pause: WritePause,
     ) -> None:
         """Use `open`."""
         self._store, self._payloads, self._chain = store, payloads, chain
-        self._anchor, self._retention, self._room = anchor, retention, room
+        self._anchor, self._retention, self._pause = anchor, retention, pause
         self._stream = stream_of(chain.run_id)
         self._written, self._written_hash = chain.last, chain.head
         self._new_trees: list[Tree] = []
@@ -145,7 +145,7 @@ class RunLedger:
         """The last of them, until its write begins."""
         self._new_archives: dict[str, bytes] = {}
         """Each is written after the records that it holds and before the one that names it."""
-        self.quota = Quota(retention.quota_gib, room)
+        self.quota = Quota(retention.quota_gib, pause)
         """The quota of all payloads, without the archive."""
         self._writing = asyncio.Lock()
         self._writes: set[asyncio.Task[None]] = set()
@@ -260,7 +260,7 @@ class RunLedger:
     async def close(self) -> None:
         """Waits for the writes under way, and gives up one that is held."""
         if self._writes:
-            await asyncio.wait(self._writes, timeout=0 if self._room.held else CLOSE_SECONDS)
+            await asyncio.wait(self._writes, timeout=0 if self._pause.held else CLOSE_SECONDS)
         for write in self._writes:
             write.cancel()
         await asyncio.gather(*self._writes, return_exceptions=True)
@@ -292,23 +292,23 @@ class RunLedger:
         trees = list(self._new_trees)
         for pack in list(self._new_packs):
             files = {pack.file: pack.data()}
-            await self._room.until_written(lambda files=files: self._payloads.write(files))
+            await self._pause.until_written(lambda files=files: self._payloads.write(files))
             self._new_packs.remove(pack)
         if trees:
             start = self._written
             await self._write_archives(trees, start)
-            await self._room.until_written(lambda: self._append(trees, start))
+            await self._pause.until_written(lambda: self._append(trees, start))
             if self._anchor:
                 anchor, file = self.durable, self._anchor
-                await self._room.until_written(lambda: file.write(anchor))
+                await self._pause.until_written(lambda: file.write(anchor))
 
     async def _write_archives(self, trees: list[Tree], start: int) -> None:
         archives = dict(self._new_archives)
         for index, tree in enumerate(trees) if archives else ():
             if tree["kind"] == "compacted" and (name := PREFIX + tree["archive"]) in archives:
                 before, data = trees[:index], {name: archives[name]}
-                await self._room.until_written(lambda before=before: self._append(before, start))
-                await self._room.until_written(lambda data=data: self._payloads.write(data))
+                await self._pause.until_written(lambda before=before: self._append(before, start))
+                await self._pause.until_written(lambda data=data: self._payloads.write(data))
                 self._new_archives.pop(name, None)
 
     async def _append(self, trees: list[Tree], start: int) -> None:

@@ -29,12 +29,12 @@ class HeldError(TrimaranError):
     """The run was held for `run.hold_timeout` seconds, or was ended meanwhile. It can be resumed."""
 
 
-class Room:
+class WritePause:
     """Tries a write until it goes through.
 
     Example:
-        room = Room(config.run.hold_timeout, ended, on_hold=reporter.held, on_free=reporter.released)
-        await room.until_written(lambda: store.extend(stream, values, after))
+        pause = WritePause(config.run.hold_timeout, ended, on_hold=reporter.held, on_free=reporter.released)
+        await pause.until_written(lambda: store.extend(stream, values, after))
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from pathlib import Path
 from trimaran.config import ModelSection
 from trimaran.errors import InputError, NotFoundError
 from trimaran.host.places import Place, host_lock, open_place, sync, write_at
-from trimaran.model.manifest import MANIFEST, ModelManifest, Part, digest_of, read_manifest
+from trimaran.model.manifest import MANIFEST, FilePart, ModelManifest, digest_of, read_manifest
 
 logger = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class _Fetch:
         seconds = time.monotonic() - began
         logger.info("%s: %.3f GB came in %.1f s", self._place.url, fetched / 1e9, seconds)
 
-    def _bring(self, part: Part) -> int:
+    def _bring(self, part: FilePart) -> int:
         """Bytes that came: none where an earlier try has brought them."""
         descriptor = os.open(self._partial / part.file, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -137,7 +137,7 @@ class _Fetch:
             os.close(descriptor)
 
 
-def _has_data(descriptor: int, part: Part) -> bool:
+def _has_data(descriptor: int, part: FilePart) -> bool:
     """Rather than a hole, which is not worth a digest."""
     try:
         return os.lseek(descriptor, part.start, os.SEEK_DATA) < part.start + part.length

@@ -34,7 +34,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """A part of one file: bytes `start` to `start + length`."""
 
     file: str
@@ -61,11 +61,11 @@ class ModelManifest:
     def num_bytes(self) -> int:
         return sum(file.bytes for file in self.files.values())
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[FilePart]:
         for name, file in self.files.items():
             for number, digest in enumerate(file.parts):
                 start = number * self.part_bytes
-                yield Part(name, start, min(self.part_bytes, file.bytes - start), digest)
+                yield FilePart(name, start, min(self.part_bytes, file.bytes - start), digest)
 
     def dump(self) -> bytes:
         """Equal for equal files."""

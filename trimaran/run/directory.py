@@ -29,10 +29,10 @@ PAUSE_SECONDS = 0.5
 """At least, between two looks for one process."""
 
 
-class Place:
+class ProcessPlace:
     """Where one process answers, as far as is known; `Directory.place` makes it.
 
-    Example: Place("reward", "127.0.0.1:7001", look).address
+    Example: ProcessPlace("reward", "127.0.0.1:7001", look).address
     """
 
     def __init__(
@@ -85,12 +85,12 @@ class Directory:
         """`known`: host:port by name, where it is known already."""
         self._store, self._run_id, self._pause = store, run_id, pause
         self._known = dict(known or {})
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, ProcessPlace] = {}
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> ProcessPlace:
         """The same one each time, so that all who call a process learn of its move together."""
         if name not in self._places:
-            self._places[name] = Place(
+            self._places[name] = ProcessPlace(
                 name,
                 self._known.get(name, ""),
                 lambda: find_address(self._store, self._run_id, name),

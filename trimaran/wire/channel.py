@@ -12,7 +12,7 @@ import grpc
 
 from trimaran.errors import UnreachableError
 from trimaran.host.reread import Reread
-from trimaran.run.directory import Place
+from trimaran.run.directory import ProcessPlace
 from trimaran.telemetry import scope, tracing
 from trimaran.trust.access import Trust, is_loopback
 from trimaran.trust.tls import LAST_CALLS_SECONDS, Pem, channel_credentials, read_pem
@@ -41,10 +41,10 @@ class TrustedChannel(grpc.aio.Channel):
     today's takes the place of the one before; calls that are under way there go on.
     """
 
-    def __init__(self, address: str | Place, trust: Trust, options: Options) -> None:
+    def __init__(self, address: str | ProcessPlace, trust: Trust, options: Options) -> None:
         """Raises InputError: a token does not leave this machine in plain text."""
-        self._place = address if isinstance(address, Place) else None
-        self._address = address.address if isinstance(address, Place) else address
+        self._place = address if isinstance(address, ProcessPlace) else None
+        self._address = address.address if isinstance(address, ProcessPlace) else address
         self._trust, self._options = trust, options
         self._metadata = (("authorization", f"Bearer {trust.token}"),) if trust.token else ()
         files = trust.tls
@@ -133,7 +133,7 @@ class Method:
         self,
         current: Callable[[], grpc.aio.Channel],
         metadata: tuple[tuple[str, str], ...],
-        place: Place | None,
+        place: ProcessPlace | None,
         making: tuple[str, tuple[Any, ...], dict[str, Any]],
     ) -> None:
         self._current, self._metadata, self._making = current, metadata, making

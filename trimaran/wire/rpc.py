@@ -24,7 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from trimaran import errors
 from trimaran.host.call_waits import answering_within
 from trimaran.host.open_files import most_connections
-from trimaran.run.directory import Place
+from trimaran.run.directory import ProcessPlace
 from trimaran.telemetry import scope, tracing
 from trimaran.telemetry.exposition import Exposition, process_labels
 from trimaran.trust.access import LOCAL, NO_TRUST, ClientIdentity, Trust
@@ -320,7 +320,7 @@ class Server:
 
 
 def connect(
-    address: str | Place, trust: Trust = NO_TRUST, longest_pause_ms: int = 1000
+    address: str | ProcessPlace, trust: Trust = NO_TRUST, longest_pause_ms: int = 1000
 ) -> grpc.aio.Channel:
     """A channel that reconnects quickly: what we call is on this machine or its neighbour. It
     follows a place to another address.
@@ -420,7 +420,7 @@ def _look_again(method: Callable[..., Any], error: grpc.aio.AioRpcError) -> None
 
 
 async def is_serving(
-    address: str | Place, timeout: float, trust: Trust = NO_TRUST, name: str = ""
+    address: str | ProcessPlace, timeout: float, trust: Trust = NO_TRUST, name: str = ""
 ) -> bool:
     """Whether the health of the service `name` ("": of all there) says SERVING within `timeout`
     seconds."""
@@ -440,7 +440,9 @@ async def _answers(stub: Any, timeout: float, name: str = "") -> bool:
     return answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def wait_until_serving(address: str | Place, timeout: float, trust: Trust = NO_TRUST) -> None:
+async def wait_until_serving(
+    address: str | ProcessPlace, timeout: float, trust: Trust = NO_TRUST
+) -> None:
     """Returns once the service's health says SERVING. Raises DeadlineError after `timeout` seconds."""
     # A run starts when the last of its services was found.
     async with connect(address, trust, longest_pause_ms=200) as channel:
@@ -450,5 +452,5 @@ async def wait_until_serving(address: str | Place, timeout: float, trust: Trust 
             if await _answers(stub, min(left, 5.0)):
                 return
             await asyncio.sleep(0.1)
-    name = address.name if isinstance(address, Place) else address
+    name = address.name if isinstance(address, ProcessPlace) else address
     raise errors.DeadlineError(f"{name}: not serving after {timeout:g} s")

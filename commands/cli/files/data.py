@@ -15,7 +15,7 @@ from services.rollout.images import check_image_tokens
 from trimaran.config import RunConfig, load_config, parse_config, resolve_tree
 from trimaran.data.images.prepare import image_multiple, num_tokens, open_image
 from trimaran.data.images.processor import image_token
-from trimaran.data.make_row import CountTokens, Plan
+from trimaran.data.make_row import CountTokens, PreparePlan
 from trimaran.data.prepare import CardTree, held_out_path, is_current, prepare
 from trimaran.data.prompts import (
     Dataset,
@@ -57,7 +57,7 @@ def _thinking_key(options: argparse.Namespace) -> str:
     return f"data.chat_template_kwargs.enable_thinking={value}"
 
 
-def count_tokens(plan: Plan) -> CountTokens:
+def count_tokens(plan: PreparePlan) -> CountTokens:
     """In each process that prepares rows."""
     assert plan.model
     kwargs = None if plan.thinking is None else {"enable_thinking": plan.thinking}
@@ -65,7 +65,7 @@ def count_tokens(plan: Plan) -> CountTokens:
     return lambda messages: len(tokenizer.tokenize(messages))
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _plan(options: argparse.Namespace) -> PreparePlan:
     if options.max_prompt_tokens is not None and not options.model:
         raise InputError("--max-prompt-tokens: give --model FOLDER, whose tokenizer counts")
     if options.thinking is not None and not options.model:
@@ -83,7 +83,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         raise InputError(
             f"--keep {taken[0]}: the file has a column of that name of its own; rename the source's"
         )
-    return Plan(
+    return PreparePlan(
         recipe,
         TEMPLATES[options.template or recipe.template],
         system=options.system,

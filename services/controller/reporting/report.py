@@ -21,7 +21,7 @@ from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
 from trimaran.ledger.disk import told_when_full
 from trimaran.ledger.records import Tainted
-from trimaran.ledger.write_pause import Room
+from trimaran.ledger.write_pause import WritePause
 from trimaran.run.runs import EventKind, RunState
 from trimaran.telemetry.expert_loads import ExpertLoadsWriter
 from trimaran.telemetry.metrics import EXPOSED_SCORING, EXPOSED_SYNCING
@@ -45,11 +45,11 @@ class Reporter:
         expert_loads: ExpertLoadsWriter,
         timeline: TimelineWriter,
         log: RunLog,
-        room: Room,
+        pause: WritePause,
     ) -> None:
         self._config, self._metrics, self._timeline, self._log = config, metrics, timeline, log
         self._expert_loads = expert_loads
-        self._room = room
+        self._pause = pause
         trainers = [f"trainer-{rank}" for rank in range(config.num_trainer_ranks)]
         self._making = BusyTime()
         """Completions with their scores."""
@@ -165,7 +165,7 @@ class Reporter:
                 self._metrics.flush()
                 self._timeline.flush()
 
-        await self._room.until_written(flush)
+        await self._pause.until_written(flush)
 
     @contextmanager
     def validating(self, step: int) -> Iterator[None]:

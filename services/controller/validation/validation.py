@@ -25,7 +25,7 @@ from services.controller.validation.accuracy import Judged, Tally, accuracy_term
 from trimaran.config import RunConfig
 from trimaran.data.prompts import UnusableImageError, without_images
 from trimaran.host.places import Place
-from trimaran.ledger.write_pause import Room
+from trimaran.ledger.write_pause import WritePause
 from trimaran.telemetry.metrics import GREEDY_REWARD, IN_TASK, SAMPLED_REWARD, VALIDATION_SECONDS
 from trimaran.telemetry.sinks import AnswerRow
 from trimaran.types import Faulted, Prompt, Sampling, Score, ScoredGroup
@@ -89,12 +89,12 @@ class Validator:
         scorer: Scorer,
         config: RunConfig,
         run_folder: Path,
-        room: Room,
+        pause: WritePause,
         place: Place | None = None,
     ) -> None:
         """`place`: the run's own, where answers are kept that the folder may lose."""
         self._prompts, self._maker, self._scorer = prompts, maker, scorer
-        self._config, self._room = config, room
+        self._config, self._pause = config, pause
         self._samples, self._place = run_folder / "samples", place
         self._images = _ImageRoom()
 
@@ -102,7 +102,7 @@ class Validator:
         """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards, terms, faults."""
         began, indices = time.monotonic(), iter(range(len(self._prompts)))
         found = _Found(self._config, num_samples)
-        file = await self._room.until_written(
+        file = await self._pause.until_written(
             lambda: asyncio.to_thread(SamplesFile, self._samples, step)
         )
         writing = asyncio.Lock()
@@ -127,7 +127,7 @@ class Validator:
         return found.validation(time.monotonic() - began)
 
     async def _written(self, write: Callable[[], None]) -> None:
-        await self._room.until_written(lambda: asyncio.to_thread(write))
+        await self._pause.until_written(lambda: asyncio.to_thread(write))
 
     @property
     def _max_tokens(self) -> int:

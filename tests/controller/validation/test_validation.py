@@ -9,7 +9,7 @@ from services.controller.validation.validation import FIRST_NUMBER, Validation, 
 from services.manager.run_data.results import validation_samples
 from tests.controller.fakes import PROMPTS, make_config
 from trimaran.data.prompts import UnusableImageError
-from trimaran.ledger.write_pause import Room
+from trimaran.ledger.write_pause import WritePause
 from trimaran.telemetry.metrics import find_metric
 from trimaran.telemetry.sinks import AnswerRow
 from trimaran.types import Completion, Faulted, Group, Prompt, Sampling, Score, ScoredGroup
@@ -63,7 +63,7 @@ def held_out(prompts: list[Prompt]) -> Any:
 
 def validate(folder: Path, prompts: list[Prompt], num_samples: int) -> tuple[Validation, Any]:
     maker: Any = FakeMaker()
-    validator = Validator(held_out(prompts), maker, maker, CONFIG, folder, Room(timeout=0))
+    validator = Validator(held_out(prompts), maker, maker, CONFIG, folder, WritePause(timeout=0))
     return asyncio.run(validator.validate(5, num_samples)), maker
 
 
@@ -133,7 +133,7 @@ def test_a_prompt_without_its_image_is_skipped_and_none_is_kept_with_one(tmp_pat
 
     maker.generate = generating
     prompts: Any = Images(PROMPTS[:3])
-    validator = Validator(prompts, maker, maker, make_config(), tmp_path, Room(timeout=0))
+    validator = Validator(prompts, maker, maker, make_config(), tmp_path, WritePause(timeout=0))
     validation = asyncio.run(validator.validate(5, 4))
     assert (validation.greedy, validation.num_skipped) == (1.0, 1)
     assert seen == [(b"png",)] * 4
@@ -142,7 +142,7 @@ def test_a_prompt_without_its_image_is_skipped_and_none_is_kept_with_one(tmp_pat
 
 
 def found(config: Any, maker: Any, prompts: Any, folder: Path, num_samples: int) -> Validation:
-    validator = Validator(prompts, maker, maker, config, folder, Room(timeout=0))
+    validator = Validator(prompts, maker, maker, config, folder, WritePause(timeout=0))
     return asyncio.run(validator.validate(5, num_samples))
 
 

@@ -44,7 +44,7 @@ from trimaran.ledger.records import (
 )
 from trimaran.ledger.search import find_start
 from trimaran.ledger.state import OPEN, Stage
-from trimaran.ledger.write_pause import Room
+from trimaran.ledger.write_pause import WritePause
 from trimaran.types import Proof, VersionId
 
 Result = TypeVar("Result")
@@ -68,7 +68,7 @@ class Disks:
             RUN_ID,
             anchor=self.anchor,
             retention=Retention(segment_records=7),
-            room=Room(timeout=5, wait=lambda num_tries: 0.0),
+            pause=WritePause(timeout=5, wait=lambda num_tries: 0.0),
         )
 
     async def check(self) -> Findings:

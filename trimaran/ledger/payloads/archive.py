@@ -26,12 +26,12 @@ GZIP = 31
 
 
 @dataclass(slots=True)
-class Segment:
+class ArchiveSegment:
     """Records on their way to the archive, compressed by the block; in haste, since they are mostly
     digests, of which more work makes little less.
 
     Example:
-        segment = Segment(first=1)
+        segment = ArchiveSegment(first=1)
         segment.add(canonical(tree), tree["hash"])
         list(read_segment(segment.data())) == [tree]
     """
@@ -65,7 +65,7 @@ class Segment:
 
 
 def read_segment(data: bytes) -> Iterator[Tree]:
-    """The records of `Segment.data`, in order."""
+    """The records of `ArchiveSegment.data`, in order."""
     decompressor, rest = zlib.decompressobj(wbits=GZIP), b""
     for start in range(0, len(data), 1 << 16):
         *lines, rest = (rest + decompressor.decompress(data[start : start + (1 << 16)])).split(

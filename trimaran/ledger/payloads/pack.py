@@ -18,7 +18,7 @@ PACK_BYTES = 64 * MIB
 """Beyond which no payload is added."""
 
 
-class Place(NamedTuple):
+class PayloadPlace(NamedTuple):
     """Where a payload lies, by its name.
 
     Example: place_of("77ab…@groups-5f0c:0:512").file == "groups-5f0c"
@@ -32,12 +32,12 @@ class Place(NamedTuple):
     """Bytes; None for all of the file."""
 
 
-def place_of(name: str) -> Place:
+def place_of(name: str) -> PayloadPlace:
     digest, _, rest = name.partition("@")
     if not rest:
-        return Place(name.rpartition("-")[2], name)
+        return PayloadPlace(name.rpartition("-")[2], name)
     file, start, size = rest.rsplit(":", 2)
-    return Place(digest, file, int(start), int(size))
+    return PayloadPlace(digest, file, int(start), int(size))
 
 
 @dataclass(slots=True, eq=False)

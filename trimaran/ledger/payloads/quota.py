@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from trimaran.ledger.disk import NoRoomError
-from trimaran.ledger.write_pause import Room
+from trimaran.ledger.write_pause import WritePause
 
 GIB = 1 << 30
 NUM_RECENT = 256
@@ -30,14 +30,14 @@ class Quota:
     """Counts what is kept.
 
     Example:
-        quota = Quota(config.run.payload_quota_gib, room)
+        quota = Quota(config.run.payload_quota_gib, pause)
         await quota.until_room(4096, count, ask)  # count: drops, and calls quota.counted
         quota.add(4096)
     """
 
-    def __init__(self, gib: float | None, room: Room) -> None:
+    def __init__(self, gib: float | None, pause: WritePause) -> None:
         """`gib`: None where there is no bound."""
-        self._gib, self._room = gib, room
+        self._gib, self._pause = gib, pause
         self._num_bytes: int | None = None
         """Written or about to be; None until they were counted."""
         self._sizes = deque[int](maxlen=NUM_RECENT)
@@ -93,7 +93,7 @@ class Quota:
             raise NoRoomError(self._describe())
 
         try:
-            await self._room.until_written(look, again=lambda: self._freed)
+            await self._pause.until_written(look, again=lambda: self._freed)
         finally:
             self._wait(-waits)
 

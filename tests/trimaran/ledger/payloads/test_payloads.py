@@ -39,7 +39,7 @@ from trimaran.ledger.records import (
     Opened,
     Scored,
 )
-from trimaran.ledger.write_pause import HeldError, Room
+from trimaran.ledger.write_pause import HeldError, WritePause
 from trimaran.store import open_store
 from trimaran.types import VersionId
 
@@ -168,10 +168,12 @@ def test_a_bucket_that_was_never_made_is_named(endpoint: Endpoint) -> None:
 
 
 async def open_ledger(
-    store: Any, payloads: Any, room: Room | None = None, **retention: Any
+    store: Any, payloads: Any, pause: WritePause | None = None, **retention: Any
 ) -> RunLedger:
-    room = room or Room(5, wait=lambda num_tries: 0.01)
-    return await RunLedger.open(store, payloads, "run", retention=Retention(**retention), room=room)
+    pause = pause or WritePause(5, wait=lambda num_tries: 0.01)
+    return await RunLedger.open(
+        store, payloads, "run", retention=Retention(**retention), pause=pause
+    )
 
 
 def scored(ledger: RunLedger, number: int, num_bytes: int = 0) -> str:
@@ -264,7 +266,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_holds_the_run_until_there_is_room(tiny_disk: Path) -> None:
     async def body() -> list[str]:
         said: list[str] = []
-        room = Room(
+        pause = WritePause(
             30,
             None,
             lambda text, _: said.append(text),
@@ -273,7 +275,7 @@ def test_a_full_disk_holds_the_run_until_there_is_room(tiny_disk: Path) -> None:
         )
         store = MemoryStore()
         payloads = FolderPayloads(tiny_disk / "payloads", reserve=0)
-        ledger = await open_ledger(store, payloads, room=room)
+        ledger = await open_ledger(store, payloads, pause=pause)
         (tiny_disk / "ballast").write_bytes(b"." * 900_000)
         payload = scored(ledger, 0, num_bytes=300_000)
         flush = asyncio.create_task(ledger.flush())
@@ -324,7 +326,7 @@ def test_the_quota_collects_first_and_then_holds() -> None:
     async def body() -> None:
         payloads, store = MemoryPayloads(), MemoryStore()
         ledger = await open_ledger(
-            store, payloads, Room(0.05, wait=lambda n: 0.01), quota_gib=1000 / (1 << 30)
+            store, payloads, WritePause(0.05, wait=lambda n: 0.01), quota_gib=1000 / (1 << 30)
         )
         await ledger.until_room(0, ask)
         scored(ledger, 0, 400)
@@ -353,10 +355,10 @@ async def never() -> None:
 
 async def full_ledger(payloads: MemoryPayloads, on_hold: list[str]) -> RunLedger:
     """Of 1000 bytes 900 are used, by two steps. Who waits for room does not look again by himself."""
-    room = Room(
+    pause = WritePause(
         3600, on_hold=lambda text, values: on_hold.append(text), wait=lambda num_tries: 3600.0
     )
-    ledger = await open_ledger(MemoryStore(), payloads, room, quota_gib=1000 / (1 << 30))
+    ledger = await open_ledger(MemoryStore(), payloads, pause, quota_gib=1000 / (1 << 30))
     await ledger.until_room(0, never)
     for number in range(2):
         scored(ledger, number, 450)
@@ -433,7 +435,7 @@ def test_a_held_run_that_is_ended_ends() -> None:
     async def body() -> None:
         ended, payloads = asyncio.Event(), MemoryPayloads()
         payloads.faults = ["away"] * 1000
-        ledger = await open_ledger(MemoryStore(), payloads, Room(600, ended))
+        ledger = await open_ledger(MemoryStore(), payloads, WritePause(600, ended))
         scored(ledger, 0)
         flush = asyncio.create_task(ledger.flush())
         await asyncio.sleep(0.05)
