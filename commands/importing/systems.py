@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from commands.importing.conversion import System
+from commands.importing.conversion import SourceSystem
 from commands.importing.easyr1 import EASYR1
 from commands.importing.mindspeed_rl import MINDSPEED_RL
 from commands.importing.verl import VERL
 
-SYSTEMS: Mapping[str, System] = {system.name: system for system in (VERL, EASYR1, MINDSPEED_RL)}
+SYSTEMS: Mapping[str, SourceSystem] = {
+    system.name: system for system in (VERL, EASYR1, MINDSPEED_RL)
+}
 
 
-def recognize(keys: Iterable[str]) -> System | None:
+def recognize(keys: Iterable[str]) -> SourceSystem | None:
     """The system whose file has these keys, or sections; None for a file of another kind.
 
     Example: recognize(["actor_rollout_ref.rollout.n"]) is SYSTEMS["verl"]

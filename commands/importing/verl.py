@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from commands.importing import shared
 from commands.importing import verl_conversions as to
-from commands.importing.conversion import System
+from commands.importing.conversion import SourceSystem
 from commands.importing.rows import (
-    Row,
+    KeyRow,
     choice,
     ignored,
     is_on,
@@ -40,7 +40,7 @@ NO_CHECKPOINT = (
     " it as model.path"
 )
 
-DATA: tuple[Row, ...] = (
+DATA: tuple[KeyRow, ...] = (
     own("data.train_files", None, shared.data_file("data.train", "data.train_files")),
     own("data.val_files", None, to.validation),
     own("data.prompt_key", "prompt", to.columns),
@@ -81,7 +81,7 @@ DATA: tuple[Row, ...] = (
     *ignored("data", "padding_mode", shared.PADDING),
 )
 
-ALGORITHM: tuple[Row, ...] = (
+ALGORITHM: tuple[KeyRow, ...] = (
     own("algorithm.adv_estimator", "gae", to.advantage),
     *parts(
         "algorithm",
@@ -122,7 +122,7 @@ ALGORITHM: tuple[Row, ...] = (
     *ignored("algorithm", "filter_groups.max_inflight_gen_batches", shared.GROUPS),
 )
 
-LOSS: tuple[Row, ...] = (
+LOSS: tuple[KeyRow, ...] = (
     own(f"{ACTOR}.ppo_mini_batch_size", 256, to.updates),
     own(f"{ACTOR}.use_dynamic_bsz", False, to.micro_batch),
     same(f"{ACTOR}.ppo_epochs", "algorithm.epochs", 1, int),
@@ -158,7 +158,7 @@ LOSS: tuple[Row, ...] = (
     *ignored(ACTOR, "policy_loss.dro_beta", OFF),
 )
 
-OPTIMIZER: tuple[Row, ...] = (
+OPTIMIZER: tuple[KeyRow, ...] = (
     own(f"{ACTOR}.grad_clip", 1.0, to.clip),
     *parts(OPTIM, {"clip_grad": 1.0, "lr_warmup_steps_ratio": 0.0}),
     same(f"{OPTIM}.lr", "trainer.learning_rate", 1e-6, float),
@@ -211,7 +211,7 @@ OPTIMIZER: tuple[Row, ...] = (
     ),
 )
 
-TRAINER: tuple[Row, ...] = (
+TRAINER: tuple[KeyRow, ...] = (
     *parts(ACTOR, {"strategy": "fsdp", "ulysses_sequence_parallel_size": 1}),
     *parts(
         MCORE,
@@ -319,7 +319,7 @@ TRAINER: tuple[Row, ...] = (
     *ignored(REF, "*", "the reference has the trainer's layout and micro-batches"),
 )
 
-GENERATION: tuple[Row, ...] = (
+GENERATION: tuple[KeyRow, ...] = (
     only(f"{ROLLOUT}.name", ("vllm",), "the engine is vLLM: give vllm"),
     same(f"{ROLLOUT}.n", "rollout.group_size", 1, int),
     same(f"{ROLLOUT}.temperature", "rollout.temperature", 1.0, float),
@@ -387,7 +387,7 @@ GENERATION: tuple[Row, ...] = (
     ),
 )
 
-THE_MODEL: tuple[Row, ...] = (
+THE_MODEL: tuple[KeyRow, ...] = (
     own(f"{MODEL}.path", None, shared.model_folder),
     *(
         refused(f"{MODEL}.{name}", f"{shared.FOLDER}: put it there")
@@ -439,7 +439,7 @@ THE_MODEL: tuple[Row, ...] = (
     ),
 )
 
-THE_RUN: tuple[Row, ...] = (
+THE_RUN: tuple[KeyRow, ...] = (
     own("trainer.total_epochs", 30, to.steps),
     *parts("trainer", {"total_training_steps": None}),
     same("trainer.project_name", "metrics.project", "verl_examples", shared.project_name),
@@ -482,7 +482,7 @@ THE_RUN: tuple[Row, ...] = (
     ),
 )
 
-REWARDS: tuple[Row, ...] = (
+REWARDS: tuple[KeyRow, ...] = (
     own(f"{to.FUNCTION}.path", None, to.reward),
     *parts(to.FUNCTION, {"name": "compute_score", "reward_kwargs.*": None}),
     *parts("reward.reward_kwargs", {"max_resp_len": None, "overlong_buffer_cfg.*": None}),
@@ -504,7 +504,7 @@ REWARDS: tuple[Row, ...] = (
     ),
 )
 
-VERL = System(
+VERL = SourceSystem(
     "verl",
     "verl",
     ("actor_rollout_ref",),

@@ -8,7 +8,7 @@ from typing import Any
 
 from commands.importing import shared
 from commands.importing.processor_file import QWEN25_VL, pixel_bounds
-from commands.importing.rows import Convert, Outcome, Theirs, is_on
+from commands.importing.rows import Convert, KeyOutcome, Theirs, is_on
 from commands.importing.rows_file import column_names, distinct
 
 ACTOR = "actor_rollout_ref.actor"
@@ -58,11 +58,11 @@ def prompts(theirs: Theirs) -> int:
     return drawn(theirs)
 
 
-def batch(value: Any, theirs: Theirs) -> Outcome:
-    return Outcome("mapped", "", {"run.groups_per_step": prompts(theirs)})
+def batch(value: Any, theirs: Theirs) -> KeyOutcome:
+    return KeyOutcome("mapped", "", {"run.groups_per_step": prompts(theirs)})
 
 
-def steps(value: Any, theirs: Theirs) -> Outcome:
+def steps(value: Any, theirs: Theirs) -> KeyOutcome:
     """Whichever of total_training_steps and total_epochs is over first."""
     total, epochs = theirs["trainer.total_training_steps"], value
     more = (epochs, drawn(theirs), theirs["data.train_files"], "trainer.total_training_steps")
@@ -70,41 +70,43 @@ def steps(value: Any, theirs: Theirs) -> Outcome:
     if total is None or of_epochs is None or int(total) <= of_epochs:
         outcome = shared.steps_of(total, *more)
         if "run.epochs" in outcome.settings and drawn(theirs) != prompts(theirs):
-            return Outcome(
+            return KeyOutcome(
                 "refused",
                 "an epoch is counted by data.gen_batch_size, a step by data.train_batch_size, and the rows of the"
                 " training file cannot be counted here: bring it, or give trainer.total_training_steps=N",
             )
         return outcome
     text = f"its {epochs} epochs end before trainer.total_training_steps={total}, as there, but for a rate that falls"
-    return Outcome("noted", text, {"run.steps": of_epochs})
+    return KeyOutcome("noted", text, {"run.steps": of_epochs})
 
 
-def most_rows(value: Any, theirs: Theirs) -> Outcome:
+def most_rows(value: Any, theirs: Theirs) -> KeyOutcome:
     """Of the training file, on which theirs goes through an epoch."""
     files = shared.paths_of(theirs["data.train_files"])
     most, found = int(-1 if value is None else value), shared.rows_of(files)
     if most < 1 or (found is not None and found <= most):
-        return Outcome("ignored", "all rows train")
-    return Outcome(
+        return KeyOutcome("ignored", "all rows train")
+    return KeyOutcome(
         "refused",
         f"all rows of a file train here: give data.train_files a file of {most} rows (`trimaran data prepare"
         f" … --limit {most}` reads the first ones), and -1",
     )
 
 
-def source_column(value: Any, theirs: Theirs) -> Outcome:
+def source_column(value: Any, theirs: Theirs) -> KeyOutcome:
     if value == "data_source" or not theirs[f"{FUNCTION}.path"]:
-        return Outcome("ignored", "it is read where the reward is chosen")
+        return KeyOutcome("ignored", "it is read where the reward is chosen")
     text = f"functions get the column data_source: call {value} so in the file, and leave it out"
-    return Outcome("refused", text)
+    return KeyOutcome("refused", text)
 
 
 def as_in_data(key: str) -> Convert:
-    def convert(value: Any, theirs: Theirs) -> Outcome:
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         if value is None or int(value) == int(theirs[key]):
-            return Outcome("ignored", f"it is {key}")
-        return Outcome("refused", f"one length counts here: give {key}={value}, and leave it out")
+            return KeyOutcome("ignored", f"it is {key}")
+        return KeyOutcome(
+            "refused", f"one length counts here: give {key}={value}, and leave it out"
+        )
 
     return convert
 
@@ -113,13 +115,13 @@ def num_steps(theirs: Theirs) -> int | None:
     return shared.known_steps(steps(theirs["trainer.total_epochs"], theirs))
 
 
-def validation(value: Any, theirs: Theirs) -> Outcome:
+def validation(value: Any, theirs: Theirs) -> KeyOutcome:
     if not shared.is_validated(theirs, "trainer.test_freq"):
-        return Outcome("ignored", "nothing is validated")
+        return KeyOutcome("ignored", "nothing is validated")
     return shared.data_file("data.validation", "data.val_files")(value, theirs)
 
 
-def images(value: Any, theirs: Theirs) -> Outcome:
+def images(value: Any, theirs: Theirs) -> KeyOutcome:
     """verl leaves the size of images to the model's own processor."""
     outcome = shared.image_key(value, theirs)
     if not outcome.settings:
@@ -128,28 +130,30 @@ def images(value: Any, theirs: Theirs) -> Outcome:
     least, most = bounds or QWEN25_VL
     settings = {**outcome.settings, "data.min_pixels": least, "data.max_pixels": most}
     if bounds:
-        return Outcome(outcome.fate, outcome.text, settings)
+        return KeyOutcome(outcome.fate, outcome.text, settings)
     unknown = "the model's preprocessor_config.json is not here: pixels are bounded as Qwen2.5-VL's"
-    return Outcome("noted", "; ".join(filter(None, (outcome.text, unknown))), settings)
+    return KeyOutcome("noted", "; ".join(filter(None, (outcome.text, unknown))), settings)
 
 
-def most_validated(value: Any, theirs: Theirs) -> Outcome:
+def most_validated(value: Any, theirs: Theirs) -> KeyOutcome:
     most = int(value) if value is not None and int(value) > 0 else shared.ALL_PROMPTS
     settings = {"validation.max_prompts": most}
     rows = shared.rows_of(shared.paths_of(theirs["data.val_files"]))
     if most == shared.ALL_PROMPTS or not theirs.is_on("data.shuffle") or (rows or most + 1) <= most:
-        return Outcome("mapped", "", settings)
-    return Outcome("noted", "the first ones; there they are drawn, as data.shuffle is on", settings)
+        return KeyOutcome("mapped", "", settings)
+    return KeyOutcome(
+        "noted", "the first ones; there they are drawn, as data.shuffle is on", settings
+    )
 
 
-def truncation(value: Any, theirs: Theirs) -> Outcome:
+def truncation(value: Any, theirs: Theirs) -> KeyOutcome:
     text = "a longer prompt is skipped, not cut"
     if value in ("error", None) or theirs.is_on("data.filter_overlong_prompts"):
-        return Outcome("ignored", text)
-    return Outcome("refused", f"{text}; give error")
+        return KeyOutcome("ignored", text)
+    return KeyOutcome("refused", f"{text}; give error")
 
 
-def advantage(value: Any, theirs: Theirs) -> Outcome:
+def advantage(value: Any, theirs: Theirs) -> KeyOutcome:
     by_std = theirs.is_on("algorithm.norm_adv_by_std_in_grpo")
     grpo = {"type": "group", "normalize_std": by_std}
     ours: dict[str, Any] = {
@@ -165,17 +169,17 @@ def advantage(value: Any, theirs: Theirs) -> Outcome:
         "reinforce_plus_plus_baseline": "reinforce_pp_baseline",
     }
     if value == "gae":
-        return Outcome("refused", "gae needs a critic, and there is none here: give grpo")
+        return KeyOutcome("refused", "gae needs a critic, and there is none here: give grpo")
     if value not in ours:
-        return Outcome("refused", f"advantages are {', '.join(ours)} (given: {value})")
-    return Outcome("mapped", "", {"algorithm.advantage": ours[value]})
+        return KeyOutcome("refused", f"advantages are {', '.join(ours)} (given: {value})")
+    return KeyOutcome("mapped", "", {"algorithm.advantage": ours[value]})
 
 
-def updates(value: Any, theirs: Theirs) -> Outcome:
+def updates(value: Any, theirs: Theirs) -> KeyOutcome:
     return shared.updates_of(prompts(theirs), int(value), f"{ACTOR}.ppo_mini_batch_size")
 
 
-def micro_batch(value: Any, theirs: Theirs) -> Outcome:
+def micro_batch(value: Any, theirs: Theirs) -> KeyOutcome:
     """Of the ranks that share a sequence, together."""
     if is_on(value):
         tokens = int(theirs[f"{ACTOR}.ppo_max_token_len_per_gpu"]) * _context(theirs)
@@ -184,9 +188,9 @@ def micro_batch(value: Any, theirs: Theirs) -> Outcome:
         longest = int(theirs["data.max_prompt_length"]) + int(theirs["data.max_response_length"])
         if sequences is None:
             text = "there ppo_micro_batch_size_per_gpu has to say it; one sequence, which changes memory and pace alone"
-            return Outcome("noted", text, {"trainer.micro_batch_tokens": longest})
+            return KeyOutcome("noted", text, {"trainer.micro_batch_tokens": longest})
         tokens = int(sequences) * longest
-    return Outcome("mapped", "", {"trainer.micro_batch_tokens": tokens})
+    return KeyOutcome("mapped", "", {"trainer.micro_batch_tokens": tokens})
 
 
 def _context(theirs: Theirs) -> int:
@@ -198,10 +202,10 @@ def _context(theirs: Theirs) -> int:
     return int(theirs[key] or 1)
 
 
-def kl(value: Any, theirs: Theirs) -> Outcome:
+def kl(value: Any, theirs: Theirs) -> KeyOutcome:
     in_loss, in_reward = is_on(value), theirs.is_on("algorithm.use_kl_in_reward")
     if in_loss and in_reward:
-        return Outcome(
+        return KeyOutcome(
             "refused", "the KL term has one place here: give algorithm.use_kl_in_reward=False"
         )
     if in_loss:
@@ -219,7 +223,7 @@ def kl(value: Any, theirs: Theirs) -> Outcome:
     )
 
 
-def loss(value: Any, theirs: Theirs) -> Outcome:
+def loss(value: Any, theirs: Theirs) -> KeyOutcome:
     both = float(theirs[f"{ACTOR}.clip_ratio"])
     low, high = (theirs[f"{ACTOR}.clip_ratio_{end}"] for end in ("low", "high"))
     bounds = {
@@ -255,17 +259,17 @@ def loss(value: Any, theirs: Theirs) -> Outcome:
         },
     }
     if value not in ours:
-        return Outcome("refused", f"losses are {', '.join(ours)} (given: {value})")
-    return Outcome("mapped", "", {"algorithm.loss": ours[value]})
+        return KeyOutcome("refused", f"losses are {', '.join(ours)} (given: {value})")
+    return KeyOutcome("mapped", "", {"algorithm.loss": ours[value]})
 
 
-def aggregation(value: Any, theirs: Theirs) -> Outcome:
+def aggregation(value: Any, theirs: Theirs) -> KeyOutcome:
     if theirs[f"{ACTOR}.policy_loss.loss_mode"] in ("gspo", "sapo", "geo_mean"):
         by_sequence = {"algorithm.aggregation": "sequence_mean"}
         if value == "seq-mean-token-mean" or not _has_other_terms(theirs):
-            return Outcome("mapped", "", by_sequence)
+            return KeyOutcome("mapped", "", by_sequence)
         text = f"there the KL term and the entropy keep {value}, beside such a loss; here all have one mean"
-        return Outcome("noted", text, by_sequence)
+        return KeyOutcome("noted", text, by_sequence)
     longest = theirs[f"{ACTOR}.loss_scale_factor"] or theirs["data.max_response_length"]
     ours: dict[str, Any] = {
         "token-mean": "token_mean",
@@ -274,15 +278,15 @@ def aggregation(value: Any, theirs: Theirs) -> Outcome:
         "seq-mean-token-sum-norm": {"type": "fixed", "tokens": int(longest)},
     }
     if value not in ours:
-        return Outcome("refused", f"aggregations are {', '.join(ours)} (given: {value})")
+        return KeyOutcome("refused", f"aggregations are {', '.join(ours)} (given: {value})")
     settings = {"algorithm.aggregation": ours[value]}
     if value == "seq-mean-token-sum-norm":
         text = (
             "as verl since February 2026; before, it did not divide by the number of completions too, so scale the"
             " learning rate of an older run"
         )
-        return Outcome("noted", text, settings)
-    return Outcome("mapped", "", settings)
+        return KeyOutcome("noted", text, settings)
+    return KeyOutcome("mapped", "", settings)
 
 
 def _has_other_terms(theirs: Theirs) -> bool:
@@ -291,39 +295,39 @@ def _has_other_terms(theirs: Theirs) -> bool:
     return has_entropy or theirs.is_on(f"{ACTOR}.use_kl_loss")
 
 
-def correction(value: Any, theirs: Theirs) -> Outcome:
+def correction(value: Any, theirs: Theirs) -> KeyOutcome:
     if theirs.is_on("algorithm.rollout_correction.bypass_mode"):
-        return Outcome("mapped", "", {"algorithm.correction.old": "rollout"})
+        return KeyOutcome("mapped", "", {"algorithm.correction.old": "rollout"})
     if value is None:
-        return Outcome("ignored", "none")
+        return KeyOutcome("ignored", "none")
     if value not in ("token", "sequence"):
-        return Outcome("refused", "give token, sequence or null")
-    return Outcome("mapped", "", {"algorithm.correction.weights": value})
+        return KeyOutcome("refused", "give token, sequence or null")
+    return KeyOutcome("mapped", "", {"algorithm.correction.weights": value})
 
 
-def correction_bounds(value: Any, theirs: Theirs) -> Outcome:
+def correction_bounds(value: Any, theirs: Theirs) -> KeyOutcome:
     """A number truncates weights; of "low_high" those outside become 0 (rollout_corr_helper.py)."""
     weights = correction(theirs["algorithm.rollout_correction.rollout_is"], theirs).settings.get(
         "algorithm.correction.weights"
     )
     if weights is None:
-        return Outcome("ignored", "no weights")
+        return KeyOutcome("ignored", "no weights")
     low, _, high = str(value).rpartition("_")
     if not low:
-        return Outcome("mapped", "", {"algorithm.correction.cap": float(value)})
+        return KeyOutcome("mapped", "", {"algorithm.correction.cap": float(value)})
     if weights == "sequence":
-        return Outcome(
+        return KeyOutcome(
             "refused",
             "two bounds are of a token's weight here; give one number, which truncates the weight of a"
             " sequence, or set algorithm.correction.geometric_bounds in the run",
         )
     bounds = {"algorithm.correction.token_bounds": [float(low), float(high)]}
-    return Outcome("mapped", "", {"algorithm.correction.cap": None, **bounds})
+    return KeyOutcome("mapped", "", {"algorithm.correction.cap": None, **bounds})
 
 
-def filtering(value: Any, theirs: Theirs) -> Outcome:
+def filtering(value: Any, theirs: Theirs) -> KeyOutcome:
     if not is_on(value):
-        return Outcome("ignored", "every group trains")
+        return KeyOutcome("ignored", "every group trains")
     return shared.dynamic_sampling(
         tries=int(theirs["algorithm.filter_groups.max_num_gen_batches"] or 0),
         share=drawn(theirs) / int(theirs["data.train_batch_size"]),
@@ -341,7 +345,7 @@ def _expert_slices(theirs: Theirs) -> int:
     return int(given or 1)
 
 
-def layout(value: Any, theirs: Theirs) -> Outcome:
+def layout(value: Any, theirs: Theirs) -> KeyOutcome:
     has_layout = _is_megatron(theirs)
 
     def size(name: str) -> int:
@@ -364,40 +368,40 @@ def layout(value: Any, theirs: Theirs) -> Outcome:
     return shape.outcome(theirs.in_turns, **more)
 
 
-def replay(value: Any, theirs: Theirs) -> Outcome:
+def replay(value: Any, theirs: Theirs) -> KeyOutcome:
     """Whose choice of experts counts in the trainer."""
     if value == "disabled":
-        return Outcome("ignored", "off")
+        return KeyOutcome("ignored", "off")
     if value != "R3":
-        return Outcome(
+        return KeyOutcome(
             "refused", "experts are the engine's choice (R3) or the trainer's (disabled)"
         )
     if not theirs.is_on(f"{ROLLOUT}.enable_rollout_routing_replay"):
         text = f"R3 takes the engine's choice: give {ROLLOUT}.enable_rollout_routing_replay=True"
-        return Outcome("refused", text)
-    return Outcome("mapped", "", {"trainer.router.replay": True})
+        return KeyOutcome("refused", text)
+    return KeyOutcome("mapped", "", {"trainer.router.replay": True})
 
 
-def virtual(value: Any, theirs: Theirs) -> Outcome:
+def virtual(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None or int(value) < 2:
-        return Outcome("ignored", "none")
-    return Outcome("mapped", "", {"trainer.virtual_stages": int(value)})
+        return KeyOutcome("ignored", "none")
+    return KeyOutcome("mapped", "", {"trainer.virtual_stages": int(value)})
 
 
-def recompute(value: Any, theirs: Theirs) -> Outcome:
+def recompute(value: Any, theirs: Theirs) -> KeyOutcome:
     if value not in ("full", "selective"):
-        return Outcome("ignored", "nothing is computed again")
-    return Outcome("mapped", "", {"trainer.recompute": True if value == "full" else value})
+        return KeyOutcome("ignored", "nothing is computed again")
+    return KeyOutcome("mapped", "", {"trainer.recompute": True if value == "full" else value})
 
 
-def checkpointing(value: Any, theirs: Theirs) -> Outcome:
+def checkpointing(value: Any, theirs: Theirs) -> KeyOutcome:
     """Megatron's trainer there has a key of its own for it."""
     if _is_megatron(theirs):
-        return Outcome("ignored", "Megatron's recompute_granularity says it")
-    return Outcome("mapped", "", {"trainer.recompute": is_on(value)})
+        return KeyOutcome("ignored", "Megatron's recompute_granularity says it")
+    return KeyOutcome("mapped", "", {"trainer.recompute": is_on(value)})
 
 
-def adapters(value: Any, theirs: Theirs) -> Outcome:
+def adapters(value: Any, theirs: Theirs) -> KeyOutcome:
     """FSDP's trainer reads lora_rank, Megatron's lora.rank."""
     names = ("lora_rank", "lora_alpha", "target_modules")
     if int(value or 0) <= 0:
@@ -405,24 +409,24 @@ def adapters(value: Any, theirs: Theirs) -> Outcome:
     return shared.lora(*(theirs[f"{MODEL}.{name}"] for name in names))
 
 
-def offload(value: Any, theirs: Theirs) -> Outcome:
+def offload(value: Any, theirs: Theirs) -> KeyOutcome:
     """Optimizer and gradients are one key here."""
     keys = [f"{ACTOR}.fsdp_config.optimizer_offload", f"{MCORE}.optimizer_offload"]
     ours = ["optimizer"] if any(theirs.is_on(key) for key in keys) else []
     ours += ["gradients"] if theirs.is_on(f"{MCORE}.grad_offload") else []
     if not is_on(value):
-        return Outcome("ignored", "it stays on the device")
-    return Outcome("noted", shared.ROOM, {"trainer.offload": ours})
+        return KeyOutcome("ignored", "it stays on the device")
+    return KeyOutcome("noted", shared.ROOM, {"trainer.offload": ours})
 
 
-def reference_offload(value: Any, theirs: Theirs) -> Outcome:
+def reference_offload(value: Any, theirs: Theirs) -> KeyOutcome:
     term = kl(theirs[f"{ACTOR}.use_kl_loss"], theirs).settings
     return shared.offload_reference(
         bool(term.get("algorithm.kl.coefficient")), has_adapters(theirs), value
     )
 
 
-def warmup(value: Any, theirs: Theirs) -> Outcome:
+def warmup(value: Any, theirs: Theirs) -> KeyOutcome:
     number = int(value or 0)
     if number <= 0:
         share = float(theirs[f"{ACTOR}.optim.lr_warmup_steps_ratio"] or 0)
@@ -431,24 +435,24 @@ def warmup(value: Any, theirs: Theirs) -> Outcome:
     return shared.warm_up(number)
 
 
-def betas(value: Any, theirs: Theirs) -> Outcome:
+def betas(value: Any, theirs: Theirs) -> KeyOutcome:
     betas = [0.9, 0.999] if _is_megatron(theirs) else list(map(float, value))
     settings = {"trainer.beta1": betas[0], "trainer.beta2": betas[1]}
     if list(map(float, value)) == betas:
-        return Outcome("mapped", "", settings)
+        return KeyOutcome("mapped", "", settings)
     text = "their Megatron trainer does not read it, and takes 0.9 and 0.999, as here"
-    return Outcome("noted", text, settings)
+    return KeyOutcome("noted", text, settings)
 
 
 def has_adapters(theirs: Theirs) -> bool:
     return any(int(theirs[f"{MODEL}.{key}"] or 0) > 0 for key in ("lora_rank", "lora.rank"))
 
 
-def reference(value: Any, theirs: Theirs) -> Outcome:
+def reference(value: Any, theirs: Theirs) -> KeyOutcome:
     """Of the KL term."""
     if value in (None, theirs[f"{MODEL}.path"]):
-        return Outcome("ignored", "the reference is model.path")
-    return Outcome(
+        return KeyOutcome("ignored", "the reference is model.path")
+    return KeyOutcome(
         "refused",
         f"the reference is model.path, with which a run begins: give {MODEL}.path={value}, and set trainer.load"
         " in the run to a checkpoint with which it begins (`trimaran convert MODEL CHECKPOINT` makes one)",
@@ -459,13 +463,13 @@ MANAGERS = ("naive", "dapo", "batch", "prime", "gdpo", "rate_limited", "remote")
 """Theirs, which differ in how they call a function, not in what it gives."""
 
 
-def clip(value: Any, theirs: Theirs) -> Outcome:
+def clip(value: Any, theirs: Theirs) -> KeyOutcome:
     """FSDP's trainer reads grad_clip, Megatron's optim.clip_grad."""
     key = f"{ACTOR}.optim.clip_grad" if _is_megatron(theirs) else f"{ACTOR}.grad_clip"
-    return Outcome("mapped", "", {"trainer.clip_grad": float(theirs[key])})
+    return KeyOutcome("mapped", "", {"trainer.clip_grad": float(theirs[key])})
 
 
-def reward(value: Any, theirs: Theirs) -> Outcome:
+def reward(value: Any, theirs: Theirs) -> KeyOutcome:
     """A function of the user's, or the rule that verl chooses by the rows' data_source."""
     if value:
         options = theirs.under(f"{FUNCTION}.reward_kwargs")
@@ -473,7 +477,7 @@ def reward(value: Any, theirs: Theirs) -> Outcome:
         return _shaped(shared.reward_function(value, name, options), theirs)
     files = shared.paths_of(theirs["data.train_files"])
     if not files:
-        return Outcome("refused", "give data.train_files=FILE")
+        return KeyOutcome("refused", "give data.train_files=FILE")
     found = [distinct(file, str(theirs["data.reward_fn_key"])) for file in files]
     if None in found:
         return _shaped(_by_folder(files[found.index(None)]), theirs)
@@ -482,7 +486,7 @@ def reward(value: Any, theirs: Theirs) -> Outcome:
         source for source in sources if source not in SOURCES and not source.startswith("aime")
     ]
     if unknown or not sources:
-        return Outcome(
+        return KeyOutcome(
             "refused",
             f"the rows' data_source is {', '.join(sources)}, and verl has no rule for {', '.join(unknown) or 'it'}:"
             " give custom_reward_function.path=FILE.py",
@@ -490,35 +494,35 @@ def reward(value: Any, theirs: Theirs) -> Outcome:
     return _shaped(_by_source(sources, f"which is {', '.join(sources)}"), theirs)
 
 
-def _by_source(sources: Iterable[str], what: str) -> Outcome:
+def _by_source(sources: Iterable[str], what: str) -> KeyOutcome:
     """A rule for all rows, or each for those of its sources. A row of none is refused at the start, as there."""
     found: dict[str, list[str]] = {}
     for source in sources:
         found.setdefault(SOURCES.get(source, "acc_for_dapo"), []).append(source)
     text = f"verl chooses it by data_source, {what}"
     if len(found) == 1:
-        return Outcome("noted", text, {"reward.rules": dict.fromkeys(found, 1.0)})
+        return KeyOutcome("noted", text, {"reward.rules": dict.fromkeys(found, 1.0)})
     rules = {rule: {"weight": 1.0, "tasks": tasks} for rule, tasks in found.items()}
-    return Outcome("noted", text, {"data.task_key": "data_source", "reward.rules": rules})
+    return KeyOutcome("noted", text, {"data.task_key": "data_source", "reward.rules": rules})
 
 
-def _by_folder(file: str) -> Outcome:
+def _by_folder(file: str) -> KeyOutcome:
     for part_of_it in reversed(Path(file).with_suffix("").parts):
         if rule := FOLDERS.get(part_of_it):
             text = f"verl chooses it by the rows' data_source; {file} has none, so its name says it: {rule}"
-            return Outcome("noted", text, {"reward.rules": {rule: 1.0}})
+            return KeyOutcome("noted", text, {"reward.rules": {rule: 1.0}})
     if not Path(file).is_file():
         return _by_source(
             SOURCES, f"and {file} is not here: a row of another one is refused at the start"
         )
-    return Outcome(
+    return KeyOutcome(
         "refused",
         f"verl chooses the reward by the rows' data_source, and {file} has none: prepare it with"
         " `--keep data_source`, or give custom_reward_function.path=FILE.py",
     )
 
 
-def _shaped(outcome: Outcome, theirs: Theirs) -> Outcome:
+def _shaped(outcome: KeyOutcome, theirs: Theirs) -> KeyOutcome:
     """With DAPO's penalty of answers that are nearly too long, where there is one."""
     rules, kwargs = outcome.settings.get("reward.rules"), "reward.reward_kwargs"
     buffer = theirs.under(f"{kwargs}.overlong_buffer_cfg")
@@ -526,35 +530,35 @@ def _shaped(outcome: Outcome, theirs: Theirs) -> Outcome:
         return outcome
     if buffer.get("len") is None:
         text = f"give {kwargs}.overlong_buffer_cfg.len=N, tokens at the end that are penalized"
-        return Outcome("refused", text)
+        return KeyOutcome("refused", text)
     options = {"buffer": int(buffer["len"])}
     if longest := theirs[f"{kwargs}.max_resp_len"]:
         options["max_tokens"] = int(longest)
     overlong = {"weight": float(buffer.get("penalty_factor", 1.0)), "options": options}
     settings = {**outcome.settings, "reward.rules": {**rules, "overlong": overlong}}
-    return Outcome(outcome.fate, outcome.text, settings)
+    return KeyOutcome(outcome.fate, outcome.text, settings)
 
 
 def every(ours: str) -> Convert:
     return lambda value, theirs: shared.every(value, ours, num_steps(theirs))
 
 
-def kept_checkpoints(value: Any, theirs: Theirs) -> Outcome:
+def kept_checkpoints(value: Any, theirs: Theirs) -> KeyOutcome:
     return shared.kept(value, num_steps(theirs), theirs["trainer.save_freq"])
 
 
-def validation_samples(value: Any, theirs: Theirs) -> Outcome:
+def validation_samples(value: Any, theirs: Theirs) -> KeyOutcome:
     is_greedy = not theirs.is_on(f"{ROLLOUT}.val_kwargs.do_sample")
     return shared.samples(value, theirs[f"{ROLLOUT}.val_kwargs.temperature"], is_greedy)
 
 
-def columns(value: Any, theirs: Theirs) -> Outcome:
+def columns(value: Any, theirs: Theirs) -> KeyOutcome:
     """verl reads the answer inside of another column; a file that was prepared here has it in `answer`."""
     settings = {"data.prompt_key": value}
     known = [column_names(file) for file in shared.paths_of(theirs["data.train_files"])]
     if any(names is not None and "reward_model" not in names for names in known):
-        return Outcome("mapped", "", settings)
-    return Outcome("noted", ANSWER, {**settings, "data.answer_key": "reward_model.ground_truth"})
+        return KeyOutcome("mapped", "", settings)
+    return KeyOutcome("noted", ANSWER, {**settings, "data.answer_key": "reward_model.ground_truth"})
 
 
 ANSWER = (

@@ -10,8 +10,8 @@ from trimaran.run.runs import call_key
 from trimaran.store import Store, records
 
 
-class Calls:
-    """Example: await Calls(store).follow(records.all())"""
+class ServiceCalls:
+    """Example: await ServiceCalls(store).follow(records.all())"""
 
     def __init__(self, store: Store) -> None:
         self._store = store

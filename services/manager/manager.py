@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from services.manager.calls import Calls
-from services.manager.reconcile import TIMES, Action, Seen, Times, decide, ended
+from services.manager.calls import ServiceCalls
+from services.manager.reconcile import TIMES, Action, ObservedRun, Times, decide, ended
 from services.manager.records import LEASE, Managed, Records
 from services.manager.run_data.folders import (
     LOCAL,
@@ -30,7 +30,13 @@ from services.manager.run_data.log_files import last_words
 from services.manager.run_data.run_links import RunLinks
 from services.manager.run_data.run_stores import RunStores
 from services.manager.scheduling.pools import Grant, Pool
-from services.manager.scheduling.scheduler import POLICY, Holding, Plan, Policy, Scheduler
+from services.manager.scheduling.scheduler import (
+    POLICY,
+    DeviceHolding,
+    Schedule,
+    Scheduler,
+    SchedulingPolicy,
+)
 from trimaran.errors import (
     InputError,
     NotFoundError,
@@ -70,7 +76,7 @@ class Manager:
         stores: RunStores,
         launcher: Launcher,
         pools: Sequence[Pool],
-        policy: Policy = POLICY,
+        policy: SchedulingPolicy = POLICY,
         times: Times = TIMES,
         secrets: Mapping[str, str] = MappingProxyType({}),
         deployment: Deployment = LOCAL,
@@ -85,7 +91,7 @@ class Manager:
         self._policy, self._times = policy, times
         self._scheduler = Scheduler(pools, policy, deployment.launcher == "ray")
         self._secrets, self._deployment = secrets, deployment
-        self._calls = Calls(records.store) if deployment.launcher == "external" else None
+        self._calls = ServiceCalls(records.store) if deployment.launcher == "external" else None
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._prepared: set[str] = set()
         self._failures: dict[str, int] = {}
@@ -221,7 +227,7 @@ class Manager:
         if presence is Presence.GONE and await self._is_elsewhere(run):
             presence = Presence.THERE
         reported, version = await self.links.reported(run)
-        seen = Seen(
+        seen = ObservedRun(
             presence,
             await self._has_lease(run),
             reported,
@@ -370,7 +376,9 @@ class Manager:
         runs = [run for run in self.records.all() if not run.is_deleted]
         queue = [run.ask for run in runs if run.state is RunState.QUEUED]
         holdings = {
-            run.run_id: Holding(run.ask, run.grant, run.leaving, run.state is RunState.RUNNING)
+            run.run_id: DeviceHolding(
+                run.ask, run.grant, run.leaving, run.state is RunState.RUNNING
+            )
             for run in runs
             if run.state.has_processes
         }
@@ -400,7 +408,7 @@ class Manager:
         with suppress(NotFoundError):
             await self.records.change(run_id, make)
 
-    async def _move(self, holding: Holding, grant: Grant) -> None:
+    async def _move(self, holding: DeviceHolding, grant: Grant) -> None:
         run_id = holding.ask.run_id
 
         def make(run: Managed) -> Managed:
@@ -409,7 +417,7 @@ class Manager:
         logger.info("run %s: has other devices instead of those that are gone", run_id)
         await self._change_if_there(run_id, make)
 
-    async def _scale(self, holding: Holding, plan: Plan) -> None:
+    async def _scale(self, holding: DeviceHolding, plan: Schedule) -> None:
         run_id = holding.ask.run_id
         added, taken = plan.adds.get(run_id, {}), plan.takes.get(run_id, frozenset[int]())
 

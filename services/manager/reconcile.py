@@ -16,7 +16,7 @@ from trimaran.run.runs import TRANSITIONS, Goal, Run, RunState
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ObservedRun:
     """What is there of a run."""
 
     presence: Presence
@@ -72,7 +72,7 @@ class Decision:
     """What its watchers shall know."""
 
 
-def decide(run: Managed, seen: Seen, now: float, times: Times = TIMES) -> Decision:
+def decide(run: Managed, seen: ObservedRun, now: float, times: Times = TIMES) -> Decision:
     """For a run that has devices: follow what it reports, start its launcher, end it, give it up."""
     if seen.presence is Presence.THERE:
         return _while_there(run, seen, now, times)
@@ -91,7 +91,7 @@ def _is_due(run: Managed, now: float, times: Times) -> bool:
     return not now < run.start_at <= now + times.longest_pause
 
 
-def _has_ended_itself(seen: Seen) -> bool:
+def _has_ended_itself(seen: ObservedRun) -> bool:
     """Whether the run reported its own end, whatever was planned before."""
     return seen.reported is not None and seen.reported.state in (
         RunState.SUCCEEDED,
@@ -99,7 +99,7 @@ def _has_ended_itself(seen: Seen) -> bool:
     )
 
 
-def _while_there(run: Managed, seen: Seen, now: float, times: Times) -> Decision:
+def _while_there(run: Managed, seen: ObservedRun, now: float, times: Times) -> Decision:
     run = replace(run, start_at=0.0)  # it was taken for dead, and is not
     # What it reports is written under its lease: then it has had one.
     has_begun = seen.reported is not None and seen.reported.starts >= run.starts
@@ -131,7 +131,7 @@ def _start(run: Managed, now: float) -> Decision:
     return Decision(launched, Action.START)
 
 
-def _after_death(run: Managed, seen: Seen, now: float, times: Times) -> Decision:
+def _after_death(run: Managed, seen: ObservedRun, now: float, times: Times) -> Decision:
     reported = seen.reported
     after = _with_reported(run, reported) if reported else run
     if reported and _has_ended_itself(seen):
@@ -179,7 +179,7 @@ def _remedy(run: Managed) -> str:
     return f"fix what trimaran logs {run.run_id} names, then trimaran resume {run.run_id}"
 
 
-def _without_gone(run: Managed, seen: Seen) -> Managed:
+def _without_gone(run: Managed, seen: ObservedRun) -> Managed:
     """Replicas that were to leave, and have left: their devices are free."""
     gone = frozenset() if seen.replicas is None else run.leaving - seen.replicas
     return _without(run, gone) if gone else run

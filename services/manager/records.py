@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from services.manager.scheduling.pools import NO_GRANT, Ask, Device, Grant, Need
+from services.manager.scheduling.pools import NO_GRANT, DeviceRequest, Grant, Need, PoolDevice
 from trimaran.errors import NotFoundError, StateError, UnavailableError
 from trimaran.host.call_waits import locked
 from trimaran.run.runs import TRANSITIONS, Goal, Replicas, Run, RunState
@@ -108,8 +108,8 @@ class Managed:
         return f"by {self.asked_by}" if self.asked_by and self.state in ASKED else ""
 
     @property
-    def ask(self) -> Ask:
-        return Ask(
+    def ask(self) -> DeviceRequest:
+        return DeviceRequest(
             self.run_id,
             self.owner,
             self.priority,
@@ -151,9 +151,9 @@ def from_tree(tree: Mapping[str, Any]) -> Managed:
         "replica": Need(**tree["replica"]),
         "leaving": frozenset(tree["leaving"]),
         "grant": Grant(
-            tuple(Device(*device) for device in grant["trainer"]),
+            tuple(PoolDevice(*device) for device in grant["trainer"]),
             {
-                int(index): tuple(Device(*device) for device in devices)
+                int(index): tuple(PoolDevice(*device) for device in devices)
                 for index, devices in grant["replicas"].items()
             },
         ),

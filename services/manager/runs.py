@@ -22,7 +22,7 @@ from services.manager.reconcile import ended
 from services.manager.records import Managed
 from services.manager.scheduling.device_memory import check_memory
 from services.manager.scheduling.needs import check_fits, find_needs
-from services.manager.scheduling.pools import Ask, Need
+from services.manager.scheduling.pools import DeviceRequest, Need
 from services.manager.settings import ManagerSettings
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import (
@@ -265,7 +265,7 @@ class Runs(RunReader):
         pools, rollout = self._manager.pools, config.rollout
         trainer, replica = find_needs(config, pools)
         replicas = rollout.replicas, rollout.max_replicas
-        check_fits(Ask("", "", 0, 0.0, trainer, replica, *replicas), pools)
+        check_fits(DeviceRequest("", "", 0, 0.0, trainer, replica, *replicas), pools)
         # After that: the pools bound the ranks of which each is computed.
         check_memory(config, trainer, replica, pools)
         return trainer, replica

@@ -25,12 +25,12 @@ from pydantic import (
 )
 
 from services.manager.scheduling.pools import Pool
-from services.manager.scheduling.scheduler import Policy
+from services.manager.scheduling.scheduler import SchedulingPolicy
 from trimaran.config import (
     Address,
     NetworkSection,
     NonNegative,
-    Place,
+    PlaceUrl,
     Positive,
     Seconds,
     SinkName,
@@ -62,7 +62,7 @@ def _path(path: Path, info: ValidationInfo) -> Path:
 
 
 def _place(place: Any, info: ValidationInfo) -> Any:
-    """Before `Place` takes it from the working directory."""
+    """Before `PlaceUrl` takes it from the working directory."""
     is_folder = isinstance(place, str) and "://" not in place
     return str(_folder(info) / place) if is_folder else place
 
@@ -82,7 +82,7 @@ def _folder(info: ValidationInfo) -> Path:
 
 File = Annotated[Path, AfterValidator(_path)]
 """A path as all those of this configuration: a relative one starts at the folder of the file."""
-AllowedPlace = Annotated[Place, BeforeValidator(_place)]
+AllowedPlace = Annotated[PlaceUrl, BeforeValidator(_place)]
 AllowedFunction = Annotated[str, AfterValidator(_function)]
 StoreUrl = Annotated[str, AfterValidator(_store)]
 
@@ -303,10 +303,12 @@ class ManagerSettings(Section):
         return None if self.allow is None or self.allow.anything else self.allow
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> SchedulingPolicy:
         sets = self.sets if self.launcher == "external" else 0
         queue = self.queue
-        return Policy(queue.weights, queue.aging, queue.patience, self.limits.running, sets)
+        return SchedulingPolicy(
+            queue.weights, queue.aging, queue.patience, self.limits.running, sets
+        )
 
     def find_pools(self, machine: Machine | None = None) -> tuple[Pool, ...]:
         """Those that are declared, or what this machine has."""

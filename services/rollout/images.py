@@ -31,8 +31,8 @@ class PlacedImages:
     """For each image the place of its first token, and how many it has."""
 
 
-class PromptImages:
-    """Example: tokens, placed = PromptImages(folder, limit=2).place([png], tokens)"""
+class ImagePlacer:
+    """Example: tokens, placed = ImagePlacer(folder, limit=2).place([png], tokens)"""
 
     def __init__(self, model_folder: Path, limit: int) -> None:
         """`limit`: images of one prompt."""

@@ -34,7 +34,7 @@ from services.rollout.engine import (
     create_engine,
 )
 from services.rollout.hosts import ONE_HOST, HostMeeting, HostPlace
-from services.rollout.images import PromptImages
+from services.rollout.images import ImagePlacer
 from services.rollout.life import with_signs_of_life
 from services.rollout.registration import deregister, stay_registered
 from services.rollout.temperature import check_temperature
@@ -51,7 +51,7 @@ from trimaran.host.shared_memory import (
     remove_left,
 )
 from trimaran.run.context import RunContext
-from trimaran.run.device_turns import Turn, rollout_turn
+from trimaran.run.device_turns import DeviceTurn, rollout_turn
 from trimaran.run.directory import Directory, named_addresses
 from trimaran.run.environment import followers_of, process_name
 from trimaran.run.network import Host, check_tensors, find_host
@@ -79,7 +79,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._config = config
         self._engine = engine
         self._weights = weights
-        self._images = PromptImages(config.model.path, config.rollout.limit_images)
+        self._images = ImagePlacer(config.model.path, config.rollout.limit_images)
         self._num_events = 0
         self.num_tokens = 0
         """Generated since the start."""
@@ -398,7 +398,7 @@ async def _open_followers(
         yield followers
 
 
-async def _start(engine: Engine, turn: Turn | None, timeout: float) -> None:
+async def _start(engine: Engine, turn: DeviceTurn | None, timeout: float) -> None:
     """On devices that the trainer shares it sleeps at once, until there is a version."""
     if turn is None:
         await engine.start()

@@ -40,7 +40,7 @@ from trimaran.errors import (
     UnavailableError,
 )
 from trimaran.host.call_waits import within
-from trimaran.run.device_turns import Turn
+from trimaran.run.device_turns import DeviceTurn
 from trimaran.types import (
     Manifest,
     PolicyVersion,
@@ -86,7 +86,7 @@ class ReplicaWeights:
         config: WeightSyncSection,
         thread_timeout: float = THREAD_SECONDS,
         check_engine: Callable[[], Awaitable[bool]] | None = None,
-        turn: Turn | None = None,
+        turn: DeviceTurn | None = None,
     ) -> None:
         """`turn`: with the trainer, on devices that both use; the engine sleeps already.
         `check_engine`: awaited when the engine has loaded a version that is not in use yet, until it
@@ -233,7 +233,7 @@ class ReplicaWeights:
         sleeping.add_done_callback(_retrieve)
         await asyncio.shield(sleeping)
 
-    async def _sleep(self, turn: Turn) -> None:
+    async def _sleep(self, turn: DeviceTurn) -> None:
         # A commit under way waits for its turn, loads, and keeps.
         longest = 2 * self._commit_timeout + self._thread_timeout
         try:

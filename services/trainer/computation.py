@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from trimaran.errors import UnavailableError
-from trimaran.run.device_turns import Turn
+from trimaran.run.device_turns import DeviceTurn
 
 
 class Movable(Protocol):
@@ -28,7 +28,7 @@ class Computation:
             loss = await computation.run(step)
     """
 
-    def __init__(self, rank: int, turn: Turn | None, turn_timeout: float) -> None:
+    def __init__(self, rank: int, turn: DeviceTurn | None, turn_timeout: float) -> None:
         """`turn`: on this rank's device; None where the device is the trainer's alone."""
         self._rank = rank
         self._turn, self._turn_timeout = turn, turn_timeout

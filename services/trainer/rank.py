@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from services.trainer.checkpoints.checkpoint import Model, RankLayout, TrainerState
+from services.trainer.checkpoints.checkpoint import RankLayout, TrainedModel, TrainerState
 from services.trainer.checkpoints.checkpoints import (
-    Loaded,
+    LoadedCheckpoint,
     load_other,
     open_checkpoints,
     shared_folder,
@@ -114,7 +114,7 @@ class TrainerRank:
         self.fail, self.until_failed = self._computation.fail, self._computation.until_failed
         self.saver = PartSaver(config, rank, self._checkpoints, self._copy)
         self._policy: ExportablePolicy
-        self._model: Model
+        self._model: TrainedModel
         self._held: HeldShard | None = None
         """None on a rank that does not export."""
         self._root = ""
@@ -369,7 +369,7 @@ class TrainerRank:
             # The others look for a checkpoint once they have met this rank, in `build`.
             self._checkpoints.tidy()
         path = self._config.model.path
-        self._model = Model(path.name, read_model_folder(path))
+        self._model = TrainedModel(path.name, read_model_folder(path))
         self._policy = build()
         with self._among_the_others():
             self._common_place.check(self._policy.any_rank)
@@ -410,7 +410,7 @@ class TrainerRank:
                 f" ({str(error).splitlines()[0]}); see the logs of the others"
             ) from error
 
-    def _begin_with(self, path: Path) -> Loaded:
+    def _begin_with(self, path: Path) -> LoadedCheckpoint:
         section = self._config.trainer
         loaded = load_other(path, self._layout, self._model, self.rank, section.lora)
         num_updates = loaded.state.num_updates if section.load_optimizer else 0
@@ -419,7 +419,7 @@ class TrainerRank:
         logger.info("beginning with the %s of %s", what, loaded.place)
         return loaded
 
-    def _check_begin(self, loaded: Loaded) -> None:
+    def _check_begin(self, loaded: LoadedCheckpoint) -> None:
         """Raises InputError where the weights are not those of the checkpoint: what its run did not train
         came from another model."""
         state, held = loaded.state, self._own_shard

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from services.weight_sync.members.member import Member, State
-from services.weight_sync.members.offers import Target, ask_senders
+from services.weight_sync.members.offers import SendTarget, ask_senders
 from services.weight_sync.members.pool import Attempt
 from services.weight_sync.parts import Parts
 from services.weight_sync.pauses import Pauses
@@ -51,7 +51,7 @@ class CatchUp:
         """Afterwards the member is routable, has a fault, or could not be served yet."""
         live, manifest = self._ledger.live, self._ledger.manifest
         assert live is not None and manifest is not None, "nothing to catch up with"
-        if not member.holds(live) and not await self._load(member, Target(live, manifest)):
+        if not member.holds(live) and not await self._load(member, SendTarget(live, manifest)):
             return
         try:
             proof = await self._prover.prove_joiner(member, live, manifest)
@@ -62,7 +62,7 @@ class CatchUp:
             if not proof.fault:
                 logger.info("%s holds version %s, proven", member.name, live.version)
 
-    async def _load(self, member: Member, target: Target) -> bool:
+    async def _load(self, member: Member, target: SendTarget) -> bool:
         """True once it has loaded the version."""
         live = target.version
         if member.held is not None and await self._commit_staged(member, live):
@@ -95,7 +95,7 @@ class CatchUp:
         return True
 
     async def _stage(
-        self, member: Member, target: Target, attempt: Attempt
+        self, member: Member, target: SendTarget, attempt: Attempt
     ) -> Mapping[Member, str]:
         """`Outcome.copies`."""
         live = target.version
@@ -128,7 +128,7 @@ class CatchUp:
         copies = {m: m.lends(live) for m in sorted(here, key=lambda m: -m.failures)}
         return find_lenders(copies, self._config.transport)
 
-    async def _with_offers(self, stack: AsyncExitStack, target: Target) -> Target:
+    async def _with_offers(self, stack: AsyncExitStack, target: SendTarget) -> SendTarget:
         timeout = min(ASK_SECONDS, self._config.join_timeout)
         caller = self._ledger.caller
         asked = ask_senders(self._connect_senders, caller, target.version, timeout)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from services.weight_sync.catch_up import CatchUps
 from services.weight_sync.members.member import Member, State
-from services.weight_sync.members.offers import Target, ask_senders
+from services.weight_sync.members.offers import SendTarget, ask_senders
 from services.weight_sync.members.pool import Attempt
 from services.weight_sync.parts import Parts
 from services.weight_sync.staging.rounds import StageOutcome
@@ -68,7 +68,7 @@ class Publisher:
         }
 
     async def _stage(
-        self, caller: Caller, target: Target, held: AsyncExitStack
+        self, caller: Caller, target: SendTarget, held: AsyncExitStack
     ) -> tuple[Attempt, StageOutcome]:
         """On the members that take part; see `Members.taking_part`.
 
@@ -93,7 +93,7 @@ class Publisher:
             await self._pool.wait_for_change(min(RETRY_SECONDS, left))
 
     async def _stage_on(
-        self, target: Target, attempt: Attempt, members: Sequence[Member]
+        self, target: SendTarget, attempt: Attempt, members: Sequence[Member]
     ) -> StageOutcome:
         if not members:
             return StageOutcome()
@@ -108,7 +108,9 @@ class Publisher:
         await self._pool.exclude(outcome.failed)
         return outcome
 
-    async def _commit(self, target: Target, attempt: Attempt, outcome: StageOutcome) -> list[float]:
+    async def _commit(
+        self, target: SendTarget, attempt: Attempt, outcome: StageOutcome
+    ) -> list[float]:
         """The commit record, then COMMIT on each. Returns the pauses, in seconds."""
         live = target.version
         await self._prover.finish_sample()

@@ -11,12 +11,12 @@ from benchmarks.npu.models import CONFIGS, qwen25_vl, sizes
 from commands.cli.inspect.plan import check_lengths
 from trimaran.config import load_config
 from trimaran.model.folder import check_tensor_parallel, read_model_folder
-from trimaran.model.memory.model import Model
-from trimaran.model.memory.plan import GIB, Room, find_faults, make_plan
+from trimaran.model.memory.model import ModelSizes
+from trimaran.model.memory.plan import GIB, DeviceCapacity, find_faults, make_plan
 from trimaran.model.trainer_layout import check_trainer_layout
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-DEVICE = Room(trainer=64 * GIB, replica=64 * GIB)
+DEVICE = DeviceCapacity(trainer=64 * GIB, replica=64 * GIB)
 """A die of an Ascend A2 or A3."""
 
 
@@ -42,7 +42,7 @@ def test_an_example_fits_its_model_and_its_devices(tmp_path: Path, name: str) ->
     check_tensor_parallel(facts, config.rollout.tensor_parallel, "rollout.tensor_parallel")
     check_trainer_layout(facts, config.trainer)
     check_lengths(config, facts)
-    plan = make_plan(config, Model(facts), trains_on_host=False, rolls_on_host=False)
+    plan = make_plan(config, ModelSizes(facts), trains_on_host=False, rolls_on_host=False)
     assert not find_faults(plan, DEVICE)
     assert config.run.groups_per_step % config.algorithm.updates_per_batch == 0
     if facts.vision is not None:

@@ -19,7 +19,7 @@ import yaml
 from commands.cli.options import parse
 from services.manager.clients_file import digest, read_clients
 from services.manager.scheduling.needs import check_fits, find_needs
-from services.manager.scheduling.pools import Ask
+from services.manager.scheduling.pools import DeviceRequest
 from services.manager.scheduling.scheduler import Scheduler
 from services.manager.settings import ManagerSettings, load_settings
 from trimaran.config import load_config
@@ -268,7 +268,7 @@ def test_the_manager_counts_the_containers_and_a_second_run_waits(device: str) -
     config = load_config(ROOT / submit.config.removeprefix("/"), submit.overrides)
     needs, rollout = find_needs(config, list(pools.values())), config.rollout
     asks = [
-        Ask(name, "demo", 0, at, *needs, rollout.replicas, rollout.max_replicas)
+        DeviceRequest(name, "demo", 0, at, *needs, rollout.replicas, rollout.max_replicas)
         for at, name in enumerate(("first", "second"))
     ]
     check_fits(asks[0], list(pools.values()))

@@ -25,7 +25,7 @@ from redis.retry import Retry
 from commands.cli.main import main
 from commands.cli.options import parse
 from services.manager.clients_file import digest, read_clients
-from services.manager.scheduling.pools import Ask, Need, place_replica
+from services.manager.scheduling.pools import DeviceRequest, Need, place_replica
 from services.manager.scheduling.scheduler import Scheduler
 from services.manager.settings import ManagerSettings, load_settings
 from tests.deploy.test_compose import load, words
@@ -382,7 +382,10 @@ def test_a_second_run_waits_also_where_there_are_ranks_for_it(tmp_path: Path) ->
     settings = manager_settings(render("npu"), tmp_path)
     pools = settings.find_pools()
     needs = Need("npu", 2, {"trimaran_trainer": "yes"}), Need("npu", 2, {"trimaran_rollout": "yes"})
-    asks = [Ask(name, "demo", 0, at, *needs, 1, 1) for at, name in enumerate(("first", "second"))]
+    asks = [
+        DeviceRequest(name, "demo", 0, at, *needs, 1, 1)
+        for at, name in enumerate(("first", "second"))
+    ]
     plan = Scheduler(pools, settings.policy).plan([], asks, now=10.0)
     assert plan.starts.keys() == {"first"}
     assert plan.waits["second"].startswith("another run to end")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from commands.doctor.checks.disks import Place, check_places
+from commands.doctor.checks.disks import WrittenFolder, check_places
 from commands.doctor.checks.stores import check_store
 from commands.doctor.examine import examine
 from commands.doctor.hosts import Link, Other, ask_host, check_host, check_links, measure_links
@@ -20,13 +20,13 @@ from trimaran.errors import InputError
 from trimaran.host.machine import GpuMemory
 from trimaran.model.memory.plan import make_plan
 from trimaran.run.network import LOOPBACK, split
-from trimaran.run.placement import Placement, Pool
+from trimaran.run.placement import Placement, PoolDevices
 from trimaran.store import ServerFacts, probe_server
 from trimaran.trust.access import Trust
 
 TRUST = Trust("a-token-of-a-test")
 GIB = 1 << 30
-GOOD = Place("runs", "checkpoints", wants=1.0, has=2.0, said="", seconds=0.001, kind="ext4")
+GOOD = WrittenFolder("runs", "checkpoints", wants=1.0, has=2.0, said="", seconds=0.001, kind="ext4")
 
 
 def refusing(of_run: RunConfig) -> None:
@@ -43,8 +43,8 @@ def filled(*free: int, **rollout: object) -> Callable[[Path], Made]:
 
     def make(root: Path) -> Made:
         pools = {
-            "trainer": Pool("cuda", (("0",),)),
-            "rollout": Pool("cuda", (("1",), ("GPU-8932f937",))),
+            "trainer": PoolDevices("cuda", (("0",),)),
+            "rollout": PoolDevices("cuda", (("1",), ("GPU-8932f937",))),
         }
         gpus = [GpuMemory(200 * GIB, each * GIB) for each in free]
         plan = make_plan(

@@ -15,7 +15,7 @@ from commands.cli.inspect import doctor as command
 from commands.cli.main import main
 from commands.cli.train.preflight import show_errors
 from commands.doctor.finding import Finding, Severity
-from commands.doctor.report import HostReport, Report
+from commands.doctor.report import DoctorReport, HostReport
 from tests.doctor.made import config
 from tests.tiny_model import write_tiny_model
 from trimaran.host.machine import GpuMemory, Machine
@@ -51,7 +51,7 @@ def test_people_read_errors_first_with_reason_and_remedy() -> None:
         ),
         Finding("disks", "room", Severity.ERROR, "full", "it is held", "df -h\nrm old"),
     )
-    report = Report((HostReport("node-1", findings),))
+    report = DoctorReport((HostReport("node-1", findings),))
     assert list(report.lines()) == [
         "node-1:",
         "  error: full",

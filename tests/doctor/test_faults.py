@@ -12,7 +12,7 @@ import pytest
 
 from commands import doctor
 from commands.doctor.examine import examine
-from commands.doctor.finding import Fault, Severity
+from commands.doctor.finding import KnownFault, Severity
 from tests.doctor.host_cases import HOST_CASES
 from tests.doctor.made import config, cpu_host, faults, npu_host
 from tests.doctor.run_cases import RUN_CASES
@@ -24,7 +24,7 @@ DOCUMENT = Path(doctor.__file__).parents[2] / "docs" / "doctor.md"
 def test_every_fault_is_made_once_and_documented() -> None:
     found = walk_packages(doctor.__path__, f"{doctor.__name__}.")
     modules = [import_module(module.name) for module in found]
-    faults = {id(v): v for m in modules for v in vars(m).values() if isinstance(v, Fault)}
+    faults = {id(v): v for m in modules for v in vars(m).values() if isinstance(v, KnownFault)}
     names = [fault.name for fault in faults.values()]
     assert sorted(names) == sorted(CASES)
     rows = re.findall(r"(?m)^\| `([a-z]+/[a-z-]+)` \| (error|warning) \|", DOCUMENT.read_text())

@@ -16,8 +16,8 @@ from tests import tiny_vision
 from tests.tiny_model import write_tiny_model
 from trimaran.config import RunConfig, dump_config, parse_config
 from trimaran.model.folder import read_model_folder
-from trimaran.model.memory.model import Model
-from trimaran.model.memory.plan import Plan, make_plan
+from trimaran.model.memory.model import ModelSizes
+from trimaran.model.memory.plan import MemoryPlan, make_plan
 
 BASE: dict[str, Any] = {
     "max_position_embeddings": 4096,
@@ -145,8 +145,8 @@ def test_a_rank_takes_what_the_plan_says(tmp_path: Path, case: Case) -> None:
             assert measured[key] == pytest.approx(size, rel=TOLERANCE), (rank, key, shown)
 
 
-def estimate(config: RunConfig) -> Plan:
-    model = Model(read_model_folder(config.model.path), config.model.dtype)
+def estimate(config: RunConfig) -> MemoryPlan:
+    model = ModelSizes(read_model_folder(config.model.path), config.model.dtype)
     return make_plan(config, model, trains_on_host=True, rolls_on_host=True)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commands.importing.conversion import Conversion, System, convert
+from commands.importing.conversion import Conversion, SourceSystem, convert
 from commands.importing.systems import SYSTEMS, recognize
 from trimaran.config import RunConfig, parse_config
 
@@ -59,20 +59,20 @@ def converted(name: str, in_turns: Any = False, **given: Any) -> Conversion:
 
 
 @each_system
-def test_every_key_of_the_published_examples_has_a_row(system: System) -> None:
+def test_every_key_of_the_published_examples_has_a_row(system: SourceSystem) -> None:
     keys = (PUBLISHED / f"{system.name}.txt").read_text(encoding="utf-8").split()
     assert len(keys) > 90
     assert [key for key in keys if system.find(key) is None] == []
 
 
 @each_system
-def test_a_key_has_one_row(system: System) -> None:
+def test_a_key_has_one_row(system: SourceSystem) -> None:
     keys = [row.key for row in system.rows]
     assert [key for key in set(keys) if keys.count(key) > 1] == []
 
 
 @each_system
-def test_the_least_that_a_run_gives_passes_our_own_check(system: System) -> None:
+def test_the_least_that_a_run_gives_passes_our_own_check(system: SourceSystem) -> None:
     made = convert(system, LEAST[system.name])
     assert made.having("refused") == {}
     assert made.unknown == {}
@@ -81,7 +81,7 @@ def test_the_least_that_a_run_gives_passes_our_own_check(system: System) -> None
 
 
 @each_system
-def test_a_default_of_theirs_is_no_surprise(system: System) -> None:
+def test_a_default_of_theirs_is_no_surprise(system: SourceSystem) -> None:
     """Each row takes its own default without being refused, or it is one of these."""
     needed = {
         "verl": {"algorithm.adv_estimator", "actor_rollout_ref.actor.use_dynamic_bsz"},

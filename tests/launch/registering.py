@@ -8,13 +8,13 @@ import os
 import sys
 from pathlib import Path
 
-from commands.launch.joining.registration import Registration
+from commands.launch.joining.registration import ServiceRegistration
 from trimaran.store import open_store
 
 
 async def main(url: str, run_id: str, name: str, what: str, mark: Path) -> int:
     store = await open_store(url)
-    registration = await Registration.claim(store, run_id, [name], 60.0)
+    registration = await ServiceRegistration.claim(store, run_id, [name], 60.0)
     await registration.move("127.0.0.1:1")
     mark.write_text(str(os.getpid()))
     keeping = asyncio.create_task(registration.keep())

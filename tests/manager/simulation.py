@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from statistics import quantiles
 
-from services.manager.scheduling.pools import Ask, Grant, Need, Pool
-from services.manager.scheduling.scheduler import Holding, Policy, Scheduler
+from services.manager.scheduling.pools import DeviceRequest, Grant, Need, Pool
+from services.manager.scheduling.scheduler import DeviceHolding, Scheduler, SchedulingPolicy
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Job:
 @dataclass
 class Simulation:
     pools: list[Pool]
-    policy: Policy
+    policy: SchedulingPolicy
     drain_seconds: float
     waits: dict[str, float] = field(default_factory=dict)
     """Of each run that has started, in seconds."""
@@ -69,8 +69,8 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
     for run_id, job in by_id.items():
         heapq.heappush(events, (job.arrives, next(number), "arrives", run_id, 0))
     scheduler = Scheduler(done.pools, done.policy)
-    queue: dict[str, Ask] = {}
-    holdings: dict[str, Holding] = {}
+    queue: dict[str, DeviceRequest] = {}
+    holdings: dict[str, DeviceHolding] = {}
     before = 0.0
     while events:
         now, _, what, run_id, index = heapq.heappop(events)
@@ -92,7 +92,7 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
         for started, grant in plan.starts.items():
             ask = queue.pop(started)
             _check(ask, grant)
-            holdings[started] = Holding(ask, grant)
+            holdings[started] = DeviceHolding(ask, grant)
             done.waits[started] = now - ask.queued_at
             end = now + by_id[started].seconds
             heapq.heappush(events, (end, next(number), "ends", started, 0))
@@ -142,8 +142,8 @@ def week_of_arrivals(count: int, seed: int) -> list[Job]:
     return jobs
 
 
-def ask_of(run_id: str, job: Job) -> Ask:
-    return Ask(
+def ask_of(run_id: str, job: Job) -> DeviceRequest:
+    return DeviceRequest(
         run_id,
         job.owner,
         job.priority,
@@ -155,7 +155,7 @@ def ask_of(run_id: str, job: Job) -> Ask:
     )
 
 
-def _check(ask: Ask, grant: Grant) -> None:
+def _check(ask: DeviceRequest, grant: Grant) -> None:
     assert len(grant.trainer) == ask.trainer.count
     assert len(grant.replicas) == ask.min_replicas
     for devices in grant.replicas.values():
@@ -165,14 +165,14 @@ def _check(ask: Ask, grant: Grant) -> None:
         assert len(each) == 1 or not any(count % share for count in each.values())
 
 
-def _with(holding: Holding, added: object) -> Holding:
+def _with(holding: DeviceHolding, added: object) -> DeviceHolding:
     assert isinstance(added, dict)
     grant = holding.grant
     assert not added.keys() & grant.replicas.keys()
     return replace(holding, grant=Grant(grant.trainer, {**grant.replicas, **added}))
 
 
-def _without(holding: Holding, index: int) -> Holding:
+def _without(holding: DeviceHolding, index: int) -> DeviceHolding:
     replicas = {i: devices for i, devices in holding.grant.replicas.items() if i != index}
     return replace(
         holding,

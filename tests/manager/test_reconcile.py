@@ -8,14 +8,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.manager.reconcile import Action, Decision, Seen, Times, decide
+from services.manager.reconcile import Action, Decision, ObservedRun, Times, decide
 from services.manager.records import Managed, from_tree, to_tree
-from services.manager.scheduling.pools import Device, Grant, Need
+from services.manager.scheduling.pools import Grant, Need, PoolDevice
 from trimaran.run.launchers import Presence
 from trimaran.run.runs import ACTIVE, TRANSITIONS, Goal, Run, RunState
 
 NOW = 1000.0
-GRANT = Grant((Device("x", "0"),), {0: (Device("x", "1"),), 1: (Device("x", "2"),)})
+GRANT = Grant((PoolDevice("x", "0"),), {0: (PoolDevice("x", "1"),), 1: (PoolDevice("x", "2"),)})
 
 
 def run(state: RunState = RunState.RUNNING, **more: Any) -> Managed:
@@ -43,12 +43,12 @@ def run(state: RunState = RunState.RUNNING, **more: Any) -> Managed:
     return Managed(**given | more)
 
 
-def seen(presence: Presence, state: RunState | None = None, **more: Any) -> Seen:
+def seen(presence: Presence, state: RunState | None = None, **more: Any) -> ObservedRun:
     reported = Run("demo-1", state, 7, 20, reward=0.5) if state else None
-    return Seen(presence, more.pop("has_lease", True), reported, **more)
+    return ObservedRun(presence, more.pop("has_lease", True), reported, **more)
 
 
-def look(run: Managed, seen: Seen, now: float = NOW) -> Decision:
+def look(run: Managed, seen: ObservedRun, now: float = NOW) -> Decision:
     return decide(run, seen, now, Times(max_deaths=2))
 
 
@@ -61,7 +61,7 @@ def test_follows_what_the_processes_report() -> None:
 
 
 def test_a_launcher_that_has_begun_is_frozen_as_soon_as_its_lease_has_ended() -> None:
-    before = Seen(Presence.THERE, False, Run("demo-1", RunState.RUNNING, 7, 20, starts=1))
+    before = ObservedRun(Presence.THERE, False, Run("demo-1", RunState.RUNNING, 7, 20, starts=1))
     assert look(run(starts=1), before).action is Action.KILL
     # That is of the launcher before this one, which still loads.
     assert look(run(starts=2), before).action is Action.NOTHING
@@ -153,7 +153,7 @@ runs = st.builds(
     leaving=st.sampled_from((frozenset[int](), frozenset({1}))),
 )
 sights = st.builds(
-    Seen,
+    ObservedRun,
     st.sampled_from(list(Presence)),
     st.booleans(),
     st.none()
@@ -165,7 +165,7 @@ sights = st.builds(
 
 
 @given(runs, sights)
-def test_whatever_is_seen_the_table_of_states_holds(run: Managed, seen: Seen) -> None:
+def test_whatever_is_seen_the_table_of_states_holds(run: Managed, seen: ObservedRun) -> None:
     decision = decide(run, seen, NOW)
     after = decision.run
     assert after.state is run.state or after.state in TRANSITIONS[run.state]

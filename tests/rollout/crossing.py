@@ -19,7 +19,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 from services.rollout.engine import Ended, GenerationRequest
-from services.rollout.images import PromptImages
+from services.rollout.images import ImagePlacer
 from services.rollout.vllm import engine as vllm_engine
 from services.rollout.vllm.worker import WorkerExtension
 from tests.images.test_processor import png
@@ -90,7 +90,7 @@ async def _measure(engine: Any, folder: Path) -> dict[str, Any]:
 class _Crossing:
     def __init__(self, engine: Any, folder: Path) -> None:
         self.engine = engine
-        self.images = PromptImages(folder, limit=2)
+        self.images = ImagePlacer(folder, limit=2)
         self.unit = patch_multiple("qwen2_5_vl")
         self.crossed = 0
         encode = engine.llm.engine_core.encoder.encode

@@ -3,7 +3,7 @@
 import pytest
 
 from services.rollout.chat import content_of
-from services.rollout.images import PromptImages, expand
+from services.rollout.images import ImagePlacer, expand
 from tests.images.test_processor import folder_of, png
 from trimaran.errors import InputError
 from trimaran.types import Message
@@ -36,7 +36,7 @@ def test_an_image_token_becomes_as_many_as_its_image_has():
 
 
 def test_a_prompt_is_expanded_by_the_sizes_of_its_images(tmp_path):
-    images = PromptImages(folder_of(tmp_path / "model"), limit=2)
+    images = ImagePlacer(folder_of(tmp_path / "model"), limit=2)
     tokens, placed = images.place([png(56, 84)[0], png(28, 28)[0]], (4, IMAGE, 5, IMAGE, 7))
     assert tokens == (4, *[IMAGE] * 6, 5, IMAGE, 7)
     assert placed is not None and placed.ranges == ((1, 6), (8, 1))
@@ -55,13 +55,13 @@ def test_a_prompt_is_expanded_by_the_sizes_of_its_images(tmp_path):
     ],
 )
 def test_images_and_their_tokens_must_match(tmp_path, num_images, tokens, what):
-    images = PromptImages(folder_of(tmp_path / "model"), limit=2)
+    images = ImagePlacer(folder_of(tmp_path / "model"), limit=2)
     with pytest.raises(InputError, match=what):
         images.place([png(28, 28)[0]] * num_images, tokens)
 
 
 def test_a_text_model_refuses_images_and_nothing_else(tmp_path):
-    images = PromptImages(folder_of(tmp_path / "model", family="llama"), limit=2)
+    images = ImagePlacer(folder_of(tmp_path / "model", family="llama"), limit=2)
     assert images.place([], (IMAGE, 1)) == ((IMAGE, 1), None)
     with pytest.raises(InputError, match="has images, and the model takes none"):
         images.place([png(28, 28)[0]], (IMAGE, 1))

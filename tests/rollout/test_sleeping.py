@@ -12,7 +12,7 @@ import transformers
 from tests.rollout import replicas
 from tests.rollout.replicas import CALLER, MAKER, TIMEOUT, generate, sampling
 from trimaran.errors import BehindError, OutOfOrderError, UnavailableError
-from trimaran.run.device_turns import Turn
+from trimaran.run.device_turns import DeviceTurn
 from weights.version.manifest import list_digests
 
 pytestmark = pytest.mark.e2e
@@ -28,7 +28,7 @@ def test_a_replica_sleeps_while_the_trainer_has_the_devices(engine, model, tmp_p
     first = {name: value.detach().clone() for name, value in reference.named_parameters()}
     torch.manual_seed(7)
     second = {name: value + 0.01 * torch.randn_like(value) for name, value in first.items()}
-    trainer = Turn(tmp_path / CALLER.run_id, (0,), "trainer-0")
+    trainer = DeviceTurn(tmp_path / CALLER.run_id, (0,), "trainer-0")
     greedy = sampling(1, 12, temperature=0.0)
 
     async def scenario():

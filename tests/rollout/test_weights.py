@@ -20,7 +20,7 @@ from trimaran.errors import (
     TransferError,
     UnavailableError,
 )
-from trimaran.run.device_turns import Turn
+from trimaran.run.device_turns import DeviceTurn
 from trimaran.types import PolicyVersion, Staged, TensorInfo, TransferLimits, Transport, VersionId
 from weights.version.manifest import build_manifest, list_digests
 
@@ -162,7 +162,7 @@ async def test_changes_alone_are_loaded_over_their_base_and_nothing_else(turns, 
 @pytest.fixture
 def turns(tmp_path):
     """The replica's turn, and the trainer's on the same device."""
-    return Turn(tmp_path, (0,), "rollout-0"), Turn(tmp_path, (0,), "trainer-0")
+    return DeviceTurn(tmp_path, (0,), "rollout-0"), DeviceTurn(tmp_path, (0,), "trainer-0")
 
 
 async def test_one_that_sleeps_is_woken_by_a_staged_version_alone(turns):

@@ -15,7 +15,7 @@ from services.trainer.checkpoints import checkpoint
 from services.trainer.checkpoints.checkpoint_folder import newest
 from services.trainer.checkpoints.resharding import Resharded
 from services.trainer.megatron.parameters.family_rules import family_rules
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 
 
 def first_moments(run: Path) -> dict[str, torch.Tensor]:
@@ -28,7 +28,7 @@ def first_moments(run: Path) -> dict[str, torch.Tensor]:
     def open_file(number: int) -> checkpoint.ShardFile:
         return checkpoint.open_shard(folder, state, number)
 
-    whole = Resharded(facts, state.layout, Layout().place(0), open_file)
+    whole = Resharded(facts, state.layout, ParallelLayout().place(0), open_file)
     found: dict[str, torch.Tensor] = {}
     for name, rule in family_rules(facts).items():
         if f"exp_avg.{name}" in whole:

@@ -10,21 +10,25 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.checkpoints.checkpoint import Keep, Model, RankLayout, TrainerState
-from services.trainer.checkpoints.checkpoints import BucketCheckpoints, Loaded, open_checkpoints
+from services.trainer.checkpoints.checkpoint import Keep, RankLayout, TrainedModel, TrainerState
+from services.trainer.checkpoints.checkpoints import (
+    BucketCheckpoints,
+    LoadedCheckpoint,
+    open_checkpoints,
+)
 from tests.bucket_server import Endpoint, served
 from tests.trainer.batches import random_batch
 from tests.trainer.test_rank import save, started
 from trimaran.config import RunConfig
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError, UnavailableError
 from trimaran.host.places import Place, open_place
 from trimaran.model.folder import ModelFacts
 from trimaran.run.context import RunContext
 from trimaran.run.place import bucket_of
 
-LAYOUT = RankLayout(Layout(tensor=2), "float32", 1)
-MODEL = Model("tiny", ModelFacts("llama", 2, 32, 48, 4, 2, 8, 96, False, 128))
+LAYOUT = RankLayout(ParallelLayout(tensor=2), "float32", 1)
+MODEL = TrainedModel("tiny", ModelFacts("llama", 2, 32, 48, 4, 2, 8, 96, False, 128))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +65,7 @@ def saved(
     return BucketCheckpoints(place, hosts[0]).publish(state, Keep(keep, best))
 
 
-def loaded(place: Place, host: Path, rank: int = 1) -> Loaded:
+def loaded(place: Place, host: Path, rank: int = 1) -> LoadedCheckpoint:
     found = BucketCheckpoints(place, host).load(LAYOUT, MODEL, rank)
     assert found is not None
     wanted = tensors(float(found.state.root), rank)

@@ -25,7 +25,7 @@ from tests.trainer.batches import random_batch
 from tests.trainer.test_policy import whole_batch
 from tests.trainer.test_rank import save, started
 from trimaran.config import RunConfig
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 from trimaran.types import VersionId
 
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_another_layout_and_dtype_is_loaded(
     make_config: MakeConfig, model_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     """As `trimaran convert` makes one."""
-    layout = Layout(tensor=2, pipeline=2)
+    layout = ParallelLayout(tensor=2, pipeline=2)
     made = huggingface_to_checkpoint(model_folders["qwen3"], tmp_path / "made", layout, "float32")
     config = make_config("qwen3", model={"dtype": "bfloat16"}, trainer={"load": str(made)})
 
@@ -157,7 +157,9 @@ def replace_model(config: RunConfig, path: Path) -> RunConfig:
 def test_another_model_and_what_is_no_checkpoint_are_refused(
     make_config: MakeConfig, model_folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    made = huggingface_to_checkpoint(model_folders["qwen2"], tmp_path / "made", Layout(), "float32")
+    made = huggingface_to_checkpoint(
+        model_folders["qwen2"], tmp_path / "made", ParallelLayout(), "float32"
+    )
 
     async def start(load: Path) -> None:
         async with started(make_config("llama", trainer={"load": str(load)}), tmp_path):

@@ -18,14 +18,14 @@ from tests.trainer.batches import random_batch
 from tests.trainer.models import FAMILIES, TIED, unfused
 from tests.trainer.plain_policy import plain_logprobs
 from trimaran.config import RunConfig
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 
 if TYPE_CHECKING:
     from services.trainer.megatron.policy import MegatronPolicy
 
 pytestmark = pytest.mark.usefixtures("single_rank")
 CPU = torch.device("cpu")
-WHOLE = Layout().place(0)
+WHOLE = ParallelLayout().place(0)
 
 
 def make_policy(config: RunConfig) -> MegatronPolicy:

@@ -32,7 +32,7 @@ from trimaran.errors import (
     UnprovenError,
 )
 from trimaran.run.context import RunContext
-from trimaran.run.device_turns import Turn
+from trimaran.run.device_turns import DeviceTurn
 from trimaran.types import Peer, VersionId
 from weights.sending.snapshot import Snapshot
 from weights.version.layout import numbers_of
@@ -76,7 +76,7 @@ async def test_an_export_whose_caller_goes_away_leaves_the_device_to_the_rollout
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     config = make_config(run={"pools": "colocated", "groups_per_step": 4}, model=BF16)
-    rollout = Turn(tmp_path, (0,), "rollout-0")
+    rollout = DeviceTurn(tmp_path, (0,), "rollout-0")
     begun, may_go_on = threading.Event(), threading.Event()
 
     async with started(config, tmp_path) as rank:
@@ -124,7 +124,7 @@ def test_a_rank_that_takes_turns_trains_saves_and_exports_as_one_that_does_not(
 ) -> None:
     colocated = make_config(run={"pools": "colocated", "groups_per_step": 4}, model=BF16)
     config = make_config(run={"groups_per_step": 4}, model=BF16)
-    rollout = Turn(tmp_path, (0,), "rollout-0")
+    rollout = DeviceTurn(tmp_path, (0,), "rollout-0")
 
     async def in_turns() -> tuple[str, bytes]:
         async with started(colocated, tmp_path) as rank:
@@ -165,7 +165,7 @@ async def test_a_rank_whose_device_is_never_free_says_who_has_it(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
     config = make_config(run={"pools": "colocated"}, trainer={"step_timeout": 0.2, "device": "cpu"})
-    rollout = Turn(tmp_path, (0,), "rollout-0")
+    rollout = DeviceTurn(tmp_path, (0,), "rollout-0")
 
     async with started(config, tmp_path) as rank:
         await rollout.take(1)

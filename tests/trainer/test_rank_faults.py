@@ -23,7 +23,7 @@ from tests.trainer.batches import proofs_for, random_batch
 from tests.trainer.processes import START_SECONDS, free_addresses
 from trimaran.clients import TrainerClient
 from trimaran.config import RunConfig, dump_config
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import TrimaranError
 from trimaran.run.context import RunContext
 from trimaran.types import Caller
@@ -86,7 +86,9 @@ def test_a_rank_that_dies_or_stops_ends_in_the_last_good_state(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "run"
-    saved = huggingface_to_checkpoint(model_folders["qwen2"], folder, Layout(tensor=2), "float32")
+    saved = huggingface_to_checkpoint(
+        model_folders["qwen2"], folder, ParallelLayout(tensor=2), "float32"
+    )
     trainer = {"step_timeout": STEP_SECONDS, "save_timeout": SAVE_SECONDS, "tensor_parallel": 2}
     config = make_config("qwen2", trainer=trainer, endpoints={"trainer": free_addresses(2)})
     config = config.model_copy(update={"start_timeout": JOIN_SECONDS})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from commands.launch.joining.registered import called_names, with_addresses
-from commands.launch.joining.registration import NameTakenError, Registration, find_addresses
+from commands.launch.joining.registration import NameTakenError, ServiceRegistration, find_addresses
 from commands.launch.joining.service_records import (
     BEAT_SECONDS,
     LOST_SECONDS,
@@ -64,10 +64,10 @@ def test_a_name_has_one_holder(on_store: OnStore) -> None:
         for index in (0, 1):
             await put(store, ServiceRecord(f"rollout-{index}", OTHER))
         names = [f"rollout-{index}" for index in range(3)]
-        claimed = await Registration.claim(store, RUN, names, 5.0)
+        claimed = await ServiceRegistration.claim(store, RUN, names, 5.0)
         assert claimed.record.name == "rollout-2"  # the lowest that is free
         with pytest.raises(UnavailableError, match=r"others still have rollout-0 \(gpu-8"):
-            await Registration.claim(store, RUN, ["rollout-0"], 0.0)
+            await ServiceRegistration.claim(store, RUN, ["rollout-0"], 0.0)
 
     on_store(body)
 
@@ -75,7 +75,7 @@ def test_a_name_has_one_holder(on_store: OnStore) -> None:
 def test_what_has_ended_is_free_and_its_end_is_still_told(on_store: OnStore) -> None:
     async def body(store: Store) -> None:
         await put(store, ServiceRecord("controller", OTHER, "10.0.0.7:1", 1, ("error: no",)))
-        claimed = await Registration.claim(store, RUN, ["controller"], 0.0)
+        claimed = await ServiceRegistration.claim(store, RUN, ["controller"], 0.0)
         assert claimed.record.address == "10.0.0.7:1"  # where it may listen again
         known, _ = (await read_services(store, RUN))["controller"]
         ended = known.find(OTHER)
@@ -89,7 +89,7 @@ def test_a_process_of_this_place_that_is_gone_is_not_waited_for(on_store: OnStor
         gone = f"{place()} 4194304 1"  # no process has this id
         await put(store, ServiceRecord("rollout-1", gone))
         names = ["rollout-0", "rollout-1"]
-        claimed = await Registration.claim(store, RUN, names, 0.0)
+        claimed = await ServiceRegistration.claim(store, RUN, names, 0.0)
         assert claimed.record.name == "rollout-1"  # it is most likely ours
 
     on_store(body)
@@ -97,9 +97,9 @@ def test_a_process_of_this_place_that_is_gone_is_not_waited_for(on_store: OnStor
 
 def test_who_executes_itself_anew_keeps_its_name(on_store: OnStore) -> None:
     async def body(store: Store) -> None:
-        first = await Registration.claim(store, RUN, ["reward"], 0.0)
+        first = await ServiceRegistration.claim(store, RUN, ["reward"], 0.0)
         await first.move("10.0.0.7:1")
-        again = await Registration.claim(store, RUN, ["reward"], 0.0)
+        again = await ServiceRegistration.claim(store, RUN, ["reward"], 0.0)
         assert again.record == first.record
         with pytest.raises(NameTakenError, match="reward"):
             # Not its own any more: another process has written the record.
@@ -111,7 +111,7 @@ def test_who_executes_itself_anew_keeps_its_name(on_store: OnStore) -> None:
 
 def test_a_write_that_was_done_and_not_answered_is_no_conflict(on_store: OnStore) -> None:
     async def body(store: Store) -> None:
-        claimed = await Registration.claim(store, RUN, ["reward"], 0.0)
+        claimed = await ServiceRegistration.claim(store, RUN, ["reward"], 0.0)
         await put(store, claimed.record)  # as the store did it
         await claimed.end(0)
         known, _ = (await read_services(store, RUN))["reward"]
@@ -122,7 +122,7 @@ def test_a_write_that_was_done_and_not_answered_is_no_conflict(on_store: OnStore
 
 def test_a_run_that_is_deleted_ends_its_services(on_store: OnStore) -> None:
     async def body(store: Store) -> None:
-        claimed = await Registration.claim(store, RUN, ["reward"], 0.0)
+        claimed = await ServiceRegistration.claim(store, RUN, ["reward"], 0.0)
         await store.delete_all()
         with pytest.raises(NameTakenError, match="deleted"):
             await claimed.keep()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, field_serializer, model_validator
 
 from trimaran.config.section import Section
-from trimaran.config.values import MAX_DATASETS, MAX_SHARE, Place, TemplateKwargs, as_branch
+from trimaran.config.values import MAX_DATASETS, MAX_SHARE, PlaceUrl, TemplateKwargs, as_branch
 from trimaran.types import MAX_PIXELS
 
 
@@ -18,7 +18,7 @@ class ModelSection(Section):
     path: Path
     """A Hugging Face folder: config.json, tokenizer and safetensors. Each host of the run that needs
     it has it there, or fetches it from `source`."""
-    source: Place | None = None
+    source: PlaceUrl | None = None
     """Where a host that lacks `path` fetches it from, once: a folder or a bucket to which
     `trimaran model push` has brought it."""
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None

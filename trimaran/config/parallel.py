@@ -24,8 +24,8 @@ from itertools import accumulate, chain, pairwise
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Example: Layout(tensor=2, data=2).place(3) has tensor rank 1 and data rank 1"""
+class ParallelLayout:
+    """Example: ParallelLayout(tensor=2, data=2).place(3) has tensor rank 1 and data rank 1"""
 
     tensor: int = 1
     pipeline: int = 1
@@ -69,7 +69,7 @@ class Layout:
         """The layers of each stage, of `count` in all, in the order in which tokens pass them. Stages go round the
         pipeline's ranks: stage s is on rank s modulo `pipeline`.
 
-        Example: Layout(pipeline=2, layers=(0, 28)).stages(28) == (range(0), range(28))
+        Example: ParallelLayout(pipeline=2, layers=(0, 28)).stages(28) == (range(0), range(28))
         """
         number = self.pipeline * virtual_stages
         sizes = self.layers or (count // number,) * number
@@ -87,9 +87,9 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """One rank's numbers, each below the size of the same name. `Layout.place` makes it."""
+    """One rank's numbers, each below the size of the same name. `ParallelLayout.place` makes it."""
 
-    layout: Layout
+    layout: ParallelLayout
     rank: int
     tensor: int
     pipeline: int

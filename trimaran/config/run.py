@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from trimaran.config.section import Section
 from trimaran.config.values import (
     NonNegative,
-    Place,
+    PlaceUrl,
     Positive,
     Samples,
     SchemeName,
@@ -59,10 +59,10 @@ class RunSection(Section):
     is best; with a `-` before the key, as in -rollout/completion/truncated/share, the least."""
     checkpoint_models: bool = False
     """Each checkpoint also holds its model as a Hugging Face folder, `huggingface/`."""
-    checkpoints: Place | None = None
+    checkpoints: PlaceUrl | None = None
     """Where checkpoints, the trained model and what people read of a run lie: a folder that all hosts
     of the run see, or a bucket such as s3://name/path; without it the run folder. docs/operations.md"""
-    payloads: Place | None = None
+    payloads: PlaceUrl | None = None
     """Where scored groups and archived records lie: a folder, or a bucket such as s3://name/path;
     without it the run folder. Credentials come from the environment, as the vendor's tools take them."""
     keep_payloads: Literal["resume", "all"] = "resume"

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.config.section import Section
 from trimaran.config.values import (
     MAX_BF16_BETA,
@@ -227,9 +227,9 @@ class TrainerSection(Section):
         return self
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ParallelLayout:
         """How the ranks share the model and the batch."""
-        return Layout(
+        return ParallelLayout(
             tensor=self.tensor_parallel,
             pipeline=self.pipeline_parallel,
             data=self.data_parallel,

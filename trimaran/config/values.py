@@ -126,7 +126,7 @@ TransportName = Literal["auto", "collective", "relay"]
 SchemeName = Literal["verl", "mindspeed-rl"]
 SinkName = Annotated[str, AfterValidator(SINKS.check)]
 FIRST_PORT, LAST_PORT = 1024, 65535
-Place = Annotated[str, AfterValidator(_check_place)]
+PlaceUrl = Annotated[str, AfterValidator(_check_place)]
 """A folder, or a bucket such as s3://name/path."""
 Address = Annotated[
     str, Field(pattern=r"^([^:\s]+|\[[0-9a-fA-F:.]+\]):\d{1,5}$"), AfterValidator(_check_port)

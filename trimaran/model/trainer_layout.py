@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trimaran.config import RouterSection, TrainerSection
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 from trimaran.model.folder import ModelFacts
 
@@ -75,7 +75,7 @@ def _stage_faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
         )
 
 
-def _experts_fault(facts: ModelFacts, layout: Layout) -> str:
+def _experts_fault(facts: ModelFacts, layout: ParallelLayout) -> str:
     has = "no experts; leave it out"
     if count := facts.num_experts:
         fitting = [n for n in range(1, count + 1) if count % n == 0]
@@ -100,7 +100,7 @@ def _slices_faults(facts: ModelFacts, slices: int) -> Iterator[str]:
         yield f"{name}: {slices} does not divide the model's moe_intermediate_size {facts.expert_size}"
 
 
-def _context_faults(facts: ModelFacts, layout: Layout) -> Iterator[str]:
+def _context_faults(facts: ModelFacts, layout: ParallelLayout) -> Iterator[str]:
     """In the attention the ranks divide the heads of a tensor-parallel rank."""
     heads = facts.num_heads // layout.tensor
     keys = max(1, facts.num_kv_heads // layout.tensor)

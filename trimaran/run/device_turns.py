@@ -1,6 +1,6 @@
 """Whose turn it is on the devices that the trainer and the rollout share (`run.pools: colocated`).
 
-    turn = Turn(run.folder, (0, 1), "rollout-0")   # a replica over the first two of the run's devices
+    turn = DeviceTurn(run.folder, (0, 1), "rollout-0")   # a replica over the first two of the run's devices
     await turn.take(60.0)                          # no trainer rank has memory there from here on
     turn.release()
 
@@ -30,7 +30,7 @@ FOLDER = "turns"
 POLL_SECONDS = 0.05
 
 
-class Turn:
+class DeviceTurn:
     """The locks of some devices, all of them or none. Not for two tasks at a time."""
 
     def __init__(self, folder: Path, devices: Sequence[int], holder: str) -> None:
@@ -83,12 +83,12 @@ class Turn:
         self._files = []
 
 
-def trainer_turn(config: RunConfig, run: RunContext, rank: int) -> Turn | None:
+def trainer_turn(config: RunConfig, run: RunContext, rank: int) -> DeviceTurn | None:
     """None in separate pools."""
     return _turn(config, run, "trainer", rank)
 
 
-def rollout_turn(config: RunConfig, run: RunContext, replica: int) -> Turn | None:
+def rollout_turn(config: RunConfig, run: RunContext, replica: int) -> DeviceTurn | None:
     """None in separate pools."""
     return _turn(config, run, "rollout", replica)
 
@@ -102,10 +102,10 @@ def waits_for_turn(config: RunConfig, run: RunContext, name: str) -> bool:
     return any(_holder(path) not in ("", name) for path in paths)
 
 
-def _turn(config: RunConfig, run: RunContext, kind: str, index: int) -> Turn | None:
+def _turn(config: RunConfig, run: RunContext, kind: str, index: int) -> DeviceTurn | None:
     if not config.is_colocated:
         return None
-    return Turn(run.folder, _devices(config, kind, index), f"{kind}-{index}")
+    return DeviceTurn(run.folder, _devices(config, kind, index), f"{kind}-{index}")
 
 
 def _devices(config: RunConfig, kind: str, index: int) -> range:

@@ -54,8 +54,8 @@ NPU_PACKAGES: dict[str, dict[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
-    """Example: Pool("npu", (("0", "1"), ("2", "3"))) is two replicas of two devices."""
+class PoolDevices:
+    """Example: PoolDevices("npu", (("0", "1"), ("2", "3"))) is two replicas of two devices."""
 
     kind: Kind
     shares: tuple[tuple[str, ...], ...]
@@ -66,7 +66,7 @@ class Pool:
 class Placement:
     """Example: place(config, read_machine(os.environ)).variables("trainer", 0)"""
 
-    pools: Mapping[str, Pool]
+    pools: Mapping[str, PoolDevices]
 
     def variables(self, kind: str, index: int) -> dict[str, str]:
         """For the environment of one service; none where it computes nothing."""
@@ -286,7 +286,7 @@ def _next_free(wish: _Wish, machine: Machine, taken: Sequence[str]) -> tuple[str
     return tuple(free[: wish.num_devices])
 
 
-def _split(wish: _Wish, devices: Sequence[str]) -> Pool:
+def _split(wish: _Wish, devices: Sequence[str]) -> PoolDevices:
     starts = range(0, len(devices), wish.num_each)
     shares = tuple(tuple(devices[start : start + wish.num_each]) for start in starts)
     for share in shares:
@@ -301,7 +301,7 @@ def _split(wish: _Wish, devices: Sequence[str]) -> Pool:
                 f"{wish.pool}.devices: {_join(share)} belong to one process, and the NPU runtime"
                 " shows it none unless they ascend; sort them"
             )
-    return Pool(wish.kind, shares)
+    return PoolDevices(wish.kind, shares)
 
 
 def describe_sight(kind: Kind, machine: Machine) -> str:

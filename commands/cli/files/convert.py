@@ -14,7 +14,7 @@ from pathlib import Path
 
 from commands.cli.manage.find_run import LATEST, find_folder, folder_of
 from trimaran.config import RunConfig, TrainerSection, load_config
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError, UnavailableError
 from trimaran.host.file_lock import try_lock
 from trimaran.host.places import is_bucket
@@ -153,9 +153,9 @@ def _from_torch_dist(folder: Path, target: Path, options: argparse.Namespace) ->
     return _say(target, root, dtype)
 
 
-def _check_free(target: Path, layout: Layout, kind: str) -> None:
+def _check_free(target: Path, layout: ParallelLayout, kind: str) -> None:
     """Checks a target of a kind that any layout reads."""
-    if layout != Layout():
+    if layout != ParallelLayout():
         what = "Hugging Face folder" if kind == HUGGINGFACE else f"{kind} checkpoint"
         raise InputError(f"a {what} has no layout ({layout}); give --to checkpoint")
     _check_absent(target)
@@ -199,7 +199,7 @@ def _say(made: Path, root: str, dtype: str = "") -> int:
     return 0
 
 
-def _layout(facts: ModelFacts, options: argparse.Namespace) -> Layout:
+def _layout(facts: ModelFacts, options: argparse.Namespace) -> ParallelLayout:
     """With as few data-parallel ranks as the experts need. Raises InputError for one that the model
     cannot have."""
     tensor, expert = options.tensor_parallel, options.expert_parallel

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from commands.importing.conversion import Conversion, System, convert
+from commands.importing.conversion import Conversion, SourceSystem, convert
 from commands.importing.dataset_files import DATASET_FILES, prepare_command
 from commands.importing.files import SCRIPTS, read_given, read_tree
 from commands.importing.rows import FATES, Fate
@@ -104,7 +104,7 @@ def refuse_theirs(path: str) -> None:
         )
 
 
-def _refuse_other(file: str, system: System, keys: Sequence[str]) -> None:
+def _refuse_other(file: str, system: SourceSystem, keys: Sequence[str]) -> None:
     other = recognize(keys)
     hint = (
         f"; it looks like one of {other.title}: trimaran import {other.name} {file}"
@@ -130,7 +130,7 @@ def _summary(made: Conversion) -> Iterator[str]:
         yield f"unknown  {key}" + (f": did you mean {near}?" if near else "")
 
 
-def _counts(system: System, made: Conversion) -> str:
+def _counts(system: SourceSystem, made: Conversion) -> str:
     """One line."""
     words = {"noted": "mapped with a note"}
     counts = ", ".join(f"{made.counts[fate]} {words.get(fate, fate)}" for fate in FATES)
@@ -142,7 +142,9 @@ def _counts(system: System, made: Conversion) -> str:
     )
 
 
-def _header(system: System, file: str, overrides: Sequence[str], made: Conversion) -> Iterator[str]:
+def _header(
+    system: SourceSystem, file: str, overrides: Sequence[str], made: Conversion
+) -> Iterator[str]:
     """Comments over the run: where it is from, and what is not in it."""
     words = shlex.join(filter(None, [file, *overrides]))
     yield f"# Imported from {system.title}: {words}"

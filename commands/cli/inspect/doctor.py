@@ -19,7 +19,7 @@ from commands.doctor.checks import stores
 from commands.doctor.checks.memory import model_bytes
 from commands.doctor.examine import examine, facts_for_others, or_fine
 from commands.doctor.finding import Finding, Severity
-from commands.doctor.report import HostReport, Report
+from commands.doctor.report import DoctorReport, HostReport
 from commands.doctor.server import doctor_server
 from commands.doctor.system import System
 from trimaran.config import RunConfig, load_config
@@ -75,7 +75,7 @@ async def listen(address: str, trust: Trust) -> int:
 
 async def _report(
     config: RunConfig | None, addresses: Sequence[str], trust: Trust, store: str | None
-) -> Report:
+) -> DoctorReport:
     system = System(os.environ)
     findings = examine(system, config, has_redis=store is not None)
     if config is not None:
@@ -103,7 +103,7 @@ async def _report(
             (model_bytes(config), config.weight_sync.stage_timeout) if config is not None else ()
         )
         findings.extend(or_fine("links", hosts.check_links(links, *needs)))
-    return Report((HostReport(socket.gethostname(), findings), *reports), links)
+    return DoctorReport((HostReport(socket.gethostname(), findings), *reports), links)
 
 
 def _check_gpus(config: RunConfig) -> list[Finding]:

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from commands.cli.files.import_ import refuse_theirs
+from commands.cli.inspect.plan_table import describe
 from commands.doctor.checks.memory import read_memory
 from commands.doctor.system import System
-from commands.planner.table import describe
 from services.trainer.checkpoints.checkpoint_folder import STATE, newest
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.megatron.parameters.family_rules import family_rules
@@ -23,8 +23,15 @@ from trimaran.host.device import resolve
 from trimaran.host.machine import Machine, read_gpu_memory, read_machine
 from trimaran.model.folder import ModelFacts, check_tensor_parallel, has_weights
 from trimaran.model.freezing import is_frozen
-from trimaran.model.memory.model import Model
-from trimaran.model.memory.plan import GIB, Plan, Room, find_faults, make_plan, refuse_impossible
+from trimaran.model.memory.model import ModelSizes
+from trimaran.model.memory.plan import (
+    GIB,
+    DeviceCapacity,
+    MemoryPlan,
+    find_faults,
+    make_plan,
+    refuse_impossible,
+)
 from trimaran.model.tensor_names import names_of
 from trimaran.model.trainer_layout import check_trainer_layout
 
@@ -38,7 +45,9 @@ def plan(options: argparse.Namespace) -> int:
     room = room_here(config, machine)
     if options.device_memory is not None:
         size = round(options.device_memory * GIB)
-        room = Room(size, size, size if made.trains_on_host or made.rolls_on_host else room.host)
+        room = DeviceCapacity(
+            size, size, size if made.trains_on_host or made.rolls_on_host else room.host
+        )
     print("\n".join(describe(made, room)))
     faults = find_faults(made, room)
     for fault in faults:
@@ -54,7 +63,7 @@ def check_memory(config: RunConfig, machine: Machine) -> None:
     refuse_impossible(plan_here(config, machine), room_here(config, machine))
 
 
-def plan_here(config: RunConfig, machine: Machine, is_whole: bool = True) -> Plan:
+def plan_here(config: RunConfig, machine: Machine, is_whole: bool = True) -> MemoryPlan:
     """Raises InputError for a model that is not here or that we cannot train, or a layout that does not
     divide it. `is_whole`: as for `check_fit`."""
     if config.model.source is not None and not config.model.path.is_dir():
@@ -64,7 +73,7 @@ def plan_here(config: RunConfig, machine: Machine, is_whole: bool = True) -> Pla
     facts = check_fit(config, config.model.path, is_whole)
     return make_plan(
         config,
-        Model(facts, config.model.dtype),
+        ModelSizes(facts, config.model.dtype),
         trains_on_host=resolve(config.trainer.device, machine) == "cpu",
         rolls_on_host=resolve(config.rollout.device, machine) == "cpu",
         thawed=thawed_patterns(config, facts),
@@ -132,11 +141,11 @@ def check_lengths(config: RunConfig, facts: ModelFacts) -> None:
         )
 
 
-def room_here(config: RunConfig, machine: Machine) -> Room:
+def room_here(config: RunConfig, machine: Machine) -> DeviceCapacity:
     """What this machine tells without opening a device: memory of GPUs, and of the host where all of
     the run is on it. NPUs do not tell."""
     host = read_memory(System(os.environ)).total if config.network.subnet is None else None
     sizes = {"cuda": read_gpu_memory(machine)}
     pools = (config.trainer, config.rollout)
     trainer, replica = (sizes.get(resolve(pool.device, machine)) for pool in pools)
-    return Room(trainer, replica, host or None)
+    return DeviceCapacity(trainer, replica, host or None)

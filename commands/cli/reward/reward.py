@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Sequence
 
 from services.reward.outcome import Outcome
-from services.reward.plugins.checking.check import Finding, run_checks
+from services.reward.plugins.checking.check import CheckResult, run_checks
 from services.reward.plugins.contract import CONTRACT, Info
 from services.reward.plugins.serving.app import make_app
 from trimaran.errors import InputError
@@ -67,5 +67,5 @@ def read_token(variable: str | None) -> str | None:
     return token
 
 
-def _show(finding: Finding) -> None:
+def _show(finding: CheckResult) -> None:
     print(f"{finding.verdict:<8} {finding.check:<26} {finding.detail}", flush=True)

@@ -21,7 +21,7 @@ from trimaran.host.lifetime import PARENT_VARIABLE
 from trimaran.host.places import is_bucket, open_place
 from trimaran.model.fetch import find_model
 from trimaran.model.folder import read_model_folder
-from trimaran.model.memory.model import Model
+from trimaran.model.memory.model import ModelSizes
 from trimaran.model.memory.plan import choices_of
 from trimaran.model.memory.rank import rank_memory
 from trimaran.model.memory.work import work_of
@@ -130,7 +130,7 @@ def _check_room(config: RunConfig, run: RunContext, rank: int, file: int) -> Non
     folder = run.folder if url is None or is_bucket(url) else Path(url)
     kept = 2 if is_bucket(url) else config.run.num_checkpoints
     weights = sum(map(_size, config.model.path.glob("*.safetensors")))
-    model = Model(read_model_folder(config.model.path), config.model.dtype)
+    model = ModelSizes(read_model_folder(config.model.path), config.model.dtype)
     place = config.trainer.layout.place(rank)
     choices = choices_of(config, True, thawed_patterns(config, model.facts))
     share = rank_memory(model, place, work_of(config), choices).saved

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from commands.doctor.finding import Fault, Finding, Severity
+from commands.doctor.finding import Finding, KnownFault, Severity
 from commands.doctor.system import System
 from trimaran.config import NetworkSection, RunConfig
 from trimaran.errors import InputError
@@ -20,7 +20,7 @@ INTERFACE_VARIABLES = (
 OWN_ADDRESS_VARIABLES = ("HCCL_IF_IP", "VLLM_HOST_IP", "CURRENT_IP")
 ADDRESS_VARIABLES = ("MASTER_ADDR", *OWN_ADDRESS_VARIABLES)
 
-LOCALHOST = Fault(
+LOCALHOST = KnownFault(
     "addresses/localhost",
     Severity.WARNING,
     "{where} is {value}: this machine only",
@@ -28,7 +28,7 @@ LOCALHOST = Fault(
     " works",
     "{setting}={address}",
 )
-OWN_NAME = Fault(
+OWN_NAME = KnownFault(
     "addresses/own-name",
     Severity.WARNING,
     "/etc/hosts gives this machine's name {name} the address {value}",
@@ -36,35 +36,35 @@ OWN_NAME = Fault(
     " installs it so",
     "sed -i '1i {address} {name}' /etc/hosts",
 )
-NO_INTERFACE = Fault(
+NO_INTERFACE = KnownFault(
     "addresses/no-interface",
     Severity.ERROR,
     "{variable}={value}: there is no such interface here; there are {known}",
     "the library looks for it while a group is made, and fails or waits for ever",
     "export {variable}={interface}",
 )
-OTHER_INTERFACE = Fault(
+OTHER_INTERFACE = KnownFault(
     "addresses/other-interface",
     Severity.ERROR,
     "{what}",
     "peers get one address while packets go by another interface: groups hang while they are made",
     "unset {variable}   # a run sets it by itself",
 )
-FOREIGN_ADDRESS = Fault(
+FOREIGN_ADDRESS = KnownFault(
     "addresses/foreign-address",
     Severity.ERROR,
     "{variable}={value}: no interface here has this address; there are {known}",
     "a process cannot listen on an address that another host has, or none",
     "export {variable}={address}",
 )
-OUTSIDE_SUBNET = Fault(
+OUTSIDE_SUBNET = KnownFault(
     "addresses/outside-subnet",
     Severity.ERROR,
     "{what}",
     "every service of the run listens on this host's address in that subnet",
     "network.subnet=...   # in the run's configuration; `ip -brief address` lists what there is",
 )
-NO_SUBNET = Fault(
+NO_SUBNET = KnownFault(
     "addresses/no-subnet",
     Severity.WARNING,
     "rollout.hosts is {hosts}, and network.subnet is not given",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from commands.doctor.finding import Fault, Finding, Severity
+from commands.doctor.finding import Finding, KnownFault, Severity
 from commands.doctor.system import System
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
@@ -35,42 +35,42 @@ ENVIRONMENTS = {
 """What the vendor's scripts set up: by which variables that is seen, and the script."""
 OLD_SWITCHES = {"VLLM_USE_V1": "0", "VLLM_ATTENTION_BACKEND": "XFORMERS"}
 
-REFUSED = Fault(
+REFUSED = KnownFault(
     "devices/refused",
     Severity.ERROR,
     "{what}",
     "the run would refuse to start, or its processes would not find their devices",
     "what the line says behind its last semicolon",
 )
-HARMFUL = Fault(
+HARMFUL = KnownFault(
     "devices/harmful-variable",
     Severity.ERROR,
     "{what}",
     "a run refuses to start with it",
     "unset {variable}",
 )
-NODES = Fault(
+NODES = KnownFault(
     "devices/nodes",
     Severity.ERROR,
     "/dev has {dies} NPU dies, and lacks {missing}",
     "the runtime opens these nodes before any die; a container must be given them",
     "docker run ... {flags}   # --device NODE for each die and each of these",
 )
-PERMISSION = Fault(
+PERMISSION = KnownFault(
     "devices/permission",
     Severity.ERROR,
     "{node} cannot be opened by this user",
     "the driver's nodes belong to the group HwHiAiUser",
     "usermod -a -G HwHiAiUser $USER   # then log in again; in a container: --group-add",
 )
-LIBRARIES = Fault(
+LIBRARIES = KnownFault(
     "devices/mounts",
     Severity.ERROR,
     "there are NPU dies here, but not {missing}",
     "a container shares the host's driver: its libraries must be mounted",
     "docker run ... {flags}   # -v PATH:PATH for each",
 )
-UNSET = Fault(
+UNSET = KnownFault(
     "devices/environment",
     Severity.WARNING,
     "{name} is not set up in this shell ({variable} is not set)",
@@ -78,7 +78,7 @@ UNSET = Fault(
     " vLLM-Ascend is installed and before anything starts. A run on NPUs refuses to start without it",
     ". /usr/local/Ascend/{file}   # or where it is installed; in the shell that starts the run",
 )
-CUT = Fault(
+CUT = KnownFault(
     "devices/cut-short",
     Severity.ERROR,
     "{variable}={given} names {num_named} devices, and a process sees {seen}",
@@ -86,14 +86,14 @@ CUT = Fault(
     " ascend; the rest is lost without a word",
     "export {variable}=...   # numbers from 0 to {last}, ascending, with commas and no spaces",
 )
-TASK_QUEUE = Fault(
+TASK_QUEUE = KnownFault(
     "devices/task-queue",
     Severity.ERROR,
     "TASK_QUEUE_ENABLE={given}, and replicas capture graphs (rollout.eager)",
     "with 2, torch-npu hands kernels over on a further thread, with which capturing a graph fails",
     "export TASK_QUEUE_ENABLE=1   # or set rollout.eager=true",
 )
-OLD = Fault(
+OLD = KnownFault(
     "devices/old-switch",
     Severity.WARNING,
     "{variable}={given}",

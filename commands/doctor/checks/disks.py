@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commands.doctor.checks.limits import describe_bytes
-from commands.doctor.finding import Fault, Finding, Severity
+from commands.doctor.finding import Finding, KnownFault, Severity
 from commands.doctor.system import System
 from services.manager.admission.costs import GIB, costs_of
 from trimaran.config import RunConfig
@@ -24,21 +24,21 @@ SLOW_SECONDS = 0.05
 VOLATILE = ("tmpfs", "ramfs")
 OVER_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs")
 
-UNWRITABLE = Fault(
+UNWRITABLE = KnownFault(
     "disks/unwritable",
     Severity.ERROR,
     "{folder} cannot be written ({said})",
     "the run writes {what} there",
     "chown -R $USER {folder}   # or name another folder",
 )
-ROOM = Fault(
+ROOM = KnownFault(
     "disks/room",
     Severity.ERROR,
     "{folder} has {has} free, and this run may take {wants} ({what})",
     "a run that cannot write is held, and fails after run.hold_timeout",
     "df -h {folder}   # then run.keep_checkpoints, run.payload_quota_gib, or another folder",
 )
-SLOW = Fault(
+SLOW = KnownFault(
     "disks/slow-fsync",
     Severity.WARNING,
     "a write to {folder} takes {milliseconds:.0f} ms until it is safe",
@@ -46,14 +46,14 @@ SLOW = Fault(
     " stalls",
     "run.folder=...   # on a local disk, or the store on a Redis server: trimaran up --store redis://...",
 )
-TMPFS = Fault(
+TMPFS = KnownFault(
     "disks/volatile",
     Severity.WARNING,
     "{folder} lies in memory ({kind})",
     "checkpoints there take the run's memory, and are gone after a restart of the host",
     "run.folder=...   # on a disk",
 )
-REMOTE = Fault(
+REMOTE = KnownFault(
     "disks/store-over-network",
     Severity.WARNING,
     "{folder} is a network file system ({kind}), and the run's store would be a file there",
@@ -64,8 +64,8 @@ REMOTE = Fault(
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One folder. Example: Place("runs", "checkpoints", wants=1 << 30, has=1 << 33, ...)"""
+class WrittenFolder:
+    """One folder. Example: WrittenFolder("runs", "checkpoints", wants=1 << 30, has=1 << 33, ...)"""
 
     folder: str
     what: str
@@ -82,7 +82,7 @@ class Place:
     has_store: bool = False
 
 
-def read_places(system: System, config: RunConfig) -> list[Place]:
+def read_places(system: System, config: RunConfig) -> list[WrittenFolder]:
     """Writes a small file to each, and removes it."""
     run, quota = config.run, (config.run.payload_quota_gib or 0) * GIB
     saved = costs_of(config).disk_gib * GIB - quota
@@ -99,7 +99,7 @@ def read_places(system: System, config: RunConfig) -> list[Place]:
 
 def read_place(
     system: System, folder: Path, what: str, wants: float, has_store: bool = False
-) -> Place:
+) -> WrittenFolder:
     """The nearest parent counts where the folder is not there yet."""
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     sizes, said, seconds = os.statvfs(there), "", 0.0
@@ -111,10 +111,10 @@ def read_place(
     finally:
         probe.unlink(missing_ok=True)
     has, kind = sizes.f_bavail * sizes.f_frsize, _kind_of(system, there)
-    return Place(str(folder), what, wants, has, said, seconds, kind, has_store)
+    return WrittenFolder(str(folder), what, wants, has, said, seconds, kind, has_store)
 
 
-def check_places(places: list[Place], has_redis: bool) -> Iterator[Finding]:
+def check_places(places: list[WrittenFolder], has_redis: bool) -> Iterator[Finding]:
     for place in places:
         words = {"folder": place.folder, "what": place.what, "kind": place.kind}
         if place.said:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
-from commands.doctor.finding import Fault, Finding, Severity
+from commands.doctor.finding import Finding, KnownFault, Severity
 from commands.doctor.system import System
 from trimaran.config import RunConfig
 from trimaran.host.device import Kind
@@ -27,7 +27,7 @@ SHARED_QUEUE = 256 * MIB
 SHARED_RANK = 64 * MIB
 """NCCL's and HCCL's buffers between ranks of one host."""
 
-NOFILE = Fault(
+NOFILE = KnownFault(
     "limits/nofile",
     Severity.WARNING,
     "a process may have {has} files open, and this run wants {wants}",
@@ -35,21 +35,21 @@ NOFILE = Fault(
     " error in a place that has nothing to do with it",
     "ulimit -n {wants}   # docker run --ulimit nofile={wants}:{wants}",
 )
-MEMLOCK = Fault(
+MEMLOCK = KnownFault(
     "limits/memlock",
     Severity.WARNING,
     "a process may lock {has} of memory, and this host has InfiniBand or RoCE ({adapters})",
     "RDMA registers its buffers as locked memory; collectives fail or fall back to TCP without it",
     "ulimit -l unlimited   # docker run --ulimit memlock=-1",
 )
-NPROC = Fault(
+NPROC = KnownFault(
     "limits/nproc",
     Severity.WARNING,
     "this user, or this container, may have {has} processes and threads; this run wants {wants}",
     "a thread that cannot be started ends its process",
     "ulimit -u {wants}   # docker run --pids-limit {wants}",
 )
-SHARED = Fault(
+SHARED = KnownFault(
     "limits/shared-memory",
     Severity.WARNING,
     "/dev/shm has room for {has}, and this run wants {wants}",
@@ -57,7 +57,7 @@ SHARED = Fault(
     "mount -o remount,size=16G /dev/shm   # docker run --shm-size=16g; Kubernetes: an emptyDir with"
     " medium: Memory",
 )
-NO_THP = Fault(
+NO_THP = KnownFault(
     "limits/no-huge-pages",
     Severity.WARNING,
     "transparent huge pages are off",
@@ -67,7 +67,7 @@ NO_THP = Fault(
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SystemLimits:
     """Example: read_limits(System(os.environ)).files"""
 
     files: float
@@ -83,13 +83,13 @@ class Limits:
     """always, madvise or never; empty where the kernel has none."""
 
 
-def read_limits(system: System) -> Limits:
+def read_limits(system: System) -> SystemLimits:
     text = system.read("proc/self/limits")
     pids = system.numbers("sys/fs/cgroup/pids.max") or system.numbers("sys/fs/cgroup/pids/pids.max")
     adapters = system.path("sys/class/infiniband")
     thp = re.search(r"\[(\w+)\]", system.read(THP))
     shared = os.statvfs(system.path("dev/shm")) if system.path("dev/shm").exists() else None
-    return Limits(
+    return SystemLimits(
         _soft(text, "Max open files"),
         _soft(text, "Max locked memory"),
         min(_soft(text, "Max processes"), pids[0] if pids else inf),
@@ -99,7 +99,7 @@ def read_limits(system: System) -> Limits:
     )
 
 
-def check_limits(facts: Limits, kind: Kind, config: RunConfig | None) -> Iterator[Finding]:
+def check_limits(facts: SystemLimits, kind: Kind, config: RunConfig | None) -> Iterator[Finding]:
     num, tensor_parallel = 3, 1
     if config is not None:
         tensor_parallel = config.rollout.tensor_parallel

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commands.doctor.checks.limits import describe_bytes, read_meminfo
-from commands.doctor.finding import Fault, Finding, Severity
+from commands.doctor.finding import Finding, KnownFault, Severity
 from commands.doctor.system import System
 from services.manager.admission.costs import GIB, MAIN_STATE
 from trimaran.config import RunConfig
@@ -21,7 +21,7 @@ CGROUPS = (
 GRADIENTS = 2
 """Bytes of float32 gradients for each byte of a bfloat16 model."""
 
-TOO_LITTLE = Fault(
+TOO_LITTLE = KnownFault(
     "memory/too-little",
     Severity.ERROR,
     "this run needs {needs} of host memory at least ({parts}), and this machine, or this"
@@ -30,7 +30,7 @@ TOO_LITTLE = Fault(
     "rollout.replicas, rollout.kv_cache_gib, reward.workers, reward.memory_mib   # lower one, or use"
     " a larger machine",
 )
-IN_USE = Fault(
+IN_USE = KnownFault(
     "memory/in-use",
     Severity.WARNING,
     "this run needs {needs} of host memory at least ({parts}), and {free} are free",

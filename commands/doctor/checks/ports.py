@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from commands.doctor.finding import Fault, Finding, Severity
+from commands.doctor.finding import Finding, KnownFault, Severity
 from commands.doctor.system import System
 from trimaran.host.device import Kind
 
@@ -14,7 +14,7 @@ OUTGOING = "proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "proc/sys/net/ipv4/ip_local_reserved_ports"
 HCCL_RANGE = "HCCL_HOST_SOCKET_PORT_RANGE"
 
-OURS_TAKEN = Fault(
+OURS_TAKEN = KnownFault(
     "ports/outgoing-overlap",
     Severity.WARNING,
     "the system gives out ports {first} to {last} for outgoing connections, and services of a run"
@@ -22,7 +22,7 @@ OURS_TAKEN = Fault(
     "a connection of any program may take a port between its choice and the service's start",
     "sysctl -w net.ipv4.ip_local_port_range='{start} 60999'",
 )
-HCCL_FIXED = Fault(
+HCCL_FIXED = KnownFault(
     "ports/hccl-fixed",
     Severity.WARNING,
     "HCCL's host ports are fixed ({variable} is not set)",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.doctor.finding import Fault, Finding, Severity
+from commands.doctor.finding import Finding, KnownFault, Severity
 from commands.doctor.system import System
 from trimaran.host.device import Kind
 
@@ -16,7 +16,7 @@ ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 JEMALLOC = "/usr/lib/{machine}-linux-gnu/libjemalloc.so.2"
 LOAD = "import ctypes, sys\nfor name in sys.argv[1:]: ctypes.CDLL(name)"
 
-NONE = Fault(
+NONE = KnownFault(
     "preloads/no-allocator",
     Severity.WARNING,
     "no jemalloc is preloaded",
@@ -25,7 +25,7 @@ NONE = Fault(
     "apt-get install -y libjemalloc2   # openEuler: yum install jemalloc\n"
     'export LD_PRELOAD="$LD_PRELOAD:{jemalloc}"',
 )
-STATIC_TLS = Fault(
+STATIC_TLS = KnownFault(
     "preloads/static-tls",
     Severity.ERROR,
     "{name}: " + TLS_WORDS,

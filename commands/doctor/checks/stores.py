@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commands.doctor.finding import Fault, Finding, Severity
+from commands.doctor.finding import Finding, KnownFault, Severity
 from trimaran.store import ServerFacts
 
 SLOW_SECONDS = 0.02
 
-UNREACHABLE = Fault(
+UNREACHABLE = KnownFault(
     "store/unreachable",
     Severity.ERROR,
     "{store}: {said}",
     "without the store no run starts, and one that goes on is held after a while",
     "redis-cli -u redis://HOST:PORT ping   # from this host: address, firewall, password_file",
 )
-WEAK = Fault(
+WEAK = KnownFault(
     "store/not-durable",
     Severity.ERROR,
     "{store}: {weakness}",
@@ -24,7 +24,7 @@ WEAK = Fault(
     " that its trainer has left",
     "redis-cli {settings}   # and the same in redis.conf, or they are gone after a restart",
 )
-SLOW = Fault(
+SLOW = KnownFault(
     "store/slow",
     Severity.WARNING,
     "{store} answers after {milliseconds:.0f} ms",

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from commands.doctor.finding import Fault, Finding, Severity
+from commands.doctor.finding import Finding, KnownFault, Severity
 from commands.doctor.system import System
 from trimaran.host.device import Kind
 
 CSTDINT = "#include <cstdint>\n"
 COMPILERS = ("g++", "clang++")
 
-IP = Fault(
+IP = KnownFault(
     "tools/ip",
     Severity.WARNING,
     "there is no `ip` on PATH",
     "container images leave it out, and scripts of the vendors' guides find a host's address by it",
     "apt-get install -y iproute2   # openEuler: yum install iproute",
 )
-NPU_SMI = Fault(
+NPU_SMI = KnownFault(
     "tools/npu-smi",
     Severity.ERROR,
     "`npu-smi info` does not work ({said})",
@@ -29,14 +29,14 @@ NPU_SMI = Fault(
     " -v /usr/local/Ascend/driver/version.info:/usr/local/Ascend/driver/version.info"
     "   # all of it: docs/ascend.md, First steps",
 )
-COMPILER = Fault(
+COMPILER = KnownFault(
     "tools/compiler",
     Severity.WARNING,
     "{name} does not find the C++ headers ({said})",
     "vLLM-Ascend and triton-ascend compile on the host, and stop there",
     "apt-get install -y g++ clang-15 libstdc++-12-dev   # openEuler: yum install gcc-c++ clang",
 )
-NO_COMPILER = Fault(
+NO_COMPILER = KnownFault(
     "tools/no-compiler",
     Severity.WARNING,
     "there is no C++ compiler on PATH ({names})",

@@ -15,7 +15,7 @@ import yaml
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from commands.doctor.finding import Fault, Finding, Severity
+from commands.doctor.finding import Finding, KnownFault, Severity
 from commands.doctor.system import System
 
 FORM = 1
@@ -23,7 +23,7 @@ DRIVER = "usr/local/Ascend/driver/version.info"
 FIRMWARE = "usr/local/Ascend/firmware/version.info"
 NVIDIA = "proc/driver/nvidia/version"
 
-MISMATCH = Fault(
+MISMATCH = KnownFault(
     "versions/mismatch",
     Severity.ERROR,
     "{name} {found}: {wanted} is needed beside {because}",
@@ -31,7 +31,7 @@ MISMATCH = Fault(
     " else. Source: {source}",
     "{fix}",
 )
-ABSENT = Fault(
+ABSENT = KnownFault(
     "versions/absent",
     Severity.ERROR,
     "{name} is not installed: {wanted} is needed beside {because}",
@@ -41,8 +41,8 @@ ABSENT = Fault(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """Example: Row({"vllm": "==0.30.0"}, {"torch": "==2.13.0"}, Severity.ERROR, "...", "pip ...")"""
+class VersionRow:
+    """Example: VersionRow({"vllm": "==0.30.0"}, {"torch": "==2.13.0"}, Severity.ERROR, "...", "pip ...")"""
 
     when: Mapping[str, str]
     needs: Mapping[str, str]
@@ -52,16 +52,16 @@ class Row:
 
 
 @lru_cache(maxsize=1)
-def load_matrix() -> tuple[Row, ...]:
+def load_matrix() -> tuple[VersionRow, ...]:
     tree = yaml.safe_load(
         files("commands.doctor").joinpath("matrix.yaml").read_text(encoding="utf-8")
     )
     assert tree["form"] == FORM
     rows = (row | {"severity": Severity(row["severity"])} for row in tree["rows"])
-    return tuple(Row(**row) for row in rows)
+    return tuple(VersionRow(**row) for row in rows)
 
 
-def read_versions(system: System, rows: Iterable[Row]) -> dict[str, str]:
+def read_versions(system: System, rows: Iterable[VersionRow]) -> dict[str, str]:
     """Name -> version of what the rows ask for and what is there."""
     names = {name for row in rows for name in (*row.when, *row.needs)}
     found = {
@@ -79,7 +79,7 @@ def read_versions(system: System, rows: Iterable[Row]) -> dict[str, str]:
     return {name: version for name, version in found.items() if version}
 
 
-def check_versions(found: Mapping[str, str], rows: Iterable[Row]) -> Iterator[Finding]:
+def check_versions(found: Mapping[str, str], rows: Iterable[VersionRow]) -> Iterator[Finding]:
     for row in rows:
         if not all(name in found and _fits(found[name], want) for name, want in row.when.items()):
             continue

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 
-from commands.launch.joining.registration import Registration, find_addresses
+from commands.launch.joining.registration import ServiceRegistration, find_addresses
 from commands.launch.local.endpoints import with_replica
 from trimaran.config import Endpoints, RunConfig
 from trimaran.errors import UnavailableError
@@ -83,7 +83,7 @@ class Registered:
         name, timeout = process_name(self._kind, self._index), self._config.start_timeout
         store = await open_store(self._run.store_url)
         try:
-            registration = await Registration.claim(store, self._run.run_id, [name], timeout)
+            registration = await ServiceRegistration.claim(store, self._run.run_id, [name], timeout)
             own = _own_address(registration.record.address, find_host(self._config.network))
             await registration.move(own)
             try:
@@ -97,7 +97,7 @@ class Registered:
         finally:
             await store.close()
 
-    async def _serve(self, store: Store, registration: Registration, own: str) -> None:
+    async def _serve(self, store: Store, registration: ServiceRegistration, own: str) -> None:
         """Until it is cancelled."""
         config, kind, index = self._config, self._kind, self._index
         keeping = asyncio.create_task(self._keep(registration))
@@ -111,7 +111,7 @@ class Registered:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
 
-    async def _keep(self, registration: Registration) -> None:
+    async def _keep(self, registration: ServiceRegistration) -> None:
         try:
             await registration.keep()
         except Exception as error:

@@ -47,7 +47,7 @@ class NameTakenError(UnavailableError):
     """Another process has the name by now, or the run was deleted."""
 
 
-class Registration:
+class ServiceRegistration:
     """One life of a service, under a name that no other process of the run has."""
 
     def __init__(self, store: Store, run_id: str, record: ServiceRecord, version: int) -> None:
@@ -58,7 +58,7 @@ class Registration:
     @classmethod
     async def claim(
         cls, store: Store, run_id: str, names: Sequence[str], timeout: float
-    ) -> Registration:
+    ) -> ServiceRegistration:
         """The first of the names that is free. Raises UnavailableError where none is in time."""
         sightings, deadline = Sightings(), time.monotonic() + timeout
         while True:
@@ -83,7 +83,7 @@ class Registration:
         names: Sequence[str],
         found: Mapping[str, tuple[ServiceRecord, int]],
         sightings: Sightings,
-    ) -> Registration | None:
+    ) -> ServiceRegistration | None:
         """`found`: what `read_services` read; `sightings` has noted it. None where none is free."""
         mine = holder_name(os.getpid())
 

@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
 from commands.launch.joining.service_records import ServiceRecord, end_life, read_services
-from commands.launch.ray.groups import Group, Groups, Wish
+from commands.launch.ray.groups import Groups, PlacementGroup, Wish
 from commands.launch.ray.naming import own_prefix
-from commands.launch.ray.supervisor import LAPSE_SECONDS, Order, Report, Supervisor
+from commands.launch.ray.supervisor import LAPSE_SECONDS, Order, Supervisor, SupervisorReport
 from commands.launch.service_process import Exit, ServiceProcess, StopTimes
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, TrimaranError, UnavailableError
@@ -85,8 +85,8 @@ class RayChild:
     node: str = ""
     """The id of that on which it is, or shall be."""
     is_placed: bool = False
-    report: Report | None = None
-    group: Group | None = None
+    report: SupervisorReport | None = None
+    group: PlacementGroup | None = None
     """The placement group in which it has its place."""
     is_ended: bool = False
     """It was asked to end: its end is no death."""
@@ -274,7 +274,7 @@ class RayChildren:
         while True:
             try:
                 call = self._cluster.call(child.actor, "report", position)
-                report = Report(**await _answer(call, self._ask_seconds))
+                report = SupervisorReport(**await _answer(call, self._ask_seconds))
             except ActorLostError:
                 return self._lost(child)
             except (ActorSilentError, TimeoutError):

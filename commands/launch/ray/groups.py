@@ -27,7 +27,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Group:
+class PlacementGroup:
     """Example: (await groups.hold("demo-1/rollout-0/", wish)).handle is what an actor's place names."""
 
     name: str
@@ -41,10 +41,10 @@ class Groups:
     def __init__(self, cluster: Cluster, ask: Callable[..., Awaitable[Any]]) -> None:
         """`ask` calls a method of the cluster that may hang while Ray's head is away."""
         self._cluster, self._ask = cluster, ask
-        self._held: dict[str, Group] = {}
+        self._held: dict[str, PlacementGroup] = {}
         self._making = asyncio.Lock()
 
-    async def hold(self, prefix: str, wish: Callable[[], Awaitable[Wish]]) -> Group:
+    async def hold(self, prefix: str, wish: Callable[[], Awaitable[Wish]]) -> PlacementGroup:
         """That of this prefix, which is made where there is none. `prefix`: of its names in Ray. Raises
         UnavailableError and DeadlineError, and as `wish` does."""
         async with self._making:
@@ -60,14 +60,14 @@ class Groups:
                     with suppress(UnavailableError, DeadlineError):
                         await self._ask(self._cluster.release, name)
                     raise
-                self._held[prefix] = Group(name, handle, len(wanted.bundles))
+                self._held[prefix] = PlacementGroup(name, handle, len(wanted.bundles))
             return self._held[prefix]
 
-    def give_up(self, group: Group | None) -> None:
+    def give_up(self, group: PlacementGroup | None) -> None:
         """Who asks next gets a new one: a node of this one may be gone."""
         self._held = {prefix: one for prefix, one in self._held.items() if one is not group}
 
-    async def release(self, group: Group) -> None:
+    async def release(self, group: PlacementGroup) -> None:
         """Gives the group back to Ray. Raises UnavailableError and DeadlineError."""
         self.give_up(group)
         await self._ask(self._cluster.release, group.name)

@@ -55,7 +55,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class SupervisorReport:
     """How a service stands."""
 
     pid: int
@@ -124,7 +124,7 @@ class Supervisor:
         return own_node()
 
     def report(self, position: int) -> dict[str, Any]:
-        """The fields of a `Report`; its log behind `position`, or from this start on where it is
+        """The fields of a `SupervisorReport`; its log behind `position`, or from this start on where it is
         negative. Of a log that the launcher sees itself, nothing."""
         self._asked = time.monotonic()
         assert self._service, "nothing was started"

@@ -15,7 +15,7 @@ from fastapi import APIRouter, FastAPI
 from services.manager.http.forms import Health
 from services.manager.http.metrics import MetricsRoutes
 from services.manager.http.problems import responses
-from services.manager.http.routes import Routes
+from services.manager.http.routes import RunRoutes
 from services.manager.http.safety import Safety
 from trimaran.errors import UnavailableError
 from trimaran.telemetry.exposition import Exposition
@@ -62,7 +62,7 @@ def make_app(
     probes.get("/healthz", responses=responses(403, 500))(health)
     probes.get("/readyz", responses=responses(403, 500, 503))(readiness(is_ready))
     app.include_router(probes)
-    app.include_router(Routes(runs, heartbeat_seconds, identify_seconds).router())
+    app.include_router(RunRoutes(runs, heartbeat_seconds, identify_seconds).router())
     app.include_router(MetricsRoutes(runs, own).router())
     return app
 

@@ -62,7 +62,7 @@ EVENTS = {
 }
 
 
-class Routes:
+class RunRoutes:
     """`runs`: what the gRPC service asks, too."""
 
     def __init__(self, runs: Any, heartbeat_seconds: float, identify_seconds: float) -> None:

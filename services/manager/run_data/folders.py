@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from services.manager.records import Managed
-from services.manager.scheduling.pools import Device
+from services.manager.scheduling.pools import PoolDevice
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError, UnavailableError
 from trimaran.host.shared_memory import SUFFIX, remove_left
@@ -116,7 +116,7 @@ def granted_config(run: Managed, has_devices: bool = True) -> RunConfig:
     return parse_config(tree, source=f"run {run.run_id}")
 
 
-def _name(device: Device) -> int | str:
+def _name(device: PoolDevice) -> int | str:
     """As `trainer.devices` takes it: a number, or the UUID of a GPU."""
     return int(device.name) if device.name.isdecimal() else device.name
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from services.manager.scheduling.pools import Need, Pool
 from trimaran.config import RunConfig
 from trimaran.model.folder import read_model_folder
-from trimaran.model.memory.model import Model
-from trimaran.model.memory.plan import GIB, Room, make_plan, refuse_impossible
+from trimaran.model.memory.model import ModelSizes
+from trimaran.model.memory.plan import GIB, DeviceCapacity, make_plan, refuse_impossible
 
 LABEL = "memory"
 """The label of a pool that gives the GiB of one of its devices."""
@@ -19,10 +19,10 @@ def check_memory(config: RunConfig, trainer: Need, replica: Need, pools: Sequenc
 
     Nothing is said of a model that is not on the manager's host, nor of pools without the label.
     """
-    room = Room(*(_largest(need, pools) for need in (trainer, replica)))
-    if room == Room() or not (config.model.path / "config.json").is_file():
+    room = DeviceCapacity(*(_largest(need, pools) for need in (trainer, replica)))
+    if room == DeviceCapacity() or not (config.model.path / "config.json").is_file():
         return
-    model = Model(read_model_folder(config.model.path), config.model.dtype)
+    model = ModelSizes(read_model_folder(config.model.path), config.model.dtype)
     plan = make_plan(
         config, model, trains_on_host=trainer.kind == "cpu", rolls_on_host=replica.kind == "cpu"
     )

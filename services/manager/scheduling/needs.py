@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from services.manager.scheduling.pools import Ask, Need, Pool, find_fit
+from services.manager.scheduling.pools import DeviceRequest, Need, Pool, find_fit
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.host.device import DeviceName, Kind
@@ -36,7 +36,7 @@ def find_needs(config: RunConfig, pools: Sequence[Pool]) -> tuple[Need, Need]:
     )
 
 
-def check_fits(ask: Ask, pools: Sequence[Pool], key: str = "rollout.replicas") -> None:
+def check_fits(ask: DeviceRequest, pools: Sequence[Pool], key: str = "rollout.replicas") -> None:
     """Raises InputError that names `key` for a run that could not start if it were the only one."""
     by_name = {pool.name: pool for pool in pools}
     if find_fit(ask, by_name, {pool.name: len(pool.devices) for pool in pools}) is None:

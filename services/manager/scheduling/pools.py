@@ -12,8 +12,8 @@ Counts = dict[str, int]
 """Pool -> devices."""
 
 
-class Device(NamedTuple):
-    """Example: Device("h100", "3"); on a CPU the name is that of a slot. Device("10.0.0.7-npu",
+class PoolDevice(NamedTuple):
+    """Example: PoolDevice("h100", "3"); on a CPU the name is that of a slot. PoolDevice("10.0.0.7-npu",
     "10.0.0.7/3") is one of a host's eight, and Ray says which."""
 
     pool: str
@@ -53,10 +53,10 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class DeviceRequest:
     """What a run needs to start (its trainer and `min_replicas`), and what else it can use.
 
-    Example: Ask("demo-1", "ann", 0, 0.0, Need("cuda", 4), Need("cuda", 2), 2, 8)
+    Example: DeviceRequest("demo-1", "ann", 0, 0.0, Need("cuda", 4), Need("cuda", 2), 2, 8)
     """
 
     run_id: str
@@ -90,18 +90,18 @@ class Ask:
 class Grant:
     """The devices that a run has.
 
-    Example: Grant((Device("h100", "0"),), {0: (Device("h100", "1"),)})
+    Example: Grant((PoolDevice("h100", "0"),), {0: (PoolDevice("h100", "1"),)})
     """
 
-    trainer: tuple[Device, ...] = ()
+    trainer: tuple[PoolDevice, ...] = ()
     """None of its own where it has the replicas', in turns."""
-    replicas: Mapping[int, tuple[Device, ...]] = field(
-        default_factory=dict[int, tuple[Device, ...]]
+    replicas: Mapping[int, tuple[PoolDevice, ...]] = field(
+        default_factory=dict[int, tuple[PoolDevice, ...]]
     )
     """By the replica's index."""
 
     @property
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self) -> tuple[PoolDevice, ...]:
         return self.trainer + tuple(d for devices in self.replicas.values() for d in devices)
 
 
@@ -125,7 +125,7 @@ class Fit:
         return total
 
 
-def find_fit(ask: Ask, pools: Mapping[str, Pool], free: Mapping[str, int]) -> Fit | None:
+def find_fit(ask: DeviceRequest, pools: Mapping[str, Pool], free: Mapping[str, int]) -> Fit | None:
     """Where the run could start with `free` devices; None where it could not.
 
     The trainer is placed first, in as few pools as possible. Each replica then takes the pool

@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from services.manager.scheduling.pools import (
-    Ask,
     Counts,
-    Device,
+    DeviceRequest,
     Fit,
     Grant,
     Need,
     Pool,
+    PoolDevice,
     find_fit,
     place_replica,
     spread,
@@ -37,8 +37,8 @@ from services.manager.scheduling.pools import (
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """Example: Policy(weights={"research": 3.0})"""
+class SchedulingPolicy:
+    """Example: SchedulingPolicy(weights={"research": 3.0})"""
 
     weights: Mapping[str, float] = field(default_factory=dict[str, float])
     """Weights of owners in fair share; 1 for all others."""
@@ -52,14 +52,14 @@ class Policy:
     """Runs of all owners at a time, where others start the services; 0: as many as fit."""
 
 
-POLICY = Policy()
+POLICY = SchedulingPolicy()
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class DeviceHolding:
     """A run that has devices."""
 
-    ask: Ask
+    ask: DeviceRequest
     grant: Grant
     leaving: frozenset[int] = frozenset()
     """Replicas that are being drained; their devices are not free yet."""
@@ -72,11 +72,11 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Schedule:
     """What to do now."""
 
     starts: Mapping[str, Grant]
-    adds: Mapping[str, Mapping[int, tuple[Device, ...]]]
+    adds: Mapping[str, Mapping[int, tuple[PoolDevice, ...]]]
     """Run -> index of a further replica -> its devices."""
     takes: Mapping[str, frozenset[int]]
     """Run -> replicas to drain."""
@@ -89,11 +89,11 @@ class Plan:
 class Scheduler:
     """For the same pools at each plan, of which it remembers what could fit into them.
 
-    Example: Scheduler(pools, Policy()).plan(holdings, queue, now=time.time()).starts
+    Example: Scheduler(pools, SchedulingPolicy()).plan(holdings, queue, now=time.time()).starts
     """
 
     def __init__(
-        self, pools: Sequence[Pool], policy: Policy = POLICY, has_hosts: bool = False
+        self, pools: Sequence[Pool], policy: SchedulingPolicy = POLICY, has_hosts: bool = False
     ) -> None:
         """`has_hosts`: a pool that is missing is a host that is gone, so what runs have there is
         moved. Otherwise an operator has taken it out, and runs keep what they have."""
@@ -101,13 +101,15 @@ class Scheduler:
         self._policy, self._has_hosts = policy, has_hosts
         self._shapes: dict[object, _Shape] = {}
 
-    def plan(self, holdings: Sequence[Holding], queue: Sequence[Ask], now: float) -> Plan:
-        """Deterministic; `now` in Unix seconds, as `Ask.queued_at`."""
+    def plan(
+        self, holdings: Sequence[DeviceHolding], queue: Sequence[DeviceRequest], now: float
+    ) -> Schedule:
+        """Deterministic; `now` in Unix seconds, as `DeviceRequest.queued_at`."""
         found = _Round(self._pools, self._shape, holdings, now, self._policy)
         moves = found.moves() if self._has_hosts else {}
         return replace(found.run(queue), moves=moves)
 
-    def _shape(self, ask: Ask) -> _Shape:
+    def _shape(self, ask: DeviceRequest) -> _Shape:
         key = _need_key(ask.trainer), _need_key(ask.replica), ask.min_replicas
         if (shape := self._shapes.get(key)) is None:
             sizes = {name: len(pool.devices) for name, pool in self._pools.items()}
@@ -135,7 +137,7 @@ class _Extra:
 class _Shape:
     """What all runs have in common that ask for the same."""
 
-    ask: Ask
+    ask: DeviceRequest
     """One of theirs."""
     usable: frozenset[str]
     """Pools that they could use."""
@@ -148,15 +150,15 @@ class _Round:
     def __init__(
         self,
         pools: Mapping[str, Pool],
-        shape: Callable[[Ask], _Shape],
-        holdings: Sequence[Holding],
+        shape: Callable[[DeviceRequest], _Shape],
+        holdings: Sequence[DeviceHolding],
         now: float,
-        policy: Policy,
+        policy: SchedulingPolicy,
     ) -> None:
         self.pools, self.shape = pools, shape
         self.holdings = {holding.ask.run_id: holding for holding in holdings}
         self.now, self.policy = now, policy
-        self.known = {Device(p.name, name) for p in pools.values() for name in p.devices}
+        self.known = {PoolDevice(p.name, name) for p in pools.values() for name in p.devices}
         held = {device for holding in holdings for device in holding.grant.devices}
         self.free = {
             pool.name: [name for name in pool.devices if (pool.name, name) not in held]
@@ -179,7 +181,7 @@ class _Round:
         """To be called before `run`."""
         return {run_id: grant for run_id in self.holdings if (grant := self._moved(run_id))}
 
-    def run(self, queue: Sequence[Ask]) -> Plan:
+    def run(self, queue: Sequence[DeviceRequest]) -> Schedule:
         self._take_surplus()
         starts: dict[str, Grant] = {}
         waits: dict[str, str] = {}
@@ -212,7 +214,7 @@ class _Round:
             waits[run_id] = reasons[shape]
         adds = self._grow()
         takes = {run_id: frozenset(taken) for run_id, taken in self.takes.items() if taken}
-        return Plan(starts, adds, takes, waits)
+        return Schedule(starts, adds, takes, waits)
 
     def _full(self, owner: str) -> str:
         """Why no further run of the owner starts, whatever devices are free; empty where one may."""
@@ -223,9 +225,9 @@ class _Round:
             return f"another run to end: the services serve {sets} at a time"
         return ""
 
-    def _in_order(self, queue: Iterable[Ask]) -> Iterator[Ask]:
+    def _in_order(self, queue: Iterable[DeviceRequest]) -> Iterator[DeviceRequest]:
         """Fair share looks at what has been started meanwhile."""
-        bands: defaultdict[int, defaultdict[str, list[Ask]]] = defaultdict(
+        bands: defaultdict[int, defaultdict[str, list[DeviceRequest]]] = defaultdict(
             lambda: defaultdict(list)
         )
         for ask in sorted(queue, key=lambda ask: (-ask.queued_at, ask.run_id)):
@@ -247,7 +249,7 @@ class _Round:
     def _share(self, owner: str) -> float:
         return self.usage[owner] / self.policy.weights.get(owner, 1.0)
 
-    def _fit(self, ask: Ask, counts: Mapping[str, int], closed: set[str]) -> Fit | None:
+    def _fit(self, ask: DeviceRequest, counts: Mapping[str, int], closed: set[str]) -> Fit | None:
         if ask.num_devices > sum(counts.values()):
             return None
         return find_fit(ask, self.pools, {n: c for n, c in counts.items() if c and n not in closed})
@@ -257,16 +259,18 @@ class _Round:
         replicas = {i: self._pop_all(counts) for i, counts in enumerate(fit.replicas)}
         return Grant(trainer, replicas)
 
-    def _pop_all(self, counts: Mapping[str, int]) -> tuple[Device, ...]:
+    def _pop_all(self, counts: Mapping[str, int]) -> tuple[PoolDevice, ...]:
         return tuple(d for name, count in counts.items() for d in self._pop(name, count))
 
-    def _pop(self, pool: str, count: int) -> tuple[Device, ...]:
+    def _pop(self, pool: str, count: int) -> tuple[PoolDevice, ...]:
         names = self.free[pool]
         taken, self.free[pool] = names[:count], names[count:]
         self.counts[pool] -= count
-        return tuple(Device(pool, name) for name in taken)
+        return tuple(PoolDevice(pool, name) for name in taken)
 
-    def _take_for(self, ask: Ask, shape: _Shape, extras: list[_Extra], closed: set[str]) -> bool:
+    def _take_for(
+        self, ask: DeviceRequest, shape: _Shape, extras: list[_Extra], closed: set[str]
+    ) -> bool:
         """Reserves what falls free for the run, and takes back as much more as it needs; False
         where even all of it is too little."""
         soon = {name: count + self.coming[name] for name, count in self.counts.items()}
@@ -344,18 +348,18 @@ class _Round:
         self.takes[run_id].add(index)
         self._expect(self._devices(run_id, index))
 
-    def _expect(self, devices: Iterable[Device]) -> None:
+    def _expect(self, devices: Iterable[PoolDevice]) -> None:
         """Counts devices that will be free; those that left the pools meanwhile are not counted."""
         for device in filter(self.known.__contains__, devices):
             self.coming[device.pool] += 1
 
-    def _devices(self, run_id: str, index: int) -> tuple[Device, ...]:
+    def _devices(self, run_id: str, index: int) -> tuple[PoolDevice, ...]:
         return self.holdings[run_id].grant.replicas[index]
 
-    def _grow(self) -> dict[str, dict[int, tuple[Device, ...]]]:
+    def _grow(self) -> dict[str, dict[int, tuple[PoolDevice, ...]]]:
         """One replica at a time: first to who has less than its least number, then by priority and
         share, then to who has the fewest."""
-        adds: defaultdict[str, dict[int, tuple[Device, ...]]] = defaultdict(dict)
+        adds: defaultdict[str, dict[int, tuple[PoolDevice, ...]]] = defaultdict(dict)
         full: set[object] = set()
 
         def entry(run_id: str) -> _Turn:
@@ -405,5 +409,5 @@ def _need_key(need: Need) -> object:
     return need.kind, need.count, need.hosts, tuple(sorted(need.labels.items()))
 
 
-def _could_use(ask: Ask, pool: Pool) -> bool:
+def _could_use(ask: DeviceRequest, pool: Pool) -> bool:
     return ask.trainer.matches(pool) or ask.replica.matches(pool)

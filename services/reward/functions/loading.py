@@ -31,7 +31,7 @@ from trimaran.rewards import Sample
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedFunction:
     """A function with the signature that is ours, whatever it was written for.
 
     Example:
@@ -48,7 +48,7 @@ class Loaded:
     """A batch may be cut: False only where the function judges a group as a whole."""
 
 
-def load_function(spec: FunctionSpec) -> Loaded:
+def load_function(spec: FunctionSpec) -> LoadedFunction:
     """Raises InputError for a module, file, name, signature or option that cannot be used."""
     try:
         module, name = import_target(spec.target)
@@ -77,7 +77,7 @@ def load_function(spec: FunctionSpec) -> Loaded:
         return [outcome for sample in samples for outcome in judge([sample])]
 
     judge_batch = judge_each if signature.one_by_one else judge
-    return Loaded(judge_batch, signature.one_by_one, signature.splittable)
+    return LoadedFunction(judge_batch, signature.one_by_one, signature.splittable)
 
 
 def _refusal(spec: FunctionSpec, reason: str) -> str:
@@ -139,4 +139,4 @@ def _with_parts(
     return replace(outcome, parts={**metrics, **outcome.parts})
 
 
-__all__ = ["FunctionFault", "Loaded", "load_function"]
+__all__ = ["FunctionFault", "LoadedFunction", "load_function"]

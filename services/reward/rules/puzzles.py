@@ -42,7 +42,7 @@ _FUNCTION = re.compile("a?(sin|cos|tan|cot|sec|csc)h?|exp|log|ln|sqrt|cbrt|[Aa]b
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PuzzleEntry:
     """What an answer is held against."""
 
     task: str
@@ -83,7 +83,7 @@ def puzzle(
         if task == COMPOSITE or task not in _tasks():
             raise ReferenceUnusableError(f"metadata.source_dataset is no task but {task!r}")
     config_json = json.dumps(config or {}, sort_keys=True)
-    entry = Entry(task, config_json, sample.prompt, sample.answer, metadata_json)
+    entry = PuzzleEntry(task, config_json, sample.prompt, sample.answer, metadata_json)
     if reason := _unusable(entry):
         raise ReferenceUnusableError(reason)
     answer = extract_answer(sample.text, tag_name=tag)
@@ -109,7 +109,7 @@ def is_safe(task: str, answer: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _unusable(entry: Entry) -> str:
+def _unusable(entry: PuzzleEntry) -> str:
     """Why it cannot be scored, or "": a task must take an entry's own answer for right.
 
     Of the few tasks that give none, only the shape is known.
@@ -128,7 +128,7 @@ def _unusable(entry: Entry) -> str:
     return ""
 
 
-def _score(entry: Entry, answer: str | None) -> float:
+def _score(entry: PuzzleEntry, answer: str | None) -> float:
     metadata = _metadata(entry.metadata_json)
     if entry.task in COMPARES_TUPLES:
         metadata = {name: _tuples(value) for name, value in metadata.items()}

@@ -28,11 +28,11 @@ class SandboxError(FunctionFault):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SandboxLimits:
     """What a program may use.
 
     Example:
-        Limits(seconds=2.0, memory_mib=256)
+        SandboxLimits(seconds=2.0, memory_mib=256)
     """
 
     seconds: float = 4.0
@@ -44,7 +44,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class SandboxHost:
     """What this host has for a program."""
 
     filters: tuple[str, str]
@@ -56,12 +56,14 @@ class Host:
 
 
 @cache
-def this_host() -> Host:
+def this_host() -> SandboxHost:
     """Raises SandboxError for a system or machine that has no filter."""
-    return Host(_filters(), _readable(), _packages())
+    return SandboxHost(_filters(), _readable(), _packages())
 
 
-def make_job(source: str, limits: Limits, status_fd: int, host: Host) -> dict[str, Any]:
+def make_job(
+    source: str, limits: SandboxLimits, status_fd: int, host: SandboxHost
+) -> dict[str, Any]:
     return {
         "source": source,
         "parent": os.getpid(),

@@ -23,9 +23,9 @@ from typing import IO, Any
 
 from services.reward.sandbox.job import (
     REMEDY,
-    Host,
-    Limits,
     SandboxError,
+    SandboxHost,
+    SandboxLimits,
     make_job,
     this_host,
 )
@@ -55,7 +55,7 @@ class SandboxRun:
     """What came of a program.
 
     Example:
-        done = run("print(input())", "7\\n", Limits(seconds=2.0, memory_mib=256))
+        done = run("print(input())", "7\\n", SandboxLimits(seconds=2.0, memory_mib=256))
         assert (done.stdout, done.exit_code, done.stopped) == ("7\\n", 0, "")
     """
 
@@ -68,7 +68,9 @@ class SandboxRun:
     """Which limit of this side ended it: "time" or "output"; empty where none did."""
 
 
-def run(source: str, stdin: str, limits: Limits, host: Host | None = None) -> SandboxRun:
+def run(
+    source: str, stdin: str, limits: SandboxLimits, host: SandboxHost | None = None
+) -> SandboxRun:
     """`host`: None for the one that this runs on.
 
     Raises SandboxError when the host denies a layer that must be there.
@@ -84,7 +86,7 @@ def run(source: str, stdin: str, limits: Limits, host: Host | None = None) -> Sa
     return SandboxRun(stdout, stderr, exit_code, stopped)
 
 
-def run_asking(asking: str, asked: str, limits: Limits) -> str:
+def run_asking(asking: str, asked: str, limits: SandboxLimits) -> str:
     """Two programs, each alone in a sandbox; the output of each is the input of the other.
 
     Returns what `asking` writes to its standard error, which is out of reach of `asked`, until it
@@ -110,8 +112,8 @@ def run_asking(asking: str, asked: str, limits: Limits) -> str:
 @contextmanager
 def _started(
     source: str,
-    limits: Limits,
-    host: Host,
+    limits: SandboxLimits,
+    host: SandboxHost,
     stdin: int = PIPE,
     stdout: int = PIPE,
     stderr: int = PIPE,

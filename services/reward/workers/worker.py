@@ -20,7 +20,7 @@ from functools import cache
 from multiprocessing import forkserver
 from typing import NoReturn
 
-from services.reward.functions.loading import FunctionFault, Loaded, load_function
+from services.reward.functions.loading import FunctionFault, LoadedFunction, load_function
 from services.reward.outcome import Fault
 from services.reward.terms import FunctionSpec
 from services.reward.workers.journal import JournalWriter, encode_entry, encode_raised
@@ -98,7 +98,7 @@ def preloads(spec: FunctionSpec) -> tuple[str, ...]:
 
 
 @cache
-def _load(spec: FunctionSpec) -> Loaded:
+def _load(spec: FunctionSpec) -> LoadedFunction:
     for module in preloads(spec):  # the fork server keeps silent about what it cannot import
         importlib.import_module(module)
     return load_function(spec)

@@ -88,7 +88,7 @@ class WorkerExtension:
         from vllm.v1.sample.ops import topk_topp_sampler
 
         if hasattr(sampler, "batched_count_greater_than"):
-            sampler.batched_count_greater_than = without_ranks
+            sampler.batched_count_greater_than = without_ranks  # pyright: ignore[reportPrivateImportUsage]
         if not hasattr(topk_topp_sampler, "compiled_random_sample"):
             return False
         topk_topp_sampler.compiled_random_sample = sample_inverse_cdf

@@ -37,7 +37,7 @@ from services.trainer.checkpoints.checkpoint_folder import (
     step_of,
 )
 from services.trainer.checkpoints.shard_file import ShardFile, write_tensors
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError, UnavailableError
 from trimaran.host.places import discard, put_in_place, sync
 from trimaran.host.system_errors import refused
@@ -51,10 +51,10 @@ FORMAT = 1
 class RankLayout:
     """How the ranks shared the model, and in what a checkpoint must agree with the run that resumes it.
 
-    Example: RankLayout(Layout(data=2), dtype="bfloat16", updates_per_batch=1)
+    Example: RankLayout(ParallelLayout(data=2), dtype="bfloat16", updates_per_batch=1)
     """
 
-    ranks: Layout
+    ranks: ParallelLayout
     dtype: str
     updates_per_batch: int
     """All of a step, those of further epochs, too."""
@@ -79,7 +79,7 @@ class RankLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class TrainedModel:
     name: str
     """The name of its folder."""
     facts: ModelFacts
@@ -99,7 +99,7 @@ class TrainerState:
     nonfinite: str
     """The same: why updates of the step were left out."""
     layout: RankLayout
-    model: Model
+    model: TrainedModel
     shards: tuple[str, ...]
     """The digest of each, by its number."""
     ledger: LedgerEnd | None = None
@@ -209,7 +209,7 @@ def tidy(run_folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def read_state(folder: Path, layout: RankLayout, model: Model) -> TrainerState:
+def read_state(folder: Path, layout: RankLayout, model: TrainedModel) -> TrainerState:
     """Raises InputError when the checkpoint is broken, or of another model. Its layout may be another."""
     return parse_state(_read_text(folder), str(folder), layout, model)
 
@@ -221,7 +221,7 @@ def read_any(folder: Path) -> TrainerState:
 
 def check_facts(folder: Path, state: TrainerState, facts: ModelFacts) -> None:
     """For a run that begins with what another one saved. Raises InputError where the models differ."""
-    wanted = Model(state.model.name, facts)
+    wanted = TrainedModel(state.model.name, facts)
     _check_same(str(folder), "model", _flat(state.model), _flat(wanted))
 
 
@@ -232,7 +232,7 @@ def _read_text(folder: Path) -> str:
         raise refused(f"{folder / STATE}: not a trainer checkpoint", error) from None
 
 
-def parse_state(text: str, folder: str, layout: RankLayout, model: Model) -> TrainerState:
+def parse_state(text: str, folder: str, layout: RankLayout, model: TrainedModel) -> TrainerState:
     """The same of a state's text; `folder`: for errors."""
     state = _parse(text, folder)
     _check_same(folder, "model", _flat(state.model), _flat(model))
@@ -257,7 +257,7 @@ def _parse(text: str, folder: str) -> TrainerState:
     return state
 
 
-def _flat(model: Model) -> dict[str, object]:
+def _flat(model: TrainedModel) -> dict[str, object]:
     return {"model name": model.name, **asdict(model.facts)}
 
 

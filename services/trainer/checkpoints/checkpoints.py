@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from services.trainer.checkpoints import checkpoint
-from services.trainer.checkpoints.checkpoint import Keep, Model, RankLayout, TrainerState
+from services.trainer.checkpoints.checkpoint import Keep, RankLayout, TrainedModel, TrainerState
 from services.trainer.checkpoints.checkpoint_folder import FOLDER, PREFIX, STATE, find, newest
 from services.trainer.checkpoints.convert.convert import checkpoint_to_huggingface
 from services.trainer.checkpoints.joined import refuse_adapters, whole_shard
@@ -45,7 +45,7 @@ HUGGINGFACE = "huggingface"
 STATE_NAME = re.compile(rf"{FOLDER}/({PREFIX}(\d+))/{re.escape(STATE)}")
 
 
-class Loaded(NamedTuple):
+class LoadedCheckpoint(NamedTuple):
     """The newest checkpoint, as one rank reads it."""
 
     state: TrainerState
@@ -73,8 +73,8 @@ class Checkpoints(Protocol):
         ...
 
     def load(
-        self, layout: RankLayout, model: Model, rank: int, lora: LoraSection | None = None
-    ) -> Loaded | None:
+        self, layout: RankLayout, model: TrainedModel, rank: int, lora: LoraSection | None = None
+    ) -> LoadedCheckpoint | None:
         """The newest, of a run with `lora`; None before the first. Raises InputError when it is broken, or of another
         model."""
         ...
@@ -128,8 +128,8 @@ def read_shard(
 
 
 def load_other(
-    path: Path, layout: RankLayout, model: Model, rank: int, lora: LoraSection | None = None
-) -> Loaded:
+    path: Path, layout: RankLayout, model: TrainedModel, rank: int, lora: LoraSection | None = None
+) -> LoadedCheckpoint:
     """The checkpoint of another run that `trainer.load` names, whatever its layout and dtype.
 
     Raises InputError when it is broken, or of another model."""
@@ -139,7 +139,7 @@ def load_other(
     open_file = partial(checkpoint.open_shard, folder, state)
     # Whole parameters: this run may train others of them.
     whole = replace(layout, distributed_optimizer=False)
-    return Loaded(state, read_shard(state, whole, lora, rank, open_file), str(folder))
+    return LoadedCheckpoint(state, read_shard(state, whole, lora, rank, open_file), str(folder))
 
 
 class FolderCheckpoints:
@@ -162,8 +162,8 @@ class FolderCheckpoints:
         checkpoint.tidy(self._folder)
 
     def load(
-        self, layout: RankLayout, model: Model, rank: int, lora: LoraSection | None = None
-    ) -> Loaded | None:
+        self, layout: RankLayout, model: TrainedModel, rank: int, lora: LoraSection | None = None
+    ) -> LoadedCheckpoint | None:
         folder = newest(self._folder)
         if folder is None:
             return None
@@ -171,7 +171,7 @@ class FolderCheckpoints:
         shard = read_shard(
             state, layout, lora, rank, lambda one: checkpoint.open_shard(folder, state, one)
         )
-        return Loaded(state, shard, str(folder))
+        return LoadedCheckpoint(state, shard, str(folder))
 
 
 class BucketCheckpoints:
@@ -211,8 +211,8 @@ class BucketCheckpoints:
             half.unlink(missing_ok=True)
 
     def load(
-        self, layout: RankLayout, model: Model, rank: int, lora: LoraSection | None = None
-    ) -> Loaded | None:
+        self, layout: RankLayout, model: TrainedModel, rank: int, lora: LoraSection | None = None
+    ) -> LoadedCheckpoint | None:
         steps = _steps(self._place.sizes(FOLDER))
         if not steps:
             return None
@@ -223,7 +223,7 @@ class BucketCheckpoints:
         state = checkpoint.parse_state(text, where, layout, model)
         self._held = step
         shard = read_shard(state, layout, lora, rank, lambda one: self._shard(state, one))
-        return Loaded(state, shard, where)
+        return LoadedCheckpoint(state, shard, where)
 
     def _shard(self, state: TrainerState, number: int) -> ShardFile:
         """From this host's disk, or fetched: where it lacks, or what lies there is damaged."""

@@ -12,10 +12,10 @@ from services.trainer.megatron.attention.rope import Rope, parse_rope
 from services.trainer.megatron.families.family import Family
 from services.trainer.megatron.known_keys import check_keys
 from trimaran.choices import FAMILIES
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 from trimaran.model.folder import ModelFacts, language_config, read_model_folder
-from trimaran.model.memory.model import Model
+from trimaran.model.memory.model import ModelSizes
 from trimaran.model.memory.stages import tower_passes
 
 
@@ -57,7 +57,7 @@ def read_architecture(folder: Path, is_whole: bool = True) -> Architecture:
 
 
 def image_cost(
-    facts: ModelFacts, layout: Layout, freeze: tuple[str, ...] = (), virtual_stages: int = 1
+    facts: ModelFacts, layout: ParallelLayout, freeze: tuple[str, ...] = (), virtual_stages: int = 1
 ) -> float:
     """The cost of seeing what one image token stands for, in passes of a token through the layers of the stage that
     has most: matrices alone.
@@ -71,7 +71,7 @@ def image_cost(
     most = max(len(one.layers(facts.num_layers, virtual_stages)) for one in layout.senders)
     layers = most * facts.used_layer_parameters / (layout.tensor * layout.context)
     tower = facts.vision.merged * facts.vision.depth * facts.vision.block_parameters
-    return tower_passes(Model(facts), freeze) * tower / layers
+    return tower_passes(ModelSizes(facts), freeze) * tower / layers
 
 
 def attention_cost(facts: ModelFacts) -> float:

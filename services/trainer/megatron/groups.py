@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 
 
 def tensor_group() -> dist.ProcessGroup | None:
@@ -57,7 +57,7 @@ def most_micro_batches(count: int, device: torch.device) -> int:
     return int(counts.item())
 
 
-def sender_group(layout: Layout, timeout: float) -> dist.ProcessGroup | None:
+def sender_group(layout: ParallelLayout, timeout: float) -> dist.ProcessGroup | None:
     """Makes the group of the ranks that send weights: all ranks must call. Seconds."""
     senders = [one.rank for one in layout.senders]
     if len(senders) == 1:

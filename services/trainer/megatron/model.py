@@ -26,7 +26,7 @@ from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_output
 from services.trainer.megatron.parameters.lora import attach
 from services.trainer.megatron.parameters.mapping import mark_shards, parameters
 from services.trainer.megatron.parameters.rules import Rules
-from services.trainer.megatron.tokens import Tokens
+from services.trainer.megatron.tokens import PackedTokens
 from services.trainer.megatron.vision.vision import (
     Deepstack,
     ImageReader,
@@ -40,7 +40,7 @@ from services.trainer.step.outputs import TokenOutputs
 from services.trainer.step.packing import GroupLengths
 from services.trainer.step.prompt_images import PromptImages
 from trimaran.config import RunConfig
-from trimaran.config.parallel import Layout, RankPlace
+from trimaran.config.parallel import ParallelLayout, RankPlace
 from trimaran.errors import InputError
 from trimaran.model.folder import ModelFacts
 
@@ -142,7 +142,7 @@ class PackedGPT(GPTModel):
         """Those of `named_weights` that take a gradient."""
         return ((name, one) for name, one in self.named_weights() if one.requires_grad)
 
-    def outputs(self, packed: Tokens, entropy: bool = False) -> torch.Tensor | TokenOutputs:
+    def outputs(self, packed: PackedTokens, entropy: bool = False) -> torch.Tensor | TokenOutputs:
         """Hidden states [N, 1, C] for the next stage, or on the last stage the outputs.
 
         With sequence or context parallelism N is this rank's share of the tokens.
@@ -214,7 +214,7 @@ class PackedGPT(GPTModel):
         kept = self._images.kept if self._images else None
         return look(self.visual, images, hidden, owned, kept)
 
-    def _chosen_experts(self, packed: Tokens, count: int) -> torch.Tensor | None:
+    def _chosen_experts(self, packed: PackedTokens, count: int) -> torch.Tensor | None:
         """Those of this rank's share of so many tokens, padding included; None unless they are replayed."""
         if packed.experts is None or self._replayed is None:
             return None
@@ -234,7 +234,7 @@ class PackedGPT(GPTModel):
         return weight if real == weight.shape[0] else weight[:real], first
 
 
-def _pad(packed: Tokens, multiple: int) -> tuple[torch.Tensor, tuple[GroupLengths, ...]]:
+def _pad(packed: PackedTokens, multiple: int) -> tuple[torch.Tensor, tuple[GroupLengths, ...]]:
     """Tokens up to a multiple: a prompt of its own, to which nothing attends."""
     missing = -len(packed.token_ids_N) % multiple
     if not missing:
@@ -294,7 +294,9 @@ def transformer_config(
     )
 
 
-def _stages(facts: ModelFacts, layout: Layout, virtual_stages: int) -> list[list[str]] | None:
+def _stages(
+    facts: ModelFacts, layout: ParallelLayout, virtual_stages: int
+) -> list[list[str]] | None:
     """What each holds, in megatron-core's words."""
     if layout.pipeline == 1:
         return None
@@ -322,7 +324,7 @@ def _interleaved(virtual_stages: int) -> dict[str, Any]:
     }
 
 
-def _expert_config(facts: ModelFacts, layout: Layout) -> dict[str, Any]:
+def _expert_config(facts: ModelFacts, layout: ParallelLayout) -> dict[str, Any]:
     if not facts.num_experts:
         return {}
     _mend_router()

@@ -25,7 +25,7 @@ from services.trainer.megatron.architecture import Architecture, attention_cost,
 from services.trainer.megatron.bf16_adamw import STATE as BF16_STATE
 from services.trainer.megatron.bf16_adamw import with_bf16_adamw
 from services.trainer.megatron.experts.replay import RouterReplays
-from services.trainer.megatron.experts.router import ExpertLoads, set_losses
+from services.trainer.megatron.experts.router import LoadCounter, set_losses
 from services.trainer.megatron.experts.shared_experts import SharedExperts
 from services.trainer.megatron.groups import from_last, gather_rows, sender_group, stage_group
 from services.trainer.megatron.model import PackedGPT, transformer_config
@@ -52,7 +52,7 @@ from services.trainer.step.part_times import PartTimes
 from services.trainer.step.updates import Update
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError
-from trimaran.model.memory.model import Model
+from trimaran.model.memory.model import ModelSizes
 from trimaran.model.memory.trained import patterns, trained_tower
 from trimaran.types import Group, TensorInfo
 from weights.memory.host_memory import DTYPE_NAMES
@@ -81,7 +81,9 @@ class MegatronPolicy:
         self._all_rules = {**self._rules, **self._adapter_rules}
         tower = architecture.facts.vision
         self._images = ImageReader(config.model.path, tower) if tower else None
-        if self._images and not trained_tower(Model(architecture.facts), patterns(config.trainer)):
+        if self._images and not trained_tower(
+            ModelSizes(architecture.facts), patterns(config.trainer)
+        ):
             self._images.kept = KeptFeatures()
         self._senders = sender_group(self._place.layout, config.trainer.step_timeout)
         self._stages = self._make_stages()
@@ -90,7 +92,7 @@ class MegatronPolicy:
         for stage in self._stages:
             stage.freeze(self._rules.keys() if config.trainer.lora else frozen)
         facts = architecture.facts
-        self._loads = ExpertLoads(self._stages, facts, device) if facts.num_experts else None
+        self._loads = LoadCounter(self._stages, facts, device) if facts.num_experts else None
         self._replays: RouterReplays | None = None
         if config.trainer.router.replay:
             self._replays = RouterReplays(self._stages, device)

@@ -13,7 +13,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.utils import get_attr_wrapped_model
 
 from services.trainer.megatron.groups import from_last, most_micro_batches, stage_group
-from services.trainer.megatron.tokens import OneToken, Tokens
+from services.trainer.megatron.tokens import OneToken, PackedTokens
 from services.trainer.step.outputs import TokenLoss, TokenOutputs
 
 NOT_COUNTED = torch.zeros((), dtype=torch.int)
@@ -22,7 +22,7 @@ NOT_COUNTED = torch.zeros((), dtype=torch.int)
 
 def train(
     chunks: Sequence[torch.nn.Module],
-    micro_batches: Sequence[Tokens],
+    micro_batches: Sequence[PackedTokens],
     loss: TokenLoss,
     entropy: bool,
 ) -> None:
@@ -38,7 +38,7 @@ def train(
 
 @torch.no_grad()
 def infer(
-    chunks: Sequence[torch.nn.Module], micro_batches: Sequence[Tokens], entropy: bool
+    chunks: Sequence[torch.nn.Module], micro_batches: Sequence[PackedTokens], entropy: bool
 ) -> list[TokenOutputs]:
     """Forward alone. Every stage of the pipeline gets the answer of the last."""
 
@@ -56,7 +56,7 @@ def infer(
 
 def _run(
     chunks: Sequence[torch.nn.Module],
-    micro_batches: Sequence[Tokens],
+    micro_batches: Sequence[PackedTokens],
     finish: Callable[..., Any],
     entropy: bool,
     forward_only: bool,
@@ -72,7 +72,7 @@ def _run(
     batches = [*micro_batches, *[OneToken.on(device)] * (count - len(micro_batches))]
 
     def step(
-        batches: Iterator[tuple[int, Tokens]], model: torch.nn.Module
+        batches: Iterator[tuple[int, PackedTokens]], model: torch.nn.Module
     ) -> tuple[torch.Tensor | TokenOutputs, Callable[..., Any]]:
         index, packed = next(batches)
         outputs_of: Any = get_attr_wrapped_model(model, "outputs")
@@ -92,7 +92,7 @@ def _run(
 
 def _share(
     found: Sequence[TokenOutputs],
-    micro_batches: Sequence[Tokens],
+    micro_batches: Sequence[PackedTokens],
     entropy: bool,
     stages: dist.ProcessGroup,
 ) -> list[TokenOutputs]:

@@ -15,7 +15,7 @@ from services.trainer.step.packing import GroupLengths
 from services.trainer.step.prompt_images import PromptImages
 
 
-class Tokens(Protocol):
+class PackedTokens(Protocol):
     """`services.trainer.step.batch.PackedBatch` has them, and what the loss needs beside them."""
 
     @property

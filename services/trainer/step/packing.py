@@ -58,19 +58,19 @@ class GroupLengths:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Piece:
-    """Some of a group's completions. Example: Piece(place=3, completions=(0, 2))"""
+class GroupPiece:
+    """Some of a group's completions. Example: GroupPiece(place=3, completions=(0, 2))"""
 
     place: int
     """The place of the group in the mini-batch."""
     completions: tuple[int, ...]
 
 
-MicroBatch = tuple[Piece, ...]
+MicroBatch = tuple[GroupPiece, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PackingPlan:
     """Example: plan.micro_batches[rank][0] is the first micro-batch of a data-parallel rank"""
 
     micro_batches: tuple[tuple[MicroBatch, ...], ...]
@@ -90,14 +90,14 @@ def plan_micro_batches(
     data_parallel: int,
     micro_batch_tokens: int,
     attention: float = 0.0,
-) -> Plan:
+) -> PackingPlan:
     """Cut groups into pieces, and balance these over micro-batches and ranks by their cost.
 
     A micro-batch above `micro_batch_tokens` is one piece, of a single completion or of at most twice
     its prompt's tokens: smaller ones would hold little but copies of a long prompt.
     `attention`: as in `GroupLengths.cost`. Costliest first onto the least (Graham, 1969).
     """
-    plans: list[Plan] = []
+    plans: list[PackingPlan] = []
     for cuts in CUTS:
         plans.append(_plan(groups, data_parallel, micro_batch_tokens, attention, cuts))
         if plans[-1].imbalance <= EVEN:
@@ -111,7 +111,7 @@ def _plan(
     micro_batch_tokens: int,
     attention: float,
     cuts: int,
-) -> Plan:
+) -> PackingPlan:
     """`cuts`: pieces of a group that is as large as a rank's share."""
     share = sum(group.cost(attention) for group in groups) / data_parallel / cuts
     pieces = [
@@ -131,12 +131,12 @@ def _plan(
         for mine in shares
     )
     loads = [sum(bin_costs[number] for number in mine) for mine in shares]
-    return Plan(micro_batches, tuple(loads))
+    return PackingPlan(micro_batches, tuple(loads))
 
 
 def _cut(
     place: int, group: GroupLengths, share: float, micro_batch_tokens: int, attention: float
-) -> list[Piece]:
+) -> list[GroupPiece]:
     """Into as many pieces as it has shares of a rank, or as the limit of tokens asks for."""
     counts = group.completions
     if not counts:
@@ -149,7 +149,7 @@ def _cut(
     for number in range(min(wanted, len(counts)), len(counts) + 1):
         parts = [sorted(part) for part in _deal(weights, number)]
         if all(len(part) == 1 or group.only(part).num_tokens <= most for part in parts):
-            return [Piece(place, tuple(part)) for part in parts]
+            return [GroupPiece(place, tuple(part)) for part in parts]
     raise AssertionError("pieces of one completion each are always allowed")
 
 

@@ -11,7 +11,7 @@ import torch
 
 from services.trainer.step.batch import PackedBatch, StepBatch, pack, packed_lengths
 from services.trainer.step.chosen_experts import StepExperts
-from services.trainer.step.packing import MicroBatch, Piece, plan_micro_batches
+from services.trainer.step.packing import GroupPiece, MicroBatch, plan_micro_batches
 from trimaran.config import RunConfig
 from trimaran.types import Group
 
@@ -53,7 +53,7 @@ class Update:
     def num_trained(self) -> int:
         return sum(self.step.lengths_B[index] for index in self.completions)
 
-    def find(self, piece: Piece) -> tuple[int, tuple[int, ...]]:
+    def find(self, piece: GroupPiece) -> tuple[int, tuple[int, ...]]:
         """The place of its group in the step's batch, and its completions among those of the step."""
         computed = self.computed[piece.place]
         return self.groups[piece.place], tuple(computed[index] for index in piece.completions)

@@ -19,7 +19,7 @@ from weights.version.manifest import list_blocks
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SendTarget:
     """A version that is to be staged."""
 
     version: PolicyVersion
@@ -36,7 +36,7 @@ Connect = Callable[[Caller], Sequence[TrainerClient]]
 @asynccontextmanager
 async def ask_senders(
     connect: Connect, caller: Caller, version: PolicyVersion, timeout: float
-) -> AsyncIterator[Target]:
+) -> AsyncIterator[SendTarget]:
     """Raises OutOfOrderError when a sender holds another version, InputError when the offers do
     not hold every block once, and what a sender raises that does not answer."""
     senders = connect(caller)
@@ -50,7 +50,7 @@ async def ask_senders(
             _check_held(version, rank, held)
         offers = tuple(offer for _, offer in answers)
         check_offers(manifest, offers)
-        yield Target(version, manifest, senders, offers)
+        yield SendTarget(version, manifest, senders, offers)
     finally:
         await asyncio.gather(*(sender.close() for sender in senders))
 

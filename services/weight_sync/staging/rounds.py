@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from services.weight_sync.members.member import Member
-from services.weight_sync.members.offers import Target
+from services.weight_sync.members.offers import SendTarget
 from services.weight_sync.members.pool import Attempt
 from services.weight_sync.staging.transfer_plan import TransferPlan
 from trimaran.clients import RolloutClient
@@ -51,7 +51,7 @@ Stages = Mapping[Member, asyncio.Task[Staged]]
 class Round:
     """What is tried."""
 
-    target: Target
+    target: SendTarget
     attempt: Attempt
     plan: TransferPlan
     groups: Sequence[TransferGroup]

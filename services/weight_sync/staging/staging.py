@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from services.weight_sync.members.member import Member
-from services.weight_sync.members.offers import Target
+from services.weight_sync.members.offers import SendTarget
 from services.weight_sync.members.pool import Attempt
 from services.weight_sync.pauses import Pauses
 from services.weight_sync.staging.rounds import (
@@ -78,7 +78,7 @@ class Stager:
         self._settle = pauses.settle
 
     async def stage(
-        self, target: Target, attempt: Attempt, rollouts: Mapping[Member, RolloutClient]
+        self, target: SendTarget, attempt: Attempt, rollouts: Mapping[Member, RolloutClient]
     ) -> StageOutcome:
         """From the senders, on all members of `rollouts`. Ends within the stage timeout.
 
@@ -112,7 +112,7 @@ class Stager:
 
     def _plan_rest(
         self,
-        target: Target,
+        target: SendTarget,
         members: Sequence[Member],
         lenders: Lenders,
         copies: Mapping[Member, str],
@@ -127,7 +127,7 @@ class Stager:
 
     async def stage_alone(
         self,
-        target: Target,
+        target: SendTarget,
         attempt: Attempt,
         plan: TransferPlan,
         member: Member,
@@ -144,7 +144,7 @@ class Stager:
 
     async def _run(
         self,
-        target: Target,
+        target: SendTarget,
         attempt: Attempt,
         plan: TransferPlan,
         rollouts: Mapping[Member, RolloutClient],
@@ -204,7 +204,7 @@ def _failed(task: asyncio.Task[Any]) -> bool:
     return not task.done() or task.cancelled() or task.exception() is not None
 
 
-def _log_relay(target: Target, found: StageOutcome) -> None:
+def _log_relay(target: SendTarget, found: StageOutcome) -> None:
     logger.warning(
         "version %s: transfer broken (%s); %s go on by relay",
         target.version.version,

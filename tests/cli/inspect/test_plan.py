@@ -24,7 +24,7 @@ from services.trainer.checkpoints.convert.convert import huggingface_to_checkpoi
 from tests.tiny_model import write_tiny_model
 from tests.tiny_vision import nest_names, write_tiny_vision
 from trimaran.config import load_config
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 from trimaran.host.machine import Machine
 
@@ -201,7 +201,7 @@ def test_what_is_frozen_and_had_trained_in_the_run_before_is_in_the_plan_of_chec
 
     [plain] = copied()
     first = tmp_path / "first"
-    huggingface_to_checkpoint(tmp_path / "model", first, Layout(pipeline=2), "float32")
+    huggingface_to_checkpoint(tmp_path / "model", first, ParallelLayout(pipeline=2), "float32")
     load = f"trainer.load={first}"
     assert copied(load) == [plain + 2 * sum(sizes.values())]
     # Each rank writes it whole, and its part of the rest.

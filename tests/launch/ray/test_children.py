@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from commands.launch.joining.registration import NameTakenError, Registration
+from commands.launch.joining.registration import NameTakenError, ServiceRegistration
 from commands.launch.joining.service_records import ServiceRecord
 from commands.launch.ray.children import RayChildren
 from commands.launch.ray.naming import own_prefix
@@ -319,8 +319,8 @@ async def test_its_address_is_what_this_life_has_registered(tmp_path: Path) -> N
 async def test_a_life_that_ray_has_lost_is_called_no_more_and_ends_itself(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
 
-        async def register(name: str) -> Registration:
-            registered = await Registration.claim(stage.store, "demo-1", [name], timeout=5.0)
+        async def register(name: str) -> ServiceRegistration:
+            registered = await ServiceRegistration.claim(stage.store, "demo-1", [name], timeout=5.0)
             await registered.move("10.0.0.2:1")
             return registered
 

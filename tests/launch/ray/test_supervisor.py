@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from commands.launch.ray.supervisor import LOG_BYTES, Report, Supervisor
+from commands.launch.ray.supervisor import LOG_BYTES, Supervisor, SupervisorReport
 from tests.launch.services import STAND_IN, is_alive, pid_of, wait_until
 
 
@@ -38,11 +38,11 @@ def supervise(made: list[Supervisor], given: dict[str, Any], **how: Any) -> Supe
     return supervisor
 
 
-def report(supervisor: Supervisor, position: int = -1) -> Report:
-    return Report(**supervisor.report(position))
+def report(supervisor: Supervisor, position: int = -1) -> SupervisorReport:
+    return SupervisorReport(**supervisor.report(position))
 
 
-def ended(supervisor: Supervisor) -> Report:
+def ended(supervisor: Supervisor) -> SupervisorReport:
     wait_until(lambda: report(supervisor).pid == 0, "its end")
     return report(supervisor)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import cast
 
 from services.manager.scheduling.needs import find_needs
-from services.manager.scheduling.pools import Ask, Device, Grant, Need, Pool
+from services.manager.scheduling.pools import DeviceRequest, Grant, Need, Pool, PoolDevice
 from services.manager.scheduling.ray_pools import RayPools, pools_of
-from services.manager.scheduling.scheduler import Holding, Plan, Scheduler
+from services.manager.scheduling.scheduler import DeviceHolding, Schedule, Scheduler
 from tests.launch.ray.fake_cluster import FakeCluster
 from tests.trimaran.run.ray.test_placing import configure
 from trimaran.run.ray.cluster import Cluster, Node
@@ -19,14 +19,14 @@ def pool(address: str, count: int) -> Pool:
     return Pool(f"{address}-npu", "npu", tuple(f"{address}/{slot}" for slot in range(count)))
 
 
-def devices(address: str, *slots: int) -> tuple[Device, ...]:
-    return tuple(Device(f"{address}-npu", f"{address}/{slot}") for slot in slots)
+def devices(address: str, *slots: int) -> tuple[PoolDevice, ...]:
+    return tuple(PoolDevice(f"{address}-npu", f"{address}/{slot}") for slot in slots)
 
 
-def plan(pools: Sequence[Pool], grant: Grant, most: int = 2) -> Plan:
+def plan(pools: Sequence[Pool], grant: Grant, most: int = 2) -> Schedule:
     trainer = Need("npu", len(grant.trainer))
-    ask = Ask("a", "ann", 0, 0.0, trainer, Need("npu", 2), 1, most)
-    return Scheduler(pools, has_hosts=True).plan([Holding(ask, grant)], [], 0.0)
+    ask = DeviceRequest("a", "ann", 0, 0.0, trainer, Need("npu", 2), 1, most)
+    return Scheduler(pools, has_hosts=True).plan([DeviceHolding(ask, grant)], [], 0.0)
 
 
 def test_a_node_is_a_pool_for_each_kind_of_device_with_its_labels() -> None:

@@ -10,15 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.manager.scheduling.pools import (
-    Ask,
-    Device,
+    DeviceRequest,
     Grant,
     Need,
     Pool,
+    PoolDevice,
     find_fit,
     place_replica,
 )
-from services.manager.scheduling.scheduler import POLICY, Holding, Plan, Policy, Scheduler
+from services.manager.scheduling.scheduler import (
+    POLICY,
+    DeviceHolding,
+    Schedule,
+    Scheduler,
+    SchedulingPolicy,
+)
 from tests.manager.simulation import Job, Simulation, simulate, week_of_arrivals
 
 POOL = Pool("gpu", "cuda", tuple("01234567"))
@@ -26,11 +32,11 @@ POOL = Pool("gpu", "cuda", tuple("01234567"))
 
 def make_plan(
     pools: Sequence[Pool],
-    holdings: Sequence[Holding],
-    queue: Sequence[Ask],
+    holdings: Sequence[DeviceHolding],
+    queue: Sequence[DeviceRequest],
     now: float,
-    policy: Policy = POLICY,
-) -> Plan:
+    policy: SchedulingPolicy = POLICY,
+) -> Schedule:
     return Scheduler(pools, policy).plan(holdings, queue, now)
 
 
@@ -43,20 +49,20 @@ def ask(
     trainer: int = 1,
     tensor_parallel: int = 1,
     replicas: tuple[int, int] = (1, 1),
-) -> Ask:
+) -> DeviceRequest:
     needs = Need("cuda", trainer), Need("cuda", tensor_parallel)
-    return Ask(run_id, owner, priority, queued_at, *needs, *replicas)
+    return DeviceRequest(run_id, owner, priority, queued_at, *needs, *replicas)
 
 
-def holding(ask: Ask, first: int, num_replicas: int, *leaving: int) -> Holding:
+def holding(ask: DeviceRequest, first: int, num_replicas: int, *leaving: int) -> DeviceHolding:
     """Devices in order from `first` on."""
     names = iter(POOL.devices[first:])
-    trainer = tuple(Device("gpu", next(names)) for _ in range(ask.trainer.count))
+    trainer = tuple(PoolDevice("gpu", next(names)) for _ in range(ask.trainer.count))
     size = ask.replica.count
     replicas = {
-        i: tuple(Device("gpu", next(names)) for _ in range(size)) for i in range(num_replicas)
+        i: tuple(PoolDevice("gpu", next(names)) for _ in range(size)) for i in range(num_replicas)
     }
-    return Holding(ask, Grant(trainer, replicas), frozenset(leaving))
+    return DeviceHolding(ask, Grant(trainer, replicas), frozenset(leaving))
 
 
 def test_starts_a_run_with_all_that_it_needs() -> None:
@@ -77,17 +83,19 @@ def test_higher_priority_first_then_who_has_least_then_the_oldest() -> None:
     ]
     assert list(make_plan([POOL], [], queue, 10.0).starts) == ["urgent", "new"]
     assert list(make_plan([POOL], [], queue[:2], 10.0).starts) == ["old", "new"]
-    favoured = make_plan([POOL], [], queue, 10.0, Policy({"ann": 100.0, "bob": 0.01}))
+    favoured = make_plan([POOL], [], queue, 10.0, SchedulingPolicy({"ann": 100.0, "bob": 0.01}))
     assert list(favoured.starts) == ["urgent", "new"]  # bob has nothing yet
     held = holding(ask("h", owner="bob"), 0, 1)
-    weighed = make_plan([POOL], [held], queue[:2], 10.0, Policy({"bob": 0.01, "ann": 1.0}))
+    weighed = make_plan(
+        [POOL], [held], queue[:2], 10.0, SchedulingPolicy({"bob": 0.01, "ann": 1.0})
+    )
     assert list(weighed.starts) == ["old", "new"]
 
 
 def test_a_small_run_passes_a_large_one_for_a_while() -> None:
     held = holding(ask("h", trainer=3), 0, 1)
     queue = [ask("large", trainer=6, queued_at=0.0), ask("small", owner="bob", queued_at=1.0)]
-    policy = Policy(patience_seconds=60)
+    policy = SchedulingPolicy(patience_seconds=60)
     queue = [replace(queue[0], priority=1), queue[1]]
     assert list(make_plan([POOL], [held], queue, 59.0, policy).starts) == ["small"]
     plan = make_plan([POOL], [held], queue, 60.0, policy)
@@ -95,7 +103,7 @@ def test_a_small_run_passes_a_large_one_for_a_while() -> None:
 
 
 def test_services_that_others_start_serve_as_many_runs_as_there_are_sets_of_them() -> None:
-    first, policy = ask("first", replicas=(1, 4)), Policy(sets=1)
+    first, policy = ask("first", replicas=(1, 4)), SchedulingPolicy(sets=1)
     queue = [first, ask("second", owner="bob", queued_at=1.0)]
     plan = make_plan([POOL], [], queue, 1.0, policy)
     assert plan.starts.keys() == {"first"}
@@ -103,7 +111,9 @@ def test_services_that_others_start_serve_as_many_runs_as_there_are_sets_of_them
     held = holding(first, 0, 4)
     plan = make_plan([POOL], [held], queue[1:], 1.0, policy)
     assert plan.waits.keys() == {"second"} and plan.starts == plan.takes == {}
-    assert make_plan([POOL], [held], queue[1:], 1.0, Policy(sets=2)).starts.keys() == {"second"}
+    assert make_plan([POOL], [held], queue[1:], 1.0, SchedulingPolicy(sets=2)).starts.keys() == {
+        "second"
+    }
     assert make_plan([POOL], [], queue[1:], 1.0, policy).starts.keys() == {"second"}
 
 
@@ -146,7 +156,7 @@ def test_labels_and_kinds_choose_pools() -> None:
         Pool("large", "cuda", ("2", "3"), {"memory": "80"}),
         Pool("host", "cpu", ("0", "1")),
     ]
-    wish = Ask(
+    wish = DeviceRequest(
         *("a", "ann", 0, 0.0, Need("cuda", 2, {"memory": "80"}), Need("cpu", 1), 2, 2),
     )
     grant = make_plan(pools, [], [wish], 0.0).starts["a"]
@@ -210,7 +220,7 @@ def test_every_run_starts_and_no_device_or_set_is_shared(
     jobs: list[Job], drain: int, sets: int
 ) -> None:
     pools = [Pool("x", "cuda", tuple("01234567")), Pool("y", "cuda", tuple("0123"))]
-    policy = Policy(aging_seconds=200, patience_seconds=100, sets=sets)
+    policy = SchedulingPolicy(aging_seconds=200, patience_seconds=100, sets=sets)
     done = simulate(Simulation(pools, policy, float(drain)), jobs)
     assert len(done.waits) == len(jobs)
 
@@ -220,7 +230,7 @@ def test_a_large_run_does_not_starve_among_small_ones() -> None:
     the large one for good; without aging and patience all 600 do, for 4,500 s."""
     small = [Job(float(i), 30.0, "bob", 0, 1, 1, 1, 2) for i in range(600)]
     large = Job(10.0, 50.0, "ann", -2, 7, 1, 1, 0)
-    policy = Policy(aging_seconds=100, patience_seconds=50)
+    policy = SchedulingPolicy(aging_seconds=100, patience_seconds=50)
     done = simulate(Simulation([POOL], policy, 3.0), [large, *small], until_started="job-0")
     assert done.waits["job-0"] < 2000
 
@@ -229,7 +239,7 @@ def test_a_large_run_does_not_starve_among_small_ones() -> None:
 def test_a_week_of_our_users() -> None:
     """64 hosts, 512 devices, 1,000 runs."""
     pools = [Pool(f"host-{i:02}", "cuda", tuple("01234567")) for i in range(64)]
-    done = simulate(Simulation(pools, Policy(), 60.0), week_of_arrivals(1000, seed=1))
+    done = simulate(Simulation(pools, SchedulingPolicy(), 60.0), week_of_arrivals(1000, seed=1))
     print(done.describe())
     assert len(done.waits) == 1000
     assert done.percentile_seconds(0.5) < 0.1
@@ -237,8 +247,8 @@ def test_a_week_of_our_users() -> None:
 
 def test_what_the_pools_can_never_hold_any_more_holds_nobody_up() -> None:
     """The operator took a pool away while a run for it waited. It says so, and others start."""
-    lost = Ask("lost", "ann", 9, 0.0, Need("cuda", 16), Need("cuda", 1), 1, 1)
-    odd = Ask("odd", "ann", 9, 0.0, Need("npu", 1), Need("npu", 1), 1, 1)
+    lost = DeviceRequest("lost", "ann", 9, 0.0, Need("cuda", 16), Need("cuda", 1), 1, 1)
+    odd = DeviceRequest("odd", "ann", 9, 0.0, Need("npu", 1), Need("npu", 1), 1, 1)
     plan = make_plan([POOL], [], [lost, odd, ask("small", queued_at=1.0)], now=1e6)
     assert plan.starts.keys() == {"small"}
     for run_id, wanted in (("lost", "17 devices"), ("odd", "1 npu for the trainer")):
@@ -250,9 +260,13 @@ def test_devices_that_the_operator_took_away_stay_with_who_has_them_and_come_bac
     None
 ):
     small = Pool("gpu", "cuda", ("0", "1", "2"))
-    replicas = {0: (Device("gpu", "1"),), 1: (Device("gone", "0"),), 2: (Device("gone", "1"),)}
-    grant = Grant((Device("gpu", "0"),), replicas)
-    holder = Holding(ask("old", replicas=(1, 3)), grant, leaving=frozenset({2}))
+    replicas = {
+        0: (PoolDevice("gpu", "1"),),
+        1: (PoolDevice("gone", "0"),),
+        2: (PoolDevice("gone", "1"),),
+    }
+    grant = Grant((PoolDevice("gpu", "0"),), replicas)
+    holder = DeviceHolding(ask("old", replicas=(1, 3)), grant, leaving=frozenset({2}))
     plan = make_plan([small], [holder], [ask("next", trainer=2)], now=0.0)
     assert plan.waits.keys() == {"next"} and not plan.takes
 
@@ -272,5 +286,5 @@ def test_a_replica_on_several_hosts_comes_and_is_taken_back_whole() -> None:
     grant = make_plan(pools, [], [wide], 0.0).starts["a"]
     assert [device.pool for device in grant.replicas[0]] == ["a"] * 3 + ["b"] * 3
     more = replace(wide, min_replicas=0)
-    plan = make_plan(pools, [Holding(more, grant)], [ask("b", priority=1, trainer=2)], 0.0)
+    plan = make_plan(pools, [DeviceHolding(more, grant)], [ask("b", priority=1, trainer=2)], 0.0)
     assert plan.takes == {"a": {0}}

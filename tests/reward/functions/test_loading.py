@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.reward.functions.arguments import Reading
-from services.reward.functions.loading import FunctionFault, Loaded, load_function
+from services.reward.functions.loading import FunctionFault, LoadedFunction, load_function
 from services.reward.outcome import NotApplicable, Value
 from services.reward.terms import FunctionSpec
 from trimaran.errors import InputError
 from trimaran.rewards import ReferenceUnusableError, Sample
 from trimaran.types import Message
 
-Load = Callable[..., Loaded]
+Load = Callable[..., LoadedFunction]
 
 
 @pytest.fixture
@@ -28,7 +28,9 @@ def load(tmp_path: Path) -> Load:
     """load(code, name="f", answer_key="answer", **options)"""
     count = 0
 
-    def load(code: str, name: str = "f", answer_key: str = "answer", **options: Any) -> Loaded:
+    def load(
+        code: str, name: str = "f", answer_key: str = "answer", **options: Any
+    ) -> LoadedFunction:
         nonlocal count
         count += 1
         path = tmp_path / f"mine{count}.py"
@@ -43,7 +45,7 @@ def sample(text: str = "four", answer: str = "4", **changes: Any) -> Sample:
     return Sample(text, answer, messages=messages, **changes)
 
 
-def values(loaded: Loaded, *samples: Sample) -> list[float | None]:
+def values(loaded: LoadedFunction, *samples: Sample) -> list[float | None]:
     return [
         outcome.value if isinstance(outcome, Value) else None
         for outcome in loaded.judge_batch(samples)

@@ -10,7 +10,7 @@ from services.reward.rules import RULES
 from services.reward.rules.code import tests
 from services.reward.rules.code.rule import check_reference, code, programs
 from services.reward.rules.code.values import decode, encode
-from services.reward.rules.code.verdicts import Judged, Program, same_output
+from services.reward.rules.code.verdicts import JudgedTests, Program, same_output
 from trimaran.rewards import ReferenceUnusableError, Sample
 
 SUM_OF_TWO = json.dumps({"inputs": ["1 2\n", "30 4\n"], "outputs": ["3\n", "34\n"]})
@@ -299,7 +299,7 @@ def test_leaving_early_and_pretending_do_not_pay(source: str) -> None:
 
 def test_a_literal_that_is_right_is_not_in_the_program() -> None:
     (program,) = programs(answered("def f(x): 0", "assert f(2) == 'secret'"), token="t")
-    assert isinstance(program, Judged)
+    assert isinstance(program, JudgedTests)
     assert "secret" not in program.answer + str(program.first)
     calls = '{"fn_name": "f", "inputs": ["2"], "outputs": ["\\"secret\\""]}'
     (program,) = programs(answered("def f(x): 0", calls), token="t")

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.reward.sandbox import run as sandbox
-from services.reward.sandbox.job import Limits, SandboxError, make_job, this_host
+from services.reward.sandbox.job import SandboxError, SandboxLimits, make_job, this_host
 from services.reward.sandbox.run import SandboxRun, run, run_asking
 from services.reward.sandbox.seccomp import AUDIT_ARCH, make_filter
 from services.reward.sandbox.talk import MAX_OUTPUT_BYTES
@@ -35,7 +35,7 @@ def ran(
     source: str, stdin: str = "", seconds: float = 20.0, memory_mib: int = 1024, **host: Any
 ) -> SandboxRun:
     """`host`: in what it differs from this one."""
-    return run(source, stdin, Limits(seconds, memory_mib), replace(this_host(), **host))
+    return run(source, stdin, SandboxLimits(seconds, memory_mib), replace(this_host(), **host))
 
 
 def printed(source: str, **options: Any) -> str:
@@ -46,7 +46,7 @@ def printed(source: str, **options: Any) -> str:
 
 def layers() -> list[str]:
     status, status_fd = os.pipe()
-    process = sandbox._start(make_job("", Limits(), status_fd, this_host()))
+    process = sandbox._start(make_job("", SandboxLimits(), status_fd, this_host()))
     os.close(status_fd)
     with process, open(status, "rb") as report:
         return marshal.load(report)["layers"]
@@ -105,13 +105,13 @@ for fd in range(64):
 
 def test_each_of_two_programs_reads_what_the_other_writes() -> None:
     asked = "print(int(input()) + 1)"
-    assert run_asking(ASKS.format(question="41"), asked, Limits(20.0)) == "42"
+    assert run_asking(ASKS.format(question="41"), asked, SandboxLimits(20.0)) == "42"
 
 
 def test_the_asked_program_writes_nothing_but_answers() -> None:
     asking = ASKS.format(question="?")
-    assert run_asking(asking, "input()" + EVERYWHERE, Limits(20.0)) == "forged"
-    assert run_asking("import sys; sys.stdin.read()", EVERYWHERE, Limits(20.0)) == ""
+    assert run_asking(asking, "input()" + EVERYWHERE, SandboxLimits(20.0)) == "forged"
+    assert run_asking("import sys; sys.stdin.read()", EVERYWHERE, SandboxLimits(20.0)) == ""
 
 
 # --- time, memory, sizes
@@ -121,12 +121,12 @@ def test_the_asked_program_writes_nothing_but_answers() -> None:
 def test_two_programs_end_in_time_and_what_was_said_counts(asked: str) -> None:
     asking = "import os\nos.write(2, b'so far')\nwhile True: input()"
     before = _living(os.getpid())
-    assert run_asking(asking, asked, Limits(0.5)) == "so far"
+    assert run_asking(asking, asked, SandboxLimits(0.5)) == "so far"
     _wait_until(lambda: set(_living(os.getpid())) <= set(before))
 
 
 def test_an_endless_loop_is_ended_by_processor_time() -> None:
-    done = run("while True: pass", "", Limits(seconds=60, processor_seconds=1))
+    done = run("while True: pass", "", SandboxLimits(seconds=60, processor_seconds=1))
     assert (done.exit_code, done.stopped) == (137, "")
 
 

@@ -14,15 +14,15 @@ import pytest
 import torch
 
 from services.trainer.checkpoints import checkpoint
-from services.trainer.checkpoints.checkpoint import Keep, Model, RankLayout, TrainerState
+from services.trainer.checkpoints.checkpoint import Keep, RankLayout, TrainedModel, TrainerState
 from services.trainer.checkpoints.checkpoint_folder import newest
 from services.trainer.checkpoints.shard_file import write_tensors
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError, InternalError, UnavailableError
 from trimaran.model.folder import ModelFacts
 
-LAYOUT = RankLayout(Layout(tensor=2), "float32", 1)
-MODEL = Model("tiny", ModelFacts("llama", 2, 32, 48, 4, 2, 8, 96, False, 128))
+LAYOUT = RankLayout(ParallelLayout(tensor=2), "float32", 1)
+MODEL = TrainedModel("tiny", ModelFacts("llama", 2, 32, 48, 4, 2, 8, 96, False, 128))
 SHARDS = [f"shard-{rank}.safetensors" for rank in range(2)]
 
 
@@ -237,7 +237,7 @@ def test_numbers_that_are_not_finite_are_not_saved(tmp_path: Path, bad: float) -
 
 def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path: Path) -> None:
     folder = save(tmp_path, 5, 1.0)
-    larger = Model("tiny-2", replace(MODEL.facts, family="qwen2", hidden_size=64))
+    larger = TrainedModel("tiny-2", replace(MODEL.facts, family="qwen2", hidden_size=64))
     with pytest.raises(InputError) as error:
         checkpoint.read_state(folder, LAYOUT, larger)
     assert str(error.value) == (

@@ -21,25 +21,25 @@ from services.trainer.megatron.parameters.rules import Rules
 from services.trainer.megatron.parameters.shards import held_names, original
 from tests.trainer.models import FAMILIES
 from trimaran.config import LoraSection
-from trimaran.config.parallel import Layout, RankPlace
+from trimaran.config.parallel import ParallelLayout, RankPlace
 from trimaran.errors import InputError
 from trimaran.model.folder import ModelFacts, read_model_folder
 
 Cut = Callable[..., dict[str, torch.Tensor]]
 KINDS = ("main", "exp_avg", "exp_avg_sq")
 DENSE = (
-    Layout(),
-    Layout(tensor=2),
-    Layout(tensor=4),  # more ranks than key/value heads
-    Layout(pipeline=2, data=2),
-    Layout(tensor=2, pipeline=2),
+    ParallelLayout(),
+    ParallelLayout(tensor=2),
+    ParallelLayout(tensor=4),  # more ranks than key/value heads
+    ParallelLayout(pipeline=2, data=2),
+    ParallelLayout(tensor=2, pipeline=2),
 )
 SPARSE = (
-    Layout(),
-    Layout(data=4, expert=4),
-    Layout(tensor=2, expert=2),
-    Layout(tensor=2, data=2, expert=4, pipeline=2),
-    Layout(tensor=2, data=2, expert=2, expert_tensor=2),
+    ParallelLayout(),
+    ParallelLayout(data=4, expert=4),
+    ParallelLayout(tensor=2, expert=2),
+    ParallelLayout(tensor=2, data=2, expert=4, pipeline=2),
+    ParallelLayout(tensor=2, data=2, expert=2, expert_tensor=2),
 )
 CASES = [
     (family, old, new)
@@ -49,10 +49,18 @@ CASES = [
     for new in layouts
 ]
 UNEVEN = [
-    ("qwen2", Layout(pipeline=2, layers=(0, 2)), Layout(tensor=2, pipeline=2)),
-    ("qwen3", Layout(pipeline=2, data=2), Layout(tensor=4, pipeline=2, layers=(2, 0))),
-    ("qwen2", Layout(pipeline=2, layers=(0, 2)), Layout(pipeline=3, layers=(0, 2, 0))),
-    ("qwen3_moe", SPARSE[3], Layout(pipeline=2, data=2, expert=2, layers=(0, 2))),
+    ("qwen2", ParallelLayout(pipeline=2, layers=(0, 2)), ParallelLayout(tensor=2, pipeline=2)),
+    (
+        "qwen3",
+        ParallelLayout(pipeline=2, data=2),
+        ParallelLayout(tensor=4, pipeline=2, layers=(2, 0)),
+    ),
+    (
+        "qwen2",
+        ParallelLayout(pipeline=2, layers=(0, 2)),
+        ParallelLayout(pipeline=3, layers=(0, 2, 0)),
+    ),
+    ("qwen3_moe", SPARSE[3], ParallelLayout(pipeline=2, data=2, expert=2, layers=(0, 2))),
 ]
 
 
@@ -117,7 +125,7 @@ def parts_of(
     return found
 
 
-def saved_with(ranks: Layout, **more: Any) -> RankLayout:
+def saved_with(ranks: ParallelLayout, **more: Any) -> RankLayout:
     return RankLayout(ranks, "float32", updates_per_batch=1, **more)
 
 
@@ -137,7 +145,9 @@ class InMemory(SavedTensors):
 
 
 @pytest.mark.parametrize(("family", "old", "new"), [*CASES, *UNEVEN], ids=str)
-def test_any_layout_reads_what_any_other_saved(facts: ModelFacts, old: Layout, new: Layout) -> None:
+def test_any_layout_reads_what_any_other_saved(
+    facts: ModelFacts, old: ParallelLayout, new: ParallelLayout
+) -> None:
     saved = [InMemory(shard(facts, place)) for place in old.senders]
     for place in new.senders:
         wanted = shard(facts, place)
@@ -151,20 +161,24 @@ def test_any_layout_reads_what_any_other_saved(facts: ModelFacts, old: Layout, n
 @pytest.mark.parametrize(
     ("family", "old", "new"),
     [
-        ("qwen2", Layout(tensor=2, data=2), Layout(pipeline=2)),
-        ("qwen3", Layout(pipeline=2, data=3), Layout(tensor=2)),
-        ("qwen3_moe", Layout(data=4, expert=2), Layout()),
-        ("qwen2_moe", Layout(tensor=2, data=2, expert=4), Layout(tensor=2, expert=2)),
+        ("qwen2", ParallelLayout(tensor=2, data=2), ParallelLayout(pipeline=2)),
+        ("qwen3", ParallelLayout(pipeline=2, data=3), ParallelLayout(tensor=2)),
+        ("qwen3_moe", ParallelLayout(data=4, expert=2), ParallelLayout()),
+        (
+            "qwen2_moe",
+            ParallelLayout(tensor=2, data=2, expert=4),
+            ParallelLayout(tensor=2, expert=2),
+        ),
         (
             "qwen3_moe",
-            Layout(tensor=2, data=4, expert=2, expert_tensor=2),
-            Layout(data=2, expert=2),
+            ParallelLayout(tensor=2, data=4, expert=2, expert_tensor=2),
+            ParallelLayout(data=2, expert=2),
         ),
     ],
     ids=str,
 )
 def test_parts_of_a_distributed_optimizer_are_read_as_whole_parameters(
-    facts: ModelFacts, old: Layout, new: Layout
+    facts: ModelFacts, old: ParallelLayout, new: ParallelLayout
 ) -> None:
     places = [old.place(rank) for rank in range(old.num_ranks)]
     saved = [InMemory(parts_of(facts, place)) for place in places]
@@ -178,7 +192,7 @@ def test_parts_of_a_distributed_optimizer_are_read_as_whole_parameters(
 @pytest.mark.parametrize("family", ["qwen2"])
 def test_stages_that_alternate_are_read_from_and_by_those_that_do_not(facts: ModelFacts) -> None:
     facts = replace(facts, num_layers=4)
-    layout = Layout(pipeline=2)
+    layout = ParallelLayout(pipeline=2)
     for from_virtual, to_virtual in ((1, 2), (2, 1), (2, 2)):
         saved = [InMemory(shard(facts, place, from_virtual)) for place in layout.senders]
         old = saved_with(layout, virtual_stages=from_virtual)
@@ -191,10 +205,10 @@ def test_stages_that_alternate_are_read_from_and_by_those_that_do_not(facts: Mod
 
 LORA = LoraSection(rank=3)
 PAIRS = [
-    (Layout(), Layout(tensor=2)),
-    (Layout(), Layout(pipeline=2)),
-    (Layout(tensor=2, pipeline=2), Layout(data=2)),
-    (Layout(tensor=2, data=2), Layout(pipeline=2)),
+    (ParallelLayout(), ParallelLayout(tensor=2)),
+    (ParallelLayout(), ParallelLayout(pipeline=2)),
+    (ParallelLayout(tensor=2, pipeline=2), ParallelLayout(data=2)),
+    (ParallelLayout(tensor=2, data=2), ParallelLayout(pipeline=2)),
 ]
 
 
@@ -210,7 +224,7 @@ def adapters_of(
 @pytest.mark.parametrize(("old", "new"), PAIRS, ids=str)
 @pytest.mark.parametrize("is_split", [False, True])
 def test_any_layout_reads_the_adapters_that_any_other_saved(
-    facts: ModelFacts, old: Layout, new: Layout, is_split: bool
+    facts: ModelFacts, old: ParallelLayout, new: ParallelLayout, is_split: bool
 ) -> None:
     places = [old.place(rank) for rank in range(old.num_ranks)] if is_split else old.senders
     cut = parts_of if is_split else shard
@@ -228,7 +242,7 @@ def test_any_layout_reads_the_adapters_that_any_other_saved(
 @pytest.mark.parametrize("family", ["llama"])
 def test_a_rank_opens_and_reads_only_what_it_needs(facts: ModelFacts) -> None:
     """Of the 4 x 2 shards the second stage's, and of each the tensors in which it has rows."""
-    old, place = Layout(tensor=4, pipeline=2), Layout(tensor=2, pipeline=2).place(3)
+    old, place = ParallelLayout(tensor=4, pipeline=2), ParallelLayout(tensor=2, pipeline=2).place(3)
     saved = {one.shard: InMemory(shard(facts, one)) for one in old.senders}
     found = Resharded(facts, saved_with(old), place, saved.__getitem__)
     for name in found:
@@ -244,7 +258,7 @@ def test_a_rank_opens_and_reads_only_what_it_needs(facts: ModelFacts) -> None:
 def test_a_damaged_tensor_is_found_by_the_ranks_that_need_it(
     facts: ModelFacts, tmp_path: Path
 ) -> None:
-    old = Layout(tensor=2)
+    old = ParallelLayout(tensor=2)
     paths = [tmp_path / f"shard-{place.shard}" for place in old.senders]
     digests = [
         write_tensors(path, shard(facts, place))
@@ -257,8 +271,8 @@ def test_a_damaged_tensor_is_found_by_the_ranks_that_need_it(
     def open_shard(number: int) -> ShardFile:
         return ShardFile(paths[number], digests[number], f"shard {number}", "remove step-00001")
 
-    names = sorted(shard(facts, Layout().place(0)))
-    found = Resharded(facts, saved_with(old), Layout().place(0), open_shard)
+    names = sorted(shard(facts, ParallelLayout().place(0)))
+    found = Resharded(facts, saved_with(old), ParallelLayout().place(0), open_shard)
     assert all(found[name].isfinite().all() for name in names[:-1])
     with pytest.raises(InputError, match=rf"shard 1: is damaged, the digest of {names[-1]} is not"):
         found[names[-1]]
@@ -270,5 +284,5 @@ def test_a_tied_head_on_a_stage_of_its_own_is_the_embedding(facts: ModelFacts) -
     assert original("output_layer.weight", rules) == "embedding.word_embeddings.weight"
     untied = family_rules(replace(facts, tied=False))
     assert original("output_layer.weight", untied) == "output_layer.weight"
-    assert "output_layer.weight" not in held_names(rules, facts, Layout().place(0))
-    assert "output_layer.weight" in held_names(rules, facts, Layout(pipeline=2).place(1))
+    assert "output_layer.weight" not in held_names(rules, facts, ParallelLayout().place(0))
+    assert "output_layer.weight" in held_names(rules, facts, ParallelLayout(pipeline=2).place(1))

@@ -15,7 +15,7 @@ from services.trainer.exchange.shard import blocks_of, share_digests
 from services.trainer.megatron.architecture import Architecture, read_architecture
 from services.trainer.megatron.parameters.mapping import list_parts, model_rules, tensor_shapes
 from tests.trainer.models import FAMILIES, TIED
-from trimaran.config.parallel import Layout, RankPlace
+from trimaran.config.parallel import ParallelLayout, RankPlace
 from trimaran.types import Manifest, TensorInfo
 from weights.sending.snapshot import Snapshot, TensorPart, take_snapshot
 from weights.version.grid import cut_tensors
@@ -68,7 +68,9 @@ def parts_of(architecture: Architecture, loaded: Tensors, place: RankPlace) -> l
     return list(list_parts(named(), rules, place, lambda *_: torch.cat(shards)))
 
 
-def snapshots(architecture: Architecture, loaded: Tensors, layout: Layout) -> list[Snapshot]:
+def snapshots(
+    architecture: Architecture, loaded: Tensors, layout: ParallelLayout
+) -> list[Snapshot]:
     """Of all ranks, with the digests that they would exchange."""
     tensors = cut(architecture)
     all_parts = [parts_of(architecture, loaded, place) for place in layout.senders]
@@ -105,24 +107,24 @@ def loaded(family: str, model_folders: dict[str, Path]) -> Tensors:
 
 
 LAYOUTS = (
-    Layout(),
-    Layout(tensor=2),
-    Layout(pipeline=2),
-    Layout(tensor=2, pipeline=2, data=2),
-    Layout(tensor=4, pipeline=2),
+    ParallelLayout(),
+    ParallelLayout(tensor=2),
+    ParallelLayout(pipeline=2),
+    ParallelLayout(tensor=2, pipeline=2, data=2),
+    ParallelLayout(tensor=4, pipeline=2),
 )
 EXPERT_LAYOUTS = (
-    Layout(data=2, expert=2),
-    Layout(tensor=2, expert=2),
-    Layout(tensor=2, data=2, expert=4),
-    Layout(tensor=2, pipeline=2, data=4, expert=2),
-    Layout(tensor=2, expert_tensor=2),
-    Layout(tensor=2, data=2, expert=2, expert_tensor=2),
-    Layout(tensor=4, expert=2, expert_tensor=2),
+    ParallelLayout(data=2, expert=2),
+    ParallelLayout(tensor=2, expert=2),
+    ParallelLayout(tensor=2, data=2, expert=4),
+    ParallelLayout(tensor=2, pipeline=2, data=4, expert=2),
+    ParallelLayout(tensor=2, expert_tensor=2),
+    ParallelLayout(tensor=2, data=2, expert=2, expert_tensor=2),
+    ParallelLayout(tensor=4, expert=2, expert_tensor=2),
 )
 
 
-def layouts_for(architecture: Architecture) -> tuple[Layout, ...]:
+def layouts_for(architecture: Architecture) -> tuple[ParallelLayout, ...]:
     return LAYOUTS + (EXPERT_LAYOUTS if architecture.facts.num_experts else ())
 
 
@@ -151,7 +153,10 @@ def test_every_rank_of_every_layout_has_the_same_manifest(
     assert all(one == other for one, other in pairwise(manifests))
     first = next(iter(loaded))
     changed = {**loaded, first: loaded[first] + 1}
-    assert snapshots(architecture, changed, Layout(tensor=2))[0].manifest.root != manifests[0].root
+    assert (
+        snapshots(architecture, changed, ParallelLayout(tensor=2))[0].manifest.root
+        != manifests[0].root
+    )
 
 
 def test_digests_pass_an_integer_sum_bit_for_bit() -> None:

@@ -6,7 +6,13 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.trainer.step.packing import GroupLengths, Piece, Plan, join, plan_micro_batches
+from services.trainer.step.packing import (
+    GroupLengths,
+    GroupPiece,
+    PackingPlan,
+    join,
+    plan_micro_batches,
+)
 
 lengths = st.builds(
     GroupLengths,
@@ -16,11 +22,11 @@ lengths = st.builds(
 batches = st.lists(lengths, max_size=16)
 
 
-def pieces_of(plan: Plan) -> list[Piece]:
+def pieces_of(plan: PackingPlan) -> list[GroupPiece]:
     return [piece for rank in plan.micro_batches for micro in rank for piece in micro]
 
 
-def tokens_of(groups: list[GroupLengths], micro: tuple[Piece, ...]) -> int:
+def tokens_of(groups: list[GroupLengths], micro: tuple[GroupPiece, ...]) -> int:
     return sum(groups[piece.place].only(piece.completions).num_tokens for piece in micro)
 
 
@@ -28,24 +34,24 @@ def test_small_groups_stay_whole_and_are_balanced() -> None:
     groups = [GroupLengths(10, (20, 20)), GroupLengths(10, (30, 1)), GroupLengths(10, (5, 3))]
     plan = plan_micro_batches(groups, 2, 100)
     assert plan.micro_batches == (
-        ((Piece(1, (0, 1)), Piece(2, (0, 1))),),
-        ((Piece(0, (0, 1)),),),
+        ((GroupPiece(1, (0, 1)), GroupPiece(2, (0, 1))),),
+        ((GroupPiece(0, (0, 1)),),),
     )
     assert plan.costs == (59, 50) and plan.imbalance == 59 / 54.5
 
 
 def test_a_group_above_the_limit_is_cut_and_each_piece_has_the_prompt() -> None:
     plan = plan_micro_batches([GroupLengths(10, (30, 50, 40, 20))], 1, 90)
-    assert plan.micro_batches == (((Piece(0, (1, 3)),), (Piece(0, (0, 2)),)),)
+    assert plan.micro_batches == (((GroupPiece(0, (1, 3)),), (GroupPiece(0, (0, 2)),)),)
 
 
 def test_a_completion_above_the_limit_is_alone() -> None:
     plan = plan_micro_batches([GroupLengths(10, (500, 5)), GroupLengths(1, (9,))], 1, 100)
     (rank,) = plan.micro_batches
-    assert rank[0] == (Piece(0, (0,)),)
+    assert rank[0] == (GroupPiece(0, (0,)),)
     assert sorted(piece for micro in rank[1:] for piece in micro) == [
-        Piece(0, (1,)),
-        Piece(1, (0,)),
+        GroupPiece(0, (1,)),
+        GroupPiece(1, (0,)),
     ]
 
 

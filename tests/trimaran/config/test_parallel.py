@@ -9,28 +9,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.config.parallel import Layout, RankPlace
+from trimaran.config.parallel import ParallelLayout, RankPlace
 
 SIZES = st.sampled_from([1, 2, 3, 4])
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> Layout:
+def layouts(draw: st.DrawFn) -> ParallelLayout:
     tensor, pipeline, data, context = (draw(SIZES) for _ in range(4))
     expert_tensor = draw(st.sampled_from(divisors(tensor)))
     expert = draw(st.sampled_from(divisors(tensor * context * data // expert_tensor)))
-    return Layout(tensor, pipeline, data, context, expert, expert_tensor)
+    return ParallelLayout(tensor, pipeline, data, context, expert, expert_tensor)
 
 
 def divisors(number: int) -> list[int]:
     return [size for size in range(1, number + 1) if number % size == 0]
 
 
-def places(layout: Layout) -> list[RankPlace]:
+def places(layout: ParallelLayout) -> list[RankPlace]:
     return [layout.place(rank) for rank in range(layout.num_ranks)]
 
 
-def grouped(layout: Layout, key: Callable[[RankPlace], Hashable]) -> set[tuple[int, ...]]:
+def grouped(layout: ParallelLayout, key: Callable[[RankPlace], Hashable]) -> set[tuple[int, ...]]:
     """Ranks by what `key` says of their places."""
     found: defaultdict[Hashable, list[int]] = defaultdict(list)
     for place in places(layout):
@@ -39,7 +39,7 @@ def grouped(layout: Layout, key: Callable[[RankPlace], Hashable]) -> set[tuple[i
 
 
 @given(layouts())
-def test_groups_are_those_of_megatron(layout: Layout) -> None:
+def test_groups_are_those_of_megatron(layout: ParallelLayout) -> None:
     generator = pytest.importorskip("megatron.core.parallel_state").RankGenerator
     tp, pp, dp = layout.tensor, layout.pipeline, layout.data
     cp, ep, etp, order = layout.context, layout.expert, layout.expert_tensor, "tp-cp-ep-dp-pp"
@@ -63,7 +63,7 @@ def test_groups_are_those_of_megatron(layout: Layout) -> None:
 
 
 @given(layouts())
-def test_each_shard_has_one_sender_and_rank_0_has_the_first(layout: Layout) -> None:
+def test_each_shard_has_one_sender_and_rank_0_has_the_first(layout: ParallelLayout) -> None:
     assert [place.shard for place in layout.senders] == list(range(layout.num_shards))
     assert layout.senders[0].rank == 0
     dense = [p for p in places(layout) if p.sends_dense]
@@ -77,7 +77,7 @@ def test_each_shard_has_one_sender_and_rank_0_has_the_first(layout: Layout) -> N
 
 
 @given(layouts())
-def test_numbers_stay_below_their_sizes_and_name_one_rank(layout: Layout) -> None:
+def test_numbers_stay_below_their_sizes_and_name_one_rank(layout: ParallelLayout) -> None:
     numbers = {(p.tensor, p.context, p.data, p.pipeline) for p in places(layout)}
     assert len(numbers) == layout.num_ranks
     for place in places(layout):
@@ -91,7 +91,7 @@ def test_numbers_stay_below_their_sizes_and_name_one_rank(layout: Layout) -> Non
 
 
 def test_a_layout_written_out() -> None:
-    layout = Layout(tensor=2, pipeline=2, data=2)
+    layout = ParallelLayout(tensor=2, pipeline=2, data=2)
     found = [(p.tensor, p.data, p.pipeline) for p in places(layout)]
     assert found == [
         *((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0)),
@@ -102,40 +102,40 @@ def test_a_layout_written_out() -> None:
 
 
 def test_experts_are_spread_over_data_ranks() -> None:
-    layout = Layout(data=4, expert=2)
+    layout = ParallelLayout(data=4, expert=2)
     assert [p.expert for p in places(layout)] == [0, 1, 0, 1]
     assert [place.rank for place in layout.senders] == [0, 1]
     assert [p.sends_dense for p in places(layout)] == [True, False, False, False]
 
 
 def test_experts_are_spread_over_tensor_parallel_ranks_too() -> None:
-    layout = Layout(tensor=2, data=2, expert=4)
+    layout = ParallelLayout(tensor=2, data=2, expert=4)
     assert [(p.tensor, p.expert) for p in places(layout)] == [(0, 0), (1, 1), (0, 2), (1, 3)]
     assert [p.sends for p in places(layout)] == [True] * 4
     assert [p.sends_dense for p in places(layout)] == [True, True, False, False]
 
 
 def test_slices_of_an_expert_lie_on_neighbours() -> None:
-    layout = Layout(tensor=2, data=2, expert=2, expert_tensor=2)
+    layout = ParallelLayout(tensor=2, data=2, expert=2, expert_tensor=2)
     assert [(p.expert_tensor, p.expert) for p in places(layout)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
     assert [p.sends_experts for p in places(layout)] == [True] * 4
 
 
 def test_a_rank_that_there_is_not() -> None:
     with pytest.raises(IndexError, match="rank 4 of 4"):
-        Layout(tensor=2, data=2).place(4)
+        ParallelLayout(tensor=2, data=2).place(4)
 
 
 def test_layers_go_round_the_pipeline() -> None:
-    assert Layout().place(0).layers(4) == (0, 1, 2, 3)
-    assert [Layout(pipeline=2).place(rank).layers(8, 2) for rank in (0, 1)] == [
+    assert ParallelLayout().place(0).layers(4) == (0, 1, 2, 3)
+    assert [ParallelLayout(pipeline=2).place(rank).layers(8, 2) for rank in (0, 1)] == [
         (0, 1, 4, 5),
         (2, 3, 6, 7),
     ]
 
 
 def test_stages_have_the_layers_that_they_are_given() -> None:
-    layout = Layout(pipeline=3, data=2, layers=(0, 3, 1))
+    layout = ParallelLayout(pipeline=3, data=2, layers=(0, 3, 1))
     assert layout.stages(4) == (range(0), range(3), range(3, 4))
     assert [layout.place(rank).layers(4) for rank in (0, 1, 2, 3, 5)] == [
         *((), (), (0, 1, 2), (0, 1, 2)),
@@ -147,6 +147,6 @@ def test_stages_have_the_layers_that_they_are_given() -> None:
 def test_stages_are_those_of_megatron(sizes: list[int]) -> None:
     layout = pytest.importorskip("megatron.core.transformer.pipeline_parallel_layer_layout")
     theirs = layout.PipelineParallelLayerLayout([["decoder"] * one for one in sizes], len(sizes))
-    ours = Layout(pipeline=len(sizes), layers=tuple(sizes)).stages(sum(sizes))
+    ours = ParallelLayout(pipeline=len(sizes), layers=tuple(sizes)).stages(sum(sizes))
     for stage, layers in enumerate(ours):
         assert theirs.get_layer_id_list(pp_rank=stage) == list(layers)

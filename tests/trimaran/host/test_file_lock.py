@@ -15,7 +15,7 @@ import pytest
 from trimaran.errors import InputError
 from trimaran.host.file_lock import try_lock
 from trimaran.host.places import host_lock
-from trimaran.run.device_turns import Turn
+from trimaran.run.device_turns import DeviceTurn
 from trimaran.run.folder import locked
 
 
@@ -30,7 +30,7 @@ def lock_host(folder: Path) -> None:
 
 
 def take_turn(folder: Path) -> None:
-    asyncio.run(Turn(folder, (0,), "trainer-0").take(1))
+    asyncio.run(DeviceTurn(folder, (0,), "trainer-0").take(1))
 
 
 @pytest.mark.parametrize("code", [errno.EBADF, errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trimaran.config import Endpoints, RunConfig, parse_config
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 from trimaran.run.context import RunContext
 from trimaran.run.folder import locked, make_run_folder, open_run_folder, write_config
@@ -61,7 +61,7 @@ def test_a_resumed_run_may_have_another_layout(tmp_path: Path) -> None:
     write_config(folder, named)
     overrides = ["trainer.tensor_parallel=2", "trainer.sequence_parallel=true"]
     _, relaid = open_run_folder(str(folder), overrides)
-    assert relaid.trainer.layout == Layout(tensor=2) and relaid.trainer.sequence_parallel
+    assert relaid.trainer.layout == ParallelLayout(tensor=2) and relaid.trainer.sequence_parallel
     assert relaid.endpoints == Endpoints(reward="127.0.0.1:7002")  # one address was of one rank
     assert relaid.algorithm == config.algorithm
     _, smaller = open_run_folder(str(folder), ["trainer.micro_batch_tokens=64"])

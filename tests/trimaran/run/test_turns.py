@@ -12,15 +12,18 @@ import pytest
 from trimaran.config import parse_config
 from trimaran.errors import DeadlineError
 from trimaran.run.context import RunContext
-from trimaran.run.device_turns import Turn, rollout_turn, trainer_turn, waits_for_turn
+from trimaran.run.device_turns import DeviceTurn, rollout_turn, trainer_turn, waits_for_turn
 
 
-def take(turn: Turn, timeout: float = 0.1) -> None:
+def take(turn: DeviceTurn, timeout: float = 0.1) -> None:
     asyncio.run(turn.take(timeout))
 
 
 def test_a_device_has_one_holder_at_a_time(tmp_path: Path) -> None:
-    trainer, rollout = Turn(tmp_path, (0,), "trainer-0"), Turn(tmp_path, (0,), "rollout-0")
+    trainer, rollout = (
+        DeviceTurn(tmp_path, (0,), "trainer-0"),
+        DeviceTurn(tmp_path, (0,), "rollout-0"),
+    )
     take(trainer)
     take(trainer)
     with pytest.raises(DeadlineError, match="rollout-0: .* not free .* in use by trainer-0"):
@@ -32,8 +35,8 @@ def test_a_device_has_one_holder_at_a_time(tmp_path: Path) -> None:
 
 def test_a_replica_takes_all_of_its_devices_or_none(tmp_path: Path) -> None:
     """So a rank that is to get its device never waits for a replica that waits itself."""
-    first, second = Turn(tmp_path, (0,), "trainer-0"), Turn(tmp_path, (1,), "trainer-1")
-    replica = Turn(tmp_path, (0, 1), "rollout-0")
+    first, second = DeviceTurn(tmp_path, (0,), "trainer-0"), DeviceTurn(tmp_path, (1,), "trainer-1")
+    replica = DeviceTurn(tmp_path, (0, 1), "rollout-0")
     take(replica)
     replica.release()
     take(second)
@@ -47,7 +50,10 @@ def test_a_replica_takes_all_of_its_devices_or_none(tmp_path: Path) -> None:
 
 
 async def test_who_waits_gets_it_as_soon_as_it_is_free(tmp_path: Path) -> None:
-    trainer, rollout = Turn(tmp_path, (0,), "trainer-0"), Turn(tmp_path, (0,), "rollout-0")
+    trainer, rollout = (
+        DeviceTurn(tmp_path, (0,), "trainer-0"),
+        DeviceTurn(tmp_path, (0,), "rollout-0"),
+    )
 
     await trainer.take(1)
     waiting = asyncio.create_task(rollout.take(10))
@@ -84,7 +90,7 @@ HOLDER = """
 import asyncio, sys
 from pathlib import Path
 from trimaran.run.device_turns import Turn
-turn = Turn(Path(sys.argv[1]), (0,), "rollout-0")
+turn = DeviceTurn(Path(sys.argv[1]), (0,), "rollout-0")
 asyncio.run(turn.take(5))
 print("taken", flush=True)
 input()
@@ -100,7 +106,7 @@ def test_the_kernel_ends_the_turn_of_a_process_that_dies(tmp_path: Path) -> None
     )
     try:
         assert process.stdout and process.stdout.readline() == "taken\n"
-        trainer = Turn(tmp_path, (0,), "trainer-0")
+        trainer = DeviceTurn(tmp_path, (0,), "trainer-0")
         with pytest.raises(DeadlineError, match="rollout-0"):
             take(trainer)
         process.kill()

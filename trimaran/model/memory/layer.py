@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trimaran.config.parallel import Layout
-from trimaran.model.memory.model import Model
+from trimaran.config.parallel import ParallelLayout
+from trimaran.model.memory.model import ModelSizes
 from trimaran.model.memory.work import Work
 
 FP32 = 4
@@ -51,8 +51,8 @@ class LayerBytes:
 
 
 def layer_bytes(
-    model: Model,
-    layout: Layout,
+    model: ModelSizes,
+    layout: ParallelLayout,
     work: Work,
     sequence_parallel: bool = False,
     on_host: bool = False,
@@ -70,13 +70,15 @@ def layer_bytes(
     )
 
 
-def layer_input(model: Model, layout: Layout, sequence_parallel: bool = False) -> float:
+def layer_input(
+    model: ModelSizes, layout: ParallelLayout, sequence_parallel: bool = False
+) -> float:
     """Bytes of one packed token: what a layer keeps that is computed again."""
     split = layout.tensor if sequence_parallel else 1
     return model.number_bytes * model.facts.hidden_size / split / layout.context
 
 
-def attention_input(model: Model, layout: Layout) -> float:
+def attention_input(model: ModelSizes, layout: ParallelLayout) -> float:
     """Bytes of one packed token: queries, keys and values, from which the attention is computed again."""
     channels = model.queries / layout.tensor + 2 * max(
         model.keys / layout.tensor, model.facts.head_dim
@@ -84,7 +86,7 @@ def attention_input(model: Model, layout: Layout) -> float:
     return model.number_bytes * channels / layout.context
 
 
-def _mlp(model: Model, tensor: int, slices: int) -> float:
+def _mlp(model: ModelSizes, tensor: int, slices: int) -> float:
     """With experts, of tokens that are spread evenly over them: each chosen expert has a copy of the token
     and gives one back, its activation once more before it is weighted, and the router keeps float32
     scores and probabilities. Measured with four experts on one rank (tests/e2e/test_memory.py). Ranks that
@@ -97,7 +99,7 @@ def _mlp(model: Model, tensor: int, slices: int) -> float:
     return model.facts.experts_per_token * each + 2 * FP32 * model.facts.num_experts
 
 
-def _attention(model: Model, work: Work, ranks: int, pair_cost: float) -> float:
+def _attention(model: ModelSizes, work: Work, ranks: int, pair_cost: float) -> float:
     """`ranks`: that divide the heads."""
     if not work.shares_prompt(pair_cost):
         return work.rows * _attention_row(model, work.sequence, ranks)
@@ -108,7 +110,7 @@ def _attention(model: Model, work: Work, ranks: int, pair_cost: float) -> float:
     return of_prompt * prompt + (1 - of_prompt) * completion
 
 
-def _attention_row(model: Model, length: int, ranks: int) -> float:
+def _attention_row(model: ModelSizes, length: int, ranks: int) -> float:
     """With more ranks than key/value heads each of them has one."""
     size, heads = model.number_bytes, model.facts.num_heads / ranks
     queries, keys = model.queries / ranks, max(model.keys / ranks, model.facts.head_dim)

@@ -13,8 +13,8 @@ BYTES = {"bfloat16": 2, "float32": 4}
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """Example: Model(facts).matrices is 7.6e9 for the facts of Qwen2.5-7B
+class ModelSizes:
+    """Example: ModelSizes(facts).matrices is 7.6e9 for the facts of Qwen2.5-7B
 
     Norms and biases are left out: they are less than a thousandth of a model in use.
     """
@@ -80,17 +80,17 @@ class Model:
         )
 
 
-def num_layers(model: Model, place: RankPlace) -> int:
+def num_layers(model: ModelSizes, place: RankPlace) -> int:
     """Layers of the rank."""
     return len(place.layers(model.facts.num_layers))
 
 
-def vocabulary(model: Model, place: RankPlace) -> int:
+def vocabulary(model: ModelSizes, place: RankPlace) -> int:
     """Rows of the rank's slice of the embedding and of the head, with their padding."""
     return -(-model.facts.vocab_size // place.layout.tensor)
 
 
-def dense_parameters(model: Model, place: RankPlace) -> int:
+def dense_parameters(model: ModelSizes, place: RankPlace) -> int:
     """Parameters of the rank, without experts. The first stage has the embedding, the last one the head; with one
     stage, a tied head is the embedding. The router of experts stands on every tensor-parallel rank, a vision
     tower on every one of the first stage."""
@@ -103,18 +103,18 @@ def dense_parameters(model: Model, place: RankPlace) -> int:
     )
 
 
-def whole_parameters(model: Model, place: RankPlace) -> int:
+def whole_parameters(model: ModelSizes, place: RankPlace) -> int:
     """Those among them that every tensor-parallel rank has."""
     routers = num_layers(model, place) * model.router_matrices
     return routers + (model.tower if place.pipeline == 0 else 0)
 
 
-def num_tables(model: Model, place: RankPlace) -> int:
+def num_tables(model: ModelSizes, place: RankPlace) -> int:
     """Embedding and head, as many as the rank holds."""
     both_ends = (place.pipeline == 0) + place.is_last_stage
     return 1 if both_ends == 2 and model.facts.tied else both_ends
 
 
-def expert_parameters(model: Model, place: RankPlace) -> int:
+def expert_parameters(model: ModelSizes, place: RankPlace) -> int:
     """Parameters of the rank's part of the experts."""
     return num_layers(model, place) * model.expert_matrices // place.layout.expert_parts

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from trimaran.config import RunConfig
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 from trimaran.model.folder import ModelFacts
-from trimaran.model.memory.model import Model
-from trimaran.model.memory.rank import Choices, RankMemory, rank_memory
+from trimaran.model.memory.model import ModelSizes
+from trimaran.model.memory.rank import RankChoices, RankMemory, rank_memory
 from trimaran.model.memory.replica import ReplicaMemory, replica_memory
 from trimaran.model.memory.work import Work, work_of
 
@@ -24,8 +24,8 @@ COPIES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """Bytes that there are; None where it is not known. Example: Room(trainer=80 * GIB, replica=80 * GIB)"""
+class DeviceCapacity:
+    """Bytes that there are; None where it is not known. Example: DeviceCapacity(trainer=80 * GIB, replica=80 * GIB)"""
 
     trainer: int | None = None
     """On each of the trainer's devices; None on a CPU."""
@@ -35,11 +35,11 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemoryPlan:
     """`make_plan` makes it."""
 
     config: RunConfig
-    model: Model
+    model: ModelSizes
     work: Work
     tokens: int
     """Packed tokens of the largest micro-batch."""
@@ -69,7 +69,7 @@ class Plan:
         features = sum(rank.features for rank in self.ranks)
         return self.sure_on_host() + features + (sum(passing) if self.trains_on_host else 0)
 
-    def rank_room(self, room: Room) -> int | None:
+    def rank_room(self, room: DeviceCapacity) -> int | None:
         """For one rank's share of the model and of a micro-batch; on a CPU an equal part of what the
         others leave, for each rank."""
         if not self.trains_on_host:
@@ -79,7 +79,7 @@ class Plan:
         fixed = self.sure_on_host() - sum(rank.resident for rank in self.ranks)
         return (room.host - fixed) // len(self.ranks)
 
-    def largest_micro_batch(self, room: Room) -> int | None:
+    def largest_micro_batch(self, room: DeviceCapacity) -> int | None:
         """In tokens; 0 where none fits, None where the room is not known."""
         if (each := self.rank_room(room)) is None:
             return None
@@ -125,13 +125,13 @@ class Plan:
 
 def make_plan(
     config: RunConfig,
-    model: Model,
+    model: ModelSizes,
     trains_on_host: bool,
     rolls_on_host: bool,
-    layout: Layout | None = None,
+    layout: ParallelLayout | None = None,
     thawed: tuple[str, ...] = (),
-) -> Plan:
-    """`layout`: another one than the configuration's. `thawed`: as in `Choices`."""
+) -> MemoryPlan:
+    """`layout`: another one than the configuration's. `thawed`: as in `RankChoices`."""
     layout, work = layout or config.trainer.layout, work_of(config)
     ranks = (
         rank_memory(
@@ -142,7 +142,7 @@ def make_plan(
         )
         for rank in range(layout.num_ranks)
     )
-    return Plan(
+    return MemoryPlan(
         config=config,
         model=model,
         work=work,
@@ -159,8 +159,8 @@ def make_plan(
     )
 
 
-def choices_of(config: RunConfig, on_host: bool, thawed: tuple[str, ...] = ()) -> Choices:
-    return Choices(
+def choices_of(config: RunConfig, on_host: bool, thawed: tuple[str, ...] = ()) -> RankChoices:
+    return RankChoices(
         reference=config.algorithm.kl.coefficient > 0,
         sequence_parallel=config.trainer.sequence_parallel,
         fp32_head=config.trainer.fp32_head,
@@ -181,21 +181,21 @@ def choices_of(config: RunConfig, on_host: bool, thawed: tuple[str, ...] = ()) -
     )
 
 
-def refuse_impossible(plan: Plan, room: Room) -> None:
+def refuse_impossible(plan: MemoryPlan, room: DeviceCapacity) -> None:
     """Raises InputError where weights, gradients and optimizer alone are more than there is: those are
     known to the byte. What is estimated refuses nothing."""
     if faults := [*_impossible(plan, room)]:
         raise InputError("\n".join(faults))
 
 
-def find_faults(plan: Plan, room: Room) -> tuple[str, ...]:
+def find_faults(plan: MemoryPlan, room: DeviceCapacity) -> tuple[str, ...]:
     """What cannot fit, with what to change, a line each. Also where it is the estimated part."""
     if faults := (*_impossible(plan, room),):
         return faults
     return (*_too_long(plan, room), *_no_sequence(plan, room))
 
 
-def _impossible(plan: Plan, room: Room) -> Iterator[str]:
+def _impossible(plan: MemoryPlan, room: DeviceCapacity) -> Iterator[str]:
     sure = max(rank.sure for rank in plan.ranks)
     if not plan.trains_on_host and room.trainer is not None and sure > room.trainer:
         yield (
@@ -219,7 +219,7 @@ def _impossible(plan: Plan, room: Room) -> Iterator[str]:
         )
 
 
-def _other_layout(plan: Plan, room: int) -> str:
+def _other_layout(plan: MemoryPlan, room: int) -> str:
     """The fewest ranks with which it would fit, half of the room left for what is computed."""
     layout, facts = plan.config.trainer.layout, plan.model.facts
     sizes = [
@@ -238,7 +238,7 @@ def _divisors(*numbers: int) -> list[int]:
     return [n for n in range(1, min(numbers) + 1) if not any(number % n for number in numbers)]
 
 
-def _too_long(plan: Plan, room: Room) -> Iterator[str]:
+def _too_long(plan: MemoryPlan, room: DeviceCapacity) -> Iterator[str]:
     each = plan.rank_room(room)
     peak = max(rank.peak(plan.tokens) for rank in plan.ranks)
     if each is None or peak <= each:
@@ -258,13 +258,13 @@ def _too_long(plan: Plan, room: Room) -> Iterator[str]:
     )
 
 
-def _with_less(plan: Plan) -> str:
+def _with_less(plan: MemoryPlan) -> str:
     if plan.trains_on_host:
         return "lower rollout.replicas or rollout.kv_cache_gib"
     return "raise trainer.tensor_parallel, context_parallel or pipeline_parallel"
 
 
-def _no_sequence(plan: Plan, room: Room) -> Iterator[str]:
+def _no_sequence(plan: MemoryPlan, room: DeviceCapacity) -> Iterator[str]:
     given = key_value_room(plan, room)
     if given is not None and not plan.replica.sequences(given):
         key = "rollout.kv_cache_gib" if plan.rolls_on_host else "rollout.memory_fraction"
@@ -275,7 +275,7 @@ def _no_sequence(plan: Plan, room: Room) -> Iterator[str]:
         )
 
 
-def key_value_room(plan: Plan, room: Room) -> int | None:
+def key_value_room(plan: MemoryPlan, room: DeviceCapacity) -> int | None:
     """Bytes on each device of a replica, at most; None where its size is not known."""
     if plan.rolls_on_host:
         return plan.replica_room
@@ -289,7 +289,7 @@ def gib(number: float) -> str:
     return f"{number / GIB:,.2f} GiB"
 
 
-def describe_model(model: Model) -> str:
+def describe_model(model: ModelSizes) -> str:
     """Example: "7.62 billion parameters, bfloat16, 28 layers" """
     facts: ModelFacts = model.facts
     tower = f", a vision tower of {model.tower / 1e9:,.3g} billion" if facts.vision else ""

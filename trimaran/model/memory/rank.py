@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from trimaran.config.parallel import Layout, RankPlace
+from trimaran.config.parallel import ParallelLayout, RankPlace
 from trimaran.model.freezing import is_frozen
 from trimaran.model.memory.head import Head
 from trimaran.model.memory.layer import FP32, attention_input, layer_bytes, layer_input
 from trimaran.model.memory.model import (
-    Model,
+    ModelSizes,
     dense_parameters,
     expert_parameters,
     num_layers,
@@ -37,8 +37,8 @@ REFERENCE_FACTOR = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
-    """What of a configuration changes a rank's memory. Example: Choices(reference=True)"""
+class RankChoices:
+    """What of a configuration changes a rank's memory. Example: RankChoices(reference=True)"""
 
     reference: bool = False
     """The frozen initial policy is kept, for a KL term."""
@@ -177,10 +177,10 @@ class RankMemory:
 
 
 def rank_memory(
-    model: Model,
+    model: ModelSizes,
     place: RankPlace,
     work: Work,
-    choices: Choices = Choices(),
+    choices: RankChoices = RankChoices(),
 ) -> RankMemory:
     """Example: rank_memory(model, layout.place(0), work).peak(tokens=4096)"""
     dense, experts = dense_parameters(model, place), expert_parameters(model, place)
@@ -238,13 +238,13 @@ def rank_memory(
     )
 
 
-def _num_axes(layout: Layout) -> int:
+def _num_axes(layout: ParallelLayout) -> int:
     """Those along which several ranks stand."""
     axes = (layout.tensor, layout.context, layout.pipeline, layout.data)
     return sum(size > 1 for size in (*axes, layout.expert, layout.expert_tensor))
 
 
-def _sent(model: Model, place: RankPlace) -> int:
+def _sent(model: ModelSizes, place: RankPlace) -> int:
     """Parameters that replicas fetch from this rank."""
     sent = expert_parameters(model, place) if place.sends_experts else 0
     if place.sends_dense:
@@ -262,7 +262,7 @@ def _in_flight(place: RankPlace, virtual_stages: int) -> float:
     return (2 * after + (virtual_stages - 1) * ranks + 1) / virtual_stages
 
 
-def _replayed(model: Model, place: RankPlace, work: Work, choices: Choices) -> int:
+def _replayed(model: ModelSizes, place: RankPlace, work: Work, choices: RankChoices) -> int:
     """In its own layers those of the groups that it computes, once more those of an update where they are
     packed, and on rank 0 all of them (services/trainer/megatron/experts/shared_experts.py)."""
     tokens = choices.replayed_groups * work.group_tokens
@@ -274,7 +274,7 @@ def _replayed(model: Model, place: RankPlace, work: Work, choices: Choices) -> i
     return model.facts.choice_bytes * (num_layers(model, place) * own + whole)
 
 
-def _features(model: Model, place: RankPlace, work: Work, choices: Choices) -> int:
+def _features(model: ModelSizes, place: RankPlace, work: Work, choices: RankChoices) -> int:
     """Bytes of the features of the groups that it computes (services/trainer/megatron/vision/kept_features.py)."""
     trains = not choices.lora_rank and trained_tower(model, choices.freeze)
     if place.pipeline or trains:
@@ -292,7 +292,7 @@ def _updated(trained: Trained, place: RankPlace) -> int:
     return -(-trained.dense // same) + experts
 
 
-def _head(model: Model, place: RankPlace, work: Work, choices: Choices) -> Head | None:
+def _head(model: ModelSizes, place: RankPlace, work: Work, choices: RankChoices) -> Head | None:
     """On the last stage only."""
     if not place.is_last_stage:
         return None

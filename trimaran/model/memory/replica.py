@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trimaran.model.memory.model import Model
+from trimaran.model.memory.model import ModelSizes
 
 BUCKETS = 2
 """Buckets of a transfer that are under way at a time."""
@@ -37,7 +37,7 @@ class ReplicaMemory:
 
 
 def replica_memory(
-    model: Model, tensor_parallel: int, max_model_tokens: int, bucket_mib: int
+    model: ModelSizes, tensor_parallel: int, max_model_tokens: int, bucket_mib: int
 ) -> ReplicaMemory:
     """Example: replica_memory(model, 1, 2048, 64).sequences(room=16 << 30)"""
     size, heads = model.number_bytes, -(-model.facts.num_kv_heads // tensor_parallel)

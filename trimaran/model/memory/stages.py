@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trimaran.config.parallel import Layout
-from trimaran.model.memory.model import Model, num_layers
+from trimaran.config.parallel import ParallelLayout
+from trimaran.model.memory.model import ModelSizes, num_layers
 from trimaran.model.memory.trained import trained_tower
 
 FORWARD = 1 / 3
@@ -27,8 +27,8 @@ FORWARD = 1 / 3
 
 
 def stage_costs(
-    model: Model,
-    layout: Layout,
+    model: ModelSizes,
+    layout: ParallelLayout,
     images: float,
     trained: float,
     freeze: tuple[str, ...] = (),
@@ -45,7 +45,7 @@ def stage_costs(
     return tuple(costs)
 
 
-def tower_passes(model: Model, freeze: tuple[str, ...]) -> float:
+def tower_passes(model: ModelSizes, freeze: tuple[str, ...]) -> float:
     """How much of an update the vision tower computes; 1 is a forward and a backward pass."""
     return 1 if trained_tower(model, freeze) else FORWARD
 

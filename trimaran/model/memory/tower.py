@@ -15,12 +15,12 @@ all of them, as the most that there can be.
 from __future__ import annotations
 
 from trimaran.model.memory.layer import FP32
-from trimaran.model.memory.model import Model
+from trimaran.model.memory.model import ModelSizes
 from trimaran.model.memory.work import Work
 from trimaran.model.vision_tower import VisionFacts
 
 
-def tower_bytes(model: Model, work: Work) -> float:
+def tower_bytes(model: ModelSizes, work: Work) -> float:
     """For each packed token of a micro-batch, where its prompts are images alone; 0 without a tower.
 
     Every tensor-parallel rank sees all images, so nothing divides it.
@@ -32,7 +32,7 @@ def tower_bytes(model: Model, work: Work) -> float:
     return image_token * work.prompt / work.group_tokens
 
 
-def feature_bytes(model: Model) -> int:
+def feature_bytes(model: ModelSizes) -> int:
     """Bytes of one image token's features; 0 without a tower."""
     facts = model.facts
     if facts.vision is None:

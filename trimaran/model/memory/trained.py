@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trimaran.config import TrainerSection
 from trimaran.config.parallel import RankPlace
 from trimaran.model.freezing import is_frozen
-from trimaran.model.memory.model import Model, num_layers, vocabulary
+from trimaran.model.memory.model import ModelSizes, num_layers, vocabulary
 from trimaran.model.vision_tower import tower_tensors
 
 HEAD = "lm_head.weight"
@@ -27,8 +27,8 @@ class Matrix(NamedTuple):
     """The same on every tensor-parallel rank."""
 
 
-def layer_matrices(model: Model) -> Iterator[Matrix]:
-    """All of one layer. Norms and biases are left out, as in `Model`."""
+def layer_matrices(model: ModelSizes) -> Iterator[Matrix]:
+    """All of one layer. Norms and biases are left out, as in `ModelSizes`."""
     facts, hidden = model.facts, model.facts.hidden_size
     for name, channels in zip("qkvo", _channels(model), strict=True):
         yield Matrix(f"self_attn.{name}_proj.weight", channels * hidden)
@@ -48,7 +48,7 @@ def layer_matrices(model: Model) -> Iterator[Matrix]:
         yield from _mlp("mlp.shared_expert.", hidden * facts.shared_expert_size)
 
 
-def _channels(model: Model) -> tuple[int, int, int, int]:
+def _channels(model: ModelSizes) -> tuple[int, int, int, int]:
     return model.queries, model.keys, model.keys, model.queries
 
 
@@ -57,11 +57,11 @@ def _mlp(prefix: str, parameters: int) -> Iterator[Matrix]:
         yield Matrix(f"{prefix}{name}_proj.weight", parameters)
 
 
-def head_name(model: Model) -> str:
+def head_name(model: ModelSizes) -> str:
     return embedding_name(model) if model.facts.tied else HEAD
 
 
-def embedding_name(model: Model) -> str:
+def embedding_name(model: ModelSizes) -> str:
     return f"{model.facts.language_prefix}embed_tokens.weight"
 
 
@@ -73,7 +73,7 @@ class Trained(NamedTuple):
 
 
 def trained_parameters(
-    model: Model, place: RankPlace, freeze: tuple[str, ...], virtual_stages: int = 1
+    model: ModelSizes, place: RankPlace, freeze: tuple[str, ...], virtual_stages: int = 1
 ) -> Trained:
     """Parameters of the rank that train. Frozen are those whose names a pattern of `freeze` matches.
 
@@ -98,7 +98,7 @@ def patterns(section: TrainerSection) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def trained_tower(model: Model, freeze: tuple[str, ...]) -> int:
+def trained_tower(model: ModelSizes, freeze: tuple[str, ...]) -> int:
     """Parameters of the vision tower that train; 0 without one."""
     facts = model.facts
     if facts.vision is None:
@@ -110,7 +110,9 @@ def trained_tower(model: Model, freeze: tuple[str, ...]) -> int:
     )
 
 
-def adapter_parameters(model: Model, place: RankPlace, rank: int, targets: tuple[str, ...]) -> int:
+def adapter_parameters(
+    model: ModelSizes, place: RankPlace, rank: int, targets: tuple[str, ...]
+) -> int:
     """Parameters of the trainer rank's adapters of `rank` (services/trainer/megatron/parameters/lora.py). The matrix that is as
     wide as what ranks share is split, the other stands on each of them."""
     facts, tensor = model.facts, place.layout.tensor
@@ -122,7 +124,9 @@ def adapter_parameters(model: Model, place: RankPlace, rank: int, targets: tuple
 
 
 @lru_cache(maxsize=4096)
-def _trained_of_layer(model: Model, layer: int, freeze: tuple[str, ...]) -> tuple[int, int, int]:
+def _trained_of_layer(
+    model: ModelSizes, layer: int, freeze: tuple[str, ...]
+) -> tuple[int, int, int]:
     """Parameters that tensor-parallel ranks share, that each of them has, and of experts."""
     sums = [0, 0, 0]
     for matrix in layer_matrices(model):

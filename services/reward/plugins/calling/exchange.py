@@ -59,7 +59,7 @@ class PluginRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     status: int
     reason: str
     headers: Mapping[str, str]
@@ -109,7 +109,7 @@ async def exchange(session: aiohttp.ClientSession, request: PluginRequest) -> by
     )
 
 
-async def ask(session: aiohttp.ClientSession, request: PluginRequest) -> Answer:
+async def ask(session: aiohttp.ClientSession, request: PluginRequest) -> HttpAnswer:
     """Whatever the status is. Raises CallError where there is none, and for a 200 that is compressed
     or too large; of other answers the beginning is read."""
     try:
@@ -130,7 +130,9 @@ async def ask(session: aiohttp.ClientSession, request: PluginRequest) -> Answer:
             body = await _read(response, limit)
             if is_score and len(body) > limit:
                 raise AnswerTooLargeError(f"the answer is larger than {limit:,} bytes")
-            return Answer(response.status, response.reason or "", response.headers, body[:limit])
+            return HttpAnswer(
+                response.status, response.reason or "", response.headers, body[:limit]
+            )
     except (aiohttp.ClientError, OSError) as error:
         raise _why(error) from None
     except ValueError as error:  # as of yarl and idna, for what can be no host

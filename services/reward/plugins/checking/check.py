@@ -14,11 +14,11 @@ from typing import Literal
 import aiohttp
 
 from services.reward.plugins.checking import checks as kit
-from services.reward.plugins.checking.check_client import LEAVE_SECONDS, Asker, Failed, Skipped
+from services.reward.plugins.checking.check_client import LEAVE_SECONDS, Asker, CheckSkipped, Failed
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     check: str
     verdict: Literal["pass", "fail", "skipped"]
     detail: str
@@ -75,17 +75,17 @@ async def run_checks(
     token: str | None = None,
     trust: ssl.SSLContext | None = None,
     timeout: float = 30.0,
-    show: Callable[[Finding], None] | None = None,
+    show: Callable[[CheckResult], None] | None = None,
     checks: Sequence[Check] = CHECKS,
     leave_seconds: float = LEAVE_SECONDS,
-) -> tuple[Finding, ...]:
+) -> tuple[CheckResult, ...]:
     """One after another; `show` is given each. No request takes longer than `timeout` seconds.
 
     Example:
         findings = await run_checks("http://127.0.0.1:8700")
         wrong = [finding for finding in findings if finding.verdict == "fail"]
     """
-    findings: dict[str, Finding] = {}
+    findings: dict[str, CheckResult] = {}
     # A connection for each request: what one check does to its own is no fault of the next.
     connector = aiohttp.TCPConnector(force_close=True)
     limit = aiohttp.ClientTimeout(total=None)
@@ -95,7 +95,9 @@ async def run_checks(
             # One that was not asked for is taken to pass.
             missing = [n for n in check.needs if n in findings and findings[n].verdict != "pass"]
             if missing:
-                finding = Finding(check.name, "skipped", f"needs {missing[0]}, which did not pass")
+                finding = CheckResult(
+                    check.name, "skipped", f"needs {missing[0]}, which did not pass"
+                )
             else:
                 finding = await _run(check, asker)
             findings[check.name] = finding
@@ -104,13 +106,13 @@ async def run_checks(
     return tuple(findings.values())
 
 
-async def _run(check: Check, asker: Asker) -> Finding:
+async def _run(check: Check, asker: Asker) -> CheckResult:
     try:
-        return Finding(check.name, "pass", _printable(await check.run(asker)))
+        return CheckResult(check.name, "pass", _printable(await check.run(asker)))
     except Failed as error:
-        return Finding(check.name, "fail", _printable(str(error)))
-    except Skipped as reason:
-        return Finding(check.name, "skipped", str(reason))
+        return CheckResult(check.name, "fail", _printable(str(error)))
+    except CheckSkipped as reason:
+        return CheckResult(check.name, "skipped", str(reason))
 
 
 def _printable(text: str) -> str:

@@ -57,7 +57,7 @@ class Failed(Exception):
     """The plugin does not keep the contract: how, and the remedy."""
 
 
-class Skipped(Exception):
+class CheckSkipped(Exception):
     """The check cannot decide: why, and what would let it."""
 
 

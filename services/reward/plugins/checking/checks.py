@@ -10,9 +10,9 @@ import time
 from services.reward.plugins.checking.check_client import (
     SAMPLES,
     Asker,
+    CheckSkipped,
     Failed,
     Reply,
-    Skipped,
     first_difference,
     marks_of,
     new_key,
@@ -65,7 +65,7 @@ async def schema(asker: Asker) -> str:
 
 async def authentication(asker: Asker) -> str:
     if asker.token is None:
-        raise Skipped("no token is configured; give --token-variable where the plugin has one")
+        raise CheckSkipped("no token is configured; give --token-variable where the plugin has one")
     for what, token in (("no", None), ("a wrong", f"{asker.token}x")):
         try:
             await _refused(asker, await asker.post(SAMPLES[:1], token=token), 401)
@@ -86,7 +86,7 @@ async def batch_sizes(asker: Asker) -> str:
 
 async def determinism(asker: Asker) -> str:
     if not asker.info.deterministic:
-        raise Skipped("info says that it is not deterministic")
+        raise CheckSkipped("info says that it is not deterministic")
     runs = [[marks_of(await asker.score([each]))[0] for each in SAMPLES] for _ in range(2)]
     if place := first_difference(*runs):
         raise Failed(
@@ -98,9 +98,9 @@ async def determinism(asker: Asker) -> str:
 
 async def order(asker: Asker) -> str:
     if asker.info.max_samples < 2:
-        raise Skipped("it takes one sample at a time")
+        raise CheckSkipped("it takes one sample at a time")
     if len(set(asker.alone)) < 2:
-        raise Skipped(
+        raise CheckSkipped(
             "all samples of the kit get the same score, so their order cannot be seen;"
             " compare some of your own"
         )
@@ -120,7 +120,7 @@ async def order(asker: Asker) -> str:
 async def bounds(asker: Asker) -> str:
     least, most = asker.info.minimum, asker.info.maximum
     if least is None and most is None:
-        raise Skipped("info declares neither minimum nor maximum; declare what it may give")
+        raise CheckSkipped("info declares neither minimum nor maximum; declare what it may give")
     least, most = -math.inf if least is None else least, math.inf if most is None else most
     marks = marks_of(await asker.score(asker.few(len(SAMPLES))))
     for score in marks:
@@ -146,7 +146,9 @@ async def idempotency(asker: Asker) -> str:
 async def key_reused(asker: Asker) -> str:
     key = new_key()
     if marks_of(await asker.score(SAMPLES[:1], key)) == [None]:
-        raise Skipped("it gives the sample no score (faulted), and such answers need not be kept")
+        raise CheckSkipped(
+            "it gives the sample no score (faulted), and such answers need not be kept"
+        )
     try:
         return (await asker.post(SAMPLES[1:2], key)).problem(409)
     except Failed as error:

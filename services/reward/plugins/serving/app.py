@@ -26,10 +26,10 @@ from services.reward.plugins.contract import (
     Scored,
     ScoreRequest,
 )
-from services.reward.plugins.serving.app_answers import Answers, KeyReusedError, Made
+from services.reward.plugins.serving.app_answers import Answers, KeptAnswer, KeyReusedError
 from services.reward.plugins.serving.app_forms import (
+    RewardList,
     RewardQuery,
-    Rewards,
     query_samples,
     result_of,
     sample_of,
@@ -139,12 +139,12 @@ class Routes:
                 " leave them out here and start it with --option key=value",
             )
 
-        async def make() -> Made:
+        async def make() -> KeptAnswer:
             outcomes = await self._outcomes([sample_of(sample) for sample in request.samples])
             results = [result_of(outcome, self._info) for outcome in outcomes]
             answer = ScoreAnswer(contract=CONTRACT, results=results)
             final = all(isinstance(result, Scored) for result in results)
-            return Made(answer.model_dump_json(exclude_defaults=True).encode(), final)
+            return KeptAnswer(answer.model_dump_json(exclude_defaults=True).encode(), final)
 
         digest = hashlib.sha256(request.model_dump_json().encode()).digest()
         try:
@@ -155,7 +155,7 @@ class Routes:
             ) from None
         return Response(answer, media_type="application/json")
 
-    async def get_reward(self, request: RewardQuery) -> Rewards:
+    async def get_reward(self, request: RewardQuery) -> RewardList:
         """OpenRLHF's form. It has numbers only, so one faulted sample makes the batch a 503."""
         self._check_number(len(request.query))
         outcomes = await self._outcomes(query_samples(request))
@@ -168,7 +168,9 @@ class Routes:
                 f" only answer with numbers; the first: {faults[0]}",
                 again=True,
             )
-        return Rewards(rewards=[result.score for result in results if isinstance(result, Scored)])
+        return RewardList(
+            rewards=[result.score for result in results if isinstance(result, Scored)]
+        )
 
     async def _outcomes(self, samples: Sequence[Sample]) -> Sequence[Outcome]:
         seconds = self._limits.score_seconds

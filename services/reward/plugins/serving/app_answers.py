@@ -14,7 +14,7 @@ class KeyReusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class KeptAnswer:
     answer: bytes
     final: bool
     """False: a fault is in it that another try may not meet; it is not kept."""
@@ -25,7 +25,7 @@ class Answers:
 
     Example:
         async def make() -> Made:
-            return Made(b'{"results": []}', final=True)
+            return KeptAnswer(b'{"results": []}', final=True)
 
         answer = await answers.get_or_make("key-1", sha256(request).digest(), make)
     """
@@ -38,7 +38,7 @@ class Answers:
         self._running: dict[str, tuple[bytes, asyncio.Task[bytes]]] = {}
 
     async def get_or_make(
-        self, key: str, digest: bytes, make: Callable[[], Coroutine[Any, Any, Made]]
+        self, key: str, digest: bytes, make: Callable[[], Coroutine[Any, Any, KeptAnswer]]
     ) -> bytes:
         """The answer under this key, kept or under way, or else what `make` gives.
 
@@ -62,7 +62,7 @@ class Answers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _make(
-        self, key: str, digest: bytes, make: Callable[[], Coroutine[Any, Any, Made]]
+        self, key: str, digest: bytes, make: Callable[[], Coroutine[Any, Any, KeptAnswer]]
     ) -> bytes:
         try:
             made = await make()

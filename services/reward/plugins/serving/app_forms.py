@@ -37,7 +37,7 @@ class RewardQuery(Lenient):
     labels: list[JsonValue] | None = None
 
 
-class Rewards(BaseModel):
+class RewardList(BaseModel):
     rewards: list[float]
 
 

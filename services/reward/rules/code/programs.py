@@ -18,7 +18,7 @@ from services.reward.rules.code.tests import (
     parse,
 )
 from services.reward.rules.code.values import encode, no_value
-from services.reward.rules.code.verdicts import Called, Judged, Pair, Program, bundle
+from services.reward.rules.code.verdicts import Called, JudgedTests, Pair, Program, bundle
 from trimaran.rewards import ReferenceUnusableError
 
 PRELUDE = """\
@@ -46,7 +46,7 @@ def make_programs(
             return (_statements(answer, text, extras, token),)
 
 
-def _statements(answer: str, text: str, extras: Mapping[str, str], token: str) -> Judged:
+def _statements(answer: str, text: str, extras: Mapping[str, str], token: str) -> JudgedTests:
     body = parse(extras.get("test_setup_code", "")) + parse(text)
     names: Mapping[str, str] = {}
     if defines_check(body) and not any(map(is_test, body)):
@@ -64,7 +64,7 @@ def _statements(answer: str, text: str, extras: Mapping[str, str], token: str) -
         counts = is_test(statement)
         steps.append((ast.unparse(statement), num_tests if counts else None))
         num_tests += counts
-    return Judged(_answering(), (imports, answer), tuple(steps), names, token, num_tests)
+    return JudgedTests(_answering(), (imports, answer), tuple(steps), names, token, num_tests)
 
 
 def _called(answer: str, function: str, calls: Sequence[tuple[tuple[Any, ...], Any]]) -> Called:

@@ -13,9 +13,9 @@ from typing import Any
 from services.reward.rules.code.blocks import last_code_block
 from services.reward.rules.code.programs import make_programs
 from services.reward.rules.code.tests import read_tests
-from services.reward.rules.code.verdicts import Judged, Program
+from services.reward.rules.code.verdicts import JudgedTests, Program
 from services.reward.rules.registry import Options
-from services.reward.sandbox.run import Limits, run, run_asking
+from services.reward.sandbox.run import SandboxLimits, run, run_asking
 from trimaran.rewards import Sample
 
 OPTIONS = {
@@ -80,8 +80,8 @@ def run_programs(
         if seconds <= 0:
             passed += [False] * program.num_tests
             continue
-        limits = Limits(seconds, memory_mib)
-        if isinstance(program, Judged):
+        limits = SandboxLimits(seconds, memory_mib)
+        if isinstance(program, JudgedTests):
             passed += program.passed(run_asking(program.judge, program.answer, limits), 0)
         else:
             done = run(program.source, program.stdin, limits)

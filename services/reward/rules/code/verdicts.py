@@ -52,7 +52,7 @@ class Called:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedTests:
     """A process with the tests in it, and one with the answer that it asks."""
 
     answer: str
@@ -99,7 +99,7 @@ class Judged:
         return tuple(test in ran for test in range(self.num_tests))
 
 
-Program = Pair | Called | Judged
+Program = Pair | Called | JudgedTests
 
 
 def same_output(given: str, expected: str) -> bool:

@@ -60,7 +60,7 @@ class ParameterPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldTensor:
     """This rank holds elements start..stop (exclusive) of a tensor along `axis`."""
 
     axis: int
@@ -135,7 +135,7 @@ def check_stack(place: ParameterPlace, tensor: TensorInfo) -> None:
         raise _unknown(place, tensor, f"each expert split among {size} ranks")
 
 
-def locate(place: ParameterPlace, tensor: TensorInfo) -> Held:
+def locate(place: ParameterPlace, tensor: TensorInfo) -> HeldTensor:
     """Raises InternalError naming a module of a kind that it does not know."""
     module = place.module
     if place.expert is not None:
@@ -155,13 +155,13 @@ def locate(place: ParameterPlace, tensor: TensorInfo) -> Held:
         return _of_rank(module, 0, module.output_size_per_partition)
     if isinstance(module, VocabParallelEmbedding):
         indices = module.shard_indices
-        return Held(0, indices.org_vocab_start_index, indices.org_vocab_end_index)
+        return HeldTensor(0, indices.org_vocab_start_index, indices.org_vocab_end_index)
     if isinstance(module, LinearBase) or method is not None:
         raise _unknown(place, tensor, "a layer of this kind")
     return _whole(tensor)
 
 
-def span(tensor: TensorInfo, held: Held) -> tuple[int, int]:
+def span(tensor: TensorInfo, held: HeldTensor) -> tuple[int, int]:
     """(start, stop) of what this rank holds along the axis on which the tensor is cut. Raises
     InternalError where that is no union of its blocks."""
     shape, axis = tensor.shape or (1,), tensor.axis
@@ -177,7 +177,7 @@ def span(tensor: TensorInfo, held: Held) -> tuple[int, int]:
     return start, stop
 
 
-def _off_grid(tensor: TensorInfo, held: Held) -> InternalError:
+def _off_grid(tensor: TensorInfo, held: HeldTensor) -> InternalError:
     return InternalError(
         f"{tensor.name}: this rank holds {held.start} to {held.stop} of axis {held.axis}, which is no"
         f" union of the version's blocks (axis {tensor.axis} is cut at {tensor.cuts or 'no place'});"
@@ -185,7 +185,7 @@ def _off_grid(tensor: TensorInfo, held: Held) -> InternalError:
     )
 
 
-def _in_fused(place: ParameterPlace, tensor: TensorInfo) -> Held:
+def _in_fused(place: ParameterPlace, tensor: TensorInfo) -> HeldTensor:
     module, shard = place.module, place.shard
     assert shard is not None
     rank = module.tp_rank
@@ -206,16 +206,16 @@ def _in_fused(place: ParameterPlace, tensor: TensorInfo) -> Held:
     if sum(sizes) != module.output_size_per_partition or shard >= len(sizes):
         raise _unknown(place, tensor, f"{sizes} are not its parts")
     first = ranks[shard] * sizes[shard]
-    return Held(0, first, first + sizes[shard], sum(sizes[:shard]))
+    return HeldTensor(0, first, first + sizes[shard], sum(sizes[:shard]))
 
 
-def _in_experts(place: ParameterPlace, tensor: TensorInfo) -> Held:
+def _in_experts(place: ParameterPlace, tensor: TensorInfo) -> HeldTensor:
     layer, axis = place.module, INNER_AXIS[place.parameter]
     assert place.expert is not None
     if why := why_unreadable(layer, place.parameter):
         raise _unknown(place, tensor, why)
     if local_number(layer, place.expert) is None:
-        return Held(tensor.axis, 0, 0)
+        return HeldTensor(tensor.axis, 0, 0)
     parallel = layer.moe_config.moe_parallel_config
     size, rest = divmod(tensor.shape[axis], parallel.tp_size)
     if rest:
@@ -223,15 +223,15 @@ def _in_experts(place: ParameterPlace, tensor: TensorInfo) -> Held:
     # The halves of a fused parameter may be padded.
     padded = getattr(layer, place.parameter)[0].numel() // tensor.shape[1 - axis] // 2
     first = parallel.tp_rank * size
-    return Held(axis, first, first + size, padded * (place.shard or 0))
+    return HeldTensor(axis, first, first + size, padded * (place.shard or 0))
 
 
-def _of_rank(module: Any, axis: int, size: int) -> Held:
-    return Held(axis, module.tp_rank * size, (module.tp_rank + 1) * size)
+def _of_rank(module: Any, axis: int, size: int) -> HeldTensor:
+    return HeldTensor(axis, module.tp_rank * size, (module.tp_rank + 1) * size)
 
 
-def _whole(tensor: TensorInfo) -> Held:
-    return Held(0, 0, tensor.shape[0] if tensor.shape else 1)
+def _whole(tensor: TensorInfo) -> HeldTensor:
+    return HeldTensor(0, 0, tensor.shape[0] if tensor.shape else 1)
 
 
 def _unknown(place: ParameterPlace, tensor: TensorInfo, what: str) -> InternalError:

@@ -32,7 +32,7 @@ from services.rollout.read_back import Reader, digest_copies, list_wanted
 from services.rollout.vllm.loading.experts import local_number, read_expert, read_turned
 from services.rollout.vllm.loading.modules import (
     Finder,
-    Held,
+    HeldTensor,
     ParameterPlace,
     check_stack,
     locate,
@@ -159,7 +159,7 @@ def _read_weight(module: Any) -> Generator[None, None, torch.Tensor]:
     return weight_KN.t()
 
 
-def _cut(block: Block, held: Held, copy: torch.Tensor) -> torch.Tensor:
+def _cut(block: Block, held: HeldTensor, copy: torch.Tensor) -> torch.Tensor:
     tensor = block.tensor
     piece = copy
     if tensor.shape:
@@ -176,7 +176,7 @@ def _cut(block: Block, held: Held, copy: torch.Tensor) -> torch.Tensor:
     return piece.to(DTYPES[tensor.dtype])
 
 
-def _is_here(block: Block, held: Held) -> bool:
+def _is_here(block: Block, held: HeldTensor) -> bool:
     """Whether this rank holds the block."""
     first, last = span(block.tensor, held)
     return first <= block.start and block.stop <= last

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from services.trainer.checkpoints import checkpoint
-from services.trainer.checkpoints.checkpoint import Keep, Model, RankLayout, TrainerState
+from services.trainer.checkpoints.checkpoint import Keep, RankLayout, TrainedModel, TrainerState
 from services.trainer.checkpoints.checkpoint_folder import newest
 from services.trainer.checkpoints.convert.whole_model import (
     FromHuggingFace,
@@ -31,7 +31,7 @@ from services.trainer.checkpoints.resharding import Resharded
 from services.trainer.checkpoints.saved import SavedTensors
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.megatron.parameters.mapping import check_names
-from trimaran.config.parallel import Layout, RankPlace
+from trimaran.config.parallel import ParallelLayout, RankPlace
 from trimaran.errors import InputError, UnavailableError
 from trimaran.model.folder import ModelFacts
 
@@ -54,10 +54,10 @@ def checkpoint_parameters(folder: Path, state: TrainerState, source: Path) -> Pa
     whole = Resharded(
         facts,
         state.layout,
-        Layout().place(0),
+        ParallelLayout().place(0),
         lambda number: checkpoint.open_shard(folder, state, number),
     )
-    base = FromHuggingFace(facts, load_tensors(source, facts.tied), Layout().place(0))
+    base = FromHuggingFace(facts, load_tensors(source, facts.tied), ParallelLayout().place(0))
     return parameters(facts, whole, base)
 
 
@@ -73,7 +73,9 @@ def write_huggingface(
     return version.root
 
 
-def huggingface_to_checkpoint(source: Path, target: Path, layout: Layout, dtype: str) -> Path:
+def huggingface_to_checkpoint(
+    source: Path, target: Path, layout: ParallelLayout, dtype: str
+) -> Path:
     """A checkpoint of step 0, in `target`/checkpoints. `dtype`: in which a run computes with the weights; their root
     is of these. Raises InputError for a folder that is no model of ours."""
     _check_target(target)
@@ -87,7 +89,7 @@ def huggingface_to_checkpoint(source: Path, target: Path, layout: Layout, dtype:
         metrics={},
         nonfinite="",
         layout=RankLayout(layout, dtype, updates_per_batch=1),
-        model=Model(source.name, facts),
+        model=TrainedModel(source.name, facts),
         shards=(),
     )
     return _write(target, state, lambda place: FromHuggingFace(facts, tensors, place))
@@ -96,7 +98,7 @@ def huggingface_to_checkpoint(source: Path, target: Path, layout: Layout, dtype:
 def huggingface_parameters(source: Path) -> Parameters:
     """The parameters of the whole model. Raises InputError as above."""
     facts, tensors = _read_huggingface(source)
-    return parameters(facts, FromHuggingFace(facts, tensors, Layout().place(0)), {})
+    return parameters(facts, FromHuggingFace(facts, tensors, ParallelLayout().place(0)), {})
 
 
 def _read_huggingface(source: Path) -> tuple[ModelFacts, dict[str, torch.Tensor]]:
@@ -107,7 +109,7 @@ def _read_huggingface(source: Path) -> tuple[ModelFacts, dict[str, torch.Tensor]
 
 
 def checkpoint_to_checkpoint(
-    folder: Path, state: TrainerState, target: Path, layout: Layout
+    folder: Path, state: TrainerState, target: Path, layout: ParallelLayout
 ) -> Path:
     """The same step, with moments where it has some, as `layout` would have saved it without a
     distributed optimizer or virtual stages."""

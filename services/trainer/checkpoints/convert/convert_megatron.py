@@ -28,7 +28,7 @@ from services.trainer.megatron.parameters.family_rules import family_rules
 from services.trainer.megatron.parameters.rules import Shape
 from services.trainer.megatron.parameters.sharded_keys import Slot, extra_state, numbered, slots
 from services.trainer.megatron.parameters.shards import shard_shape
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 from trimaran.host.places import put_in_place, sync
 from trimaran.model.folder import ModelFacts
@@ -112,7 +112,7 @@ class MegatronCheckpoint:
         refuse_vision(facts)
         self._facts, self._folder = facts, folder
         self._entries = read_entries(folder)
-        rules, alone = family_rules(facts), Layout().place(0)
+        rules, alone = family_rules(facts), ParallelLayout().place(0)
         self._found: dict[str, tuple[Slot, Shape]] = {}
         for name, rule in rules.items():
             if not rule.is_copy:

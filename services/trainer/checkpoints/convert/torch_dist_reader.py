@@ -45,8 +45,8 @@ TRACKER = "latest_checkpointed_iteration.txt"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Example: Piece(start=(7, 0), shape=(1, 32), file="__0_0.distcp", offset=0, length=1500)"""
+class SavedPiece:
+    """Example: SavedPiece(start=(7, 0), shape=(1, 32), file="__0_0.distcp", offset=0, length=1500)"""
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
@@ -56,24 +56,24 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorEntry:
     """A tensor of the checkpoint."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    pieces: Sequence[Piece]
+    pieces: Sequence[SavedPiece]
     """In the order of where they start."""
     longest: int
     """Rows that one of them has at most."""
 
-    def near(self, start: int, length: int) -> Sequence[Piece]:
+    def near(self, start: int, length: int) -> Sequence[SavedPiece]:
         """Those that may have some of `length` rows from `start` on. Where experts are stacked there are
         thousands of pieces, and each is asked for by itself."""
         first = bisect_right(self.pieces, start - self.longest, key=_first_row)
         return self.pieces[first : bisect_left(self.pieces, start + length, key=_first_row)]
 
 
-def _first_row(piece: Piece) -> int:
+def _first_row(piece: SavedPiece) -> int:
     return piece.start[0]
 
 
@@ -122,7 +122,7 @@ class _Unpickler(pickle.Unpickler):
         )
 
 
-def read_entries(folder: Path) -> dict[str, Entry]:
+def read_entries(folder: Path) -> dict[str, TensorEntry]:
     """The tensors of a checkpoint by their keys. Raises InputError for another format, and for a file that
     names what metadata does not need."""
     _check_backend(folder / CONFIG)
@@ -201,10 +201,10 @@ def _check_backend(path: Path) -> None:
 
 def _entry(
     key: object, state: Mapping[str, Any], stored: Mapping[tuple[Any, Any], Mapping[str, Any]]
-) -> Entry:
+) -> TensorEntry:
     if not isinstance(key, str):
         raise InputError(f"names a tensor {key!r}")
-    pieces = list[Piece]()
+    pieces = list[SavedPiece]()
     for chunk in state["chunks"]:
         # A tuple that takes whole numbers alone.
         start, shape = torch.Size(chunk.state["offsets"]), torch.Size(chunk.state["sizes"])
@@ -212,21 +212,21 @@ def _entry(
         file = info["relative_path"]
         if Path(file).name != file:
             raise InputError(f"names the file {file!r}, which is not beside it")
-        pieces.append(Piece(start, shape, file, info["offset"], info["length"]))
+        pieces.append(SavedPiece(start, shape, file, info["offset"], info["length"]))
         if not len(start) == len(shape) == len(state["size"]):
             raise InputError(f"{key} has {state['size']}, and a piece of it {shape} at {start}")
     rows = (piece.shape[0] for piece in pieces if piece.shape)
     pieces.sort(key=lambda piece: piece.start)
-    return Entry(state["properties"].state[0], state["size"], pieces, max(rows, default=0))
+    return TensorEntry(state["properties"].state[0], state["size"], pieces, max(rows, default=0))
 
 
 def read_box(
-    folder: Path, key: str, entry: Entry, start: Sequence[int], shape: Sequence[int]
+    folder: Path, key: str, entry: TensorEntry, start: Sequence[int], shape: Sequence[int]
 ) -> torch.Tensor:
     """The elements of a tensor from `start` on. Raises InputError for a file that is damaged or lacks some,
     and where two pieces have the same elements."""
     box = torch.empty(*shape, dtype=entry.dtype)
-    missing, read = box.numel(), list[Piece]()
+    missing, read = box.numel(), list[SavedPiece]()
     for piece in entry.near(start[0], shape[0]):
         if not (shared := _shared(start, shape, piece)):
             continue
@@ -244,7 +244,9 @@ def read_box(
     return box
 
 
-def _shared(start: Sequence[int], shape: Sequence[int], piece: Piece) -> Sequence[tuple[int, int]]:
+def _shared(
+    start: Sequence[int], shape: Sequence[int], piece: SavedPiece
+) -> Sequence[tuple[int, int]]:
     """By axis the first element that a box and a piece both have, and how many; empty where there is none."""
     found = list[tuple[int, int]]()
     for low, length, other, other_length in zip(
@@ -257,7 +259,7 @@ def _shared(start: Sequence[int], shape: Sequence[int], piece: Piece) -> Sequenc
     return found
 
 
-def _read_piece(folder: Path, key: str, dtype: torch.dtype, piece: Piece) -> torch.Tensor:
+def _read_piece(folder: Path, key: str, dtype: torch.dtype, piece: SavedPiece) -> torch.Tensor:
     path = folder / piece.file
     try:
         with path.open("rb") as file:

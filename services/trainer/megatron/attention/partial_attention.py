@@ -26,7 +26,7 @@ CAUSAL_CHUNK_QUERIES = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class QueryRows:
     """What attends to what. The queries are scaled already."""
 
     queries_ZXD: torch.Tensor
@@ -46,7 +46,7 @@ class _Chunk:
     """Keys that not all of its rows are forbidden to attend to."""
 
 
-def attend(rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+def attend(rows: QueryRows) -> tuple[torch.Tensor, torch.Tensor]:
     """[Z, X, D], and the log of the sum over the keys of exp(score), float32 [Z, X].
 
     Each query must have a key that it may attend to.
@@ -64,7 +64,10 @@ def attend(rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def differentiate(
-    rows: Rows, gradient_ZXD: torch.Tensor, normalizers_ZX: torch.Tensor, means_ZX: torch.Tensor
+    rows: QueryRows,
+    gradient_ZXD: torch.Tensor,
+    normalizers_ZX: torch.Tensor,
+    means_ZX: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The parts of the gradients of queries, keys and values that come from these keys.
 
@@ -87,7 +90,7 @@ def differentiate(
     return of_queries, of_keys.to(dtype), of_values.to(dtype)
 
 
-def _scores(rows: Rows, chunk: _Chunk) -> torch.Tensor:
+def _scores(rows: QueryRows, chunk: _Chunk) -> torch.Tensor:
     """float32, -inf where a query may not attend to a key."""
     keys = rows.keys_ZTD[chunk.products, chunk.reach]
     # In bf16 the product rounds scores, where fused kernels would not. The log-probabilities of
@@ -104,7 +107,7 @@ def _scores(rows: Rows, chunk: _Chunk) -> torch.Tensor:
     return scores
 
 
-def _chunks(rows: Rows) -> Iterator[_Chunk]:
+def _chunks(rows: QueryRows) -> Iterator[_Chunk]:
     (num_products, num_rows, _), num_keys = rows.queries_ZXD.shape, rows.keys_ZTD.shape[1]
     limit = CHUNK_SCORES_CPU if rows.queries_ZXD.device.type == "cpu" else CHUNK_SCORES
     step = max(limit // num_keys, 1)

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from services.trainer.megatron.attention.partial_attention import Rows, attend, differentiate
+from services.trainer.megatron.attention.partial_attention import QueryRows, attend, differentiate
 from services.trainer.megatron.attention.places import Places, is_token, place
 from services.trainer.megatron.attention.segments import SharingGroup
 
@@ -28,7 +28,7 @@ BATCH_MIN_FILL = 0.7
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GroupMember:
     """Queries and the keys that they attend to, as tokens, int64."""
 
     queries: torch.Tensor
@@ -36,7 +36,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PromptPart:
     """Members in batches of like shapes. Each of the A tokens is a query once."""
 
     queries: Places
@@ -45,41 +45,45 @@ class Part:
     biases: tuple[torch.Tensor | None, ...]
     """As in `partial_attention.Rows`, for each batch."""
 
-    def rows(self, query_AHD: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> list[Rows]:
+    def rows(
+        self, query_AHD: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> list[QueryRows]:
         """The inputs of each batch. `key` and `value`: of A or U tokens."""
         causal = query_AHD.shape[1] // key.shape[1] if self.causal else 0
         queries = self.queries.fold(query_AHD)
         keys, values = self.keys.fold(key), self.keys.fold(value)
         return [
-            Rows(query, key, value, causal, bias)
+            QueryRows(query, key, value, causal, bias)
             for query, key, value, bias in zip(queries, keys, values, self.biases, strict=True)
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPrompts:
-    own: Part
+    own: PromptPart
     """The A tokens over those of their completion."""
-    prompts: Part
+    prompts: PromptPart
     """The A tokens over those U tokens that are their prompt."""
 
 
 def lay_out(groups: Sequence[SharingGroup], num_heads: int, device: torch.device) -> SharedPrompts:
     """`groups`: each with a prompt and a completion. `num_heads`: K."""
-    own = [Member(one, one) for group in groups for one in group.completions]
-    prompts = [Member(torch.cat(group.completions), group.prompt) for group in groups]
+    own = [GroupMember(one, one) for group in groups for one in group.completions]
+    prompts = [GroupMember(torch.cat(group.completions), group.prompt) for group in groups]
     return SharedPrompts(
         _part(own, True, num_heads, device), _part(prompts, False, num_heads, device)
     )
 
 
-def _part(members: Sequence[Member], causal: bool, num_heads: int, device: torch.device) -> Part:
+def _part(
+    members: Sequence[GroupMember], causal: bool, num_heads: int, device: torch.device
+) -> PromptPart:
     batches = _batches(members)
     queries = [[member.queries for member in batch] for batch in batches]
     keys = [[member.keys for member in batch] for batch in batches]
     # Padding stands behind, where a causal mask hides it.
     biases = [None if causal else _bias(rows, num_heads) for rows in keys]
-    return Part(
+    return PromptPart(
         place(queries, num_heads).to(device),
         place(keys, num_heads).to(device),
         causal,
@@ -95,9 +99,9 @@ def _bias(rows: Sequence[torch.Tensor], num_heads: int) -> torch.Tensor | None:
     return bias.repeat_interleave(num_heads, dim=0)
 
 
-def _batches(members: Sequence[Member]) -> list[list[Member]]:
+def _batches(members: Sequence[GroupMember]) -> list[list[GroupMember]]:
     """The largest first."""
-    batches: list[list[Member]] = []
+    batches: list[list[GroupMember]] = []
     for member in sorted(members, key=lambda one: (-len(one.keys), -len(one.queries))):
         if not batches or not _fills([*batches[-1], member]):
             batches.append([])
@@ -105,7 +109,7 @@ def _batches(members: Sequence[Member]) -> list[list[Member]]:
     return batches
 
 
-def _fills(batch: Sequence[Member]) -> bool:
+def _fills(batch: Sequence[GroupMember]) -> bool:
     longest = max(len(member.queries) for member in batch), max(len(one.keys) for one in batch)
     pairs = len(batch) * longest[0] * longest[1]
     real = sum(len(member.queries) * len(member.keys) for member in batch)
@@ -164,7 +168,7 @@ def _scale(query: torch.Tensor) -> float:
 
 
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, part: Part
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, part: PromptPart
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """[A, H, D], and the log-sum-exp, float32 [A, H]."""
     found = [attend(rows) for rows in part.rows(query, key, value)]
@@ -177,7 +181,7 @@ def _differentiate(
     key: torch.Tensor,
     value: torch.Tensor,
     upstream: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    part: Part,
+    part: PromptPart,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of query, key and value. `upstream`: gradient, normalizers and means of
     `partial_attention.differentiate`."""

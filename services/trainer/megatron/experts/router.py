@@ -15,7 +15,7 @@ from megatron.core import parallel_state
 from megatron.core.transformer import TransformerConfig
 from megatron.core.transformer.moe.router import TopKRouter
 
-from services.trainer.megatron.tokens import Tokens
+from services.trainer.megatron.tokens import PackedTokens
 from trimaran.config import TrainerSection
 from trimaran.model.folder import ModelFacts
 
@@ -23,7 +23,7 @@ from trimaran.model.folder import ModelFacts
 def set_losses(
     config: TransformerConfig,
     section: TrainerSection,
-    micro_batches: Sequence[Tokens],
+    micro_batches: Sequence[PackedTokens],
     device: torch.device,
 ) -> None:
     """Before the micro-batches of an update go through a model of `config`: all ranks must call.
@@ -45,10 +45,10 @@ def set_losses(
         config.moe_z_loss_coeff = router.z_loss * share
 
 
-class ExpertLoads:
+class LoadCounter:
     """Counts while gradients are computed: each token once, and once more where a bad number is looked for.
 
-    Example: ExpertLoads([model], facts, device).take()
+    Example: LoadCounter([model], facts, device).take()
     """
 
     def __init__(

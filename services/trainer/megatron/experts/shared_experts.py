@@ -25,7 +25,7 @@ from services.trainer.exchange.shared_batch import in_chunks
 from services.trainer.megatron.groups import team_group
 from services.trainer.step.chosen_experts import StepExperts
 from services.trainer.step.updates import Update, computed_by
-from trimaran.config.parallel import Layout, RankPlace
+from trimaran.config.parallel import ParallelLayout, RankPlace
 from trimaran.model.folder import ModelFacts
 
 SCATTERED_BYTES = 64 << 20
@@ -33,7 +33,7 @@ SCATTERED_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ExpertShare:
     """The choices of one leader and its team."""
 
     numbers: tuple[int, ...]
@@ -73,17 +73,17 @@ def plan_shares(
     updates: Sequence[Update],
     is_known: Sequence[bool],
     facts: ModelFacts,
-    layout: Layout,
+    layout: ParallelLayout,
     virtual_stages: int,
-) -> dict[int, Share]:
+) -> dict[int, ExpertShare]:
     """By rank of the leader, in their order. `is_known`: of each prompt and completion of the step."""
-    step, shares = updates[0].step, dict[int, Share]()
+    step, shares = updates[0].step, dict[int, ExpertShare]()
     lengths = [len(scored.group.prompt_token_ids) for scored in step.groups]
     lengths += [len(one.token_ids_T) - 1 for one in step.completions_B]
     for leader in leaders(layout):
         computed = computed_by(updates, leader.data)
         numbers = tuple(number for number in computed if is_known[number])
-        shares[leader.rank] = Share(
+        shares[leader.rank] = ExpertShare(
             numbers=numbers,
             tokens=tuple(lengths[number] for number in numbers),
             layers=leader.layers(facts.num_layers, virtual_stages),
@@ -92,7 +92,7 @@ def plan_shares(
     return shares
 
 
-def leaders(layout: Layout) -> list[RankPlace]:
+def leaders(layout: ParallelLayout) -> list[RankPlace]:
     """One of each data-parallel rank and stage."""
     places = map(layout.place, range(layout.num_ranks))
     return [place for place in places if place.tensor == place.context == 0]
@@ -138,7 +138,7 @@ class SharedExperts:
         own = shares[self._leader]
         return own.join(self._exchange(reported, shares), len(step.groups))
 
-    def _exchange(self, reported: StepExperts, shares: dict[int, Share]) -> Any:
+    def _exchange(self, reported: StepExperts, shares: dict[int, ExpertShare]) -> Any:
         """uint8 [size] on the host, of this rank's share. A round takes equally much of each share: what a
         scatter can send."""
         most = max(share.size for share in shares.values())

@@ -71,10 +71,10 @@ def shard_shape(rule: MappingRule, place: RankPlace) -> Shape:
     return (*shape[:axis], len(row_numbers(rule, place)), *shape[axis + 1 :])
 
 
-class Run(NamedTuple):
+class RowSpan(NamedTuple):
     """Rows `source`, `source` + 1, … of an old parameter are the new one's `target`, `target` + 1, …
 
-    Example: Run(target=0, source=288, length=288)
+    Example: RowSpan(target=0, source=288, length=288)
     """
 
     target: int
@@ -82,7 +82,7 @@ class Run(NamedTuple):
     length: int
 
 
-def find_runs(wanted: torch.Tensor, held: torch.Tensor) -> Sequence[Run]:
+def find_runs(wanted: torch.Tensor, held: torch.Tensor) -> Sequence[RowSpan]:
     """What of the rows with the numbers `wanted` stands among those with the numbers `held`."""
     places = torch.full((int(max(wanted.max(), held.max())) + 1,), -1)
     places[held] = torch.arange(len(held))
@@ -92,13 +92,13 @@ def find_runs(wanted: torch.Tensor, held: torch.Tensor) -> Sequence[Run]:
     return list(_joined(targets, sources[targets]))
 
 
-def _joined(targets: torch.Tensor, sources: torch.Tensor) -> Iterator[Run]:
+def _joined(targets: torch.Tensor, sources: torch.Tensor) -> Iterator[RowSpan]:
     """Rows that follow each other on both sides are one run."""
     if not len(targets):
         return
     breaks = ((targets.diff() != 1) | (sources.diff() != 1)).nonzero().flatten() + 1
     for rows, found in zip(targets.tensor_split(breaks), sources.tensor_split(breaks), strict=True):
-        yield Run(int(rows[0]), int(found[0]), len(rows))
+        yield RowSpan(int(rows[0]), int(found[0]), len(rows))
 
 
 def original(name: str, rules: Rules) -> str:

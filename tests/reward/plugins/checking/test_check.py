@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from services.reward.outcome import Outcome, Value
-from services.reward.plugins.checking.check import CHECKS, Check, Finding, run_checks
+from services.reward.plugins.checking.check import CHECKS, Check, CheckResult, run_checks
 from services.reward.plugins.contract import CONTRACT, Info
 from services.reward.plugins.serving.app import make_app
 from tests.reward.plugins.live import serving
@@ -115,8 +115,8 @@ class Broken:
 
 def check(
     app: Any, *, token: str | None = TOKEN, timeout: float = 30, checks: Sequence[Check] = CHECKS
-) -> dict[str, Finding]:
-    async def run() -> Sequence[Finding]:
+) -> dict[str, CheckResult]:
+    async def run() -> Sequence[CheckResult]:
         async with serving(app) as url:
             return await run_checks(
                 url, token=token, timeout=timeout, checks=checks, leave_seconds=0.02
@@ -125,7 +125,7 @@ def check(
     return {finding.check: finding for finding in asyncio.run(run())}
 
 
-def names(findings: dict[str, Finding], verdict: str) -> list[str]:
+def names(findings: dict[str, CheckResult], verdict: str) -> list[str]:
     return [name for name, finding in findings.items() if finding.verdict == verdict]
 
 

@@ -17,7 +17,7 @@ from commands.cli.main import main
 from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.plugins.contract import CONTRACT, Info
 from services.reward.plugins.serving.app import make_app
-from services.reward.plugins.serving.app_answers import Answers, KeyReusedError, Made
+from services.reward.plugins.serving.app_answers import Answers, KeptAnswer, KeyReusedError
 from services.reward.plugins.serving.app_limits import ServerLimits
 from tests.reward.plugins.live import serving
 from trimaran.rewards import Sample
@@ -204,9 +204,9 @@ def test_answers_are_bounded_in_number_and_bytes() -> None:
         made: list[str] = []
 
         async def ask(answers: Answers, key: str, size: int = 10) -> bytes:
-            async def make() -> Made:
+            async def make() -> KeptAnswer:
                 made.append(key)
-                return Made(bytes(size), final=True)
+                return KeptAnswer(bytes(size), final=True)
 
             return await answers.get_or_make(key, b"d", make)
 

@@ -31,7 +31,7 @@ from services.trainer.checkpoints.shard_file import ShardFile
 from services.trainer.checkpoints.tensor_file import TensorFile
 from tests.trainer.checkpoints.test_resharding import DENSE, SPARSE, shard
 from tests.trainer.models import FAMILIES, TIED
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 
 CASES = [
@@ -62,7 +62,7 @@ def assert_same_tensors(left: Path, right: Path, tied: bool) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(("family", "layout"), CASES, ids=str)
 def test_a_round_trip_gives_every_bit_back(
-    family: str, layout: Layout, dtype: str, model_folders: dict[str, Path], tmp_path: Path
+    family: str, layout: ParallelLayout, dtype: str, model_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     source = model_folders[family]
     if dtype == "bfloat16":
@@ -77,7 +77,7 @@ def test_a_round_trip_gives_every_bit_back(
 
 
 def saved(
-    folder: Path, layout: Layout, state: TrainerState
+    folder: Path, layout: ParallelLayout, state: TrainerState
 ) -> tuple[Path, TrainerState, dict[int, dict[str, torch.Tensor]]]:
     """A checkpoint with moments."""
     facts = state.model.facts
@@ -90,13 +90,13 @@ def saved(
 
 @pytest.mark.parametrize(("family", "layout"), [("qwen2", DENSE[4]), ("qwen3_moe", SPARSE[3])])
 def test_moments_go_along_to_another_layout_and_back(
-    family: str, layout: Layout, model_folders: dict[str, Path], tmp_path: Path
+    family: str, layout: ParallelLayout, model_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     begun = huggingface_to_checkpoint(
-        model_folders[family], tmp_path / "begun", Layout(), "float32"
+        model_folders[family], tmp_path / "begun", ParallelLayout(), "float32"
     )
     first, state, shards = saved(tmp_path / "first", layout, checkpoint.read_any(begun))
-    other = checkpoint_to_checkpoint(first, state, tmp_path / "other", Layout())
+    other = checkpoint_to_checkpoint(first, state, tmp_path / "other", ParallelLayout())
     there = checkpoint.read_any(other)
     assert (there.step, there.num_updates, len(there.shards)) == (7, 7, 1)
     back = checkpoint_to_checkpoint(other, there, tmp_path / "back", layout)
@@ -111,7 +111,9 @@ def test_a_damaged_shard_is_named_and_nothing_is_left(
     model_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     source = model_folders["llama"]
-    folder = huggingface_to_checkpoint(source, tmp_path / "made", Layout(tensor=2), "float32")
+    folder = huggingface_to_checkpoint(
+        source, tmp_path / "made", ParallelLayout(tensor=2), "float32"
+    )
     path = folder / "shard-1.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -126,7 +128,9 @@ def test_a_checkpoint_that_was_copied_out_of_a_bucket_is_read(
     model_folders: dict[str, Path], tmp_path: Path
 ) -> None:
     source = model_folders["llama"]
-    folder = huggingface_to_checkpoint(source, tmp_path / "made", Layout(tensor=2), "float32")
+    folder = huggingface_to_checkpoint(
+        source, tmp_path / "made", ParallelLayout(tensor=2), "float32"
+    )
     state = checkpoint.read_any(folder)
     for number, digest in enumerate(state.shards):
         path = folder / f"shard-{number}.safetensors"
@@ -140,7 +144,9 @@ def test_one_parameter_is_read_at_a_time(
 ) -> None:
     """Each tensor is written before the next one is read."""
     source = model_folders["llama"]
-    folder = huggingface_to_checkpoint(source, tmp_path / "made", Layout(tensor=2), "float32")
+    folder = huggingface_to_checkpoint(
+        source, tmp_path / "made", ParallelLayout(tensor=2), "float32"
+    )
     order: list[str] = []
     read, write = ShardFile.__getitem__, convert.write_model_folder
 

@@ -31,7 +31,7 @@ from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_rank
 from tests.trainer.test_policy import CPU, WHOLE, add_up, logprobs_of, make_policy
 from trimaran.clients import trainer as trainer_client
 from trimaran.config import RunConfig
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 from trimaran.model.folder import ModelFacts, read_model_folder
 from trimaran.model.trainer_layout import check_trainer_layout
@@ -231,16 +231,16 @@ def test_choices_of_another_model_or_of_other_tokens_are_refused_at_the_door() -
 @pytest.mark.parametrize(
     "layout",
     [
-        Layout(),
-        Layout(data=2, pipeline=2),
-        Layout(tensor=2, context=2, data=2),
-        Layout(pipeline=2),
-        Layout(pipeline=2, layers=(0, LAYERS)),
+        ParallelLayout(),
+        ParallelLayout(data=2, pipeline=2),
+        ParallelLayout(tensor=2, context=2, data=2),
+        ParallelLayout(pipeline=2),
+        ParallelLayout(pipeline=2, layers=(0, LAYERS)),
     ],
     ids=str,
 )
 def test_each_leader_gets_what_it_computes_and_no_byte_leaves_twice(
-    layout: Layout, make_config: MakeConfig
+    layout: ParallelLayout, make_config: MakeConfig
 ) -> None:
     config = make_config("qwen3_moe", trainer={"data_parallel": layout.data})
     step = StepBatch.of(with_experts(random_batch(1)).groups, mask_truncated=False)

@@ -22,7 +22,7 @@ from services.trainer.megatron.parameters.mapping import (
 from services.trainer.megatron.parameters.rules import Rules
 from tests.extending.packages import install
 from tests.trainer.models import LLAMA3, SHAPE
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 
 NAMES = [
@@ -233,4 +233,4 @@ def test_a_tensor_that_lacks_or_has_another_shape_is_named(
     tensors = {name: tensor for name, tensor in loaded.items() if tensor is not None}
     named = [("decoder.final_layernorm.weight", torch.nn.Parameter(torch.zeros(32)))]
     with pytest.raises(InputError, match=words):
-        load_weights(named, qwen, tensors, Layout().place(0))
+        load_weights(named, qwen, tensors, ParallelLayout().place(0))

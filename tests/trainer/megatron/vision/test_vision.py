@@ -25,7 +25,7 @@ from tests.tiny_vision import FAMILIES, IMAGE, nest_names, write_tiny_vision
 from tests.trainer.plain_policy import plain_logprobs
 from tests.trainer.plain_vision import PlainVision, vision_batch
 from trimaran.config import RunConfig, parse_config
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 from trimaran.model.folder import read_model_folder
 from trimaran.types import TrainingBatch
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from services.trainer.megatron.policy import MegatronPolicy
 
 CPU = torch.device("cpu")
-WHOLE = Layout().place(0)
+WHOLE = ParallelLayout().place(0)
 
 
 @pytest.fixture(scope="module")
@@ -206,14 +206,14 @@ def test_either_names_of_a_folder_are_the_same_model_to_the_bit(
 @pytest.mark.parametrize(
     ("family", "layout"),
     [
-        ("qwen2_5_vl", Layout(tensor=2)),
-        ("qwen3_vl", Layout(tensor=2, pipeline=2)),
-        ("qwen3_vl_moe", Layout(tensor=2, expert=2)),
+        ("qwen2_5_vl", ParallelLayout(tensor=2)),
+        ("qwen3_vl", ParallelLayout(tensor=2, pipeline=2)),
+        ("qwen3_vl_moe", ParallelLayout(tensor=2, expert=2)),
     ],
     ids=str,
 )
 def test_a_checkpoint_of_any_layout_holds_the_tower(
-    family: str, layout: Layout, folders: dict[str, Path], tmp_path: Path
+    family: str, layout: ParallelLayout, folders: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = huggingface_to_checkpoint(folders[family], tmp_path / "made", layout, "float32")
     state = checkpoint.read_any(folder)

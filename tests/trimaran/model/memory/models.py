@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trimaran.model.folder import ModelFacts
-from trimaran.model.memory.model import Model
+from trimaran.model.memory.model import ModelSizes
 from trimaran.model.vision_tower import VisionFacts
 
 
@@ -25,17 +25,17 @@ def _facts(
     return ModelFacts(family, *sizes, 128, vocabulary, False, positions, *experts)
 
 
-QWEN25_7B = Model(_facts("qwen2", 28, 3584, 18944, 28, 4))
-QWEN25_32B = Model(_facts("qwen2", 64, 5120, 27648, 40, 8))
-QWEN3_30B = Model(_facts("qwen3_moe", 48, 2048, 6144, 32, 4, experts=(128, 8, 768)))
-QWEN25_VL_7B = Model(
+QWEN25_7B = ModelSizes(_facts("qwen2", 28, 3584, 18944, 28, 4))
+QWEN25_32B = ModelSizes(_facts("qwen2", 64, 5120, 27648, 40, 8))
+QWEN3_30B = ModelSizes(_facts("qwen3_moe", 48, 2048, 6144, 32, 4, experts=(128, 8, 768)))
+QWEN25_VL_7B = ModelSizes(
     replace(
         _facts("qwen2_5_vl", 28, 3584, 18944, 28, 4),
         vocab_size=152064,
         vision=VisionFacts(32, 1280, 3420, 16, 3, 14, 2, 2, image_token_id=151655),
     )
 )
-QWEN3_VL_30B = Model(
+QWEN3_VL_30B = ModelSizes(
     replace(
         QWEN3_30B.facts,
         family="qwen3_vl_moe",
@@ -45,7 +45,7 @@ QWEN3_VL_30B = Model(
         ),
     )
 )
-QWEN3_235B = Model(_facts("qwen3_moe", 94, 4096, 12288, 64, 4, experts=(128, 8, 1536)))
+QWEN3_235B = ModelSizes(_facts("qwen3_moe", 94, 4096, 12288, 64, 4, experts=(128, 8, 1536)))
 
 NAMED = {
     "Qwen2.5-7B": QWEN25_7B,

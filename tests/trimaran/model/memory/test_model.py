@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.trimaran.model.memory.models import NAMED
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.model.folder import ModelFacts
-from trimaran.model.memory.model import Model, dense_parameters, expert_parameters
-from trimaran.model.memory.rank import Choices, rank_memory
+from trimaran.model.memory.model import ModelSizes, dense_parameters, expert_parameters
+from trimaran.model.memory.rank import RankChoices, rank_memory
 from trimaran.model.memory.replica import replica_memory
 from trimaran.model.memory.work import Work
 from trimaran.model.vision_tower import VisionFacts
@@ -35,30 +35,36 @@ def test_public_models_have_as_many_parameters_as_their_makers_say(name: str) ->
 
 def test_one_rank_has_all_of_it() -> None:
     whole = 4 * (ATTENTION + MLP) + 2 * 11 * 8
-    assert dense_parameters(Model(FACTS), Layout().place(0)) == whole == Model(FACTS).matrices
+    assert (
+        dense_parameters(ModelSizes(FACTS), ParallelLayout().place(0))
+        == whole
+        == ModelSizes(FACTS).matrices
+    )
 
 
 def test_tensor_ranks_share_matrices_and_a_padded_vocabulary() -> None:
-    place = Layout(tensor=2).place(1)
-    assert dense_parameters(Model(FACTS), place) == 4 * (ATTENTION + MLP) // 2 + 2 * 6 * 8
+    place = ParallelLayout(tensor=2).place(1)
+    assert dense_parameters(ModelSizes(FACTS), place) == 4 * (ATTENTION + MLP) // 2 + 2 * 6 * 8
 
 
 def test_the_first_stage_has_the_embedding_and_the_last_the_head() -> None:
-    layout, stage = Layout(pipeline=4), ATTENTION + MLP
-    counts = [dense_parameters(Model(FACTS), layout.place(rank)) for rank in range(4)]
+    layout, stage = ParallelLayout(pipeline=4), ATTENTION + MLP
+    counts = [dense_parameters(ModelSizes(FACTS), layout.place(rank)) for rank in range(4)]
     assert counts == [stage + 88, stage, stage, stage + 88]
 
 
 def test_a_tied_head_is_there_once_with_one_stage_and_twice_with_several() -> None:
     facts = ModelFacts("llama", 4, 8, 24, 4, 2, 2, 11, True, 64)
-    assert dense_parameters(Model(facts), Layout().place(0)) == 4 * (ATTENTION + MLP) + 88
-    last = Layout(pipeline=2).place(1)
-    assert dense_parameters(Model(facts), last) == 2 * (ATTENTION + MLP) + 88
+    assert (
+        dense_parameters(ModelSizes(facts), ParallelLayout().place(0)) == 4 * (ATTENTION + MLP) + 88
+    )
+    last = ParallelLayout(pipeline=2).place(1)
+    assert dense_parameters(ModelSizes(facts), last) == 2 * (ATTENTION + MLP) + 88
 
 
 def test_experts_are_shared_among_expert_ranks_and_the_router_is_everywhere() -> None:
-    model = Model(replace(FACTS, num_experts=8, experts_per_token=2, expert_size=6))
-    place = Layout(tensor=2, data=4, expert=4).place(3)
+    model = ModelSizes(replace(FACTS, num_experts=8, experts_per_token=2, expert_size=6))
+    place = ParallelLayout(tensor=2, data=4, expert=4).place(3)
     assert expert_parameters(model, place) == 4 * 8 * (3 * 8 * 6) // 4
     router = 8 * 8
     assert dense_parameters(model, place) == 4 * (ATTENTION // 2 + router) + 2 * 6 * 8
@@ -71,45 +77,49 @@ MERGER = 4 + 16 * 17 + 8 * 17
 
 
 def test_a_vision_tower_is_whole_on_every_tensor_rank_of_the_first_stage() -> None:
-    model = Model(replace(FACTS, family="qwen2_5_vl", vision=TOWER))
+    model = ModelSizes(replace(FACTS, family="qwen2_5_vl", vision=TOWER))
     tower = PATCHES + 2 * BLOCK + MERGER
     assert model.tower == tower
-    assert model.matrices == Model(FACTS).matrices + tower
-    layout = Layout(tensor=2, pipeline=2)
+    assert model.matrices == ModelSizes(FACTS).matrices + tower
+    layout = ParallelLayout(tensor=2, pipeline=2)
     added = [
         dense_parameters(model, layout.place(rank))
-        - dense_parameters(Model(FACTS), layout.place(rank))
+        - dense_parameters(ModelSizes(FACTS), layout.place(rank))
         for rank in range(4)
     ]
     assert added == [tower, tower, 0, 0]
     # The first of them sends it.
     sent = [
         rank_memory(model, layout.place(rank), Work(6, 4, 2)).snapshot
-        - rank_memory(Model(FACTS), layout.place(rank), Work(6, 4, 2)).snapshot
+        - rank_memory(ModelSizes(FACTS), layout.place(rank), Work(6, 4, 2)).snapshot
         for rank in range(4)
     ]
     assert sent == [2 * tower, 0, 0, 0]
     replica = (
-        replica_memory(model, 2, 64, 1).weights - replica_memory(Model(FACTS), 2, 64, 1).weights
+        replica_memory(model, 2, 64, 1).weights
+        - replica_memory(ModelSizes(FACTS), 2, 64, 1).weights
     )
     assert replica == 2 * tower
 
 
 def test_a_frozen_tower_does_not_train_and_keeps_nothing() -> None:
-    model, place = Model(replace(FACTS, family="qwen2_5_vl", vision=TOWER)), Layout().place(0)
+    model, place = (
+        ModelSizes(replace(FACTS, family="qwen2_5_vl", vision=TOWER)),
+        ParallelLayout().place(0),
+    )
     work = Work(prompt=6, completion=4, group=2)
     trained = rank_memory(model, place, work)
-    frozen = rank_memory(model, place, work, Choices(freeze=("visual.*",)))
+    frozen = rank_memory(model, place, work, RankChoices(freeze=("visual.*",)))
     assert trained.trained - frozen.trained == 2 * model.tower
     # Of 12 packed tokens 6 may be of images, four patches each.
     patch = 2 * (2 * (11 * 4 + 4 * 6) + 3 * 4 + 3 * 1 * 2 * 2) + 4 * 5 * 4
     assert trained.layers_token - frozen.layers_token == 4 * patch * 6 / 12
-    kept = Choices(freeze=("visual.*",), seen_groups=5)
-    two = Layout(data=2).place(0)
+    kept = RankChoices(freeze=("visual.*",), seen_groups=5)
+    two = ParallelLayout(data=2).place(0)
     assert rank_memory(model, two, work, kept).features == 3 * work.prompt * 2 * FACTS.hidden_size
     deep = replace(model.facts, vision=replace(TOWER, num_deepstack=3))
-    foreseen = rank_memory(Model(deep), two, work, kept).features
+    foreseen = rank_memory(ModelSizes(deep), two, work, kept).features
     assert foreseen == 4 * 3 * work.prompt * 2 * FACTS.hidden_size
-    assert rank_memory(model, place, work, Choices(seen_groups=5)).features == 0
-    blocks = rank_memory(model, place, work, Choices(freeze=("visual.blocks.*",)))
+    assert rank_memory(model, place, work, RankChoices(seen_groups=5)).features == 0
+    blocks = rank_memory(model, place, work, RankChoices(freeze=("visual.blocks.*",)))
     assert blocks.trained - frozen.trained == 2 * (PATCHES + MERGER)

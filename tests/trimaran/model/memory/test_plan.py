@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from commands.planner.table import align, describe, groups, number
+from commands.cli.inspect.plan_table import align, describe, groups, number
 from tests.trimaran.model.memory.models import QWEN3_30B, QWEN25_7B
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.model.memory.plan import (
     GIB,
     RUNTIME,
-    Plan,
-    Room,
+    DeviceCapacity,
+    MemoryPlan,
     find_faults,
     make_plan,
     refuse_impossible,
@@ -34,7 +34,7 @@ def config(**sections: dict[str, Any]) -> RunConfig:
     return parse_config(tree | sections)
 
 
-def plan_of(on_host: bool = False, **sections: dict[str, Any]) -> Plan:
+def plan_of(on_host: bool = False, **sections: dict[str, Any]) -> MemoryPlan:
     return make_plan(config(**sections), QWEN25_7B, on_host, on_host)
 
 
@@ -55,19 +55,19 @@ def test_each_of_many_devices_has_one_key_head_at_least() -> None:
 def test_a_model_that_no_device_holds_is_refused_with_a_layout_that_would_do() -> None:
     plan = plan_of()
     with pytest.raises(InputError) as caught:
-        refuse_impossible(plan, Room(trainer=80 * GIB, replica=80 * GIB))
+        refuse_impossible(plan, DeviceCapacity(trainer=80 * GIB, replica=80 * GIB))
     (line,) = str(caught.value).splitlines()
     assert line.startswith("trainer: weights, gradients and optimizer of a rank take 127.66 GiB")
     assert line.endswith("set trainer.tensor_parallel=4 trainer.pipeline_parallel=1")
     better = plan_of(trainer={"tensor_parallel": 4})
-    assert find_faults(better, Room(trainer=80 * GIB, replica=80 * GIB)) == ()
+    assert find_faults(better, DeviceCapacity(trainer=80 * GIB, replica=80 * GIB)) == ()
 
 
 def test_what_is_estimated_is_told_and_refuses_nothing() -> None:
     plan = plan_of(
         trainer={"tensor_parallel": 4, "micro_batch_tokens": 65536}, rollout={"max_tokens": 8192}
     )
-    room = Room(trainer=72 * GIB)
+    room = DeviceCapacity(trainer=72 * GIB)
     refuse_impossible(plan, room)
     (fault,) = find_faults(plan, room)
     largest = plan.largest_micro_batch(room)
@@ -80,24 +80,24 @@ def test_what_is_estimated_is_told_and_refuses_nothing() -> None:
 
 def test_where_no_completion_fits_the_layout_or_the_length_has_to_change() -> None:
     plan = plan_of(trainer={"tensor_parallel": 4}, rollout={"max_tokens": 16384})
-    (fault,) = find_faults(plan, Room(trainer=48 * GIB))
+    (fault,) = find_faults(plan, DeviceCapacity(trainer=48 * GIB))
     assert "no micro-batch of 17407 tokens fits" in fault
     assert "raise trainer.tensor_parallel" in fault
 
 
 def test_nothing_is_said_of_devices_that_nobody_knows() -> None:
     plan = plan_of()
-    refuse_impossible(plan, Room())
-    assert find_faults(plan, Room()) == ()
-    assert plan.largest_micro_batch(Room()) is None
+    refuse_impossible(plan, DeviceCapacity())
+    assert find_faults(plan, DeviceCapacity()) == ()
+    assert plan.largest_micro_batch(DeviceCapacity()) is None
 
 
 def test_a_replica_that_cannot_hold_its_weights_or_one_sequence() -> None:
     plan = plan_of(trainer={"tensor_parallel": 4})
-    (fault,) = find_faults(plan, Room(replica=16 * GIB))
+    (fault,) = find_faults(plan, DeviceCapacity(replica=16 * GIB))
     assert fault.startswith("rollout: the weights take 14.18 GiB")
     weights = plan.replica.weights / 0.85
-    (fault,) = find_faults(plan, Room(replica=int(weights) + 2047 * KEYS))
+    (fault,) = find_faults(plan, DeviceCapacity(replica=int(weights) + 2047 * KEYS))
     assert "one sequence of 2048 tokens" in fault
 
 
@@ -108,12 +108,12 @@ def test_on_a_cpu_everything_shares_the_host() -> None:
     copy = 12 * QWEN25_7B.matrices  # of a checkpoint, while it is written
     assert plan.sure_on_host() == fixed + 18 * QWEN25_7B.matrices + copy
     assert plan.peak_on_host() == plan.sure_on_host() + plan.ranks[0].passing(plan.tokens)
-    refuse_impossible(plan, Room(host=plan.sure_on_host()))
+    refuse_impossible(plan, DeviceCapacity(host=plan.sure_on_host()))
     with pytest.raises(InputError, match=r"this host: .*lower rollout\.replicas"):
-        refuse_impossible(plan, Room(host=plan.sure_on_host() - 1))
-    (fault,) = find_faults(plan, Room(host=plan.peak_on_host() - 1))
+        refuse_impossible(plan, DeviceCapacity(host=plan.sure_on_host() - 1))
+    (fault,) = find_faults(plan, DeviceCapacity(host=plan.peak_on_host() - 1))
     assert "set trainer.micro_batch_tokens=" in fault
-    assert find_faults(plan, Room(host=plan.peak_on_host())) == ()
+    assert find_faults(plan, DeviceCapacity(host=plan.peak_on_host())) == ()
 
 
 def test_replicas_of_one_host_have_one_shadow() -> None:
@@ -136,7 +136,7 @@ def test_colocated_pools_have_the_trainers_state_on_the_host() -> None:
     together = plan_of(**sections, run={"pools": "colocated"})
     away = sum(rank.weights + rank.optimizer for rank in apart.ranks)
     assert together.sure_on_host() == apart.sure_on_host() + away
-    lines = [*describe(together, Room())]
+    lines = [*describe(together, DeviceCapacity())]
     (of_rank,) = (line for line in lines if line.startswith("on the host in the rollout's turn"))
     assert number(apart.ranks[0].weights + apart.ranks[0].optimizer) in of_rank
     (of_all,) = (line for line in lines if line.startswith("the trainer's state in the rollout's"))
@@ -148,7 +148,7 @@ def test_ranks_on_a_cpu_have_equal_parts_of_what_others_leave() -> None:
     sender, other = plan.ranks
     assert (sender.snapshot, other.snapshot) == (2 * QWEN25_7B.matrices, 0)
     assert (sender.copied, other.copied) == (12 * QWEN25_7B.matrices, 0), "one of them saves"
-    assert plan.rank_room(Room(host=plan.peak_on_host())) == other.peak(plan.tokens)
+    assert plan.rank_room(DeviceCapacity(host=plan.peak_on_host())) == other.peak(plan.tokens)
 
 
 def test_ranks_that_take_the_same_stand_in_one_column() -> None:
@@ -168,7 +168,9 @@ def test_tables_are_aligned() -> None:
 
 
 def test_the_plan_names_every_part() -> None:
-    text = "\n".join(describe(plan_of(trainer={"tensor_parallel": 4}), Room(80 * GIB, 80 * GIB)))
+    text = "\n".join(
+        describe(plan_of(trainer={"tensor_parallel": 4}), DeviceCapacity(80 * GIB, 80 * GIB))
+    )
     for word in (
         *("parameters", "gradients", "moments", "activations", "logits", "snapshot", "shadow"),
         *("copy of a checkpoint", "copies of a checkpoint"),
@@ -185,7 +187,7 @@ def test_replayed_choices_are_in_the_plan_of_a_30b_model_by_hand() -> None:
         "rollout": {"group_size": 16, "max_tokens": 8192, "max_prompt_tokens": 1024},
     }
 
-    def of(**trainer: Any) -> Plan:
+    def of(**trainer: Any) -> MemoryPlan:
         run = config(**common, trainer=sizes | trainer)
         return make_plan(run, QWEN3_30B, False, False)
 
@@ -200,13 +202,15 @@ def test_replayed_choices_are_in_the_plan_of_a_30b_model_by_hand() -> None:
         (plan.controller, *(rank.replayed for rank in plan.ranks))
     )
     assert (plain.controller, plain.ranks[0].replayed) == (0, 0)
-    text = "\n".join(describe(plan, Room(80 * GIB, 80 * GIB)))
+    text = "\n".join(describe(plan, DeviceCapacity(80 * GIB, 80 * GIB)))
     assert "choices of experts: controller" in text and "choices of experts on the host" in text
-    assert "choices of experts" not in "\n".join(describe(plain, Room(80 * GIB, 80 * GIB)))
+    assert "choices of experts" not in "\n".join(
+        describe(plain, DeviceCapacity(80 * GIB, 80 * GIB))
+    )
 
 
 def test_a_run_that_recomputes_fits_larger_micro_batches() -> None:
-    room = Room(trainer=80 * GIB)
+    room = DeviceCapacity(trainer=80 * GIB)
     kept, again = (
         plan_of(trainer={"tensor_parallel": 4, "recompute": one}).largest_micro_batch(room)
         for one in (False, True)
@@ -216,10 +220,12 @@ def test_a_run_that_recomputes_fits_larger_micro_batches() -> None:
 
 def test_a_pipeline_says_how_long_its_stages_wait() -> None:
     plan = plan_of(trainer={"pipeline_parallel": 2, "pipeline_layers": [4, 24]})
-    lines = list(describe(plan, Room()))
+    lines = list(describe(plan, DeviceCapacity()))
     first = lines.index(next(line for line in lines if line.startswith("stage of the pipeline")))
     assert [line.split()[-2:] for line in lines[first + 2 : first + 4]] == [
         ["4", "24"],
         ["85", "1"],
     ]
-    assert not [line for line in describe(plan_of(), Room()) if line.startswith("stage of")]
+    assert not [
+        line for line in describe(plan_of(), DeviceCapacity()) if line.startswith("stage of")
+    ]

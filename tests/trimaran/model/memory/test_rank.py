@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.model.folder import ModelFacts
 from trimaran.model.memory.head import Head
 from trimaran.model.memory.layer import layer_bytes
-from trimaran.model.memory.model import Model
-from trimaran.model.memory.rank import Choices, rank_memory
+from trimaran.model.memory.model import ModelSizes
+from trimaran.model.memory.rank import RankChoices, rank_memory
 from trimaran.model.memory.work import Work
 
 FACTS = ModelFacts("llama", 2, 8, 24, 4, 2, 2, 16, False, 64)
-MODEL = Model(FACTS)
+MODEL = ModelSizes(FACTS)
 COUNT = 2 * (8 * 16 + 8 * 8 + 3 * 8 * 24) + 2 * 16 * 8
 WORK = Work(prompt=4, completion=7, group=2, groups=4)  # groups of 4 + 2 x 6 packed tokens
-ONE = Layout()
+ONE = ParallelLayout()
 
 
 def test_work_counts_packed_tokens_rows_and_trained_tokens() -> None:
@@ -42,18 +42,20 @@ def test_bfloat16_takes_18_bytes_a_parameter_and_float32_16() -> None:
     half = rank_memory(MODEL, ONE.place(0), WORK)
     assert (half.weights, half.gradients) == (2 * COUNT, 4 * COUNT)
     assert (half.main_weights, half.moments, half.sure) == (4 * COUNT, 8 * COUNT, 18 * COUNT)
-    whole = rank_memory(Model(FACTS, "float32"), ONE.place(0), WORK)
+    whole = rank_memory(ModelSizes(FACTS, "float32"), ONE.place(0), WORK)
     assert (whole.weights, whole.main_weights, whole.sure) == (4 * COUNT, 0, 16 * COUNT)
 
 
 def test_a_distributed_optimizer_is_shared_by_ranks_with_the_same_parameters() -> None:
-    layout, choices = Layout(data=2, context=2), Choices(distributed_optimizer=True)
+    layout, choices = ParallelLayout(data=2, context=2), RankChoices(distributed_optimizer=True)
     rank = rank_memory(MODEL, layout.place(3), WORK, choices)
     assert (rank.weights, rank.gradients) == (2 * COUNT, 4 * COUNT)
     assert (rank.main_weights, rank.moments) == (COUNT, 2 * COUNT)
-    model = Model(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
-    spread = Layout(tensor=2, data=4, expert=4)
-    alone, shared = (rank_memory(model, spread.place(0), WORK, one) for one in (Choices(), choices))
+    model = ModelSizes(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
+    spread = ParallelLayout(tensor=2, data=4, expert=4)
+    alone, shared = (
+        rank_memory(model, spread.place(0), WORK, one) for one in (RankChoices(), choices)
+    )
     experts = 2 * (3 * 8 * 6)  # layers, the one expert of the rank, which two ranks hold
     dense = alone.moments // 8 - experts
     assert shared.moments == 8 * (dense // 4 + experts // 2)
@@ -61,23 +63,23 @@ def test_a_distributed_optimizer_is_shared_by_ranks_with_the_same_parameters() -
 
 def test_what_is_off_loaded_is_there_for_an_update_and_not_in_a_backward_pass() -> None:
     kept = rank_memory(MODEL, ONE.place(0), WORK)
-    choices = Choices(offload=("optimizer", "gradients"))
+    choices = RankChoices(offload=("optimizer", "gradients"))
     rank = rank_memory(MODEL, ONE.place(0), WORK, choices)
     assert (rank.sure, rank.resident, rank.host_optimizer) == (18 * COUNT, 2 * COUNT, 12 * COUNT)
     assert rank.peak(64) == max(18 * COUNT, kept.peak(64) - 12 * COUNT)
-    alone = rank_memory(MODEL, ONE.place(0), WORK, Choices(offload=("gradients",)))
+    alone = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(offload=("gradients",)))
     assert (alone.resident, alone.peak(64)) == (14 * COUNT, kept.peak(64))
 
 
 def test_a_rank_that_takes_turns_leaves_all_but_gradients_on_the_host() -> None:
-    kept = rank_memory(MODEL, ONE.place(0), WORK, Choices(reference=True))
-    rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(reference=True, takes_turns=True))
+    kept = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(reference=True))
+    rank = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(reference=True, takes_turns=True))
     assert (kept.away, rank.away) == (0, (2 + 12 + 2) * COUNT)
     assert rank.peak(64) == kept.peak(64), "in its own turn it has the device alone"
 
 
 def test_a_reference_is_the_weights_once_more() -> None:
-    rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(reference=True))
+    rank = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(reference=True))
     assert rank.reference == 2 * COUNT
     assert rank.sure == 20 * COUNT
 
@@ -99,12 +101,12 @@ def test_long_sequences_keep_no_attention_weights() -> None:
 
 
 def test_each_of_many_ranks_has_one_key_head_at_least() -> None:
-    rows = layer_bytes(MODEL, Layout(tensor=4), WORK).attention / (20 / 16)
+    rows = layer_bytes(MODEL, ParallelLayout(tensor=4), WORK).attention / (20 / 16)
     assert rows == 2 * (2 + 2 * 2) + 10 * 6
 
 
 def test_sequence_parallelism_shares_what_every_tensor_rank_would_keep() -> None:
-    layout = Layout(tensor=2)
+    layout = ParallelLayout(tensor=2)
     apart = layer_bytes(MODEL, layout, WORK, sequence_parallel=True)
     together = layer_bytes(MODEL, layout, WORK)
     assert (together.norms, apart.norms) == (32, 16)
@@ -113,31 +115,34 @@ def test_sequence_parallelism_shares_what_every_tensor_rank_would_keep() -> None
 
 
 def test_context_parallel_ranks_share_tokens_and_heads() -> None:
-    alone, shared = layer_bytes(MODEL, ONE, WORK), layer_bytes(MODEL, Layout(context=2), WORK)
+    alone, shared = (
+        layer_bytes(MODEL, ONE, WORK),
+        layer_bytes(MODEL, ParallelLayout(context=2), WORK),
+    )
     assert shared.total == alone.total / 2
-    of_four = layer_bytes(MODEL, Layout(context=4), WORK)  # each has one of two key heads
+    of_four = layer_bytes(MODEL, ParallelLayout(context=4), WORK)  # each has one of two key heads
     assert of_four.mlp == alone.mlp / 4
-    assert of_four.attention == layer_bytes(MODEL, Layout(tensor=4), WORK).attention
-    one, two = (rank_memory(MODEL, Layout(context=x).place(0), WORK) for x in (1, 2))
+    assert of_four.attention == layer_bytes(MODEL, ParallelLayout(tensor=4), WORK).attention
+    one, two = (rank_memory(MODEL, ParallelLayout(context=x).place(0), WORK) for x in (1, 2))
     assert two.sure == one.sure
     assert (two.logits(16), two.activations(16)) == (one.logits(16) / 2, one.activations(16) / 2)
-    assert rank_memory(MODEL, Layout(context=2).place(1), WORK).snapshot == 0
+    assert rank_memory(MODEL, ParallelLayout(context=2).place(1), WORK).snapshot == 0
 
 
 def test_head_norms_and_experts_add_theirs() -> None:
     facts = replace(FACTS, family="qwen3")
-    norms = layer_bytes(Model(facts), ONE, WORK).norms
+    norms = layer_bytes(ModelSizes(facts), ONE, WORK).norms
     assert norms == 2 * (16 + 8 + 4)
-    model = Model(replace(FACTS, num_experts=8, experts_per_token=2, expert_size=6))
+    model = ModelSizes(replace(FACTS, num_experts=8, experts_per_token=2, expert_size=6))
     assert layer_bytes(model, ONE, WORK).mlp == 2 * (2 * 2 * 8 + 4 * 2 * 6) + 8 * 8
 
 
 def test_each_axis_of_an_accelerators_layout_brings_communicators() -> None:
-    place = Layout(tensor=2, data=2).place(0)
+    place = ParallelLayout(tensor=2, data=2).place(0)
     rank = rank_memory(MODEL, place, WORK)
     assert rank.communicators == 2 * 3 * (400 << 20)
     assert rank.peak(16) == rank.resident + rank.passing(16) + rank.communicators
-    assert rank_memory(MODEL, place, WORK, Choices(on_host=True)).communicators == 0
+    assert rank_memory(MODEL, place, WORK, RankChoices(on_host=True)).communicators == 0
     assert rank_memory(MODEL, ONE.place(0), WORK).communicators == 0
 
 
@@ -153,9 +158,9 @@ def test_the_peak_is_where_the_backward_pass_begins() -> None:
 
 
 def test_a_float32_head_keeps_no_logits() -> None:
-    model = Model(replace(FACTS, vocab_size=1 << 17))
+    model = ModelSizes(replace(FACTS, vocab_size=1 << 17))
     kept = rank_memory(model, ONE.place(0), WORK)
-    chunks = rank_memory(model, ONE.place(0), WORK, Choices(fp32_head=True))
+    chunks = rank_memory(model, ONE.place(0), WORK, RankChoices(fp32_head=True))
     assert kept.logits(64) == 56 * 2 * (2 * 8 + (1 << 17))
     assert chunks.logits(64) == 56 * (2 * 8 + 4 * 2 * (8 + 8192))
 
@@ -172,7 +177,7 @@ def test_logits_that_are_computed_again_do_not_grow_with_the_vocabulary_nor_with
 
 
 def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> None:
-    layout = Layout(pipeline=2)
+    layout = ParallelLayout(pipeline=2)
     first, last = (rank_memory(MODEL, layout.place(rank), WORK) for rank in range(2))
     layer = layer_bytes(MODEL, layout, WORK).total
     assert first.activations(16) == round(2 * 16 * layer)
@@ -182,28 +187,28 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> No
 
 
 def test_interleaved_stages_keep_more() -> None:
-    model = Model(replace(FACTS, num_layers=8))
-    choices = Choices(virtual_stages=2)
-    places = map(Layout(pipeline=4).place, range(4))
+    model = ModelSizes(replace(FACTS, num_layers=8))
+    choices = RankChoices(virtual_stages=2)
+    places = map(ParallelLayout(pipeline=4).place, range(4))
     kept = [rank_memory(model, place, WORK, choices).in_flight for place in places]
     assert kept == [11 / 2, 9 / 2, 7 / 2, 5 / 2]
 
 
 def test_a_pass_of_the_reference_may_be_the_highest_point() -> None:
-    model = Model(replace(FACTS, vocab_size=1 << 20))
-    rank = rank_memory(model, ONE.place(0), WORK, Choices(reference=True))
+    model = ModelSizes(replace(FACTS, vocab_size=1 << 20))
+    rank = rank_memory(model, ONE.place(0), WORK, RankChoices(reference=True))
     assert rank.passing(16) == rank.logits(64) + rank.head
-    small = rank_memory(MODEL, ONE.place(0), WORK, Choices(reference=True, recompute=True))
+    small = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(reference=True, recompute=True))
     layer = layer_bytes(MODEL, ONE, WORK).total
     assert small.passing(10) == round(40 * layer)
 
 
 def test_the_snapshot_is_what_the_rank_sends() -> None:
-    layout = Layout(tensor=2, data=2)
+    layout = ParallelLayout(tensor=2, data=2)
     snapshots = [rank_memory(MODEL, layout.place(rank), WORK).snapshot for rank in range(4)]
     assert snapshots == [COUNT, COUNT, 0, 0]
-    model = Model(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
-    spread = Layout(data=4, expert=2)
+    model = ModelSizes(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
+    spread = ParallelLayout(data=4, expert=2)
     first, second, third, _ = (rank_memory(model, spread.place(r), WORK).snapshot for r in range(4))
     experts = 2 * 2 * (3 * 8 * 6) * 2  # bytes, layers, one, two of them
     assert (second, third) == (experts, 0)
@@ -212,7 +217,7 @@ def test_the_snapshot_is_what_the_rank_sends() -> None:
 
 @given(room=st.integers(0, 200_000), tensor=st.sampled_from([1, 2]), stages=st.sampled_from([1, 2]))
 def test_the_largest_micro_batch_fits_and_one_token_more_does_not(room, tensor, stages) -> None:
-    layout = Layout(tensor=tensor, pipeline=stages)
+    layout = ParallelLayout(tensor=tensor, pipeline=stages)
     rank = rank_memory(MODEL, layout.place(0), WORK)
     largest = rank.largest(room)
     assert largest == 0 or rank.peak(largest) <= room
@@ -220,13 +225,13 @@ def test_the_largest_micro_batch_fits_and_one_token_more_does_not(room, tensor, 
 
 
 def test_a_bfloat16_optimizer_takes_12_bytes_a_parameter() -> None:
-    rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(bf16_optimizer=True))
+    rank = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(bf16_optimizer=True))
     assert (rank.main_weights, rank.moments, rank.sure) == (2 * COUNT, 4 * COUNT, 12 * COUNT)
 
 
 def test_with_recomputing_a_layer_keeps_its_input_and_all_of_one_layer_comes_back() -> None:
     kept = rank_memory(MODEL, ONE.place(0), WORK)
-    rank = rank_memory(MODEL, ONE.place(0), WORK, Choices(recompute=True))
+    rank = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(recompute=True))
     norm = 2 * 8
     assert rank.layers_token == 2 * (2 * 8) + norm
     layer = (kept.layers_token - norm) / 2
@@ -236,26 +241,28 @@ def test_with_recomputing_a_layer_keeps_its_input_and_all_of_one_layer_comes_bac
     assert (rank.working_token, kept.backward_token) == (layer, layer)
     assert rank.resident == kept.resident
     assert rank.passing(64) == 64 * (2 * (2 * 8) + norm) + round(64 * rank.backward_token)
-    some = rank_memory(MODEL, ONE.place(0), WORK, Choices(recompute="selective"))
+    some = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(recompute="selective"))
     assert some.backward_token == layer + parts.attention
     assert some.layers_token == kept.layers_token - 2 * parts.attention + 2 * 2 * (8 + 2 * 4)
-    split = Layout(tensor=2)
-    shared = Choices(recompute=True, sequence_parallel=True)
+    split = ParallelLayout(tensor=2)
+    shared = RankChoices(recompute=True, sequence_parallel=True)
     assert rank_memory(MODEL, split.place(0), WORK, shared).layers_token == 2 * 8 + norm
 
 
 def test_replayed_choices_stand_on_the_hosts_of_those_that_need_them() -> None:
     facts = replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6)
     step, update = 8 * 16, 4 * 16  # packed tokens of 8 groups, and of the 4 of an update
-    choices = Choices(replayed_groups=8)
+    choices = RankChoices(replayed_groups=8)
 
-    def of(layout: Layout, rank: int, choices: Choices = choices, experts: int = 4) -> int:
-        model = Model(replace(facts, num_experts=experts))
+    def of(
+        layout: ParallelLayout, rank: int, choices: RankChoices = choices, experts: int = 4
+    ) -> int:
+        model = ModelSizes(replace(facts, num_experts=experts))
         return rank_memory(model, layout.place(rank), WORK, choices).replayed
 
-    assert of(ONE, 0, Choices()) == 0
+    assert of(ONE, 0, RankChoices()) == 0
     assert of(ONE, 0) == 2 * 2 * (step + update + step)  # those that came are kept by rank 0
-    spread = Layout(data=2, pipeline=2)
+    spread = ParallelLayout(data=2, pipeline=2)
     assert of(spread, 3) == 2 * 1 * (step // 2 + update)
     assert of(spread, 0) == of(spread, 3) + 2 * 2 * step
     # In a second epoch another rank may have a group.

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trimaran.model.memory.test_model import ATTENTION, FACTS, MLP, TOWER
-from trimaran.config.parallel import Layout
-from trimaran.model.memory.model import Model
+from trimaran.config.parallel import ParallelLayout
+from trimaran.model.memory.model import ModelSizes
 from trimaran.model.memory.stages import FORWARD, stage_costs, update_time, waits
 
 LAYER = ATTENTION + MLP
@@ -70,13 +70,16 @@ def test_the_slowest_stage_is_waited_for() -> None:
 
 def test_costs_by_hand() -> None:
     """The tower is whole on each rank; heads and layers are not."""
-    model = Model(replace(FACTS, family="qwen2_5_vl", vision=TOWER))
+    model = ModelSizes(replace(FACTS, family="qwen2_5_vl", vision=TOWER))
     tower = 4 * 2 * (4 * (4 * 4 + 3 * 6))
-    layout = Layout(tensor=2, pipeline=2, context=1, data=3, layers=(1, 3))
+    layout = ParallelLayout(tensor=2, pipeline=2, context=1, data=3, layers=(1, 3))
     found = stage_costs(model, layout, images=0.25, trained=0.5)
     assert found == (LAYER / 2 + tower / 4, 3 * LAYER / 2 + 0.5 * 11 * 8 / 2)
     frozen = stage_costs(model, layout, 0.25, 0.5, freeze=("visual.*",))
     assert frozen == pytest.approx((LAYER / 2 + tower / 12, found[1]))
     alone = stage_costs(model, replace(layout, layers=(0, 4)), 1.0, 0.0)
     assert alone == (tower, 4 * LAYER / 2)
-    assert stage_costs(Model(FACTS), Layout(pipeline=2), 0.5, 0.0) == (2 * LAYER, 2 * LAYER)
+    assert stage_costs(ModelSizes(FACTS), ParallelLayout(pipeline=2), 0.5, 0.0) == (
+        2 * LAYER,
+        2 * LAYER,
+    )

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from tests.trimaran.model.memory.models import QWEN3_30B, QWEN25_VL_7B
-from trimaran.config.parallel import Layout
+from trimaran.config.parallel import ParallelLayout
 from trimaran.model.folder import ModelFacts
-from trimaran.model.memory.model import Model, dense_parameters, expert_parameters
-from trimaran.model.memory.rank import Choices, rank_memory
+from trimaran.model.memory.model import ModelSizes, dense_parameters, expert_parameters
+from trimaran.model.memory.rank import RankChoices, rank_memory
 from trimaran.model.memory.trained import trained_parameters
 from trimaran.model.memory.work import Work
 
 FACTS = ModelFacts("llama", 2, 8, 24, 4, 2, 2, 16, False, 64)
-MODEL = Model(FACTS)
+MODEL = ModelSizes(FACTS)
 ATTENTION, MLP, TABLE = 8 * 16 + 8 * 8, 3 * 8 * 24, 16 * 8
 WORK = Work(prompt=4, completion=7, group=2, groups=4)
 NOTHING = ("nothing",)
@@ -24,11 +24,11 @@ NOTHING = ("nothing",)
 @pytest.mark.parametrize(
     ("model", "layout"),
     [
-        (QWEN25_VL_7B, Layout(4, 2, layers=(0, 28))),
-        (QWEN3_30B, Layout(4, 2, 4, expert=4)),
+        (QWEN25_VL_7B, ParallelLayout(4, 2, layers=(0, 28))),
+        (QWEN3_30B, ParallelLayout(4, 2, 4, expert=4)),
     ],
 )
-def test_without_a_match_all_of_a_rank_trains(model: Model, layout: Layout) -> None:
+def test_without_a_match_all_of_a_rank_trains(model: ModelSizes, layout: ParallelLayout) -> None:
     for rank in (0, layout.num_ranks - 1):
         place = layout.place(rank)
         everything = dense_parameters(model, place) + expert_parameters(model, place)
@@ -36,32 +36,34 @@ def test_without_a_match_all_of_a_rank_trains(model: Model, layout: Layout) -> N
 
 
 def test_frozen_parameters_keep_weights_alone() -> None:
-    rank = rank_memory(MODEL, Layout().place(0), WORK, Choices(freeze=("*_proj.weight",)))
-    everything = rank_memory(MODEL, Layout().place(0), WORK)
+    rank = rank_memory(
+        MODEL, ParallelLayout().place(0), WORK, RankChoices(freeze=("*_proj.weight",))
+    )
+    everything = rank_memory(MODEL, ParallelLayout().place(0), WORK)
     assert (rank.weights, rank.snapshot) == (everything.weights, everything.snapshot)
     assert rank.gradients == rank.main_weights == 4 * 2 * TABLE
     assert rank.moments == 8 * 2 * TABLE
 
 
 def test_ranks_share_what_trains() -> None:
-    layout, freeze = Layout(tensor=2, pipeline=2), ("*.mlp.*", "model.layers.1.*")
+    layout, freeze = ParallelLayout(tensor=2, pipeline=2), ("*.mlp.*", "model.layers.1.*")
     first, last = (trained_parameters(MODEL, layout.place(rank), freeze).dense for rank in (0, 2))
     assert (first, last) == (ATTENTION // 2 + TABLE // 2, TABLE // 2)
 
 
 def test_a_tied_table_counts_once_and_its_head_goes_by_the_embedding() -> None:
-    tied = Model(replace(FACTS, tied=True))
+    tied = ModelSizes(replace(FACTS, tied=True))
     both = 2 * (ATTENTION + MLP)
-    place = Layout().place(0)
+    place = ParallelLayout().place(0)
     assert trained_parameters(tied, place, NOTHING) == (both + TABLE, 0)
     freeze = ("model.embed_tokens.weight",)
     assert trained_parameters(tied, place, freeze) == (both, 0)
-    assert rank_memory(tied, place, WORK, Choices(freeze=freeze)).head == 2 * 4 * 128 * 16
+    assert rank_memory(tied, place, WORK, RankChoices(freeze=freeze)).head == 2 * 4 * 128 * 16
 
 
 def test_a_frozen_router_and_frozen_experts() -> None:
-    model = Model(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
-    place = Layout(data=2, expert=2).place(0)
+    model = ModelSizes(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
+    place = ParallelLayout(data=2, expert=2).place(0)
     experts, router = 2 * 4 * (3 * 8 * 6), 2 * 8 * 4
     dense = 2 * ATTENTION + 2 * TABLE
     assert trained_parameters(model, place, ("*.mlp.gate.weight",)) == (dense, experts // 2)
@@ -69,11 +71,11 @@ def test_a_frozen_router_and_frozen_experts() -> None:
 
 
 def test_adapters_are_all_that_trains_and_the_reference_is_the_model_itself() -> None:
-    lora = Choices(
+    lora = RankChoices(
         reference=True, lora_rank=2, lora_targets=("q_proj", "k_proj", "o_proj", "up_proj")
     )
-    everything = rank_memory(MODEL, Layout().place(0), WORK)
-    rank = rank_memory(MODEL, Layout().place(0), WORK, lora)
+    everything = rank_memory(MODEL, ParallelLayout().place(0), WORK)
+    rank = rank_memory(MODEL, ParallelLayout().place(0), WORK, lora)
     adapters = 2 * 2 * ((8 + 8) + (8 + 4) + (8 + 8) + (8 + 24))  # layers, rank, in + out
     assert rank.weights == everything.weights + 2 * adapters
     assert (rank.gradients, rank.main_weights, rank.moments) == tuple(
@@ -81,13 +83,16 @@ def test_adapters_are_all_that_trains_and_the_reference_is_the_model_itself() ->
     )
     assert (rank.reference, rank.snapshot) == (0, everything.snapshot)
     assert rank.compares
-    split = rank_memory(MODEL, Layout(tensor=2).place(0), WORK, lora)
+    split = rank_memory(MODEL, ParallelLayout(tensor=2).place(0), WORK, lora)
     assert split.gradients == 4 * 2 * 2 * ((8 + 4) + (8 + 2) + (8 + 4) + (8 + 12))
 
 
 def test_stages_that_alternate_have_other_layers() -> None:
-    model, freeze = Model(replace(FACTS, num_layers=4)), ("model.layers.0.*", "model.layers.1.*")
-    places = [Layout(pipeline=2).place(rank) for rank in range(2)]
+    model, freeze = (
+        ModelSizes(replace(FACTS, num_layers=4)),
+        ("model.layers.0.*", "model.layers.1.*"),
+    )
+    places = [ParallelLayout(pipeline=2).place(rank) for rank in range(2)]
     of_layer = ATTENTION + MLP
     plain = [trained_parameters(model, place, freeze).dense for place in places]
     assert plain == [TABLE, 2 * of_layer + TABLE]
@@ -96,8 +101,11 @@ def test_stages_that_alternate_have_other_layers() -> None:
 
 
 def test_ranks_with_the_same_experts_share_their_optimizer_and_no_others() -> None:
-    model = Model(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
-    place, choices = Layout(data=4, expert=2).place(0), Choices(distributed_optimizer=True)
+    model = ModelSizes(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
+    place, choices = (
+        ParallelLayout(data=4, expert=2).place(0),
+        RankChoices(distributed_optimizer=True),
+    )
     experts, dense = 2 * 4 * (3 * 8 * 6), 2 * ATTENTION + 2 * TABLE + 2 * 8 * 4
     both = rank_memory(model, place, WORK, choices)
     assert both.main_weights == 4 * (dense // 4 + experts // 2 // 2)

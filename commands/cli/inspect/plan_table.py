@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from trimaran.model.memory.model import num_layers
-from trimaran.model.memory.plan import GIB, Plan, Room, describe_model, key_value_room
+from trimaran.model.memory.plan import (
+    GIB,
+    DeviceCapacity,
+    MemoryPlan,
+    describe_model,
+    key_value_room,
+)
 from trimaran.model.memory.rank import RankMemory
 from trimaran.model.memory.stages import stage_costs, waits
 from trimaran.model.memory.trained import patterns
@@ -14,7 +20,7 @@ KIB = 1 << 10
 Row = tuple[str, ...]
 
 
-def describe(plan: Plan, room: Room) -> Iterator[str]:
+def describe(plan: MemoryPlan, room: DeviceCapacity) -> Iterator[str]:
     """All of it, without faults."""
     yield f"{plan.config.model.path.name}: {describe_model(plan.model)}"
     yield ""
@@ -57,7 +63,7 @@ def _numbers(numbers: Sequence[int]) -> str:
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
-def _trainer(plan: Plan, room: Room) -> list[Row]:
+def _trainer(plan: MemoryPlan, room: DeviceCapacity) -> list[Row]:
     named, tokens = groups(plan.ranks), plan.tokens
     ranks = [rank for _, rank in named]
     largest = plan.largest_micro_batch(room)
@@ -105,7 +111,7 @@ def _trainer(plan: Plan, room: Room) -> list[Row]:
     return rows
 
 
-def _stages(plan: Plan) -> list[Row]:
+def _stages(plan: MemoryPlan) -> list[Row]:
     """With a vision tower, of prompts that are images alone: the most that there can be."""
     section, work = plan.config.trainer, plan.work
     layout, virtual = section.layout, section.virtual_stages
@@ -124,7 +130,7 @@ def _kib(rank: RankMemory) -> str:
     return f"{rank.layers_token / KIB:,.0f}"
 
 
-def _rollout(plan: Plan, room: Room) -> list[Row]:
+def _rollout(plan: MemoryPlan, room: DeviceCapacity) -> list[Row]:
     replica, given = plan.replica, key_value_room(plan, room)
     section = plan.config.rollout
     hosts = [("hosts x devices on each", f"{section.hosts} x {section.devices_on_host}")]
@@ -146,7 +152,7 @@ def _rollout(plan: Plan, room: Room) -> list[Row]:
     ]
 
 
-def _host(plan: Plan, room: Room) -> list[Row]:
+def _host(plan: MemoryPlan, room: DeviceCapacity) -> list[Row]:
     """What the run's processes take together."""
     return [
         ("all on one host, GiB", ""),
@@ -168,7 +174,7 @@ def _host(plan: Plan, room: Room) -> list[Row]:
     ]
 
 
-def _waiting(plan: Plan) -> list[Row]:
+def _waiting(plan: MemoryPlan) -> list[Row]:
     """What of the trainer is on the host while it is not on devices."""
     if plan.config.is_colocated and not plan.trains_on_host:
         return [

@@ -1,1 +1,0 @@
-"""`trimaran plan` as tables: formulas are in `trimaran/model/memory`."""
