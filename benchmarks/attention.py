@@ -167,7 +167,7 @@ def _make_policy(folder: Path, dtype: str) -> Any:
 
 
 def _leave() -> None:
-    """The next type begins anew."""
+    """The next type begins with empty counters."""
     import torch
     from megatron.core import parallel_state
 
@@ -184,7 +184,7 @@ def _peak(work: Work, side: str) -> float:
 def _growth(work: Work, side: str) -> float:
     run = _attention(work, "bfloat16", side)
     before = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins again
     run()
     return (_status("VmHWM") - before) / 1024
 

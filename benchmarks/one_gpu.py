@@ -65,7 +65,7 @@ def measure(size: str, folder: Path) -> list[Row]:
 
 
 def _leave() -> None:
-    """The next size begins anew."""
+    """The next size begins with empty counters."""
     from megatron.core import parallel_state
 
     parallel_state.destroy_model_parallel()

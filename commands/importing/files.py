@@ -29,7 +29,7 @@ MISSING = "???"
 """Hydra's sign for a value that has to be given."""
 DEPTH = 32
 QUOTED_OR_KEY = re.compile(r"""("[^"]*"|'[^']*')|([{,]\s*[\w.-]+:)(?=[^\s/])""")
-"""Of {key:value}: a text in quotes, or a key and its colon with no blank behind it."""
+"""A part of {key:value}: a text in quotes, or a key and its colon with no blank behind it."""
 
 
 class _Loader(yaml.SafeLoader):

@@ -28,7 +28,7 @@ ESTIMATORS = {
 WRITTEN = ("console", "file", "tensorboard")
 """By every run of ours."""
 ALL_PROMPTS = 1_000_000
-"""Of a validation: the most that `validation.max_prompts` takes."""
+"""The most prompts of a validation that `validation.max_prompts` takes."""
 MOST_LOGGED = 100
 """The most that `validation.logged` takes."""
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
@@ -173,13 +173,13 @@ def known_steps(outcome: KeyOutcome) -> int | None:
 
 
 def rows_of(paths: Sequence[str]) -> int | None:
-    """Of all files together; None where one cannot be counted."""
+    """The rows of all files together; None where one cannot be counted."""
     counts = [count_rows(path) for path in paths]
     return None if None in counts or not paths else sum(filter(None, counts))
 
 
 def paths_of(files: Any) -> list[str]:
-    """Of one file or of several, with the home folder put in."""
+    """The path of one file or of several, with the home folder put in."""
     named = [files] if isinstance(files, str) else list(files or [])
     return [str(Path(str(file)).expanduser()) for file in named]
 
@@ -361,7 +361,7 @@ def excluded(has_adapters: Callable[[Theirs], bool]) -> Convert:
 
 
 def longest_sequence(prompt_key: str, answer_key: str) -> Convert:
-    """Of the engine, which ends an answer there."""
+    """The longest sequence of the engine, which ends an answer there."""
 
     def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         prompt, answer = int(theirs[prompt_key]), int(theirs[answer_key])
@@ -559,7 +559,7 @@ def samples(number: Any, temperature: Any, is_greedy: bool) -> KeyOutcome:
 
 
 def warm_up_share(share: float, steps: int | None, total_key: str) -> int:
-    """Of the run's steps. Raises InputError where these are not known."""
+    """The number of the run's steps. Raises InputError where these are not known."""
     if share and not steps:
         raise InputError(
             f"it is a share of the run's steps, which are not known here: bring the training file, or give {total_key}=N"
@@ -568,7 +568,7 @@ def warm_up_share(share: float, steps: int | None, total_key: str) -> int:
 
 
 def warm_up(steps: int) -> KeyOutcome:
-    """Of a schedule that counts its steps from 0."""
+    """The steps of a schedule that counts its steps from 0."""
     settings = {"trainer.warmup_steps": steps}
     return KeyOutcome("noted", AHEAD, settings) if steps > 0 else KeyOutcome("mapped", "", settings)
 

@@ -52,7 +52,7 @@ def drawn(theirs: Theirs) -> int:
 
 
 def prompts(theirs: Theirs) -> int:
-    """Of a step. With filter_groups they draw until train_batch_size of them are left."""
+    """The groups of a step. With filter_groups they draw until train_batch_size of them are left."""
     if theirs.is_on("algorithm.filter_groups.enable"):
         return int(theirs["data.train_batch_size"])
     return drawn(theirs)
@@ -81,7 +81,7 @@ def steps(value: Any, theirs: Theirs) -> KeyOutcome:
 
 
 def most_rows(value: Any, theirs: Theirs) -> KeyOutcome:
-    """Of the training file, on which theirs goes through an epoch."""
+    """The rows of the training file, on which theirs goes through an epoch."""
     files = shared.paths_of(theirs["data.train_files"])
     most, found = int(-1 if value is None else value), shared.rows_of(files)
     if most < 1 or (found is not None and found <= most):
@@ -180,7 +180,7 @@ def updates(value: Any, theirs: Theirs) -> KeyOutcome:
 
 
 def micro_batch(value: Any, theirs: Theirs) -> KeyOutcome:
-    """Of the ranks that share a sequence, together."""
+    """The token limit of the ranks that share a sequence, together."""
     if is_on(value):
         tokens = int(theirs[f"{ACTOR}.ppo_max_token_len_per_gpu"]) * _context(theirs)
     else:
@@ -449,7 +449,7 @@ def has_adapters(theirs: Theirs) -> bool:
 
 
 def reference(value: Any, theirs: Theirs) -> KeyOutcome:
-    """Of the KL term."""
+    """The reference model of the KL term."""
     if value in (None, theirs[f"{MODEL}.path"]):
         return KeyOutcome("ignored", "the reference is model.path")
     return KeyOutcome(

@@ -1,4 +1,4 @@
-"""Our types <-> protobuf. Nobody else builds or takes apart these messages.
+"""Our types <-> protobuf. No other module builds or takes apart these messages.
 
 `encode_x(value) -> message` and `decode_x(message) -> value`. Token ids are
 little-endian int32 and log-probabilities little-endian float32, so a
@@ -25,7 +25,7 @@ from trimaran.wire.packed import Logprobs, TokenIds
 INT32, FLOAT32 = TokenIds.DTYPE, Logprobs.DTYPE
 
 MAX_ELEMENTS = 2**48
-"""Of one version."""
+"""Elements of one version."""
 MAX_AXES = 16
 MAX_GROUP_SIZE = 2**16
 MAX_BUCKET_BYTES = 2**32

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from commands.cli.serve.serve import tell_error
 from commands.cli.serve.trust_options import trust_of
-from commands.launch.joining.joining import WAIT_SECONDS, Slot, join_run
+from commands.launch.joining.joining import WAIT_SECONDS, JoinedProcess, join_run
 from trimaran.errors import InputError, TrimaranError
 from trimaran.run.context import CONTEXT_NAME, RunContext
 from trimaran.run.environment import process_name, serve_command
@@ -43,7 +43,7 @@ def serve_joined(options: argparse.Namespace, seconds: float = WAIT_SECONDS) -> 
     os.execve(command[0], command, {**os.environ, PLACED: process_name(kind, place.index)})
 
 
-def _make_folder(parent: Path, place: Slot, trust: Trust) -> Path:
+def _make_folder(parent: Path, place: JoinedProcess, trust: Trust) -> Path:
     """This host's folder of the run, with what its service reads there."""
     folder = parent.resolve() / place.run_id
     try:
@@ -61,7 +61,7 @@ def _make_folder(parent: Path, place: Slot, trust: Trust) -> Path:
 
 async def _join(
     store_url: str, kind: str, index: int | None, run_id: str, seconds: float
-) -> Slot | None:
+) -> JoinedProcess | None:
     """None where a signal ends the wait."""
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task

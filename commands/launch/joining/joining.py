@@ -28,8 +28,8 @@ WAIT_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """Example: Slot("demo-1", "redis://store:6379/0?prefix=trimaran/run/demo-1", 2)"""
+class JoinedProcess:
+    """Example: JoinedProcess("demo-1", "redis://store:6379/0?prefix=trimaran/run/demo-1", 2)"""
 
     run_id: str
     store_url: str
@@ -47,7 +47,7 @@ class _Run:
 
 async def join_run(
     store_url: str, kind: str, index: int | None, run_id: str = "", seconds: float = WAIT_SECONDS
-) -> Slot:
+) -> JoinedProcess:
     """Waits until a run needs a service of this kind, and registers there: the caller's process has
     the name, and goes on with it under `commands.launch.joining.registered`.
 
@@ -70,7 +70,7 @@ async def join_run(
                     runs[called] = _Run(url, await _open(url, stack))
                 found = await _try_join(runs[called], called, kind, index)
                 if found is not None:
-                    return Slot(called, runs[called].url, found)
+                    return JoinedProcess(called, runs[called].url, found)
             if time.monotonic() >= deadline:
                 which = f"run {run_id} has not needed" if run_id else "no run has needed"
                 raise DeadlineError(f"{which} a {kind} for {seconds:g} s; start this one again")

@@ -28,8 +28,8 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class HostCopy:
-    """A version in the host memory of a replica. Example: HostCopy(version.root, "/proc/7/fd/9")"""
+class StagedCopy:
+    """A version in the host memory of a replica. Example: StagedCopy(version.root, "/proc/7/fd/9")"""
 
     root: str
     path: str
@@ -66,7 +66,7 @@ class Member:
     """A block of what it has loaded is wrong, or it has slept since: what it says it holds does not count."""
     num_wrong: int = 0
     """How often that was so, over all incarnations."""
-    copy: HostCopy | None = None
+    copy: StagedCopy | None = None
     """Its copy of the version that it loaded last, or was last asked to load; None where that is not known."""
     drained: bool = False
     """It leaves by its own wish: it gets no prompts, and ends as GONE."""
@@ -146,14 +146,14 @@ class Member:
         text = f"holds {held.version if held else 'nothing'} instead of {self.held.version}"
         return heard.fail(text, now)
 
-    def load(self, version: PolicyVersion, maker: str, copy: HostCopy | None = None) -> Member:
+    def load(self, version: PolicyVersion, maker: str, copy: StagedCopy | None = None) -> Member:
         """It has answered a COMMIT for `maker`: one that bore its former name loaded before a block was
         found wrong, and does not repair it."""
         if maker != self.maker:
             return self
         return replace(self, held=version, copy=copy, must_load=False)
 
-    def doubt(self, copy: HostCopy | None = None) -> Member:
+    def doubt(self, copy: StagedCopy | None = None) -> Member:
         """What it holds is not known any more. `copy`: what it did not load."""
         return replace(self, held=None, copy=copy or self.copy)
 

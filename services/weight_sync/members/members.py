@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from services.weight_sync.members.member import HostCopy, Member, State
+from services.weight_sync.members.member import Member, StagedCopy, State
 from trimaran.errors import InputError
 from trimaran.types import Peer, PolicyVersion, Replica, VersionId
 
@@ -117,7 +117,7 @@ class Members:
             members._members[row["name"]] = Member(
                 *(Replica(row["name"], row["address"]), Peer(*row["peer"]), row["incarnation"]),
                 *(held, State.GONE if row["forgotten"] else state, row["reason"]),
-                copy=HostCopy(*row["copy"]) if row["copy"] else None,
+                copy=StagedCopy(*row["copy"]) if row["copy"] else None,
                 must_load=row["must_load"],
                 num_wrong=row["num_wrong"],
                 seen=now,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from services.weight_sync.ledger import VersionLedger
-from services.weight_sync.members.member import HostCopy, Member
+from services.weight_sync.members.member import Member, StagedCopy
 from services.weight_sync.members.members import Happened
 from services.weight_sync.tasks import cancel
 from trimaran.clients import RolloutClient
@@ -133,7 +133,7 @@ class ReplicaPool:
         self, live: PolicyVersion, copies: Mapping[Member, str], timeout: float
     ) -> list[float]:
         """Takes the staged version live on each; returns the pauses, in seconds, of those that followed.
-        `copies`: where it lies there (`HostCopy.path`)."""
+        `copies`: where it lies there (`StagedCopy.path`)."""
         async with self.connected(list(copies)) as rollouts:
             # In the newest epoch: the commit record decided, whichever controller conducts the run by now.
             answers = await asyncio.gather(
@@ -146,7 +146,7 @@ class ReplicaPool:
         self, live: PolicyVersion, member: Member, path: str, rollout: RolloutClient, timeout: float
     ) -> float | None:
         """A proven member is routable from its own answer on, whatever the others do."""
-        member, copy = self.members.newest(member), HostCopy(live.root, path)
+        member, copy = self.members.newest(member), StagedCopy(live.root, path)
         try:
             pause = await rollout.commit_weights(live, member.maker, timeout)
         except TrimaranError as error:

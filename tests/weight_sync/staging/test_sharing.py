@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from services.weight_sync.members.member import HostCopy
+from services.weight_sync.members.member import StagedCopy
 from services.weight_sync.staging.sharing import (
     Lender,
     find_lenders,
@@ -81,8 +81,8 @@ def test_whose_engine_has_the_base_learns_what_the_delta_changed():
 
 def test_who_has_memory_takes_the_next_version_too():
     owner, faulty = (
-        replace(B, copy=HostCopy("root", "/b")),
-        replace(C, copy=HostCopy("root", "/c"), failures=1),
+        replace(B, copy=StagedCopy("root", "/b")),
+        replace(C, copy=StagedCopy("root", "/c"), failures=1),
     )
     assert prefer_owners([A, owner, faulty, ALONE]) == [owner, A, ALONE, faulty]
 

@@ -46,7 +46,7 @@ from weights.version.manifest import Block
 PRODUCT_SIZE = 1 << 30
 """Multiplications between two places where a read-back may be interrupted."""
 MIN_ROWS, MAX_ROWS = 16, 256
-"""Of one product. With more, each weight is unpacked for fewer of them."""
+"""Rows of one product. With more, each weight is unpacked for fewer of them."""
 
 
 def read_loaded(model: torch.nn.Module, tied: bool, manifest: Manifest, ranges: Ranges) -> Reader:
