@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.plugins.contract import CONTRACT, Info, ScoreAnswer
 from services.reward.plugins.serving.app import make_app
-from services.reward.plugins.serving.app_forms import RewardList
+from services.reward.plugins.serving.app_forms import Rewards
 from services.reward.plugins.serving.app_limits import ServerLimits
 from trimaran.rewards import Sample
 from trimaran.wire.http_problems import Problem
@@ -119,7 +119,7 @@ json_trees = st.recursive(
 def test_any_bytes_are_answered(path: str, body: bytes) -> None:
     status, content = post(path, body)
     if status == 200:
-        (ScoreAnswer if path == "/v1/score" else RewardList).model_validate_json(content)
+        (ScoreAnswer if path == "/v1/score" else Rewards).model_validate_json(content)
     else:
         assert status in (409, 413, 422)
         Problem.model_validate_json(content)

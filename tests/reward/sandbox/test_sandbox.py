@@ -215,8 +215,8 @@ print("sent")
 
 def test_a_program_ends_with_its_worker() -> None:
     code = (
-        "import sys\nfrom services.reward.sandbox.run import run, Limits\n"
-        "print('up', flush=True)\nrun('import time; time.sleep(1000)', '', Limits(1000))"
+        "import sys\nfrom services.reward.sandbox.run import run, SandboxLimits\n"
+        "print('up', flush=True)\nrun('import time; time.sleep(1000)', '', SandboxLimits(1000))"
     )
     worker = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
     with worker:
@@ -355,8 +355,8 @@ def test_a_host_without_namespaces_still_confines() -> None:
         "    except OSError: print('refused')"
     )
     code = (
-        "from services.reward.sandbox.run import run, Limits\n"
-        f'print(run("{program}", "", Limits(20)).stdout)'
+        "from services.reward.sandbox.run import run, SandboxLimits\n"
+        f'print(run("{program}", "", SandboxLimits(20)).stdout)'
     )
     done = subprocess.run(
         [unshare, "-Ur", "sh", "-c", f'{none}; exec "$0" -c "$1"', sys.executable, code],

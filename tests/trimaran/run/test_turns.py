@@ -89,7 +89,7 @@ def test_the_launcher_sees_who_waits_for_his_turn(tmp_path: Path) -> None:
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from trimaran.run.device_turns import Turn
+from trimaran.run.device_turns import DeviceTurn
 turn = DeviceTurn(Path(sys.argv[1]), (0,), "rollout-0")
 asyncio.run(turn.take(5))
 print("taken", flush=True)

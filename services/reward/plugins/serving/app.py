@@ -28,7 +28,7 @@ from services.reward.plugins.contract import (
 )
 from services.reward.plugins.serving.app_answers import Answers, KeptAnswer, KeyReusedError
 from services.reward.plugins.serving.app_forms import (
-    RewardList,
+    Rewards,
     RewardQuery,
     query_samples,
     result_of,
@@ -155,7 +155,7 @@ class Routes:
             ) from None
         return Response(answer, media_type="application/json")
 
-    async def get_reward(self, request: RewardQuery) -> RewardList:
+    async def get_reward(self, request: RewardQuery) -> Rewards:
         """OpenRLHF's form. It has numbers only, so one faulted sample makes the batch a 503."""
         self._check_number(len(request.query))
         outcomes = await self._outcomes(query_samples(request))
@@ -168,9 +168,7 @@ class Routes:
                 f" only answer with numbers; the first: {faults[0]}",
                 again=True,
             )
-        return RewardList(
-            rewards=[result.score for result in results if isinstance(result, Scored)]
-        )
+        return Rewards(rewards=[result.score for result in results if isinstance(result, Scored)])
 
     async def _outcomes(self, samples: Sequence[Sample]) -> Sequence[Outcome]:
         seconds = self._limits.score_seconds

@@ -37,7 +37,7 @@ class RewardQuery(Lenient):
     labels: list[JsonValue] | None = None
 
 
-class RewardList(BaseModel):
+class Rewards(BaseModel):
     rewards: list[float]
 
 
