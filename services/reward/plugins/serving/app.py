@@ -28,8 +28,8 @@ from services.reward.plugins.contract import (
 )
 from services.reward.plugins.serving.app_answers import Answers, KeptAnswer, KeyReusedError
 from services.reward.plugins.serving.app_forms import (
-    Rewards,
     RewardQuery,
+    Rewards,
     query_samples,
     result_of,
     sample_of,
