@@ -48,10 +48,6 @@ def encode_logprobs(logprobs: Sequence[float]) -> bytes:
     return np.asarray(logprobs, FLOAT32).tobytes()
 
 
-def decode_logprobs(data: bytes) -> tuple[float, ...]:
-    return tuple(np.frombuffer(data, FLOAT32).tolist())
-
-
 def find_not_finite(logprobs: bytes) -> int | None:
     """The place of the first log-probability that is not finite, in what `encode_logprobs` made."""
     values = np.frombuffer(logprobs, FLOAT32)
