@@ -54,7 +54,10 @@ class Sample:
     prompt_id: str = ""
     token_ids: tuple[int, ...] = ()
     finish_reason: str = "stop"
-    """"stop" or "length"."""
+    """"stop", "length", or "turns" for an episode that had all its turns."""
+    conversation: tuple[Message, ...] = ()
+    """Of an episode: all its messages behind the prompt's, tools' answers as well; `text` is the last of
+    the policy."""
 
     @property
     def prompt(self) -> str:

@@ -3,7 +3,7 @@
 Each stage wraps the one before it, so a type says which stage you are in:
 Prompt -> Group -> ScoredGroup -> TrainingBatch, and PolicyVersion on the way back.
 
-Axes: T tokens of one completion, G completions of one group.
+Axes: T tokens of one completion, S those of them that were sampled, G completions of one group.
 """
 
 from __future__ import annotations
@@ -413,15 +413,49 @@ MAX_PIXELS = 2**26
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool, as the policy wrote it.
+
+    Example: ToolCall("add", '{"a": 1, "b": 2}', "call_0")
+    """
+
+    name: str
+    arguments: str
+    """The text of a JSON object; whatever the policy wrote, where that is none."""
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """What a chat template shows the policy of a tool.
+
+    Example: Tool("add", "Add two numbers.", '{"type": "object", "properties": {}}')
+    """
+
+    name: str
+    description: str
+    parameters: str
+    """The text of a JSON schema."""
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a chat. Example: `Message("user", "What is 1 + 2?")`"""
+    """One message of a chat. Example: `Message("user", "What is 1 + 2?")`"""
 
     role: str
-    """As the model's chat template names it: system, user, assistant."""
+    """As the model's chat template names it: system, user, assistant, tool."""
     text: str
     """`IMAGE_PLACE` stands where each of `images` belongs."""
     images: tuple[bytes, ...] = ()
     """In the order of their places: PNG files, prepared for the model (`trimaran.data.images`)."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of the assistant."""
+    call_id: str = ""
+    """Of a tool: the call that it answers."""
+    name: str = ""
+    """Of a tool: its name."""
+    reasoning: str = ""
+    """Of the assistant: what it thought before, where its template keeps that apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,11 +474,42 @@ class Prompt:
     answer: str
     """The reference; empty where the dataset has none."""
     extras: Mapping[str, str] = field(default_factory=dict[str, str])
+    tools: tuple[Tool, ...] = ()
+    """What the chat template shows as tools."""
 
     @property
     def question(self) -> str:
         """The text of the last message before the answer."""
         return split_prefill(self.messages)[0][-1].text
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What an episode begins with. Example: Opening((Message("user", "Guess a number."),))"""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What the environment answers to a message of the policy.
+
+    Example: Reply((Message("user", "higher"),), reward=0.0)
+    """
+
+    messages: tuple[Message, ...] = ()
+    reward: float | None = None
+    """For this step."""
+    done: bool = False
+    num_calls: int = 0
+    num_failures: int = 0
+    """Of the calls. The messages say why."""
+    sequence: int = 0
+    """Which sequence of the episode the messages continue, from 0 on. One above the last begins another,
+    and the messages are then all of its own."""
+    tools: tuple[Tool, ...] = ()
+    """Of a new sequence."""
 
 
 def split_prefill(messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
@@ -471,6 +536,8 @@ class Sampling:
     top_p: float = 1.0
     """Each token is drawn from the likeliest ones that have this probability together. Only samples that do
     not train may leave tokens out: the loss takes all of them for possible."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a completion beside the model's own end. Their tokens stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,6 +562,31 @@ def makers_of(segments: Iterable[Segment]) -> frozenset[tuple[VersionId, str]]:
     return frozenset((segment.version, segment.replica) for segment in segments)
 
 
+Spans = tuple[tuple[int, int], ...]
+"""Half-open ranges of tokens, ascending and apart from each other."""
+
+
+def sampled_spans(segments: Iterable[Segment]) -> Spans:
+    """Where sampled tokens stand, whoever made them.
+
+    Example: sampled_spans((Segment(0, 3, v, "a"), Segment(3, 8, w, "a"), Segment(12, 14, w, "a")))
+    is ((0, 8), (12, 14))
+    """
+    spans: list[tuple[int, int]] = []
+    for segment in segments:
+        if spans and spans[-1][1] == segment.start:
+            spans[-1] = (spans[-1][0], segment.end)
+        else:
+            spans.append((segment.start, segment.end))
+    return tuple(spans)
+
+
+def _fit(segments: Sequence[Segment], num_tokens: int, num_logprobs: int) -> bool:
+    """Whether segments stand one behind the other within T tokens, and name the maker of each sampled one."""
+    ends = [0, *(end for one in segments for end in (one.start, one.end)), num_tokens]
+    return ends == sorted(ends) and sum(one.end - one.start for one in segments) == num_logprobs
+
+
 @dataclass(frozen=True, slots=True)
 class PartialCompletion:
     """What an interrupted completion has so far. Another replica goes on from there.
@@ -505,13 +597,58 @@ class PartialCompletion:
     """
 
     token_ids_T: Sequence[int]
-    logprobs_T: Sequence[float]
+    logprobs_S: Sequence[float]
     segments: tuple[Segment, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of an episode: the policy's message, and what the environment answered.
+
+    Example: Turn(Message("assistant", "CALC 3*4"), 9, (Message("user", "12"),), num_given=7)
+    """
+
+    message: Message
+    num_sampled: int
+    """Tokens of the message."""
+    replies: tuple[Message, ...] = ()
+    num_given: int = 0
+    """Tokens that the replies became; 0 behind the last turn."""
+    finish_reason: str = "stop"
+    """"stop", also at a stop string, or "length"."""
+    reward: float | None = None
+    """The environment's, for this step."""
+    seconds: float = 0.0
+    """The environment's, for this step."""
+    num_calls: int = 0
+    """Tools that were called."""
+    num_failures: int = 0
+    """Calls that failed; the policy was told why."""
+    sequence: int = 0
+    """Where the tokens stand: 0 for the completion's own, n for its n-th branch, from 1 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A further sequence of an episode whose history was rewritten: it trains with the episode's advantage.
+
+    Fields are those of a `Completion`.
+    """
+
+    token_ids_T: Sequence[int]
+    logprobs_S: Sequence[float]
+    segments: tuple[Segment, ...]
+
+    @property
+    def is_covered(self) -> bool:
+        return _fit(self.segments, len(self.token_ids_T), len(self.logprobs_S))
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
-    """One answer to a prompt.
+    """One answer to a prompt, or one episode that began with it.
+
+    An episode's tokens follow each other as they were sampled by the policy and given by the environment.
 
     Example:
         segments = (Segment(0, 2, VersionId(0, 7), "rollout-0"),)
@@ -519,26 +656,46 @@ class Completion:
     """
 
     token_ids_T: Sequence[int]
-    logprobs_T: Sequence[float]
-    """At the sampling temperature."""
+    """Of an answer, all sampled. Of an episode, sampled and given ones, without the group's prompt."""
+    logprobs_S: Sequence[float]
+    """Of the sampled tokens, at the sampling temperature."""
     text: str
-    """The assistant's whole turn: of the tokens, behind the prompt's prefill where it has one."""
+    """The assistant's whole turn: of the tokens, behind the prompt's prefill where it has one. Of an episode
+    its last turn."""
     finish_reason: str
-    """"stop" (end of sequence, kept as the last token) or "length"."""
+    """"stop" (end of sequence, kept as the last token; of an episode, its own end), "length", or "turns" for
+    an episode that had all its turns."""
     segments: tuple[Segment, ...]
-    """Cover 0..T without gaps."""
+    """Cover the sampled tokens. What stands between them was given."""
     experts: bytes = field(default=b"", repr=False)
     """Which the engine chose for each token but the last, whose experts are not asked for: layers x
     experts_per_token numbers a token, of one byte, or of two (little-endian) where the model has more
     than 256 experts. Empty where they are not known. Of a continued completion those of the replica
     that ended it, which read the tokens before its own once more."""
+    turns: tuple[Turn, ...] = ()
+    """Of an episode; empty for an answer."""
+    branches: tuple[Branch, ...] = ()
+    """Of an episode whose history was rewritten on the way."""
+    reward: float | None = None
+    """The environment's for the episode; None where it gives none."""
+    fault: str = ""
+    """Why an episode could not be ended, by a fault of ours: it has no verdict then, and does not train."""
 
     @property
     def is_covered(self) -> bool:
-        """Whether the segments say of every token who made it."""
-        starts = [segment.start for segment in self.segments]
-        ends = [segment.end for segment in self.segments]
-        return [*starts, len(self.token_ids_T)] == [0, *ends]
+        """Whether the segments say of every sampled token who made it."""
+        own = _fit(self.segments, len(self.token_ids_T), len(self.logprobs_S))
+        return own and all(branch.is_covered for branch in self.branches)
+
+    @property
+    def all_segments(self) -> tuple[Segment, ...]:
+        """With those of its branches."""
+        return (*self.segments, *(one for branch in self.branches for one in branch.segments))
+
+    @property
+    def num_sampled(self) -> int:
+        """Sampled tokens, with those of its branches."""
+        return sum(segment.end - segment.start for segment in self.all_segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,7 +726,7 @@ class Group:
     def makers(self) -> frozenset[tuple[VersionId, str]]:
         """Version and replica of every token: each needs a proof to train."""
         return makers_of(
-            segment for completion in self.completions_G for segment in completion.segments
+            segment for completion in self.completions_G for segment in completion.all_segments
         )
 
 

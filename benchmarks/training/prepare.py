@@ -107,5 +107,5 @@ def _as_bytes(completion: Completion) -> Completion:
     return replace(
         completion,
         token_ids_T=TokenIds(np.asarray(completion.token_ids_T, "<i4").tobytes()),
-        logprobs_T=Logprobs(np.asarray(completion.logprobs_T, "<f4").tobytes()),
+        logprobs_S=Logprobs(np.asarray(completion.logprobs_S, "<f4").tobytes()),
     )

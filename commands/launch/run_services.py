@@ -83,6 +83,7 @@ def _members(config: RunConfig) -> list[tuple[str, int]]:
     rollout = config.rollout
     return [
         ("reward", 0),
+        *(("environment", replica) for replica in range(config.num_environments)),
         ("weight-sync", 0),
         *(("trainer", rank) for rank in range(config.num_trainer_ranks)),
         *(("rollout", replica) for replica in range(rollout.replicas)),

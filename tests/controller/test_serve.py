@@ -145,7 +145,7 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
     async def HoldGroups(self, request: Any, context: Any) -> Any:
         for scored in map(wire.parse_scored_group, request.groups):
             for completion in scored.group.completions_G:
-                assert all(map(math.isfinite, completion.logprobs_T))
+                assert all(map(math.isfinite, completion.logprobs_S))
         return trainer_pb2.HoldGroupsResponse()
 
     async def Train(self, request: Any, context: Any) -> Any:

@@ -38,7 +38,7 @@ def test_the_engine_generates_under_each_version_and_reads_it_back(
                 for completion in group.completions_G:
                     assert len(completion.token_ids_T) == 5
                     assert max(completion.token_ids_T) < vocab_size
-                    assert sum(completion.logprobs_T) == pytest.approx(
+                    assert sum(completion.logprobs_S) == pytest.approx(
                         -5 * math.log(vocab_size - 1), rel=1e-6
                     )
                     assert [segment.version for segment in completion.segments] == [version]

@@ -109,5 +109,5 @@ class LogprobOracle:
         first = len(prompt) + part.start
         places = torch.arange(first - 1, len(prompt) + part.end - 1)
         expected = logprobs[places, tokens[0, places + 1]]
-        made = torch.tensor(completion.logprobs_T[part.start : part.end])
+        made = torch.tensor(completion.logprobs_S[part.start : part.end])
         return bool((expected - made).abs().max() < TOLERANCE)

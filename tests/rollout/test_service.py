@@ -111,7 +111,7 @@ def assert_made_by(reference, weights_of, group, completion, temperature=1.0):
             completion.token_ids_T,
             temperature,
         )[segment.start : segment.end]
-        found = torch.tensor(completion.logprobs_T[segment.start : segment.end])
+        found = torch.tensor(completion.logprobs_S[segment.start : segment.end])
         assert (found - expected).abs().max() < TOLERANCE, segment
 
 
@@ -244,7 +244,7 @@ def interrupted(group, lengths):
             index=index,
             segment=wire.encode_segment(segment),
             token_ids=wire.encode_token_ids(completion.token_ids_T[:length]),
-            logprobs=wire.encode_logprobs(completion.logprobs_T[:length]),
+            logprobs=wire.encode_logprobs(completion.logprobs_S[:length]),
         )
         chunk.segment.end = length
         if length:

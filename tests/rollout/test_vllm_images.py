@@ -69,7 +69,7 @@ class Seen:
 
     def assert_plain(self, group: Group) -> None:
         for completion in group.completions_G:
-            found = torch.tensor(list(completion.logprobs_T))
+            found = torch.tensor(list(completion.logprobs_S))
             assert (found - self.logprobs(group, completion)).abs().max() < TOLERANCE
 
 
@@ -159,7 +159,7 @@ def test_an_interrupted_group_goes_on_with_its_images(seen):
         again = await generate(client, sampling(3, 20), prompt=prompt, least=version, into=begun)
         assert tuple(again.completions_G[0].token_ids_T[:5]) == tokens[:5]
         for start, completion in zip((5, 0, 20), again.completions_G, strict=True):
-            found = torch.tensor(list(completion.logprobs_T))
+            found = torch.tensor(list(completion.logprobs_S))
             right = seen.logprobs(again, completion)
             if start < len(found):
                 assert (found - right)[start:].abs().max() < TOLERANCE

@@ -11,9 +11,9 @@ from trimaran.types import Score, ScoredGroup, TrainingBatch
 def with_logprob(scored: ScoredGroup, logprob: float, place: int = 1) -> ScoredGroup:
     """That of one token of the first completion."""
     first, *rest = scored.group.completions_G
-    logprobs = list(first.logprobs_T)
+    logprobs = list(first.logprobs_S)
     logprobs[place] = logprob
-    first = replace(first, logprobs_T=tuple(logprobs))
+    first = replace(first, logprobs_S=tuple(logprobs))
     return replace(scored, group=replace(scored.group, completions_G=(first, *rest)))
 
 

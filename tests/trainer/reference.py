@@ -34,7 +34,7 @@ def with_rollout_logprobs(
         completions = tuple(
             replace(
                 one,
-                logprobs_T=tuple(
+                logprobs_S=tuple(
                     sequence_logprobs(model, group.prompt_token_ids, one, temperature).tolist()
                 ),
             )
@@ -60,7 +60,7 @@ def loss_of(model: torch.nn.Module, batch: TrainingBatch, config: RunConfig) -> 
                 model, scored.group.prompt_token_ids, one, config.rollout.temperature
             )
             old = logprobs.detach()
-            weight = (old - torch.tensor(one.logprobs_T)).exp().clamp(max=2.0)
+            weight = (old - torch.tensor(one.logprobs_S)).exp().clamp(max=2.0)
             ratio = (logprobs - old).exp()
             terms.append(-(weight * ratio * advantage).sum())
             num_tokens += len(one.token_ids_T)

@@ -102,7 +102,7 @@ def mean_difference(model: torch.nn.Module, batch: TrainingBatch) -> float:
         for one, verdict in zip(scored.group.completions_G, scored.verdicts_G, strict=True):
             if isinstance(verdict, Score):
                 wanted = sequence_logprobs(model, scored.group.prompt_token_ids, one, 0.7)
-                found.append((wanted - torch.tensor(one.logprobs_T)).abs())
+                found.append((wanted - torch.tensor(one.logprobs_S)).abs())
     return torch.cat(found).mean().item()
 
 

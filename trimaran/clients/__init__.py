@@ -6,6 +6,7 @@
 from trimaran.clients.assembly import GroupAssembly
 from trimaran.clients.base import CONTROL_SECONDS
 from trimaran.clients.controller import ControllerClient, ControllerStatus
+from trimaran.clients.environment import EnvironmentClient
 from trimaran.clients.follower import FollowerClient
 from trimaran.clients.metrics import MetricsClient
 from trimaran.clients.reward import RewardClient
@@ -20,6 +21,7 @@ __all__ = [
     "AsyncRunClient",
     "ControllerClient",
     "ControllerStatus",
+    "EnvironmentClient",
     "FollowerClient",
     "GroupAssembly",
     "MetricsClient",

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trimaran import errors
-from trimaran.types import Completion, Group, PartialCompletion, Prompt, Segment, split_prefill
+from trimaran.types import (
+    Completion,
+    Group,
+    Message,
+    PartialCompletion,
+    Prompt,
+    Segment,
+    split_prefill,
+)
 from trimaran.v1 import rollout_pb2 as pb
 from trimaran.wire import messages as wire
 from trimaran.wire.packed import Logprobs, TokenIds
@@ -48,6 +56,8 @@ class GroupAssembly:
         self._completions_G = [_CompletionAssembly() for _ in range(num_samples)]
         self.prompt_token_ids: Sequence[int] = ()
         self.image_digest = ""
+        self.message: Message | None = None
+        """Of a turn: what the policy said."""
         self._prompt_experts = b""
 
     @property
@@ -131,10 +141,12 @@ class GroupAssembly:
         so_far = completion.so_far()
         completion.finished = Completion(
             token_ids_T=so_far.token_ids_T,
-            logprobs_T=so_far.logprobs_T,
+            logprobs_S=so_far.logprobs_S,
             text=finished.text,
             finish_reason=finished.finish_reason,
             segments=so_far.segments,
             experts=finished.experts,
         )
         self._prompt_experts = self._prompt_experts or finished.prompt_experts
+        if finished.HasField("message"):
+            self.message = wire.decode_message(finished.message)

@@ -51,10 +51,13 @@ class RolloutClient(Client):
         min_version: VersionId,
         assembly: GroupAssembly,
         idle_timeout: float,
+        prefix: Sequence[int] | None = None,
     ) -> Group:
         """Generates what `assembly` still lacks, on weights that are `min_version` or newer.
 
-        Silence of `idle_timeout` seconds raises DeadlineError. After an error `assembly` keeps what
+        `prefix`: given for a turn of an episode: all tokens of the sequence before it. `prompt.messages` are
+        then those that follow it, the group's `prompt_token_ids` what they became, and `assembly.message`
+        is what the policy said. Silence of `idle_timeout` seconds raises DeadlineError. After an error `assembly` keeps what
         had arrived: pass it to another replica's client, which goes on from there.
         """
         if assembly.complete:  # the stream before this one broke between its last token and its end
@@ -71,6 +74,9 @@ class RolloutClient(Client):
                 for index, partial in continuations.items()
             ],
             min_version=wire.encode_version(min_version),
+            turn=None
+            if prefix is None
+            else pb.TurnRequest(prefix_token_ids=wire.encode_token_ids(prefix)),
         )
         async for response in rpc.stream(self._stub.Generate, request, idle_timeout):
             assembly.take(response)

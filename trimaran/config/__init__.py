@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from trimaran.config.algorithm import AlgorithmSection
 from trimaran.config.data import DataSection, DatasetSection, ModelSection, RowSection
+from trimaran.config.environment import AgentSection, EnvironmentSection, McpSection
 from trimaran.config.load import (
     config_to_tree,
     dump_config,
@@ -51,11 +52,14 @@ __all__ = [
     "MAX_DATASETS",
     "MAX_SHARE",
     "Address",
+    "AgentSection",
     "AlgorithmSection",
     "DataSection",
     "DatasetSection",
     "Endpoints",
+    "EnvironmentSection",
     "LoraSection",
+    "McpSection",
     "MetricsSection",
     "ModelSection",
     "NetworkSection",

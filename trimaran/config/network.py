@@ -76,3 +76,4 @@ class Endpoints(Section):
     rollout: tuple[Address, ...] = ()
     trainer: tuple[Address, ...] = ()
     """One address a rank, rank 0 first."""
+    environment: tuple[Address, ...] = ()

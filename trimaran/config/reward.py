@@ -71,7 +71,7 @@ class RewardSection(Section):
     """What judges answers; docs/rewards.md. `reward: {rules: {gsm8k: 1.0}, workers: 4}`"""
 
     rules: Mapping[str, Annotated[RuleSection, BeforeValidator(_weight_alone)]] = Field(
-        min_length=1
+        default_factory=dict
     )
     """Term -> weight, or a section with more to say; the reward is the weighted sum."""
     workers: Annotated[int, Field(ge=1, le=MAX_PROCESSES)] = 2

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from trimaran.config.algorithm import AlgorithmSection
 from trimaran.config.data import DataSection, ModelSection
+from trimaran.config.environment import EnvironmentSection
 from trimaran.config.network import Endpoints, NetworkSection, WeightSyncSection
 from trimaran.config.recipes import follow_recipe
 from trimaran.config.reward import RewardSection
@@ -22,7 +23,8 @@ from trimaran.telemetry.metrics import is_of_validation
 
 
 class RunConfig(Section):
-    """All of it. Three keys must be given: model.path, data.train and reward.rules.
+    """All of it. Three keys must be given: model.path, data.train and reward.rules; an environment may reward in
+    the place of rules.
 
     Example: parse_config({"model": {"path": "models/SmolLM2-135M-Instruct"},
     "data": {"train": "train.jsonl"}, "reward": {"rules": {"gsm8k": 1.0}}}).rollout.group_size == 8
@@ -32,6 +34,7 @@ class RunConfig(Section):
     model: ModelSection
     data: DataSection
     rollout: RolloutSection = RolloutSection()
+    environment: EnvironmentSection | None = None
     reward: RewardSection
     # Made when it is read: its functions are not imported with this module.
     algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
@@ -92,6 +95,12 @@ class RunConfig(Section):
                 f"algorithm.dynamic_sampling.term: {sampling.term} is none of reward.rules"
                 f" ({', '.join(self.reward.rules)})"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _something_rewards(self) -> RunConfig:
+        if not self.reward.rules and self.environment is None:
+            raise ValueError("reward.rules: missing; name a rule, a function or a plugin")
         return self
 
     @model_validator(mode="after")
@@ -181,6 +190,7 @@ class RunConfig(Section):
         for key, have, want in (
             ("rollout", len(self.endpoints.rollout), self.rollout.replicas),
             ("trainer", len(self.endpoints.trainer), self.num_trainer_ranks),
+            ("environment", len(self.endpoints.environment), self.num_environments),
         ):
             if have not in (0, want):
                 raise ValueError(f"endpoints.{key} names {have} addresses; {want} are needed")
@@ -215,13 +225,22 @@ class RunConfig(Section):
         return self.trainer.layout.num_ranks
 
     @property
+    def num_environments(self) -> int:
+        """Processes of the environment service."""
+        return self.environment.replicas if self.environment else 0
+
+    @property
     def max_answer_tokens(self) -> int:
-        """The longest completion, that trains or answers a held-out prompt."""
-        return max(self.rollout.max_tokens, self.validation.max_tokens or 0)
+        """The longest completion, that trains or answers a held-out prompt; of an episode, with what is given
+        between its turns."""
+        episode = self.environment.max_tokens if self.environment else 0
+        return max(self.rollout.max_tokens, self.validation.max_tokens or 0, episode)
 
     @property
     def max_answer_key(self) -> str:
         """Which key says so."""
+        if self.environment and self.environment.max_tokens == self.max_answer_tokens:
+            return "environment.max_tokens"
         is_more = self.max_answer_tokens > self.rollout.max_tokens
         return "validation.max_tokens" if is_more else "rollout.max_tokens"
 

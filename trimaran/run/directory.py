@@ -117,7 +117,11 @@ def named_addresses(config: RunConfig) -> dict[str, str]:
         "reward": endpoints.reward,
         "weight-sync": endpoints.weight_sync,
     }
-    many = {"rollout": endpoints.rollout, "trainer": endpoints.trainer}
+    many = {
+        "rollout": endpoints.rollout,
+        "trainer": endpoints.trainer,
+        "environment": endpoints.environment,
+    }
     numbered = {
         f"{kind}-{index}": address
         for kind, addresses in many.items()

@@ -44,8 +44,10 @@ BOTH_BUSY = {"GOMP_SPINCOUNT": "0"}
 """For runs that generate while they train: on shared cores a thread that spins holds up the other engine.
 `python -m benchmarks.run waiting` measures that, too."""
 
-NUMBERED = ("rollout", "follower", "trainer")
+NUMBERED = ("rollout", "follower", "trainer", "environment")
 """Kinds of which a run may have several."""
+COMPUTING = ("rollout", "follower", "trainer")
+"""Kinds that load torch."""
 
 ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
 
@@ -80,8 +82,8 @@ def service_environment(
     }
     if config.is_colocated and kind == "rollout":
         inherited |= _without_segments(inherited)
-    defaults = COMMON | (COMPUTE if kind in NUMBERED else {})
-    if config.run.max_lag and kind in NUMBERED:
+    defaults = COMMON | (COMPUTE if kind in COMPUTING else {})
+    if config.run.max_lag and kind in COMPUTING:
         defaults |= BOTH_BUSY
     if config.network.subnet is None:
         defaults |= network_environment(LOOPBACK, {})
@@ -186,11 +188,12 @@ def service_address(config: RunConfig, kind: str, index: int) -> str:
         "weight-sync": (endpoints.weight_sync,),
         "rollout": endpoints.rollout,
         "trainer": endpoints.trainer,
+        "environment": endpoints.environment,
     }
     known = addresses[kind]
     address = known[index] if 0 <= index < len(known) else None
     if address is None:
-        key = kind.replace("-", "_") + (f"[{index}]" if kind in ("rollout", "trainer") else "")
+        key = kind.replace("-", "_") + (f"[{index}]" if kind in NUMBERED else "")
         raise _missing(key)
     for called in CALLS.get(kind, ()):
         if not (addresses[called] and all(addresses[called])):

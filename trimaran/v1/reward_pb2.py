@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from trimaran.v1 import types_pb2 as trimaran_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18trimaran/v1/reward.proto\x12\x0btrimaran.v1\x1a\x17trimaran/v1/types.proto\"\x83\x01\n\x11ScoreGroupRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12#\n\x06prompt\x18\x02 \x01(\x0b\x32\x13.trimaran.v1.Prompt\x12$\n\x07\x61nswers\x18\x03 \x03(\x0b\x32\x13.trimaran.v1.Answer\"@\n\x06\x41nswer\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x15\n\rfinish_reason\x18\x03 \x01(\t\"<\n\x12ScoreGroupResponse\x12&\n\x08verdicts\x18\x01 \x03(\x0b\x32\x14.trimaran.v1.Verdict2^\n\rRewardService\x12M\n\nScoreGroup\x12\x1e.trimaran.v1.ScoreGroupRequest\x1a\x1f.trimaran.v1.ScoreGroupResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18trimaran/v1/reward.proto\x12\x0btrimaran.v1\x1a\x17trimaran/v1/types.proto\"\x83\x01\n\x11ScoreGroupRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12#\n\x06prompt\x18\x02 \x01(\x0b\x32\x13.trimaran.v1.Prompt\x12$\n\x07\x61nswers\x18\x03 \x03(\x0b\x32\x13.trimaran.v1.Answer\"h\n\x06\x41nswer\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x15\n\rfinish_reason\x18\x03 \x01(\t\x12&\n\x08messages\x18\x04 \x03(\x0b\x32\x14.trimaran.v1.Message\"<\n\x12ScoreGroupResponse\x12&\n\x08verdicts\x18\x01 \x03(\x0b\x32\x14.trimaran.v1.Verdict2^\n\rRewardService\x12M\n\nScoreGroup\x12\x1e.trimaran.v1.ScoreGroupRequest\x1a\x1f.trimaran.v1.ScoreGroupResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,9 +35,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCOREGROUPREQUEST']._serialized_start=67
   _globals['_SCOREGROUPREQUEST']._serialized_end=198
   _globals['_ANSWER']._serialized_start=200
-  _globals['_ANSWER']._serialized_end=264
-  _globals['_SCOREGROUPRESPONSE']._serialized_start=266
-  _globals['_SCOREGROUPRESPONSE']._serialized_end=326
-  _globals['_REWARDSERVICE']._serialized_start=328
-  _globals['_REWARDSERVICE']._serialized_end=422
+  _globals['_ANSWER']._serialized_end=304
+  _globals['_SCOREGROUPRESPONSE']._serialized_start=306
+  _globals['_SCOREGROUPRESPONSE']._serialized_end=366
+  _globals['_REWARDSERVICE']._serialized_start=368
+  _globals['_REWARDSERVICE']._serialized_end=462
 # @@protoc_insertion_point(module_scope)

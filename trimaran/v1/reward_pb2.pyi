@@ -17,14 +17,16 @@ class ScoreGroupRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., prompt: _Optional[_Union[_types_pb2.Prompt, _Mapping]] = ..., answers: _Optional[_Iterable[_Union[Answer, _Mapping]]] = ...) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ("text", "token_ids", "finish_reason")
+    __slots__ = ("text", "token_ids", "finish_reason", "messages")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
     text: str
     token_ids: bytes
     finish_reason: str
-    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., finish_reason: _Optional[str] = ...) -> None: ...
+    messages: _containers.RepeatedCompositeFieldContainer[_types_pb2.Message]
+    def __init__(self, text: _Optional[str] = ..., token_ids: _Optional[bytes] = ..., finish_reason: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[_types_pb2.Message, _Mapping]]] = ...) -> None: ...
 
 class ScoreGroupResponse(_message.Message):
     __slots__ = ("verdicts",)

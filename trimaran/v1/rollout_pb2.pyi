@@ -7,18 +7,20 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "max_tokens", "num_samples", "seed", "top_p")
+    __slots__ = ("temperature", "max_tokens", "num_samples", "seed", "top_p", "stop")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     temperature: float
     max_tokens: int
     num_samples: int
     seed: int
     top_p: float
-    def __init__(self, temperature: _Optional[float] = ..., max_tokens: _Optional[int] = ..., num_samples: _Optional[int] = ..., seed: _Optional[int] = ..., top_p: _Optional[float] = ...) -> None: ...
+    stop: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, temperature: _Optional[float] = ..., max_tokens: _Optional[int] = ..., num_samples: _Optional[int] = ..., seed: _Optional[int] = ..., top_p: _Optional[float] = ..., stop: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Continuation(_message.Message):
     __slots__ = ("index", "token_ids")
@@ -29,7 +31,7 @@ class Continuation(_message.Message):
     def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("caller", "number", "attempt", "prompt", "sampling", "continuations", "min_version")
+    __slots__ = ("caller", "number", "attempt", "prompt", "sampling", "continuations", "min_version", "turn")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +39,7 @@ class GenerateRequest(_message.Message):
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     CONTINUATIONS_FIELD_NUMBER: _ClassVar[int]
     MIN_VERSION_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
     caller: _types_pb2.Caller
     number: int
     attempt: int
@@ -44,7 +47,14 @@ class GenerateRequest(_message.Message):
     sampling: Sampling
     continuations: _containers.RepeatedCompositeFieldContainer[Continuation]
     min_version: _types_pb2.VersionId
-    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., number: _Optional[int] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Union[_types_pb2.Prompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., continuations: _Optional[_Iterable[_Union[Continuation, _Mapping]]] = ..., min_version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ...) -> None: ...
+    turn: TurnRequest
+    def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., number: _Optional[int] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Union[_types_pb2.Prompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., continuations: _Optional[_Iterable[_Union[Continuation, _Mapping]]] = ..., min_version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ..., turn: _Optional[_Union[TurnRequest, _Mapping]] = ...) -> None: ...
+
+class TurnRequest(_message.Message):
+    __slots__ = ("prefix_token_ids",)
+    PREFIX_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    prefix_token_ids: bytes
+    def __init__(self, prefix_token_ids: _Optional[bytes] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("prompt_token_ids", "image_digest")
@@ -67,18 +77,20 @@ class SegmentChunk(_message.Message):
     def __init__(self, index: _Optional[int] = ..., segment: _Optional[_Union[_types_pb2.Segment, _Mapping]] = ..., token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("index", "finish_reason", "text", "experts", "prompt_experts")
+    __slots__ = ("index", "finish_reason", "text", "experts", "prompt_experts", "message")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     EXPERTS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_EXPERTS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
     index: int
     finish_reason: str
     text: str
     experts: bytes
     prompt_experts: bytes
-    def __init__(self, index: _Optional[int] = ..., finish_reason: _Optional[str] = ..., text: _Optional[str] = ..., experts: _Optional[bytes] = ..., prompt_experts: _Optional[bytes] = ...) -> None: ...
+    message: _types_pb2.Message
+    def __init__(self, index: _Optional[int] = ..., finish_reason: _Optional[str] = ..., text: _Optional[str] = ..., experts: _Optional[bytes] = ..., prompt_experts: _Optional[bytes] = ..., message: _Optional[_Union[_types_pb2.Message, _Mapping]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("opened", "chunks", "finished")

@@ -31,18 +31,46 @@ class PolicyVersion(_message.Message):
     root: str
     def __init__(self, run_id: _Optional[str] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., root: _Optional[str] = ...) -> None: ...
 
+class ToolCall(_message.Message):
+    __slots__ = ("name", "arguments", "call_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    arguments: str
+    call_id: str
+    def __init__(self, name: _Optional[str] = ..., arguments: _Optional[str] = ..., call_id: _Optional[str] = ...) -> None: ...
+
+class Tool(_message.Message):
+    __slots__ = ("name", "description", "parameters")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    description: str
+    parameters: str
+    def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., parameters: _Optional[str] = ...) -> None: ...
+
 class Message(_message.Message):
-    __slots__ = ("role", "text", "images")
+    __slots__ = ("role", "text", "images", "tool_calls", "call_id", "name", "reasoning")
     ROLE_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     IMAGES_FIELD_NUMBER: _ClassVar[int]
+    TOOL_CALLS_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
     role: str
     text: str
     images: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, role: _Optional[str] = ..., text: _Optional[str] = ..., images: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    tool_calls: _containers.RepeatedCompositeFieldContainer[ToolCall]
+    call_id: str
+    name: str
+    reasoning: str
+    def __init__(self, role: _Optional[str] = ..., text: _Optional[str] = ..., images: _Optional[_Iterable[bytes]] = ..., tool_calls: _Optional[_Iterable[_Union[ToolCall, _Mapping]]] = ..., call_id: _Optional[str] = ..., name: _Optional[str] = ..., reasoning: _Optional[str] = ...) -> None: ...
 
 class Prompt(_message.Message):
-    __slots__ = ("prompt_id", "messages", "task", "answer", "extras")
+    __slots__ = ("prompt_id", "messages", "task", "answer", "extras", "tools")
     class ExtrasEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -55,12 +83,14 @@ class Prompt(_message.Message):
     TASK_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     EXTRAS_FIELD_NUMBER: _ClassVar[int]
+    TOOLS_FIELD_NUMBER: _ClassVar[int]
     prompt_id: str
     messages: _containers.RepeatedCompositeFieldContainer[Message]
     task: str
     answer: str
     extras: _containers.ScalarMap[str, str]
-    def __init__(self, prompt_id: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., task: _Optional[str] = ..., answer: _Optional[str] = ..., extras: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    tools: _containers.RepeatedCompositeFieldContainer[Tool]
+    def __init__(self, prompt_id: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., task: _Optional[str] = ..., answer: _Optional[str] = ..., extras: _Optional[_Mapping[str, str]] = ..., tools: _Optional[_Iterable[_Union[Tool, _Mapping]]] = ...) -> None: ...
 
 class Segment(_message.Message):
     __slots__ = ("start", "end", "version", "replica")
@@ -74,21 +104,63 @@ class Segment(_message.Message):
     replica: str
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., replica: _Optional[str] = ...) -> None: ...
 
+class Turn(_message.Message):
+    __slots__ = ("message", "num_sampled", "replies", "num_given", "finish_reason", "reward", "seconds", "num_calls", "num_failures", "sequence")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    NUM_SAMPLED_FIELD_NUMBER: _ClassVar[int]
+    REPLIES_FIELD_NUMBER: _ClassVar[int]
+    NUM_GIVEN_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CALLS_FIELD_NUMBER: _ClassVar[int]
+    NUM_FAILURES_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    message: Message
+    num_sampled: int
+    replies: _containers.RepeatedCompositeFieldContainer[Message]
+    num_given: int
+    finish_reason: str
+    reward: float
+    seconds: float
+    num_calls: int
+    num_failures: int
+    sequence: int
+    def __init__(self, message: _Optional[_Union[Message, _Mapping]] = ..., num_sampled: _Optional[int] = ..., replies: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., num_given: _Optional[int] = ..., finish_reason: _Optional[str] = ..., reward: _Optional[float] = ..., seconds: _Optional[float] = ..., num_calls: _Optional[int] = ..., num_failures: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class Branch(_message.Message):
+    __slots__ = ("token_ids", "logprobs", "segments")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: bytes
+    logprobs: bytes
+    segments: _containers.RepeatedCompositeFieldContainer[Segment]
+    def __init__(self, token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
+
 class Completion(_message.Message):
-    __slots__ = ("token_ids", "logprobs", "text", "finish_reason", "segments", "experts")
+    __slots__ = ("token_ids", "logprobs", "text", "finish_reason", "segments", "experts", "turns", "branches", "reward", "fault")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     EXPERTS_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
     token_ids: bytes
     logprobs: bytes
     text: str
     finish_reason: str
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
     experts: bytes
-    def __init__(self, token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., text: _Optional[str] = ..., finish_reason: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., experts: _Optional[bytes] = ...) -> None: ...
+    turns: _containers.RepeatedCompositeFieldContainer[Turn]
+    branches: _containers.RepeatedCompositeFieldContainer[Branch]
+    reward: float
+    fault: str
+    def __init__(self, token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., text: _Optional[str] = ..., finish_reason: _Optional[str] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., experts: _Optional[bytes] = ..., turns: _Optional[_Iterable[_Union[Turn, _Mapping]]] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ..., reward: _Optional[float] = ..., fault: _Optional[str] = ...) -> None: ...
 
 class Group(_message.Message):
     __slots__ = ("number", "attempt", "prompt", "prompt_token_ids", "completions", "image_digest", "prompt_experts")

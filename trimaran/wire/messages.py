@@ -19,7 +19,14 @@ from trimaran import types
 from trimaran.errors import InputError
 from trimaran.rewards import Sample
 from trimaran.types import MAX_BLOCKS
-from trimaran.v1 import reward_pb2, rollout_pb2, trainer_pb2, types_pb2, weight_sync_pb2
+from trimaran.v1 import (
+    environment_pb2,
+    reward_pb2,
+    rollout_pb2,
+    trainer_pb2,
+    types_pb2,
+    weight_sync_pb2,
+)
 from trimaran.wire.packed import Logprobs, TokenIds
 
 INT32, FLOAT32 = TokenIds.DTYPE, Logprobs.DTYPE
@@ -360,25 +367,96 @@ def decode_routing(message: weight_sync_pb2.Routing) -> types.Routing:
     )
 
 
+def encode_message(message: types.Message) -> types_pb2.Message:
+    return types_pb2.Message(
+        role=message.role,
+        text=message.text,
+        images=message.images,
+        tool_calls=[
+            types_pb2.ToolCall(name=one.name, arguments=one.arguments, call_id=one.call_id)
+            for one in message.tool_calls
+        ],
+        call_id=message.call_id,
+        name=message.name,
+        reasoning=message.reasoning,
+    )
+
+
+def decode_message(message: types_pb2.Message) -> types.Message:
+    return types.Message(
+        message.role,
+        message.text,
+        tuple(message.images),
+        tuple(types.ToolCall(c.name, c.arguments, c.call_id) for c in message.tool_calls),
+        message.call_id,
+        message.name,
+        message.reasoning,
+    )
+
+
+def encode_tool(tool: types.Tool) -> types_pb2.Tool:
+    return types_pb2.Tool(name=tool.name, description=tool.description, parameters=tool.parameters)
+
+
+def decode_tool(message: types_pb2.Tool) -> types.Tool:
+    return types.Tool(message.name, message.description, message.parameters)
+
+
+def encode_opening(opening: types.Opening) -> environment_pb2.OpenResponse:
+    return environment_pb2.OpenResponse(
+        messages=map(encode_message, opening.messages), tools=map(encode_tool, opening.tools)
+    )
+
+
+def decode_opening(message: environment_pb2.OpenResponse) -> types.Opening:
+    return types.Opening(
+        tuple(map(decode_message, message.messages)), tuple(map(decode_tool, message.tools))
+    )
+
+
+def encode_reply(reply: types.Reply) -> environment_pb2.StepResponse:
+    return environment_pb2.StepResponse(
+        messages=map(encode_message, reply.messages),
+        reward=reply.reward,
+        done=reply.done,
+        num_calls=reply.num_calls,
+        num_failures=reply.num_failures,
+        sequence=reply.sequence,
+        tools=map(encode_tool, reply.tools),
+    )
+
+
+def decode_reply(message: environment_pb2.StepResponse) -> types.Reply:
+    return types.Reply(
+        messages=tuple(map(decode_message, message.messages)),
+        reward=message.reward if message.HasField("reward") else None,
+        done=message.done,
+        num_calls=message.num_calls,
+        num_failures=message.num_failures,
+        sequence=message.sequence,
+        tools=tuple(map(decode_tool, message.tools)),
+    )
+
+
 def encode_prompt(prompt: types.Prompt) -> types_pb2.Prompt:
     return types_pb2.Prompt(
         prompt_id=prompt.prompt_id,
-        messages=[
-            types_pb2.Message(role=m.role, text=m.text, images=m.images) for m in prompt.messages
-        ],
+        messages=map(encode_message, prompt.messages),
         task=prompt.task,
         answer=prompt.answer,
         extras=prompt.extras,
+        tools=map(encode_tool, prompt.tools),
     )
 
 
 def decode_prompt(message: types_pb2.Prompt) -> types.Prompt:
     return types.Prompt(
         prompt_id=message.prompt_id,
-        messages=tuple(types.Message(m.role, m.text, tuple(m.images)) for m in message.messages),
+        messages=tuple(map(decode_message, message.messages)),
         task=message.task,
         answer=message.answer,
         extras=dict(message.extras),
+        tools=tuple(map(decode_tool, message.tools)),
     )
 
 
@@ -389,6 +467,7 @@ def encode_sampling(sampling: types.Sampling) -> rollout_pb2.Sampling:
         num_samples=sampling.num_samples,
         seed=sampling.seed,
         top_p=sampling.top_p if sampling.top_p < 1 else None,
+        stop=sampling.stop,
     )
 
 
@@ -397,7 +476,8 @@ def decode_sampling(message: rollout_pb2.Sampling) -> types.Sampling:
     if not 0 < top_p <= 1:
         raise InputError(f"sampling.top_p: must be above 0 and at most 1 (given: {top_p:g})")
     return types.Sampling(
-        message.temperature, message.max_tokens, message.num_samples, message.seed, top_p
+        *(message.temperature, message.max_tokens, message.num_samples, message.seed, top_p),
+        stop=tuple(message.stop),
     )
 
 
@@ -422,21 +502,73 @@ def decode_segment(message: types_pb2.Segment) -> types.Segment:
 def _write_completion(message: types_pb2.Completion, completion: types.Completion) -> None:
     """Into its place in a larger message: to put a message into another one copies it."""
     message.token_ids = encode_token_ids(completion.token_ids_T)
-    message.logprobs = encode_logprobs(completion.logprobs_T)
+    message.logprobs = encode_logprobs(completion.logprobs_S)
     message.text = completion.text
     message.finish_reason = completion.finish_reason
     message.segments.extend(map(encode_segment, completion.segments))
     message.experts = completion.experts
+    message.turns.extend(map(_encode_turn, completion.turns))
+    for branch in completion.branches:
+        message.branches.add(
+            token_ids=encode_token_ids(branch.token_ids_T),
+            logprobs=encode_logprobs(branch.logprobs_S),
+            segments=map(encode_segment, branch.segments),
+        )
+    if completion.reward is not None:
+        message.reward = completion.reward
+    message.fault = completion.fault
+
+
+def _encode_turn(turn: types.Turn) -> types_pb2.Turn:
+    return types_pb2.Turn(
+        message=encode_message(turn.message),
+        num_sampled=turn.num_sampled,
+        replies=map(encode_message, turn.replies),
+        num_given=turn.num_given,
+        finish_reason=turn.finish_reason,
+        reward=turn.reward,
+        seconds=turn.seconds,
+        num_calls=turn.num_calls,
+        num_failures=turn.num_failures,
+        sequence=turn.sequence,
+    )
+
+
+def _decode_turn(message: types_pb2.Turn) -> types.Turn:
+    return types.Turn(
+        decode_message(message.message),
+        message.num_sampled,
+        tuple(map(decode_message, message.replies)),
+        message.num_given,
+        message.finish_reason,
+        message.reward if message.HasField("reward") else None,
+        message.seconds,
+        message.num_calls,
+        message.num_failures,
+        message.sequence,
+    )
+
+
+def _decode_branch(message: types_pb2.Branch) -> types.Branch:
+    return types.Branch(
+        TokenIds(message.token_ids),
+        Logprobs(message.logprobs),
+        tuple(map(decode_segment, message.segments)),
+    )
 
 
 def decode_completion(message: types_pb2.Completion) -> types.Completion:
     return types.Completion(
         token_ids_T=TokenIds(message.token_ids),
-        logprobs_T=Logprobs(message.logprobs),
+        logprobs_S=Logprobs(message.logprobs),
         text=message.text,
         finish_reason=message.finish_reason,
         segments=tuple(decode_segment(segment) for segment in message.segments),
         experts=message.experts,
+        turns=tuple(map(_decode_turn, message.turns)),
+        branches=tuple(map(_decode_branch, message.branches)),
+        reward=message.reward if message.HasField("reward") else None,
+        fault=message.fault,
     )
 
 
@@ -469,7 +601,7 @@ def encode_score_request(
     """What the group is judged by, and no more: log-probabilities alone would double it. A prefill stands in the
     answers' texts, so not in the messages."""
     turns, _ = types.split_prefill(group.prompt.messages)
-    messages = tuple(types.Message(m.role, m.text) for m in turns)
+    messages = tuple(replace(message, images=()) for message in turns)
     return reward_pb2.ScoreGroupRequest(
         caller=caller,
         prompt=encode_prompt(replace(group.prompt, messages=messages)),
@@ -478,9 +610,19 @@ def encode_score_request(
                 text=completion.text,
                 token_ids=encode_token_ids(completion.token_ids_T),
                 finish_reason=completion.finish_reason,
+                messages=map(encode_message, conversation_of(completion)),
             )
             for completion in group.completions_G
         ],
+    )
+
+
+def conversation_of(completion: types.Completion) -> tuple[types.Message, ...]:
+    """An episode's messages behind the prompt's, without their images."""
+    return tuple(
+        replace(message, images=())
+        for turn in completion.turns
+        for message in (turn.message, *turn.replies)
     )
 
 
@@ -497,6 +639,7 @@ def decode_samples(message: reward_pb2.ScoreGroupRequest) -> tuple[Sample, ...]:
             prompt_id=prompt.prompt_id,
             token_ids=decode_token_ids(answer.token_ids),
             finish_reason=answer.finish_reason,
+            conversation=tuple(map(decode_message, answer.messages)),
         )
         for answer in message.answers
     )

@@ -39,6 +39,7 @@ def fill_endpoints(config: RunConfig, move_busy: bool = False) -> RunConfig:
         weight_sync=address(given.weight_sync, "weight_sync"),
         rollout=addresses(given.rollout, config.rollout.replicas, "rollout"),
         trainer=addresses(given.trainer, config.num_trainer_ranks, "trainer"),
+        environment=addresses(given.environment, config.num_environments, "environment"),
     )
     return config.model_copy(update={"endpoints": filled})
 

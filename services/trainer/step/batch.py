@@ -80,7 +80,7 @@ class StepBatch:
     def rollout_logprobs(self) -> torch.Tensor:
         """float32 [M]."""
         parts = [
-            _array(completion.logprobs_T, np.float32)
+            _array(completion.logprobs_S, np.float32)
             for completion, length in zip(self.completions_B, self.lengths_B, strict=True)
             if length
         ]

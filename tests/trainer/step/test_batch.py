@@ -50,7 +50,7 @@ def test_what_travelled_as_bytes_packs_as_numbers_do() -> None:
     as_bytes = replace(
         numbers,
         token_ids_T=TokenIds(np.array([7, 8, 9], "<i4").tobytes()),
-        logprobs_T=Logprobs(np.array([-0.1, -0.2, -0.3], "<f4").tobytes()),
+        logprobs_S=Logprobs(np.array([-0.1, -0.2, -0.3], "<f4").tobytes()),
     )
     pairs: list[Any] = [
         (pack(step, [(0, (0,))], CPU), step.rollout_logprobs())

@@ -232,7 +232,7 @@ def test_the_kl_in_the_reward_is_taken_off_before_the_advantages(
     for one, advantage in zip(batch.groups[0].group.completions_G, advantages, strict=True):
         prompt = batch.groups[0].group.prompt_token_ids
         logprobs = sequence_logprobs(model, prompt, one, 0.7).detach()
-        weights = (logprobs - torch.tensor(one.logprobs_T)).exp().clamp(max=2.0)
+        weights = (logprobs - torch.tensor(one.logprobs_S)).exp().clamp(max=2.0)
         losses.append(-(weights * advantage).sum())
     assert metrics["trainer/loss"] == pytest.approx(
         torch.stack(losses).sum().item() / sum(lengths), rel=1e-4

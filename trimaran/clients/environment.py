@@ -1,0 +1,58 @@
+"""EnvironmentService: the world of an episode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trimaran.clients.base import CONTROL_SECONDS, Client
+from trimaran.run.directory import ProcessPlace
+from trimaran.trust.access import NO_TRUST, Trust
+from trimaran.types import Caller, Message, Opening, Prompt, Reply
+from trimaran.v1 import environment_pb2 as pb
+from trimaran.v1 import environment_pb2_grpc
+from trimaran.wire import messages as wire
+from trimaran.wire import rpc
+
+
+class EnvironmentClient(Client):
+    """Speaks to one replica of the environment service.
+
+    Example:
+        async with EnvironmentClient("127.0.0.1:7009", Caller("addition-1", epoch=2)) as client:
+            opening = await client.open("17.1.0", prompt, seed=7, timeout=60.0)
+            reply = await client.step("17.1.0", 1, Message("assistant", "CALC 3*4"), "stop", 60.0)
+            await client.close_episode("17.1.0")
+    """
+
+    def __init__(
+        self, address: str | ProcessPlace, caller: Caller, trust: Trust = NO_TRUST
+    ) -> None:
+        super().__init__(address, trust)
+        self._stub: Any = environment_pb2_grpc.EnvironmentServiceStub(self._channel)
+        self._caller = wire.encode_caller(caller)
+
+    async def open(self, episode: str, prompt: Prompt, seed: int, timeout: float) -> Opening:
+        """`episode`: names this try at it. Raises TrimaranError for a fault of ours."""
+        request = pb.OpenRequest(
+            caller=self._caller, episode=episode, prompt=wire.encode_prompt(prompt), seed=seed
+        )
+        answer: pb.OpenResponse = await rpc.call(self._stub.Open, request, timeout)
+        return wire.decode_opening(answer)
+
+    async def step(
+        self, episode: str, turn: int, message: Message, finish_reason: str, timeout: float
+    ) -> Reply:
+        """`turn`: from 1 on; safe to ask again for the last one. Raises TrimaranError for a fault of ours."""
+        request = pb.StepRequest(
+            caller=self._caller,
+            episode=episode,
+            turn=turn,
+            message=wire.encode_message(message),
+            finish_reason=finish_reason,
+        )
+        answer: pb.StepResponse = await rpc.call(self._stub.Step, request, timeout)
+        return wire.decode_reply(answer)
+
+    async def close_episode(self, episode: str) -> None:
+        request = pb.CloseRequest(caller=self._caller, episode=episode)
+        await rpc.call(self._stub.Close, request, CONTROL_SECONDS)
