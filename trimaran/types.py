@@ -514,8 +514,8 @@ class Reply:
 
 def split_prefill(messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
     """The messages before the answer, and how the answer begins: a last message that is the assistant's,
-    from which the model goes on; "" without one."""
-    if messages and messages[-1].role == "assistant":
+    from which the model goes on; "" without one. A call of tools is no beginning of an answer."""
+    if messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
         return messages[:-1], messages[-1].text
     return messages, ""
 

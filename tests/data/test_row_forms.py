@@ -20,7 +20,7 @@ from tests.tiny_model import tiny_tokenizer
 from trimaran.clients import GroupAssembly
 from trimaran.errors import InputError
 from trimaran.rewards import Sample
-from trimaran.types import Caller, Message, Prompt
+from trimaran.types import Caller, Message, Prompt, ToolCall, split_prefill
 from trimaran.v1 import rollout_pb2
 from trimaran.wire import messages as wire
 
@@ -144,18 +144,78 @@ def test_content_is_read_from_parts(tmp_path: Path) -> None:
         dataset(write_jsonl(tmp_path / "a.jsonl", [sound]))[0]
 
 
-CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add"}}]}
+SCHEMA = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Add two numbers.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+    },
+}
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "c0", "function": {"name": "add", "arguments": '{"a": 1}'}}],
+}
+ANSWER = {"role": "tool", "content": "3", "tool_call_id": "c0", "name": "add"}
+ASKED = {"role": "user", "content": "1 + 2?"}
+
+
+@pytest.mark.parametrize("form", ["list", "text", "function alone", "parquet"])
+def test_a_rows_tools_and_its_conversation_with_them_are_read(tmp_path: Path, form: str) -> None:
+    other: dict[str, Any] = {"role": "assistant", "content": "I add.", "reasoning_content": "Easy."}
+    other["tool_calls"] = [{"function": {"name": "add", "arguments": {"a": 1}}}]
+    parameters = {"type": "object", "properties": {"zone": {"enum": ["UTC"]}}}
+    now = {"type": "function", "function": {"name": "now", "parameters": parameters}}
+    tools: Any = [SCHEMA, now]
+    if form != "list":
+        tools = json.dumps(tools) if form == "text" else tools
+    if form == "function alone":
+        tools = [one["function"] for one in tools]
+    row = {"prompt": [ASKED, CALL, ANSWER, other, ANSWER], "answer": "3", "tools": tools}
+    if form == "parquet":  # one form of arguments in a column
+        row["prompt"] = [ASKED, other, ANSWER]
+        path = write_parquet(tmp_path / "a.parquet", [row])
+    else:
+        path = write_jsonl(tmp_path / "a.jsonl", [row])
+    (prompt,) = dataset(path).texts()
+    first, second = prompt.tools
+    assert (first.name, first.description) == ("add", "Add two numbers.")
+    assert json.loads(first.parameters) == SCHEMA["function"]["parameters"]
+    assert json.loads(second.parameters)["properties"] == {"zone": {"enum": ["UTC"]}}
+    answer = Message("tool", "3", call_id="c0", name="add")
+    calls = (ToolCall("add", '{"a": 1}'),)
+    told = Message("assistant", "I add.", tool_calls=calls, reasoning="Easy.")
+    if form == "parquet":
+        assert prompt.messages[1:] == (told, answer)
+    else:
+        called = Message("assistant", "", tool_calls=(ToolCall("add", '{"a": 1}', "c0"),))
+        assert prompt.messages[1:] == (called, answer, told, answer)
+    assert "tools" not in prompt.extras
+
+
+def test_a_call_of_tools_is_no_prefill() -> None:
+    called = Message("assistant", "I add.", tool_calls=(ToolCall("add", "{}"),))
+    assert split_prefill((Message("user", "?"), called)) == ((Message("user", "?"), called), "")
 
 
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"prompt": "1 + 2?", "tools": [{"name": "add"}]}, "has 'tools': an answer has one turn"),
-        ({"prompt": [{"role": "user", "content": "?"}, CALL]}, "of a tool: an answer has one turn"),
-        ({"prompt": [{"role": "tool", "content": "3"}]}, "of a tool: an answer has one turn"),
+        ({"prompt": "?", "tools": [{"name": 3}]}, "'tools' must be a list of function schemas"),
+        ({"prompt": "?", "tools": "[{"}, "'tools' is a text, and not JSON"),
+        ({"prompt": "?", "tools": {"add": 1}}, "'tools' must be a list of function schemas"),
+        ({"prompt": "?", "tools": [SCHEMA, SCHEMA]}, "'tools' has 'add' twice"),
+        ({"prompt": [ASKED, CALL]}, "ends with a call that no message of a tool answers"),
+        ({"prompt": [ASKED, {**ANSWER, "content": None}]}, "must be a text or a list"),
+        ({"prompt": [ASKED, {**ANSWER, "tool_call_id": 3}]}, "must be a text or a list"),
+        (
+            {"prompt": [ASKED, {**CALL, "tool_calls": [{"function": {"name": ""}}]}, ANSWER]},
+            "a message of 'prompt' has a call of a tool that is not",
+        ),
     ],
 )
-def test_tools_are_refused_with_the_reason(
+def test_bad_tools_are_refused_with_row_and_reason(
     tmp_path: Path, row: dict[str, Any], reason: str
 ) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{**row, "answer": "3"}])

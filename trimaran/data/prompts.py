@@ -17,15 +17,17 @@ from trimaran.data.image_columns import (
     has_video,
     own_size,
 )
-from trimaran.data.row_parts import UnusablePartError, find, text_of
+from trimaran.data.messages import has_parts, read_messages, read_tools
+from trimaran.data.row_parts import find
 from trimaran.data.rows import Rows, open_rows
 from trimaran.errors import InputError
-from trimaran.types import IMAGE_PLACE, Message, Prompt, split_prefill
+from trimaran.types import IMAGE_PLACE, Message, Prompt
 
 OWN_ANSWER = RowSection.model_fields["answer_key"].default
 VERL_ANSWER = "reward_model.ground_truth"
 """Where verl's files hold the answer."""
-ONE_TURN = "an answer has one turn, without tools, so far"
+TOOLS = "tools"
+"""The column of the tools that the chat template shows, as in TRL."""
 
 
 class UnusableImageError(InputError):
@@ -162,9 +164,9 @@ class Dataset:
     def _read(self, line: int, row: Any) -> tuple[Prompt, tuple[_Image, ...]]:
         place, section = f"{self.section.path}:{line}", self.section
         prompt_value, answer, task, image_value = _values(place, row, section)
-        used = (section.prompt_key, section.answer_key, section.image_key)
+        used = (section.prompt_key, section.answer_key, section.image_key, TOOLS)
         images = _images(place, image_value)
-        messages = _messages(place, prompt_value, section)
+        messages = read_messages(place, prompt_value, section)
         if any(has_video(row, message.text) for message in messages):
             raise InputError(
                 f"{place}: {VIDEO_PLACE} marks a video, and no model here takes any; leave the row out"
@@ -172,7 +174,7 @@ class Dataset:
         if section.image_key is not None:
             messages = _with_places(place, messages, len(images))
         elif any(IMAGE_PLACE in message.text for message in messages):
-            is_mark = self.sizes is not None or _has_parts(prompt_value)
+            is_mark = self.sizes is not None or has_parts(prompt_value)
             check_text_alone(place, row, used, is_mark)
         prompt = Prompt(
             prompt_id=f"{self.name or section.path.name}:{line}",
@@ -184,6 +186,7 @@ class Dataset:
                 for key, value in row.items()
                 if key not in used and value is not None and not _holds_bytes(value)
             },
+            tools=read_tools(place, row.get(TOOLS)) if section.prompt_key != TOOLS else (),
         )
         return prompt, images
 
@@ -260,8 +263,6 @@ def _values(place: str, row: Any, section: DatasetSection) -> tuple[Any, Any, st
     if not isinstance(row, dict):
         raise InputError(f"{place}: a row must be an object with {section.prompt_key!r}")
     row = cast(dict[str, Any], row)
-    if row.get("tools") and section.prompt_key != "tools":
-        raise InputError(f"{place}: has 'tools': {ONE_TURN}; leave the column out, or the row")
     prompt = _value(place, row, section.prompt_key, "prompt_key")
     answer_key = section.answer_key
     is_default = answer_key == OWN_ANSWER
@@ -292,56 +293,6 @@ def _value(place: str, row: Mapping[str, Any], key: str, setting: str) -> Any:
 def _missing(place: str, key: str, setting: str, row: Mapping[str, Any]) -> str:
     keys = ", ".join(map(repr, row)) or "no keys"
     return f"{place}: no {key!r}; the row has {keys} (data.{setting} names the column)"
-
-
-def _messages(place: str, value: Any, section: DatasetSection) -> tuple[Message, ...]:
-    if isinstance(value, str) and value:
-        return _with_system((Message("user", value),), section.system)
-    items = cast(list[Any], value) if isinstance(value, list) else []
-    if any(map(_has_tool, items)):
-        raise InputError(f"{place}: has messages of a tool: {ONE_TURN}; leave the row out")
-    if not items or not all(map(_is_message, items)):
-        raise InputError(
-            f"{place}: {section.prompt_key!r} must be a text or a list of"
-            ' {"role": text, "content": text or parts} messages, and not empty'
-        )
-    messages = tuple(_message(place, item, section) for item in items)
-    if not split_prefill(messages)[0]:
-        raise InputError(f"{place}: {section.prompt_key!r} has no message before the assistant's")
-    return _with_system(messages, section.system)
-
-
-def _message(place: str, item: Mapping[str, Any], section: DatasetSection) -> Message:
-    try:
-        return Message(item["role"], text_of(item["content"]))
-    except UnusablePartError as error:
-        raise InputError(f"{place}: a message of {section.prompt_key!r} has {error}") from None
-
-
-def _with_system(messages: tuple[Message, ...], system: str | None) -> tuple[Message, ...]:
-    """`system` goes before messages that have none of their own."""
-    if system is None or any(message.role == "system" for message in messages):
-        return messages
-    return (Message("system", system), *messages)
-
-
-def _is_message(item: Any) -> bool:
-    if not isinstance(item, Mapping):
-        return False
-    message = cast(Mapping[str, Any], item)
-    return isinstance(message.get("role"), str) and isinstance(message.get("content"), str | list)
-
-
-def _has_parts(value: Any) -> bool:
-    messages = cast(list[Any], value) if isinstance(value, list) else []
-    return any(isinstance(one["content"], list) for one in messages)
-
-
-def _has_tool(item: Any) -> bool:
-    if not isinstance(item, Mapping):
-        return False
-    message = cast(Mapping[str, Any], item)
-    return message.get("role") == "tool" or bool(message.get("tool_calls"))
 
 
 def _images(place: str, value: Any) -> tuple[_Image, ...]:
