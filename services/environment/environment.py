@@ -10,7 +10,6 @@ a process that died or a server that is away, is raised: the controller makes th
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Protocol, Self
 
 from trimaran.types import Message, Opening, Prompt, Reply
@@ -54,12 +53,7 @@ class EnvironmentHost(Protocol):
         """Raises InputError for what the configuration names and cannot be used."""
         ...
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    async def __aexit__(self, *_: object) -> None: ...
 
     def create(self, episode: str) -> Environment:
         """The world of one episode. `episode`: its name, as in OpenRequest."""

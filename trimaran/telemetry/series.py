@@ -88,6 +88,7 @@ REWARD_WORKERS = Series(
     "worker processes for rules and functions, busy or idle",
     ("state",),
 )
+ENVIRONMENT_EPISODES = Series("environment", "episodes", "gauge", "episodes that are open")
 TRAINER_STEP = Series("trainer", "step", "gauge", "step of the weights that this rank holds")
 SYNC_STEP = Series("weight_sync", "live_step", "gauge", "step of the live version")
 SYNC_LINEAGE = Series("weight_sync", "live_lineage", "gauge", "lineage of the live version")
@@ -117,6 +118,7 @@ SERIES = (
     *(CONTROLLER_GROUPS, CONTROLLER_DISK),
     *(ROLLOUT_RUNNING, ROLLOUT_TOKENS),
     *(REWARD_QUEUE, REWARD_WORKERS),
+    ENVIRONMENT_EPISODES,
     TRAINER_STEP,
     *(SYNC_STEP, SYNC_LINEAGE, SYNC_ROUTABLE, SYNC_UNROUTABLE, SYNC_PAUSE),
 )

@@ -1,0 +1,39 @@
+"""The table of kinds: who makes the environments that a run names."""
+
+from __future__ import annotations
+
+from services.environment.environment import EnvironmentHost
+from trimaran.config import EnvironmentSection, RunConfig
+from trimaran.errors import InputError
+from trimaran.run.context import RunContext
+from trimaran.trust.allowed import Allowed
+
+
+def make_host(config: RunConfig, allowed: Allowed, run: RunContext) -> EnvironmentHost:
+    """Imports late: a kind's libraries are loaded where a run names it. Raises InputError.
+
+    Example:
+        async with make_host(config, Allowed.from_environment(), run) as host:
+            environment = host.create("17.1.0")
+    """
+    section = section_of(config)
+    match section.kind:
+        case kind:
+            raise InputError(f"environment.{kind}: this version has no such environment")
+
+
+def check_environment(config: RunConfig, allowed: Allowed) -> None:
+    """What can be known to be wrong without running foreign code, so that a run is refused when it is
+    submitted. Raises InputError that names the key and the remedy."""
+    if config.environment is None:
+        return
+    match config.environment.kind:
+        case kind:
+            raise InputError(f"environment.{kind}: this version has no such environment")
+
+
+def section_of(config: RunConfig) -> EnvironmentSection:
+    """Raises InputError where the run has no section `environment`."""
+    if config.environment is None:
+        raise InputError("environment: missing; a run without it needs no environment service")
+    return config.environment
