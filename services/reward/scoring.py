@@ -53,6 +53,8 @@ async def score_group(
 
         verdicts = await score_group([term], {term.name: judge}, PartNames(), samples_G)
     """
+    if not terms:
+        return (Score(0.0),) * len(samples_G)  # the environment's reward is all there is
     judged_TG = await asyncio.gather(*(_judge(term, judges, samples_G) for term in terms))
     outcomes_TG = [
         [within_bounds(term, outcome, names) for outcome in judged]

@@ -131,10 +131,11 @@ def rule_function(rule: Rule, options: Mapping[str, Any]) -> FunctionSpec:
 def _with_run_options(
     rule: Rule, options: Mapping[str, Any], config: RunConfig
 ) -> Mapping[str, Any]:
-    """`max_tokens` is the run's own where a rule takes it and it is not given; a rule's own
-    `timeout` must act before the pool's, so that a slow answer is wrong and not indigestible."""
+    """`max_tokens` is the run's own, of an episode where there are such, where a rule takes it and it is not given;
+    a rule's own `timeout` must act before the pool's, so that a slow answer is wrong and not indigestible."""
     if "max_tokens" in rule.options:
-        options = {"max_tokens": config.rollout.max_tokens, **options}
+        longest = config.environment or config.rollout
+        options = {"max_tokens": longest.max_tokens, **options}
     if "timeout" in rule.options:
         options = {"timeout": OWN_TIMEOUT_SHARE * config.reward.timeout, **options}
     return options
@@ -143,7 +144,7 @@ def _with_run_options(
 def check_row(config: RunConfig, prompt: Prompt, place: str) -> None:
     """Raises InputError when a built-in rule cannot use the row's reference answer, or none is for it."""
     rules = {n: one for n, one in config.reward.rules.items() if one.is_for(prompt.task)}
-    if not rules:
+    if config.reward.rules and not rules:
         raise InputError(
             f"{place}: none of reward.rules is for the task {prompt.task!r}; name it in the tasks of one"
         )

@@ -52,6 +52,12 @@ def test_an_indigestible_answer_gets_the_worst_of_its_term_alone() -> None:
     )
 
 
+def test_without_rules_the_environments_reward_is_all() -> None:
+    samples = [Sample("a", "b"), Sample("c", "b")]
+    verdicts = asyncio.run(score_group([], {}, PartNames(), samples))
+    assert verdicts == (Score(0.0), Score(0.0))
+
+
 def test_a_fault_leaves_the_completion_faulted_and_names_its_terms() -> None:
     assert combine([RIGHT, LONG], [Value(1.0), Fault("died")]) == Faulted(
         "long: died", {"right": 1.0}, ("long",)

@@ -91,6 +91,15 @@ reward: {rules: {style: {function: "../style.py:score"}}}
     assert config.reward.rules["style"].function == f"{tmp_path}/style.py:score"
 
 
+def test_an_environment_may_reward_in_the_place_of_rules():
+    tree = {"model": {"path": "m"}, "data": {"train": "t"}}
+    config = parse_config({**tree, "environment": {"tools": ["tools.py:add"]}})
+    assert not config.reward.rules
+    assert parse_config(config_to_tree(config)) == config
+    with pytest.raises(InputError, match=r"reward\.rules: missing"):
+        parse_config(tree)
+
+
 def test_a_rule_is_a_weight_or_a_section():
     rules = {"exact": 0.5, "style": {"function": "m:f", "options": {"words": [1, "two", None]}}}
     config = parse_config({**MINIMAL, "reward": {"rules": rules}})

@@ -35,7 +35,7 @@ class RunConfig(Section):
     data: DataSection
     rollout: RolloutSection = RolloutSection()
     environment: EnvironmentSection | None = None
-    reward: RewardSection
+    reward: RewardSection = RewardSection()
     # Made when it is read: its functions are not imported with this module.
     algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
     trainer: TrainerSection = TrainerSection()

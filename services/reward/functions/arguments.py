@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from services.reward.conversation import trl_message, verl_transcript, verl_turns
 from services.reward.functions.returned import FunctionFault
 from trimaran.rewards import Sample
+from trimaran.types import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class Reading:
     answer_key: str = "answer"
     text_columns: frozenset[str] = frozenset()
     """Columns that stay texts although they look like JSON."""
-    conversational: bool = False
-    """TRL: prompts and completions as lists of messages instead of texts."""
+    conversational: bool | None = None
+    """TRL: prompts and completions as lists of messages instead of texts; None: of episodes alone."""
 
     def columns(self, sample: Sample) -> dict[str, Any]:
         return {
@@ -54,9 +56,11 @@ def _verl_row(sample: Sample, reading: Reading) -> dict[str, Any]:
     nested = columns.get("extra_info")
     return {
         "data_source": sample.extras.get("data_source", sample.task),
-        "solution_str": sample.text,
+        "solution_str": verl_transcript(sample.conversation) or sample.text,
         "ground_truth": sample.answer,
-        "extra_info": columns | (nested if isinstance(nested, dict) else {}),
+        "extra_info": columns
+        | (nested if isinstance(nested, dict) else {})
+        | ({"num_turns": verl_turns(sample.conversation)} if sample.conversation else {}),
     }
 
 
@@ -84,9 +88,11 @@ def trl(samples: Sequence[Sample], reading: Reading) -> Call:
     ]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row.get(name) for row in rows] for name in names}
-    if reading.conversational:
-        prompts = [[{"role": m.role, "content": m.text} for m in s.messages] for s in samples]
-        completions = [[{"role": "assistant", "content": s.text}] for s in samples]
+    has_episodes = any(sample.conversation for sample in samples)
+    if has_episodes if reading.conversational is None else reading.conversational:
+        answers = [s.conversation or (Message("assistant", s.text),) for s in samples]
+        prompts = [list(map(trl_message, s.messages)) for s in samples]
+        completions = [list(map(trl_message, answer)) for answer in answers]
     else:
         prompts, completions = [s.prompt for s in samples], [s.text for s in samples]
     arguments = columns | {

@@ -104,7 +104,7 @@ def _split_options(
         if name in options and name not in parameters
     }
     conversational = ours.get("conversational", is_conversational(parameters))
-    if not isinstance(conversational, bool):
+    if not isinstance(conversational, bool | None):
         raise InputError(f"{spec.target}: the option conversational is true or false")
     texts = ours.get("text_columns", [])
     if not (isinstance(texts, list) and all(isinstance(name, str) for name in texts)):

@@ -79,10 +79,11 @@ def recognise(parameters: Parameters, reward_type: object) -> Signature | None:
     return replace(signature, score_keys=("overall", "score"))
 
 
-def is_conversational(parameters: Parameters) -> bool:
-    """By the annotation of `completions`: list[list[dict]] holds messages, list[str] texts."""
+def is_conversational(parameters: Parameters) -> bool | None:
+    """By the annotation of `completions`: list[list[dict]] holds messages, list[str] texts; None without one."""
     completions = parameters.get("completions")
-    return completions is not None and "dict" in _annotation(completions).lower()
+    annotation = _annotation(completions).lower() if completions else ""
+    return "dict" in annotation if annotation else None
 
 
 def _ours(first: Parameter) -> str | None:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reward.functions.arguments import Reading
+from services.reward.functions.arguments import Reading, verl
 from services.reward.functions.loading import FunctionFault, LoadedFunction, load_function
 from services.reward.outcome import NotApplicable, Value
 from services.reward.terms import FunctionSpec
 from trimaran.errors import InputError
 from trimaran.rewards import ReferenceUnusableError, Sample
-from trimaran.types import Message
+from trimaran.types import Message, ToolCall
 
 Load = Callable[..., LoadedFunction]
 
@@ -213,6 +213,39 @@ def test_trl_conversations_are_an_option_or_said_by_the_annotation(load: Load) -
     assert values(asked, sample()) == values(said, sample()) == [1]
     with pytest.raises(InputError, match="conversational is true or false"):
         load(CONVERSATIONAL.format(""), conversational="yes")
+
+
+CONVERSATION = (
+    Message("assistant", "I add.", tool_calls=(ToolCall("add", '{"a": 2, "b": 2}', "c0"),)),
+    Message("tool", "4", call_id="c0", name="add"),
+    Message("assistant", "four"),
+)
+
+
+def test_trl_gets_the_messages_of_an_episode(load: Load) -> None:
+    seen = """
+        def f(prompts, completions{}):
+            call = dict(type="function", function=dict(name="add", arguments=dict(a=2, b=2)))
+            called, told, last = completions[0]
+            assert called == dict(role="assistant", content="I add.", tool_calls=[call])
+            assert told == dict(role="tool", name="add", content="4")
+            return [float(last["content"] == "four")]
+        """
+    for annotation in ("", ": list[list[dict[str, str]]]"):
+        assert values(load(seen.format(annotation)), sample(conversation=CONVERSATION)) == [1]
+    text = load("def f(completions: list[str]): return [float(completions[0] == 'four')]")
+    assert values(text, sample(conversation=CONVERSATION)) == [1]
+
+
+def test_verl_gets_an_episode_as_one_text_with_its_number_of_turns() -> None:
+    arguments = verl([sample(conversation=CONVERSATION)], Reading()).arguments
+    assert arguments["solution_str"] == (
+        'I add.\n<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 2}}\n</tool_call>\n'
+        "user\n<tool_response>\n4\n</tool_response>\nassistant\nfour"
+    )
+    assert arguments["extra_info"]["num_turns"] == 4
+    arguments = verl([sample()], Reading()).arguments
+    assert (arguments["solution_str"], arguments["extra_info"]) == ("four", {})
 
 
 def test_trl_trainer_state_is_not_there(load: Load) -> None:

@@ -73,7 +73,7 @@ def test_a_resolved_recipe_reads_back(name: str) -> None:
 def test_an_unknown_recipe_is_an_error_and_brings_no_reward_with_it() -> None:
     with pytest.raises(InputError, match=r"algorithm\.recipe: .*'dapo'"):
         config_of({"recipe": "dappo"})
-    with pytest.raises(InputError, match=r"reward: missing"):
+    with pytest.raises(InputError, match=r"reward\.rules: missing"):
         parse_config(
             {"model": {"path": "m"}, "data": {"train": "t"}, "algorithm": {"recipe": "dapo"}}
         )
