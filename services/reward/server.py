@@ -9,7 +9,6 @@ from functools import partial
 
 import grpc
 
-from services.reward.plugins.calling.caller import forget_tokens
 from services.reward.plugins.calling.client import PluginJudge
 from services.reward.scoring import Judge, PartNames, score_group
 from services.reward.terms import FunctionSpec, PluginSpec, Term, make_terms
@@ -17,6 +16,7 @@ from services.reward.workers.pool import WorkerPool
 from services.reward.workers.semaphores import claim_semaphores
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
+from trimaran.plugins.caller import forget_tokens
 from trimaran.run.context import RunContext
 from trimaran.store import open_store
 from trimaran.telemetry.series import REWARD_QUEUE, REWARD_WORKERS

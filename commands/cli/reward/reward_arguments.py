@@ -5,18 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from services.reward.plugins.contract import MAX_SAMPLES
 from services.reward.rules import find_rule
 from services.reward.terms import FunctionSpec, rule_function
 from trimaran.config import LAST_PORT
-from trimaran.config.yaml_text import parse_yaml
 from trimaran.errors import InputError
 from trimaran.trust.allowed import canonical_target
 
@@ -64,30 +60,3 @@ def check_numbers(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, option)
         if value is not None and not math.isfinite(value):
             raise InputError(f"--{option} {value}: must be a finite number")
-
-
-def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals or not key.isidentifier():
-            raise InputError(f"--option {pair!r}: an option reads key=value")
-        try:
-            options[key] = parse_yaml(text) if text else ""
-            json.dumps(options[key], allow_nan=False)
-        except (yaml.YAMLError, TypeError, ValueError):
-            raise InputError(f"--option {pair!r}: the value is not a plain YAML value") from None
-    return options
-
-
-def check_tls(certificate: str | None, key: str | None) -> None:
-    if certificate is None and key is None:
-        return
-    if certificate is None or key is None:
-        raise InputError("--tls-cert and --tls-key: give both or neither")
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-    except (OSError, ssl.SSLError) as error:
-        raise InputError(
-            f"--tls-cert {certificate}, --tls-key {key}: {error}; give two PEM files that match"
-        ) from None

@@ -4,7 +4,7 @@
     GET  {url}/v1/info   -> 200 Info
     POST {url}/v1/score  ScoreRequest -> 200 ScoreAnswer
 
-Errors are a Problem, a document of RFC 9457: 401 wrong or missing bearer token, 409 an idempotency
+Health and Problem are in trimaran/plugins/forms.py. Errors are a Problem, a document of RFC 9457: 401 wrong or missing bearer token, 409 an idempotency
 key that was used for another request, 413 too many samples or bytes, 422 not a ScoreRequest, 503
 overloaded.
 Numbers are finite. Unknown fields are refused by a server and ignored by a client.
@@ -14,22 +14,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
+
+from trimaran.plugins.forms import Lenient, Strict
 
 CONTRACT = "trimaran.reward/1"
 MAX_SAMPLES = 1000
-
-
-class Strict(BaseModel):
-    """What a server reads: nothing is guessed, no text is taken for a number."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
-
-
-class Lenient(BaseModel):
-    """What a client reads: a newer server may say more."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
 
 
 class PluginMessage(Strict):
@@ -40,7 +30,7 @@ class PluginMessage(Strict):
 class PluginSample(Strict):
     """One completion."""
 
-    messages: list[PluginMessage] = []
+    messages: list[PluginMessage] = Field(default=[])
     """The prompt, without images."""
     text: str
     """The completion."""
@@ -48,7 +38,7 @@ class PluginSample(Strict):
     """The reference answer; empty where the dataset has none."""
     task: str = "default"
     prompt_id: str = ""
-    extras: dict[str, str] = {}
+    extras: dict[str, str] = Field(default={})
     """The row's other columns; what is not a text there is JSON here."""
     num_tokens: Annotated[int, Field(ge=0)] = 0
     """Length of the completion."""
@@ -64,12 +54,12 @@ class ScoreRequest(Strict):
         list[PluginSample], Field(min_length=1, json_schema_extra={"maxItems": MAX_SAMPLES})
     ]
     """Completions of one group, or of several. Too many are a 413 and no 422, so they are counted elsewhere."""
-    options: dict[str, JsonValue] = {}
+    options: dict[str, JsonValue] = Field(default={})
 
 
 class Scored(Lenient):
     score: float
-    parts: dict[str, float] = {}
+    parts: dict[str, float] = Field(default={})
     """Further numbers, which become metrics."""
     indigestible: str = ""
     """Why no checker could digest the answer: it crashed or hung the checker twice. `score` is then
@@ -98,14 +88,3 @@ class Info(Lenient):
     """How many samples one request may hold."""
     deterministic: bool = True
     """Equal samples get equal scores, also under another key."""
-
-
-class Health(Lenient):
-    status: Literal["ok", "unavailable"]
-
-
-class Problem(Lenient):
-    """What a client reads of an error; our own server says more (trimaran/wire/http_problems.py)."""
-
-    detail: str
-    """What is wrong and what would be right."""

@@ -24,7 +24,7 @@ from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome,
 from services.reward.plugins.contract import CONTRACT, Info, ScoreAnswer
 from services.reward.plugins.serving.app import make_app
 from services.reward.plugins.serving.app_forms import Rewards
-from services.reward.plugins.serving.app_limits import ServerLimits
+from trimaran.plugins.limits import ServerLimits
 from trimaran.rewards import Sample
 from trimaran.wire.http_problems import Problem
 

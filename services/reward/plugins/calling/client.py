@@ -14,15 +14,16 @@ from aiohttp.abc import AbstractResolver
 
 from services.reward.outcome import Fault, Indigestible, Outcome, Value
 from services.reward.plugins.calling.breaker import Breaker, CircuitOpenError
-from services.reward.plugins.calling.caller import OverloadedError, PluginCaller
-from services.reward.plugins.calling.exchange import CallError, open_session
-from services.reward.plugins.calling.guard import GuardedResolver
 from services.reward.plugins.calling.openrlhf import ask_openrlhf
-from services.reward.plugins.calling.protocols import MAX_INFO_BYTES, Ask, ask_trimaran, parse
+from services.reward.plugins.calling.protocols import MAX_INFO_BYTES, Ask, ask_trimaran
 from services.reward.plugins.calling.sandbox_fusion import ask_sandbox, check_options
 from services.reward.plugins.contract import Info
 from services.reward.terms import PluginSpec
 from trimaran.config import PluginSection
+from trimaran.plugins.caller import OverloadedError, PluginCaller
+from trimaran.plugins.exchange import open_session
+from trimaran.plugins.forms import CallError, parse
+from trimaran.plugins.guard import GuardedResolver
 from trimaran.rewards import Sample
 from trimaran.trust.allowed import Allowed
 

@@ -9,15 +9,8 @@ from typing import Any
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from services.reward.outcome import Fault, Outcome, Value
-from services.reward.plugins.calling.protocols import (
-    MAX_PARTS,
-    Send,
-    check_length,
-    encode,
-    max_bytes,
-    parse,
-)
-from services.reward.plugins.contract import Lenient
+from services.reward.plugins.calling.protocols import MAX_PARTS, Send, check_length, max_bytes
+from trimaran.plugins.forms import Lenient, encode, parse
 from trimaran.rewards import Sample
 
 FINITE = TypeAdapter(FiniteFloat)

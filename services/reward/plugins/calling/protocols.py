@@ -7,15 +7,14 @@ and what is wrong with one completion is the fault of that one only.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from services.reward.outcome import Fault, Indigestible, Outcome, Value
-from services.reward.plugins.calling.exchange import CallError
-from services.reward.plugins.contract import CONTRACT, Lenient, NotScored, Scored
+from services.reward.plugins.contract import CONTRACT, NotScored, Scored
+from trimaran.plugins.forms import CallError, Lenient, encode, first_fault, parse
 from trimaran.rewards import Sample
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -23,8 +22,6 @@ MAX_ANSWER_BYTES_PER_SAMPLE = 16 << 10
 MAX_INFO_BYTES = 64 << 10
 MAX_PARTS = 32
 """Further numbers of one result; each becomes a metric."""
-
-Model = TypeVar("Model", bound=BaseModel)
 
 
 class Send(Protocol):
@@ -52,15 +49,6 @@ async def ask_trimaran(
 def max_bytes(count: int) -> int:
     """The limit of an answer to `count` samples."""
     return MAX_ANSWER_BYTES + MAX_ANSWER_BYTES_PER_SAMPLE * count
-
-
-def encode(content: Mapping[str, Any]) -> bytes:
-    """JSON in UTF-8. A lone surrogate, which UTF-8 cannot hold, becomes U+FFFD."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def score_request(samples: Sequence[Sample], options: Mapping[str, Any]) -> bytes:
@@ -110,7 +98,7 @@ def _read_result(result: Any) -> Outcome:
             return Fault(f"it reports a fault: {reason}")
         scored = Scored.model_validate(result, strict=True)
     except ValidationError as error:
-        return Fault(f"the result is not as the contract says: {_first_fault(error)}")
+        return Fault(f"the result is not as the contract says: {first_fault(error)}")
     if len(scored.parts) > MAX_PARTS:
         return Fault(f"the result has {len(scored.parts)} parts; at most {MAX_PARTS} are taken")
     if scored.indigestible:
@@ -118,19 +106,6 @@ def _read_result(result: Any) -> Outcome:
     return Value(scored.score, scored.parts)
 
 
-def parse(model: type[Model], answer: bytes) -> Model:
-    try:
-        return model.model_validate_json(answer, strict=True)
-    except ValidationError as error:
-        raise CallError(f"the answer is not as its contract says: {_first_fault(error)}") from None
-
-
 def check_length(name: str, results: Sequence[Any], count: int) -> None:
     if len(results) != count:
         raise CallError(f"the answer has {len(results)} {name} for {count} completions")
-
-
-def _first_fault(error: ValidationError) -> str:
-    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = ".".join(map(str, fault["loc"]))
-    return f"{place}: {fault['msg']}" if place else fault["msg"]

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from services.reward.outcome import Fault, Outcome, Value
-from services.reward.plugins.calling.exchange import AnswerTooLargeError, CallError
-from services.reward.plugins.calling.protocols import Send, encode, parse
-from services.reward.plugins.contract import Lenient
+from services.reward.plugins.calling.protocols import Send
 from services.reward.rules.code.rule import OPTIONS, Program, programs
 from trimaran.errors import InputError
+from trimaran.plugins.exchange import AnswerTooLargeError
+from trimaran.plugins.forms import CallError, Lenient, encode, parse
 from trimaran.rewards import ReferenceUnusableError, Sample
 
 MAX_OUTPUT_BYTES = 16 << 20

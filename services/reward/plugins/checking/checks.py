@@ -9,17 +9,15 @@ import time
 
 from services.reward.plugins.checking.check_client import (
     SAMPLES,
-    Asker,
-    CheckSkipped,
-    Failed,
-    Reply,
+    ScoreAsker,
     first_difference,
     marks_of,
-    new_key,
     request_body,
     sample,
 )
-from services.reward.plugins.contract import MAX_SAMPLES, Health, Info, PluginSample, Scored
+from services.reward.plugins.contract import MAX_SAMPLES, Info, PluginSample, Scored
+from trimaran.plugins.checking import CheckSkipped, Failed, Reply, new_key
+from trimaran.plugins.forms import Health
 
 BATCH_SIZES = (1, 2, 7, 64, MAX_SAMPLES)
 NUM_AT_ONCE = 16
@@ -34,36 +32,36 @@ UNICODE_TEXTS = {
 }
 
 
-async def connection(asker: Asker) -> str:
+async def connection(asker: ScoreAsker) -> str:
     reply = await asker.ask("GET", "/v1/health")
     return f"answers (status {reply.status})"
 
 
-async def health(asker: Asker) -> str:
+async def health(asker: ScoreAsker) -> str:
     status = (await asker.ask("GET", "/v1/health")).read(Health).status
     if status != "ok":
         raise Failed(f"it says {status}; check again when it can score")
     return status
 
 
-async def info(asker: Asker) -> str:
+async def info(asker: ScoreAsker) -> str:
     asker.info = (await asker.ask("GET", "/v1/info")).read(Info)
     return f"{asker.info.name}, at most {asker.info.max_samples} samples"
 
 
-async def deadline(asker: Asker) -> str:
+async def deadline(asker: ScoreAsker) -> str:
     start = time.monotonic()
     await asker.post(SAMPLES[:1])
     return f"{time.monotonic() - start:.3f} s for one sample, {asker.timeout:g} s are allowed"
 
 
-async def schema(asker: Asker) -> str:
+async def schema(asker: ScoreAsker) -> str:
     results = await asker.score(asker.few(2))
     scored = sum(isinstance(result, Scored) for result in results)
     return f"{scored} of {len(results)} scored"
 
 
-async def authentication(asker: Asker) -> str:
+async def authentication(asker: ScoreAsker) -> str:
     if asker.token is None:
         raise CheckSkipped("no token is configured; give --token-variable where the plugin has one")
     for what, token in (("no", None), ("a wrong", f"{asker.token}x")):
@@ -74,7 +72,7 @@ async def authentication(asker: Asker) -> str:
     return "401 without a token and with a wrong one"
 
 
-async def batch_sizes(asker: Asker) -> str:
+async def batch_sizes(asker: ScoreAsker) -> str:
     sizes = sorted({min(size, asker.info.max_samples) for size in BATCH_SIZES})
     for size in sizes:
         try:
@@ -84,7 +82,7 @@ async def batch_sizes(asker: Asker) -> str:
     return ", ".join(map(str, sizes))
 
 
-async def determinism(asker: Asker) -> str:
+async def determinism(asker: ScoreAsker) -> str:
     if not asker.info.deterministic:
         raise CheckSkipped("info says that it is not deterministic")
     runs = [[marks_of(await asker.score([each]))[0] for each in SAMPLES] for _ in range(2)]
@@ -96,7 +94,7 @@ async def determinism(asker: Asker) -> str:
     return f"{len(SAMPLES)} samples twice, each under its own key"
 
 
-async def order(asker: Asker) -> str:
+async def order(asker: ScoreAsker) -> str:
     if asker.info.max_samples < 2:
         raise CheckSkipped("it takes one sample at a time")
     if len(set(asker.alone)) < 2:
@@ -117,7 +115,7 @@ async def order(asker: Asker) -> str:
     return f"{num_places} samples in 3 shuffles, as each alone"
 
 
-async def bounds(asker: Asker) -> str:
+async def bounds(asker: ScoreAsker) -> str:
     least, most = asker.info.minimum, asker.info.maximum
     if least is None and most is None:
         raise CheckSkipped("info declares neither minimum nor maximum; declare what it may give")
@@ -131,7 +129,7 @@ async def bounds(asker: Asker) -> str:
     return f"{len(marks)} scores within {least:g} and {most:g}"
 
 
-async def idempotency(asker: Asker) -> str:
+async def idempotency(asker: ScoreAsker) -> str:
     key = new_key()
     first, second = await asyncio.gather(
         asker.score(asker.few(4), key), asker.score(asker.few(4), key)
@@ -143,7 +141,7 @@ async def idempotency(asker: Asker) -> str:
     return "three times under one key, two at once: one answer"
 
 
-async def key_reused(asker: Asker) -> str:
+async def key_reused(asker: ScoreAsker) -> str:
     key = new_key()
     if marks_of(await asker.score(SAMPLES[:1], key)) == [None]:
         raise CheckSkipped(
@@ -155,7 +153,7 @@ async def key_reused(asker: Asker) -> str:
         raise Failed(f"another request under a used key: {error}") from None
 
 
-async def malformed(asker: Asker) -> str:
+async def malformed(asker: ScoreAsker) -> str:
     """NaN is no JSON, whatever Python's json makes of it."""
     bodies = {
         "cut off": request_body(SAMPLES[:1])[:-2],
@@ -169,7 +167,7 @@ async def malformed(asker: Asker) -> str:
     return "422 for a body that is cut off and for NaN"
 
 
-async def wrong_fields(asker: Asker) -> str:
+async def wrong_fields(asker: ScoreAsker) -> str:
     """What the OpenAPI document of the contract says as well, for servers without one."""
     changes = {
         "another contract": {"contract": "trimaran.reward/0"},
@@ -184,12 +182,12 @@ async def wrong_fields(asker: Asker) -> str:
     return f"422 for {', '.join(changes)}"
 
 
-async def too_many_samples(asker: Asker) -> str:
+async def too_many_samples(asker: ScoreAsker) -> str:
     many = [SAMPLES[0]] * (min(asker.info.max_samples, MAX_SAMPLES) + 1)
     return await _refused(asker, await asker.post(many), 413)
 
 
-async def unicode_texts(asker: Asker) -> str:
+async def unicode_texts(asker: ScoreAsker) -> str:
     for name, text in UNICODE_TEXTS.items():
         try:
             await asker.score([sample(text, answer=text)])
@@ -204,7 +202,7 @@ async def unicode_texts(asker: Asker) -> str:
     return f"{', '.join(UNICODE_TEXTS)}; lone surrogate: {reply.status}"
 
 
-async def concurrency(asker: Asker) -> str:
+async def concurrency(asker: ScoreAsker) -> str:
     """Answers must not be mixed up; 503 is allowed when it says so in a Problem."""
     picks = [index % len(SAMPLES) for index in range(NUM_AT_ONCE)]
     replies = await asyncio.gather(*(asker.post([SAMPLES[pick]]) for pick in picks))
@@ -222,10 +220,10 @@ async def concurrency(asker: Asker) -> str:
     return f"{NUM_AT_ONCE} requests at once, {num_busy} refused as overload"
 
 
-async def disconnect(asker: Asker) -> str:
+async def disconnect(asker: ScoreAsker) -> str:
     body = request_body(asker.few(len(SAMPLES)))
     for num_bytes in (len(body), len(body) // 2):
-        await asker.send_and_leave(body, num_bytes)
+        await asker.send_and_leave("/v1/score", body, num_bytes)
     try:
         await asker.score(SAMPLES[:1])
     except Failed as error:
@@ -233,7 +231,7 @@ async def disconnect(asker: Asker) -> str:
     return "works on after clients that went away in mid-request"
 
 
-async def long_texts(asker: Asker) -> str:
+async def long_texts(asker: ScoreAsker) -> str:
     seen = []
     for megabytes in (1, 10):
         reply = await asker.post([sample("seven " * (megabytes * 1_000_000 // 6))])
@@ -246,7 +244,7 @@ async def long_texts(asker: Asker) -> str:
     return ", ".join(seen)
 
 
-async def _refused(asker: Asker, reply: Reply, status: int) -> str:
+async def _refused(asker: ScoreAsker, reply: Reply, status: int) -> str:
     """The right status, a Problem, and it works on."""
     detail = reply.problem(status)
     try:

@@ -19,14 +19,12 @@ from fastapi.security import HTTPBearer
 from services.reward.outcome import Outcome
 from services.reward.plugins.contract import (
     CONTRACT,
-    Health,
     Info,
     NotScored,
     ScoreAnswer,
     Scored,
     ScoreRequest,
 )
-from services.reward.plugins.serving.app_answers import Answers, KeptAnswer, KeyReusedError
 from services.reward.plugins.serving.app_forms import (
     RewardQuery,
     Rewards,
@@ -34,8 +32,10 @@ from services.reward.plugins.serving.app_forms import (
     result_of,
     sample_of,
 )
-from services.reward.plugins.serving.app_limits import Guard, Refused, ServerLimits
 from services.reward.scoring import Judge
+from trimaran.plugins.answers import Answers, KeptAnswer, KeyReusedError
+from trimaran.plugins.forms import Health
+from trimaran.plugins.limits import Guard, Refused, ServerLimits
 from trimaran.rewards import Sample
 from trimaran.wire.http_problems import add_handlers, responses
 
@@ -49,6 +49,8 @@ MEANINGS = {
     503: "Overloaded; Retry-After says when to come back.",
 }
 REFUSED = (401, 408, 413, 422, 500, 503)
+MAX_TOKENS = 8_000_000
+"""Lengths of all completions of one request together."""
 
 
 def make_app(
@@ -84,7 +86,7 @@ def make_app(
         redoc_url=None,
     )
     routes.add_to(app, wants_token=token is not None)
-    app.add_middleware(Guard, token=token, limits=limits)
+    app.add_middleware(Guard, token=token, limits=limits, posts=("/v1/score", "/get_reward"))
     add_handlers(app)
     return app
 
@@ -130,8 +132,8 @@ class Routes:
     async def score(self, request: ScoreRequest) -> Response:
         """One result a sample, in their order."""
         self._check_number(len(request.samples))
-        if sum(sample.num_tokens for sample in request.samples) > (most := self._limits.max_tokens):
-            raise Refused(413, f"num_tokens: more than {most:,} in all; send fewer samples")
+        if sum(sample.num_tokens for sample in request.samples) > MAX_TOKENS:
+            raise Refused(413, f"num_tokens: more than {MAX_TOKENS:,} in all; send fewer samples")
         if request.options and request.options != self._options:
             raise Refused(
                 422,
@@ -171,7 +173,7 @@ class Routes:
         return Rewards(rewards=[result.score for result in results if isinstance(result, Scored)])
 
     async def _outcomes(self, samples: Sequence[Sample]) -> Sequence[Outcome]:
-        seconds = self._limits.score_seconds
+        seconds = self._limits.work_seconds
         try:
             async with asyncio.timeout(seconds):
                 return await self._judge(samples)

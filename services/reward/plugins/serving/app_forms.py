@@ -12,12 +12,12 @@ from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome,
 from services.reward.plugins.contract import (
     MAX_SAMPLES,
     Info,
-    Lenient,
     NotScored,
     PluginSample,
     Scored,
 )
-from services.reward.plugins.serving.app_limits import Refused
+from trimaran.plugins.forms import Lenient
+from trimaran.plugins.limits import Refused
 from trimaran.rewards import Sample
 from trimaran.types import Message
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from services.reward.outcome import Fault, Indigestible, Outcome, Value
-from services.reward.plugins.calling import breaker, caller
+from services.reward.plugins.calling import breaker
 from services.reward.plugins.calling.client import PluginJudge
 from services.reward.plugins.contract import CONTRACT, Info, ScoreRequest
 from services.reward.plugins.serving.app import make_app
@@ -23,6 +23,7 @@ from tests.reward.plugins.hostile import Server, answer, of_texts, results
 from tests.reward.plugins.live import serving
 from trimaran.config import PluginSection
 from trimaran.errors import InputError
+from trimaran.plugins import caller
 from trimaran.rewards import Sample
 from trimaran.trust.allowed import Allowed
 from trimaran.types import Message

@@ -18,15 +18,10 @@ from services.reward.plugins.calling.breaker import (
     Breaker,
     CircuitOpenError,
 )
-from services.reward.plugins.calling.exchange import CallError
 from services.reward.plugins.calling.openrlhf import read_rewards, reward_request
-from services.reward.plugins.calling.protocols import (
-    MAX_PARTS,
-    parse,
-    read_scores,
-    score_request,
-)
+from services.reward.plugins.calling.protocols import MAX_PARTS, read_scores, score_request
 from services.reward.plugins.contract import Info, ScoreRequest
+from trimaran.plugins.forms import CallError, parse
 from trimaran.rewards import Sample
 from trimaran.types import Message
 

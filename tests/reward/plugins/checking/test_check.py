@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from services.reward.outcome import Outcome, Value
-from services.reward.plugins.checking.check import CHECKS, Check, CheckResult, run_checks
+from services.reward.plugins.checking.check import CHECKS, run_checks
 from services.reward.plugins.contract import CONTRACT, Info
 from services.reward.plugins.serving.app import make_app
 from tests.reward.plugins.live import serving
+from trimaran.plugins.checking import Access, Check, CheckResult
 from trimaran.rewards import Sample
 
 TOKEN = "a-token"
@@ -114,13 +115,16 @@ class Broken:
 
 
 def check(
-    app: Any, *, token: str | None = TOKEN, timeout: float = 30, checks: Sequence[Check] = CHECKS
+    app: Any,
+    *,
+    token: str | None = TOKEN,
+    timeout: float = 30,
+    checks: Sequence[Check[Any]] = CHECKS,
 ) -> dict[str, CheckResult]:
     async def run() -> Sequence[CheckResult]:
         async with serving(app) as url:
-            return await run_checks(
-                url, token=token, timeout=timeout, checks=checks, leave_seconds=0.02
-            )
+            access = Access(url=url, token=token, timeout=timeout, leave_seconds=0.02)
+            return await run_checks(access, checks=checks)
 
     return {finding.check: finding for finding in asyncio.run(run())}
 
@@ -327,7 +331,7 @@ def test_without_the_token_that_it_needs() -> None:
 
 
 def test_where_nothing_listens() -> None:
-    findings = asyncio.run(run_checks("http://127.0.0.1:9", timeout=5))
+    findings = asyncio.run(run_checks(Access(url="http://127.0.0.1:9", timeout=5)))
     assert [finding.verdict for finding in findings].count("fail") == 1
     assert findings[0].check == "connection"
     assert findings[0].verdict == "fail"

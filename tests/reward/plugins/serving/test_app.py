@@ -17,9 +17,9 @@ from commands.cli.main import main
 from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.plugins.contract import CONTRACT, Info
 from services.reward.plugins.serving.app import make_app
-from services.reward.plugins.serving.app_answers import Answers, KeptAnswer, KeyReusedError
-from services.reward.plugins.serving.app_limits import ServerLimits
 from tests.reward.plugins.live import serving
+from trimaran.plugins.answers import Answers, KeptAnswer, KeyReusedError
+from trimaran.plugins.limits import ServerLimits
 from trimaran.rewards import Sample
 
 INFO = Info(contract=CONTRACT, name="fake", minimum=-1.0, maximum=100.0, max_samples=50)
@@ -246,7 +246,7 @@ def test_scoring_has_a_deadline() -> None:
         assert status == 503
         assert "not scored within 0.2 s" in content["detail"]
 
-    play(scenario, hold=True, limits=ServerLimits(score_seconds=0.2))
+    play(scenario, hold=True, limits=ServerLimits(work_seconds=0.2))
 
 
 def test_who_is_still_at_work_when_the_server_ends_is_told_to_come_back() -> None:

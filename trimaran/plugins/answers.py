@@ -1,4 +1,4 @@
-"""Recent answers by idempotency key: a request that is sent again is not scored again."""
+"""Recent answers by idempotency key: a request that is sent again is not worked on again."""
 
 from __future__ import annotations
 

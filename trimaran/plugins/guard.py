@@ -1,4 +1,4 @@
-"""Which addresses a reward plugin may have. A run names hosts, and a host name may point anywhere.
+"""Which addresses a plugin may have. A run names hosts, and a host name may point anywhere.
 
 The address that was judged is the one that is connected to, so a name that changes its answer
 between the two (DNS rebinding) gains nothing. An origin that names an address literally is not

@@ -15,11 +15,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from tenacity.stop import stop_before_delay
 from tenacity.wait import wait_random_exponential
 
-from services.reward.plugins.calling.exchange import CallError, PluginRequest, exchange
-from services.reward.plugins.calling.guard import is_local
 from trimaran.config import PluginSection
 from trimaran.errors import InputError
 from trimaran.host.system_errors import refused
+from trimaran.plugins.exchange import PluginRequest, exchange
+from trimaran.plugins.forms import CallError
+from trimaran.plugins.guard import is_local
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ def _read_token(section: PluginSection) -> str | None:
         state = "holds what cannot be a bearer token" if token else "is not set"
         raise InputError(
             f"plugin {section.url}: the environment variable {section.token_variable} {state};"
-            " set it where the reward service starts"
+            " set it where the service that calls it starts"
         )
     return token
 

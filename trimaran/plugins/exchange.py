@@ -16,8 +16,8 @@ from typing import Any
 import aiohttp
 from pydantic import ValidationError
 
-from services.reward.plugins.calling.guard import AddressRefusedError, GuardedResolver
-from services.reward.plugins.contract import Problem
+from trimaran.plugins.forms import CallError, Problem
+from trimaran.plugins.guard import AddressRefusedError, GuardedResolver
 
 KEEP_ALIVE_SECONDS = 4
 """Below the 5 s after which uvicorn closes an idle connection, so that it is rarely met half
@@ -31,17 +31,6 @@ RETRIED = (
 )
 
 
-class CallError(Exception):
-    """Why a plugin gave no answer that can be used; foreign words in it are neither cut nor cleaned."""
-
-    def __init__(self, reason: str, *, retry: bool = False, retry_after: float = 0.0) -> None:
-        super().__init__(reason)
-        self.retry = retry
-        """The same request may be sent again."""
-        self.retry_after = retry_after
-        """Seconds that the server asks to wait."""
-
-
 class AnswerTooLargeError(CallError):
     """The answer is larger than its limit."""
 
@@ -53,7 +42,7 @@ class PluginRequest:
     max_bytes: int
     """The limit of an answer."""
     body: Any = None
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """May hold the token: never shown."""
     tls: ssl.SSLContext | None = None
 
@@ -93,7 +82,7 @@ async def exchange(session: aiohttp.ClientSession, request: PluginRequest) -> by
         location = answer.headers.get("Location", "nowhere")
         raise CallError(
             f"answers {answer.status} and redirects to {location}, which is not followed;"
-            " give the URL that scores, and allow its host"
+            " give the URL that answers, and allow its host"
         )
     try:
         text = Problem.model_validate_json(answer.body).detail
@@ -122,13 +111,13 @@ async def ask(session: aiohttp.ClientSession, request: PluginRequest) -> HttpAns
             allow_redirects=False,
             ssl=request.tls or True,
         ) as response:
-            is_score = response.status == HTTPStatus.OK
+            is_answer = response.status == HTTPStatus.OK
             encoding = response.headers.get("Content-Encoding", "identity").lower()
-            if is_score and encoding != "identity":
+            if is_answer and encoding != "identity":
                 raise CallError(f"the answer is compressed ({encoding}), which was not asked for")
-            limit = request.max_bytes if is_score else MAX_PROBLEM_BYTES
+            limit = request.max_bytes if is_answer else MAX_PROBLEM_BYTES
             body = await _read(response, limit)
-            if is_score and len(body) > limit:
+            if is_answer and len(body) > limit:
                 raise AnswerTooLargeError(f"the answer is larger than {limit:,} bytes")
             return HttpAnswer(
                 response.status, response.reason or "", response.headers, body[:limit]

@@ -1,10 +1,11 @@
-"""Limits of a reward server: who may ask, how much at once, and how long it waits for a request."""
+"""Limits of a plugin's server: who may ask, how much at once, and how long it waits for a request."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pydantic_core import from_json
@@ -19,22 +20,18 @@ logger = logging.getLogger(__name__)
 MIB = 1 << 20
 OPEN_TO_ALL = "/v1/health"
 """Probes of health bring no token."""
-SCORING = ("/v1/score", "/get_reward")
-"""What takes a body."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
     max_body: int = 64 * MIB
     """Bytes. An answer of 10 million control characters takes 60 million as JSON escapes."""
-    max_tokens: int = 8_000_000
-    """Lengths of all completions of one request together."""
     max_requests: int = 32
     """At work at a time; further ones are asked to come back."""
     body_seconds: float = 60.0
     """Until a request has arrived whole."""
-    score_seconds: float = 600.0
-    """Until a request is scored."""
+    work_seconds: float = 600.0
+    """Until a request is answered."""
 
 
 class Refused(HTTPException):
@@ -48,8 +45,11 @@ class Guard:
     """An ASGI middleware: looks at the token and at how many requests are at work, and then reads the
     body, within bounds, as JSON without NaN, lone surrogates or deep nests."""
 
-    def __init__(self, app: ASGIApp, token: str | None, limits: ServerLimits) -> None:
-        self._app, self._limits = app, limits
+    def __init__(
+        self, app: ASGIApp, token: str | None, limits: ServerLimits, posts: Collection[str]
+    ) -> None:
+        """`posts`: the paths that take a body."""
+        self._app, self._limits, self._posts = app, limits, posts
         self._token = None if token is None else token.encode()
         self._num_at_work = 0
 
@@ -60,7 +60,7 @@ class Guard:
             detail = "wrong or missing token; send the header Authorization: Bearer TOKEN"
             headers = {"WWW-Authenticate": "Bearer"}
             await answer(refusal(401, detail), headers)(scope, receive, send)
-        elif scope["method"] == "POST" and scope["path"] in SCORING:
+        elif scope["method"] == "POST" and scope["path"] in self._posts:
             await self._admit(scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -99,7 +99,7 @@ class Guard:
         most = self._limits.max_body
         declared = headers.get("content-length", "")
         if declared.isdecimal() and int(declared[:20]) > most:
-            return refusal(413, f"the body: more than {most // MIB} MiB; send fewer samples")
+            return refusal(413, f"the body: more than {most // MIB} MiB; send less")
         body = await read_body(receive, most, self._limits.body_seconds)
         if isinstance(body, bytes):
             try:

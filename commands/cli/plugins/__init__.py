@@ -1,0 +1,1 @@
+"""What `trimaran reward` and `trimaran environment` share: serving and checking plugins."""
