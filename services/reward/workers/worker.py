@@ -24,7 +24,7 @@ from services.reward.functions.loading import FunctionFault, LoadedFunction, loa
 from services.reward.outcome import Fault
 from services.reward.terms import FunctionSpec
 from services.reward.workers.journal import JournalWriter, encode_entry, encode_raised
-from trimaran.errors import InputError
+from trimaran.errors import InputError, UnavailableError
 from trimaran.host.lifetime import die_with_parent
 from trimaran.rewards import ReferenceUnusableError, Sample
 from trimaran.trust.credentials import is_credential
@@ -38,7 +38,13 @@ STALL_SECONDS = 0.5
 MIB = 1 << 20
 RULES = "services.reward.rules."
 
-NOT_THE_ANSWERS = (ReferenceUnusableError, FunctionFault, ModuleNotFoundError, OSError)
+NOT_THE_ANSWERS = (
+    ReferenceUnusableError,
+    FunctionFault,
+    UnavailableError,
+    ModuleNotFoundError,
+    OSError,
+)
 """Errors that would have been raised whatever the answer was: faults. TimeoutError is an OSError and
 yet none of them, as it says that the answer took too long."""
 

@@ -15,8 +15,8 @@ from services.reward.rules.code.programs import make_programs
 from services.reward.rules.code.tests import read_tests
 from services.reward.rules.code.verdicts import JudgedTests, Program
 from services.reward.rules.registry import Options
-from services.reward.sandbox.run import SandboxLimits, run, run_asking
 from trimaran.rewards import Sample
+from trimaran.sandbox.run import SandboxLimits, run, run_asking
 
 OPTIONS = {
     "partial": lambda value: isinstance(value, bool),

@@ -7,7 +7,7 @@ import selectors
 import subprocess
 import time
 
-from services.reward.sandbox.job import KIB, MIB
+from trimaran.sandbox.job import KIB, MIB
 
 MAX_OUTPUT_BYTES = 16 * MIB
 MAX_ERROR_BYTES = 64 * KIB

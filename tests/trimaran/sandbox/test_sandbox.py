@@ -20,11 +20,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.reward.sandbox import run as sandbox
-from services.reward.sandbox.job import SandboxError, SandboxLimits, make_job, this_host
-from services.reward.sandbox.run import SandboxRun, run, run_asking
-from services.reward.sandbox.seccomp import AUDIT_ARCH, make_filter
-from services.reward.sandbox.talk import MAX_OUTPUT_BYTES
+from trimaran.sandbox import run as sandbox
+from trimaran.sandbox.job import SandboxError, SandboxLimits, make_job, this_host
+from trimaran.sandbox.run import SandboxRun, run, run_asking
+from trimaran.sandbox.seccomp import AUDIT_ARCH, make_filter
+from trimaran.sandbox.talk import MAX_OUTPUT_BYTES
 
 ROOT = Path(__file__).resolve().parents[3]
 ENDED = 30.0
@@ -215,7 +215,7 @@ print("sent")
 
 def test_a_program_ends_with_its_worker() -> None:
     code = (
-        "import sys\nfrom services.reward.sandbox.run import run, SandboxLimits\n"
+        "import sys\nfrom trimaran.sandbox.run import run, SandboxLimits\n"
         "print('up', flush=True)\nrun('import time; time.sleep(1000)', '', SandboxLimits(1000))"
     )
     worker = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE)
@@ -355,7 +355,7 @@ def test_a_host_without_namespaces_still_confines() -> None:
         "    except OSError: print('refused')"
     )
     code = (
-        "from services.reward.sandbox.run import run, SandboxLimits\n"
+        "from trimaran.sandbox.run import run, SandboxLimits\n"
         f'print(run("{program}", "", SandboxLimits(20)).stdout)'
     )
     done = subprocess.run(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from services.reward.functions.returned import FunctionFault
-from services.reward.sandbox.seccomp import AUDIT_ARCH, make_filter
+from trimaran.errors import UnavailableError
+from trimaran.sandbox.seccomp import AUDIT_ARCH, make_filter
 
 KIB, MIB = 1 << 10, 1 << 20
 MAX_THREADS = 64
@@ -23,7 +23,7 @@ REMEDY = (
 )
 
 
-class SandboxError(FunctionFault):
+class SandboxError(UnavailableError):
     """This host cannot confine a program; the program did not run."""
 
 

@@ -13,7 +13,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +21,7 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import IO, Any
 
-from services.reward.sandbox.job import (
+from trimaran.sandbox.job import (
     REMEDY,
     SandboxError,
     SandboxHost,
@@ -29,7 +29,7 @@ from services.reward.sandbox.job import (
     make_job,
     this_host,
 )
-from services.reward.sandbox.talk import talk
+from trimaran.sandbox.talk import talk
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def _started(
     stdin: int = PIPE,
     stdout: int = PIPE,
     stderr: int = PIPE,
-) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+) -> Generator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """The process, which is killed at the end, and what it says of its layers."""
     status, status_fd = os.pipe()
     try:

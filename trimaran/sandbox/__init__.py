@@ -1,0 +1,1 @@
+"""Foreign programs in processes that may do next to nothing."""
