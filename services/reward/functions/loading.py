@@ -10,7 +10,6 @@ from typing import Any
 
 from services.reward.functions.arguments import Reading
 from services.reward.functions.callee import Callee
-from services.reward.functions.imports import ImportRefusedError, import_target
 from services.reward.functions.returned import (
     FunctionFault,
     numbers_of,
@@ -27,6 +26,7 @@ from services.reward.functions.signatures import (
 from services.reward.outcome import NotApplicable, Value
 from services.reward.terms import FunctionSpec
 from trimaran.errors import InputError
+from trimaran.host.user_code import ImportRefusedError, import_target
 from trimaran.rewards import Sample
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from services.reward.functions import imports
 from services.reward.functions.loading import load_function
 from services.reward.outcome import Value
 from services.reward.terms import FunctionSpec
 from trimaran.errors import InputError
+from trimaran.host import user_code
 from trimaran.rewards import Sample
 
 
@@ -21,7 +21,7 @@ def clean_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave sys.path and sys.modules as they were."""
     before = dict(sys.modules)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(imports, "_folders", [])
+    monkeypatch.setattr(user_code, "_folders", [])
     yield
     for name in set(sys.modules) - set(before):
         del sys.modules[name]

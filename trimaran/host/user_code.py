@@ -41,7 +41,7 @@ def _import_module(name: str) -> ModuleType:
 
 def _import_file(path: Path) -> ModuleType:
     path = path.resolve()
-    name = f"_trimaran_reward_{path.stem}_{sha256(str(path).encode()).hexdigest()[:12]}"
+    name = f"_trimaran_user_{path.stem}_{sha256(str(path).encode()).hexdigest()[:12]}"
     if name in sys.modules:
         return sys.modules[name]
     if not path.is_file():
