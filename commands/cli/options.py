@@ -342,8 +342,8 @@ def _add_allow(add: Add) -> None:
         action="append",
         default=[],
         metavar="WHAT",
-        help="a reward function (file.py:name, package.module:name), a plugin's host"
-        " (https://host:port) or a network (10.0.0.0/8) that the run may name; may be repeated;"
+        help="a function (file.py:name, package.module:name), a plugin's host (https://host:port), a"
+        " network (10.0.0.0/8) or a command ('command node server.js') that the run may name; may be repeated;"
         " TRIMARAN_ALLOW holds more, one a line",
     )
 

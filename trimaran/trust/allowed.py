@@ -1,4 +1,4 @@
-"""What the operator allows a run to name: reward functions, and hosts of plugins.
+"""What the operator allows a run to name: functions, hosts of plugins, and commands.
 
     trimaran train run.yaml --allow my.rewards:score --allow https://rewards.example:8443
 
@@ -6,6 +6,7 @@ An entry is one of
     package.module:name  package.module:*  path/to/file.py:name  path/to/file.py:*
     http://host:port  https://host         plugins there, and no other host
     10.0.0.0/8                             private addresses that a host name may resolve to
+    command npx -y "my server"             this command with these arguments, and no others
 
 Files count by the path that their symbolic links lead to, hosts in lower case and with their port.
 """
@@ -15,14 +16,17 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from trimaran.errors import InputError
 
 ALLOW_VARIABLE = "TRIMARAN_ALLOW"
-"""Entries for the reward service, one a line; --allow adds to it."""
+"""Entries for the services that call them, one a line; --allow adds to it."""
+COMMAND = "command "
+"""How the entry of a command begins; words are split as a shell does."""
 _PLACE = f"--allow or {ALLOW_VARIABLE}"
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -43,6 +47,7 @@ class Allowed:
     functions: frozenset[str] = frozenset()
     origins: frozenset[Origin] = frozenset()
     networks: tuple[Network, ...] = ()
+    commands: frozenset[tuple[str, ...]] = frozenset()
 
     @classmethod
     def from_entries(cls, entries: Iterable[str]) -> Allowed:
@@ -50,14 +55,17 @@ class Allowed:
         functions: set[str] = set()
         origins: set[Origin] = set()
         networks: list[Network] = []
+        commands: set[tuple[str, ...]] = set()
         for entry in filter(None, map(str.strip, entries)):
-            if "://" in entry:
+            if entry.startswith(COMMAND):
+                commands.add(_words(entry))
+            elif "://" in entry:
                 origins.add(_whole_host(entry))
             elif network := _network(entry):
                 networks.append(network)
             else:
                 functions.add(canonical_target(entry, _PLACE))
-        return cls(frozenset(functions), frozenset(origins), tuple(networks))
+        return cls(frozenset(functions), frozenset(origins), tuple(networks), frozenset(commands))
 
     @classmethod
     def from_environment(cls) -> Allowed:
@@ -78,9 +86,19 @@ class Allowed:
             raise InputError(f"{key}: {module}: no such file")
         return target
 
-    def check_url(self, url: str, key: str) -> None:
+    def check_command(self, command: Sequence[str], key: str) -> None:
         """Raises InputError naming the key and the remedy."""
-        origin = origin_of(url, key)
+        if tuple(command) not in self.commands:
+            line = shlex.join(command)
+            entry = shlex.quote(COMMAND + line)
+            raise InputError(
+                f"{key}: {line} is not among the commands that the operator allowed;"
+                f" start with --allow {entry} if you trust it"
+            )
+
+    def check_url(self, url: str, key: str) -> None:
+        """A WebSocket's origin is that of its handshake. Raises InputError naming the key and the remedy."""
+        origin = origin_of(re.sub(r"^ws(?=s?://)", "http", url), key)
         if origin not in self.origins:
             raise InputError(
                 f"{key}: {_show(origin)} is not among the hosts that the operator allowed;"
@@ -92,6 +110,8 @@ def absolute_entry(entry: str) -> str:
     """Files by their absolute path, so that it holds in any working directory."""
     if "\n" in entry:
         raise InputError(f"--allow: {entry!r}: an entry is one line; give --allow once for each")
+    if entry.startswith(COMMAND):
+        return entry
     module, colon, name = entry.rpartition(":")
     return f"{_real_path(module)}{colon}{name}" if module.endswith(".py") else entry
 
@@ -133,6 +153,13 @@ def _whole_host(entry: str) -> Origin:
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise InputError(f"{_PLACE}: {entry!r}: whole hosts are allowed; write {_show(origin)}")
     return origin
+
+
+def _words(entry: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(entry)[1:])
+    except ValueError as error:
+        raise InputError(f"{_PLACE}: {entry!r}: {error}; quote it as for a shell") from None
 
 
 def _show(origin: Origin) -> str:

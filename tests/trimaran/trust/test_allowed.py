@@ -141,3 +141,24 @@ def test_an_entry_holds_in_any_folder(mine: Path, monkeypatch: pytest.MonkeyPatc
     assert absolute_entry("my.rewards:f") == "my.rewards:f"
     with pytest.raises(InputError, match="an entry is one line"):
         absolute_entry("mine.py:f\nos:system")
+
+
+def test_a_command_is_allowed_word_by_word() -> None:
+    allowed = Allowed.from_entries(['command  node "my server.js" --port 1', "command ls"])
+    allowed.check_command(("node", "my server.js", "--port", "1"), "environment.mcp[0].command")
+    allowed.check_command(["ls"], "environment.mcp[1].command")
+    for other in (("node",), ("node", "my", "server.js", "--port", "1"), ("ls", "-l"), ()):
+        with pytest.raises(InputError, match=r"environment\.mcp\[0\]\.command: .* not among"):
+            allowed.check_command(other, "environment.mcp[0].command")
+    with pytest.raises(InputError, match="--allow 'command ls -l /tmp/x:y'"):
+        allowed.check_command(("ls", "-l", "/tmp/x:y"), "environment.mcp[0].command")
+    with pytest.raises(InputError, match="No closing quotation"):
+        Allowed.from_entries(['command "x'])
+    assert absolute_entry("command python mine.py:f") == "command python mine.py:f"
+
+
+def test_a_web_socket_has_the_origin_of_its_handshake() -> None:
+    allowed = Allowed.from_entries(["http://127.0.0.1:8000"])
+    allowed.check_url("ws://127.0.0.1:8000/ws", "environment.openenv")
+    with pytest.raises(InputError, match="--allow https://127.0.0.1:8000"):
+        allowed.check_url("wss://127.0.0.1:8000", "environment.openenv")
