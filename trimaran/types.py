@@ -638,6 +638,7 @@ class Branch:
     token_ids_T: Sequence[int]
     logprobs_S: Sequence[float]
     segments: tuple[Segment, ...]
+    experts: bytes = field(default=b"", repr=False)
 
     @property
     def is_covered(self) -> bool:
@@ -668,10 +669,11 @@ class Completion:
     segments: tuple[Segment, ...]
     """Cover the sampled tokens. What stands between them was given."""
     experts: bytes = field(default=b"", repr=False)
-    """Which the engine chose for each token but the last, whose experts are not asked for: layers x
+    """Which the engine chose for each token before the last sampled one, which no pass reads: layers x
     experts_per_token numbers a token, of one byte, or of two (little-endian) where the model has more
     than 256 experts. Empty where they are not known. Of a continued completion those of the replica
-    that ended it, which read the tokens before its own once more."""
+    that ended it, which read the tokens before its own once more; so too of an episode those of its
+    last turn."""
     turns: tuple[Turn, ...] = ()
     """Of an episode; empty for an answer."""
     branches: tuple[Branch, ...] = ()
@@ -691,6 +693,11 @@ class Completion:
     def all_segments(self) -> tuple[Segment, ...]:
         """With those of its branches."""
         return (*self.segments, *(one for branch in self.branches for one in branch.segments))
+
+    @property
+    def is_cut_off(self) -> bool:
+        """By a limit, of tokens or of turns: it did not come to an end of its own."""
+        return self.finish_reason in ("length", "turns")
 
     @property
     def num_sampled(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 import torch
 
@@ -18,10 +19,15 @@ def sequence_logprobs(
     completion: Completion,
     temperature: float,
 ) -> torch.Tensor:
-    ids = torch.tensor([[*prompt, *completion.token_ids_T]])
-    logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float() / temperature
-    targets = torch.tensor([*completion.token_ids_T])[:, None]
-    return logits.log_softmax(-1).gather(-1, targets)[:, 0]
+    """Of the sampled tokens, sequence by sequence."""
+    parts = []
+    for one in (completion, *completion.branches):
+        ids = torch.tensor([[*prompt, *one.token_ids_T]])
+        logits = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float() / temperature
+        targets = torch.tensor([*one.token_ids_T])[:, None]
+        logprobs = logits.log_softmax(-1).gather(-1, targets)[:, 0]
+        parts += [logprobs[segment.start : segment.end] for segment in one.segments]
+    return torch.cat(parts)
 
 
 @torch.no_grad()
@@ -31,19 +37,35 @@ def with_rollout_logprobs(
     """The batch as an engine with exactly these weights would have made it."""
 
     def fill(group: Group) -> Group:
+        prompt = group.prompt_token_ids
         completions = tuple(
-            replace(
-                one,
-                logprobs_S=tuple(
-                    sequence_logprobs(model, group.prompt_token_ids, one, temperature).tolist()
-                ),
-            )
+            with_logprobs(one, sequence_logprobs(model, prompt, one, temperature).tolist())
             for one in group.completions_G
         )
         return replace(group, completions_G=completions)
 
     groups = tuple(ScoredGroup(fill(one.group), one.verdicts_G) for one in batch.groups)
     return TrainingBatch(batch.step, groups)
+
+
+def with_logprobs(completion: Completion, logprobs: Sequence[float]) -> Completion:
+    """Of its sequences one after the other."""
+    left = iter(logprobs)
+    own, *branches = (
+        tuple(islice(left, len(one.logprobs_S))) for one in (completion, *completion.branches)
+    )
+    of_branches = zip(completion.branches, branches, strict=True)
+    return replace(
+        completion,
+        logprobs_S=own,
+        branches=tuple(replace(branch, logprobs_S=found) for branch, found in of_branches),
+    )
+
+
+def logprobs_of(completion: Completion) -> torch.Tensor:
+    """Those of the rollout."""
+    sequences = (completion, *completion.branches)
+    return torch.tensor([logprob for one in sequences for logprob in one.logprobs_S])
 
 
 def loss_of(model: torch.nn.Module, batch: TrainingBatch, config: RunConfig) -> torch.Tensor:
@@ -60,10 +82,10 @@ def loss_of(model: torch.nn.Module, batch: TrainingBatch, config: RunConfig) -> 
                 model, scored.group.prompt_token_ids, one, config.rollout.temperature
             )
             old = logprobs.detach()
-            weight = (old - torch.tensor(one.logprobs_S)).exp().clamp(max=2.0)
+            weight = (old - logprobs_of(one)).exp().clamp(max=2.0)
             ratio = (logprobs - old).exp()
             terms.append(-(weight * ratio * advantage).sum())
-            num_tokens += len(one.token_ids_T)
+            num_tokens += len(logprobs)
     return torch.stack(terms).sum() / num_tokens
 
 

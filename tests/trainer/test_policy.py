@@ -15,6 +15,7 @@ from services.trainer.megatron.architecture import read_architecture
 from services.trainer.step.batch import PackedBatch, StepBatch, pack
 from services.trainer.step.outputs import TokenOutputs
 from tests.trainer.batches import random_batch
+from tests.trainer.episodes import random_episodes
 from tests.trainer.models import FAMILIES, TIED, unfused
 from tests.trainer.plain_policy import plain_logprobs
 from trimaran.config import RunConfig
@@ -43,7 +44,9 @@ def add_up(_: int, outputs: TokenOutputs) -> torch.Tensor:
 
 
 def whole_batch() -> PackedBatch:
-    step = StepBatch.of(random_batch(1).groups, mask_truncated=False)
+    """Of answers, and of episodes of several turns and branches."""
+    groups = (*random_batch(1).groups, *random_episodes(1).groups)
+    step = StepBatch.of(groups, mask_truncated=False)
     return pack(step, list(enumerate(step.members)), CPU)
 
 

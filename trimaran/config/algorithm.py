@@ -125,7 +125,8 @@ class AlgorithmSection(Section):
     dynamic_sampling: DynamicSamplingSection | None = None
     """Without it every group trains."""
     truncated: Literal["train", "mask"] = "train"
-    """mask: completions that were cut off at max_tokens count in the advantages, and do not train."""
+    """mask: completions that were cut off, at a limit of tokens or of turns, count in the advantages, and do not
+    train."""
     updates_per_batch: Positive = 1
     """Optimizer updates, each on a part of the step's groups."""
     epochs: Annotated[int, Field(ge=1, le=100)] = 1

@@ -118,12 +118,18 @@ reward/term/<term>/faulted/share | share | completions in which the term could n
 rollout/prompt/length/mean | tokens | mean length of the prompts
 rollout/prompt/length/min | tokens | length of the shortest prompt
 rollout/prompt/length/max | tokens | length of the longest prompt
-rollout/completion/length/mean | tokens | mean length of the completions
+rollout/completion/length/mean | tokens | mean length of the completions; of an episode its sampled tokens count
 rollout/completion/length/min | tokens | length of the shortest completion
 rollout/completion/length/max | tokens | length of the longest completion
-rollout/completion/truncated/share | share | completions that `rollout.max_tokens` ended, not their end of sequence
-rollout/completion/lag/mean | steps | age of a completion's oldest token as it trains: training steps since its weights
+rollout/completion/truncated/share | share | completions that a limit ended, of tokens or of an episode's turns, and not their own end
+rollout/completion/lag/mean | steps | age of a completion's oldest sampled token as it trains: training steps since its weights
 rollout/completion/lag/max | steps | greatest age of the same; `run.max_lag` at most
+environment/turns/mean | turns | mean number of the policy's turns of an episode; these six only of episodes
+environment/turns/max | turns | turns of the longest episode
+environment/given_tokens/mean | tokens | mean number of tokens that an episode's environment gave between the policy's turns
+environment/seconds/mean | seconds | mean time of an episode in its environment
+environment/calls/mean | calls | mean number of tools that an episode called
+environment/calls/failed/share | share | calls that failed, of which the policy was told why; only where some were made
 trainer/learning_rate | 1 | learning rate of the step
 trainer/nonfinite_updates | updates | optimizer updates that were left out because a number was not finite
 trainer/loss | 1 | loss of an update, mean over the updates

@@ -129,14 +129,16 @@ class Turn(_message.Message):
     def __init__(self, message: _Optional[_Union[Message, _Mapping]] = ..., num_sampled: _Optional[int] = ..., replies: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., num_given: _Optional[int] = ..., finish_reason: _Optional[str] = ..., reward: _Optional[float] = ..., seconds: _Optional[float] = ..., num_calls: _Optional[int] = ..., num_failures: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class Branch(_message.Message):
-    __slots__ = ("token_ids", "logprobs", "segments")
+    __slots__ = ("token_ids", "logprobs", "segments", "experts")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    EXPERTS_FIELD_NUMBER: _ClassVar[int]
     token_ids: bytes
     logprobs: bytes
     segments: _containers.RepeatedCompositeFieldContainer[Segment]
-    def __init__(self, token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ...) -> None: ...
+    experts: bytes
+    def __init__(self, token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ..., segments: _Optional[_Iterable[_Union[Segment, _Mapping]]] = ..., experts: _Optional[bytes] = ...) -> None: ...
 
 class Completion(_message.Message):
     __slots__ = ("token_ids", "logprobs", "text", "finish_reason", "segments", "experts", "turns", "branches", "reward", "fault")

@@ -513,6 +513,7 @@ def _write_completion(message: types_pb2.Completion, completion: types.Completio
             token_ids=encode_token_ids(branch.token_ids_T),
             logprobs=encode_logprobs(branch.logprobs_S),
             segments=map(encode_segment, branch.segments),
+            experts=branch.experts,
         )
     if completion.reward is not None:
         message.reward = completion.reward
@@ -554,6 +555,7 @@ def _decode_branch(message: types_pb2.Branch) -> types.Branch:
         TokenIds(message.token_ids),
         Logprobs(message.logprobs),
         tuple(map(decode_segment, message.segments)),
+        message.experts,
     )
 
 

@@ -20,7 +20,16 @@ from trimaran.telemetry.metrics import (
     STEP_SECONDS,
     TOKENS_PER_SECOND,
 )
-from trimaran.types import Faulted, Proof, ProofLevel, Score, ScoredGroup, TrainingBatch, Verdict
+from trimaran.types import (
+    Completion,
+    Faulted,
+    Proof,
+    ProofLevel,
+    Score,
+    ScoredGroup,
+    TrainingBatch,
+    Verdict,
+)
 
 PART_MARK = "."
 """In "term.part"; no term's own name holds it."""
@@ -37,13 +46,13 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
     rewards = [reward for group in rewards_by_group for reward in group]
     spreads = [float(np.std(group)) for group in rewards_by_group if group]
     lags = [
-        batch.step - 1 - min(segment.version.step for segment in completion.segments)
+        batch.step - 1 - min(segment.version.step for segment in completion.all_segments)
         for completion in completions
-        if completion.segments
+        if completion.all_segments
     ]
-    lengths = [len(completion.token_ids_T) for completion in completions]
+    lengths = [completion.num_sampled for completion in completions]
     prompts = [len(scored.group.prompt_token_ids) for scored in batch.groups]
-    num_truncated = sum(c.finish_reason == "length" for c in completions)
+    num_truncated = sum(completion.is_cut_off for completion in completions)
     return {
         REWARD_MEAN: fmean(rewards) if rewards else 0.0,
         "reward/completion/min": min(rewards, default=0.0),
@@ -62,8 +71,29 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
         "rollout/completion/truncated/share": num_truncated / len(completions),
         "rollout/completion/lag/mean": fmean(lags) if lags else 0.0,
         LAG_MAX: max(lags, default=0),
+        **describe_episodes([completion for completion in completions if completion.turns]),
         **describe_terms(verdicts),
     }
+
+
+def describe_episodes(episodes: Sequence[Completion]) -> dict[str, float]:
+    """What happened between the policy and its environments; nothing for answers of one turn."""
+    if not episodes:
+        return {}
+    turns = [turn for episode in episodes for turn in episode.turns]
+    lengths = [len(episode.turns) for episode in episodes]
+    num_calls = sum(turn.num_calls for turn in turns)
+    values = {
+        "environment/turns/mean": fmean(lengths),
+        "environment/turns/max": float(max(lengths)),
+        "environment/given_tokens/mean": sum(turn.num_given for turn in turns) / len(episodes),
+        "environment/seconds/mean": sum(turn.seconds for turn in turns) / len(episodes),
+        "environment/calls/mean": num_calls / len(episodes),
+    }
+    if num_calls:
+        num_failures = sum(turn.num_failures for turn in turns)
+        values["environment/calls/failed/share"] = num_failures / num_calls
+    return values
 
 
 def describe_proofs(batch: TrainingBatch, proofs: Sequence[Proof]) -> dict[str, float]:
@@ -75,7 +105,7 @@ def describe_proofs(batch: TrainingBatch, proofs: Sequence[Proof]) -> dict[str, 
     counts = Counter[ProofLevel]()
     for scored in batch.groups:
         for completion in scored.group.completions_G:
-            for segment in completion.segments:
+            for segment in completion.all_segments:
                 if level := levels.get((segment.version, segment.replica)):
                     counts[level] += segment.end - segment.start
     return {f"weight_sync/proof/tokens/{level}": float(counts[level]) for level in ProofLevel}
@@ -103,11 +133,13 @@ def describe_terms(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 
 def count_tokens(batch: TrainingBatch) -> int:
-    """Prompt and completion tokens of every sample, as peers count them."""
+    """Prompt and completion tokens of every sample, as peers count them, and of every further sequence of an
+    episode."""
     return sum(
-        len(scored.group.prompt_token_ids) + len(completion.token_ids_T)
+        len(scored.group.prompt_token_ids) + len(sequence.token_ids_T)
         for scored in batch.groups
         for completion in scored.group.completions_G
+        for sequence in (completion, *completion.branches)
     )
 
 

@@ -1,5 +1,7 @@
 """Training batch -> the completions that count -> tensors of packed micro-batches.
 
+Only sampled tokens train. An episode is one completion, whatever its turns and branches: what was given
+between its sampled tokens is read, and has no place among M.
 Axes: B completions and M trained tokens of a step's batch, P groups of it; in `PackedBatch`: N packed
 tokens, M trained tokens and B completions of one micro-batch.
 """
@@ -18,7 +20,8 @@ from services.trainer.grpo.kinds import Rewards
 from services.trainer.step.chosen_experts import ChosenExperts, StepExperts, join_experts
 from services.trainer.step.packing import GroupLengths
 from services.trainer.step.prompt_images import PromptImages, images_of
-from trimaran.types import Completion, Score, ScoredGroup
+from services.trainer.step.sequences import num_read, sequences_of, total_read
+from trimaran.types import Completion, Score, ScoredGroup, sampled_spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class StepBatch:
     members: tuple[range, ...]
     """The completions of each group, among B."""
     lengths_B: tuple[int, ...]
-    """Trained tokens: all of a completion, or none."""
+    """Trained tokens: all sampled ones of a completion, or none."""
     starts_B: tuple[int, ...]
     """The first of them among M."""
 
@@ -54,8 +57,7 @@ class StepBatch:
                     scores.append(verdict)
             members.append(range(first, len(completions)))
         lengths = [
-            0 if mask_truncated and one.finish_reason == "length" else len(one.token_ids_T)
-            for one in completions
+            0 if mask_truncated and one.is_cut_off else one.num_sampled for one in completions
         ]
         starts = [0, *accumulate(lengths)]
         return cls(
@@ -80,9 +82,10 @@ class StepBatch:
     def rollout_logprobs(self) -> torch.Tensor:
         """float32 [M]."""
         parts = [
-            _array(completion.logprobs_S, np.float32)
+            _array(sequence.logprobs_S, np.float32)
             for completion, length in zip(self.completions_B, self.lengths_B, strict=True)
             if length
+            for sequence in sequences_of(completion)
         ]
         return torch.from_numpy(np.concatenate(parts) if parts else np.zeros(0, np.float32))
 
@@ -106,7 +109,7 @@ class StepBatch:
             term_weights=term_weights,
             groups_B=torch.arange(len(self.groups)).repeat_interleave(sizes),
             lengths_B=lengths,
-            sampled_B=torch.tensor([len(one.token_ids_T) for one in self.completions_B]).long(),
+            sampled_B=torch.tensor([one.num_sampled for one in self.completions_B]).long(),
             greedy_P=self._greedy(),
             penalties_M=penalties_M,
         )
@@ -166,8 +169,10 @@ class PackedBatch:
     """
 
     token_ids_N: torch.Tensor
-    """Group by group: the prompt, then the completions, each up to before its last trained token."""
+    """Group by group: the prompt, then the sequences of the completions, each up to before its last trained
+    token."""
     groups: tuple[GroupLengths, ...]
+    """Here each sequence of an episode counts."""
     sources_M: torch.Tensor
     """The place among N whose output predicts each trained token."""
     targets_M: torch.Tensor
@@ -183,9 +188,12 @@ class PackedBatch:
 
 
 def packed_lengths(step: StepBatch, group: int, completions: Sequence[int]) -> GroupLengths:
-    """What `pack` makes of some of a group's completions: of each all tokens but the last are read."""
+    """What `pack` makes of some of a group's completions. The sequences of one are counted together: they
+    stay in one micro-batch."""
     prompt = len(step.groups[group].group.prompt_token_ids)
-    return GroupLengths(prompt, tuple(step.lengths_B[index] - 1 for index in completions))
+    return GroupLengths(
+        prompt, tuple(total_read(step.completions_B[index]) for index in completions)
+    )
 
 
 def pack(
@@ -200,10 +208,12 @@ def pack(
     sources: list[Any] = []
     targets: list[Any] = []
     places: list[Any] = []
+    owners: list[Any] = []
+    groups: list[GroupLengths] = []
     images: list[PromptImages | None] = []
     experts = experts or StepExperts(len(step.groups), {})
     chosen: list[tuple[Any, int]] = []
-    num_packed = 0
+    num_packed = num_completions = 0
     for number, (group, completions) in enumerate(pieces):
         images.append(images_of(step.groups[group].group, number, num_packed))
         prompt = _array(step.groups[group].group.prompt_token_ids, np.int32)
@@ -211,18 +221,26 @@ def pack(
         chosen.append((experts.of_prompt(group), len(prompt)))
         num_packed += len(prompt)
         before_first = num_packed - 1
+        lengths: list[int] = []
         for index in completions:
-            ids = _array(step.completions_B[index].token_ids_T, np.int32)
-            token_ids.append(ids[:-1])
-            chosen.append((experts.of_completion(index), len(ids) - 1))
-            source = np.arange(num_packed - 1, num_packed - 1 + len(ids))
-            source[0] = before_first
-            sources.append(source)
-            targets.append(ids)
-            start = step.starts_B[index]
-            places.append(np.arange(start, start + len(ids)))
-            num_packed += len(ids) - 1
-    owners = [np.full(len(ids), number) for number, ids in enumerate(targets)]
+            first = len(lengths)
+            for sequence in sequences_of(step.completions_B[index]):
+                ids = _array(sequence.token_ids_T, np.int32)
+                for start, end in sampled_spans(sequence.segments):
+                    source = np.arange(num_packed + start - 1, num_packed + end - 1)
+                    if not start:
+                        source[0] = before_first
+                    sources.append(source)
+                    targets.append(ids[start:end])
+                lengths.append(num_read(sequence))
+                token_ids.append(ids[: lengths[-1]])
+                num_packed += lengths[-1]
+            own = step.tokens(index)
+            places.append(np.arange(own.start, own.stop))
+            owners.append(np.full(own.stop - own.start, num_completions))
+            chosen.append((experts.of_completion(index), sum(lengths[first:])))
+            num_completions += 1
+        groups.append(GroupLengths(len(prompt), tuple(lengths)))
 
     def joined(parts: Sequence[Any]) -> torch.Tensor:
         whole = np.concatenate(parts) if parts else np.zeros(0)
@@ -230,12 +248,12 @@ def pack(
 
     return PackedBatch(
         token_ids_N=joined(token_ids),
-        groups=tuple(packed_lengths(step, group, completions) for group, completions in pieces),
+        groups=tuple(groups),
         sources_M=joined(sources),
         targets_M=joined(targets),
         places_M=joined(places),
         completions_M=joined(owners),
-        num_completions=len(targets),
+        num_completions=num_completions,
         images=tuple(one for one in images if one),
         experts=join_experts(chosen),
     )

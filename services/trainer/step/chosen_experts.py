@@ -1,7 +1,7 @@
 """The experts that the engine chose, for the packed tokens of a micro-batch. On the host, until a
 micro-batch is computed.
 
-Axes: T tokens of a prompt or a completion, N packed tokens, X bytes of a token, L layers, K experts of
+Axes: T tokens of a prompt, or that a pass reads of a completion, N packed tokens, X bytes of a token, L layers, K experts of
 a token.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from services.trainer.step.sequences import experts_of, num_read, sequences_of, total_read
 from trimaran.errors import InputError
 from trimaran.model.folder import ModelFacts
 from trimaran.types import Completion, ScoredGroup
@@ -29,8 +30,11 @@ def check_experts(groups: Iterable[ScoredGroup], facts: ModelFacts) -> None:
     for scored in groups:
         group = scored.group
         parts = [(group.prompt_experts, len(group.prompt_token_ids), "the prompt")]
-        for number, one in enumerate(group.completions_G):
-            parts.append((one.experts, len(one.token_ids_T) - 1, f"completion {number}"))
+        for number, completion in enumerate(group.completions_G):
+            parts += [
+                (one.experts, num_read(one), f"completion {number}")
+                for one in sequences_of(completion)
+            ]
         for data, tokens, what in parts:
             if data and len(data) != tokens * width:
                 raise InputError(
@@ -58,7 +62,7 @@ class StepExperts:
     ) -> StepExperts:
         """All that the engine reported of a step, in all layers of the model."""
         texts = [(one.group.prompt_experts, len(one.group.prompt_token_ids)) for one in groups]
-        texts += [(one.experts, len(one.token_ids_T) - 1) for one in completions]
+        texts += [(experts_of(one), total_read(one)) for one in completions]
         data = {
             number: np.frombuffer(chosen, np.uint8).reshape(count, -1)
             for number, (chosen, count) in enumerate(texts)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 
 from services.trainer.step.batch import StepBatch
+from services.trainer.step.sequences import segment_of
 
 LARGEST = torch.finfo(torch.float32).max
 """Advantages become float32."""
@@ -73,8 +74,8 @@ def _faults_of(
         name, completion, tokens = names[index], step.completions_B[index], step.tokens(index)
         for number, logprob in enumerate(rollout_logprobs_M[tokens].tolist()):
             if not math.isfinite(logprob):
-                segment = next(s for s in completion.segments if s.start <= number < s.end)
-                yield f"{name}: log-probability {logprob} of token {number}, from {segment.replica}"
+                maker = segment_of(completion, number).replica
+                yield f"{name}: log-probability {logprob} of token {number}, from {maker}"
         for advantage in [] if advantages_M is None else advantages_M[tokens].tolist():
             if not abs(advantage) <= LARGEST:  # nor is NaN
                 yield f"{name}: advantage {advantage}"

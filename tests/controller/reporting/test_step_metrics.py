@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from services.controller.reporting.busy_time import BusyTime
 from services.controller.reporting.step_metrics import (
     count_faulted,
+    count_tokens,
     describe_batch,
     describe_pace,
     describe_proofs,
@@ -10,21 +13,29 @@ from services.controller.reporting.step_metrics import (
 from tests.controller.fakes import PROMPTS, make_config
 from trimaran.telemetry.metrics import LAG_MAX, LENGTH_MEAN, REWARD_MEAN, TOKENS_PER_SECOND
 from trimaran.types import (
+    Branch,
     Completion,
     Faulted,
     Group,
+    Message,
     Proof,
     Score,
     ScoredGroup,
     Segment,
     TrainingBatch,
+    Turn,
     Verdict,
     VersionId,
 )
 
 
 def completion(length: int, reason: str, *steps: int) -> Completion:
-    segments = tuple(Segment(i, i + 1, VersionId(0, step), "r") for i, step in enumerate(steps))
+    """Of tokens of these steps, one each, and the last step the rest."""
+    ends = (*range(1, len(steps)), length)
+    segments = tuple(
+        Segment(i, end, VersionId(0, step), "r")
+        for i, (end, step) in enumerate(zip(ends, steps, strict=True))
+    )
     return Completion((1,) * length, (0.0,) * length, "", reason, segments)
 
 
@@ -65,6 +76,39 @@ def test_a_batch_in_numbers() -> None:
     # trained on weights of step 3: ages 0, 1, 2 (its oldest token) and 0
     assert values["rollout/completion/lag/mean"] == 0.75
     assert values[LAG_MAX] == 2
+
+
+def test_a_batch_of_episodes_in_numbers() -> None:
+    def of_step(step: int, start: int, end: int) -> Segment:
+        return Segment(start, end, VersionId(0, step), "r")
+
+    said = Message("assistant", "CALC 3*4")
+    turns = (
+        Turn(said, 2, num_given=3, seconds=0.5, num_calls=2, num_failures=1),
+        Turn(said, 1, seconds=0.25),
+        Turn(said, 1, num_given=2, num_calls=1, sequence=1),
+        Turn(said, 1, sequence=1),
+    )
+    branch = Branch((4, 7, 7, 8), (0.0,) * 2, (of_step(1, 0, 1), of_step(3, 3, 4)))
+    segments = (of_step(2, 0, 2), of_step(3, 5, 6))
+    long = Completion((1,) * 6, (0.0,) * 3, "", "turns", segments, turns=turns, branches=(branch,))
+    short = replace(completion(3, "stop", 3), turns=turns[:1])
+    batch = TrainingBatch(4, (group(5, (long, Score(1.0)), (short, Score(0.0))),))
+    values = describe_batch(batch)
+    assert values[LENGTH_MEAN] == (5 + 3) / 2
+    assert values[LAG_MAX] == 2
+    assert values["rollout/completion/truncated/share"] == 0.5
+    assert {k: v for k, v in values.items() if k.startswith("environment/")} == {
+        "environment/turns/mean": 2.5,
+        "environment/turns/max": 4,
+        "environment/given_tokens/mean": (5 + 3) / 2,
+        "environment/seconds/mean": (0.75 + 0.5) / 2,
+        "environment/calls/mean": (3 + 2) / 2,
+        "environment/calls/failed/share": 2 / 5,
+    }
+    assert count_tokens(batch) == (5 + 6) + (5 + 4) + (5 + 3)
+    proof = Proof(VersionId(0, 1), "r", "root", 4, 4)
+    assert describe_proofs(batch, [proof])[f"weight_sync/proof/tokens/{proof.level}"] == 1
 
 
 def test_each_term_counts_where_it_was_judged() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,14 +11,15 @@ from services.trainer.step.batch import PackedBatch, StepBatch
 from services.trainer.step.learner import train_step
 from services.trainer.step.learning_rate import learning_rate
 from services.trainer.step.updates import Update, plan_updates
-from tests.trainer.batches import random_batch
+from tests.trainer.batches import completion, random_batch, scored_group
+from tests.trainer.episodes import Tokens, episode, random_episodes
 from tests.trainer.models import make_model
 from tests.trainer.plain_policy import PlainPolicy
 from tests.trainer.reference import loss_of, sequence_logprobs, with_rollout_logprobs
 from trimaran.config import RunConfig, TrainerSection
 from trimaran.telemetry.metrics import find_metric
 from trimaran.telemetry.other_names import Facts, OtherNames
-from trimaran.types import Score
+from trimaran.types import Score, TrainingBatch
 
 MakeConfig = Callable[..., RunConfig]
 STANDSTILL = {"learning_rate": 1e-30}
@@ -51,6 +53,64 @@ def test_loss_and_gradient_are_equal_under_any_split(
     assert sum(loss for loss, _ in parts) == pytest.approx(whole_loss, abs=1e-6)
     torch.testing.assert_close(sum(gradient for _, gradient in parts), whole, rtol=0, atol=1e-6)
     assert whole.abs().max() > 1e-2
+
+
+@pytest.mark.parametrize(("ranks", "tokens"), [(1, 1), (1, 4096), (2, 60)])
+def test_the_loss_of_episodes_is_the_one_worked_out_sequence_by_sequence(
+    model: torch.nn.Module, make_config: MakeConfig, ranks: int, tokens: int
+) -> None:
+    batch = random_episodes(1)
+    section = {**STANDSTILL, "data_parallel": ranks, "micro_batch_tokens": tokens}
+    config = make_config(trainer=section)
+    loss, gradient = 0.0, torch.zeros(())
+    for data_rank in range(ranks):
+        policy = PlainPolicy(model, data_rank)
+        loss += train_step(policy, batch, config).metrics["trainer/loss"]
+        gradient = gradient + policy.gradients()
+    model.zero_grad()
+    wanted = loss_of(model, batch, config)
+    wanted.backward()
+    assert loss == pytest.approx(wanted.item(), abs=1e-6)
+    torch.testing.assert_close(gradient, PlainPolicy(model).gradients(), rtol=0, atol=1e-6)
+    assert gradient.abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("loss", ["ppo_clip", "gspo", "geometric_mean"])
+@pytest.mark.parametrize(
+    "aggregation", ["token_mean", "sequence_mean", "sequence_sum", {"type": "fixed", "tokens": 8}]
+)
+def test_an_episode_counts_as_one_completion_in_every_loss_and_aggregation(
+    model: torch.nn.Module, make_config: MakeConfig, loss: str, aggregation: Any
+) -> None:
+    """What was sampled last is sampled behind the same tokens in a branch: nothing else may change."""
+    ids = (7, 8, 30, 31, 9, 32, 6, 5)
+    is_sampled = (True, True, False, False, True, False, True, True)
+    whole = episode(Tokens(ids, is_sampled))
+    parted = episode(Tokens(ids[:5], is_sampled[:5]), Tokens(ids, (*[False] * 6, *is_sampled[6:])))
+    other = completion([2, 1, 3])
+    config = make_config(
+        run={"groups_per_step": 1},
+        trainer=STANDSTILL,
+        algorithm={
+            "loss": loss,
+            "aggregation": aggregation,
+            "correction": {"weights": "sequence", "geometric_bounds": [0.1, 10.0]},
+        },
+    )
+    found = []
+    for one in (whole, parted):
+        policy = PlainPolicy(model)
+        batch = TrainingBatch(1, (scored_group([4, 5], [one, other], [1.0, 0.0]),))
+        batch = with_rollout_logprobs(model, batch, 0.75)
+        metrics = train_step(policy, batch, config).metrics
+        found.append(
+            (metrics["trainer/loss"], metrics["trainer/trained_tokens"], policy.gradients())
+        )
+    (loss_of_one, tokens, gradient), (loss_of_two, same, again) = found
+    assert tokens == same == 8
+    assert loss_of_one == pytest.approx(loss_of_two, abs=1e-6)
+    torch.testing.assert_close(gradient, again, rtol=0, atol=1e-6)
+    assert gradient.abs().max() > 1e-3
 
 
 def test_what_has_no_gradient_is_skipped_and_the_gradient_is_the_same(

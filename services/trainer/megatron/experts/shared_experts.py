@@ -7,7 +7,7 @@ is the same for the ranks of one tensor- and context-parallel team, of which the
 
 So each byte leaves rank 0 once. The others have no choices in their batch (services/trainer/exchange/shared_batch.py).
 
-Axes: T tokens of a prompt or a completion, X bytes of a token in the layers of a rank.
+Axes: T tokens of a prompt, or that a pass reads of a completion, X bytes of a token in the layers of a rank.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch.distributed as dist
 from services.trainer.exchange.shared_batch import in_chunks
 from services.trainer.megatron.groups import team_group
 from services.trainer.step.chosen_experts import StepExperts
+from services.trainer.step.sequences import total_read
 from services.trainer.step.updates import Update, computed_by
 from trimaran.config.parallel import ParallelLayout, RankPlace
 from trimaran.model.folder import ModelFacts
@@ -79,7 +80,7 @@ def plan_shares(
     """By rank of the leader, in their order. `is_known`: of each prompt and completion of the step."""
     step, shares = updates[0].step, dict[int, ExpertShare]()
     lengths = [len(scored.group.prompt_token_ids) for scored in step.groups]
-    lengths += [len(one.token_ids_T) - 1 for one in step.completions_B]
+    lengths += [*map(total_read, step.completions_B)]
     for leader in leaders(layout):
         computed = computed_by(updates, leader.data)
         numbers = tuple(number for number in computed if is_known[number])
