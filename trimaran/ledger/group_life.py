@@ -27,9 +27,11 @@ from trimaran.ledger.records import (
 )
 from trimaran.ledger.scores import by_completion
 from trimaran.ledger.search import find_start
+from trimaran.run.answers import RunEpisode
 from trimaran.store import Store
 from trimaran.types import Faulted, Proof, Verdict
-from trimaran.wire.messages import parse_scored_group
+from trimaran.wire.messages import decode_scored_group
+from trimaran.wire.run_messages import episode_to_tree
 
 
 @dataclass(slots=True)
@@ -50,6 +52,8 @@ class GroupLife:
     """Faults that were found after it had trained, in the weights that made it."""
     verdicts_G: tuple[Verdict, ...] = ()
     """Verdicts of the last scored attempt; empty where its payload is not kept any more."""
+    episodes_G: tuple[RunEpisode | None, ...] = ()
+    """Its episodes, likewise; None for an answer of one turn."""
 
     def add(self, record: Record) -> None:
         """Takes note of the record where it has to do with the group."""
@@ -83,6 +87,12 @@ class GroupLife:
         rows = (r for r in reversed(self.records) if isinstance(r, Scored | Filtered))
         return next((r for r in rows if isinstance(r, Scored) or r.rewards), None)
 
+    def _judged(self) -> list[dict[str, Any]]:
+        return [
+            {**_tree_of(verdict), **({"episode": episode_to_tree(episode)} if episode else {})}
+            for verdict, episode in zip(self.verdicts_G, self.episodes_G, strict=True)
+        ]
+
     def _recorded(self) -> list[dict[str, Any]]:
         rows = by_completion(self.scored) if self.scored else []
         return [{"reward": reward, "terms": dict(terms)} for reward, terms in rows]
@@ -108,7 +118,7 @@ class GroupLife:
             "proofs": [encode_proof(proof) for proof in self.proofs],
             "versions": [encode(record) for record in self.versions],
             "tainted": [encode(record) for record in self.tainted],
-            "completions": [_tree_of(verdict) for verdict in self.verdicts_G] or self._recorded(),
+            "completions": self._judged() or self._recorded(),
         }
 
 
@@ -131,7 +141,9 @@ async def read_life(store: Store, payloads: Payloads, run_id: str, group: int) -
     if isinstance(life.scored, Scored):
         with contextlib.suppress(MissingPayloadError):
             data = await payloads.read(life.scored.payload)
-            life.verdicts_G = parse_scored_group(data).verdicts_G
+            scored = decode_scored_group(data)
+            life.verdicts_G = scored.verdicts_G
+            life.episodes_G = tuple(map(RunEpisode.of, scored.group.completions_G))
     return life
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from trimaran.ledger.episode_words import tell_episode
 from trimaran.ledger.group_life import GroupLife
 from trimaran.ledger.records import (
     Filtered,
@@ -17,6 +18,9 @@ from trimaran.ledger.records import (
 )
 from trimaran.ledger.scores import by_completion
 from trimaran.types import Faulted, Proof, Verdict
+
+MAX_CHARACTERS = 100
+"""Of what was said in an episode; `trimaran samples` has all of it."""
 
 
 def tell(life: GroupLife) -> Iterator[str]:
@@ -35,7 +39,7 @@ def tell(life: GroupLife) -> Iterator[str]:
     for record in life.records:
         yield _line(record)
         if isinstance(record, Scored | Filtered) and record is life.scored:
-            yield from _scores(record, life.verdicts_G)
+            yield from _scores(record, life)
     yield from _end(life)
 
 
@@ -59,10 +63,13 @@ def _line(record: GroupRecord) -> str:
             return f"  skipped, so it never trains: {reason}"
 
 
-def _scores(record: Scored | Filtered, verdicts_G: tuple[Verdict, ...]) -> Iterator[str]:
-    if verdicts_G:
-        for number, verdict in enumerate(verdicts_G, start=1):
+def _scores(record: Scored | Filtered, life: GroupLife) -> Iterator[str]:
+    if life.verdicts_G:
+        judged = zip(life.verdicts_G, life.episodes_G, strict=True)
+        for number, (verdict, episode) in enumerate(judged, start=1):
             yield f"    completion {number}: {_verdict(verdict)}"
+            for who, text in tell_episode(episode) if episode else ():
+                yield f"      {who}: {_in_a_line(text)}"
         return
     for number, (reward, terms) in enumerate(by_completion(record), start=1):
         said = "could not be scored" if reward is None else f"reward {reward:g}"
@@ -72,6 +79,11 @@ def _scores(record: Scored | Filtered, verdicts_G: tuple[Verdict, ...]) -> Itera
             "    (why some could not be scored is no longer kept: payloads older than the oldest kept checkpoint are deleted"
             " unless run.keep_payloads is all)"
         )
+
+
+def _in_a_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_CHARACTERS else f"{line[:MAX_CHARACTERS]} …"
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
+
+from trimaran.types import Completion, Message, Segment, Turn, VersionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +22,51 @@ class Checkpoint:
     kept: bool
     """It is still there. Older ones are removed: `run.keep_checkpoints` and `run.keep_best` say
     how many stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunTurn:
+    """One turn of an episode, without its images, and who made it.
+
+    Example: RunTurn(turn, versions=("0.7",)).turn.message.text
+    """
+
+    turn: Turn
+    versions: tuple[str, ...]
+    """More than one where the weights changed within the turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEpisode:
+    """A conversation of the model with its environment. Example: len(RunEpisode.of(completion).turns)"""
+
+    turns: tuple[RunTurn, ...]
+    finish_reason: str
+
+    @classmethod
+    def of(cls, completion: Completion) -> RunEpisode | None:
+        """None where it is no episode."""
+        if not completion.turns:
+            return None
+        sequences = (completion.segments, *(branch.segments for branch in completion.branches))
+        makers = {number: _makers(segments) for number, segments in enumerate(sequences)}
+        turns: list[RunTurn] = []
+        for turn in completion.turns:
+            made = dict.fromkeys(islice(makers[turn.sequence], turn.num_sampled))
+            turns.append(RunTurn(_without_images(turn), tuple(map(str, made))))
+        return cls(tuple(turns), completion.finish_reason)
+
+
+def _makers(segments: Sequence[Segment]) -> Iterator[VersionId]:
+    """The version of each sampled token of a sequence."""
+    return (one.version for one in segments for _ in range(one.end - one.start))
+
+
+def _without_images(turn: Turn) -> Turn:
+    def bare(message: Message) -> Message:
+        return replace(message, images=())
+
+    return replace(turn, message=bare(turn.message), replies=tuple(map(bare, turn.replies)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +85,8 @@ class RunSample:
     terms: Mapping[str, float] = field(default_factory=dict[str, float])
     fault: str = ""
     """Why it has no reward; empty where it has one."""
+    episode: RunEpisode | None = None
+    """Where it had several turns; `answer` is the last one's."""
 
 
 @dataclass(frozen=True, slots=True)

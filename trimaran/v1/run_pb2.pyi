@@ -1,3 +1,4 @@
+from trimaran.v1 import types_pb2 as _types_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -310,7 +311,7 @@ class GetSamplesRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., validation_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., limit: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Sample(_message.Message):
-    __slots__ = ("prompt_id", "prompt", "answer", "reference", "reward", "terms", "fault")
+    __slots__ = ("prompt_id", "prompt", "answer", "reference", "reward", "terms", "fault", "episode")
     class TermsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -325,6 +326,7 @@ class Sample(_message.Message):
     REWARD_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
+    EPISODE_FIELD_NUMBER: _ClassVar[int]
     prompt_id: str
     prompt: str
     answer: str
@@ -332,7 +334,24 @@ class Sample(_message.Message):
     reward: float
     terms: _containers.ScalarMap[str, float]
     fault: str
-    def __init__(self, prompt_id: _Optional[str] = ..., prompt: _Optional[str] = ..., answer: _Optional[str] = ..., reference: _Optional[str] = ..., reward: _Optional[float] = ..., terms: _Optional[_Mapping[str, float]] = ..., fault: _Optional[str] = ...) -> None: ...
+    episode: Episode
+    def __init__(self, prompt_id: _Optional[str] = ..., prompt: _Optional[str] = ..., answer: _Optional[str] = ..., reference: _Optional[str] = ..., reward: _Optional[float] = ..., terms: _Optional[_Mapping[str, float]] = ..., fault: _Optional[str] = ..., episode: _Optional[_Union[Episode, _Mapping]] = ...) -> None: ...
+
+class Episode(_message.Message):
+    __slots__ = ("turns", "finish_reason")
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    turns: _containers.RepeatedCompositeFieldContainer[EpisodeTurn]
+    finish_reason: str
+    def __init__(self, turns: _Optional[_Iterable[_Union[EpisodeTurn, _Mapping]]] = ..., finish_reason: _Optional[str] = ...) -> None: ...
+
+class EpisodeTurn(_message.Message):
+    __slots__ = ("turn", "versions")
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    turn: _types_pb2.Turn
+    versions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, turn: _Optional[_Union[_types_pb2.Turn, _Mapping]] = ..., versions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetSamplesResponse(_message.Message):
     __slots__ = ("validation_steps", "trained_steps", "samples", "num_samples", "step")

@@ -507,7 +507,7 @@ def _write_completion(message: types_pb2.Completion, completion: types.Completio
     message.finish_reason = completion.finish_reason
     message.segments.extend(map(encode_segment, completion.segments))
     message.experts = completion.experts
-    message.turns.extend(map(_encode_turn, completion.turns))
+    message.turns.extend(map(encode_turn, completion.turns))
     for branch in completion.branches:
         message.branches.add(
             token_ids=encode_token_ids(branch.token_ids_T),
@@ -520,7 +520,7 @@ def _write_completion(message: types_pb2.Completion, completion: types.Completio
     message.fault = completion.fault
 
 
-def _encode_turn(turn: types.Turn) -> types_pb2.Turn:
+def encode_turn(turn: types.Turn) -> types_pb2.Turn:
     return types_pb2.Turn(
         message=encode_message(turn.message),
         num_sampled=turn.num_sampled,
@@ -535,7 +535,7 @@ def _encode_turn(turn: types.Turn) -> types_pb2.Turn:
     )
 
 
-def _decode_turn(message: types_pb2.Turn) -> types.Turn:
+def decode_turn(message: types_pb2.Turn) -> types.Turn:
     return types.Turn(
         decode_message(message.message),
         message.num_sampled,
@@ -567,7 +567,7 @@ def decode_completion(message: types_pb2.Completion) -> types.Completion:
         finish_reason=message.finish_reason,
         segments=tuple(decode_segment(segment) for segment in message.segments),
         experts=message.experts,
-        turns=tuple(map(_decode_turn, message.turns)),
+        turns=tuple(map(decode_turn, message.turns)),
         branches=tuple(map(_decode_branch, message.branches)),
         reward=message.reward if message.HasField("reward") else None,
         fault=message.fault,

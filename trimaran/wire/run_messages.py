@@ -6,10 +6,13 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from google.protobuf import json_format
+
 from trimaran.errors import InputError
 from trimaran.run import answers as run_answers
 from trimaran.run import runs
 from trimaran.v1 import controller_pb2, run_pb2
+from trimaran.wire import messages
 
 STATES = {
     run_pb2.Run.State.Value(f"STATE_{state.name}"): state
@@ -103,9 +106,19 @@ def decode_checkpoint(message: run_pb2.Checkpoint) -> run_answers.Checkpoint:
 
 
 def encode_samples(samples: run_answers.RunSamples) -> run_pb2.GetSamplesResponse:
-    plain = asdict(samples)
-    plain["samples"] = [run_pb2.Sample(**sample) for sample in plain["samples"]]
-    return run_pb2.GetSamplesResponse(**plain)
+    return run_pb2.GetSamplesResponse(
+        validation_steps=samples.validation_steps,
+        trained_steps=samples.trained_steps,
+        samples=map(_encode_sample, samples.samples),
+        num_samples=samples.num_samples,
+        step=samples.step,
+    )
+
+
+def _encode_sample(sample: run_answers.RunSample) -> run_pb2.Sample:
+    plain = {name: getattr(sample, name) for name in SAMPLE_ALIKE}
+    episode = sample.episode and _encode_episode(sample.episode)
+    return run_pb2.Sample(**plain, episode=episode)
 
 
 def decode_samples(message: run_pb2.GetSamplesResponse) -> run_answers.RunSamples:
@@ -119,11 +132,40 @@ def decode_samples(message: run_pb2.GetSamplesResponse) -> run_answers.RunSample
 
 
 def _decode_sample(sample: run_pb2.Sample) -> run_answers.RunSample:
-    plain: dict[str, Any] = {
-        name: getattr(sample, name) for name in run_answers.RunSample.__slots__
-    }
+    plain: dict[str, Any] = {name: getattr(sample, name) for name in SAMPLE_ALIKE}
     plain["terms"] = dict(sample.terms)
-    return run_answers.RunSample(**plain)
+    episode = _decode_episode(sample.episode) if sample.HasField("episode") else None
+    return run_answers.RunSample(**plain, episode=episode)
+
+
+SAMPLE_ALIKE = tuple(name for name in run_answers.RunSample.__slots__ if name != "episode")
+"""Fields of a sample whose value is the same in its message."""
+
+
+def _encode_episode(episode: run_answers.RunEpisode) -> run_pb2.Episode:
+    turns = [
+        run_pb2.EpisodeTurn(turn=messages.encode_turn(one.turn), versions=one.versions)
+        for one in episode.turns
+    ]
+    return run_pb2.Episode(turns=turns, finish_reason=episode.finish_reason)
+
+
+def _decode_episode(message: run_pb2.Episode) -> run_answers.RunEpisode:
+    turns = tuple(
+        run_answers.RunTurn(messages.decode_turn(one.turn), tuple(one.versions))
+        for one in message.turns
+    )
+    return run_answers.RunEpisode(turns, message.finish_reason)
+
+
+def episode_to_tree(episode: run_answers.RunEpisode) -> dict[str, Any]:
+    """As a file of samples has it: what is empty or 0 is left out."""
+    made = _encode_episode(episode)
+    return json_format.MessageToDict(made, preserving_proto_field_name=True)
+
+
+def episode_from_tree(tree: dict[str, Any]) -> run_answers.RunEpisode:
+    return _decode_episode(json_format.ParseDict(tree, run_pb2.Episode()))
 
 
 def encode_ledger(answer: run_answers.LedgerAnswer) -> run_pb2.GetLedgerResponse:

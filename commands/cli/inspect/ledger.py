@@ -13,6 +13,7 @@ from pathlib import Path
 
 from commands.cli.manage.find_run import LATEST, find_folder, folder_of
 from commands.cli.manage.managed import PATIENCE_SECONDS, find_managed, open_client
+from commands.cli.plain import plain
 from trimaran.clients.access import MANAGER_VARIABLE
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError, UnreachableError
@@ -48,7 +49,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def _print(answer: LedgerAnswer, as_json: bool) -> int:
-    print(json.dumps(answer.facts) if as_json else "\n".join(answer.lines))
+    print(json.dumps(answer.facts) if as_json else plain("\n".join(answer.lines)))
     return 0 if answer.sound else 1
 
 

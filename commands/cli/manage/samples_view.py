@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 
 from commands.cli.plain import plain
+from trimaran.ledger.episode_words import tell_episode
 from trimaran.run.answers import RunSample, RunSamples
 
 PAGE = 500
@@ -43,11 +44,8 @@ def describe_sample(sample: RunSample, full: bool) -> Iterator[str]:
     worth = f"no reward: {sample.fault}" if sample.fault else f"reward {sample.reward:g}"
     terms = ", ".join(f"{name} {value:g}" for name, value in sample.terms.items())
     yield plain(f"{sample.prompt_id}  {worth}{f' ({terms})' if terms else ''}")
-    for name, text in (
-        ("prompt", sample.prompt),
-        ("answer", sample.answer),
-        ("reference", sample.reference),
-    ):
+    answer = tell_episode(sample.episode) if sample.episode else [("answer", sample.answer)]
+    for name, text in (("prompt", sample.prompt), *answer, ("reference", sample.reference)):
         lines = (text if full else _cut(text)).splitlines()
         first, *rest = map(plain, lines or [""])
         yield f"  {name + ':':<10} {first}"

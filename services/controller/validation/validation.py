@@ -25,10 +25,13 @@ from services.controller.validation.accuracy import Judged, Tally, accuracy_term
 from trimaran.config import RunConfig
 from trimaran.data.prompts import UnusableImageError, without_images
 from trimaran.host.places import Place
+from trimaran.ledger.episode_words import tell_episode
 from trimaran.ledger.write_pause import WritePause
+from trimaran.run.answers import RunEpisode
 from trimaran.telemetry.metrics import GREEDY_REWARD, IN_TASK, SAMPLED_REWARD, VALIDATION_SECONDS
 from trimaran.telemetry.sinks import AnswerRow
 from trimaran.types import Faulted, Prompt, Sampling, Score, ScoredGroup
+from trimaran.wire.run_messages import episode_to_tree
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +102,7 @@ class Validator:
         self._images = _ImageRoom()
 
     async def validate(self, step: int, num_samples: int) -> Validation:
-        """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards, terms, faults."""
+        """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards, terms, faults, episodes."""
         began, indices = time.monotonic(), iter(range(len(self._prompts)))
         found = _Found(self._config, num_samples)
         file = await self._pause.until_written(
@@ -276,7 +279,9 @@ def _answer_row(step: int, answer: _Answer) -> AnswerRow | None:
     [completion], [verdict] = answer.greedy.group.completions_G, answer.greedy.verdicts_G
     prompt = answer.prompt
     reward = verdict.reward if isinstance(verdict, Score) else None
-    texts = prompt.question, completion.text, prompt.answer
+    episode = RunEpisode.of(completion)
+    said = "\n".join(map(": ".join, tell_episode(episode))) if episode else completion.text
+    texts = prompt.question, said, prompt.answer
     return AnswerRow(step, prompt.prompt_id, task_of(prompt), *texts, reward, verdict.terms)
 
 
@@ -293,9 +298,12 @@ def _row(answer: _Answer, has_samples: bool) -> dict[str, Any]:
 def _texts(scored: ScoredGroup | None, prefix: str = "") -> dict[str, Any]:
     completions = scored.group.completions_G if scored else ()
     verdicts_G = scored.verdicts_G if scored else ()
+    episodes = [RunEpisode.of(completion) for completion in completions]
+    trees = [one and episode_to_tree(one) for one in episodes]
     return {
         f"{prefix}completions": [completion.text for completion in completions],
         f"{prefix}rewards": [v.reward if isinstance(v, Score) else None for v in verdicts_G],
         f"{prefix}terms": [dict(v.terms) for v in verdicts_G],
         f"{prefix}faults": [v.fault if isinstance(v, Faulted) else "" for v in verdicts_G],
+        **({f"{prefix}episodes": trees} if any(trees) else {}),
     }

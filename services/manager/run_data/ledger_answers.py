@@ -19,7 +19,7 @@ from trimaran.ledger.ledger import read_trees
 from trimaran.ledger.payloads.files import MissingPayloadError, Payloads, open_payloads
 from trimaran.ledger.records import Consumed, Scored, Tree, decode
 from trimaran.ledger.search import find_start
-from trimaran.run.answers import LedgerAnswer, RunSample
+from trimaran.run.answers import LedgerAnswer, RunEpisode, RunSample
 from trimaran.run.place import run_place
 from trimaran.store import Store
 from trimaran.types import Faulted, ScoredGroup
@@ -113,6 +113,7 @@ def _samples(scored: ScoredGroup) -> list[RunSample]:
             reward=0.0 if isinstance(verdict, Faulted) else verdict.reward,
             terms=dict(verdict.terms),
             fault=str(verdict.fault) if isinstance(verdict, Faulted) else "",
+            episode=RunEpisode.of(completion),
         )
         for completion, verdict in zip(scored.group.completions_G, scored.verdicts_G, strict=True)
     ]

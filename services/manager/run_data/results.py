@@ -15,6 +15,7 @@ from trimaran.run.answers import Checkpoint, RunSample
 from trimaran.run.place import saved_states
 from trimaran.run.runs import checkpoint_key
 from trimaran.store import Store, records
+from trimaran.wire.run_messages import episode_from_tree
 
 VALIDATION = re.compile(r"samples/step-(\d+)\.jsonl")
 
@@ -76,7 +77,10 @@ def _of(row: dict[str, Any], prefix: str) -> Iterator[RunSample]:
     texts, rewards = row.get(f"{prefix}completions", ()), row.get(f"{prefix}rewards", ())
     terms = row.get(f"{prefix}terms", [{}] * len(texts))
     faults = row.get(f"{prefix}faults", [""] * len(texts))
-    for text, reward, by_term, fault in zip(texts, rewards, terms, faults, strict=True):
+    episodes = row.get(f"{prefix}episodes", [None] * len(texts))
+    for text, reward, by_term, fault, episode in zip(
+        texts, rewards, terms, faults, episodes, strict=True
+    ):
         yield RunSample(
             prompt_id=row.get("prompt_id", ""),
             prompt=row["prompt"],
@@ -85,4 +89,5 @@ def _of(row: dict[str, Any], prefix: str) -> Iterator[RunSample]:
             reward=0.0 if reward is None else reward,
             terms=by_term,
             fault=fault or ("it could not be scored" if reward is None else ""),
+            episode=episode and episode_from_tree(episode),
         )

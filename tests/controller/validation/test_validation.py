@@ -4,11 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from commands.cli.manage.samples_view import describe_sample
 from services.controller.groups import PromptSkipped
 from services.controller.validation.validation import FIRST_NUMBER, Validation, Validator
 from services.manager.run_data.results import validation_samples
 from tests.controller.fakes import PROMPTS, make_config
+from tests.told_episode import EPISODE, TOLD
 from trimaran.data.prompts import UnusableImageError
+from trimaran.ledger.episode_words import tell_episode
 from trimaran.ledger.write_pause import WritePause
 from trimaran.telemetry.metrics import find_metric
 from trimaran.telemetry.sinks import AnswerRow
@@ -112,6 +115,24 @@ def test_what_was_written_is_read_with_prompts_terms_and_faults(tmp_path: Path) 
         assert [sample for page, _ in pages for sample in page] == everything
         assert {count for _, count in pages} == {15}
     assert validation_samples(tmp_path, 5, 10, offset=15) == ([], 15)
+
+
+def test_an_episode_lies_there_turn_by_turn_and_is_read_again(tmp_path: Path) -> None:
+    class Episodes(FakeMaker):
+        async def generate(self, number: int, prompt: Prompt, sampling: Sampling) -> Group:
+            return Group(number, 1, prompt, (1,), (EPISODE,))
+
+    maker: Any = Episodes()
+    config = make_config(validation={"logged": 1}, metrics={"sinks": ["wandb"]})
+    validator = Validator(
+        held_out(PROMPTS[:1]), maker, maker, config, tmp_path, WritePause(timeout=0)
+    )
+    validation = asyncio.run(validator.validate(5, 0))
+    [sample], _ = validation_samples(tmp_path, 5, 10)
+    assert sample.episode and tuple(tell_episode(sample.episode)) == TOLD
+    shown = "\n".join(describe_sample(sample, full=False))
+    assert "  tool add:  3\n             no more\n  turn 2:" in shown and "answer:" not in shown
+    assert validation.answers[0].answer.startswith("turn 1: [3 tokens of version 0.6; ")
 
 
 def test_a_prompt_without_its_image_is_skipped_and_none_is_kept_with_one(tmp_path: Path) -> None:
