@@ -664,8 +664,8 @@ class Completion:
     """The assistant's whole turn: of the tokens, behind the prompt's prefill where it has one. Of an episode
     its last turn."""
     finish_reason: str
-    """"stop" (end of sequence, kept as the last token; of an episode, its own end), "length", or "turns" for
-    an episode that had all its turns."""
+    """"stop" (end of sequence, kept as the last token; of an episode, its own end), "length", "turns" for an
+    episode that had all its turns, or "fault"."""
     segments: tuple[Segment, ...]
     """Cover the sampled tokens. What stands between them was given."""
     experts: bytes = field(default=b"", repr=False)
@@ -739,6 +739,10 @@ class Group:
 
 LARGEST_REWARD = 1e30
 """In absolute value, of a reward and of each of its terms: sums and means of such stay finite."""
+
+
+ENVIRONMENT_TERM = "environment"
+"""The name of what an episode's environment rewards, among the terms of the reward."""
 
 
 @dataclass(frozen=True, slots=True)

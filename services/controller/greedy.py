@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from services.controller.groups import GroupMaker
+from services.controller.episodes.maker import CompletionMaker
 from services.controller.scoring import Scorer
 from trimaran.config import RunConfig
 from trimaran.types import Prompt, Sampling, Score, Segment
@@ -26,7 +26,7 @@ class Greedy(NamedTuple):
 
 @asynccontextmanager
 async def greedily(
-    config: RunConfig, maker: GroupMaker, scorer: Scorer, number: int, prompt: Prompt
+    config: RunConfig, maker: CompletionMaker, scorer: Scorer, number: int, prompt: Prompt
 ) -> AsyncGenerator[Awaitable[Greedy | None]]:
     """While the block runs, the prompt of group `number` is answered at temperature 0, if the run's
     advantage wants that. Awaited inside the block: what it is worth, else None.
@@ -44,7 +44,7 @@ async def greedily(
         group = await maker.generate(FIRST_NUMBER + number, prompt, sampling)
         (verdict,) = (await scorer.score(group)).verdicts_G
         assert isinstance(verdict, Score), "half of one completion is the whole"
-        return Greedy(verdict.reward, group.completions_G[0].segments)
+        return Greedy(verdict.reward, group.completions_G[0].all_segments)
 
     task = asyncio.create_task(answer())
     try:

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ from trimaran.errors import (
 )
 from trimaran.ledger.records import Reissue
 from trimaran.telemetry import scope, tracing
-from trimaran.types import Group, Prompt, Sampling
+from trimaran.types import Completion, Group, Message, Prompt, Sampling
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,21 @@ def sampling_seed(run_seed: int, *place: object) -> int:
     """63 bits; the same for every attempt, so that a reissued group can be the same group."""
     text = ":".join(map(str, (run_seed, *place)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+OnIssue = Callable[[int, Reissue | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTurn:
+    """One turn of an episode, as a replica has made it."""
+
+    group: Group
+    """A group of its own; `prompt_token_ids` are what the messages became behind the prefix."""
+    completion: Completion
+    message: Message
+    """What the completion says."""
+    replica: str
 
 
 @dataclass(slots=True)
@@ -100,7 +115,7 @@ class GroupMaker:
         number: int,
         prompt: Prompt,
         sampling: Sampling,
-        on_issue: Callable[[int, Reissue | None], None] = lambda attempt, reissue: None,
+        on_issue: OnIssue = lambda attempt, reissue: None,
         first_attempt: int = 1,
         reissue: Reissue | None = None,
     ) -> Group:
@@ -114,6 +129,53 @@ class GroupMaker:
         reissued. A group that comes here for another attempt already brings `first_attempt` and
         `reissue` with it.
         """
+        try:
+            group, _, _ = await self._generate(
+                number, prompt, sampling, on_issue, first_attempt, reissue
+            )
+        except PromptTooLongError as error:
+            raise PromptSkipped(str(error)) from None
+        return group
+
+    async def turn(
+        self,
+        number: int,
+        prompt: Prompt,
+        sampling: Sampling,
+        prefix: Sequence[int],
+        prefer: str,
+        on_retry: Callable[[Reissue], None],
+    ) -> MadeTurn:
+        """The next turn of an episode of group `number`, in the same way. `prefix`: all tokens of its sequence so
+        far. `prompt.messages` follow them. `prefer`: the replica that has computed them. `on_retry` is told
+        why a further replica is asked.
+
+        Raises PromptSkipped as `generate` does, and PromptTooLongError where no room is left.
+        """
+
+        def on_issue(attempt: int, reissue: Reissue | None) -> None:
+            if reissue:
+                on_retry(reissue)
+
+        group, assembly, replica = await self._generate(
+            number, prompt, sampling, on_issue, 1, None, prefix, prefer
+        )
+        (completion,) = group.completions_G
+        message = assembly.message or Message("assistant", completion.text)
+        return MadeTurn(group, completion, message, replica)
+
+    async def _generate(
+        self,
+        number: int,
+        prompt: Prompt,
+        sampling: Sampling,
+        on_issue: OnIssue,
+        first_attempt: int,
+        reissue: Reissue | None,
+        prefix: Sequence[int] | None = None,
+        prefer: str = "",
+    ) -> tuple[Group, GroupAssembly, str]:
+        """The group, what it was put together from, and the last replica's name."""
         assembly = GroupAssembly(sampling.num_samples)
         tries = _Tries(self._max_attempts)
         for attempt in itertools.count(first_attempt):
@@ -121,7 +183,7 @@ class GroupMaker:
                 assembly = GroupAssembly(sampling.num_samples)
             async with (
                 self._suspects if tries.is_suspect else nullcontext(),
-                self._router.lease(sampling.num_samples, tries.replicas) as lease,
+                self._router.lease(sampling.num_samples, tries.replicas, prefer) as lease,
             ):
                 if reissue:
                     logger.warning(
@@ -129,21 +191,21 @@ class GroupMaker:
                     )
                 on_issue(attempt, reissue)
                 try:
-                    group = await self._attempt(number, attempt, prompt, sampling, lease, assembly)
-                except StaleEpochError:
+                    group = await self._attempt(
+                        number, attempt, prompt, sampling, lease, assembly, prefix
+                    )
+                except (StaleEpochError, PromptTooLongError):
                     raise
                 except DrainedError as error:
                     reissue = Reissue(str(error), lease.name)
                     continue
-                except PromptTooLongError as error:
-                    raise PromptSkipped(str(error)) from None
                 except TrimaranError as error:
                     tries.count(error, lease.name)
                     reissue = Reissue(f"{lease.name}: {error}", lease.name)
                     continue
             unproven = await self._prover.find_unproven(group)
             if unproven is None:
-                return group
+                return group, assembly, lease.name
             if unproven.version == lease.live:
                 with suppress(DrainedError):  # it is gone all the same
                     await self._router.report(unproven.name, f"group {number}: {unproven.reason}")
@@ -160,10 +222,11 @@ class GroupMaker:
         sampling: Sampling,
         lease: ReplicaLease,
         assembly: GroupAssembly,
+        prefix: Sequence[int] | None,
     ) -> Group:
         """Raises what the replica raises, and DrainedError when it has left in order meanwhile."""
         call = lease.client.generate(
-            number, attempt, prompt, sampling, lease.live, assembly, self._idle_timeout
+            number, attempt, prompt, sampling, lease.live, assembly, self._idle_timeout, prefix
         )
         try:
             with (

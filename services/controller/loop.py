@@ -30,8 +30,9 @@ from typing import Any, TypeVar
 
 from services.controller.buffer import Buffer
 from services.controller.datasets import TrainingPrompts
+from services.controller.episodes.maker import CompletionMaker
 from services.controller.greedy import greedily
-from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
+from services.controller.groups import PromptSkipped, sampling_seed
 from services.controller.proofs import ProofCheck
 from services.controller.reporting.group_spans import GroupLives
 from services.controller.reporting.report import Reporter
@@ -92,7 +93,7 @@ class Loop:
     prompts: TrainingPrompts
     ledger: RunLedger
     router: Router
-    maker: GroupMaker
+    maker: CompletionMaker
     scorer: Scorer
     prover: ProofCheck
     trainer: TrainerClient

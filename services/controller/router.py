@@ -103,15 +103,16 @@ class Router:
 
     @asynccontextmanager
     async def lease(
-        self, num_samples: int, avoid: Set[str] = frozenset()
+        self, num_samples: int, avoid: Set[str] = frozenset(), prefer: str = ""
     ) -> AsyncIterator[ReplicaLease]:
-        """The least loaded routable replica, one outside `avoid` where there is a choice.
+        """The least loaded routable replica, one outside `avoid` where there is a choice. `prefer`: the
+        replica that is taken where it is routable and has room: it has computed what the request begins with.
 
         Raises DeadlineError when none is routable for `patience` seconds.
         """
         waiting = self._choosy if avoid else self._changed
         async with waiting:
-            replica, live = await self._wait_for_replica(avoid, waiting)
+            replica, live = await self._wait_for_replica(avoid, waiting, prefer)
             self._add_load(replica.name, num_samples)
             self._wake()
         lost: asyncio.Future[UnavailableError] = asyncio.get_running_loop().create_future()
@@ -219,14 +220,14 @@ class Router:
             await client.close()
 
     async def _wait_for_replica(
-        self, avoid: Set[str], waiting: asyncio.Condition
+        self, avoid: Set[str], waiting: asyncio.Condition, prefer: str
     ) -> tuple[Replica, VersionId]:
         deadline = time.monotonic() + self._patience
         while True:
             live, routable = self._routing.live, self._routing.routable
             if live and routable:
                 deadline = time.monotonic() + self._patience
-                if best := self._least_loaded(avoid):
+                if best := self._preferred(prefer, avoid) or self._least_loaded(avoid):
                     return best, live.version
             if time.monotonic() >= deadline:
                 raise DeadlineError(
@@ -245,6 +246,10 @@ class Router:
         others = (place for place in self._by_load if place[1] not in avoid)
         load, name = next(others, self._by_load[0])
         return self._routable[name] if load < self._max_concurrency else None
+
+    def _preferred(self, name: str, avoid: Set[str]) -> Replica | None:
+        has_room = name in self._routable and self._in_flight[name] < self._max_concurrency
+        return self._routable[name] if has_room and name not in avoid else None
 
     def _add_load(self, name: str, num_samples: int) -> None:
         before = self._in_flight[name]

@@ -9,12 +9,16 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from services.controller.datasets import HeldOutPrompts, TrainingPrompts, open_prompts
+from services.controller.episodes.maker import CompletionMaker, EpisodeMaker
+from services.controller.episodes.room import EnvironmentRoom
 from services.controller.faulted import FaultedGate
 from services.controller.goals import Goals
+from services.controller.greedy import FIRST_NUMBER
 from services.controller.groups import GroupMaker
 from services.controller.loop import Loop
 from services.controller.proofs import ProofCheck
@@ -28,6 +32,7 @@ from services.controller.router import Router
 from services.controller.scoring import Scorer
 from services.controller.validation.validation import Validation, Validator
 from trimaran.clients import (
+    EnvironmentClient,
     RewardClient,
     RolloutClient,
     TrainAnswer,
@@ -41,11 +46,12 @@ from trimaran.ledger.anchor import AnchorFile
 from trimaran.ledger.disk import told_when_full
 from trimaran.ledger.ledger import Retention, RunLedger
 from trimaran.ledger.payloads.files import claim_payloads, open_payloads
-from trimaran.ledger.records import Opened
+from trimaran.ledger.records import Opened, Reissue, Retried
 from trimaran.ledger.retries import patiently
 from trimaran.ledger.write_pause import HeldError, WritePause
 from trimaran.run.context import RunContext
 from trimaran.run.directory import Directory, named_addresses
+from trimaran.run.environment import environment_names
 from trimaran.run.place import run_place
 from trimaran.run.runs import Goal, RunState, endpoints_key
 from trimaran.store import Store
@@ -77,6 +83,8 @@ class Services:
     weight_sync: WeightSyncClient
     reward: RewardClient
     trainer: TrainerClient
+    environments: tuple[EnvironmentClient, ...]
+    """One a process; none where the run has no environment."""
 
 
 async def conduct(
@@ -116,7 +124,7 @@ async def conduct(
             reporter.progress(text)
         metrics.show(CONTROLLER_GROUPS, lambda: ledger.state.count_stages())
         directory = Directory(store, run.run_id, named_addresses(config))
-        services = await _connect(directory, caller, run.trust, stack)
+        services = await _connect(config, directory, caller, run.trust, stack)
         loop = _assemble(
             *(config, run, prompts, held_out, ledger, services, reporter, pause, caller, place)
         )
@@ -298,13 +306,18 @@ def _heldout_key(run_id: str) -> str:
 
 
 async def _connect(
-    directory: Directory, caller: Caller, trust: Trust, stack: AsyncExitStack
+    config: RunConfig, directory: Directory, caller: Caller, trust: Trust, stack: AsyncExitStack
 ) -> Services:
     weight_sync, reward, trainer = map(directory.place, ("weight-sync", "reward", "trainer-0"))
+    environments = [
+        await stack.enter_async_context(EnvironmentClient(directory.place(name), caller, trust))
+        for name in environment_names(config)
+    ]
     return Services(
         await stack.enter_async_context(WeightSyncClient(weight_sync, caller, trust)),
         await stack.enter_async_context(RewardClient(reward, caller, trust)),
         await stack.enter_async_context(TrainerClient(trainer, caller, trust)),
+        tuple(environments),
     )
 
 
@@ -355,7 +368,11 @@ def _assemble(
         needed=config.run.proof,
         prove_timeout=config.weight_sync.prove_timeout,
     )
-    maker = GroupMaker(router, prover, config)
+    turns = GroupMaker(router, prover, config)
+    maker: CompletionMaker = turns
+    if config.environment:
+        room = EnvironmentRoom(services.environments, config.environment.max_episodes)
+        maker = EpisodeMaker(turns, room, config, partial(record_retry, ledger))
     gate = FaultedGate(config, reporter.held, reporter.released)
     scorer = Scorer(services.reward, gate, config)
     validator = None
@@ -374,6 +391,14 @@ def _assemble(
         validator=validator,
         reporter=reporter,
     )
+
+
+def record_retry(
+    ledger: RunLedger, number: int, attempt: int, episode: int, reissue: Reissue
+) -> None:
+    """Groups of validations and greedy answers have no records."""
+    if number < FIRST_NUMBER:
+        ledger.record(Retried(number, attempt, episode, reissue.cause, reissue.replica))
 
 
 async def _wait_for_services(
@@ -400,7 +425,7 @@ async def _wait_for_services(
         reporter.progress(f"{name} is ready")
 
     async with asyncio.TaskGroup() as tasks:
-        for name in ("weight-sync", "reward", *trainers):
+        for name in ("weight-sync", "reward", *environment_names(config), *trainers):
             tasks.create_task(wait_for(name))
     deadline = time.monotonic() + timeout
     names = set[str]()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import starmap
 
 from services.controller.faulted import (
     FaultedGate,
@@ -19,7 +20,16 @@ from trimaran.clients import RewardClient
 from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, StaleEpochError, TrimaranError, UnavailableError
 from trimaran.ledger.retries import growing_wait, patiently
-from trimaran.types import LARGEST_REWARD, Faulted, Group, Score, ScoredGroup, Verdict
+from trimaran.types import (
+    ENVIRONMENT_TERM,
+    LARGEST_REWARD,
+    Completion,
+    Faulted,
+    Group,
+    Score,
+    ScoredGroup,
+    Verdict,
+)
 
 MARGIN_SECONDS = 30.0
 RESPAWN_SECONDS = 5.0
@@ -87,7 +97,8 @@ class Scorer:
         self._timeout = score_timeout(config)
         # With a bound on the groups under way there is one on how long each may take.
         self._places = asyncio.Semaphore(num_at_a_time(config))
-        self._terms = tuple(config.reward.rules)
+        self._environment_weight = config.environment.weight if config.environment else None
+        self._terms, self._has_rules = config.reward_terms, bool(config.reward.rules)
 
     @property
     def paused(self) -> asyncio.Event:
@@ -100,7 +111,7 @@ class Scorer:
         verdicts_G: Verdicts = ()
         for attempt in range(1, self._max_attempts + 1):
             try:
-                verdicts_G = await self._gate.verdicts(group, self._judge)
+                verdicts_G = await self._verdicts(group)
             except DeadlineError:
                 # A rule that hangs has its own deadline: here the service itself is frozen.
                 if attempt == self._max_attempts:
@@ -116,20 +127,54 @@ class Scorer:
             filtered=True,
         )
 
+    async def _verdicts(self, group: Group) -> Verdicts:
+        """A faulted episode has no answer that could be judged, whatever the reward service does: it neither
+        counts in the gate nor ends a pause."""
+        whole = [one for one in group.completions_G if not one.fault]
+        judged: Iterator[Verdict] = iter(())
+        if whole:
+            judged = iter(
+                await self._gate.verdicts(replace(group, completions_G=tuple(whole)), self._judge)
+            )
+        return tuple(
+            Faulted(one.fault, faulted_terms=self._terms) if one.fault else next(judged)
+            for one in group.completions_G
+        )
+
     async def _judge(self, group: Group) -> Verdicts:
         """Waits for a service that restarts. Raises StaleEpochError, UnavailableError when it stays
         away, DeadlineError when it is frozen; any other failure of a call is a fault."""
         async with self._places:
             try:
-                verdicts_G = await patiently(
-                    lambda: self._reward.score_group(group, self._timeout), self._patience, "reward"
+                verdicts_G: Verdicts = (Score(0.0),) * len(group.completions_G)
+                if self._has_rules:
+                    verdicts_G = await patiently(
+                        lambda: self._reward.score_group(group, self._timeout),
+                        self._patience,
+                        "reward",
+                    )
+                rewarded = starmap(
+                    self._with_environment, zip(verdicts_G, group.completions_G, strict=True)
                 )
-                return tuple(self._check_finite(verdict) for verdict in verdicts_G)
+                return tuple(self._check_finite(verdict) for verdict in rewarded)
             except (StaleEpochError, UnavailableError, DeadlineError):
                 raise
             except TrimaranError as error:
                 faulted = Faulted(str(error), faulted_terms=self._terms)
                 return (faulted,) * len(group.completions_G)
+
+    def _with_environment(self, verdict: Verdict, completion: Completion) -> Verdict:
+        """With what the episode's environment rewards, as a term of its own. It may reward some episodes alone:
+        without any reward an episode is worth 0."""
+        if self._environment_weight is None or isinstance(verdict, Faulted):
+            return verdict
+        if completion.reward is None and verdict.terms:
+            return verdict
+        value = completion.reward or 0.0
+        terms = {**verdict.terms, ENVIRONMENT_TERM: value}
+        return replace(
+            verdict, reward=verdict.reward + self._environment_weight * value, terms=terms
+        )
 
     def _check_finite(self, verdict: Verdict) -> Verdict:
         """A reward that is not finite, or next to it, says nothing of its answer, and must not

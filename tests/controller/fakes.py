@@ -8,16 +8,20 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from services.controller.datasets import TrainingPrompts
+from services.controller.episodes.maker import CompletionMaker, EpisodeMaker
+from services.controller.episodes.room import EnvironmentRoom
 from services.controller.faulted import FaultedGate
 from services.controller.groups import GroupMaker
 from services.controller.loop import Loop
 from services.controller.proofs import ProofCheck
 from services.controller.resuming.resume import replay
 from services.controller.router import Router
+from services.controller.run import record_retry
 from services.controller.scoring import Scorer
 from services.controller.validation.validation import Validation
 from trimaran.clients import GroupAssembly, TrainAnswer
@@ -35,10 +39,12 @@ from trimaran.types import (
     LedgerEnd,
     Manifest,
     Message,
+    Opening,
     PolicyVersion,
     Prompt,
     Proof,
     Replica,
+    Reply,
     Routing,
     Sampling,
     Score,
@@ -303,6 +309,7 @@ class FakeRollout:
         min_version: VersionId,
         assembly: GroupAssembly,
         idle_timeout: float,
+        prefix: Sequence[int] | None = None,
     ) -> Group:
         world = self.world
         world.events.append(("generate", number, attempt, self.name))
@@ -310,6 +317,8 @@ class FakeRollout:
         assert live
         await world.faults(number, attempt, prompt, self.name)
         await world.delay(number)
+        if prefix is not None:
+            return self._turn(number, attempt, prompt, sampling, assembly, prefix)
         completions = []
         for index in range(sampling.num_samples):
             token = int(digest(sampling.seed, index, live.root), 16) % 30000
@@ -321,7 +330,62 @@ class FakeRollout:
             completions.append(Completion((token,), (-0.5,), text, "stop", (segment,)))
         return Group(number, attempt, prompt, (1, 2, 3), tuple(completions))
 
+    def _turn(
+        self,
+        number: int,
+        attempt: int,
+        prompt: Prompt,
+        sampling: Sampling,
+        assembly: GroupAssembly,
+        prefix: Sequence[int],
+    ) -> Group:
+        """Each message is two given tokens; each turn three sampled ones."""
+        live = self.world.weight_sync.live
+        assert live
+        given = tuple(t for m in prompt.messages for t in (900, int(digest(m), 16) % 800))
+        first = int(digest(sampling.seed, live.root, tuple(prefix)), 16) % 800
+        sampled = (first, first + 1, 999)
+        self.world.events.append(("turn", number, self.name, (*prefix, *given), sampled))
+        segment = Segment(
+            0, 3, live.version, self.world.weight_sync.makers.get(self.name, self.name)
+        )
+        assembly.message = Message("assistant", f"say {first}")
+        turn = Completion(sampled, (-0.5, -0.25, -0.125), f"say {first}", "stop", (segment,))
+        return Group(number, attempt, prompt, given, (turn,))
+
     async def close(self) -> None: ...
+
+
+class FakeEnvironment:
+    """Ends each episode after `num_turns`, and rewards its last turn by whether the policy's number is even."""
+
+    def __init__(self, events: list[Any], num_turns: int = 3) -> None:
+        self.events, self.num_turns = events, num_turns
+        self.open_names: set[str] = set()
+        self.faults: Callable[[str, int], Awaitable[None]] = lambda name, turn: asyncio.sleep(0)
+        """By episode and turn; 0 for its opening."""
+        self.reply: Callable[[str, int, Message], Reply | None] = lambda name, turn, message: None
+
+    async def open(self, episode: str, prompt: Prompt, seed: int, timeout: float) -> Opening:
+        await self.faults(episode, 0)
+        assert episode not in self.open_names
+        self.open_names.add(episode)
+        self.events.append(("open", episode))
+        return Opening(prompt.messages)
+
+    async def step(
+        self, episode: str, turn: int, message: Message, finish_reason: str, timeout: float
+    ) -> Reply:
+        assert episode in self.open_names
+        await self.faults(episode, turn)
+        if reply := self.reply(episode, turn, message):
+            return reply
+        if turn < self.num_turns:
+            return Reply((Message("user", f"turn {turn}"),), num_calls=1)
+        return Reply(reward=float(int(message.text.split()[-1]) % 2 == 0), done=True)
+
+    async def close_episode(self, episode: str) -> None:
+        self.open_names.discard(episode)
 
 
 class FakeReward:
@@ -414,6 +478,7 @@ class World:
         self.weight_sync = FakeWeightSync(self.events, names, folder / "proofs.json")
         self.trainer = FakeTrainer(self.events, self.checkpoints)
         self.reward = FakeReward()
+        self.environments = [FakeEnvironment(self.events) for _ in range(config.num_environments)]
         self.faults: Callable[[int, int, Prompt, str], Awaitable[None]] = no_faults
         self.delay: Callable[[int], Awaitable[None]] = lambda number: asyncio.sleep(0)
         self.validator: Any = None
@@ -466,7 +531,7 @@ class World:
             needed=self.config.run.proof,
             prove_timeout=self.config.weight_sync.prove_timeout,
         )
-        maker = GroupMaker(router, prover, self.config)
+        maker = self.maker(router, prover)
         gate = FaultedGate(self.config, reporter.held, reporter.released, short_wait)
         scorer = Scorer(fake.reward, gate, self.config, short_wait)
         loop = Loop(
@@ -496,6 +561,14 @@ class World:
         async with router.watching():
             await loop.run()
         return loop
+
+    def maker(self, router: Router, prover: ProofCheck) -> CompletionMaker:
+        turns = GroupMaker(router, prover, self.config)
+        if self.config.environment is None:
+            return turns
+        clients: Any = self.environments
+        room = EnvironmentRoom(clients, self.config.environment.max_episodes)
+        return EpisodeMaker(turns, room, self.config, partial(record_retry, self.ledger))
 
     def connect(self, address: str) -> FakeRollout:
         return FakeRollout(address.removesuffix(":1"), self)

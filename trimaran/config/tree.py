@@ -20,6 +20,7 @@ from trimaran.config.trainer import TrainerSection
 from trimaran.config.values import Seconds, as_branch
 from trimaran.host.places import is_bucket
 from trimaran.telemetry.metrics import is_of_validation
+from trimaran.types import ENVIRONMENT_TERM
 
 
 class RunConfig(Section):
@@ -90,7 +91,7 @@ class RunConfig(Section):
                 f" {advantage.type} every advantage would be 0 in groups of fewer than {least}; give"
                 f" {least} or more, or other options of {advantage.type}"
             )
-        if sampling and sampling.term and sampling.term not in self.reward.rules:
+        if sampling and sampling.term and sampling.term not in self.reward_terms:
             raise ValueError(
                 f"algorithm.dynamic_sampling.term: {sampling.term} is none of reward.rules"
                 f" ({', '.join(self.reward.rules)})"
@@ -99,8 +100,11 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _something_rewards(self) -> RunConfig:
-        if not self.reward.rules and self.environment is None:
-            raise ValueError("reward.rules: missing; name a rule, a function or a plugin")
+        if not self.reward.rules and (self.environment is None or self.environment.kind == "tools"):
+            raise ValueError(
+                "reward.rules: missing; name a rule, a function or a plugin"
+                + (": tools do not reward an episode" if self.environment else "")
+            )
         return self
 
     @model_validator(mode="after")
@@ -124,7 +128,7 @@ class RunConfig(Section):
         if section.only and not self.data.validation:
             raise ValueError("validation.only: there is nothing to validate; give data.validation")
         for name in section.correct_by:
-            if not any(name == rule or name.startswith(f"{rule}.") for rule in self.reward.rules):
+            if not any(name == rule or name.startswith(f"{rule}.") for rule in self.reward_terms):
                 raise ValueError(
                     f"validation.correct_by: {name} is none of reward.rules"
                     f" ({', '.join(self.reward.rules)}), nor a part of one"
@@ -223,6 +227,11 @@ class RunConfig(Section):
     @property
     def num_trainer_ranks(self) -> int:
         return self.trainer.layout.num_ranks
+
+    @property
+    def reward_terms(self) -> tuple[str, ...]:
+        """Names of the terms of the reward: the rules', and the environment's."""
+        return (*self.reward.rules, *((ENVIRONMENT_TERM,) if self.environment else ()))
 
     @property
     def num_environments(self) -> int:

@@ -93,6 +93,23 @@ class Issued:
 
 
 @dataclass(frozen=True, slots=True)
+class Retried:
+    """A turn of one of the group's episodes was asked of another replica, or its environment failed and the
+    episode was begun again.
+
+    Example: Retried(17, 1, episode=3, cause="environment-0: turn 2: the environment died (SIGKILL)")
+    """
+
+    group: int
+    attempt: int
+    episode: int
+    """Its place in the group."""
+    cause: str
+    replica: str = ""
+    """Whose turn failed; empty where the environment did."""
+
+
+@dataclass(frozen=True, slots=True)
 class Generated:
     """All completions of the group have arrived, from proven weights.
 
@@ -269,7 +286,7 @@ class Compacted:
     """A `LedgerState`, as `encode_state` writes it."""
 
 
-GroupRecord = Issued | Generated | Scored | Filtered | Skipped
+GroupRecord = Issued | Retried | Generated | Scored | Filtered | Skipped
 """Records of one group alone."""
 Record = (
     GroupRecord

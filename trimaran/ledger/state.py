@@ -32,6 +32,7 @@ from trimaran.ledger.records import (
     Planned,
     Record,
     Replayed,
+    Retried,
     Scored,
     Skipped,
     Tainted,
@@ -188,7 +189,7 @@ class LedgerState:
     def apply(self, record: Record) -> None:
         """Raises LedgerError when the record cannot follow what stands."""
         match record:
-            case Opened() | Compacted():
+            case Opened() | Compacted() | Retried():
                 pass
             case Began(version):
                 self.began, self.lineage = record, version.lineage

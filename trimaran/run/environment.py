@@ -225,6 +225,11 @@ def process_name(kind: str, index: int) -> str:
     return f"{kind}-{index}" if kind in NUMBERED else kind
 
 
+def environment_names(config: RunConfig) -> tuple[str, ...]:
+    """Processes of the run's environment service."""
+    return tuple(process_name("environment", index) for index in range(config.num_environments))
+
+
 def part_of(config: RunConfig, kind: str, index: int) -> tuple[int, int]:
     """The replica to which a process belongs, and on which of its hosts it stands, from 0.
 

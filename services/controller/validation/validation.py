@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from services.controller.datasets import NUM_PREPARED, HeldOutPrompts
-from services.controller.groups import GroupMaker, PromptSkipped, sampling_seed
+from services.controller.episodes.maker import CompletionMaker
+from services.controller.groups import PromptSkipped, sampling_seed
 from services.controller.reporting.samples_file import SamplesFile, remove_old
 from services.controller.scoring import Scorer
 from services.controller.validation.accuracy import Judged, Tally, accuracy_terms, judge
@@ -88,7 +89,7 @@ class Validator:
     def __init__(
         self,
         prompts: HeldOutPrompts,
-        maker: GroupMaker,
+        maker: CompletionMaker,
         scorer: Scorer,
         config: RunConfig,
         run_folder: Path,
@@ -205,7 +206,7 @@ class _Found:
 
     def __init__(self, config: RunConfig, num_samples: int) -> None:
         section = config.validation
-        self._correct_by = section.correct_by or accuracy_terms(config.reward.rules)
+        self._correct_by = section.correct_by or accuracy_terms(config.reward_terms)
         self._correct_from, self._num_logged = section.correct_from, section.logged
         self._num_samples, self._num_skipped = num_samples, 0
         self._all, self._by_task = Tally(num_samples), dict[str, Tally]()

@@ -1,0 +1,1 @@
+"""Episodes: a conversation of the policy with an environment, which becomes one completion of a group."""

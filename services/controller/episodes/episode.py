@@ -1,0 +1,201 @@
+"""One episode: the policy and an environment take turns until one of them, or a bound, ends it.
+
+Open ─▶ messages ─▶ turn: given, sampled tokens ─▶ message ─▶ Step ─▶ messages, reward, end
+          ▲                                                       │
+          └───────────────────────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from services.controller.episodes.tokens import TokenSequence
+from services.controller.groups import GroupMaker, MadeTurn, PromptSkipped, sampling_seed
+from trimaran.clients import EnvironmentClient
+from trimaran.config import EnvironmentSection
+from trimaran.errors import PromptTooLongError, StaleEpochError, TrimaranError
+from trimaran.ledger.records import Reissue
+from trimaran.types import Message, Opening, Prompt, Reply, Sampling, Tool, Turn
+
+MARGIN_SECONDS = 10.0
+"""The environment service's own deadline ends a step first, so that its error says what happened."""
+
+
+class EnvironmentFault(Exception):
+    """The environment of an episode failed by a fault of ours; the text is the cause."""
+
+
+@dataclass(slots=True)
+class _Thread:
+    """One conversation of an episode, as the environment counts them."""
+
+    messages: list[Message]
+    tools: tuple[Tool, ...]
+    pending: tuple[Message, ...]
+    """Those that the policy has not seen."""
+    sequence: int | None = None
+    """Where its tokens stand now; None before its first turn."""
+
+
+@dataclass(slots=True)
+class Episode:
+    """What has come of an episode so far."""
+
+    prompt: Prompt
+    """The row, with the messages and tools with which the environment has opened."""
+    sequences: list[TokenSequence] = field(default_factory=list[TokenSequence])
+    turns: list[Turn] = field(default_factory=list[Turn])
+    finish_reason: str = ""
+    image_digest: str = ""
+
+    def reward(self, rule: str) -> float | None:
+        """`rule`: `environment.reward`."""
+        rewards = [turn.reward for turn in self.turns if turn.reward is not None]
+        if not rewards:
+            return None
+        return sum(rewards) if rule == "sum" else rewards[-1]
+
+
+class EpisodePlayer:
+    """Plays episodes of one run.
+
+    Example:
+        player = EpisodePlayer(maker, config.environment)
+        episode = await player.play(17, 0, "17.1.0", prompt, sampling, client, on_retry=print)
+        episode.finish_reason  # "stop", "length" or "turns"
+    """
+
+    def __init__(self, maker: GroupMaker, section: EnvironmentSection) -> None:
+        self._maker, self._section = maker, section
+        self._timeout = section.timeout + MARGIN_SECONDS
+
+    async def play(
+        self,
+        number: int,
+        index: int,
+        name: str,
+        prompt: Prompt,
+        sampling: Sampling,
+        environment: EnvironmentClient,
+        opening: Opening,
+        on_retry: Callable[[Reissue], None],
+    ) -> Episode:
+        """An episode that is open, to its end. `name`: the environment's for it. `index`: its place in group
+        `number`.
+
+        Raises EnvironmentFault, and PromptSkipped where no turn can be made.
+        """
+        prompt = replace(
+            prompt,
+            messages=opening.messages or prompt.messages,
+            tools=opening.tools or prompt.tools,
+        )
+        episode, replica = Episode(prompt), ""
+        threads = [_Thread([], prompt.tools, prompt.messages)]
+        thread = threads[0]
+        for turn in range(1, self._section.max_turns + 1):
+            seed = sampling_seed(sampling.seed, index, turn)
+            own = replace(sampling, num_samples=1, seed=seed, stop=self._section.stop)
+            try:
+                made = await self._turn(number, episode, thread, own, replica, on_retry)
+            except PromptTooLongError as error:
+                if not episode.turns:
+                    raise PromptSkipped(str(error)) from None
+                episode.finish_reason = "length"
+                return episode
+            replica = made.replica
+            began = time.monotonic()
+            finish_reason = made.completion.finish_reason
+            try:
+                reply = await environment.step(
+                    name, turn, made.message, finish_reason, self._timeout
+                )
+            except StaleEpochError:
+                raise
+            except TrimaranError as error:
+                raise EnvironmentFault(f"turn {turn}: {error}") from None
+            episode.turns.append(_turn(made, reply, thread, time.monotonic() - began))
+            if reply.done:
+                episode.finish_reason = finish_reason
+                return episode
+            thread = _next_thread(threads, reply)
+        episode.finish_reason = "turns"
+        return episode
+
+    async def _turn(
+        self,
+        number: int,
+        episode: Episode,
+        thread: _Thread,
+        sampling: Sampling,
+        replica: str,
+        on_retry: Callable[[Reissue], None],
+    ) -> MadeTurn:
+        """Makes a turn, and appends its tokens to the sequence to which they belong."""
+        before = None if thread.sequence is None else episode.sequences[thread.sequence]
+        thread.messages += thread.pending
+        is_exact = before is not None and self._section.history == "exact"
+        messages = thread.pending if is_exact else tuple(thread.messages)
+        made = await self._maker.turn(
+            number,
+            replace(episode.prompt, messages=messages, tools=thread.tools),
+            sampling,
+            before.all_ids if before and is_exact else (),
+            replica,
+            on_retry,
+        )
+        given = made.group.prompt_token_ids
+        more: Sequence[int] | None = given
+        if before and not is_exact:
+            more = before.continued_by(given)
+        if before is None or more is None:
+            thread.sequence = len(episode.sequences)
+            before, more = TokenSequence(), given
+            episode.sequences.append(before)
+        if episode.turns:
+            episode.turns[-1] = replace(episode.turns[-1], num_given=len(more))
+        before.give(more)
+        before.sample(made.completion)
+        before.experts = made.group.prompt_experts + made.completion.experts
+        episode.image_digest = episode.image_digest or made.group.image_digest
+        thread.messages.append(made.message)
+        return made
+
+
+def _turn(made: MadeTurn, reply: Reply, thread: _Thread, seconds: float) -> Turn:
+    """Its `num_given` is known at the next turn."""
+    assert thread.sequence is not None
+    return Turn(
+        message=made.message,
+        num_sampled=len(made.completion.token_ids_T),
+        replies=reply.messages,
+        finish_reason=made.completion.finish_reason,
+        reward=reply.reward,
+        seconds=seconds,
+        num_calls=reply.num_calls,
+        num_failures=reply.num_failures,
+        sequence=thread.sequence,
+    )
+
+
+def _next_thread(threads: list[_Thread], reply: Reply) -> _Thread:
+    """Where the environment goes on. Raises EnvironmentFault for a reply that leads nowhere."""
+    if not reply.messages:
+        raise EnvironmentFault(
+            "the environment answered neither messages nor the end of the episode"
+        )
+    if any(message.images for message in reply.messages):
+        raise EnvironmentFault(
+            "the environment answered an image; the trainer takes images of an episode's opening alone"
+        )
+    if reply.sequence > len(threads):
+        raise EnvironmentFault(
+            f"the environment went on with sequence {reply.sequence} of {len(threads)}"
+        )
+    if reply.sequence == len(threads):
+        threads.append(_Thread([], reply.tools, reply.messages))
+    else:
+        threads[reply.sequence].pending = reply.messages
+    return threads[reply.sequence]
