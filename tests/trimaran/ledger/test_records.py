@@ -61,7 +61,16 @@ def test_a_kind_is_the_types_name() -> None:
             "skipped",
             "consumed",
         ),
-        *("committed", "timed", "branched", "replayed", "checkpointed", "tainted", "compacted"),
+        *(
+            "retried",
+            "committed",
+            "timed",
+            "branched",
+            "replayed",
+            "checkpointed",
+            "tainted",
+            "compacted",
+        ),
     }
     assert encode(Issued(17, 2, "p", Reissue("it died", "rollout-0"))) == {
         "kind": "issued",
