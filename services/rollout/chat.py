@@ -13,7 +13,7 @@ from typing import Any
 
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
-from trimaran.types import IMAGE_PLACE, Message, split_prefill
+from trimaran.types import IMAGE_PLACE, Message, Tool, ToolCall, split_prefill
 
 NO_THINKING = " /no_think"
 """Qwen3's switch in a user's message: the answer begins with an empty <think></think>."""
@@ -43,14 +43,14 @@ class ChatTokenizer:
         from transformers import AutoTokenizer
 
         try:
-            self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self.tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except Exception as error:  # whatever the tokenizer's own code stumbles over
             raise InputError(
                 f"model.path: {folder} holds no tokenizer that transformers can load"
                 f" ({type(error).__name__}: {error}); is the download complete?"
             ) from None
-        self.stop_token_ids = frozenset(_stop_token_ids(folder, self._tokenizer.eos_token_id))
-        self._kwargs = _known(self._tokenizer, template_kwargs or {})
+        self.stop_token_ids = frozenset(_stop_token_ids(folder, self.tokenizer.eos_token_id))
+        self._kwargs = _known(self.tokenizer, template_kwargs or {})
         self._suffix = "" if len(self._kwargs) == len(template_kwargs or {}) else NO_THINKING
 
     @classmethod
@@ -70,7 +70,12 @@ class ChatTokenizer:
             )
         return "; ".join(told)
 
-    def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    @property
+    def template(self) -> str:
+        """The source of its chat template; "" for a model without one."""
+        return self.tokenizer.get_chat_template() if self.tokenizer.chat_template else ""
+
+    def tokenize(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """A model without a chat template gets the texts, one after the other. Where the last message is the
         assistant's, its text follows what the template writes before an answer, character for character.
 
@@ -79,33 +84,60 @@ class ChatTokenizer:
         """
         if any(message.images for message in messages) and not self._takes_images:
             raise InputError("this engine takes no images; choose rollout.engine=vllm")
-        if self._tokenizer.chat_template is None:
+        if self.tokenizer.chat_template is None:
             text = "\n".join(message.text for message in messages)
-            return tuple(self._tokenizer(text).input_ids)
+            return tuple(self.tokenizer(text).input_ids)
         turns, prefill = split_prefill(messages)
-        contents = [
-            {"role": one.role, "content": content_of(one)}
-            for one in _with_suffix(turns, self._suffix)
-        ]
+        text = self.render(self.with_suffix(turns), tools)
+        if text.rstrip().endswith(THINK) and prefill.startswith(THINK):
+            text = text.rstrip().removesuffix(THINK)
+        return self.tokenize_text(text + prefill)
+
+    def with_suffix(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """With what stands behind the last message of the user (`describe_options`)."""
+        return _with_suffix(messages, self._suffix)
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), opens_answer: bool = True
+    ) -> str:
+        """By the model's chat template, which there must be. Raises InputError where it cannot take them."""
+        given = {"tools": [tool_for_template(one) for one in tools]} if tools else {}
         try:
-            text = self._tokenizer.apply_chat_template(
-                contents, add_generation_prompt=True, tokenize=False, **self._kwargs
+            return self.tokenizer.apply_chat_template(
+                [self._for_template(one) for one in messages],
+                add_generation_prompt=opens_answer,
+                tokenize=False,
+                **given,
+                **self._kwargs,
             )
         except Exception as error:  # whatever the template stumbles over
             raise InputError(
                 f"the model's chat template cannot take it ({type(error).__name__}: {error}); a prompt"
                 " with images needs one that takes a list of parts"
             ) from None
-        if text.rstrip().endswith(THINK) and prefill.startswith(THINK):
-            text = text.rstrip().removesuffix(THINK)
-        return tuple(self._tokenizer(text + prefill, add_special_tokens=False).input_ids)
+
+    def tokenize_text(self, text: str) -> tuple[int, ...]:
+        """Of what a chat template has rendered, which brings its own special tokens."""
+        return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def _for_template(self, message: Message) -> dict[str, Any]:
+        content: dict[str, Any] = {"role": message.role, "content": content_of(message)}
+        if message.tool_calls:
+            content["tool_calls"] = [call_for_template(one) for one in message.tool_calls]
+        if message.reasoning:
+            content["reasoning_content"] = message.reasoning
+        if message.call_id:
+            content["tool_call_id"] = message.call_id
+        if message.name:
+            content["name"] = message.name
+        return content
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
 
     def show(self, token_ids: Sequence[int]) -> str:
         """The text with its special tokens, for people."""
-        return self._tokenizer.decode(list(token_ids), skip_special_tokens=False)
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
 
 def content_of(message: Message) -> str | list[dict[str, str]]:
@@ -130,6 +162,26 @@ def content_of(message: Message) -> str | list[dict[str, str]]:
     for text in others:
         parts += [{"type": "image"}, {"type": "text", "text": text}]
     return [part for part in parts if part["type"] == "image" or part["text"]]
+
+
+def tool_for_template(tool: Tool) -> dict[str, Any]:
+    """In OpenAI's form. Raises InputError for parameters that are no JSON."""
+    try:
+        parameters = json.loads(tool.parameters or "{}")
+    except json.JSONDecodeError as error:
+        raise InputError(f"tool {tool.name}: its parameters are no JSON schema ({error})") from None
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def call_for_template(call: ToolCall) -> dict[str, Any]:
+    """In OpenAI's form, but for the arguments: a mapping where they are one."""
+    try:
+        arguments = json.loads(call.arguments)
+    except json.JSONDecodeError:
+        arguments = call.arguments
+    function = {"name": call.name, "arguments": arguments}
+    return {"type": "function", "id": call.call_id, "function": function}
 
 
 def _known(tokenizer: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from services.rollout.hosts import ONE_HOST, HostPlace
 from trimaran.choices import ENGINES
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError
-from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
+from trimaran.types import Manifest, Message, Ranges, Sampling, Tool, VersionId
 
 if TYPE_CHECKING:
     from services.rollout.images import PlacedImages
+    from services.rollout.turns.tokenizer import TurnTokenizer
     from trimaran.host.device import Device
     from weights.memory.shadow import Shadow
 
@@ -75,6 +76,8 @@ class Ended:
     with."""
     prompt_experts: bytes = field(default=b"", repr=False)
     """As `Group.prompt_experts`."""
+    cached_tokens: int = 0
+    """Of the prompt: those whose keys and values the engine had already."""
 
 
 Event = Chunk | Ended
@@ -114,6 +117,8 @@ class Engine(Protocol):
     spans_hosts: ClassVar[bool] = False
     """It can stand on several hosts. Where `rollout.hosts` is above 1 it is made with `place`, a
     `HostPlace`. Its workers on further hosts load from `shadow.elsewhere`."""
+    takes_turns: ClassVar[bool] = False
+    """It has `turns` and heeds `Sampling.stop`, for the section `environment`."""
     sleeps: ClassVar[bool] = False
     """It can leave its device to the trainer, for `run.pools: colocated`."""
 
@@ -133,7 +138,7 @@ class Engine(Protocol):
         ...
 
     @abstractmethod
-    def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def tokenize(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """The prompt by the model's chat template, with the opening of the answer. Each image is one
         image token; the server expands it.
 
@@ -146,6 +151,11 @@ class Engine(Protocol):
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text, without special tokens."""
         ...
+
+    @property
+    def turns(self) -> TurnTokenizer:
+        """If it `takes_turns`: what makes tokens of an episode's messages, and messages of its tokens."""
+        raise InternalError(f"{type(self).__name__} takes no turns")
 
     @abstractmethod
     def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
@@ -228,6 +238,11 @@ def create_engine(config: RunConfig, device: Device, place: HostPlace = ONE_HOST
         raise InputError(
             f"run.pools: colocated, and rollout.engine {config.rollout.engine} cannot leave its device to"
             " the trainer; set run.pools=separate, or take an engine that can (vllm)"
+        )
+    if config.environment and not engine.takes_turns:
+        raise InputError(
+            f"environment: rollout.engine {config.rollout.engine} takes no turns of an episode; leave the"
+            " section out, or take an engine that does (vllm, transformers)"
         )
     if config.trainer.router.replay and not engine.tells_experts:
         raise InputError(

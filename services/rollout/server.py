@@ -34,14 +34,14 @@ from services.rollout.engine import (
     create_engine,
 )
 from services.rollout.hosts import ONE_HOST, HostMeeting, HostPlace
-from services.rollout.images import ImagePlacer
 from services.rollout.life import with_signs_of_life
+from services.rollout.preparation import Preparation, Prepared
 from services.rollout.registration import deregister, stay_registered
 from services.rollout.temperature import check_temperature
 from services.rollout.weights import ReplicaWeights
 from trimaran.clients import FollowerClient, Registration
 from trimaran.config import RunConfig
-from trimaran.errors import BehindError, InputError, PromptTooLongError
+from trimaran.errors import BehindError, InputError
 from trimaran.host.device import pick
 from trimaran.host.shared_memory import (
     make_socket_folder,
@@ -79,7 +79,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         self._config = config
         self._engine = engine
         self._weights = weights
-        self._images = ImagePlacer(config.model.path, config.rollout.limit_images)
+        self._preparation = Preparation(config, engine)
         self._num_events = 0
         self.num_tokens = 0
         """Generated since the start."""
@@ -90,24 +90,31 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         version = self._check_version(wire.decode_version(request.min_version))
         tracing.annotate(replica=self._name, version=str(version))
         maker = self._weights.maker
-        generation, ended = await self._prepare(request)
-        prompt_token_ids = wire.encode_token_ids(generation.prompt_token_ids)
-        digest = generation.images.processed.digest if generation.images else ""
-        opened = rollout_pb2.Opened(prompt_token_ids=prompt_token_ids, image_digest=digest)
+        starts = {c.index: wire.decode_token_ids(c.token_ids) for c in request.continuations}
+        prepared = await self._preparation.prepare(
+            request.number,
+            wire.decode_prompt(request.prompt),
+            wire.decode_sampling(request.sampling),
+            _prefix(request),
+            starts,
+        )
+        images = prepared.generation.images
+        opened = rollout_pb2.Opened(
+            prompt_token_ids=wire.encode_token_ids(prepared.opening),
+            image_digest=images.processed.digest if images else "",
+        )
         yield rollout_pb2.GenerateResponse(opened=opened)
-        tokens = {
-            continuation.index: list(wire.decode_token_ids(continuation.token_ids))
-            for continuation in request.continuations
-        }
-        if ended:
-            yield self._response(ended, tokens, maker, tells_prompt=False)
-        if not generation.starts:
+        tokens = {index: list(start) for index, start in starts.items()}
+        answer = partial(self._response, prepared, tokens, maker)
+        if prepared.ended:
+            yield answer(prepared.ended, tells_prompt=False)
+        if not prepared.generation.starts:
             return
         tells_prompt = True
-        async with aclosing(self._batches(generation)) as batches:
+        async with aclosing(self._batches(prepared.generation)) as batches:
             async for events in batches:
                 for portion in _portions(events):
-                    response = self._response(portion, tokens, maker, tells_prompt)
+                    response = answer(portion, tells_prompt=tells_prompt)
                     tells_prompt &= not any(one.prompt_experts for one in response.finished)
                     yield response
 
@@ -125,45 +132,6 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         if live.version < wanted:
             raise BehindError(f"{self._name} holds {live.version}, asked for {wanted}")
         return live.version
-
-    async def _prepare(
-        self, request: rollout_pb2.GenerateRequest
-    ) -> tuple[GenerationRequest, list[Ended]]:
-        """What is to be made, and the continuations that had ended already."""
-        limits = self._config.rollout
-        sampling = wire.decode_sampling(request.sampling)
-        most = self._config.max_answer_tokens
-        if not 1 <= sampling.max_tokens <= most or sampling.num_samples < 1:
-            raise InputError(
-                f"sampling: {sampling.num_samples} samples of {sampling.max_tokens} tokens;"
-                f" at least one of each, and {self._config.max_answer_key} ({most}) at most"
-            )
-        prompt = wire.decode_prompt(request.prompt)
-        token_ids = self._engine.tokenize(prompt.messages)
-        given = [image for message in prompt.messages for image in message.images]
-        # In a thread: some megapixels take a tenth of a second.
-        prompt_token_ids, images = await asyncio.to_thread(self._images.place, given, token_ids)
-        if not 0 < len(prompt_token_ids) <= limits.max_prompt_tokens:
-            raise PromptTooLongError(
-                f"too long: {len(prompt_token_ids)} tokens; rollout.max_prompt_tokens is"
-                f" {limits.max_prompt_tokens}"
-                if prompt_token_ids
-                else "the chat template makes no token of it"
-            )
-        starts: dict[int, tuple[int, ...]] = dict.fromkeys(range(sampling.num_samples), ())
-        ended: list[Ended] = []
-        if request.continuations:
-            starts = {c.index: wire.decode_token_ids(c.token_ids) for c in request.continuations}
-            for index, start in list(starts.items()):
-                if start and start[-1] in self._engine.stop_token_ids:
-                    ended.append(Ended(index, "stop"))
-                elif len(start) >= sampling.max_tokens:
-                    ended.append(Ended(index, "length"))
-                else:
-                    continue
-                del starts[index]
-        generation = GenerationRequest(request.number, prompt_token_ids, sampling, starts, images)
-        return generation, ended
 
     def _batches(self, generation: GenerationRequest) -> AsyncGenerator[list[Event], None]:
         """The engine's events as they come; an empty batch is a sign of life."""
@@ -186,9 +154,10 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
 
     def _response(
         self,
-        events: Sequence[Event],
+        prepared: Prepared,
         tokens: dict[int, list[int]],
         maker: str,
+        events: Sequence[Event],
         tells_prompt: bool,
     ) -> rollout_pb2.GenerateResponse:
         """`tokens`: of each completion so far, by index; those of the events are added. `tells_prompt`:
@@ -202,13 +171,19 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 response.chunks.append(_chunk(event, maker))
             else:
                 text = self._engine.detokenize(tokens[event.index])
-                response.finished.add(
+                finished = response.finished.add(
                     index=event.index,
                     finish_reason=event.finish_reason,
                     text=text,
                     experts=event.experts,
                     prompt_experts=event.prompt_experts if tells_prompt else b"",
+                    cached_tokens=event.cached_tokens,
                 )
+                if prepared.is_turn:
+                    message = self._engine.turns.parse(
+                        prepared.opening, tokens[event.index], prepared.prefill
+                    )
+                    finished.message.CopyFrom(wire.encode_message(message))
         return response
 
     async def StageWeights(
@@ -272,6 +247,12 @@ def _portions(events: list[Event]) -> Iterator[list[Event]]:
             first = end
     if not events:  # a sign of life
         yield events
+
+
+def _prefix(request: rollout_pb2.GenerateRequest) -> tuple[int, ...] | None:
+    """Of a turn."""
+    has_one = request.HasField("turn")
+    return wire.decode_token_ids(request.turn.prefix_token_ids) if has_one else None
 
 
 def _chunk(chunk: Chunk, maker: str) -> rollout_pb2.SegmentChunk:

@@ -18,7 +18,7 @@ from services.rollout.engine import Chunk, Ended, Engine, Event, GenerationReque
 from tests.faults.orders import Orders
 from tests.faults.versions import checksum
 from trimaran.errors import BehindError
-from trimaran.types import Manifest, Message, Ranges, VersionId
+from trimaran.types import Manifest, Message, Ranges, Tool, VersionId
 from weights.memory.changes import ChangedTensor
 from weights.memory.shadow import Shadow
 from weights.version.digest import digest_value
@@ -47,7 +47,7 @@ class StandInEngine(Engine):
     def stop_token_ids(self) -> frozenset[int]:
         return frozenset()
 
-    def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def tokenize(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         return tuple(messages[-1].text.encode())
 
     def detokenize(self, token_ids: Sequence[int]) -> str:

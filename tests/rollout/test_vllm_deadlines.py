@@ -415,7 +415,8 @@ async def test_the_first_request_of_a_prompt_brings_its_images_and_no_other_come
 
 async def test_a_request_that_vllm_gives_up_is_no_completion(engine, llm, monkeypatch):
     output = SimpleNamespace(index=0, finish_reason="error", token_ids=[], logprobs=None)
-    given_up = SimpleNamespace(get_nowait=lambda: SimpleNamespace(outputs=[output]))
+    said = SimpleNamespace(outputs=[output], num_cached_tokens=None)
+    given_up = SimpleNamespace(get_nowait=lambda: said)
 
     async def add(*_):
         return given_up

@@ -58,6 +58,8 @@ class GroupAssembly:
         self.image_digest = ""
         self.message: Message | None = None
         """Of a turn: what the policy said."""
+        self.cached_tokens = 0
+        """Of the prompt, of all completions: those that the engine did not compute again."""
         self._prompt_experts = b""
 
     @property
@@ -147,6 +149,7 @@ class GroupAssembly:
             segments=so_far.segments,
             experts=finished.experts,
         )
+        self.cached_tokens += finished.cached_tokens
         self._prompt_experts = self._prompt_experts or finished.prompt_experts
         if finished.HasField("message"):
             self.message = wire.decode_message(finished.message)

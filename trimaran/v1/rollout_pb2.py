@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from trimaran.v1 import types_pb2 as trimaran_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19trimaran/v1/rollout.proto\x12\x0btrimaran.v1\x1a\x17trimaran/v1/types.proto\"\x82\x01\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\x12\n\nmax_tokens\x18\x02 \x01(\r\x12\x13\n\x0bnum_samples\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x12\n\x05top_p\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04stop\x18\x06 \x03(\tB\x08\n\x06_top_p\"0\n\x0c\x43ontinuation\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\"\xac\x02\n\x0fGenerateRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12#\n\x06prompt\x18\x04 \x01(\x0b\x32\x13.trimaran.v1.Prompt\x12\'\n\x08sampling\x18\x05 \x01(\x0b\x32\x15.trimaran.v1.Sampling\x12\x30\n\rcontinuations\x18\x06 \x03(\x0b\x32\x19.trimaran.v1.Continuation\x12+\n\x0bmin_version\x18\x07 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12&\n\x04turn\x18\x08 \x01(\x0b\x32\x18.trimaran.v1.TurnRequest\"\'\n\x0bTurnRequest\x12\x18\n\x10prefix_token_ids\x18\x01 \x01(\x0c\"8\n\x06Opened\x12\x18\n\x10prompt_token_ids\x18\x01 \x01(\x0c\x12\x14\n\x0cimage_digest\x18\x02 \x01(\t\"i\n\x0cSegmentChunk\x12\r\n\x05index\x18\x01 \x01(\r\x12%\n\x07segment\x18\x02 \x01(\x0b\x32\x14.trimaran.v1.Segment\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x10\n\x08logprobs\x18\x04 \x01(\x0c\"\x8e\x01\n\x08\x46inished\x12\r\n\x05index\x18\x01 \x01(\r\x12\x15\n\rfinish_reason\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0f\n\x07\x65xperts\x18\x04 \x01(\x0c\x12\x16\n\x0eprompt_experts\x18\x05 \x01(\x0c\x12%\n\x07message\x18\x06 \x01(\x0b\x32\x14.trimaran.v1.Message\"\x8b\x01\n\x10GenerateResponse\x12#\n\x06opened\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Opened\x12)\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x19.trimaran.v1.SegmentChunk\x12\'\n\x08\x66inished\x18\x03 \x03(\x0b\x32\x15.trimaran.v1.Finished\"\x87\x02\n\x13StageWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12+\n\x07version\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\'\n\x08manifest\x18\x03 \x01(\x0b\x32\x15.trimaran.v1.Manifest\x12$\n\x07sources\x18\x04 \x03(\x0b\x32\x13.trimaran.v1.Source\x12+\n\x06limits\x18\x05 \x01(\x0b\x32\x1b.trimaran.v1.TransferLimits\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\t\x12\x11\n\tkeep_live\x18\x07 \x01(\x08\";\n\x14StageWeightsResponse\x12#\n\x06staged\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Staged\"w\n\x14\x43ommitWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12+\n\x07version\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\r\n\x05maker\x18\x03 \x01(\t\".\n\x15\x43ommitWeightsResponse\x12\x15\n\rpause_seconds\x18\x01 \x01(\x01\"t\n\x13\x41\x62ortWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\'\n\x07version\x18\x02 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\t\"\x16\n\x14\x41\x62ortWeightsResponse\"3\n\x0cSleepRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"\x0f\n\rSleepResponse\"\x9d\x01\n\x0fReadBackRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\'\n\x07version\x18\x02 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12#\n\x06\x62locks\x18\x03 \x01(\x0b\x32\x13.trimaran.v1.Ranges\x12\x17\n\x0ftimeout_seconds\x18\x04 \x01(\x01\"#\n\x10ReadBackResponse\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\"8\n\x11GetReplicaRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"a\n\x12GetReplicaResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04live\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\x13\n\x0bnum_running\x18\x03 \x01(\r2\xb5\x04\n\x0eRolloutService\x12I\n\x08Generate\x12\x1c.trimaran.v1.GenerateRequest\x1a\x1d.trimaran.v1.GenerateResponse0\x01\x12S\n\x0cStageWeights\x12 .trimaran.v1.StageWeightsRequest\x1a!.trimaran.v1.StageWeightsResponse\x12V\n\rCommitWeights\x12!.trimaran.v1.CommitWeightsRequest\x1a\".trimaran.v1.CommitWeightsResponse\x12S\n\x0c\x41\x62ortWeights\x12 .trimaran.v1.AbortWeightsRequest\x1a!.trimaran.v1.AbortWeightsResponse\x12>\n\x05Sleep\x12\x19.trimaran.v1.SleepRequest\x1a\x1a.trimaran.v1.SleepResponse\x12G\n\x08ReadBack\x12\x1c.trimaran.v1.ReadBackRequest\x1a\x1d.trimaran.v1.ReadBackResponse\x12M\n\nGetReplica\x12\x1e.trimaran.v1.GetReplicaRequest\x1a\x1f.trimaran.v1.GetReplicaResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19trimaran/v1/rollout.proto\x12\x0btrimaran.v1\x1a\x17trimaran/v1/types.proto\"\x82\x01\n\x08Sampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x01\x12\x12\n\nmax_tokens\x18\x02 \x01(\r\x12\x13\n\x0bnum_samples\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x12\n\x05top_p\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04stop\x18\x06 \x03(\tB\x08\n\x06_top_p\"0\n\x0c\x43ontinuation\x12\r\n\x05index\x18\x01 \x01(\r\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\"\xac\x02\n\x0fGenerateRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12#\n\x06prompt\x18\x04 \x01(\x0b\x32\x13.trimaran.v1.Prompt\x12\'\n\x08sampling\x18\x05 \x01(\x0b\x32\x15.trimaran.v1.Sampling\x12\x30\n\rcontinuations\x18\x06 \x03(\x0b\x32\x19.trimaran.v1.Continuation\x12+\n\x0bmin_version\x18\x07 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12&\n\x04turn\x18\x08 \x01(\x0b\x32\x18.trimaran.v1.TurnRequest\"\'\n\x0bTurnRequest\x12\x18\n\x10prefix_token_ids\x18\x01 \x01(\x0c\"8\n\x06Opened\x12\x18\n\x10prompt_token_ids\x18\x01 \x01(\x0c\x12\x14\n\x0cimage_digest\x18\x02 \x01(\t\"i\n\x0cSegmentChunk\x12\r\n\x05index\x18\x01 \x01(\r\x12%\n\x07segment\x18\x02 \x01(\x0b\x32\x14.trimaran.v1.Segment\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x10\n\x08logprobs\x18\x04 \x01(\x0c\"\xa5\x01\n\x08\x46inished\x12\r\n\x05index\x18\x01 \x01(\r\x12\x15\n\rfinish_reason\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\x12\x0f\n\x07\x65xperts\x18\x04 \x01(\x0c\x12\x16\n\x0eprompt_experts\x18\x05 \x01(\x0c\x12%\n\x07message\x18\x06 \x01(\x0b\x32\x14.trimaran.v1.Message\x12\x15\n\rcached_tokens\x18\x07 \x01(\r\"\x8b\x01\n\x10GenerateResponse\x12#\n\x06opened\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Opened\x12)\n\x06\x63hunks\x18\x02 \x03(\x0b\x32\x19.trimaran.v1.SegmentChunk\x12\'\n\x08\x66inished\x18\x03 \x03(\x0b\x32\x15.trimaran.v1.Finished\"\x87\x02\n\x13StageWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12+\n\x07version\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\'\n\x08manifest\x18\x03 \x01(\x0b\x32\x15.trimaran.v1.Manifest\x12$\n\x07sources\x18\x04 \x03(\x0b\x32\x13.trimaran.v1.Source\x12+\n\x06limits\x18\x05 \x01(\x0b\x32\x1b.trimaran.v1.TransferLimits\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\t\x12\x11\n\tkeep_live\x18\x07 \x01(\x08\";\n\x14StageWeightsResponse\x12#\n\x06staged\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Staged\"w\n\x14\x43ommitWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12+\n\x07version\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\r\n\x05maker\x18\x03 \x01(\t\".\n\x15\x43ommitWeightsResponse\x12\x15\n\rpause_seconds\x18\x01 \x01(\x01\"t\n\x13\x41\x62ortWeightsRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\'\n\x07version\x18\x02 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\t\"\x16\n\x14\x41\x62ortWeightsResponse\"3\n\x0cSleepRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"\x0f\n\rSleepResponse\"\x9d\x01\n\x0fReadBackRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\'\n\x07version\x18\x02 \x01(\x0b\x32\x16.trimaran.v1.VersionId\x12#\n\x06\x62locks\x18\x03 \x01(\x0b\x32\x13.trimaran.v1.Ranges\x12\x17\n\x0ftimeout_seconds\x18\x04 \x01(\x01\"#\n\x10ReadBackResponse\x12\x0f\n\x07\x64igests\x18\x01 \x01(\x0c\"8\n\x11GetReplicaRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\"a\n\x12GetReplicaResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12(\n\x04live\x18\x02 \x01(\x0b\x32\x1a.trimaran.v1.PolicyVersion\x12\x13\n\x0bnum_running\x18\x03 \x01(\r2\xb5\x04\n\x0eRolloutService\x12I\n\x08Generate\x12\x1c.trimaran.v1.GenerateRequest\x1a\x1d.trimaran.v1.GenerateResponse0\x01\x12S\n\x0cStageWeights\x12 .trimaran.v1.StageWeightsRequest\x1a!.trimaran.v1.StageWeightsResponse\x12V\n\rCommitWeights\x12!.trimaran.v1.CommitWeightsRequest\x1a\".trimaran.v1.CommitWeightsResponse\x12S\n\x0c\x41\x62ortWeights\x12 .trimaran.v1.AbortWeightsRequest\x1a!.trimaran.v1.AbortWeightsResponse\x12>\n\x05Sleep\x12\x19.trimaran.v1.SleepRequest\x1a\x1a.trimaran.v1.SleepResponse\x12G\n\x08ReadBack\x12\x1c.trimaran.v1.ReadBackRequest\x1a\x1d.trimaran.v1.ReadBackResponse\x12M\n\nGetReplica\x12\x1e.trimaran.v1.GetReplicaRequest\x1a\x1f.trimaran.v1.GetReplicaResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,33 +45,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SEGMENTCHUNK']._serialized_start=652
   _globals['_SEGMENTCHUNK']._serialized_end=757
   _globals['_FINISHED']._serialized_start=760
-  _globals['_FINISHED']._serialized_end=902
-  _globals['_GENERATERESPONSE']._serialized_start=905
-  _globals['_GENERATERESPONSE']._serialized_end=1044
-  _globals['_STAGEWEIGHTSREQUEST']._serialized_start=1047
-  _globals['_STAGEWEIGHTSREQUEST']._serialized_end=1310
-  _globals['_STAGEWEIGHTSRESPONSE']._serialized_start=1312
-  _globals['_STAGEWEIGHTSRESPONSE']._serialized_end=1371
-  _globals['_COMMITWEIGHTSREQUEST']._serialized_start=1373
-  _globals['_COMMITWEIGHTSREQUEST']._serialized_end=1492
-  _globals['_COMMITWEIGHTSRESPONSE']._serialized_start=1494
-  _globals['_COMMITWEIGHTSRESPONSE']._serialized_end=1540
-  _globals['_ABORTWEIGHTSREQUEST']._serialized_start=1542
-  _globals['_ABORTWEIGHTSREQUEST']._serialized_end=1658
-  _globals['_ABORTWEIGHTSRESPONSE']._serialized_start=1660
-  _globals['_ABORTWEIGHTSRESPONSE']._serialized_end=1682
-  _globals['_SLEEPREQUEST']._serialized_start=1684
-  _globals['_SLEEPREQUEST']._serialized_end=1735
-  _globals['_SLEEPRESPONSE']._serialized_start=1737
-  _globals['_SLEEPRESPONSE']._serialized_end=1752
-  _globals['_READBACKREQUEST']._serialized_start=1755
-  _globals['_READBACKREQUEST']._serialized_end=1912
-  _globals['_READBACKRESPONSE']._serialized_start=1914
-  _globals['_READBACKRESPONSE']._serialized_end=1949
-  _globals['_GETREPLICAREQUEST']._serialized_start=1951
-  _globals['_GETREPLICAREQUEST']._serialized_end=2007
-  _globals['_GETREPLICARESPONSE']._serialized_start=2009
-  _globals['_GETREPLICARESPONSE']._serialized_end=2106
-  _globals['_ROLLOUTSERVICE']._serialized_start=2109
-  _globals['_ROLLOUTSERVICE']._serialized_end=2674
+  _globals['_FINISHED']._serialized_end=925
+  _globals['_GENERATERESPONSE']._serialized_start=928
+  _globals['_GENERATERESPONSE']._serialized_end=1067
+  _globals['_STAGEWEIGHTSREQUEST']._serialized_start=1070
+  _globals['_STAGEWEIGHTSREQUEST']._serialized_end=1333
+  _globals['_STAGEWEIGHTSRESPONSE']._serialized_start=1335
+  _globals['_STAGEWEIGHTSRESPONSE']._serialized_end=1394
+  _globals['_COMMITWEIGHTSREQUEST']._serialized_start=1396
+  _globals['_COMMITWEIGHTSREQUEST']._serialized_end=1515
+  _globals['_COMMITWEIGHTSRESPONSE']._serialized_start=1517
+  _globals['_COMMITWEIGHTSRESPONSE']._serialized_end=1563
+  _globals['_ABORTWEIGHTSREQUEST']._serialized_start=1565
+  _globals['_ABORTWEIGHTSREQUEST']._serialized_end=1681
+  _globals['_ABORTWEIGHTSRESPONSE']._serialized_start=1683
+  _globals['_ABORTWEIGHTSRESPONSE']._serialized_end=1705
+  _globals['_SLEEPREQUEST']._serialized_start=1707
+  _globals['_SLEEPREQUEST']._serialized_end=1758
+  _globals['_SLEEPRESPONSE']._serialized_start=1760
+  _globals['_SLEEPRESPONSE']._serialized_end=1775
+  _globals['_READBACKREQUEST']._serialized_start=1778
+  _globals['_READBACKREQUEST']._serialized_end=1935
+  _globals['_READBACKRESPONSE']._serialized_start=1937
+  _globals['_READBACKRESPONSE']._serialized_end=1972
+  _globals['_GETREPLICAREQUEST']._serialized_start=1974
+  _globals['_GETREPLICAREQUEST']._serialized_end=2030
+  _globals['_GETREPLICARESPONSE']._serialized_start=2032
+  _globals['_GETREPLICARESPONSE']._serialized_end=2129
+  _globals['_ROLLOUTSERVICE']._serialized_start=2132
+  _globals['_ROLLOUTSERVICE']._serialized_end=2697
 # @@protoc_insertion_point(module_scope)

@@ -77,20 +77,22 @@ class SegmentChunk(_message.Message):
     def __init__(self, index: _Optional[int] = ..., segment: _Optional[_Union[_types_pb2.Segment, _Mapping]] = ..., token_ids: _Optional[bytes] = ..., logprobs: _Optional[bytes] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("index", "finish_reason", "text", "experts", "prompt_experts", "message")
+    __slots__ = ("index", "finish_reason", "text", "experts", "prompt_experts", "message", "cached_tokens")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     EXPERTS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_EXPERTS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     index: int
     finish_reason: str
     text: str
     experts: bytes
     prompt_experts: bytes
     message: _types_pb2.Message
-    def __init__(self, index: _Optional[int] = ..., finish_reason: _Optional[str] = ..., text: _Optional[str] = ..., experts: _Optional[bytes] = ..., prompt_experts: _Optional[bytes] = ..., message: _Optional[_Union[_types_pb2.Message, _Mapping]] = ...) -> None: ...
+    cached_tokens: int
+    def __init__(self, index: _Optional[int] = ..., finish_reason: _Optional[str] = ..., text: _Optional[str] = ..., experts: _Optional[bytes] = ..., prompt_experts: _Optional[bytes] = ..., message: _Optional[_Union[_types_pb2.Message, _Mapping]] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("opened", "chunks", "finished")

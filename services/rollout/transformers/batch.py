@@ -14,6 +14,7 @@ from itertools import groupby
 import torch
 
 from services.rollout.engine import Chunk, Ended, Event, GenerationRequest
+from services.rollout.turns.stop_texts import StopTexts
 from trimaran.types import VersionId
 
 
@@ -35,8 +36,12 @@ class _Row:
 
 
 class DecodeBatch:
-    def __init__(self, request: GenerationRequest, stop_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, request: GenerationRequest, stop_token_ids: frozenset[int], stops: StopTexts
+    ) -> None:
         self.cancelled = False
+        self._stops = stops
+        self._num_prompt = len(request.prompt_token_ids)
         self._sampling = request.sampling
         self._stop_token_ids = stop_token_ids
         self._rows_B = [
@@ -86,6 +91,9 @@ class DecodeBatch:
 
     def _finish_reason(self, row: _Row, token: int) -> str:
         if token in self._stop_token_ids:
+            return "stop"
+        completion = row.positions_L[self._num_prompt :]
+        if self._stops.find_end(completion, len(completion) - 1) is not None:
             return "stop"
         return "length" if row.num_given + row.num_made >= self._sampling.max_tokens else ""
 

@@ -22,10 +22,12 @@ from services.rollout.chat import ChatTokenizer
 from services.rollout.engine import Engine, Event, GenerationRequest
 from services.rollout.transformers.batch import DecodeBatch
 from services.rollout.transformers.parameters import find_parameter
+from services.rollout.turns.stop_texts import StopTexts
+from services.rollout.turns.tokenizer import TurnTokenizer
 from trimaran.config import RunConfig
 from trimaran.errors import BehindError, TransferError
 from trimaran.host.call_waits import within
-from trimaran.types import Manifest, Message, Ranges, VersionId
+from trimaran.types import Manifest, Message, Ranges, Tool, VersionId
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +46,7 @@ Work = tuple[Callable[[], Any], "Future[Any]"]
 
 
 class TransformersEngine(Engine):
+    takes_turns = True
     sleeps = True
 
     def __init__(self, config: RunConfig, device: Device) -> None:
@@ -67,6 +70,7 @@ class TransformersEngine(Engine):
 
     async def start(self) -> None:
         self._chat = ChatTokenizer.of(self._config)
+        self._turns = TurnTokenizer(self._chat)
         async with within(self._config.start_timeout, "the start of the transformers engine"):
             await asyncio.get_running_loop().run_in_executor(self._computing, self._build)
 
@@ -85,8 +89,12 @@ class TransformersEngine(Engine):
                 dtype=getattr(torch, self._config.model.dtype),
             ).eval()
 
-    def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self._chat.tokenize(messages)
+    @property
+    def turns(self) -> TurnTokenizer:
+        return self._turns
+
+    def tokenize(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        return self._chat.tokenize(messages, tools)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         return self._chat.detokenize(token_ids)
@@ -94,7 +102,8 @@ class TransformersEngine(Engine):
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
-        batch = DecodeBatch(request, self.stop_token_ids)
+        stops = StopTexts(request.sampling.stop, self.detokenize)
+        batch = DecodeBatch(request, self.stop_token_ids, stops)
         self._batches.add(batch)
 
         def put(event: Event | Exception | None) -> None:

@@ -29,6 +29,8 @@ from services.rollout.deadlines import alarm, hold
 from services.rollout.engine import Ended, Engine, Event, GenerationRequest
 from services.rollout.hosts import ONE_HOST, HostPlace
 from services.rollout.images import PlacedImages
+from services.rollout.turns.stop_texts import StopTexts
+from services.rollout.turns.tokenizer import TurnTokenizer
 from services.rollout.vllm.ascend import check_processor, is_npu
 from services.rollout.vllm.loading.shown import Shown
 from services.rollout.vllm.no_torchvision import do_without_torchvision
@@ -57,7 +59,7 @@ from trimaran.host.call_thread import CallThread
 from trimaran.host.call_waits import within
 from trimaran.host.large_imports import large_imports
 from trimaran.host.lifetime import die_with_parent
-from trimaran.types import Manifest, Message, Ranges, Sampling, VersionId
+from trimaran.types import Manifest, Message, Ranges, Sampling, Tool, VersionId
 
 if TYPE_CHECKING:
     from services.rollout.vllm.loading.synthetic import SyntheticVersion
@@ -75,6 +77,7 @@ SUBMIT_SECONDS = 20.0
 class VllmEngine(Engine):
     tells_experts = True
     spans_hosts = True
+    takes_turns = True
     sleeps = True
 
     def __init__(
@@ -117,9 +120,12 @@ class VllmEngine(Engine):
             do_without_torchvision(self._config.model.path)
         imported = time.monotonic()
         self._chat = ChatTokenizer.of(self._config, takes_images=True)
+        self._turns = TurnTokenizer(self._chat)
         transfer, vllm_config = self._configure()
         with self._deadline():
             self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
+        # For `Sampling.stop` alone: other requests are not turned into text.
+        self.llm.output_processor.tokenizer = self._chat.tokenizer
         self._workers = VllmWorkers(self.llm, transfer)
         self._pulse = Pulse(self._workers.answer, self._config.frozen_timeout)
         start_timeout = self._config.start_timeout
@@ -203,8 +209,12 @@ class VllmEngine(Engine):
             await self._workers.load(SYNTHETIC, version.description())
             await self.llm.resume_generation()
 
-    def tokenize(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self._chat.tokenize(messages)
+    @property
+    def turns(self) -> TurnTokenizer:
+        return self._turns
+
+    def tokenize(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        return self._chat.tokenize(messages, tools)
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         return self._chat.detokenize(token_ids)
@@ -224,12 +234,18 @@ class VllmEngine(Engine):
         """One vLLM request, throttled to about one chunk a second and completion."""
         pending: dict[int, tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
         passed_on = time.monotonic()
+        stops = StopTexts(request.sampling.stop, self.detokenize)
+        cached = 0
         while stream.open:
             ended: list[Ended] = []
-            for output in (await self._next(stream)).outputs:
+            said = await self._next(stream)
+            cached = max(cached, said.num_cached_tokens or 0)
+            for output in said.outputs:
                 if output.index not in stream.open:
                     continue
                 _check_end(output.finish_reason)
+                if stream.begins_inside(stops, output):
+                    await self._abort(stream)
                 pending[output.index][0].extend(output.token_ids)
                 pending[output.index][1].extend(output.logprobs.logprobs)
                 if output.finish_reason is not None:
@@ -242,7 +258,7 @@ class VllmEngine(Engine):
                         stream.num_tokens(output.index) + num_pending,
                     )
                     ended.append(
-                        Ended(stream.indices[output.index], output.finish_reason, *experts)
+                        Ended(stream.indices[output.index], output.finish_reason, *experts, cached)
                     )
             if not ended and time.monotonic() - passed_on < CHUNK_SECONDS:
                 continue
@@ -288,7 +304,7 @@ class VllmEngine(Engine):
         token_ids = [*request.prompt_token_ids, *prefix]
         prompt = self._prompt(token_ids, request.images, is_first)
         given = {index: len(start) for index, start in starts.items()}
-        stream = VllmStream(f"{request.number}-{next(self._numbers)}", given, live)
+        stream = VllmStream(f"{request.number}-{next(self._numbers)}", given, live, prefix)
         params = self._sampling_params(request.sampling, len(starts), len(prefix))
         try:
             # Bounded: a load waits for the same lock.
@@ -342,7 +358,8 @@ class VllmEngine(Engine):
             # The sampled token's own one; a seed would leave the fast path.
             logprobs=0,
             flat_logprobs=True,
-            detokenize=False,
+            stop=list(sampling.stop),
+            detokenize=bool(sampling.stop),
             output_kind=RequestOutputKind.DELTA,
         )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from services.rollout.engine import Chunk, Event
+from services.rollout.turns.stop_texts import StopTexts
 from trimaran.types import VersionId
 
 EVERYTHING = 1 << 62
@@ -16,8 +17,15 @@ EVERYTHING = 1 << 62
 class VllmStream:
     """One vLLM request: where its tokens come from and which version made them."""
 
-    def __init__(self, request_id: str, starts: dict[int, int], version: VersionId) -> None:
-        """`starts`: completion index -> tokens that it begins with; in vLLM's order of samples."""
+    def __init__(
+        self,
+        request_id: str,
+        starts: dict[int, int],
+        version: VersionId,
+        prefix: Sequence[int] = (),
+    ) -> None:
+        """`starts`: completion index -> tokens that it begins with; in vLLM's order of samples. `prefix`:
+        these tokens, of a completion that goes on."""
         self.request_id = request_id
         self.indices = list(starts)
         self.given = list(starts.values())
@@ -27,10 +35,25 @@ class VllmStream:
         self.open = set(range(len(starts)))
         self.marks: list[tuple[list[int], VersionId]] = [([EVERYTHING] * len(starts), version)]
         """Up to so many tokens a sample were made by that version; oldest first."""
+        self._said = list(prefix)
 
     def num_tokens(self, sample: int) -> int:
         """The tokens of its completion: those that it began with, and those passed on."""
         return self.given[sample] + self.made[sample]
+
+    def begins_inside(self, stops: StopTexts, output: Any) -> bool:
+        """Whether a stop text that began in the prefix ends in `output`, which is then cut there: vLLM looks for one in
+        its own tokens alone."""
+        if not self.given[0]:
+            return False
+        first = len(self._said)
+        self._said += output.token_ids
+        end = stops.find_end(self._said, first)
+        if end is None or output.finish_reason == "stop":
+            return False
+        output.token_ids = output.token_ids[: end - first]
+        output.finish_reason = "stop"
+        return True
 
     def mark(self, made: dict[int, int], version: VersionId) -> None:
         """From here on `version` makes the tokens. `made`: of the samples that still run."""

@@ -1,0 +1,116 @@
+"""A request for completions -> what the engine is asked, checked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from services.rollout.engine import Ended, Engine, GenerationRequest
+from services.rollout.images import ImagePlacer
+from services.rollout.turns.stop_texts import StopTexts
+from trimaran.config import RunConfig
+from trimaran.errors import InputError, PromptTooLongError
+from trimaran.types import Prompt, Sampling, split_prefill
+
+Starts = dict[int, tuple[int, ...]]
+"""Completion index -> tokens that it already has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Example: Prepared(generation, [Ended(2, "stop")], opening=(1, 15, 22))"""
+
+    generation: GenerationRequest
+    ended: Sequence[Ended]
+    """Of the continuations, those that had ended already."""
+    opening: tuple[int, ...]
+    """What the messages became: of a turn with a prefix, what stands behind that."""
+    prefill: str = ""
+    is_turn: bool = False
+
+
+class Preparation:
+    """Example: prepared = await Preparation(config, engine).prepare(7, prompt, sampling, None, {})"""
+
+    def __init__(self, config: RunConfig, engine: Engine) -> None:
+        self._config = config
+        self._engine = engine
+        self._images = ImagePlacer(config.model.path, config.rollout.limit_images)
+
+    async def prepare(
+        self,
+        number: int,
+        prompt: Prompt,
+        sampling: Sampling,
+        prefix: tuple[int, ...] | None,
+        starts: Starts,
+    ) -> Prepared:
+        """`prefix`: of a turn, all tokens before it; empty for its episode's first. `starts`: of completions
+        that go on.
+
+        Raises InputError, and PromptTooLongError.
+        """
+        most = self._config.max_answer_tokens
+        if not 1 <= sampling.max_tokens <= most or sampling.num_samples < 1:
+            raise InputError(
+                f"sampling: {sampling.num_samples} samples of {sampling.max_tokens} tokens;"
+                f" at least one of each, and {self._config.max_answer_key} ({most}) at most"
+            )
+        if prefix is None:
+            prepared = await self._answers(number, prompt, sampling)
+        else:
+            prepared = self._turn(number, prompt, prefix, sampling)
+        return self._going_on(prepared, starts) if starts else prepared
+
+    async def _answers(self, number: int, prompt: Prompt, sampling: Sampling) -> Prepared:
+        token_ids = self._engine.tokenize(prompt.messages, prompt.tools)
+        given = [image for message in prompt.messages for image in message.images]
+        # In a thread: some megapixels take a tenth of a second.
+        opening, images = await asyncio.to_thread(self._images.place, given, token_ids)
+        most = self._config.rollout.max_prompt_tokens
+        if not 0 < len(opening) <= most:
+            raise PromptTooLongError(
+                f"too long: {len(opening)} tokens; rollout.max_prompt_tokens is {most}"
+                if opening
+                else "the chat template makes no token of it"
+            )
+        starts: Starts = dict.fromkeys(range(sampling.num_samples), ())
+        return Prepared(GenerationRequest(number, opening, sampling, starts, images), (), opening)
+
+    def _turn(
+        self, number: int, prompt: Prompt, prefix: tuple[int, ...], sampling: Sampling
+    ) -> Prepared:
+        if sampling.num_samples != 1:
+            raise InputError(f"a turn is one sample; the request asks for {sampling.num_samples}")
+        if any(message.images for message in prompt.messages):
+            raise InputError("an episode takes no images; leave the section environment out")
+        if prefix:
+            opening = self._engine.turns.extend(prefix[-1], prompt.messages)
+        else:
+            opening = self._engine.tokenize(prompt.messages, prompt.tools)
+        self._images.place((), opening)
+        room = self._config.max_model_tokens - len(prefix) - len(opening)
+        if room < 1:
+            raise PromptTooLongError(
+                f"too long: {len(prefix)} tokens and {len(opening)} behind them;"
+                f" rollout.max_prompt_tokens + {self._config.max_answer_key} is"
+                f" {self._config.max_model_tokens}"
+            )
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
+        generation = GenerationRequest(number, (*prefix, *opening), sampling, {0: ()})
+        prefill = "" if prefix else split_prefill(prompt.messages)[1]
+        return Prepared(generation, (), opening, prefill, is_turn=True)
+
+    def _going_on(self, prepared: Prepared, starts: Starts) -> Prepared:
+        sampling = prepared.generation.sampling
+        stops = StopTexts(sampling.stop, self._engine.detokenize)
+        ended: list[Ended] = []
+        for index, start in starts.items():
+            has_stopped = start and start[-1] in self._engine.stop_token_ids
+            if has_stopped or stops.find_end(start, 0) is not None:
+                ended.append(Ended(index, "stop"))
+            elif len(start) >= sampling.max_tokens:
+                ended.append(Ended(index, "length"))
+        left = {i: start for i, start in starts.items() if i not in {one.index for one in ended}}
+        return replace(prepared, generation=replace(prepared.generation, starts=left), ended=ended)

@@ -1,0 +1,1 @@
+"""Turns of an episode: messages -> given tokens behind a prefix, sampled tokens -> a message."""

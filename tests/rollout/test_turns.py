@@ -1,0 +1,100 @@
+"""What messages become behind sampled tokens, and what sampled tokens say."""
+
+import pytest
+
+from services.rollout.turns.hermes import parse_hermes
+from services.rollout.turns.stop_texts import StopTexts
+from services.rollout.turns.tokenizer import TurnTokenizer, split_thoughts
+from tests.rollout.chats import CHATML, FORGETFUL, LLAMA, PLAIN, write_chat
+from trimaran.errors import InputError
+from trimaran.types import Message, Tool, ToolCall
+
+USER = (Message("user", "higher"),)
+RESULTS = (Message("tool", "3", call_id="call_0", name="add"), Message("tool", "4", name="mul"))
+ADDED = {
+    (CHATML, USER): "\n<|turn|>user\nhigher<end>\n<|turn|>assistant\n",
+    (
+        CHATML,
+        RESULTS,
+    ): "\n<|turn|>user\n<tool_response>\n3\n</tool_response>\n<tool_response>\n4\n</tool_response>"
+    "<end>\n<|turn|>assistant\n",
+    (LLAMA, USER): "<|turn|>user\n\nhigher<end><|turn|>assistant\n\n",
+    (LLAMA, RESULTS): "<|turn|>tool\n\n3<end><|turn|>tool\n\n4<end><|turn|>assistant\n\n",
+    (FORGETFUL, USER): "\n<|turn|>user\nhigher<end>\n<|turn|>assistant\n<think>\n",
+}
+
+
+@pytest.mark.parametrize(("style", "messages"), ADDED)
+def test_messages_become_what_the_template_adds(style, messages, tmp_path):
+    chat = write_chat(tmp_path, style)
+    turns = TurnTokenizer(chat)
+    (end,) = chat.tokenize_text("<end>")
+    added = chat.tokenize_text(ADDED[style, messages])
+    assert turns.extend(end, messages) == added
+    # A turn that ended elsewhere is ended first.
+    assert turns.extend(chat.tokenize_text("x")[0], messages) == (end, *added)
+
+
+def test_a_template_that_ends_no_turn_is_refused(tmp_path):
+    turns = TurnTokenizer(write_chat(tmp_path, PLAIN))
+    with pytest.raises(InputError, match="environment.history=template"):
+        turns.extend(5, USER)
+
+
+def test_a_whole_conversation_is_rendered_with_its_calls_and_tools(tmp_path):
+    chat = write_chat(tmp_path, CHATML)
+    tool = Tool("add", "Adds.", '{"type": "object"}')
+    call = ToolCall("add", '{"a": 1}', "call_0")
+    asked = [Message("user", "1 + 2?"), Message("assistant", "", tool_calls=(call,)), *RESULTS[:1]]
+    text = chat.show(chat.tokenize(asked, (tool,)))
+    assert '"description": "Adds."' in text
+    assert '{"name": "add", "arguments": {"a": 1}}\n</tool_call><end>\n' in text
+    assert text.endswith("3\n</tool_response><end>\n<|turn|>assistant\n")
+
+
+CALLS = {
+    "no call": ("no call", ()),
+    '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>': (
+        "",
+        (ToolCall("add", '{"a": 1}', "call_0"),),
+    ),
+    'so <tool_call>{"name": "now"}</tool_call>\n<tool_call>{"name": "f", "arguments": "{}"}': (
+        "so",
+        (ToolCall("now", "{}", "call_0"), ToolCall("f", "{}", "call_1")),
+    ),
+    '<tool_call>{"name": "add", "arguments": {"a": }}</tool_call>': (
+        "",
+        (ToolCall("add", '{"name": "add", "arguments": {"a": }}', "call_0"),),
+    ),
+    "<tool_call>[1]</tool_call>": ("", (ToolCall("", "[1]", "call_0"),)),
+}
+
+
+@pytest.mark.parametrize("text", CALLS)
+def test_calls_are_read_and_broken_ones_keep_their_text(text):
+    assert parse_hermes(text) == CALLS[text]
+
+
+def test_thoughts_are_kept_apart():
+    assert split_thoughts("<think>\n1, 2\n</think>\n\n3") == ("1, 2", "3")
+    assert split_thoughts("1, 2</think>3", opened=True) == ("1, 2", "3")
+    assert split_thoughts("1, 2", opened=True) == ("1, 2", "")
+    assert split_thoughts("3 </think>") == ("", "3 </think>")
+
+
+def test_a_message_is_read_behind_its_opening(tmp_path):
+    chat = write_chat(tmp_path, FORGETFUL)
+    turns = TurnTokenizer(chat)
+    opening, said = turns.extend(1, USER), chat.tokenize_text("so\n</think>\n12<end>")
+    assert turns.parse(opening, said) == Message("assistant", "12", reasoning="so")
+
+
+def test_a_stop_text_ends_at_the_token_that_completes_it(tmp_path):
+    chat = write_chat(tmp_path, CHATML)
+    stops = StopTexts(("ab", "c!"), chat.detokenize)
+    tokens = chat.tokenize_text("aab c!")
+    assert stops.find_end(tokens, 0) == 3
+    assert stops.find_end(tokens, 2) == 3
+    assert stops.find_end(tokens, 4) == 6
+    assert stops.find_end(tokens[:2], 0) is None
+    assert StopTexts((), chat.detokenize).find_end(tokens, 0) is None
