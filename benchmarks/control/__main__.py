@@ -10,6 +10,7 @@ PARTS = Parts(
     {
         "groups": "groups:measure_groups",
         "growth": "groups:measure_growth",
+        "turns": "turns:measure_turns",
         "ledger": "ledger:measure_ledger",
         "memory": "memory:measure_memory",
         "watchers": "watchers:measure_watchers",

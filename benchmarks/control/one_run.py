@@ -149,9 +149,19 @@ def _write_run(
         "reward": {"rules": {"exact_match": 1.0}},
         "endpoints": {**endpoints, "controller": LOOPBACK.free_address()},
     }
-    (folder / "run.yaml").write_text(json.dumps(config), encoding="utf-8")
+    if shape.turns:
+        config |= {
+            "environment": {
+                "factory": "episodes.py:Episode",
+                "max_turns": shape.turns,
+                "max_tokens": shape.turns * (shape.tokens + 100),
+                "max_episodes": 512,
+            },
+            "reward": {},
+        }
     if store_url:
         RunContext("run", run_folder, store_url).write()
+    (folder / "run.yaml").write_text(json.dumps(config), encoding="utf-8")
 
 
 def _follow(

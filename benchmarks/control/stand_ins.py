@@ -14,21 +14,25 @@ import json
 import random
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from trimaran.types import (
     Manifest,
+    Message,
     PolicyVersion,
     Proof,
     Replica,
+    Reply,
     Routing,
     Score,
     Segment,
     VersionId,
 )
 from trimaran.v1 import (
+    environment_pb2,
+    environment_pb2_grpc,
     reward_pb2,
     reward_pb2_grpc,
     rollout_pb2,
@@ -47,7 +51,8 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of the groups: completions, their tokens, and in how many chunks each of them arrives.
+    """Of the groups: completions, their tokens, and in how many chunks each of them arrives. Of episodes the turns,
+    and the tokens of each.
 
     Example: Shape(replicas=4, samples=8, tokens=512, chunks=1)
     """
@@ -56,6 +61,8 @@ class Shape:
     samples: int
     tokens: int
     chunks: int
+    turns: int = 0
+    """0 for answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +96,27 @@ class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
     async def Generate(
         self, request: rollout_pb2.GenerateRequest, context: Any
     ) -> AsyncIterator[rollout_pb2.GenerateResponse]:
-        for response in _answer(self._name, self._pool.live.version, self._pool.shape):
+        shape = replace(self._pool.shape, samples=request.sampling.num_samples)
+        for response in _answer(self._name, self._pool.live.version, shape):
             yield response
+
+
+class Environment(environment_pb2_grpc.EnvironmentServiceServicer):
+    """Answers a short message to each turn but the last, which it rewards."""
+
+    def __init__(self, num_turns: int) -> None:
+        self._num_turns = num_turns
+
+    async def Open(self, request: Any, context: Any) -> Any:
+        return environment_pb2.OpenResponse()
+
+    async def Step(self, request: environment_pb2.StepRequest, context: Any) -> Any:
+        if request.turn < self._num_turns:
+            return wire.encode_reply(Reply((Message("user", "higher"),), num_calls=1))
+        return wire.encode_reply(Reply(reward=float(len(request.episode) % 2), done=True))
+
+    async def Close(self, request: Any, context: Any) -> Any:
+        return environment_pb2.CloseResponse()
 
 
 class Reward(reward_pb2_grpc.RewardServiceServicer):
@@ -238,8 +264,12 @@ async def serve(shape: Shape, seconds: Seconds) -> None:
         name: _server(rollout_pb2, add, Rollout(name, pool))
         for name in (f"rollout-{number}" for number in range(shape.replicas))
     }
+    environments: list[rpc.Server] = []
+    if shape.turns:
+        add = environment_pb2_grpc.add_EnvironmentServiceServicer_to_server
+        environments.append(_server(environment_pb2, add, Environment(shape.turns)))
     pool.replicas = tuple(Replica(name, server.address) for name, server in replicas.items())
-    for server in [*servers, *replicas.values()]:
+    for server in [*servers, *environments, *replicas.values()]:
         await server.start()
     reward, trainer, weight_sync = (server.address for server in servers)
     # The other replicas become known as a run's further replicas do: by weight sync alone.
@@ -248,6 +278,7 @@ async def serve(shape: Shape, seconds: Seconds) -> None:
         "trainer": [trainer],
         "weight_sync": weight_sync,
         "rollout": [pool.replicas[0].address],
+        "environment": [server.address for server in environments],
     }
     print(json.dumps(endpoints), flush=True)
     await asyncio.to_thread(sys.stdin.read)
