@@ -509,7 +509,11 @@ ALGORITHM: tuple[KeyRow, ...] = (
         },
     ),
     own(f"{RL}.integrated_mode_config.ref_model_load_path", None, _reference),
-    only(f"{RL}.multi_turn_enable", (False,), shared.ONE_TURN),
+    only(
+        f"{RL}.multi_turn_enable",
+        (False,),
+        "leave it out, and set environment in the run (docs/agents.md)",
+    ),
     own(f"{RL}.partial_rollout_max_split", 1, _partial),
     own(f"{RL}.use_wandb", False, _sinks),
     own(f"{RL}.use_swanlab", False, _sinks),

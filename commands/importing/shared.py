@@ -412,7 +412,6 @@ MEMORY = (
 WHOLE = "answers are drawn from the whole distribution, which the loss takes as given: give "
 NO_CRITIC = "there is no critic here"
 NO_MODEL = "there is no reward model here: serve one over HTTP (docs/reward-plugins.md), and name it in reward.rules"
-ONE_TURN = "answers have one turn here, without tools: give false, or leave it out"
 FOLDER = "the model, its tokenizer and its chat template are those of the model's folder"
 DEVICE = "how it is computed follows from the model and the device"
 REPORTS = "docs/observability.md has what each process reports"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from commands.importing import shared
 from commands.importing import verl_conversions as to
+from commands.importing import verl_turns as turns
 from commands.importing.conversion import SourceSystem
 from commands.importing.rows import (
     KeyRow,
@@ -24,6 +25,7 @@ from commands.importing.rows import (
     switch,
 )
 from commands.importing.verl_conversions import ACTOR, MCORE, MODEL, REF, ROLLOUT, TRANSFORMER
+from commands.importing.verl_turns import AGENT, TURNS
 
 OPTIM, LORA = f"{ACTOR}.optim", f"{MODEL}.lora"
 CORRECTION = "algorithm.rollout_correction"
@@ -67,8 +69,10 @@ DATA: tuple[KeyRow, ...] = (
     refused("data.custom_cls.path", "an installed package reads other files: docs/extending.md"),
     refused("data.sampler.class_path", "the order is that of the rows, or data.shuffle's"),
     refused("data.datagen.path", "rows are those of the file: write them before the run"),
-    refused("data.tool_config_path", shared.ONE_TURN),
-    refused("data.function_tool_path", shared.ONE_TURN),
+    *(
+        own(f"data.{name}", None, turns.as_in_turns(name))
+        for name in (turns.CONFIGURED, turns.FUNCTIONS)
+    ),
     *ignored(
         "data",
         "val_batch_size validation_shuffle filter_overlong_prompts filter_overlong_prompts_workers"
@@ -353,20 +357,13 @@ GENERATION: tuple[KeyRow, ...] = (
     *parts(ROLLOUT, {"enable_rollout_routing_replay": False}),
     own(f"{ROLLOUT}.val_kwargs.top_p", 1.0, shared.top_p_of_validation),
     own(f"{ROLLOUT}.val_kwargs.top_k", -1, shared.top_k_of_validation),
-    only(f"{ROLLOUT}.multi_turn.enable", (False,), shared.ONE_TURN),
-    refused(f"{ROLLOUT}.agent.agent_loop_config_path", shared.ONE_TURN),
-    only(
-        f"{ROLLOUT}.agent.default_agent_loop",
-        ("single_turn_agent", None),
-        "answers have one turn here, without tools: give single_turn_agent",
-    ),
     refused(f"{ROLLOUT}.quantization", "weights are not quantized here"),
     only(f"{ROLLOUT}.mtp.enable", (False,), "no speculative decoding here: give false"),
     only(f"{ROLLOUT}.over_sample_rate", (0,), "a batch waits for all of its groups: give 0"),
     noted(
         f"{ROLLOUT}.engine_kwargs.*", "options of vLLM are set here; rollout has those that matter"
     ),
-    *ignored(ROLLOUT, "mtp.* qat.* multi_turn.* agent.* quantization_config_file", OFF),
+    *ignored(ROLLOUT, "mtp.* qat.* quantization_config_file", OFF),
     *ignored(ROLLOUT, "expert_parallel_size moe_tensor_parallel_size", to.EXPERTS),
     *ignored(ROLLOUT, "free_cache_engine layered_summon multi_stage_wake_up", shared.TURNS),
     *ignored(
@@ -385,6 +382,33 @@ GENERATION: tuple[KeyRow, ...] = (
     *ignored(
         ROLLOUT, "moe_load_balance_metrics_interval profiler.* prometheus.* trace.*", shared.REPORTS
     ),
+)
+
+EPISODES: tuple[KeyRow, ...] = (
+    own(f"{TURNS}.enable", False, turns.enable),
+    *parts(
+        TURNS,
+        {
+            turns.CONFIGURED: None,
+            turns.FUNCTIONS: None,
+            "max_assistant_turns": None,
+            "max_user_turns": None,
+            "use_inference_chat_template": False,
+        },
+    ),
+    own(f"{TURNS}.max_parallel_calls", 1, turns.parallel_calls),
+    own(f"{TURNS}.max_tool_response_length", 256, turns.response_length),
+    own(f"{TURNS}.tool_response_truncate_side", "middle", turns.truncated_side),
+    refused(f"{TURNS}.interaction_config_path", turns.OWN_LOOP),
+    *ignored(TURNS, "format", "calls are read in the form that the chat template asks for"),
+    *ignored(TURNS, "tokenization_sanity_check_mode", "no token is made twice here"),
+    *ignored(TURNS, "num_repeat_rollouts", "their program does not read it"),
+    own(f"{AGENT}.default_agent_loop", "single_turn_agent", turns.loop),
+    refused(f"{AGENT}.agent_loop_config_path", turns.OWN_LOOP),
+    refused(f"{AGENT}.agent_loop_manager_class", turns.OWN_LOOP),
+    refused(f"{AGENT}.custom_async_server.path", "the engine is vLLM, as rollout says: give null"),
+    *ignored(AGENT, "num_workers", "the controller drives episodes; environment.replicas answer"),
+    *ignored(AGENT, "custom_async_server.*", shared.ENGINE),
 )
 
 THE_MODEL: tuple[KeyRow, ...] = (
@@ -515,6 +539,7 @@ VERL = SourceSystem(
         *OPTIMIZER,
         *TRAINER,
         *GENERATION,
+        *EPISODES,
         *THE_MODEL,
         *THE_RUN,
         *REWARDS,

@@ -100,6 +100,19 @@ def test_an_environment_may_reward_in_the_place_of_rules():
         parse_config(tree)
 
 
+def test_files_of_tools_lie_beside_the_file_of_the_run(tmp_path):
+    path = written(
+        tmp_path,
+        "model: {path: m}\ndata: {train: t}\n"
+        'environment: {tools: ["tools.py:Search", "mine.tools:add"], options: {"tools.py:Search": {config: {k: 3}}}}\n',
+    )
+    section = load_config(path).environment
+    assert section.tools == (f"{tmp_path}/tools.py:Search", "mine.tools:add")
+    assert section.options == {f"{tmp_path}/tools.py:Search": {"config": {"k": 3}}}
+    path.write_text("model: {path: m}\ndata: {train: t}\nenvironment: {factory: game.py:Game}\n")
+    assert load_config(path).environment.factory == f"{tmp_path}/game.py:Game"
+
+
 def test_a_rule_is_a_weight_or_a_section():
     rules = {"exact": 0.5, "style": {"function": "m:f", "options": {"words": [1, "two", None]}}}
     config = parse_config({**MINIMAL, "reward": {"rules": rules}})

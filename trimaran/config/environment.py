@@ -41,8 +41,8 @@ class EnvironmentSection(Section):
     """What answers the policy, turn by turn; docs/agents.md. `environment: {tools: ["tools.py:add"], max_turns: 4}`"""
 
     tools: tuple[str, ...] = ()
-    """Python functions with type hints and docstrings: path/to/file.py:name or package.module:name; only what
-    the operator allowed."""
+    """Python functions with type hints and docstrings, or verl's tool classes: path/to/file.py:name or
+    package.module:name; only what the operator allowed."""
     mcp: tuple[McpSection, ...] = ()
     python: bool = False
     """A tool `python` that runs a program in the sandbox and answers what it printed."""
@@ -56,7 +56,8 @@ class EnvironmentSection(Section):
     installed: str | None = None
     """The name under which an installed package has registered an environment."""
     options: Mapping[str, JsonValue] = Field(default_factory=dict)
-    """Given to the class as keyword arguments, and to a plugin with each episode."""
+    """Given to the class as keyword arguments, and to a plugin with each episode. With `tools`: the name of a
+    class there -> its keyword arguments, for verl's `config` and `tool_schema`."""
 
     replicas: Positive = 1
     """Processes of the service, each with its own environments."""

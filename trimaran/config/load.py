@@ -68,6 +68,7 @@ def resolve_tree(
 def _resolve_inner_paths(tree: dict[str, Any], folder: Path) -> None:
     """Those that stand in lists and mappings of sections."""
     _resolve_rule_paths(tree, folder)
+    _resolve_environment_paths(tree, folder)
     data = as_branch(tree.get("data")) or {}
     for name in ("train", "validation"):
         if isinstance(data.get(name), list):
@@ -86,11 +87,34 @@ def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:
     reward = as_branch(tree.get("reward")) or {}
     rules = as_branch(reward.get("rules")) or {}
     for rule in filter(None, map(as_branch, rules.values())):
-        if isinstance(rule.get("function"), str) and ".py:" in rule["function"]:
-            rule["function"] = str((folder / rule["function"]).resolve())
-        plugin = as_branch(rule.get("plugin")) or {}
-        if isinstance(plugin.get("ca_file"), str):
-            plugin["ca_file"] = str((folder / plugin["ca_file"]).resolve())
+        if "function" in rule:
+            rule["function"] = _resolve_code(rule["function"], folder)
+        _resolve_certificate(rule, folder)
+
+
+def _resolve_environment_paths(tree: dict[str, Any], folder: Path) -> None:
+    """Files of tools, with their options, of a class and of certificates."""
+    section = as_branch(tree.get("environment")) or {}
+    if isinstance(section.get("tools"), list):
+        section["tools"] = [_resolve_code(tool, folder) for tool in section["tools"]]
+        options = as_branch(section.get("options")) or {}
+        for name in list(options):
+            options[_resolve_code(name, folder)] = options.pop(name)
+    if "factory" in section:
+        section["factory"] = _resolve_code(section["factory"], folder)
+    _resolve_certificate(section, folder)
+
+
+def _resolve_code(name: Any, folder: Path) -> Any:
+    """A name within a file of Python; others stay as they are."""
+    is_in_file = isinstance(name, str) and ".py:" in name
+    return str((folder / name).resolve()) if is_in_file else name
+
+
+def _resolve_certificate(section: dict[str, Any], folder: Path) -> None:
+    plugin = as_branch(section.get("plugin")) or {}
+    if isinstance(plugin.get("ca_file"), str):
+        plugin["ca_file"] = str((folder / plugin["ca_file"]).resolve())
 
 
 def parse_config(tree: Mapping[str, Any], source: str = "configuration") -> RunConfig:

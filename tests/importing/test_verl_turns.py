@@ -1,0 +1,133 @@
+"""verl's multi-turn runs: what their keys and files of tools become."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands.importing.verl_turns import function_tools
+from tests.importing.test_tables import converted
+from trimaran.config import EnvironmentSection, parse_config
+from trimaran.errors import InputError
+
+TURNS, AGENT = "actor_rollout_ref.rollout.multi_turn", "actor_rollout_ref.rollout.agent"
+CONFIGURED = """
+tools:
+  - class_name: mine.search.SearchTool
+    config: {url: "http://127.0.0.1:8000", type: native}
+    tool_schema:
+      type: function
+      function: {name: search, description: Look up., parameters: {type: object, properties: {}}}
+  - class_name: mine.other.Calculator
+    config: {type: native}
+"""
+FUNCTIONS = """
+import verl.tools.function_tool as tools
+from verl.tools.function_tool import function_tool
+
+@function_tool
+def add(a: int, b: int) -> int:
+    "Add."
+    return a + b
+
+@tools.function_tool("multiply")
+async def product(a: int, b: int) -> int: ...
+
+def helper(): ...
+"""
+
+
+def written(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def section(**given: Any) -> EnvironmentSection | None:
+    made = converted("verl", **given)
+    assert not made.having("refused") and not made.unknown
+    return parse_config(made.tree).environment
+
+
+def test_tools_of_a_configured_file_and_functions_become_the_environment(tmp_path: Path) -> None:
+    configured = written(tmp_path / "tools.yaml", CONFIGURED)
+    functions = written(tmp_path / "functions.py", FUNCTIONS)
+    found = section(
+        **{
+            f"{TURNS}.enable": True,
+            f"{TURNS}.tool_config_path": configured,
+            f"{TURNS}.function_tool_path": functions,
+            f"{TURNS}.max_assistant_turns": 5,
+            f"{TURNS}.max_user_turns": 3,
+            f"{TURNS}.max_tool_response_length": 512,
+            f"{TURNS}.format": "hermes",
+            "data.tool_config_path": configured,
+            "data.max_response_length": 2048,
+        }
+    )
+    assert found
+    search = "mine.search:SearchTool"
+    assert found.tools == (
+        *(search, "mine.other:Calculator"),
+        *(f"{functions}:add", f"{functions}:product"),
+    )
+    options: Any = found.options
+    assert options[search]["config"] == {"url": "http://127.0.0.1:8000", "type": "native"}
+    assert options[search]["tool_schema"]["function"]["name"] == "search"
+    assert options["mine.other:Calculator"]["tool_schema"] is None
+    assert (found.max_turns, found.max_tokens, found.max_message_chars) == (4, 2048, 512)
+    assert (found.weight, found.history) == (0.0, "exact")
+
+
+def test_the_loop_of_tools_alone_is_enough_and_turns_have_no_bound(tmp_path: Path) -> None:
+    found = section(
+        **{
+            f"{AGENT}.default_agent_loop": "tool_agent",
+            f"{TURNS}.function_tool_path": written(tmp_path / "functions.py", FUNCTIONS),
+            f"{TURNS}.use_inference_chat_template": True,
+        }
+    )
+    assert found and (found.max_turns, found.history) == (512, "template")
+
+
+def test_answers_of_one_turn_have_no_environment() -> None:
+    keys = {f"{TURNS}.enable": False, f"{TURNS}.max_assistant_turns": 5, f"{AGENT}.num_workers": 8}
+    made = converted("verl", **keys)
+    assert "environment" not in made.tree
+    assert not [key for key in made.having("noted") if key.startswith((TURNS, AGENT))]
+
+
+def test_what_differs_is_said(tmp_path: Path) -> None:
+    functions = written(tmp_path / "functions.py", FUNCTIONS)
+    noted = converted(
+        "verl", **{f"{TURNS}.enable": True, f"{TURNS}.function_tool_path": functions}
+    ).having("noted")
+    assert f"--allow {functions}:add --allow {functions}:product" in noted[f"{TURNS}.enable"]
+    assert "the first 1" in noted[f"{TURNS}.max_parallel_calls"]
+    assert "at its end" in noted[f"{TURNS}.tool_response_truncate_side"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot be read"),
+        ("tools: []", "has no list `tools`"),
+        ("tools: [{class_name: Search}]", "tool 1: needs class_name: module.Class"),
+        ("tools: [{class_name: a.B, config: {type: mcp}}]", "environment.mcp"),
+        ("tools: [", "is no YAML"),
+    ],
+)
+def test_a_file_of_tools_that_cannot_be_used_is_refused(
+    tmp_path: Path, text: str | None, words: str
+) -> None:
+    path = tmp_path / "tools.yaml"
+    if text is not None:
+        path.write_text(text)
+    keys = {f"{TURNS}.enable": True, f"{TURNS}.tool_config_path": str(path)}
+    assert words in converted("verl", **keys).having("refused")[f"{TURNS}.enable"]
+
+
+def test_a_file_without_decorated_functions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no function under @function_tool"):
+        function_tools(Path(written(tmp_path / "a.py", "def add(): ...")))
