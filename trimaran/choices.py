@@ -131,6 +131,7 @@ ADVANTAGES = Choices(
     "trimaran.advantages",
     {
         "group": "services.trainer.grpo.advantages:GroupAdvantage",
+        "mt_grpo": "services.trainer.grpo.advantages:MtGrpo",
         "rloo": "services.trainer.grpo.advantages:Rloo",
         "reinforce_pp": "services.trainer.grpo.advantages:ReinforcePlusPlus",
         "reinforce_pp_baseline": "services.trainer.grpo.advantages:ReinforcePlusPlusBaseline",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ def share_batch(batch: TrainingBatch, device: torch.device) -> TrainingBatch:
     """Rank 0's batch on every rank; elsewhere only the step of `batch` counts. All ranks must call.
 
     Rank 0 keeps what it has, others get it without chosen experts."""
-    payloads = [wire.payload_of(_without_experts(one)) for one in batch.groups]
+    payloads = [wire.payload_of(without_experts(one)) for one in batch.groups]
     is_first = dist.get_rank() == 0
     head = torch.tensor([len(payloads), batch.num_steps], dtype=torch.int64, device=device)
     dist.broadcast(head, 0)
@@ -81,10 +81,18 @@ def in_chunks(parts: Iterable[Any], length: int) -> Iterator[Any]:
         filled = 0
 
 
-def _without_experts(scored: ScoredGroup) -> ScoredGroup:
+def without_experts(scored: ScoredGroup) -> ScoredGroup:
     group = scored.group
-    if not group.prompt_experts and not any(one.experts for one in group.completions_G):
+    sequences = chain.from_iterable((one, *one.branches) for one in group.completions_G)
+    if not group.prompt_experts and not any(one.experts for one in sequences):
         return scored
-    completions = tuple(replace(one, experts=b"") for one in group.completions_G)
+    completions = tuple(
+        replace(
+            one,
+            experts=b"",
+            branches=tuple(replace(branch, experts=b"") for branch in one.branches),
+        )
+        for one in group.completions_G
+    )
     group = replace(group, completions_G=completions, prompt_experts=b"")
     return replace(scored, group=group, payload=b"")

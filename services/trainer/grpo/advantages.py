@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from services.trainer.grpo.groups import group_mean, group_std, whiten
-from services.trainer.grpo.kinds import Advantage, Rewards
+from services.trainer.grpo.kinds import Advantage, Rewards, Turns
 from trimaran.errors import InputError
 
 if TYPE_CHECKING:
@@ -67,6 +67,44 @@ class Rloo(CompletionAdvantage):
     def of_completions(self, rewards: Rewards) -> torch.Tensor:
         num_B = rewards.groups_B.bincount()[rewards.groups_B].double()
         return num_B / (num_B - 1).clamp(min=1) * _above_group_mean(rewards)
+
+
+class MtGrpo(Advantage):
+    """Token by token: (r - mean) / (std + 1e-4) of the group, and `turn_weight` times the same of the turn's own reward.
+
+    The reward of a turn is compared with those of the turns of the same number in the group's episodes. The
+    last turn of an episode has the first part alone, and so has one without a reward, or without another to
+    compare it with; where no turn has a reward this is `group`. Source: MT-GRPO (arXiv 2505.11821), whose
+    episodes have two turns.
+    Example: two episodes of rewards [1, 0] and two turns, the first ones with rewards [0, 1], without the
+    division: [0.5 - 0.5, 0.5] and [-0.5 + 0.5, -0.5], for the tokens of each turn
+    """
+
+    turn_weight: Annotated[float, Field(gt=0)] = 1.0
+    normalize_std: bool = True
+
+    per_token: ClassVar[bool] = True
+
+    @property
+    def teaches_where_equal(self) -> bool:
+        return True
+
+    def __call__(self, rewards: Rewards) -> torch.Tensor:
+        """float64 [M]."""
+        values_B = GroupAdvantage(normalize_std=self.normalize_std).of_completions(rewards)
+        values_M = values_B.repeat_interleave(rewards.lengths_B)
+        if (turns := rewards.turns) is None:
+            return values_M
+        return values_M + self.turn_weight * self._of_turns(turns, rewards.groups_B)[turns.turns_M]
+
+    def _of_turns(self, turns: Turns, groups_B: torch.Tensor) -> torch.Tensor:
+        """float64 [R]."""
+        num_B = turns.completions_R.bincount(minlength=len(groups_B))
+        is_last_R = turns.numbers_R == num_B[turns.completions_R] - 1
+        counts_R = (~is_last_R & ~turns.rewards_R.isnan()).double()
+        # What is compared: turns of one number in one group.
+        likes_R = groups_B[turns.completions_R] * num_B.max() + turns.numbers_R
+        return _normal(turns.rewards_R, likes_R, counts_R, self.normalize_std)
 
 
 class ReinforcePlusPlus(Advantage):
@@ -236,12 +274,8 @@ class Gdpo(Advantage):
         groups_B = rewards.groups_B
         values_B = rewards.totals_B.new_zeros(rewards.totals_B.shape)
         for term, given_B in rewards.terms.items():
-            counts_B = (~given_B.isnan()).double()
-            term_B = given_B.nan_to_num(nan=0.0)
-            mean_P = group_mean(term_B, groups_B, counts_B)
-            std_P = group_std(term_B, groups_B, counts_B)
-            normal_B = (term_B - mean_P[groups_B]) / (std_P[groups_B] + STD_EPSILON)
-            values_B = values_B + rewards.term_weights[term] * counts_B * normal_B
+            normal_B = _normal(given_B, groups_B, (~given_B.isnan()).double())
+            values_B = values_B + rewards.term_weights[term] * normal_B
         return whiten(values_B)
 
 
@@ -253,6 +287,15 @@ def _above_group_mean(rewards: Rewards) -> torch.Tensor:
 def _spread(rewards: Rewards) -> torch.Tensor:
     """The divisor of each completion, from its group."""
     return group_std(rewards.totals_B, rewards.groups_B)[rewards.groups_B] + STD_EPSILON
+
+
+def _normal(
+    values: torch.Tensor, groups: torch.Tensor, counts: torch.Tensor, by_std: bool = True
+) -> torch.Tensor:
+    """(v - mean) / (std + 1e-4) of its group, or the numerator alone; 0 for a value that does not count, NaN too."""
+    values = values.nan_to_num(nan=0.0)
+    above = counts * (values - group_mean(values, groups, counts)[groups])
+    return above / (group_std(values, groups, counts)[groups] + STD_EPSILON) if by_std else above
 
 
 def _share_of_sets(part_P: torch.Tensor, num_P: torch.Tensor, k_P: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Turns:
+    """The turns of a step's completions, one completion after the other; an answer that is no episode has one.
+    On the host.
+
+    Axis: R turns.
+    Example: an episode of two turns, of 3 and 2 trained tokens, and an answer of one token:
+        Turns(torch.tensor([1.0, nan, nan]).double(), torch.tensor([0, 0, 1]),
+              torch.tensor([0, 1, 0]), torch.tensor([0, 0, 0, 1, 1, 2]))
+    """
+
+    rewards_R: torch.Tensor
+    """float64: the environment's for the turn; NaN where it gave none."""
+    completions_R: torch.Tensor
+    """int64: which completion."""
+    numbers_R: torch.Tensor
+    """int64: place in its completion, from 0 on."""
+    turns_M: torch.Tensor
+    """int64: the turn of each trained token, among R."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rewards:
     """Rewards of the scored completions of a step's batch, group by group. On the host.
 
@@ -44,6 +65,8 @@ class Rewards:
     """float64: the reward of each prompt's greedy answer, where the advantage asked for one."""
     penalties_M: torch.Tensor | None = None
     """float64: coefficient x KL of each token, where the KL term is in the reward."""
+    turns: Turns | None = None
+    """None where no turn has a reward of its own."""
 
 
 class Advantage(Options):

@@ -21,6 +21,7 @@ from services.trainer.step.chosen_experts import ChosenExperts, StepExperts, joi
 from services.trainer.step.packing import GroupLengths
 from services.trainer.step.prompt_images import PromptImages, images_of
 from services.trainer.step.sequences import num_read, sequences_of, total_read
+from services.trainer.step.turns import turns_of
 from trimaran.types import Completion, Score, ScoredGroup, sampled_spans
 
 
@@ -112,6 +113,7 @@ class StepBatch:
             sampled_B=torch.tensor([one.num_sampled for one in self.completions_B]).long(),
             greedy_P=self._greedy(),
             penalties_M=penalties_M,
+            turns=turns_of(self.completions_B, self.lengths_B),
         )
 
     def without(self, places: Collection[int]) -> StepBatch:

@@ -20,6 +20,7 @@ from services.trainer.grpo.advantages import (
     BestOfGroup,
     Gdpo,
     GroupAdvantage,
+    MtGrpo,
     Opo,
     PassAtK,
     ReinforcePlusPlus,
@@ -28,7 +29,7 @@ from services.trainer.grpo.advantages import (
     Rloo,
 )
 from services.trainer.grpo.groups import group_mean, group_std, whiten
-from services.trainer.grpo.kinds import Advantage, Rewards
+from services.trainer.grpo.kinds import Advantage, Rewards, Turns
 from trimaran.errors import InputError
 
 
@@ -103,6 +104,44 @@ def test_reinforce_plus_plus_pays_the_penalties_that_are_to_come() -> None:
     spread = math.sqrt(sum((one - mean) ** 2 for one in returns) / 2 + 1e-8)
     want = [(one - mean) / spread for one in returns]
     assert values(ReinforcePlusPlus(), rewards) == pytest.approx(want, abs=1e-12)
+
+
+def test_mt_grpo_adds_what_a_turn_was_worth_among_turns_of_its_number() -> None:
+    # Turns 0: rewards 1, 0 and none; turns 1: 3 alone, as the others are last or none.
+    nan = math.nan
+    rewards = replace(
+        batch([[1, 0, 0.5]], lengths=[4, 2, 1]),
+        turns=Turns(
+            torch.tensor([1, 3, 9, 0, 2, nan]).double(),
+            torch.tensor([0, 0, 0, 1, 1, 2]),
+            torch.tensor([0, 1, 2, 0, 1, 0]),
+            torch.tensor([0, 0, 1, 2, 3, 4, 5]),
+        ),
+    )
+    # Above the mean of rewards by 0.5, -0.5 and 0; above that of turns 0 by 0.5 and -0.5.
+    plain = values(MtGrpo(normalize_std=False, turn_weight=0.5), rewards)
+    assert plain == [0.75, 0.75, 0.5, 0.5, -0.75, -0.5, 0.0]
+    # The rewards' deviation is 0.5, that of turns 0 is sqrt(0.5).
+    one, turn = 0.5 / (0.5 + 1e-4), 0.5 / (math.sqrt(0.5) + 1e-4)
+    want = [one + turn, one + turn, one, one, -one - turn, -one, 0.0]
+    assert values(MtGrpo(), rewards) == pytest.approx(want, abs=1e-12)
+
+
+def test_mt_grpo_compares_turns_of_a_group_alone() -> None:
+    turns = Turns(
+        torch.tensor([1, 0, 1, 0, 5, 0, 5, 0]).double(),
+        torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]),
+        torch.tensor([0, 1] * 4),
+        torch.tensor([0, 3, 4, 7]),
+    )
+    rewards = replace(batch([[1, 1], [1, 1]]), turns=turns)
+    assert values(MtGrpo(), rewards) == [0.0] * 4
+
+
+def test_mt_grpo_without_rewards_of_turns_is_the_group_advantage() -> None:
+    rewards = batch([[1, 0, 0.5], [0.1, 0.1]], lengths=[2, 1, 0, 1, 1])
+    a, b, _, c, d = values(GroupAdvantage(), rewards)
+    assert values(MtGrpo(), rewards) == [a, a, b, c, d]
 
 
 def test_opo_counts_the_tokens_of_a_completion_that_does_not_train() -> None:

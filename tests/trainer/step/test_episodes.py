@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate
 
+import pytest
 import torch
 
 from services.trainer.step.batch import PackedBatch, StepBatch, pack, packed_lengths
+from services.trainer.step.finite import find_input_faults
 from services.trainer.step.packing import GroupLengths
 from tests.trainer.batches import completion, scored_group
 from tests.trainer.episodes import Tokens, cut_off, episode, logprob_of, random_sequences
+from trimaran.types import Message, Turn
 
 CPU = torch.device("cpu")
 GIVEN, MADE = False, True
@@ -87,3 +91,40 @@ def test_an_episode_that_was_cut_off_by_tokens_or_turns_can_be_masked() -> None:
     masked = StepBatch.of((group,), mask_truncated=True)
     assert (masked.lengths_B, masked.num_tokens) == ((0, 0, 6), 6)
     assert masked.rewards({}).sampled_B.tolist() == [6, 6, 6]
+
+
+def test_each_trained_token_knows_its_turn_also_where_turns_stand_in_branches() -> None:
+    said = Message("assistant", "?")
+    turns = (
+        Turn(said, 2, reward=0.5),
+        Turn(said, 1, sequence=1),  # of a sub-agent, in between
+        Turn(said, 1, reward=0.0),
+        Turn(said, 2, reward=1.0),
+    )
+    long = replace(episode(THREE_TURNS, BRANCH), turns=turns)
+    masked = replace(long, finish_reason="turns")
+    group = scored_group([4], [completion([2, 1]), masked, long], [1.0, 0.0, 0.5])
+    found = StepBatch.of((group,), mask_truncated=True).rewards({}).turns
+    assert found is not None
+    nan = float("nan")
+    assert found.rewards_R.tolist() == pytest.approx([nan, *[0.5, nan, 0.0, 1.0] * 2], nan_ok=True)
+    assert found.completions_R.tolist() == [0, *[1] * 4, *[2] * 4]
+    assert found.numbers_R.tolist() == [0, *[0, 1, 2, 3] * 2]
+    assert found.turns_M.tolist() == [0, 0, 5, 5, 7, 8, 8, 6]
+
+
+def test_rewards_of_turns_are_not_looked_for_where_there_are_none() -> None:
+    turns = (Turn(Message("assistant", "?"), 6),)
+    group = scored_group([4], [replace(episode(THREE_TURNS, BRANCH), turns=turns)], [1.0])
+    assert StepBatch.of((group,), mask_truncated=False).rewards({}).turns is None
+
+
+def test_a_number_that_is_not_finite_is_told_with_the_replica_that_made_it() -> None:
+    one = episode(THREE_TURNS, BRANCH)
+    maker = replace(one.branches[0].segments[0], replica="rollout-3")
+    branch = replace(one.branches[0], logprobs_S=(float("nan"),), segments=(maker,))
+    group = scored_group([4], [replace(one, branches=(branch,))], [1.0], number=7)
+    step = StepBatch.of((group,), mask_truncated=False)
+    faults = find_input_faults(step, {0}, step.rollout_logprobs(), None)
+    told = "group 7: completion 0: log-probability nan of token 5, from rollout-3"
+    assert faults == {0: told}

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from services.trainer.exchange.shared_batch import in_chunks
+from services.trainer.exchange.shared_batch import in_chunks, without_experts
 from services.trainer.megatron.experts import shared_experts
 from services.trainer.megatron.experts.shared_experts import plan_shares
 from services.trainer.megatron.groups import gather_rows
@@ -25,7 +25,8 @@ from services.trainer.step.chosen_experts import (
     join_experts,
 )
 from services.trainer.step.updates import plan_updates
-from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.batches import proofs_for, random_batch, scored_group
+from tests.trainer.episodes import Tokens, episode
 from tests.trainer.models import unfused
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.test_policy import CPU, WHOLE, add_up, logprobs_of, make_policy
@@ -181,11 +182,33 @@ def test_own_choices_replayed_change_nothing_and_hold_when_the_router_moves(
     assert own > 1e-3
 
 
-def test_choices_stand_where_their_tokens_do() -> None:
-    def tell(token_ids: Sequence[int]) -> bytes:
-        """The token's own number."""
-        return bytes(token for token in token_ids for _ in range(LAYERS * CHOSEN))
+def tell(token_ids: Sequence[int]) -> bytes:
+    """Of each token its own number."""
+    return bytes(token for token in token_ids for _ in range(LAYERS * CHOSEN))
 
+
+def test_those_of_an_episode_are_of_all_that_is_read_of_its_sequences() -> None:
+    own = Tokens((7, 30, 8, 31), (True, False, True, False))
+    branch = Tokens((40, 9, 41, 3), (False, True, False, True))
+    one = replace(episode(own, branch), experts=tell(own.ids[:2]))
+    known = replace(one, branches=(replace(one.branches[0], experts=tell(branch.ids[:3])),))
+    group = scored_group([4, 5], [known, one], [1.0, 0.0])
+    check_experts([group], FACTS)
+    step = StepBatch.of([group], mask_truncated=False)
+    packed = pack(step, [(0, (1, 0))], CPU, told_in(step))
+    assert packed.experts is not None
+    numbers = packed.experts.numbers(replace(FACTS, num_experts=256))[:, 0, 0]
+    assert packed.token_ids_N.tolist() == [4, 5, *[7, 30, 40, 9, 41] * 2]
+    # Of the first they are not known in the branch, and so in none of its tokens.
+    assert numbers.tolist() == [*[-1] * 7, 7, 30, 40, 9, 41]
+    long = replace(known, experts=tell(own.ids[:3]))
+    with pytest.raises(InputError, match=r"completion 0 has 12 bytes .* 2 tokens .* have 8"):
+        check_experts([scored_group([4], [long], [1.0])], FACTS)
+    (shared,) = without_experts(group).group.completions_G[:1]
+    assert shared == replace(known, experts=b"", branches=one.branches)
+
+
+def test_choices_stand_where_their_tokens_do() -> None:
     groups = []
     for scored in random_batch(1).groups:
         group = scored.group
