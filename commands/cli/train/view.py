@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -33,6 +33,12 @@ COLUMNS = (
     ("train", metrics.PHASE_SECONDS.format("training"), "{:.1f}"),
     ("sync", metrics.PHASE_SECONDS.format("syncing"), "{:.1f}"),
 )
+EPISODE_COLUMNS = (
+    ("turns", "environment/turns/mean", "{:.1f}"),
+    ("calls", "environment/calls/mean", "{:.1f}"),
+    ("env s", "environment/seconds/mean", "{:.2f}"),
+)
+"""Behind the others, where answers are episodes."""
 HELDOUT = "held-out"
 
 
@@ -92,7 +98,8 @@ class PlainView(View):
     """One line a step and a validation."""
 
     def _step(self, event: RunEvent) -> None:
-        cells = zip(COLUMNS, format_cells(event.values), strict=True)
+        columns = columns_of(event.values)
+        cells = zip(columns, format_cells(event.values, columns), strict=True)
         facts = [f"{heading} {text}" for (heading, _, _), text in cells]
         if left := describe_left(self.clock.ends_at(event.run.num_steps), event.time):
             facts.append(left)
@@ -107,7 +114,8 @@ class LiveView(View):
 
     def __init__(self, console: Console, num_steps: int) -> None:
         super().__init__(console)
-        self._rows: deque[tuple[str, ...]] = deque(maxlen=NUM_ROWS)
+        self._rows: deque[tuple[int, Mapping[str, float]]] = deque(maxlen=NUM_ROWS)
+        """A step, and its values."""
         self._heldout: dict[int, str] = {}
         self._held = ""
         """Why the run does not go on at the moment; empty while it does."""
@@ -139,7 +147,7 @@ class LiveView(View):
 
     def _step(self, event: RunEvent) -> None:
         step = event.run.step
-        self._rows.append((str(step), *format_cells(event.values)))
+        self._rows.append((step, event.values))
         self._bar.update(self._task, completed=step, total=event.run.num_steps)
 
     def _validation(self, event: RunEvent) -> None:
@@ -147,10 +155,11 @@ class LiveView(View):
 
     def _render(self) -> Group:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for heading in ("step", *(heading for heading, _, _ in COLUMNS)):
+        columns = columns_of(self._rows[-1][1] if self._rows else {})
+        for heading in ("step", *(heading for heading, _, _ in columns)):
             table.add_column(heading, justify="right", no_wrap=True)
-        for row in self._rows:
-            table.add_row(*row)
+        for step, values in self._rows:
+            table.add_row(str(step), *format_cells(values, columns))
         heldout = [Text(f"step {step}: {text}") for step, text in self._heldout.items()]
         held = [Text(f"held: {self._held}", style="bold yellow")] if self._held else []
         self._bar.update(self._task, times=self._times())
@@ -190,9 +199,14 @@ def choose_view(console: Console, num_steps: int) -> View:
     return LiveView(console, num_steps) if console.is_terminal else PlainView(console)
 
 
-def format_cells(values: Mapping[str, float]) -> list[str]:
+def columns_of(values: Mapping[str, float]) -> Sequence[tuple[str, str, str]]:
+    has_episodes = any(key in values for _, key, _ in EPISODE_COLUMNS)
+    return (*COLUMNS, *EPISODE_COLUMNS) if has_episodes else COLUMNS
+
+
+def format_cells(values: Mapping[str, float], columns: Sequence[tuple[str, str, str]]) -> list[str]:
     """One text a column; a dash where the step has no such number."""
-    return [form.format(values[key]) if key in values else "-" for _, key, form in COLUMNS]
+    return [form.format(values[key]) if key in values else "-" for _, key, form in columns]
 
 
 def describe_heldout(values: Mapping[str, float]) -> str:

@@ -126,6 +126,18 @@ def test_a_live_table_on_a_terminal() -> None:
         assert part in text
 
 
+@pytest.mark.parametrize("view_class", [LiveView, PlainView])
+def test_turns_are_shown_where_answers_are_episodes(view_class: type[View]) -> None:
+    turns = {"environment/turns/mean": 2.5, "environment/seconds/mean": 0.125}
+    out = io.StringIO()
+    console = Console(file=out, width=160, force_terminal=view_class is LiveView)
+    with LiveView(console, 4) if view_class is LiveView else PlainView(console) as view:
+        view.show(event(1, "step", 1, {**STEP, **turns}))
+    text = " ".join(out.getvalue().split())
+    assert "turns 2.5 calls - env s 0.12" in text if view_class is PlainView else "env s" in text
+    assert "turns" not in show(view_class, **({"num_steps": 4} if view_class is LiveView else {}))
+
+
 WHY = "half cannot be scored"
 HELD = event(3, "held", 2, {"share": 0.5}, WHY, held=WHY)
 STEP_WHILE_HELD = event(4, "step", 3, STEP, held=WHY)

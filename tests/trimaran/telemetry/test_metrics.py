@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.cli.train.view import COLUMNS
+from commands.cli.train.view import COLUMNS, EPISODE_COLUMNS
 from trimaran.errors import InternalError
 from trimaran.telemetry import metrics
 from trimaran.telemetry.metrics import AXES, METRICS, find_metric, markdown
@@ -47,4 +47,4 @@ def test_any_other_key_is_refused(key: str) -> None:
 
 
 def test_what_the_live_view_shows_is_declared() -> None:
-    assert [find_metric(key) for _, key, _ in COLUMNS]
+    assert [find_metric(key) for _, key, _ in (*COLUMNS, *EPISODE_COLUMNS)]
