@@ -68,8 +68,10 @@ def _tools(theirs: Theirs) -> tuple[list[str], dict[str, Any]]:
     tools: list[str] = []
     options: dict[str, Any] = {}
     if file := theirs[f"{TURNS}.{CONFIGURED}"]:
-        for name, arguments in configured_tools(Path(file)):
-            tools.append(name)
+        for target, arguments in configured_tools(Path(file)):
+            tools.append(target)
+            if (name := target.rpartition(":")[2]) in options:
+                raise InputError(f"{file}: has {name} twice; derive a class for each of its tools")
             options[name] = arguments
     if file := theirs[f"{TURNS}.{FUNCTIONS}"]:
         path = Path(file).expanduser().absolute()

@@ -67,15 +67,14 @@ def test_tools_of_a_configured_file_and_functions_become_the_environment(tmp_pat
         }
     )
     assert found
-    search = "mine.search:SearchTool"
     assert found.tools == (
-        *(search, "mine.other:Calculator"),
+        *("mine.search:SearchTool", "mine.other:Calculator"),
         *(f"{functions}:add", f"{functions}:product"),
     )
     options: Any = found.options
-    assert options[search]["config"] == {"url": "http://127.0.0.1:8000", "type": "native"}
-    assert options[search]["tool_schema"]["function"]["name"] == "search"
-    assert options["mine.other:Calculator"]["tool_schema"] is None
+    assert options["SearchTool"]["config"] == {"url": "http://127.0.0.1:8000", "type": "native"}
+    assert options["SearchTool"]["tool_schema"]["function"]["name"] == "search"
+    assert options["Calculator"]["tool_schema"] is None
     assert (found.max_turns, found.max_tokens, found.max_message_chars) == (4, 2048, 512)
     assert (found.weight, found.history) == (0.0, "exact")
 
@@ -116,6 +115,7 @@ def test_what_differs_is_said(tmp_path: Path) -> None:
         ("tools: [{class_name: Search}]", "tool 1: needs class_name: module.Class"),
         ("tools: [{class_name: a.B, config: {type: mcp}}]", "environment.mcp"),
         ("tools: [", "is no YAML"),
+        ("tools: [{class_name: a.B}, {class_name: c.B}]", "has B twice"),
     ],
 )
 def test_a_file_of_tools_that_cannot_be_used_is_refused(

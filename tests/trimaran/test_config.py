@@ -104,11 +104,10 @@ def test_files_of_tools_lie_beside_the_file_of_the_run(tmp_path):
     path = written(
         tmp_path,
         "model: {path: m}\ndata: {train: t}\n"
-        'environment: {tools: ["tools.py:Search", "mine.tools:add"], options: {"tools.py:Search": {config: {k: 3}}}}\n',
+        'environment: {tools: ["tools.py:Search", "mine.tools:add"]}\n',
     )
     section = load_config(path).environment
     assert section.tools == (f"{tmp_path}/tools.py:Search", "mine.tools:add")
-    assert section.options == {f"{tmp_path}/tools.py:Search": {"config": {"k": 3}}}
     path.write_text("model: {path: m}\ndata: {train: t}\nenvironment: {factory: game.py:Game}\n")
     assert load_config(path).environment.factory == f"{tmp_path}/game.py:Game"
 

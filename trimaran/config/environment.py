@@ -57,7 +57,7 @@ class EnvironmentSection(Section):
     """The name under which an installed package has registered an environment."""
     options: Mapping[str, JsonValue] = Field(default_factory=dict)
     """Given to the class as keyword arguments, and to a plugin with each episode. With `tools`: the name of a
-    class there -> its keyword arguments, for verl's `config` and `tool_schema`."""
+    verl class there, without its module -> its `config` and `tool_schema`."""
 
     replicas: Positive = 1
     """Processes of the service, each with its own environments."""

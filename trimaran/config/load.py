@@ -93,13 +93,10 @@ def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:
 
 
 def _resolve_environment_paths(tree: dict[str, Any], folder: Path) -> None:
-    """Files of tools, with their options, of a class and of certificates."""
+    """Files of tools, of a class and of certificates."""
     section = as_branch(tree.get("environment")) or {}
     if isinstance(section.get("tools"), list):
         section["tools"] = [_resolve_code(tool, folder) for tool in section["tools"]]
-        options = as_branch(section.get("options")) or {}
-        for name in list(options):
-            options[_resolve_code(name, folder)] = options.pop(name)
     if "factory" in section:
         section["factory"] = _resolve_code(section["factory"], folder)
     _resolve_certificate(section, folder)
