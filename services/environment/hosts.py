@@ -18,6 +18,10 @@ def make_host(config: RunConfig, allowed: Allowed, run: RunContext) -> Environme
     """
     section = section_of(config)
     match section.kind:
+        case "plugin":
+            from services.environment.plugins.calling import PluginHost
+
+            return PluginHost(section, allowed)
         case kind:
             raise InputError(f"environment.{kind}: this version has no such environment")
 
@@ -25,9 +29,13 @@ def make_host(config: RunConfig, allowed: Allowed, run: RunContext) -> Environme
 def check_environment(config: RunConfig, allowed: Allowed) -> None:
     """What can be known to be wrong without running foreign code, so that a run is refused when it is
     submitted. Raises InputError that names the key and the remedy."""
-    if config.environment is None:
+    if (section := config.environment) is None:
         return
-    match config.environment.kind:
+    match section.kind:
+        case "plugin":
+            from services.environment.plugins.calling import check_plugin
+
+            check_plugin(section, allowed)
         case kind:
             raise InputError(f"environment.{kind}: this version has no such environment")
 

@@ -13,22 +13,23 @@ from trimaran.config.values import MAX_PROCESSES, Positive, Seconds
 
 
 class PluginSection(Section):
-    """How a reward plugin over HTTP is called. docs/reward-plugins.md gives the contract."""
+    """How a plugin over HTTP is called. docs/reward-plugins.md and docs/environment-plugins.md give the
+    contracts."""
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
     """Only hosts that the operator allowed are called."""
     protocol: Literal["trimaran", "openrlhf", "sandbox_fusion"] = "trimaran"
     token_variable: Annotated[str, Field(pattern=r"^TRIMARAN_[A-Z0-9_]+$")] | None = None
-    """Environment variable of the reward service that holds the bearer token."""
+    """Environment variable of the service that calls it, which holds the bearer token."""
     ca_file: Path | None = None
     """Certificates that https trusts; the system's where it is not given."""
     timeout: Seconds = 30
-    """One group, all its calls and their tries together."""
+    """One group of a reward, or one step of an episode: all its calls and their tries together."""
     attempts: Positive = 3
     batch_size: Annotated[int, Field(ge=1, le=1000)] = 64
-    """Completions of one call."""
+    """Completions of one call. An environment has one episode a call."""
     max_concurrency: Positive = 8
-    """Calls under way at a time."""
+    """Calls under way at a time; of an environment, environment.max_episodes says it."""
 
 
 class RuleSection(Section):

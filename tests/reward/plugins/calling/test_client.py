@@ -18,9 +18,9 @@ from services.reward.plugins.calling.client import PluginJudge
 from services.reward.plugins.contract import CONTRACT, Info, ScoreRequest
 from services.reward.plugins.serving.app import make_app
 from services.reward.terms import PluginSpec
-from tests.reward.plugins import hostile
-from tests.reward.plugins.hostile import Server, answer, of_texts, results
-from tests.reward.plugins.live import serving
+from tests.trimaran.plugins import hostile
+from tests.trimaran.plugins.hostile import Server, answer, of_texts, results
+from tests.trimaran.plugins.live import serving
 from trimaran.config import PluginSection
 from trimaran.errors import InputError
 from trimaran.plugins import caller

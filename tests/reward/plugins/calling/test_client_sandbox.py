@@ -12,9 +12,9 @@ import pytest
 
 from services.reward.outcome import Fault, Outcome, Value
 from services.reward.plugins.calling.client import PluginJudge
-from tests.reward.plugins import hostile
 from tests.reward.plugins.calling.test_client import judging, spec_of
-from tests.reward.plugins.hostile import Received, Server, answer
+from tests.trimaran.plugins import hostile
+from tests.trimaran.plugins.hostile import Received, Server, answer
 from trimaran.errors import InputError
 from trimaran.rewards import Sample
 from trimaran.trust.allowed import Allowed

@@ -11,7 +11,7 @@ import pytest
 
 from services.reward.outcome import Fault, Value
 from tests.reward.plugins.calling.test_client import judging, spec_of, texts
-from tests.reward.plugins.hostile import Server, of_texts
+from tests.trimaran.plugins.hostile import Server, of_texts
 from trimaran.errors import InputError
 
 GOOD = of_texts(lambda text: {"score": float(text)})

@@ -11,7 +11,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from services.reward.outcome import Fault, Outcome, Value
 from services.reward.plugins.calling.client import PluginJudge
 from tests.reward.plugins.calling.test_client import host_of, spec_of, texts
-from tests.reward.plugins.hostile import Server, of_texts
+from tests.trimaran.plugins.hostile import Server, of_texts
 from trimaran.trust.allowed import Allowed
 
 

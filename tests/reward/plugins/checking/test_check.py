@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -15,103 +14,26 @@ from services.reward.outcome import Outcome, Value
 from services.reward.plugins.checking.check import CHECKS, run_checks
 from services.reward.plugins.contract import CONTRACT, Info
 from services.reward.plugins.serving.app import make_app
-from tests.reward.plugins.live import serving
+from tests.trimaran.plugins.broken import Answer, Break, Broken, Request, Right
+from tests.trimaran.plugins.live import serving
 from trimaran.plugins.checking import Access, Check, CheckResult
 from trimaran.rewards import Sample
 
 TOKEN = "a-token"
 INFO = Info(contract=CONTRACT, name="length", minimum=0.0, maximum=1.0)
 
-Answer = tuple[int, Any]
-
-
-@dataclass
-class Request:
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-    number: int
-    """Of requests that this plugin has had."""
-    memory: dict[str, Any] = field(default_factory=dict)
-    """What the plugin keeps between requests."""
-
-    @property
-    def tree(self) -> dict[str, Any]:
-        try:
-            tree = json.loads(self.body)
-        except ValueError:
-            return {}
-        return tree if isinstance(tree, dict) else {}
-
-    @property
-    def samples(self) -> list[Any]:
-        samples = self.tree.get("samples")
-        return samples if isinstance(samples, list) else []
-
-
-Right = Callable[..., Awaitable[Answer]]
-"""What the right plugin answers; `headers` and `body` replace the request's."""
-Break = Callable[[Request, Right], Awaitable[Answer]]
-
 
 async def by_length(samples: Sequence[Sample]) -> list[Outcome]:
     return [Value(min(len(sample.text), 1000) / 1000) for sample in samples]
 
 
-class Broken:
-    """The right plugin behind someone who changes what it hears and says."""
+def samples_of(request: Request) -> list[Any]:
+    samples = request.tree.get("samples")
+    return samples if isinstance(samples, list) else []
 
-    def __init__(self, change: Break, info: Info = INFO) -> None:
-        self._app = make_app(by_length, info, TOKEN)
-        self._change, self._numbers, self._memory = change, count(), {}
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        body = b""
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                self._memory["left"] = True
-                return
-            body += message.get("body", b"")
-            if not message.get("more_body"):
-                break
-        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
-        request = Request(
-            scope["method"], scope["path"], headers, body, next(self._numbers), self._memory
-        )
-
-        async def right(body: bytes = body, headers: dict[str, str] = headers) -> Answer:
-            return await self._ask(scope, body, headers)
-
-        status, answer = await self._change(request, right)
-        text = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-        await send(
-            {
-                "type": "http.response.start",
-                "status": status,
-                "headers": [(b"content-length", str(len(text)).encode())],
-            }
-        )
-        await send({"type": "http.response.body", "body": text})
-
-    async def _ask(self, scope: Any, body: bytes, headers: dict[str, str]) -> Answer:
-        sent: list[Any] = []
-
-        async def receive() -> Any:
-            return {"type": "http.request", "body": body}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        raw = [(name, value) for name, value in raw if name != b"content-length"]
-        await self._app({**scope, "headers": raw}, receive, send)
-        text = b"".join(message.get("body", b"") for message in sent[1:])
-        return sent[0]["status"], json.loads(text)
+def broken(change: Break, info: Info = INFO) -> Broken:
+    return Broken(make_app(by_length, info, TOKEN), change)
 
 
 def check(
@@ -193,7 +115,7 @@ async def goes_by_keys_alone(request: Request, right: Right) -> Answer:
 
 async def slow_keys(request: Request, right: Right) -> Answer:
     """Two at once under one key are both scored, and differ."""
-    if "options" in request.tree or len(request.samples) != 4:
+    if "options" in request.tree or len(samples_of(request)) != 4:
         return await right()
     return 200, {
         "contract": CONTRACT,
@@ -220,7 +142,7 @@ async def python_json(request: Request, right: Right) -> Answer:
 
 async def mixes_callers_up(request: Request, right: Right) -> Answer:
     """Answers with what another request, under way at the same time, asked for."""
-    if len(request.samples) != 1 or "text" not in request.samples[0]:
+    if len(samples_of(request)) != 1 or "text" not in samples_of(request)[0]:
         return await right()
     under_way = request.memory.setdefault("under_way", {})
     under_way[request.number] = request.body
@@ -233,7 +155,7 @@ async def mixes_callers_up(request: Request, right: Right) -> Answer:
 
 
 def text_has(part: str) -> Callable[[Request], bool]:
-    return lambda request: any(part in sample.get("text", "") for sample in request.samples)
+    return lambda request: any(part in sample.get("text", "") for sample in samples_of(request))
 
 
 def to(path: str) -> Callable[[Request], bool]:
@@ -269,7 +191,7 @@ FAULTS: dict[str, tuple[Break, str]] = {
     ),
     "ignores unknown fields": (lenient, "errors: wrong fields"),
     "500 on too many": (
-        answers_by_itself(lambda r: len(r.samples) > 1000, 500, ERROR),
+        answers_by_itself(lambda r: len(samples_of(r)) > 1000, 500, ERROR),
         "errors: too many samples",
     ),
     "500 on NUL": (answers_by_itself(text_has("\x00"), 500, ERROR), "Unicode"),
@@ -292,7 +214,7 @@ QUICK = [check for check in CHECKS if check.name != "long answers"]
 def test_each_fault_is_found_by_the_check_that_should(name: str) -> None:
     change, line = FAULTS[name]
     findings = check(
-        Broken(change),
+        broken(change),
         timeout=HANGING.get(name, 30),
         checks=CHECKS if line == "long answers" else QUICK,
     )

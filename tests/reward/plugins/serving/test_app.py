@@ -17,7 +17,7 @@ from commands.cli.main import main
 from services.reward.outcome import Fault, Indigestible, NotApplicable, Outcome, Value
 from services.reward.plugins.contract import CONTRACT, Info
 from services.reward.plugins.serving.app import make_app
-from tests.reward.plugins.live import serving
+from tests.trimaran.plugins.live import serving
 from trimaran.plugins.answers import Answers, KeptAnswer, KeyReusedError
 from trimaran.plugins.limits import ServerLimits
 from trimaran.rewards import Sample

@@ -1,0 +1,1 @@
+"""Environments over HTTP: their contract, how they are called, and how one is served."""

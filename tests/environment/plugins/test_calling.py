@@ -1,0 +1,192 @@
+"""Episodes in an environment plugin: what travels, and what its failures become."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.environment.plugins.calling import PluginEnvironment, PluginHost
+from services.environment.plugins.contract import CONTRACT
+from tests.environment.plugins.served import TOKEN, served
+from tests.environment.worlds import TOOL, Worlds
+from tests.trimaran.plugins import hostile
+from tests.trimaran.plugins.hostile import Received, Reply, Server, answer
+from trimaran.config import EnvironmentSection
+from trimaran.errors import InputError, UnavailableError
+from trimaran.trust.allowed import Allowed
+from trimaran.types import Message, Opening, Prompt, Tool, ToolCall
+
+PROMPT = Prompt("p:1", (Message("user", "Guess."),), "guess", "7", {"level": "easy"})
+VARIABLE = "TRIMARAN_WORLD_TOKEN"
+
+
+@asynccontextmanager
+async def host_of(url: str, options: Any = None, **keys: Any) -> AsyncIterator[PluginHost]:
+    section = EnvironmentSection.model_validate(
+        {"plugin": {"url": url, "timeout": 10, **keys}, "options": options or {}}
+    )
+    async with PluginHost(section, Allowed.from_entries([url])) as host:
+        yield host
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_an_episode_is_as_it_would_be_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    worlds = Worlds()
+    said = Message(
+        "assistant", "so", tool_calls=(ToolCall("look", '{"at": 1}', "c1"),), reasoning="why not"
+    )
+
+    async def scenario() -> None:
+        async with (
+            served(worlds, TOKEN) as url,
+            host_of(url, {"size": 3}, token_variable=VARIABLE) as host,
+        ):
+            environment = host.create("17.1.0")
+            opening = await environment.open(PROMPT, 2**64 - 1)
+            assert opening.messages == (*PROMPT.messages, Message("user", str(2**64 - 1)))
+            assert opening.tools == (TOOL,)
+            reply = await environment.step(said, "stop")
+            assert reply.messages == (
+                Message("tool", '{"at": 1}', call_id="c1", name="look"),
+                Message("user", "1: so"),
+            )
+            assert (reply.reward, reply.done, reply.num_calls) == (1.5, False, 1)
+            assert (await environment.step(Message("assistant", "end"), "length")).done
+            await environment.close()
+
+    run(scenario)
+    assert [line.partition(" ")[0] for line in worlds.log] == ["open", "step", "step", "close"]
+    assert "17.1.0." in worlds.log[0], "its name there says whose it is"
+
+
+def test_without_messages_of_its_own_the_row_s_are_kept() -> None:
+    tool = {"name": "add", "parameters": {"type": "object"}, "since": "2"}
+    body = json.dumps({"contract": CONTRACT, "tools": [tool], "more": 1}).encode()
+
+    async def scenario() -> None:
+        async with Server(answer(200, body)) as server, host_of(server.url) as host:
+            opening = await host.create("e").open(PROMPT, 7)
+            assert opening == Opening(PROMPT.messages, (Tool("add", "", '{"type": "object"}'),))
+            sent = server.posts[0].json
+            assert sent["row"]["extras"] == {"level": "easy"} and sent["seed"] == 7
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (answer(500, b'{"detail": "the maze fell down"}'), "answers 500: the maze fell down"),
+        (answer(404, b'{"detail": "no such session"}'), "answers 404: no such session"),
+        (answer(200, b"certainly"), "not as its contract says"),
+        (answer(200, b'{"contract": "trimaran.environment/2"}'), "contract: Input should be"),
+        (answer(200, b'{"contract": "%s", "reward": NaN}' % CONTRACT.encode()), "reward"),
+        (answer(200, b'{"contract": "%s", "reward": "1"}' % CONTRACT.encode()), "reward"),
+        (answer(302, b"", Location="http://127.0.0.1:1/"), "redirects to"),
+        (hostile.never, "no answer within 0.5 s"),
+        (hostile.drip, "no answer within 0.5 s"),
+        (hostile.flood(20 << 20, length_known=False), "larger than 16,777,216 bytes"),
+        (hostile.reset, "the connection broke"),
+    ],
+)
+def test_a_plugin_that_fails_is_a_fault_of_ours(reply: Reply, words: str) -> None:
+    async def scenario() -> None:
+        async with (
+            Server(reply) as server,
+            host_of(server.url, timeout=0.5, attempts=1) as host,
+        ):
+            with pytest.raises(UnavailableError, match="environment.plugin http://127") as raised:
+                await host.create("e").step(Message("assistant", "x"), "stop")
+            assert words in str(raised.value)
+
+    run(scenario)
+
+
+def test_a_step_that_lost_its_answer_is_asked_again_and_done_once() -> None:
+    """The plugin hears the turn, works, and its first answer does not arrive."""
+    worlds = Worlds()
+
+    async def scenario() -> None:
+        async with served(worlds) as url:
+
+            async def lost(request: Received, writer: asyncio.StreamWriter) -> None:
+                await passed_on(url, request)
+                hostile.abort(writer)
+
+            async def told(request: Received, writer: asyncio.StreamWriter) -> None:
+                await answer(200, await passed_on(url, request))(request, writer)
+
+            async with Server(told, lost, told) as between, host_of(between.url) as host:
+                environment = host.create("e")
+                await environment.open(PROMPT, 7)
+                reply = await environment.step(Message("assistant", "x"), "stop")
+                assert reply.messages == (Message("user", "1: x"),)
+                assert (between.posts[1].json, between.posts[1].path) == (
+                    between.posts[2].json,
+                    "/v1/step",
+                )
+
+    run(scenario)
+    assert worlds.log.count("step x") == 1
+
+
+async def passed_on(url: str, request: Received) -> bytes:
+    import aiohttp
+
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(
+            url + request.path, data=request.body, headers={"Content-Type": "application/json"}
+        ) as response,
+    ):
+        return await response.read()
+
+
+def test_a_plugin_that_is_away(unused_port: int) -> None:
+    async def scenario() -> None:
+        async with host_of(f"http://127.0.0.1:{unused_port}", attempts=2) as host:
+            environment: PluginEnvironment = host.create("e")
+            with pytest.raises(UnavailableError, match="cannot be reached"):
+                await environment.open(PROMPT, 7)
+            with pytest.raises(UnavailableError, match="cannot be reached"):
+                await environment.close()
+
+    run(scenario)
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def test_what_is_refused_before_an_episode(tmp_path: Path) -> None:
+    def host(entry: str, **keys: Any) -> PluginHost:
+        section = EnvironmentSection.model_validate(
+            {"plugin": {"url": "http://world.example:8800", **keys}}
+        )
+        return PluginHost(section, Allowed.from_entries([entry]))
+
+    with pytest.raises(InputError, match=r"environment\.plugin\.url: http://world.example:8800"):
+        host("http://world.example:8801")
+    with pytest.raises(InputError, match=r"environment\.plugin\.protocol: openrlhf"):
+        host("http://world.example:8800", protocol="openrlhf")
+
+    async def scenario() -> None:
+        with pytest.raises(InputError, match=f"{VARIABLE} is not set"):
+            async with host("http://world.example:8800", token_variable=VARIABLE):
+                pass
+
+    run(scenario)
