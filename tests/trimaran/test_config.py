@@ -93,7 +93,7 @@ reward: {rules: {style: {function: "../style.py:score"}}}
 
 def test_an_environment_may_reward_in_the_place_of_rules():
     tree = {"model": {"path": "m"}, "data": {"train": "t"}}
-    config = parse_config({**tree, "environment": {"tools": ["tools.py:add"]}})
+    config = parse_config({**tree, "environment": {"factory": "game.py:Game"}})
     assert not config.reward.rules
     assert parse_config(config_to_tree(config)) == config
     with pytest.raises(InputError, match=r"reward\.rules: missing"):
@@ -103,7 +103,7 @@ def test_an_environment_may_reward_in_the_place_of_rules():
 def test_files_of_tools_lie_beside_the_file_of_the_run(tmp_path):
     path = written(
         tmp_path,
-        "model: {path: m}\ndata: {train: t}\n"
+        "model: {path: m}\ndata: {train: t}\nreward: {rules: {exact: 1}}\n"
         'environment: {tools: ["tools.py:Search", "mine.tools:add"]}\n',
     )
     section = load_config(path).environment
