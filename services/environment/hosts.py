@@ -18,6 +18,10 @@ def make_host(config: RunConfig, allowed: Allowed, run: RunContext) -> Environme
     """
     section = section_of(config)
     match section.kind:
+        case "tools" | "factory" | "installed":
+            from services.environment.local.host import LocalHost, load_spec
+
+            return LocalHost(section, load_spec(config, section, allowed))
         case "plugin":
             from services.environment.plugins.calling import PluginHost
 
@@ -32,6 +36,10 @@ def check_environment(config: RunConfig, allowed: Allowed) -> None:
     if (section := config.environment) is None:
         return
     match section.kind:
+        case "tools" | "factory" | "installed":
+            from services.environment.local.host import load_spec
+
+            load_spec(config, section, allowed)
         case "plugin":
             from services.environment.plugins.calling import check_plugin
 

@@ -1,41 +1,12 @@
-"""An episode's messages in the forms that others' reward functions and plugins know."""
+"""An episode as the text that verl's reward functions know."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any, cast
 
-from trimaran.types import Message, ToolCall
-
-
-def trl_message(message: Message) -> dict[str, Any]:
-    """As TRL 1.16 has it in a run with tools: arguments are a mapping.
-
-    Example: trl_message(Message("tool", "3", name="add")) == {"role": "tool", "name": "add", "content": "3"}
-    """
-    made: dict[str, Any] = {"role": message.role}
-    if message.name:
-        made["name"] = message.name
-    if message.reasoning:
-        made["reasoning_content"] = message.reasoning
-    made["content"] = message.text
-    if message.tool_calls:
-        made["tool_calls"] = [
-            {"type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
-            for call in message.tool_calls
-        ]
-    return made
-
-
-def _arguments(call: ToolCall) -> Any:
-    """A mapping; the text where it is none."""
-    try:
-        value = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        return call.arguments
-    return cast(Any, value) if isinstance(value, dict) else call.arguments
+from trimaran.types import Message
 
 
 def verl_transcript(conversation: Sequence[Message]) -> str:

@@ -84,6 +84,16 @@ def _tool(item: Any) -> Tool | None:
     return Tool(name, about if isinstance(about, str) else "", schema)
 
 
+def message_of(item: Mapping[str, Any]) -> Message:
+    """One message, as a row has it. Raises ValueError.
+
+    Example: message_of({"role": "user", "content": "2 + 2?"}) == Message("user", "2 + 2?")
+    """
+    if not _is_message(item):
+        raise ValueError(f"{item!s:.100} is no message; give role and content")
+    return _message(item)
+
+
 def _message(item: Mapping[str, Any]) -> Message:
     """Raises UnusablePartError."""
     assistants = item["role"] == "assistant"
@@ -110,6 +120,34 @@ def _call(item: Any) -> ToolCall:
         )
     call_id = _mapping(item).get("id")
     return ToolCall(name, arguments, call_id if isinstance(call_id, str) else "")
+
+
+def trl_message(message: Message) -> dict[str, Any]:
+    """As TRL 1.16 has it in a run with tools: arguments are a mapping.
+
+    Example: trl_message(Message("tool", "3", name="add")) == {"role": "tool", "name": "add", "content": "3"}
+    """
+    made: dict[str, Any] = {"role": message.role}
+    if message.name:
+        made["name"] = message.name
+    if message.reasoning:
+        made["reasoning_content"] = message.reasoning
+    made["content"] = message.text
+    if message.tool_calls:
+        made["tool_calls"] = [
+            {"type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+            for call in message.tool_calls
+        ]
+    return made
+
+
+def _arguments(call: ToolCall) -> Any:
+    """A mapping; the text where it is none."""
+    try:
+        value = json.loads(call.arguments)
+    except (ValueError, RecursionError):
+        return call.arguments
+    return cast(Any, value) if isinstance(value, dict) else call.arguments
 
 
 def _is_message(item: Any) -> bool:

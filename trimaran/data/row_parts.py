@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -47,3 +48,20 @@ def _part(item: Any) -> str:
         ' parts are {"type": "text", "text": …} and {"type": "image"}, whose image is the next in the row\'s'
         " column of images"
     )
+
+
+def column_value(text: str) -> Any:
+    """What stood in a column: the value, where `text` is what the dataset's reader writes for one; else the text.
+
+    Example: column_value("[1, 2]") == [1, 2] and column_value("[1,2]") == "[1,2]"
+    """
+    try:
+        value: object = json.loads(text, parse_constant=_refuse)
+        same = json.dumps(value, ensure_ascii=False) == text
+    except (ValueError, RecursionError):
+        return text
+    return value if same and not isinstance(value, str) else text
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(text)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from services.environment.tools.source import Answer, ToolSource
+from services.environment.workers.lines import shortened
 from trimaran.config import EnvironmentSection
 from trimaran.errors import InputError
 from trimaran.types import Message, Opening, Prompt, Reply, ToolCall
@@ -47,7 +48,12 @@ class ToolEnvironment:
         answers = await self._answers(message.tool_calls)
         return Reply(
             messages=tuple(
-                Message("tool", self._cut(answer.text), call_id=call.call_id, name=call.name)
+                Message(
+                    "tool",
+                    shortened(answer.text, self._max_chars),
+                    call_id=call.call_id,
+                    name=call.name,
+                )
                 for call, answer in zip(message.tool_calls, answers, strict=True)
             ),
             reward=await self._reward(),
@@ -86,11 +92,6 @@ class ToolEnvironment:
         if not isinstance(arguments, dict):
             return Answer(f"error: the arguments of {call.name} are no JSON object", True)
         return None
-
-    def _cut(self, text: str) -> str:
-        if len(text) <= self._max_chars:
-            return text
-        return f"{text[: self._max_chars]}\n[cut: {len(text)} characters, of which {self._max_chars} are shown]"
 
     async def _reward(self) -> float | None:
         """For this step: where steps are summed, what the episode is worth more than after the last one."""

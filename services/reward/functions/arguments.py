@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from services.reward.conversation import trl_message, verl_transcript, verl_turns
+from services.reward.conversation import verl_transcript, verl_turns
 from services.reward.functions.returned import FunctionFault
+from trimaran.data.messages import trl_message
+from trimaran.data.row_parts import column_value
 from trimaran.rewards import Sample
 from trimaran.types import Message
 
@@ -34,7 +35,7 @@ class Reading:
 
     def columns(self, sample: Sample) -> dict[str, Any]:
         return {
-            name: text if name in self.text_columns else _decode(text)
+            name: text if name in self.text_columns else column_value(text)
             for name, text in sample.extras.items()
         }
 
@@ -109,17 +110,3 @@ def trl(samples: Sequence[Sample], reading: Reading) -> Call:
 class _NoTrainerState:
     def __getattr__(self, name: str) -> Any:
         raise FunctionFault(f"the function reads trainer_state.{name}; rewards know no trainer")
-
-
-def _decode(text: str) -> Any:
-    """The value, where `text` is what the dataset's reader writes for one; else the text."""
-    try:
-        value = json.loads(text, parse_constant=_refuse)
-        same = json.dumps(value, ensure_ascii=False) == text
-    except (ValueError, RecursionError):
-        return text
-    return value if same and not isinstance(value, str) else text
-
-
-def _refuse(text: str) -> Any:
-    raise ValueError(text)

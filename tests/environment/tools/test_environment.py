@@ -82,8 +82,8 @@ def test_a_message_without_calls_ends_the_episode() -> None:
 
 
 def test_a_long_answer_is_cut_and_says_so() -> None:
-    _, reply = play([Source("a")], calling(("a", '{"x": 123456}')), max_message_chars=6)
-    assert reply.messages[0].text == 'a: {"x\n[cut: 16 characters, of which 6 are shown]'
+    _, reply = play([Source("a")], calling(("a", f'{{"x": {"9" * 100}}}')), max_message_chars=50)
+    assert reply.messages[0].text == 'a: {"x": 999999999999\n[cut: it has 110 characters]'
 
 
 @pytest.mark.parametrize(("kind", "told"), [("sum", [1.0, -0.5, 0.25]), ("last", [1.0, 0.5, 0.75])])

@@ -1,0 +1,93 @@
+"""Who makes environments of tools, of classes and of installed packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from importlib.metadata import entry_points
+from typing import Self
+
+from services.environment.environment import Environment
+from services.environment.loading.load import LoadSpec
+from services.environment.local.player import PlayerEnvironment
+from services.environment.local.worker_tools import WorkerTools
+from services.environment.tools.environment import ToolEnvironment
+from services.environment.tools.python import PythonTool
+from services.environment.tools.source import ToolSource
+from services.environment.workers.pool import WorkerPool
+from trimaran.config import EnvironmentSection, RunConfig
+from trimaran.errors import InputError, did_you_mean
+from trimaran.trust.allowed import Allowed
+
+GROUP = "trimaran.environments"
+"""Entry points: what installed packages offer by a name."""
+
+
+def load_spec(config: RunConfig, section: EnvironmentSection, allowed: Allowed) -> LoadSpec:
+    """What workers load; without targets where nothing of the run's own is named. Raises InputError for what the
+    operator has not allowed, or is not there."""
+    tools = tuple(
+        allowed.check_function(named, f"environment.tools[{place}]")
+        for place, named in enumerate(section.tools)
+    )
+    factory = ""
+    if section.factory:
+        factory = allowed.check_function(section.factory, "environment.factory")
+    elif section.installed:
+        key = "environment.installed"
+        factory = allowed.check_function(_registered(section.installed, key), key)
+    return LoadSpec(tools, factory, dict(section.options), config.data.answer_key)
+
+
+def _registered(name: str, key: str) -> str:
+    """Its package.module:name."""
+    known = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in known:
+        raise InputError(
+            f"{key}: no installed package registers {name!r} as {GROUP}{did_you_mean(name, known)};"
+            f" install the one that does (registered: {', '.join(sorted(known)) or 'none'})"
+        )
+    return known[name].value.replace(" ", "")
+
+
+class LocalHost:
+    """An `EnvironmentHost`.
+
+    Example:
+        async with LocalHost(section, load_spec(config, section, allowed)) as host:
+            environment = host.create("17.1.0")
+    """
+
+    def __init__(self, section: EnvironmentSection, spec: LoadSpec) -> None:
+        self._section, self._spec = section, spec
+        self._stack = AsyncExitStack()
+        self._pool: WorkerPool | None = None
+        self._python: PythonTool | None = None
+
+    async def __aenter__(self) -> Self:
+        section = self._section
+        if self._spec.targets:
+            pool = WorkerPool(self._spec, section.memory_mib, section.max_message_chars)
+            self._pool = await self._stack.enter_async_context(pool)
+        if section.python:
+            threads = ThreadPoolExecutor(section.max_episodes, "python")
+            self._stack.callback(threads.shutdown, wait=False, cancel_futures=True)
+            self._python = PythonTool(section.timeout, section.memory_mib, threads)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    def create(self, episode: str) -> Environment:
+        if self._pool and self._pool.plays:
+            return PlayerEnvironment(self._pool)
+        return ToolEnvironment(self._sources(), self._section)
+
+    def _sources(self) -> Sequence[ToolSource]:
+        own = (WorkerTools(self._pool),) if self._pool else ()
+        return (*own, self._python) if self._python else own
+
+    @property
+    def num_processes(self) -> Mapping[str, float]:
+        return self._pool.num_processes if self._pool else {}
