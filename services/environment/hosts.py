@@ -9,8 +9,11 @@ from trimaran.run.context import RunContext
 from trimaran.trust.allowed import Allowed
 
 
-def make_host(config: RunConfig, allowed: Allowed, run: RunContext) -> EnvironmentHost:
-    """Imports late: a kind's libraries are loaded where a run names it. Raises InputError.
+def make_host(
+    config: RunConfig, allowed: Allowed, run: RunContext, index: int = 0
+) -> EnvironmentHost:
+    """Imports late: a kind's libraries are loaded where a run names it. `index`: of this process of the service.
+    Raises InputError.
 
     Example:
         async with make_host(config, Allowed.from_environment(), run) as host:
@@ -26,6 +29,10 @@ def make_host(config: RunConfig, allowed: Allowed, run: RunContext) -> Environme
             from services.environment.plugins.calling import PluginHost
 
             return PluginHost(section, allowed)
+        case "agent":
+            from services.environment.agents.host import AgentHost
+
+            return AgentHost(config, allowed, run, index)
         case kind:
             raise InputError(f"environment.{kind}: this version has no such environment")
 
@@ -44,6 +51,10 @@ def check_environment(config: RunConfig, allowed: Allowed) -> None:
             from services.environment.plugins.calling import check_plugin
 
             check_plugin(section, allowed)
+        case "agent":
+            from services.environment.agents.host import check_agent
+
+            check_agent(section, allowed)
         case kind:
             raise InputError(f"environment.{kind}: this version has no such environment")
 

@@ -59,7 +59,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     async with AsyncExitStack() as stack:
         store = await open_store(run.store_url)
         stack.push_async_callback(store.close)
-        host = make_host(config, Allowed.from_environment(), run)
+        host = make_host(config, Allowed.from_environment(), run, index)
         await stack.enter_async_context(host)
         episodes = await stack.enter_async_context(Episodes(host, section))
         add = environment_pb2_grpc.add_EnvironmentServiceServicer_to_server

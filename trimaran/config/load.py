@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from trimaran.config.values import as_branch
 from trimaran.config.yaml_text import parse_yaml
 from trimaran.errors import InputError
 from trimaran.host.system_errors import refused
+from trimaran.trust.allowed import absolute_words
 
 PATH_KEYS = (("model", "path"), ("data", "train"), ("data", "validation"), ("trainer", "load"))
 
@@ -93,13 +94,26 @@ def _resolve_rule_paths(tree: dict[str, Any], folder: Path) -> None:
 
 
 def _resolve_environment_paths(tree: dict[str, Any], folder: Path) -> None:
-    """Files of tools, of a class and of certificates."""
+    """Files of tools, of a class, of commands and of certificates."""
     section = as_branch(tree.get("environment")) or {}
     if isinstance(section.get("tools"), list):
         section["tools"] = [_resolve_code(tool, folder) for tool in section["tools"]]
     if "factory" in section:
         section["factory"] = _resolve_code(section["factory"], folder)
+    for one in (section.get("agent"), *_items(section.get("mcp"))):
+        _resolve_command(as_branch(one) or {}, folder)
     _resolve_certificate(section, folder)
+
+
+def _resolve_command(section: dict[str, Any], folder: Path) -> None:
+    """Words that name a file or a folder."""
+    words = _items(section.get("command"))
+    if words and all(isinstance(word, str) for word in words):
+        section["command"] = list(absolute_words(words, folder))
+
+
+def _items(value: Any) -> list[Any]:
+    return cast(list[Any], value) if isinstance(value, list) else []
 
 
 def _resolve_code(name: Any, folder: Path) -> Any:

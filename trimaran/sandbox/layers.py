@@ -1,6 +1,6 @@
 """The layers that a process gives up its rights by, each of them enforced by the kernel.
 
-child.py and program.py start with them in processes of their own; imports nothing of ours, and little else,
+child.py and program_child.py start with them in processes of their own; imports nothing of ours, and little else,
 since starting is most of what a run costs.
 """
 
@@ -19,8 +19,11 @@ NOBODY = 65534
 SIGKILL = 9
 
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446  # on every architecture
-LANDLOCK_VERSION, LANDLOCK_PATH_BENEATH = 1, 1
+LANDLOCK_VERSION, LANDLOCK_PATH_BENEATH, LANDLOCK_PORT = 1, 1, 2
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIRECTORY, TRUNCATE = 1, 2, 4, 8, 1 << 14
+CONNECT, BIND_AND_CONNECT, NETWORK_VERSION = 2, 3, 4
+SCOPE_SOCKETS_AND_SIGNALS, SCOPE_VERSION = 3, 6
+DEVICES = 1 << 6 | 1 << 11 | 1 << 15  # to make them, and to give them orders
 # Rights known to the versions 1, 2, 3 (and 4), 5 of its interface.
 RIGHTS = [0, (1 << 13) - 1, (1 << 14) - 1, (1 << 15) - 1, (1 << 15) - 1, (1 << 16) - 1]
 
@@ -42,19 +45,22 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def leave_root() -> bool:
-    """As root, become the user `nobody`, unless that user could not read Python itself."""
+def leave_root(needed: tuple[str, ...] = (os.__file__,), folder: str = "") -> bool:
+    """As root, become the user `nobody`, to whom `folder` then belongs, unless that user could not read what is
+    `needed`."""
     if os.geteuid() != 0:
         return False
     try:
         os.setgroups([])
         os.setegid(NOBODY)
         os.seteuid(NOBODY)
-        readable = os.access(os.__file__, os.R_OK, effective_ids=True)
+        readable = all(os.access(path, os.R_OK, effective_ids=True) for path in needed)
         os.seteuid(0)
         os.setegid(0)
         if not readable:
             return False
+        if folder:
+            _hand_over(folder)
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
     except OSError:
@@ -63,10 +69,18 @@ def leave_root() -> bool:
     return True
 
 
-def enter_namespaces() -> bool:
-    """A user namespace first: with it the others need no privilege. All or none."""
+def _hand_over(folder: str) -> None:
+    for place, _, names in os.walk(folder):
+        for path in (place, *(os.path.join(place, name) for name in names)):
+            os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+
+
+def enter_namespaces(network: bool = False) -> bool:
+    """A user namespace first: with it the others need no privilege. All or none. `network`: that of the host
+    stays."""
     user, group = os.geteuid(), os.getegid()
-    if LIBC.unshare(NEW_USER | NEW_NS | NEW_IPC | NEW_PID | NEW_NET) < 0:
+    without_network = NEW_USER | NEW_NS | NEW_IPC | NEW_PID
+    if LIBC.unshare(without_network if network else without_network | NEW_NET) < 0:
         return False
     for name, text in (
         ("setgroups", "deny"),
@@ -78,6 +92,13 @@ def enter_namespaces() -> bool:
     return True
 
 
+def show_own_processes() -> bool:
+    """A /proc of this process's own namespace alone. False where the host does not allow it."""
+    flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    private = LIBC.mount(None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)
+    return private == 0 and LIBC.mount(b"proc", b"/proc", b"proc", flags, None) == 0
+
+
 def hide(path: bytes) -> bool:
     """Under an empty directory in memory, for this process only."""
     flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -85,20 +106,33 @@ def hide(path: bytes) -> bool:
     return private == 0 and LIBC.mount(b"tmpfs", path, b"tmpfs", flags, b"size=4096") == 0
 
 
-def restrict_files(readable: list[str]) -> int:
-    """Landlock: of all files only `readable` can be read and only /dev/null written.
+def landlock_version() -> int:
+    """Of the kernel's interface; 0 where it has none."""
+    return max(LIBC.syscall(LANDLOCK_CREATE, None, 0, LANDLOCK_VERSION), 0)
 
-    Returns the version of its interface, 0 where the kernel has none.
+
+def restrict_files(
+    readable: list[str], writable: str = "", port: int = 0, scoped: bool = False
+) -> int:
+    """Landlock: of all files only `readable` can be read, and only /dev/null and the folder `writable` written.
+
+    `port`: of TCP, the only one that can be connected to, where the interface has version 4. `scoped`: no
+    signal to processes outside, and no abstract socket of theirs, from version 6 on.
+    Returns the version of the interface, 0 where the kernel has none.
     """
-    version: int = max(LIBC.syscall(LANDLOCK_CREATE, None, 0, LANDLOCK_VERSION), 0)
+    version = landlock_version()
     if not version:
         return 0
     handled = RIGHTS[min(version, len(RIGHTS) - 1)]
-    rules = ctypes.create_string_buffer(struct.pack("=Q", handled), 8)
-    ruleset = check(LIBC.syscall(LANDLOCK_CREATE, rules, 8, 0))
+    network = BIND_AND_CONNECT if port and version >= NETWORK_VERSION else 0
+    scope = SCOPE_SOCKETS_AND_SIGNALS if scoped and version >= SCOPE_VERSION else 0
+    rules = ctypes.create_string_buffer(struct.pack("=QQQ", handled, network, scope), 24)
+    ruleset = check(LIBC.syscall(LANDLOCK_CREATE, rules, 24, 0))
     read = READ_FILE | READ_DIRECTORY | EXECUTE
     write = read | WRITE_FILE | TRUNCATE
     allowed = [(path, read) for path in readable] + [("/dev/null", write)]
+    if writable:
+        allowed.append((writable, handled & ~DEVICES))
     for path, rights in allowed:
         try:
             file = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -109,6 +143,9 @@ def restrict_files(readable: list[str]) -> int:
         rule = ctypes.create_string_buffer(struct.pack("=Qi", rights & handled, file), 12)
         check(LIBC.syscall(LANDLOCK_ADD, ruleset, LANDLOCK_PATH_BENEATH, rule, 0))
         os.close(file)
+    if network:
+        rule = ctypes.create_string_buffer(struct.pack("=QQ", CONNECT, port), 16)
+        check(LIBC.syscall(LANDLOCK_ADD, ruleset, LANDLOCK_PORT, rule, 0))
     check(LIBC.syscall(LANDLOCK_RESTRICT, ruleset, 0))
     os.close(ruleset)
     return version

@@ -40,7 +40,19 @@ open 2 -, openat 257 56, clone 56 220, clone3 435 435, prlimit64 302 261, ioctl 
 fcntl 72 25, socketpair 53 199, sendto 44 206
 """
 
-_LOAD, _JUMP_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
+_SOCKET = "socket 41 198"
+_FLAGS_OF = {"sendto 44 206": 3, "sendmsg 46 211": 2, "sendmmsg 307 269": 3}
+"""Calls that can open a connection by themselves, and which of their arguments says so."""
+_RING = "io_uring_setup 425 425"
+
+_LOAD, _AND, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = (
+    0x20,
+    0x54,
+    0x15,
+    0x35,
+    0x45,
+    0x06,
+)
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 """Where struct seccomp_data has them."""
 _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -48,7 +60,11 @@ _KILL, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _CLONE_THREAD = 0x00010000
 _WRITE_FLAGS = 0o1 | 0o2 | 0o100 | 0o1000
 """O_WRONLY, O_RDWR, O_CREAT, O_TRUNC."""
-_AF_UNIX = 1
+_AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
+_SOCK_STREAM, _SOCK_TYPES, _IPPROTO_TCP = 1, 0xF, 6
+_FAST_OPEN = 0x20000000
+_OTHER_ABI = 0x40000000
+"""Where the numbers of x32 begin, which no other machine has."""
 _TERMINAL_ATTRIBUTES, _BYTES_READABLE, _CLOSE_ON_EXEC, _NONBLOCKING = 0x5401, 0x541B, 0x5451, 0x5421
 _DUPLICATE, _DUPLICATE_CLOSE_ON_EXEC = 0, 1030
 _FCNTL_FLAGS_AND_LOCKS = (1, 2, 3, 4, 5, 6, 7)
@@ -71,6 +87,55 @@ def make_filter(machine: str, files_guarded: bool) -> bytes:
         program += [_jump(_JUMP_EQUAL, number, 0, len(block)), *block]
     program.append(_statement(_RETURN, _ERRNO | errno.EPERM))
     return b"".join(program)
+
+
+def make_network_filter(machine: str) -> bytes:
+    """struct sock_filter[] for a program that may do anything but speak otherwise than over TCP, so that what
+    bounds its TCP bounds all of it. Raises KeyError for a machine that is not known."""
+    column = list(AUDIT_ARCH).index(machine)
+    number = {
+        row: next(iter(_numbers(row, column).values())) for row in (_SOCKET, _RING, *_FLAGS_OF)
+    }
+    denied = _statement(_RETURN, _ERRNO | errno.EPERM)
+    program = [
+        _statement(_LOAD, _ARCH),
+        _jump(_JUMP_EQUAL, AUDIT_ARCH[machine], 1, 0),
+        _statement(_RETURN, _KILL),
+        _statement(_LOAD, _NUMBER),
+        _jump(_JUMP_AT_LEAST, _OTHER_ABI, 0, 1),
+        denied,
+        _jump(_JUMP_EQUAL, number[_RING], 0, 1),  # it makes sockets out of a filter's sight
+        denied,
+    ]
+    for row, argument in _FLAGS_OF.items():
+        block = _unless_any_bit(argument, _FAST_OPEN, errno.EPERM)
+        program += [_jump(_JUMP_EQUAL, number[row], 0, len(block)), *block]
+    program += [
+        _jump(_JUMP_EQUAL, number[_SOCKET], 1, 0),
+        _statement(_RETURN, _ALLOW),
+        *_only_tcp(),
+    ]
+    return b"".join(program)
+
+
+def _only_tcp() -> list[bytes]:
+    """Of `socket`: its domain, its type without flags, its protocol."""
+    unknown = _statement(_RETURN, _ERRNO | errno.EAFNOSUPPORT)
+    return [
+        _statement(_LOAD, _ARGUMENTS),
+        _jump(_JUMP_EQUAL, _AF_INET, 2, 0),
+        _jump(_JUMP_EQUAL, _AF_INET6, 1, 0),
+        unknown,
+        _statement(_LOAD, _ARGUMENTS + 8),
+        _statement(_AND, _SOCK_TYPES),
+        _jump(_JUMP_EQUAL, _SOCK_STREAM, 1, 0),
+        unknown,
+        _statement(_LOAD, _ARGUMENTS + 8 * 2),
+        _jump(_JUMP_EQUAL, 0, 2, 0),
+        _jump(_JUMP_EQUAL, _IPPROTO_TCP, 1, 0),
+        unknown,
+        _statement(_RETURN, _ALLOW),
+    ]
 
 
 def _checks(name: str, files_guarded: bool) -> list[bytes]:

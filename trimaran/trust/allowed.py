@@ -7,6 +7,7 @@ An entry is one of
     http://host:port  https://host         plugins there, and no other host
     10.0.0.0/8                             private addresses that a host name may resolve to
     command npx -y "my server"             this command with these arguments, and no others
+    network python agent.py                a command that may reach more than its endpoint, too
 
 Files count by the path that their symbolic links lead to, hosts in lower case and with their port.
 """
@@ -26,6 +27,7 @@ from trimaran.errors import InputError
 ALLOW_VARIABLE = "TRIMARAN_ALLOW"
 """Entries for the services that call them, one a line; --allow adds to it."""
 COMMAND = "command "
+NETWORKED = "network "
 """How the entry of a command begins; words are split as a shell does."""
 _PLACE = f"--allow or {ALLOW_VARIABLE}"
 
@@ -48,6 +50,8 @@ class Allowed:
     origins: frozenset[Origin] = frozenset()
     networks: tuple[Network, ...] = ()
     commands: frozenset[tuple[str, ...]] = frozenset()
+    networked: frozenset[tuple[str, ...]] = frozenset()
+    """Commands, too."""
 
     @classmethod
     def from_entries(cls, entries: Iterable[str]) -> Allowed:
@@ -55,17 +59,18 @@ class Allowed:
         functions: set[str] = set()
         origins: set[Origin] = set()
         networks: list[Network] = []
-        commands: set[tuple[str, ...]] = set()
+        commands: dict[str, set[tuple[str, ...]]] = {COMMAND: set(), NETWORKED: set()}
         for entry in filter(None, map(str.strip, entries)):
-            if entry.startswith(COMMAND):
-                commands.add(_words(entry))
+            if kind := _command_kind(entry):
+                commands[kind].add(_words(entry))
             elif "://" in entry:
                 origins.add(_whole_host(entry))
             elif network := _network(entry):
                 networks.append(network)
             else:
                 functions.add(canonical_target(entry, _PLACE))
-        return cls(frozenset(functions), frozenset(origins), tuple(networks), frozenset(commands))
+        names = frozenset(functions), frozenset(origins), tuple(networks)
+        return cls(*names, frozenset(commands[COMMAND]), frozenset(commands[NETWORKED]))
 
     @classmethod
     def from_environment(cls) -> Allowed:
@@ -86,13 +91,14 @@ class Allowed:
             raise InputError(f"{key}: {module}: no such file")
         return target
 
-    def check_command(self, command: Sequence[str], key: str) -> None:
-        """Raises InputError naming the key and the remedy."""
-        if tuple(command) not in self.commands:
+    def check_command(self, command: Sequence[str], key: str, network: bool = False) -> None:
+        """`network`: it is to reach more than its endpoint. Raises InputError naming the key and the remedy."""
+        if tuple(command) not in (self.networked if network else self.commands | self.networked):
             line = shlex.join(command)
-            entry = shlex.quote(COMMAND + line)
+            entry = shlex.quote((NETWORKED if network else COMMAND) + line)
+            whose = "commands with a network" if network else "commands"
             raise InputError(
-                f"{key}: {line} is not among the commands that the operator allowed;"
+                f"{key}: {line} is not among the {whose} that the operator allowed;"
                 f" start with --allow {entry} if you trust it"
             )
 
@@ -110,10 +116,24 @@ def absolute_entry(entry: str) -> str:
     """Files by their absolute path, so that it holds in any working directory."""
     if "\n" in entry:
         raise InputError(f"--allow: {entry!r}: an entry is one line; give --allow once for each")
-    if entry.startswith(COMMAND):
-        return entry
+    if kind := _command_kind(entry):
+        return kind + shlex.join(absolute_words(_words(entry), os.getcwd()))
     module, colon, name = entry.rpartition(":")
     return f"{_real_path(module)}{colon}{name}" if module.endswith(".py") else entry
+
+
+def absolute_words(words: Sequence[str], folder: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Of a command: those that name a file or a folder of `folder`, by its absolute path. The first word is a
+    program's name, unless there is a / in it."""
+
+    def absolute(word: str) -> str:
+        path = os.path.join(folder, word)
+        return os.path.abspath(path) if word and os.path.exists(path) else word
+
+    return tuple(
+        word if index == 0 and "/" not in word else absolute(word)
+        for index, word in enumerate(words)
+    )
 
 
 def canonical_target(named: str, key: str) -> str:
@@ -153,6 +173,11 @@ def _whole_host(entry: str) -> Origin:
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         raise InputError(f"{_PLACE}: {entry!r}: whole hosts are allowed; write {_show(origin)}")
     return origin
+
+
+def _command_kind(entry: str) -> str:
+    """ "" for another kind of entry."""
+    return next((kind for kind in (COMMAND, NETWORKED) if entry.startswith(kind)), "")
 
 
 def _words(entry: str) -> tuple[str, ...]:

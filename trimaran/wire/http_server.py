@@ -73,7 +73,7 @@ class HttpServer(uvicorn.Server):
         self._most = most_connections() if most is None else most
         self._headers_seconds = headers_seconds
         self._handshake_seconds = handshake_seconds if config.ssl else None
-        self._accepting: list[asyncio.Task[None]] = []
+        self._accepting = set[asyncio.Task[None]]()
         self._opening: dict[asyncio.Task[None], float] = {}
         """Connections that are no protocol's yet, since when."""
         self._idle: dict[Any, tuple[Any, float]] = {}
@@ -87,13 +87,21 @@ class HttpServer(uvicorn.Server):
         """asyncio's own server knows no bound, and writes thousands of lines a second without files."""
         await super().startup(sockets=[])
         for listener in sockets or ():
-            listener.setblocking(False)
-            self._accepting.append(asyncio.create_task(self._accept(listener)))
+            self.accept_at(listener)
+
+    def accept_at(self, listener: socket.socket) -> asyncio.Task[None]:
+        """A further one, until the task is cancelled, or the server ends."""
+        listener.setblocking(False)
+        accepting = asyncio.create_task(self._accept(listener))
+        self._accepting.add(accepting)
+        accepting.add_done_callback(self._accepting.discard)
+        return accepting
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for task in (*self._accepting, *self._opening):
+        ending = (*self._accepting, *self._opening)
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._accepting, *self._opening, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         await super().shutdown(sockets)
 
     async def on_tick(self, counter: int) -> bool:
@@ -180,12 +188,12 @@ def _is_held(connection: Any) -> bool:
 @asynccontextmanager
 async def serving_http(
     app: Any, listener: socket.socket, tls: ssl.SSLContext | None
-) -> AsyncGenerator[None]:
+) -> AsyncGenerator[HttpServer]:
     """Serves `app` until the block ends."""
     server = HttpServer(http_config(app, tls, timeout_graceful_shutdown=STOP_SECONDS))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        yield
+        yield server
     finally:
         server.should_exit = True
         with suppress(TimeoutError):

@@ -1,0 +1,105 @@
+"""The endpoint, with clients in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from pathlib import Path
+
+import aiohttp
+import openai
+import pytest
+
+from tests.environment.agents.loop import PROMPT, agent_host
+from trimaran.types import Message, Reply
+
+
+def test_a_program_started_elsewhere_takes_an_episode_and_ends_it_by_its_word(
+    tmp_path: Path,
+) -> None:
+    async def elsewhere() -> str:
+        path = tmp_path / "endpoint-0.json"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        endpoint = json.loads(path.read_text())
+        place = endpoint["url"] + "/v1/episodes/next"
+        async with aiohttp.ClientSession() as session:
+            async with session.post(place, headers={"Authorization": "Bearer x"}) as refused:
+                assert refused.status == 401
+            shown = {"Authorization": f"Bearer {endpoint['token']}"}
+            async with session.post(place, headers=shown) as answer:
+                told = await answer.json()
+        assert "answer" not in told["row"]
+        client = openai.AsyncOpenAI(base_url=told["base_url"], api_key=told["api_key"])
+        async with client:
+            said = await client.chat.completions.create(
+                model=told["model"], messages=told["row"]["messages"]
+            )
+            await client.post("/reward", body={"reward": 0.5}, cast_to=object)
+            await client.post("/reward", body={"reward": 0.25, "done": True}, cast_to=object)
+            with pytest.raises(openai.APIStatusError, match="over") as over:
+                await client.models.list()
+                await client.chat.completions.create(
+                    model=told["model"], messages=told["row"]["messages"]
+                )
+            assert over.value.status_code == 410
+        return said.choices[0].message.content or ""
+
+    async def run() -> None:
+        async with agent_host(None, tmp_path) as host:
+            environment = host.create("a/1")
+
+            async def drive() -> Reply:
+                opening = await environment.open(PROMPT, 7)
+                assert opening.messages == PROMPT.messages
+                return await environment.step(Message("assistant", "three"), "stop")
+
+            reply, said = await asyncio.gather(drive(), elsewhere())
+            assert (reply.done, reply.reward, reply.num_failures) == (True, 0.75, 0)
+            assert said == "three"
+            await environment.close()
+
+    asyncio.run(run())
+
+
+def test_a_client_that_asks_again_is_answered_by_the_turn_that_it_asked_for(tmp_path: Path) -> None:
+    """The policy speaks once, however often a client loses its patience."""
+
+    async def run() -> None:
+        async with agent_host(None, tmp_path) as host:
+            environment = host.create("a")
+            opening = asyncio.create_task(environment.open(PROMPT, 7))
+            endpoint = json.loads((tmp_path / "endpoint-0.json").read_text())
+            shown = {"Authorization": f"Bearer {endpoint['token']}"}
+            async with aiohttp.ClientSession() as session:
+                place = endpoint["url"] + "/v1/episodes/next"
+                async with session.post(place, headers=shown) as answer:
+                    told = await answer.json()
+            client = openai.AsyncOpenAI(
+                base_url=told["base_url"], api_key=told["api_key"], timeout=0.3, max_retries=20
+            )
+            async with client:
+
+                async def ask(messages: list[dict[str, str]]) -> str:
+                    said = await client.chat.completions.create(
+                        model="policy",
+                        messages=messages,  # type: ignore[arg-type]
+                    )
+                    return said.choices[0].message.content or ""
+
+                asking = asyncio.create_task(ask(told["row"]["messages"]))
+                await opening
+                await asyncio.sleep(1.5)  # it has given up, and asked again
+                stepping = asyncio.create_task(
+                    environment.step(Message("assistant", "3"), "length")
+                )
+                assert await asking == "3"
+                # What was delivered is sampled anew where it is asked for again.
+                again = asyncio.create_task(ask(told["row"]["messages"]))
+                reply = await stepping
+                assert (reply.sequence, reply.messages) == (1, PROMPT.messages)
+                await environment.close()
+                with pytest.raises(openai.APIStatusError, match="over"):
+                    await again
+
+    asyncio.run(run())

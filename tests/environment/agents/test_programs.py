@@ -1,0 +1,226 @@
+"""Programs that speak with the `openai` package, in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.environment.agents.loop import PROMPT, agent_host, play
+from trimaran.errors import UnavailableError
+from trimaran.types import Message, ToolCall
+
+HEAD = """
+import json, os
+from openai import OpenAI
+client, model = OpenAI(), os.environ["OPENAI_MODEL"]
+row = json.load(open(os.environ["TRIMARAN_ROW"]))
+def ask(messages, **more):
+    return client.chat.completions.create(model=model, messages=messages, **more)
+def report(**said):
+    client.post("/reward", body=said, cast_to=object)
+"""
+
+
+def program(folder: Path, source: str) -> Path:
+    path = folder / "agent.py"
+    path.write_text(HEAD + textwrap.dedent(source))
+    return path
+
+
+def test_a_loop_with_tools_extends_one_sequence_and_reports_its_reward(tmp_path: Path) -> None:
+    path = program(
+        tmp_path,
+        """
+        assert "answer" not in row and row["extras"] == {"level": "easy"} and row["seed"] == 7
+        tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+        messages = [{"role": "system", "content": "Add."}, *row["messages"]]
+        for streamed in (False, True, False):
+            if streamed:
+                text, calls = "", []
+                for chunk in ask(messages, tools=tools, stream=True):
+                    delta = chunk.choices[0].delta
+                    text += delta.content or ""
+                    for call in delta.tool_calls or ():
+                        calls.append({"id": call.id, "type": "function", "function": {"name":
+                            call.function.name, "arguments": call.function.arguments}})
+                message = {"role": "assistant", "content": text.strip() or None, "tool_calls": calls}
+            else:
+                answer = ask(messages, tools=tools)
+                message = answer.choices[0].message.model_dump()
+            messages.append(message)
+            for call in message["tool_calls"] or ():
+                numbers = json.loads(call["function"]["arguments"])
+                messages.append({"role": "tool", "tool_call_id": call["id"],
+                    "content": str(sum(numbers.values()))})
+        assert answer.choices[0].finish_reason == "stop"
+        report(reward=float("3" in messages[-1]["content"]))
+        """,
+    )
+    calls = [ToolCall("add", '{"a": 1, "b": 2}'), ToolCall("add", '{"a":3,"b":0}')]
+
+    def policy(messages: list[Message]) -> Message:
+        num_said = sum(one.role == "assistant" for one in messages)
+        if num_said < 2:
+            return Message("assistant", " \n", tool_calls=tuple(calls[num_said:]))
+        return Message("assistant", f"It is {messages[-1].text}.")
+
+    async def run() -> None:
+        async with agent_host(path) as host:
+            environment = host.create("17.1.0")
+            opening, replies = await play(environment, policy)
+            await environment.close()
+        assert [one.text for one in opening.messages] == ["Add.", "What is 1 + 2?"]
+        assert opening.tools[0].name == "add"
+        assert [reply.sequence for reply in replies] == [0, 0, 0]
+        assert [(one.role, one.text, one.name) for one in replies[0].messages] == [
+            ("tool", "3", "add"),
+            ("tool", "3", "add"),
+        ]
+        assert [one.call_id for one in replies[1].messages] == ["call_2_0"]
+        assert [reply.num_calls for reply in replies] == [2, 1, 0]
+        assert [reply.reward for reply in replies] == [None, None, 1.0]
+        assert [reply.done for reply in replies] == [False, False, True]
+
+    asyncio.run(run())
+
+
+def test_a_sub_agent_and_a_rewritten_history_open_sequences_of_their_own(tmp_path: Path) -> None:
+    path = program(
+        tmp_path,
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        def say(*texts):
+            roles = ["system", "user", "assistant"]
+            return [{"role": roles[i if i < 2 else 2 - i % 2], "content": t} for i, t in enumerate(texts)]
+        first = ask(say("Lead.", "a")).choices[0].message.content
+        with ThreadPoolExecutor() as pool:  # they wait for each other
+            sub = pool.submit(lambda: ask(say("Help.", "b")).choices[0].message.content)
+            sub2 = pool.submit(lambda: ask(say("Help.", "c")).choices[0].message.content)
+            assert {sub.result(), sub2.result()} == {"Help. b", "Help. c"}
+        ask(say("Lead.", "a", first, "again"))
+        ask(say("Lead.", "a", "another word", "again"))
+        """,
+    )
+
+    def policy(messages: list[Message]) -> Message:
+        return Message("assistant", " ".join(one.text for one in messages))
+
+    async def run() -> None:
+        async with agent_host(path) as host:
+            environment = host.create("17.1.0")
+            _, replies = await play(environment, policy)
+            await environment.close()
+        assert [reply.sequence for reply in replies] == [1, 2, 0, 3, 0]
+        assert [one.text for one in replies[2].messages] == ["again"]
+        assert [one.text for one in replies[3].messages] == ["Lead.", "a", "another word", "again"]
+        assert replies[-1].done and replies[-1].num_failures == 0
+
+    asyncio.run(run())
+
+
+def test_a_program_that_fails_is_the_world_s_and_one_that_never_asks_is_ours(
+    tmp_path: Path,
+) -> None:
+    path = program(tmp_path, "ask(row['messages']); raise SystemExit(3)")
+    silent = tmp_path / "silent.py"
+    silent.write_text("raise ValueError('no such thing')")
+
+    async def run() -> None:
+        async with agent_host(path) as host:
+            environment = host.create("a")
+            _, replies = await play(environment, lambda _: Message("assistant", "3"))
+            await environment.close()
+        (reply,) = replies
+        assert reply.done and (reply.reward, reply.num_failures) == (None, 1)
+        async with agent_host(silent) as host:
+            environment = host.create("a")
+            with pytest.raises(
+                UnavailableError, match=r"first request .* exit code 1;(.*\n)*.*no such"
+            ):
+                await play(environment, lambda _: Message("assistant", "3"))
+            await environment.close()
+
+    asyncio.run(run())
+
+
+def test_what_the_endpoint_cannot_do_is_refused_in_the_client_s_own_terms(tmp_path: Path) -> None:
+    path = program(
+        tmp_path,
+        """
+        import openai
+        messages, said = row["messages"], []
+        for more in ({"n": 2}, {"stop": ["END"]}, {"response_format": {"type": "json_object"}},
+                     {"tool_choice": "required"}, {"logprobs": True}, {"model": "gpt"},
+                     {"extra_body": {"chat_template_kwargs": {}}}, {"frequency_penalty": 0.5}):
+            try:
+                client.chat.completions.create(**{"model": model, "messages": messages, **more})
+            except openai.APIStatusError as error:
+                said.append([error.status_code, next(iter(error.body["message"].split(":")))])
+        try:
+            client.with_options(api_key="another").models.list()
+        except openai.AuthenticationError as error:
+            said.append([error.status_code, error.body["code"]])
+        said.append([one.id for one in client.models.list()])
+        ask([{"role": "user", "content": json.dumps(said)}], stop="DONE", temperature=0.3, n=1)
+        """,
+    )
+
+    async def run() -> None:
+        async with agent_host(path, stop=["DONE"]) as host:
+            environment = host.create("a")
+            opening, _ = await play(environment, lambda _: Message("assistant", "3"))
+            await environment.close()
+        assert json.loads(opening.messages[0].text) == [
+            [400, "n"],
+            [400, "stop"],
+            [400, "response_format"],
+            [400, "tool_choice"],
+            [400, "logprobs"],
+            [404, "model"],
+            [400, "chat_template_kwargs"],
+            [400, "frequency_penalty"],
+            [401, "invalid_api_key"],
+            ["policy"],
+        ]
+
+    asyncio.run(run())
+
+
+def test_close_ends_a_program_in_the_middle_and_all_that_it_started(tmp_path: Path) -> None:
+    path = program(
+        tmp_path,
+        """
+        import subprocess
+        one = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        open("left", "w").write("x")
+        ask([{"role": "user", "content": os.getcwd()}])
+        """,
+    )
+
+    async def run() -> None:
+        async with agent_host(path) as host:
+            environment = host.create("a")
+            opening = await environment.open(PROMPT, 1)
+            folder = Path(opening.messages[0].text)
+            assert folder.exists() and (folder / "left").exists() and _with_home(folder)
+            await environment.close()
+            assert not folder.exists() and not _with_home(folder)
+
+    asyncio.run(run())
+
+
+def _with_home(folder: Path) -> list[str]:
+    """Processes that have it in their environment."""
+    found: list[str] = []
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if str(folder).encode() in Path("/proc", process, "environ").read_bytes():
+                found.append(process)
+        except OSError:
+            continue
+    return found
