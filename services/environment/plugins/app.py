@@ -21,10 +21,11 @@ from services.environment.plugins.contract import (
     StepAnswer,
     StepRequest,
 )
-from services.environment.plugins.forms import message_of, open_answer, prompt_of, step_answer
+from services.environment.plugins.forms import open_answer, prompt_of, step_answer
 from trimaran.errors import NotFoundError, OutOfOrderError, TrimaranError
 from trimaran.plugins.forms import Health
 from trimaran.plugins.limits import Guard, Refused, ServerLimits
+from trimaran.plugins.messages import message_of
 from trimaran.wire.http_problems import add_handlers, responses
 
 MEANINGS = {

@@ -18,13 +18,14 @@ from services.environment.plugins.contract import (
     OpenAnswer,
     StepAnswer,
 )
-from services.environment.plugins.forms import message_form, opening_of, reply_of, row_form
+from services.environment.plugins.forms import opening_of, reply_of, row_form
 from trimaran.config import EnvironmentSection
 from trimaran.errors import InputError, UnavailableError
 from trimaran.plugins.caller import PluginCaller
 from trimaran.plugins.exchange import open_session
 from trimaran.plugins.forms import CallError, encode, parse
 from trimaran.plugins.guard import GuardedResolver
+from trimaran.plugins.messages import message_form
 from trimaran.trust.allowed import Allowed
 from trimaran.types import Message, Opening, Prompt, Reply
 

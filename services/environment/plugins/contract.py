@@ -22,35 +22,12 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, JsonValue
 
 from trimaran.plugins.forms import Lenient, Strict
+from trimaran.plugins.messages import PluginMessage
 
 CONTRACT = "trimaran.environment/1"
 
 Contract = Literal["trimaran.environment/1"]
 Session = Annotated[str, Field(min_length=1, max_length=200)]
-
-
-class PluginCall(Lenient):
-    """A call of a tool."""
-
-    name: str
-    arguments: str
-    """The text of a JSON object; whatever the policy wrote, where that is none."""
-    id: str = ""
-
-
-class PluginMessage(Strict):
-    """One message of the episode, without images."""
-
-    role: str
-    content: str
-    tool_calls: list[PluginCall] = Field(default=[])
-    """Of the assistant."""
-    tool_call_id: str = ""
-    """Of a tool: the call that it answers."""
-    name: str = ""
-    """Of a tool: its name."""
-    reasoning: str = ""
-    """Of the assistant: what it thought before, where its template keeps that apart."""
 
 
 class PluginRow(Strict):

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from services.environment.plugins.contract import (
     CONTRACT,
     AnswerMessage,
     AnswerTool,
     OpenAnswer,
-    PluginCall,
-    PluginMessage,
     PluginRow,
     StepAnswer,
 )
-from trimaran.types import Message, Opening, Prompt, Reply, Tool, ToolCall
-
-
-def message_form(message: Message) -> dict[str, object]:
-    """A PluginMessage."""
-    return {
-        "role": message.role,
-        "content": message.text,
-        "tool_calls": [
-            {"name": call.name, "arguments": call.arguments, "id": call.call_id}
-            for call in message.tool_calls
-        ],
-        "tool_call_id": message.call_id,
-        "name": message.name,
-        "reasoning": message.reasoning,
-    }
+from trimaran.plugins.messages import message_form, messages_of
+from trimaran.types import Message, Opening, Prompt, Reply, Tool
 
 
 def row_form(prompt: Prompt) -> dict[str, object]:
@@ -51,23 +35,6 @@ def prompt_of(row: PluginRow) -> Prompt:
         task=row.task,
         answer=row.answer,
         extras=row.extras,
-    )
-
-
-def messages_of(messages: Iterable[PluginMessage]) -> tuple[Message, ...]:
-    return tuple(map(message_of, messages))
-
-
-def message_of(message: PluginMessage) -> Message:
-    return Message(
-        role=message.role,
-        text=message.content,
-        tool_calls=tuple(
-            ToolCall(call.name, call.arguments, call.id) for call in message.tool_calls
-        ),
-        call_id=message.tool_call_id,
-        name=message.name,
-        reasoning=message.reasoning,
     )
 
 
@@ -111,17 +78,4 @@ def step_answer(reply: Reply) -> StepAnswer:
 
 
 def _answers(messages: Sequence[Message]) -> list[AnswerMessage]:
-    return [
-        AnswerMessage(
-            role=message.role,
-            content=message.text,
-            tool_calls=[
-                PluginCall(name=call.name, arguments=call.arguments, id=call.call_id)
-                for call in message.tool_calls
-            ],
-            tool_call_id=message.call_id,
-            name=message.name,
-            reasoning=message.reasoning,
-        )
-        for message in messages
-    ]
+    return [AnswerMessage.model_validate(message_form(message)) for message in messages]

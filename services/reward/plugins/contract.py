@@ -17,14 +17,10 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from trimaran.plugins.forms import Lenient, Strict
+from trimaran.plugins.messages import PluginMessage
 
 CONTRACT = "trimaran.reward/1"
 MAX_SAMPLES = 1000
-
-
-class PluginMessage(Strict):
-    role: str
-    content: str
 
 
 class PluginSample(Strict):
@@ -42,7 +38,11 @@ class PluginSample(Strict):
     """The row's other columns; what is not a text there is JSON here."""
     num_tokens: Annotated[int, Field(ge=0)] = 0
     """Length of the completion."""
-    finish_reason: Literal["stop", "length"] = "stop"
+    finish_reason: Literal["stop", "length", "turns"] = "stop"
+    """turns: an episode that had all its turns."""
+    conversation: list[PluginMessage] = Field(default=[])
+    """Of an episode: all its messages behind the prompt's; `text` is the last of the policy. Absent of an
+    answer of one turn."""
 
 
 class ScoreRequest(Strict):

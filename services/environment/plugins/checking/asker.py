@@ -13,11 +13,11 @@ from services.environment.plugins.contract import (
     CONTRACT,
     CloseAnswer,
     OpenAnswer,
-    PluginMessage,
     PluginRow,
     StepAnswer,
 )
 from trimaran.plugins.checking import SAME_TOKEN, Access, Asker, Reply, new_key
+from trimaran.plugins.messages import PluginMessage
 
 DEFAULT_ROW = PluginRow(
     messages=[PluginMessage(role="user", content="What is 3 + 4?")], answer="7", prompt_id="check"

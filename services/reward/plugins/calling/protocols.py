@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from services.reward.outcome import Fault, Indigestible, Outcome, Value
 from services.reward.plugins.contract import CONTRACT, NotScored, Scored
 from trimaran.plugins.forms import CallError, Lenient, encode, first_fault, parse
+from trimaran.plugins.messages import message_form
 from trimaran.rewards import Sample
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -60,8 +61,9 @@ def score_request(samples: Sequence[Sample], options: Mapping[str, Any]) -> byte
 
 
 def _plugin_sample(sample: Sample) -> dict[str, Any]:
+    conversation = sample.conversation
     return {
-        "messages": [{"role": m.role, "content": m.text} for m in sample.messages],
+        "messages": list(map(message_form, sample.messages)),
         "text": sample.text,
         "answer": sample.answer,
         "task": sample.task,
@@ -69,6 +71,7 @@ def _plugin_sample(sample: Sample) -> dict[str, Any]:
         "extras": dict(sample.extras),
         "num_tokens": len(sample.token_ids),
         "finish_reason": sample.finish_reason,
+        **({"conversation": list(map(message_form, conversation))} if conversation else {}),
     }
 
 

@@ -26,6 +26,7 @@ CHECKS: tuple[Check[ScoreAsker], ...] = (
     Check("errors: wrong fields", kit.wrong_fields),
     Check("errors: too many samples", kit.too_many_samples),
     Check("Unicode", kit.unicode_texts),
+    Check("episodes", kit.episodes),
     Check("concurrency", kit.concurrency),
     Check("disconnect", kit.disconnect),
     Check("long answers", kit.long_texts),

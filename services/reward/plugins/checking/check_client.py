@@ -15,12 +15,12 @@ from services.reward.plugins.contract import (
     CONTRACT,
     Info,
     NotScored,
-    PluginMessage,
     PluginSample,
     ScoreAnswer,
     Scored,
 )
 from trimaran.plugins.checking import SAME_TOKEN, Access, Asker, Failed, Reply, new_key
+from trimaran.plugins.messages import PluginMessage
 
 TOLERANCE = 1e-6
 """Relative and absolute: arithmetic in another order is no other score."""

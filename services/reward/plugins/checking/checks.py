@@ -18,6 +18,7 @@ from services.reward.plugins.checking.check_client import (
 from services.reward.plugins.contract import MAX_SAMPLES, Info, PluginSample, Scored
 from trimaran.plugins.checking import CheckSkipped, Failed, Reply, new_key
 from trimaran.plugins.forms import Health
+from trimaran.plugins.messages import PluginCall, PluginMessage
 
 BATCH_SIZES = (1, 2, 7, 64, MAX_SAMPLES)
 NUM_AT_ONCE = 16
@@ -200,6 +201,27 @@ async def unicode_texts(asker: ScoreAsker) -> str:
     except Failed as error:
         raise Failed(f"an escaped lone surrogate: {error} (200 or 422 is right)") from None
     return f"{', '.join(UNICODE_TEXTS)}; lone surrogate: {reply.status}"
+
+
+async def episodes(asker: ScoreAsker) -> str:
+    """A plugin from before them refuses the field as one that it does not know."""
+    called = PluginMessage(
+        role="assistant",
+        content="",
+        tool_calls=[PluginCall(name="add", arguments='{"a": 3, "b": 4}', id="c0")],
+    )
+    told = PluginMessage(role="tool", content="7", tool_call_id="c0", name="add")
+    last = PluginMessage(role="assistant", content="7")
+    episode = sample("7").model_copy(
+        update={"conversation": [called, told, last], "finish_reason": "turns"}
+    )
+    reply = await asker.post([episode])
+    if reply.status == 422:
+        raise CheckSkipped(
+            "it refuses the field conversation, so a run with episodes cannot use it"
+        )
+    reply.results(1)
+    return "an episode of three messages"
 
 
 async def concurrency(asker: ScoreAsker) -> str:

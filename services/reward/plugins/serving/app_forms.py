@@ -18,6 +18,7 @@ from services.reward.plugins.contract import (
 )
 from trimaran.plugins.forms import Lenient
 from trimaran.plugins.limits import Refused
+from trimaran.plugins.messages import messages_of
 from trimaran.rewards import Sample
 from trimaran.types import Message
 
@@ -69,11 +70,12 @@ def sample_of(sample: PluginSample) -> Sample:
         text=sample.text,
         answer=sample.answer,
         extras=sample.extras,
-        messages=tuple(Message(message.role, message.content) for message in sample.messages),
+        messages=messages_of(sample.messages),
         task=sample.task,
         prompt_id=sample.prompt_id,
         token_ids=(0,) * sample.num_tokens,  # the ids stay with the caller; the length is true
         finish_reason=sample.finish_reason,
+        conversation=messages_of(sample.conversation),
     )
 
 

@@ -15,8 +15,10 @@ import pytest
 from services.reward.outcome import Fault, Indigestible, Outcome, Value
 from services.reward.plugins.calling import breaker
 from services.reward.plugins.calling.client import PluginJudge
+from services.reward.plugins.calling.protocols import score_request
 from services.reward.plugins.contract import CONTRACT, Info, ScoreRequest
 from services.reward.plugins.serving.app import make_app
+from services.reward.plugins.serving.app_forms import sample_of
 from services.reward.terms import PluginSpec
 from tests.trimaran.plugins import hostile
 from tests.trimaran.plugins.hostile import Server, answer, of_texts, results
@@ -26,7 +28,7 @@ from trimaran.errors import InputError
 from trimaran.plugins import caller
 from trimaran.rewards import Sample
 from trimaran.trust.allowed import Allowed
-from trimaran.types import Message
+from trimaran.types import Message, ToolCall
 
 PATIENT = 60.0
 """Deadline of calls that are not meant to reach it."""
@@ -111,6 +113,21 @@ def test_a_request_is_as_the_contract_says_and_results_keep_their_order() -> Non
         assert sent.finish_reason == "length"
 
     asyncio.run(run())
+
+
+def test_the_conversation_of_an_episode_is_sent_and_read_again() -> None:
+    call = ToolCall("add", '{"a": 4, "b": 3}', "c0")
+    conversation = (
+        Message("assistant", "", tool_calls=(call,), reasoning="Easy."),
+        Message("tool", "7", call_id="c0", name="add"),
+        Message("assistant", "7"),
+    )
+    episode = Sample("7", "7", finish_reason="turns", conversation=conversation)
+    request = ScoreRequest.model_validate_json(score_request([episode, Sample("7", "7")], {}))
+    first, second = map(sample_of, request.samples)
+    assert (first.conversation, first.finish_reason) == (conversation, "turns")
+    assert second.conversation == ()
+    assert b"conversation" not in score_request([Sample("7", "7")], {})  # older plugins refuse it
 
 
 def test_one_faulted_or_bad_item_is_the_fault_of_that_item_only() -> None:
