@@ -15,7 +15,7 @@ from services.controller.episodes.episode import (
     EpisodePlayer,
 )
 from services.controller.episodes.room import EnvironmentRoom
-from services.controller.episodes.tokens import shared_opening
+from services.controller.episodes.tokens import TokenSequence, shared_opening
 from services.controller.groups import GroupMaker, OnIssue
 from trimaran.clients import EnvironmentClient
 from trimaran.config import RunConfig
@@ -130,23 +130,23 @@ def _group(
     episodes = [one for one in played if isinstance(one, Episode)]
     num_shared = shared_opening([one for episode in episodes for one in episode.sequences])
     first = episodes[0] if episodes else None
-    shared = first.sequences[0].all_ids[:num_shared] if first else ()
-    experts = first.sequences[0].experts if first else b""
-    per_token = len(experts) // (first.sequences[0].num_tokens - 1) if first and experts else 0
+    opening = first.sequences[0] if first else TokenSequence()
     completions_G = tuple(
-        _completion(one, num_shared, num_shared * per_token, rule)
+        _completion(one, num_shared, rule)
         if isinstance(one, Episode)
         else Completion((), (), "", "fault", (), fault=one)
         for one in played
     )
     return Group(
-        *(number, attempt, first.prompt if first else prompt, shared, completions_G),
+        *(number, attempt, first.prompt if first else prompt),
+        opening.all_ids[:num_shared],
+        completions_G,
         image_digest=first.image_digest if first else "",
-        prompt_experts=experts[: num_shared * per_token],
+        prompt_experts=opening.experts[: opening.expert_bytes(num_shared)],
     )
 
 
-def _completion(episode: Episode, num_shared: int, num_shared_bytes: int, rule: str) -> Completion:
+def _completion(episode: Episode, num_shared: int, rule: str) -> Completion:
     """The sequence of its last turn is its own, the others are its branches."""
     own = episode.turns[-1].sequence
     others = [n for n in range(len(episode.sequences)) if n != own]
@@ -158,7 +158,7 @@ def _completion(episode: Episode, num_shared: int, num_shared_bytes: int, rule: 
         text=episode.turns[-1].message.text,
         finish_reason=episode.finish_reason,
         segments=tokens.segments,
-        experts=episode.sequences[own].experts[num_shared_bytes:],
+        experts=tokens.experts,
         turns=tuple(replace(one, sequence=places[one.sequence]) for one in episode.turns),
         branches=tuple(episode.sequences[n].behind(num_shared) for n in others),
         reward=episode.reward(rule),

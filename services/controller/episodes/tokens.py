@@ -57,7 +57,12 @@ class TokenSequence:
             TokenIds(data[num_shared * TokenIds.DTYPE.itemsize :]),
             Logprobs(b"".join(self.logprobs)),
             tuple(_shifted(self.segments, -num_shared)),
+            self.experts[self.expert_bytes(num_shared) :],
         )
+
+    def expert_bytes(self, num_tokens: int) -> int:
+        """What the experts of so many of its tokens take."""
+        return len(self.experts) // max(self.num_tokens - 1, 1) * num_tokens
 
     def continued_by(self, token_ids: Sequence[int]) -> Sequence[int] | None:
         """What `token_ids` add to it; None where they do not begin with it."""

@@ -203,5 +203,4 @@ async def _scored(ledger: RunLedger, number: int) -> ScoredGroup | None:
 
 
 def _oldest_step(scored: ScoredGroup) -> int:
-    completions_G = scored.group.completions_G
-    return min(segment.version.step for c in completions_G for segment in c.segments)
+    return min(version.step for version, _ in scored.group.makers)

@@ -29,7 +29,16 @@ from trimaran.ledger.records import (
     Timed,
 )
 from trimaran.store.sqlite import SqliteStore
-from trimaran.types import Completion, Group, LedgerEnd, Score, ScoredGroup, Segment, VersionId
+from trimaran.types import (
+    Branch,
+    Completion,
+    Group,
+    LedgerEnd,
+    Score,
+    ScoredGroup,
+    Segment,
+    VersionId,
+)
 from trimaran.wire.messages import serialize_scored_group
 
 
@@ -245,8 +254,10 @@ def test_scored_groups_are_reused_only_within_the_lag(
     ledger = asyncio.run(RunLedger.open(store, FolderPayloads(tmp_path / "payloads"), RUN_ID))
 
     def record(number: int, version: int) -> None:
-        segment = Segment(0, 1, VersionId(0, version), "rollout-0")
-        completion = Completion((1,), (0.0,), "", "stop", (segment,))
+        """An episode whose oldest token stands in a branch."""
+        oldest = Branch((1,), (0.0,), (Segment(0, 1, VersionId(0, version), "rollout-0"),))
+        segments = (Segment(0, 1, VersionId(0, 1), "rollout-0"),)
+        completion = Completion((1,), (0.0,), "", "stop", segments, branches=(oldest,))
         group = Group(number, 1, PROMPTS[number], (1,), (completion,))
         payload = ledger.keep(serialize_scored_group(ScoredGroup(group, (Score(1.0),))))
         ledger.record(Issued(number, 1, "p"))

@@ -80,8 +80,17 @@ routings = st.builds(
     st.lists(replicas, max_size=3).map(tuple),
     st.dictionaries(texts, texts, max_size=3),
 )
+tool_calls = st.builds(types.ToolCall, texts, texts, texts)
+tools = st.builds(types.Tool, texts, texts, texts)
 messages = st.builds(
-    types.Message, texts, texts, st.lists(st.binary(max_size=9), max_size=2).map(tuple)
+    types.Message,
+    texts,
+    texts,
+    st.lists(st.binary(max_size=9), max_size=2).map(tuple),
+    st.lists(tool_calls, max_size=2).map(tuple),
+    texts,
+    texts,
+    texts,
 )
 prompts = st.builds(
     types.Prompt,
@@ -90,6 +99,7 @@ prompts = st.builds(
     texts,
     texts,
     st.dictionaries(texts, texts, max_size=3),
+    st.lists(tools, max_size=2).map(tuple),
 )
 samplings = st.builds(
     types.Sampling,
@@ -98,8 +108,29 @@ samplings = st.builds(
     uint32,
     st.integers(0, 2**64 - 1),
     st.floats(0, 1, exclude_min=True),
+    st.lists(texts, max_size=2).map(tuple),
 )
 segments = st.builds(types.Segment, uint32, uint32, versions, texts)
+turns = st.builds(
+    types.Turn,
+    messages,
+    uint32,
+    st.lists(messages, max_size=2).map(tuple),
+    uint32,
+    texts,
+    st.none() | rewards,
+    st.floats(0, 1e6),
+    uint32,
+    uint32,
+    uint32,
+)
+branches = st.builds(
+    types.Branch,
+    token_ids,
+    logprobs,
+    st.lists(segments, max_size=3).map(tuple),
+    st.binary(max_size=9),
+)
 completions = st.builds(
     types.Completion,
     token_ids,
@@ -108,6 +139,10 @@ completions = st.builds(
     texts,
     st.lists(segments, max_size=3).map(tuple),
     st.binary(max_size=9),
+    st.lists(turns, max_size=2).map(tuple),
+    st.lists(branches, max_size=2).map(tuple),
+    st.none() | rewards,
+    texts,
 )
 groups = st.builds(
     types.Group,
@@ -184,7 +219,7 @@ def test_a_group_is_judged_by_its_texts_tokens_and_prompt(group):
         (c.text, c.token_ids_T, c.finish_reason) for c in group.completions_G
     ]
     prompt = group.prompt
-    expected = tuple(types.Message(message.role, message.text) for message in prompt.messages)
+    expected = tuple(replace(message, images=()) for message in prompt.messages)
     for sample in samples:
         assert (sample.answer, sample.extras, sample.task) == (
             prompt.answer,
