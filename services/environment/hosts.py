@@ -29,6 +29,10 @@ def make_host(
             from services.environment.plugins.calling import PluginHost
 
             return PluginHost(section, allowed)
+        case "openenv":
+            from services.environment.openenv.host import OpenEnvHost
+
+            return OpenEnvHost(section, allowed)
         case "agent":
             from services.environment.agents.host import AgentHost
 
@@ -51,6 +55,10 @@ def check_environment(config: RunConfig, allowed: Allowed) -> None:
             from services.environment.plugins.calling import check_plugin
 
             check_plugin(section, allowed)
+        case "openenv":
+            from services.environment.openenv.host import check_openenv
+
+            check_openenv(section, allowed)
         case "agent":
             from services.environment.agents.host import check_agent
 

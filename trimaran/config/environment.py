@@ -50,7 +50,7 @@ class EnvironmentSection(Section):
     """A class with reset(row) and step(message), or of TRL's or verl's form; named as `tools` are."""
     plugin: PluginSection | None = None
     """An environment over HTTP."""
-    openenv: str | None = None
+    openenv: Annotated[str, Field(pattern=r"^wss?://[^\s/?#@]+(/[^\s?#]*)?$")] | None = None
     """The ws:// or wss:// address of an OpenEnv server."""
     agent: AgentSection | None = None
     installed: str | None = None

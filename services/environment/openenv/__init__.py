@@ -1,0 +1,1 @@
+"""Environments of OpenEnv servers, over their WebSocket."""
