@@ -47,7 +47,7 @@ def die_with(parent: int) -> None:
 
 def leave_root(needed: tuple[str, ...] = (os.__file__,), folder: str = "") -> bool:
     """As root, become the user `nobody`, to whom `folder` then belongs, unless that user could not read what is
-    `needed`."""
+    `needed`, or not reach that folder."""
     if os.geteuid() != 0:
         return False
     try:
@@ -55,6 +55,7 @@ def leave_root(needed: tuple[str, ...] = (os.__file__,), folder: str = "") -> bo
         os.setegid(NOBODY)
         os.seteuid(NOBODY)
         readable = all(os.access(path, os.R_OK, effective_ids=True) for path in needed)
+        readable &= os.access(os.path.dirname(folder) or "/", os.X_OK, effective_ids=True)
         os.seteuid(0)
         os.setegid(0)
         if not readable:

@@ -7,6 +7,7 @@ it. docs/agents.md says what this stops and what it does not.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import logging
 import marshal
@@ -48,8 +49,8 @@ SYSTEM = (
 """What any program may read."""
 NETWORK = ("/etc/resolv.conf", "/run/systemd/resolve", "/etc/gai.conf", "/etc/services")
 WEAKER = {
-    "namespaces": "no namespaces: the program reaches its port on every host, sees which processes there are,"
-    " and how many it starts is not bounded",
+    "namespaces": "no namespaces: they reach their port on every host",
+    "processes": "as root or without namespaces: how many processes they start is not bounded",
 }
 
 logger = logging.getLogger(__name__)
@@ -147,7 +148,7 @@ class Program:
             except BaseException:
                 await program.stop()
                 raise
-        report = marshal.loads(written) if written else {"error": "it ended while it started"}
+        report = _read_report(written)
         if "error" in report:
             await program.stop()
             raise SandboxError(f"the program cannot be confined and started: {report['error']}")
@@ -244,6 +245,15 @@ async def _spawn(job: dict[str, Any], status_fd: int) -> asyncio.subprocess.Proc
         )
     finally:
         os.close(file)
+
+
+def _read_report(written: bytes) -> dict[str, Any]:
+    """The last word counts: a program whose layers act may not begin all the same."""
+    report: dict[str, Any] = {"error": "it ended while it started"}
+    stream = io.BytesIO(written)
+    while stream.tell() < len(written):
+        report = marshal.load(stream)
+    return report
 
 
 async def _receive(ours: socket.socket) -> tuple[bytes, socket.socket | None]:

@@ -120,8 +120,9 @@ def become(job, acting):
         port = 0 if job["network"] or "namespaces" in acting else job["port"]
         restrict_files(job["readable"], job["folder"], port, scoped=True)
         drop_capabilities()
-        if "namespaces" in acting:  # elsewhere it would count the user's own
+        if "namespaces" in acting and os.getuid():  # root's are not counted, others' not apart
             job["limits"]["RLIMIT_NPROC"] = job["max_processes"]
+            acting.append("processes")
         limit(job["limits"])
         if job["filter"]:
             filter_calls(job["filter"])
