@@ -49,7 +49,7 @@ class Choices:
         if not places:
             names = self.names()
             raise InputError(
-                f"{name!r} is unknown{did_you_mean(name, names)} (known here: {', '.join(names)};"
+                f"{name!r} is unknown{did_you_mean(name, names)} (known here: {', '.join(names) or 'none'};"
                 f" installed packages add entry points to {self.group})"
             )
         if len(places) > 1:
@@ -58,6 +58,12 @@ class Choices:
                 " rename the package's entry point, or uninstall the package"
             )
         return name
+
+    def place(self, name: str) -> str:
+        """Its "package.module:attribute", for a process that imports it later. Raises InputError as `check` does."""
+        self.check(name)
+        [(_, point)] = self._find(name)
+        return point.value.replace(" ", "") if point else self.built_in[name]
 
     def load(self, name: str) -> Any:
         """What the name stands for. Its module is imported here and not before.
@@ -165,6 +171,11 @@ DATASET_FORMATS = Choices(
     },
 )
 """By the suffix of a file's name, without the dot: functions like `trimaran.data.rows.Read`."""
+
+
+ENVIRONMENTS = Choices("trimaran.environments", {})
+"""`environment.installed`: classes, called with `environment.options`, that keep the contract of
+`trimaran.episodes.Environment`."""
 
 
 class FamilyFacts(NamedTuple):

@@ -13,7 +13,7 @@ from trimaran.choices import Choices
 
 TITLES = (
     *("A loss", "An advantage", "A reward rule", "A transport", "An inference engine"),
-    *("A metric", "An RPC", "A store", "A model family", "A dataset format"),
+    *("A metric", "An RPC", "A store", "A model family", "A dataset format", "An environment"),
 )
 
 NAMES = {
@@ -71,6 +71,7 @@ NAMES = {
         "trimaran/data/rows.py": "Read Rows",
         "trimaran/data/prompts.py": "Dataset",
     },
+    "An environment": {"trimaran/episodes.py": "Environment"},
 }
 """Recipe -> file -> what it defines, of what the recipe names."""
 
@@ -88,7 +89,7 @@ def defined(path: str) -> set[str]:
     return found
 
 
-def test_there_are_the_ten_recipes_and_each_says_all_that_a_reader_needs() -> None:
+def test_there_are_the_eleven_recipes_and_each_says_all_that_a_reader_needs() -> None:
     assert tuple(RECIPES)[1:] == TITLES
     for title in TITLES:
         text = RECIPES[title].text

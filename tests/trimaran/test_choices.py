@@ -98,7 +98,7 @@ def test_every_built_in_name_leads_somewhere(table: Choices) -> None:
 
 
 def test_groups_are_named_once_each() -> None:
-    assert len({table.group for table in ALL}) == len(ALL) == 7
+    assert len({table.group for table in ALL}) == len(ALL) == 8
 
 
 def test_an_engine_of_an_installed_package(add: Add) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from importlib.metadata import entry_points
 from typing import Self
 
 from services.environment.environment import Environment
@@ -16,12 +15,10 @@ from services.environment.tools.environment import ToolEnvironment
 from services.environment.tools.python import PythonTool
 from services.environment.tools.source import ToolSource
 from services.environment.workers.pool import WorkerPool
+from trimaran.choices import ENVIRONMENTS
 from trimaran.config import EnvironmentSection, RunConfig
-from trimaran.errors import InputError, did_you_mean
+from trimaran.errors import InputError
 from trimaran.trust.allowed import Allowed
-
-GROUP = "trimaran.environments"
-"""Entry points: what installed packages offer by a name."""
 
 
 def load_spec(config: RunConfig, section: EnvironmentSection, allowed: Allowed) -> LoadSpec:
@@ -35,20 +32,16 @@ def load_spec(config: RunConfig, section: EnvironmentSection, allowed: Allowed) 
     if section.factory:
         factory = allowed.check_function(section.factory, "environment.factory")
     elif section.installed:
-        key = "environment.installed"
-        factory = allowed.check_function(_registered(section.installed, key), key)
+        factory = _registered(section.installed)
     return LoadSpec(tools, factory, dict(section.options), config.data.answer_key)
 
 
-def _registered(name: str, key: str) -> str:
-    """Its package.module:name."""
-    known = {point.name: point for point in entry_points(group=GROUP)}
-    if name not in known:
-        raise InputError(
-            f"{key}: no installed package registers {name!r} as {GROUP}{did_you_mean(name, known)};"
-            f" install the one that does (registered: {', '.join(sorted(known)) or 'none'})"
-        )
-    return known[name].value.replace(" ", "")
+def _registered(name: str) -> str:
+    """Its package.module:name, which needs no leave: who installs a package has chosen it."""
+    try:
+        return ENVIRONMENTS.place(name)
+    except InputError as error:
+        raise InputError(f"environment.installed: {error}") from None
 
 
 class LocalHost:
