@@ -39,7 +39,8 @@ RECIPES: Mapping[str, Callable[[int], Tree]] = {
     "dapo": _dapo,
     "gspo": _gspo,
 }
-"""Name -> function of `rollout.max_tokens` that gives the section `algorithm`."""
+"""Name -> function of the longest completion that gives the section `algorithm`: `rollout.max_tokens`, or
+`environment.max_tokens` where a run has one."""
 OVERLONG = "overlong"
 """The reward rule of DAPO's overlong shaping."""
 assert RECIPES.keys() == set(get_args(RecipeName))

@@ -66,9 +66,12 @@ class RunConfig(Section):
         if not isinstance(tree, dict):
             return tree
         given = cast(dict[str, Any], tree)
-        rollout = as_branch(given.get("rollout")) or {}
-        max_tokens = rollout.get("max_tokens", RolloutSection.model_fields["max_tokens"].default)
-        return follow_recipe(given, max_tokens)
+        has_episodes = given.get("environment") is not None
+        name, section = (
+            ("environment", EnvironmentSection) if has_episodes else ("rollout", RolloutSection)
+        )
+        default = section.model_fields["max_tokens"].default
+        return follow_recipe(given, (as_branch(given.get(name)) or {}).get("max_tokens", default))
 
     @model_validator(mode="after")
     def _algorithm_fits(self) -> RunConfig:
@@ -229,9 +232,14 @@ class RunConfig(Section):
         return self.trainer.layout.num_ranks
 
     @property
+    def term_weights(self) -> dict[str, float]:
+        """Of the terms of the reward: the rules', and the environment's."""
+        weights = {name: rule.weight for name, rule in self.reward.rules.items()}
+        return weights | ({ENVIRONMENT_TERM: self.environment.weight} if self.environment else {})
+
+    @property
     def reward_terms(self) -> tuple[str, ...]:
-        """Names of the terms of the reward: the rules', and the environment's."""
-        return (*self.reward.rules, *((ENVIRONMENT_TERM,) if self.environment else ()))
+        return tuple(self.term_weights)
 
     @property
     def num_environments(self) -> int:
@@ -252,6 +260,21 @@ class RunConfig(Section):
             return "environment.max_tokens"
         is_more = self.max_answer_tokens > self.rollout.max_tokens
         return "validation.max_tokens" if is_more else "rollout.max_tokens"
+
+    @property
+    def max_trained_tokens(self) -> int:
+        """The longest completion that trains. What bounds an episode is the model's length."""
+        return self.max_answer_tokens if self.environment else self.rollout.max_tokens
+
+    @property
+    def max_trained_key(self) -> str:
+        return self.max_answer_key if self.environment else "rollout.max_tokens"
+
+    @property
+    def max_held_out_tokens(self) -> int:
+        """The longest answer to a held-out prompt."""
+        own = self.validation.max_tokens or self.rollout.max_tokens
+        return self.max_answer_tokens if self.environment else own
 
     @property
     def num_devices(self) -> int:

@@ -39,7 +39,8 @@ def costs_of(config: RunConfig) -> Costs:
         devices=config.num_devices,
         replicas=replicas,
         steps=config.run.num_steps,
-        tokens=_trained(config) * rollout.max_tokens + _validated(config) * _longest(config),
+        tokens=_trained(config) * config.max_trained_tokens
+        + _validated(config) * config.max_held_out_tokens,
         disk_gib=_checkpoints(config) / GIB + (config.run.payload_quota_gib or 0),
         host_memory_gib=host_memory_gib(config, replicas),
     )
@@ -56,8 +57,9 @@ def _host_memory(config: RunConfig, replicas: int) -> dict[str, float]:
     return {
         "rollout.max_replicas x rollout.kv_cache_gib": replicas * rollout.kv_cache_gib,
         "reward.workers x reward.memory_mib": reward.workers * reward.memory_mib / 1024,
-        "rollout.group_size x run.groups_per_step x (run.max_lag + 1) answers of rollout.max_tokens,"
-        " and those of a validation": answer_bytes(config, replicas) / GIB,
+        "rollout.group_size x run.groups_per_step x (run.max_lag + 1) answers of"
+        f" {config.max_trained_key}, and those of a validation": answer_bytes(config, replicas)
+        / GIB,
     }
 
 
@@ -70,7 +72,7 @@ def check_costs(config: RunConfig, limits: LimitsSection) -> Costs:
         " pipeline_parallel x data_parallel x context_parallel (run.pools: colocated counts them once)",
         "replicas": "rollout.max_replicas",
         "steps": "run.steps",
-        "tokens": "run.steps x run.groups_per_step x rollout.group_size x rollout.max_tokens, and"
+        "tokens": f"run.steps x run.groups_per_step x rollout.group_size x {config.max_trained_key}, and"
         " what algorithm.dynamic_sampling.max_replaced, greedy answers (remax) and validation add",
         "disk_gib": "(run.keep_checkpoints + run.keep_best) x the model's state + run.payload_quota_gib (GiB)",
         # What takes most stands first.
@@ -140,11 +142,6 @@ def _validated(config: RunConfig) -> int:
         return section.max_prompts * (section.final_samples + 1)
     on_the_way = config.run.num_steps // section.every * (section.samples + 1)
     return section.max_prompts * (on_the_way + 2 * (section.final_samples + 1))
-
-
-def _longest(config: RunConfig) -> int:
-    """Tokens of an answer to a held-out prompt."""
-    return config.validation.max_tokens or config.rollout.max_tokens
 
 
 def _checkpoints(config: RunConfig) -> int:

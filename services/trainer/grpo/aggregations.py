@@ -54,7 +54,7 @@ class Fixed(Aggregation):
     """
 
     tokens: Annotated[int, Field(ge=1)]
-    """The same for each completion, such as `rollout.max_tokens`."""
+    """The same for each completion, such as `rollout.max_tokens`; of episodes `environment.max_tokens`."""
 
     def __call__(self, lengths_B: torch.Tensor) -> torch.Tensor:
         return _share(lengths_B) / self.tokens

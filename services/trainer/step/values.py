@@ -82,8 +82,7 @@ def _advantages(
 ) -> torch.Tensor:
     """float64 [M]. Raises InputError where the function gives another number of values."""
     advantage = cast(Advantage, config.algorithm.advantage)
-    term_weights = {name: rule.weight for name, rule in config.reward.rules.items()}
-    values = advantage(step.rewards(term_weights, penalties_M))
+    values = advantage(step.rewards(config.term_weights, penalties_M))
     what, num = "token", step.num_tokens
     if not advantage.per_token:
         what, num = "completion", len(step.completions_B)

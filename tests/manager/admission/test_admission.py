@@ -382,6 +382,13 @@ def test_groups_that_are_replaced_and_greedy_answers_count(roots, algorithm, ans
         admitted(roots, text, limits=Limits(tokens=tokens - 1))
 
 
+def test_episodes_count_as_long_as_they_may_be(roots):
+    text = specify(environment={"python": True, "max_tokens": 3000})
+    assert costs_of(admitted(roots, text)).tokens == 20 * 8 * 8 * 3000
+    with pytest.raises(LimitError, match="group_size x environment.max_tokens, and"):
+        admitted(roots, text, limits=Limits(tokens=20 * 8 * 8 * 3000 - 1))
+
+
 def test_validation_counts_among_the_tokens(roots):
     text = specify(data={"train": "train.jsonl", "validation": "validation.jsonl"})
     cost = costs_of(admitted(roots, text))

@@ -51,6 +51,9 @@ def test_dr_grpo_divides_by_the_longest_completion() -> None:
     advantage: Any = config.algorithm.advantage
     aggregation: Any = config.algorithm.aggregation
     assert (advantage.normalize_std, aggregation.type, aggregation.tokens) == (False, "fixed", 3000)
+    environment = {"python": True, "max_tokens": 5000}
+    episodes = config_of({"recipe": "dr_grpo"}, environment=environment).algorithm.aggregation
+    assert episodes.model_dump()["tokens"] == 5000
     aggregation = config_of({"recipe": "dr_grpo"}).algorithm.aggregation
     assert aggregation.tokens == config_of({}).rollout.max_tokens
 

@@ -249,7 +249,7 @@ def _too_long(plan: MemoryPlan, room: DeviceCapacity) -> Iterator[str]:
     else:
         remedy = (
             f"no micro-batch of {plan.work.smallest} tokens fits, and one completion of the greatest"
-            f" length may take so many; {_with_less(plan)}, or lower rollout.max_tokens or"
+            f" length may take so many; {_with_less(plan)}, or lower {plan.config.max_trained_key} or"
             " rollout.max_prompt_tokens"
         )
     yield (
@@ -271,7 +271,7 @@ def _no_sequence(plan: MemoryPlan, room: DeviceCapacity) -> Iterator[str]:
         yield (
             f"rollout: keys and values of one sequence of {plan.config.max_model_tokens} tokens take"
             f" {gib(plan.replica.sequence)}, and there are {gib(given)}; raise {key} or"
-            " rollout.tensor_parallel, or lower rollout.max_tokens"
+            f" rollout.tensor_parallel, or lower {plan.config.max_answer_key}"
         )
 
 

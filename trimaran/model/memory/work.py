@@ -90,7 +90,7 @@ def answer_bytes(config: RunConfig, replicas: int) -> int:
         return trained * size
     samples = 1 + max(section.samples, section.final_samples)
     held_out = 2 * (replicas * rollout.max_concurrency + samples)
-    longest = work.prompt + (section.max_tokens or rollout.max_tokens)
+    longest = work.prompt + config.max_held_out_tokens
     return trained * size + held_out * (ANSWER_BYTES + TOKEN_BYTES * longest)
 
 
@@ -100,7 +100,7 @@ def work_of(config: RunConfig) -> Work:
     parts = config.algorithm.updates_per_batch * layout.data
     return Work(
         prompt=rollout.max_prompt_tokens,
-        completion=rollout.max_tokens,
+        completion=config.max_trained_tokens,
         group=rollout.group_size,
         groups=max(config.run.groups_per_step // parts, 1),
     )

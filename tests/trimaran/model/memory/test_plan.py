@@ -63,6 +63,20 @@ def test_a_model_that_no_device_holds_is_refused_with_a_layout_that_would_do() -
     assert find_faults(better, DeviceCapacity(trainer=80 * GIB, replica=80 * GIB)) == ()
 
 
+def test_an_episode_is_as_long_as_the_model_lets_it_be() -> None:
+    sections: dict[str, dict[str, Any]] = {
+        "rollout": {"max_tokens": 512, "max_prompt_tokens": 1000},
+        "trainer": {"tensor_parallel": 4, "micro_batch_tokens": 1000},
+    }
+    one_turn = plan_of(False, **sections)
+    assert (one_turn.work.completion, one_turn.tokens) == (512, 2000)
+    episodes = plan_of(False, **sections, environment={"python": True, "max_tokens": 9000})
+    assert (episodes.work.completion, episodes.tokens) == (9000, 1000 + 9000 - 1)
+    assert episodes.replica.sequence == 10000 * KEYS
+    (fault,) = find_faults(episodes, DeviceCapacity(trainer=40 * GIB))
+    assert "lower environment.max_tokens or rollout.max_prompt_tokens" in fault
+
+
 def test_what_is_estimated_is_told_and_refuses_nothing() -> None:
     plan = plan_of(
         trainer={"tensor_parallel": 4, "micro_batch_tokens": 65536}, rollout={"max_tokens": 8192}
