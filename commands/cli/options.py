@@ -12,7 +12,10 @@ from commands.cli.manage.run_options import add_run_commands
 from commands.cli.serve.trust_options import add_trust_options
 from trimaran.errors import did_you_mean
 
-KINDS = ("controller", "reward", "weight-sync", "rollout", "follower", "trainer")
+KINDS = (
+    *("controller", "reward", "environment"),
+    *("weight-sync", "rollout", "follower", "trainer"),
+)
 
 HEALTH_KINDS = ("manager", *KINDS, "reward-plugin")
 
@@ -55,7 +58,7 @@ example:
 HEALTH_EXAMPLES = """\
 A process that a container engine starts notes in the file TRIMARAN_HEALTH_FILE who it is and where it
 listens; a service that waits for a run or loads its model notes until when. That is looked up here.
-KIND is manager, controller, reward, weight-sync, rollout, trainer or reward-plugin.
+KIND is manager, controller, reward, environment, weight-sync, rollout, trainer or reward-plugin.
 examples:
   trimaran health                                    whatever this container serves
   trimaran health rollout                            and it has to be a replica

@@ -10,7 +10,8 @@ a process that died or a server that is away, is raised: the controller makes th
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from collections.abc import Mapping
+from typing import Protocol, Self, runtime_checkable
 
 from trimaran.types import Message, Opening, Prompt, Reply
 
@@ -43,6 +44,16 @@ class Environment(Protocol):
 
     async def close(self) -> None:
         """Ends what the episode has started."""
+        ...
+
+
+@runtime_checkable
+class HasProcesses(Protocol):
+    """A host that plays in processes of its own."""
+
+    @property
+    def num_processes(self) -> Mapping[str, float]:
+        """By what they do: busy or idle."""
         ...
 
 

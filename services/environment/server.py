@@ -7,13 +7,14 @@ from contextlib import AsyncExitStack
 
 import grpc
 
+from services.environment.environment import HasProcesses
 from services.environment.episodes import Episodes
 from services.environment.hosts import make_host, section_of
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.run.context import RunContext
 from trimaran.store import open_store
-from trimaran.telemetry.series import ENVIRONMENT_EPISODES
+from trimaran.telemetry.series import ENVIRONMENT_EPISODES, ENVIRONMENT_PROCESSES
 from trimaran.trust.allowed import Allowed
 from trimaran.v1 import environment_pb2 as pb
 from trimaran.v1 import environment_pb2_grpc
@@ -66,6 +67,9 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         service = rpc.service(pb.DESCRIPTOR, add, EnvironmentServicer(episodes))
         server = rpc.Server(addresses[index], [service], store.newest_epoch, run.trust)
         server.metrics.show(ENVIRONMENT_EPISODES, lambda: episodes.num_open)
+        if isinstance(host, HasProcesses):
+            playing = host
+            server.metrics.show(ENVIRONMENT_PROCESSES, lambda: playing.num_processes)
         try:
             await server.start()
             await asyncio.get_running_loop().create_future()

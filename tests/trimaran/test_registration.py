@@ -20,7 +20,7 @@ from commands.launch.joining.service_records import (
     Sightings,
     read_services,
 )
-from trimaran.config import parse_config
+from trimaran.config import EnvironmentSection, parse_config
 from trimaran.errors import UnavailableError
 from trimaran.run.lease import holder_name, is_elsewhere, is_gone, place
 from trimaran.run.runs import service_key
@@ -207,6 +207,13 @@ def test_each_kind_waits_for_those_that_it_calls() -> None:
     assert called_names(config, "rollout", 1) == {"weight-sync"}
     assert called_names(config, "trainer", 1) == {"trainer-0"}
     assert called_names(config, "reward", 0) == set()
+    episodes = config.model_copy(
+        update={"environment": EnvironmentSection.model_validate({"python": True, "replicas": 2})}
+    )
+    worlds = {"environment-0", "environment-1"}
+    assert called_names(episodes, "controller", 0) - called_names(config, "controller", 0) == worlds
+    found = with_addresses(episodes, "environment", 1, {"environment-1": "e:1"})
+    assert found.endpoints.environment[1] == "e:1"
     own = with_addresses(config, "rollout", 1, {"weight-sync": "w:1", "rollout-1": "r:1"})
     assert own.endpoints.weight_sync == "w:1" and own.endpoints.rollout[1] == "r:1"
     rank = with_addresses(config, "trainer", 0, {"trainer-0": "a:1", "trainer-1": "b:1"})

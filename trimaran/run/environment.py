@@ -6,7 +6,7 @@ The environment must stand before the process starts: OpenMP, the allocator and 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
@@ -52,11 +52,14 @@ COMPUTING = ("rollout", "follower", "trainer")
 ALLOCATOR = "PYTORCH_NPU_ALLOC_CONF"
 
 CALLS = {
-    "controller": ("reward", "weight-sync", "rollout", "trainer"),
+    "controller": ("reward", "environment", "weight-sync", "rollout", "trainer"),
     "weight-sync": ("trainer",),
     "rollout": ("weight-sync",),
 }
 """Whom each kind calls at an address of the configuration."""
+
+RUNS_OTHERS = ("reward", "environment")
+"""Kinds that run code of others, and call plugins."""
 
 
 def service_environment(
@@ -67,18 +70,18 @@ def service_environment(
     In a subnet only the process' own host can say which interface is meant: there `trimaran serve`
     adds `network_environment`.
 
-    Tokens of reward plugins are for the reward service alone, what reaches a sink for the controller
-    alone, and credentials of buckets for who uses one. The reward service, which runs functions of
-    others, gets none of these but the first, and no token of a hub.
+    Tokens of plugins are for the service alone that calls them, what reaches a sink for the controller
+    alone, and credentials of buckets for who uses one. The reward and environment services, which run code
+    of others, get none of these but the first, and no token of a hub.
     """
-    hidden = frozenset[str]() if kind == "reward" else plugin_variables(config)
+    hidden = plugin_variables(config) - plugin_variables(config, (kind,))
     inherited = {
         name: value
         for name, value in inherited.items()
         if name not in hidden
         and (uses_bucket(config, kind) or not is_of_bucket(name))
         and (kind == "controller" or not is_of_sink(name))
-        and (kind != "reward" or not is_of_hub(name))
+        and (kind not in RUNS_OTHERS or not is_of_hub(name))
     }
     if config.is_colocated and kind == "rollout":
         inherited |= _without_segments(inherited)
@@ -173,9 +176,12 @@ def uses_bucket(config: RunConfig, kind: str) -> bool:
             return False
 
 
-def plugin_variables(config: RunConfig) -> frozenset[str]:
-    """Names of the environment variables that hold tokens of the run's reward plugins."""
-    plugins = (section.plugin for section in config.reward.rules.values())
+def plugin_variables(config: RunConfig, kinds: Collection[str] = RUNS_OTHERS) -> frozenset[str]:
+    """Names of the environment variables that hold tokens of the run's plugins. `kinds`: who calls them."""
+    rewards = [section.plugin for section in config.reward.rules.values()]
+    environments = [config.environment.plugin] if config.environment else []
+    called = {"reward": rewards, "environment": environments}
+    plugins = (plugin for kind in kinds for plugin in called.get(kind, ()))
     return frozenset(p.token_variable for p in plugins if p is not None and p.token_variable)
 
 
@@ -196,6 +202,8 @@ def service_address(config: RunConfig, kind: str, index: int) -> str:
         key = kind.replace("-", "_") + (f"[{index}]" if kind in NUMBERED else "")
         raise _missing(key)
     for called in CALLS.get(kind, ()):
+        if called == "environment" and not config.num_environments:
+            continue
         if not (addresses[called] and all(addresses[called])):
             raise _missing(called.replace("-", "_"))
     return address

@@ -89,6 +89,13 @@ REWARD_WORKERS = Series(
     ("state",),
 )
 ENVIRONMENT_EPISODES = Series("environment", "episodes", "gauge", "episodes that are open")
+ENVIRONMENT_PROCESSES = Series(
+    "environment",
+    "processes",
+    "gauge",
+    "processes in which the run's own code plays, busy or idle",
+    ("state",),
+)
 TRAINER_STEP = Series("trainer", "step", "gauge", "step of the weights that this rank holds")
 SYNC_STEP = Series("weight_sync", "live_step", "gauge", "step of the live version")
 SYNC_LINEAGE = Series("weight_sync", "live_lineage", "gauge", "lineage of the live version")
@@ -118,7 +125,7 @@ SERIES = (
     *(CONTROLLER_GROUPS, CONTROLLER_DISK),
     *(ROLLOUT_RUNNING, ROLLOUT_TOKENS),
     *(REWARD_QUEUE, REWARD_WORKERS),
-    ENVIRONMENT_EPISODES,
+    *(ENVIRONMENT_EPISODES, ENVIRONMENT_PROCESSES),
     TRAINER_STEP,
     *(SYNC_STEP, SYNC_LINEAGE, SYNC_ROUTABLE, SYNC_UNROUTABLE, SYNC_PAUSE),
 )

@@ -17,6 +17,7 @@ SERVICES = {
     "manager": "trimaran.v1.RunService",
     "controller": "trimaran.v1.ControllerService",
     "reward": "trimaran.v1.RewardService",
+    "environment": "trimaran.v1.EnvironmentService",
     "weight-sync": "trimaran.v1.WeightSyncService",
     "rollout": "trimaran.v1.RolloutService",
     "follower": "trimaran.v1.FollowerService",

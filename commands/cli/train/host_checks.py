@@ -32,7 +32,7 @@ from trimaran.run.agreement import (
     agree_on_weights,
 )
 from trimaran.run.context import RunContext
-from trimaran.run.environment import NUMBERED, process_name
+from trimaran.run.environment import COMPUTING, process_name
 from trimaran.run.place import KEY, claim_place, has_checkpoint, place_url, run_place
 from trimaran.store import open_store
 
@@ -45,14 +45,14 @@ async def prepare_host(kind: str, index: int, config: RunConfig, run: RunContext
     """
     who = process_name(kind, index)
     try:
-        if kind in NUMBERED:
+        if kind in COMPUTING:
             config = _with_model(config)
         if kind == "controller":
             _check_data(config, run)
         begins = kind == "trainer" and not has_checkpoint(config, run)
         if begins:
             config = with_checkpoint(config)
-        if kind in ("controller", *NUMBERED):
+        if kind in ("controller", *COMPUTING):
             await _agree(kind, who, config, run, begins)
         if kind == "trainer" and (file := config.trainer.checkpoint_file(index)) is not None:
             _check_room(config, run, index, file)
@@ -92,7 +92,7 @@ async def _agree(kind: str, who: str, config: RunConfig, run: RunContext, begins
     checkpoint of the run's own."""
     store = await open_store(run.store_url)
     try:
-        if kind in NUMBERED:
+        if kind in COMPUTING:
             await agree_on_model(store, run.run_id, who, config.model.path)
         if kind == "trainer" and config.network.subnet is not None:  # it may be on several hosts
             await agree_on_weights(store, run.run_id, who, config.model.path)

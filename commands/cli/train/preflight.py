@@ -14,6 +14,7 @@ from commands.cli.inspect.plan import check_fit, check_memory
 from commands.doctor.examine import examine
 from commands.doctor.finding import Severity
 from commands.doctor.system import System
+from services.environment.hosts import check_environment
 from services.reward.terms import check_row, make_terms
 from services.trainer.checkpoints.checkpoint_folder import find
 from trimaran.config import RunConfig
@@ -56,7 +57,9 @@ def with_checkpoint(config: RunConfig) -> RunConfig:
 def check_inputs(config: RunConfig) -> None:
     if config.model.source is None or config.model.path.is_dir():
         check_model(config, config.model.path)  # else its services fetch it, and look at it then
-    make_terms(config, Allowed.from_environment())
+    allowed = Allowed.from_environment()
+    make_terms(config, allowed)
+    check_environment(config, allowed)
     check_datasets(config)
     check_endpoints(config)
 

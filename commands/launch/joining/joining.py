@@ -122,5 +122,6 @@ def num_of(config: RunConfig, kind: str) -> int:
         "rollout": config.rollout.max_replicas,
         "follower": config.rollout.max_replicas * config.rollout.num_followers,
         "trainer": config.num_trainer_ranks,
+        "environment": config.num_environments,
     }
     return numbers.get(kind, 1)

@@ -18,7 +18,7 @@ from commands.launch.local.endpoints import with_replica
 from trimaran.config import Endpoints, RunConfig
 from trimaran.errors import UnavailableError
 from trimaran.run.context import RunContext
-from trimaran.run.environment import CALLS, process_name
+from trimaran.run.environment import CALLS, NUMBERED, environment_names, process_name
 from trimaran.run.exits import exit_code
 from trimaran.run.network import Host, find_host, is_free, split
 from trimaran.store import Store, open_store
@@ -123,7 +123,9 @@ class Registered:
 def called_names(config: RunConfig, kind: str, index: int) -> set[str]:
     """Whom a service calls at an address; replicas make themselves known to weight sync."""
     ranks = {process_name("trainer", rank) for rank in range(config.num_trainer_ranks)}
-    names = {name for name in CALLS.get(kind, ()) if name not in ("rollout", "trainer")}
+    names = {name for name in CALLS.get(kind, ()) if name not in NUMBERED}
+    if "environment" in CALLS.get(kind, ()):
+        names |= set(environment_names(config))
     if kind == "trainer" or "trainer" in CALLS.get(kind, ()):
         names |= ranks
     return names - {process_name(kind, index)}
@@ -139,7 +141,13 @@ def with_addresses(
         reward=addresses.get("reward"),
         weight_sync=addresses.get("weight-sync"),
         trainer=tuple(addresses[name] for name in ranks if name in addresses),
+        environment=tuple(
+            addresses[name] for name in environment_names(config) if name in addresses
+        ),
     )
+    if kind == "environment":  # which knows no other of its kind: its own stands in their places
+        own = addresses[process_name(kind, index)]
+        endpoints = endpoints.model_copy(update={"environment": (own,) * (index + 1)})
     config = config.model_copy(update={"endpoints": endpoints})
     if kind not in ("rollout", "follower"):
         return config

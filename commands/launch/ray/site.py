@@ -12,7 +12,7 @@ from commands.launch.service_process import ServiceProcess
 from commands.launch.site import Site
 from trimaran.config import RunConfig
 from trimaran.run.context import RunContext
-from trimaran.run.environment import plugin_variables, serve_command
+from trimaran.run.environment import RUNS_OTHERS, plugin_variables, serve_command
 from trimaran.run.ray.cluster import Cluster, ray_address
 from trimaran.store import Store
 from trimaran.trust.credentials import is_credential
@@ -43,10 +43,10 @@ def ray_site(config: RunConfig, run: RunContext, store: Store) -> Site:
 def own_variables(config: RunConfig, kind: str, inherited: Mapping[str, str]) -> dict[str, str]:
     """What a service of this kind gets of the launcher's environment: what the operator allows, and
     secrets that only this kind needs. All else is its node's own."""
-    plugins = plugin_variables(config)
+    plugins = plugin_variables(config, (kind,))
     return {
         name: value
         for name, value in inherited.items()
-        if (kind == "reward" and (name == ALLOW_VARIABLE or name in plugins))
+        if (kind in RUNS_OTHERS and (name == ALLOW_VARIABLE or name in plugins))
         or (kind == "controller" and is_credential(name))
     }

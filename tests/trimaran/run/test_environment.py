@@ -27,6 +27,7 @@ def config() -> RunConfig:
             "model": {"path": "m"},
             "data": {"train": "d"},
             "reward": {"rules": {"exact_match": 1}},
+            "environment": {"python": True},
             "rollout": {"threads": 3},
             "trainer": {"threads": 2},
             "endpoints": {"rollout": ["127.0.0.1:7001"], "reward": "127.0.0.1:7000"},
@@ -36,20 +37,21 @@ def config() -> RunConfig:
 
 def test_each_service_gets_the_threads_that_its_section_names(config: RunConfig) -> None:
     threads = [service_environment(config, kind, {})["OMP_NUM_THREADS"] for kind in KINDS]
-    assert threads == ["1", "1", "1", "3", "3", "2"]
+    assert threads == ["1", "1", "1", "1", "3", "3", "2"]
 
 
-def test_tokens_of_plugins_are_for_the_reward_service_alone(config: RunConfig) -> None:
-    rules = {"judge": {"plugin": {"url": "http://h:1", "token_variable": "TRIMARAN_JUDGE_TOKEN"}}}
-    tree = json.loads(config.model_dump_json()) | {"reward": {"rules": rules}}
-    shell = {"TRIMARAN_JUDGE_TOKEN": "secret", "TRIMARAN_OTHER": "x"}
-    knowing = {
-        kind
-        for kind in KINDS
-        if "TRIMARAN_JUDGE_TOKEN" in service_environment(parse_config(tree), kind, shell)
+def test_tokens_of_plugins_are_for_the_service_alone_that_calls_them(config: RunConfig) -> None:
+    plugins = {
+        name: {"plugin": {"url": "http://h:1", "token_variable": f"TRIMARAN_{name.upper()}_TOKEN"}}
+        for name in ("judge", "world")
     }
-    assert knowing == {"reward"}
-    assert service_environment(parse_config(tree), "trainer", shell)["TRIMARAN_OTHER"] == "x"
+    own = {"reward": {"rules": {"judge": plugins["judge"]}}, "environment": plugins["world"]}
+    run = parse_config(json.loads(config.model_dump_json()) | own)
+    shell = dict.fromkeys(("TRIMARAN_JUDGE_TOKEN", "TRIMARAN_WORLD_TOKEN", "TRIMARAN_X"), "x")
+    known = {kind: set(shell) & set(service_environment(run, kind, shell)) for kind in KINDS}
+    assert known.pop("reward") == {"TRIMARAN_JUDGE_TOKEN", "TRIMARAN_X"}
+    assert known.pop("environment") == {"TRIMARAN_WORLD_TOKEN", "TRIMARAN_X"}
+    assert all(names == {"TRIMARAN_X"} for names in known.values())
 
 
 def test_the_shells_own_settings_win_but_for_the_threads(config: RunConfig) -> None:
@@ -230,7 +232,7 @@ def test_a_hubs_token_is_kept_from_who_runs_functions_of_others(
     config: RunConfig, name: str
 ) -> None:
     found = {kind for kind in KINDS if name in service_environment(config, kind, {name: "s"})}
-    assert found == set(KINDS) - {"reward"}
+    assert found == set(KINDS) - {"reward", "environment"}
 
 
 @pytest.mark.parametrize(
