@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from json import dumps
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from commands.importing.verl_turns import function_tools
+from services.environment.local.host import LocalHost, load_spec
 from tests.importing.test_tables import converted
 from trimaran.config import EnvironmentSection, parse_config
 from trimaran.errors import InputError
+from trimaran.trust.allowed import Allowed
+from trimaran.types import Message, Prompt, ToolCall
 
 TURNS, AGENT = "actor_rollout_ref.rollout.multi_turn", "actor_rollout_ref.rollout.agent"
 CONFIGURED = """
@@ -77,6 +82,63 @@ def test_tools_of_a_configured_file_and_functions_become_the_environment(tmp_pat
     assert options["Calculator"]["tool_schema"] is None
     assert (found.max_turns, found.max_tokens, found.max_message_chars) == (4, 2048, 512)
     assert (found.weight, found.history) == (0.0, "exact")
+
+
+TOOL = """
+from verl.tools.base_tool import BaseTool
+from verl.tools.schemas import ToolResponse
+
+
+class SearchTool(BaseTool):
+    async def create(self, instance_id=None, **kwargs):
+        self.found = kwargs["create_kwargs"]["known"]
+        return "one", ToolResponse()
+
+    async def execute(self, instance_id, parameters, **kwargs):
+        found = self.found.get(parameters["name"], self.config["missing"])
+        return ToolResponse(text=f"{self.name}: {found}"), 0.0, {}
+"""
+SEARCH = """
+tools:
+  - class_name: search_tools.SearchTool
+    config: {missing: nobody, type: native}
+    tool_schema:
+      type: function
+      function:
+        name: look_up
+        description: Finds an age.
+        parameters: {type: object, properties: {name: {type: string}}, required: [name]}
+"""
+
+
+def test_a_tool_of_theirs_answers_in_an_episode_as_its_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path / "search_tools.py", TOOL)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    keys = {
+        f"{TURNS}.enable": True,
+        f"{TURNS}.tool_config_path": written(tmp_path / "tools.yaml", SEARCH),
+    }
+    config = parse_config(converted("verl", **keys).tree)
+    found = config.environment
+    assert found
+    allowed = Allowed.from_entries(["search_tools:SearchTool"])
+    known = {"tools_kwargs": {"look_up": {"create_kwargs": {"known": {"Ann": "31"}}}}}
+    prompt = Prompt("p:1", (Message("user", "How old?"),), "t", "", {"extra_info": dumps(known)})
+
+    async def play() -> list[str]:
+        async with LocalHost(found, load_spec(config, found, allowed)) as host:
+            episode = host.create("1.1.0")
+            opening = await episode.open(prompt, seed=1)
+            calls = [ToolCall("look_up", dumps({"name": name})) for name in ("Ann", "Bob")]
+            message = Message("assistant", "", tool_calls=tuple(calls))
+            reply = await episode.step(message, "stop")
+            await episode.close()
+            return [opening.tools[0].name, *(answer.text for answer in reply.messages)]
+
+    assert asyncio.run(play()) == ["look_up", "look_up: 31", "look_up: nobody"]
 
 
 def test_the_loop_of_tools_alone_is_enough_and_turns_have_no_bound(tmp_path: Path) -> None:
