@@ -208,9 +208,9 @@ def _shown(number: int, prompt: Prompt, tokens: PromptTokens | None) -> Iterator
     yield f"--- {number}: {prompt.prompt_id}, task {prompt.task}"
     images = _images(prompt.messages)
     if tokens is None:
-        yield from (f"[{message.role}] {message.text}" for message in prompt.messages)
+        yield from map(_line, prompt.messages)
     else:
-        token_ids = tokens.tokenizer.tokenize(prompt.messages)
+        token_ids = tokens.tokenizer.tokenize(prompt.messages, prompt.tools)
         yield tokens.tokenizer.show(token_ids)
         yield f"... {tokens.count(token_ids, images)} tokens"
         try:
@@ -220,10 +220,17 @@ def _shown(number: int, prompt: Prompt, tokens: PromptTokens | None) -> Iterator
     yield from (f"... {name}: {text[:200]}" for name, text in _beside(prompt))
 
 
+def _line(message: Message) -> str:
+    calls = (f"{call.name}({call.arguments})" for call in message.tool_calls)
+    return " ".join(filter(None, (f"[{message.role}]", message.text, *calls)))
+
+
 def _beside(prompt: Prompt) -> Iterator[tuple[str, str]]:
     for number, data in enumerate(_images(prompt.messages), 1):
         width, height = open_image(data).size
         yield f"image {number}", f"{width} x {height} pixels, {len(data)} bytes as PNG"
+    if prompt.tools:
+        yield "tools", ", ".join(tool.name for tool in prompt.tools)
     yield "answer", prompt.answer
     yield from prompt.extras.items()
 
@@ -279,6 +286,8 @@ def _check_dataset(
 
 def _check_tokens(tokens: PromptTokens, prompt: Prompt, place: str) -> None:
     try:
-        tokens.check(tokens.tokenizer.tokenize(prompt.messages), _images(prompt.messages))
+        tokens.check(
+            tokens.tokenizer.tokenize(prompt.messages, prompt.tools), _images(prompt.messages)
+        )
     except InputError as error:
         raise InputError(f"{place}: {error}") from None

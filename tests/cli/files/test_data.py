@@ -212,6 +212,28 @@ def test_show_prints_what_the_model_sees_in_the_runs_order(
     assert "the run has no data.validation" in capsys.readouterr().err
 
 
+def test_show_has_tools_and_calls(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called = {
+        "role": "assistant",
+        "content": "I add.",
+        "tool_calls": [{"function": {"name": "add"}}],
+    }
+    told = {"role": "tool", "content": "3", "name": "add"}
+    prompt = [{"role": "user", "content": "1 + 2?"}, called, told]
+    row = {"prompt": prompt, "answer": "3", "tools": [{"function": {"name": "add"}}]}
+    path = write(tmp_path / "train.jsonl", [row])
+    assert main(["data", "show", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "[user] 1 + 2?\n[assistant] I add. add({})\n[tool] 3\n... tools: add\n" in out
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = "{% for t in tools %}{{ t.function.name }}\n{% endfor %}" + TEMPLATE
+    tokenizer.save_pretrained(model)
+    assert main(["data", "show", run_file(tmp_path, model, train=str(path))]) == 0
+    assert "\nadd\nuser: 1 + 2?" in capsys.readouterr().out
+
+
 def test_show_of_a_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "a.jsonl", [{"q": "1 + 1?", "answer": "2"}])
     assert main(["data", "show", str(path), "data.prompt_key=q", "--count", "1"]) == 0
