@@ -155,7 +155,7 @@ def test_what_is_not_allowed_or_not_there_is_refused(
 
     with pytest.raises(InputError, match="no docstring"):
         while_serving(configure(tools=[f"{CODE}:leave_nothing"]), tmp_path, use)
-    with pytest.raises(InputError, match=r"environment\.installed: no installed package"):
+    with pytest.raises(InputError, match=r"environment\.installed: .* is unknown"):
         while_serving(configure(installed="nothing-of-this-name"), tmp_path, use)
     monkeypatch.setenv(ALLOW_VARIABLE, "")
     with pytest.raises(InputError, match=r"environment\.tools\[0\]: .* --allow"):

@@ -22,7 +22,11 @@ ARGUMENTS = ConfigDict(
 )
 
 
-class UnfitArgumentsError(ValueError):
+class ToldError(Exception):
+    """A call that failed; the policy is told the text as it stands."""
+
+
+class UnfitArgumentsError(ToldError):
     """The policy's arguments are none that the tool takes; the text says which and why."""
 
 
@@ -66,7 +70,7 @@ def _fitting(
         try:
             read = reader.validate_python({keys.get(key, key): arguments[key] for key in arguments})
         except ValidationError as error:
-            raise UnfitArgumentsError(_words(error, numbered)) from None
+            raise UnfitArgumentsError(f"error: {_words(error, numbered)}") from None
         return {numbered[field]: getattr(read, field) for field in read.model_fields_set}
 
     return fit

@@ -9,10 +9,12 @@ from typing import Any
 
 from services.environment.loading.boxes import FunctionBox, Player, Toolbox
 from services.environment.loading.functions import CallableTool
+from services.environment.loading.python import python_tool
 from services.environment.loading.trl import TrlBox
 from services.environment.loading.verl import VerlBox, is_verl, provide_verl
 from trimaran.errors import InputError
 from trimaran.host.user_code import ImportRefusedError, import_target
+from trimaran.sandbox.job import SandboxLimits
 from trimaran.types import Tool
 
 FORMS = (
@@ -33,6 +35,14 @@ class LoadSpec:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Of the factory; of verl's classes among the tools, by the class's name."""
     answer_key: str = "answer"
+    python_seconds: float = 0.0
+    """Of one program of the tool `python`; 0 where there is none."""
+    python_mib: int = 1024
+
+    @property
+    def loads(self) -> bool:
+        """Whether there is anything to load."""
+        return bool(self.targets or self.python_seconds)
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -72,6 +82,8 @@ def load(spec: LoadSpec) -> Loaded:
             boxes.append(_made(target, VerlBox, found, options, spec.answer_key))
         else:
             functions.append(CallableTool.of(found, target.rpartition(":")[2]))
+    if spec.python_seconds:
+        functions.append(python_tool(SandboxLimits(spec.python_seconds, spec.python_mib)))
     return Loaded((FunctionBox(functions), *boxes))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Self
 
@@ -12,7 +11,6 @@ from services.environment.loading.load import LoadSpec
 from services.environment.local.player import PlayerEnvironment
 from services.environment.local.worker_tools import WorkerTools
 from services.environment.tools.environment import ToolEnvironment
-from services.environment.tools.python import PythonTool
 from services.environment.tools.source import ToolSource
 from services.environment.workers.pool import WorkerPool
 from trimaran.choices import ENVIRONMENTS
@@ -20,9 +18,12 @@ from trimaran.config import EnvironmentSection, RunConfig
 from trimaran.errors import InputError
 from trimaran.trust.allowed import Allowed
 
+PYTHON_SHARE = 0.8
+"""Of a step's time, for a program of the tool `python`: who takes longer is told so, and the episode goes on."""
+
 
 def load_spec(config: RunConfig, section: EnvironmentSection, allowed: Allowed) -> LoadSpec:
-    """What workers load; without targets where nothing of the run's own is named. Raises InputError for what the
+    """What workers load; nothing where no code is named. Raises InputError for what the
     operator has not allowed, or is not there."""
     tools = tuple(
         allowed.check_function(named, f"environment.tools[{place}]")
@@ -33,7 +34,11 @@ def load_spec(config: RunConfig, section: EnvironmentSection, allowed: Allowed) 
         factory = allowed.check_function(section.factory, "environment.factory")
     elif section.installed:
         factory = _registered(section.installed)
-    return LoadSpec(tools, factory, dict(section.options), config.data.answer_key)
+    python = PYTHON_SHARE * section.timeout if section.python else 0.0
+    return LoadSpec(
+        *(tools, factory, dict(section.options), config.data.answer_key),
+        *(python, section.memory_mib),
+    )
 
 
 def _registered(name: str) -> str:
@@ -56,17 +61,12 @@ class LocalHost:
         self._section, self._spec = section, spec
         self._stack = AsyncExitStack()
         self._pool: WorkerPool | None = None
-        self._python: PythonTool | None = None
 
     async def __aenter__(self) -> Self:
         section = self._section
-        if self._spec.targets:
+        if self._spec.loads:
             pool = WorkerPool(self._spec, section.memory_mib, section.max_message_chars)
             self._pool = await self._stack.enter_async_context(pool)
-        if section.python:
-            threads = ThreadPoolExecutor(section.max_episodes, "python")
-            self._stack.callback(threads.shutdown, wait=False, cancel_futures=True)
-            self._python = PythonTool(section.timeout, section.memory_mib, threads)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -78,8 +78,7 @@ class LocalHost:
         return ToolEnvironment(self._sources(), self._section)
 
     def _sources(self) -> Sequence[ToolSource]:
-        own = (WorkerTools(self._pool),) if self._pool else ()
-        return (*own, self._python) if self._python else own
+        return (WorkerTools(self._pool),) if self._pool else ()
 
     @property
     def num_processes(self) -> Mapping[str, float]:

@@ -20,7 +20,7 @@ from trimaran.types import Message, Opening, Prompt, Reply, ToolCall
 
 class ToolEnvironment:
     """Example:
-    environment = ToolEnvironment([PythonTool(...)], section)
+    environment = ToolEnvironment([WorkerTools(pool)], section)
     opening = await environment.open(prompt, seed=7)
     call = ToolCall("python", '{"code": "print(3 * 4)"}')
     reply = await environment.step(Message("assistant", "", tool_calls=(call,)), "stop")

@@ -200,8 +200,7 @@ def cause_of(code: int) -> str:
 
 
 def _spec_of(settings: dict[str, Any]) -> LoadSpec:
-    spec = settings["spec"]
-    return LoadSpec(tuple(spec["tools"]), spec["factory"], spec["options"], spec["answer_key"])
+    return LoadSpec(**settings["spec"])
 
 
 def main() -> None:

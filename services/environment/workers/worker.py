@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.environment.loading.boxes import FunctionBox, Toolbox
-from services.environment.loading.functions import UnfitArgumentsError
+from services.environment.loading.functions import ToldError
 from services.environment.loading.load import Loaded, LoadSpec, load
 from services.environment.loading.waiting import settled_each
 from services.environment.workers.lines import (
@@ -21,7 +21,10 @@ from services.environment.workers.lines import (
     shortened,
 )
 from trimaran.errors import InputError
+from trimaran.sandbox.job import SandboxError
 
+FAULTS = (MemoryError, SandboxError)
+"""What a tool may raise and no policy has caused."""
 MAX_REASON = 500
 """Characters of what user code raised."""
 
@@ -90,10 +93,10 @@ class Worker:
         given = settled_each([self._begin(name, arguments) for name, arguments in calls])
         answers: list[tuple[str, bool]] = []
         for value in given:
-            if isinstance(value, MemoryError):
+            if isinstance(value, FAULTS):
                 raise value
             failed = isinstance(value, BaseException)
-            text = f"error: {self._words(value)}" if failed else _text(value)
+            text = self._told(value) if failed else _text(value)
             answers.append((shortened(text, self._max_chars), failed))
         return answers
 
@@ -105,6 +108,9 @@ class Worker:
         except BaseException as error:  # also SystemExit: a tool ends no process
             return error
 
+    def _told(self, error: BaseException) -> str:
+        return str(error) if isinstance(error, ToldError) else f"error: {self._words(error)}"
+
     def _words(self, error: BaseException) -> str:
         if isinstance(error, MemoryError):
             limit = f"more than {self._memory_mib} MiB (environment.memory_mib)"
@@ -114,8 +120,7 @@ class Worker:
         except Exception:  # user code words it
             text = ""
         kind = type(error).__name__
-        named = isinstance(error, UnfitArgumentsError)
-        return (text if named else f"{kind}: {text}" if text else kind)[:MAX_REASON]
+        return (f"{kind}: {text}" if text else kind)[:MAX_REASON]
 
 
 def _reward(boxes: Sequence[Toolbox]) -> float | None:

@@ -1,0 +1,137 @@
+"""The service as its launcher starts it: workers are killed in the middle of a step, and so is the service."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.environment.test_server import CODE, SECONDS, call, configure, prompt
+from tests.environment.workers.test_pool import alive, until
+from tests.first_epoch import draw_epoch
+from trimaran.clients import EnvironmentClient
+from trimaran.config import RunConfig, dump_config
+from trimaran.errors import UnavailableError
+from trimaran.run.environment import serve_command, service_environment
+from trimaran.trust.allowed import ALLOW_VARIABLE
+from trimaran.types import Caller, Message
+from trimaran.wire import rpc
+
+pytestmark = pytest.mark.e2e
+
+
+@asynccontextmanager
+async def serving(
+    config: RunConfig, run_folder: Path
+) -> AsyncGenerator[tuple[subprocess.Popen[bytes], EnvironmentClient]]:
+    [address] = config.endpoints.environment
+    await draw_epoch(run_folder, "run")
+    file = run_folder / "config.yaml"
+    file.write_text(dump_config(config))
+    inherited = {**os.environ, ALLOW_VARIABLE: f"{CODE}:*", "AWS_SECRET_ACCESS_KEY": "s"}
+    service = subprocess.Popen(
+        serve_command("environment", str(file), str(run_folder), 0),
+        env=service_environment(config, "environment", inherited),
+        start_new_session=True,
+    )
+    try:
+        await rpc.wait_until_serving(address, SECONDS)
+        async with EnvironmentClient(address, Caller("run", 1)) as client:
+            yield service, client
+    finally:
+        service.kill()
+        service.wait()
+
+
+async def ask(client: EnvironmentClient, episode: str, turn: int, how: str) -> str:
+    message = call("end", f'{{"how": "{how}"}}')
+    reply = await client.step(episode, turn, message, "stop", SECONDS)
+    return reply.messages[0].text
+
+
+def family(root: int) -> set[int]:
+    """What descends from a process."""
+    pairs: list[tuple[int, int]] = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        pairs.append((int(pid), int(stat[1])))
+    found, new = set[int](), {root}
+    while new:
+        found |= new
+        new = {pid for pid, parent in pairs if parent in new} - found
+    return found - {root}
+
+
+def test_a_worker_that_is_killed_in_the_middle_of_a_step_costs_its_episode_alone(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        config = configure(tools=[f"{CODE}:end"])
+        async with serving(config, tmp_path) as (_service, client):
+            pids: list[int] = []
+            for episode in ("1.0", "1.1"):
+                await client.open(episode, prompt(), 7, SECONDS)
+                pids.append(int(await ask(client, episode, 1, "")))
+            secrets = Path(f"/proc/{pids[0]}/environ").read_bytes()
+            assert b"AWS_" not in secrets and b"TRIMARAN_" not in secrets
+            hanging = asyncio.create_task(ask(client, "1.0", 2, "hang"))
+            await asyncio.sleep(0.2)
+            os.kill(pids[0], signal.SIGKILL)
+            with pytest.raises(UnavailableError, match=r"died \(SIGKILL\)"):
+                await hanging
+            assert int(await ask(client, "1.1", 2, "")) == pids[1]
+            await client.open("1.0", prompt(), 7, SECONDS)  # is made again
+            assert int(await ask(client, "1.0", 1, "")) not in pids
+            done = await client.step("1.0", 2, Message("assistant", "3"), "stop", SECONDS)
+            assert done.done
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_is_left_when_the_service_ends(tmp_path: Path, end: signal.Signals) -> None:
+    async def run() -> None:
+        config = configure(tools=[f"{CODE}:end"], python=True)
+        async with serving(config, tmp_path) as (service, client):
+            await client.open("1.0", prompt(), 7, SECONDS)
+            await client.open("1.1", prompt(), 7, SECONDS)
+            await ask(client, "1.0", 1, "leave")
+            busy = call("python", '{"code": "import time; time.sleep(1000)"}')
+            steps = [
+                asyncio.create_task(ask(client, "1.0", 2, "hang")),
+                asyncio.create_task(client.step("1.1", 1, busy, "stop", SECONDS)),
+            ]
+            await until(lambda: len(family(service.pid)) >= 6)
+            left = family(service.pid)
+            service.send_signal(end)
+            await until(lambda: not any(map(alive, left)), 20.0)
+            await until(lambda: service.poll() is not None)
+            await asyncio.gather(*steps, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_a_nursery_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    async def run() -> None:
+        config = configure(tools=[f"{CODE}:end"])
+        async with serving(config, tmp_path) as (_service, client):
+            await client.open("1.0", prompt(), 7, SECONDS)
+            worker = int(await ask(client, "1.0", 1, ""))
+            nursery = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+            os.kill(nursery, signal.SIGKILL)
+            await until(lambda: not alive(worker))
+            with pytest.raises(UnavailableError):
+                await ask(client, "1.0", 2, "")
+            await client.open("1.0", prompt(), 7, SECONDS)
+            assert int(await ask(client, "1.0", 1, "")) != worker
+
+    asyncio.run(run())
