@@ -489,6 +489,18 @@ class Opening:
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
+    max_tokens: int = 0
+    """Of the first turn, at most; 0: the run's own bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of a turn. Example: Usage(num_prompt_tokens=212, num_tokens=17)"""
+
+    num_prompt_tokens: int
+    """Those before it in its sequence."""
+    num_tokens: int
+    """Its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,6 +522,8 @@ class Reply:
     and the messages are then all of its own."""
     tools: tuple[Tool, ...] = ()
     """Of a new sequence."""
+    max_tokens: int = 0
+    """Of the next turn, at most; 0: the run's own bound."""
 
 
 def split_prefill(messages: Sequence[Message]) -> tuple[Sequence[Message], str]:

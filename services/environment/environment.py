@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, Self, runtime_checkable
 
-from trimaran.types import Message, Opening, Prompt, Reply
+from trimaran.types import Message, Opening, Prompt, Reply, Usage
 
 
 class Environment(Protocol):
@@ -45,6 +45,14 @@ class Environment(Protocol):
     async def close(self) -> None:
         """Ends what the episode has started."""
         ...
+
+
+@runtime_checkable
+class TakesUsage(Protocol):
+    """An environment that wants to know how many tokens a turn took."""
+
+    usage: Usage
+    """Of the turn with which `step` is called; set before."""
 
 
 @runtime_checkable

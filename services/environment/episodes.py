@@ -15,7 +15,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from services.environment.environment import Environment, EnvironmentHost
+from services.environment.environment import Environment, EnvironmentHost, TakesUsage
 from trimaran.config import EnvironmentSection
 from trimaran.errors import (
     DeadlineError,
@@ -23,7 +23,7 @@ from trimaran.errors import (
     OutOfOrderError,
     UnavailableError,
 )
-from trimaran.types import Message, Opening, Prompt, Reply
+from trimaran.types import Message, Opening, Prompt, Reply, Usage
 
 OPEN_SECONDS = 60.0
 """Beyond environment.timeout, for what an environment starts before its first answer."""
@@ -148,7 +148,13 @@ class Episodes:
             raise
 
     async def step(
-        self, name: str, turn: int, message: Message, finish_reason: str, epoch: int
+        self,
+        name: str,
+        turn: int,
+        message: Message,
+        finish_reason: str,
+        epoch: int,
+        usage: Usage | None = None,
     ) -> Reply:
         """The last turn again has the same answer. Raises NotFoundError, OutOfOrderError, and what the
         environment raises; then the episode is over."""
@@ -158,6 +164,8 @@ class Episodes:
             if episode.work and not episode.work.done():
                 raise OutOfOrderError(f"episode {name}: turn {turn} before the one before it ended")
             episode.turn = turn
+            if usage and isinstance(episode.environment, TakesUsage):
+                episode.environment.usage = usage
             step = episode.environment.step(message, finish_reason)
             episode.begin(step, self._timeout)
         elif turn != episode.turn or turn < 1:

@@ -16,6 +16,7 @@ from trimaran.run.context import RunContext
 from trimaran.store import open_store
 from trimaran.telemetry.series import ENVIRONMENT_EPISODES, ENVIRONMENT_PROCESSES
 from trimaran.trust.allowed import Allowed
+from trimaran.types import Usage
 from trimaran.v1 import environment_pb2 as pb
 from trimaran.v1 import environment_pb2_grpc
 from trimaran.wire import messages as wire
@@ -37,8 +38,9 @@ class EnvironmentServicer(environment_pb2_grpc.EnvironmentServiceServicer):
         self, request: pb.StepRequest, context: grpc.aio.ServicerContext
     ) -> pb.StepResponse:
         message, epoch = wire.decode_message(request.message), request.caller.epoch
+        usage = Usage(request.num_prompt_tokens, request.num_tokens)
         reply = await self._episodes.step(
-            request.episode, request.turn, message, request.finish_reason, epoch
+            request.episode, request.turn, message, request.finish_reason, epoch, usage
         )
         return wire.encode_reply(reply)
 

@@ -50,6 +50,7 @@ from trimaran.types import (
     Score,
     Segment,
     TrainingBatch,
+    Usage,
     Verdict,
     VersionId,
 )
@@ -339,18 +340,20 @@ class FakeRollout:
         assembly: GroupAssembly,
         prefix: Sequence[int],
     ) -> Group:
-        """Each message is two given tokens; each turn three sampled ones."""
+        """Each message is two given tokens; each turn three sampled ones, or as many as it may have."""
         live = self.world.weight_sync.live
         assert live
         given = tuple(t for m in prompt.messages for t in (900, int(digest(m), 16) % 800))
         first = int(digest(sampling.seed, live.root, tuple(prefix)), 16) % 800
-        sampled = (first, first + 1, 999)
+        sampled = (first, first + 1, 999)[: sampling.max_tokens]
         self.world.events.append(("turn", number, self.name, (*prefix, *given), sampled))
         segment = Segment(
-            0, 3, live.version, self.world.weight_sync.makers.get(self.name, self.name)
+            0, len(sampled), live.version, self.world.weight_sync.makers.get(self.name, self.name)
         )
         assembly.message = Message("assistant", f"say {first}")
-        turn = Completion(sampled, (-0.5, -0.25, -0.125), f"say {first}", "stop", (segment,))
+        turn = Completion(
+            sampled, (-0.5, -0.25, -0.125)[: len(sampled)], f"say {first}", "stop", (segment,)
+        )
         return Group(number, attempt, prompt, given, (turn,))
 
     async def close(self) -> None: ...
@@ -362,6 +365,8 @@ class FakeEnvironment:
     def __init__(self, events: list[Any], num_turns: int = 3) -> None:
         self.events, self.num_turns = events, num_turns
         self.open_names: set[str] = set()
+        self.usages: dict[int, set[Usage]] = {}
+        """By turn."""
         self.faults: Callable[[str, int], Awaitable[None]] = lambda name, turn: asyncio.sleep(0)
         """By episode and turn; 0 for its opening."""
         self.reply: Callable[[str, int, Message], Reply | None] = lambda name, turn, message: None
@@ -374,9 +379,16 @@ class FakeEnvironment:
         return Opening(prompt.messages)
 
     async def step(
-        self, episode: str, turn: int, message: Message, finish_reason: str, timeout: float
+        self,
+        episode: str,
+        turn: int,
+        message: Message,
+        finish_reason: str,
+        timeout: float,
+        usage: Usage,
     ) -> Reply:
         assert episode in self.open_names
+        self.usages.setdefault(turn, set()).add(usage)
         await self.faults(episode, turn)
         if reply := self.reply(episode, turn, message):
             return reply

@@ -7,11 +7,13 @@ from typing import Any
 from trimaran.clients.base import CONTROL_SECONDS, Client
 from trimaran.run.directory import ProcessPlace
 from trimaran.trust.access import NO_TRUST, Trust
-from trimaran.types import Caller, Message, Opening, Prompt, Reply
+from trimaran.types import Caller, Message, Opening, Prompt, Reply, Usage
 from trimaran.v1 import environment_pb2 as pb
 from trimaran.v1 import environment_pb2_grpc
 from trimaran.wire import messages as wire
 from trimaran.wire import rpc
+
+NO_USAGE = Usage(0, 0)
 
 
 class EnvironmentClient(Client):
@@ -40,7 +42,13 @@ class EnvironmentClient(Client):
         return wire.decode_opening(answer)
 
     async def step(
-        self, episode: str, turn: int, message: Message, finish_reason: str, timeout: float
+        self,
+        episode: str,
+        turn: int,
+        message: Message,
+        finish_reason: str,
+        timeout: float,
+        usage: Usage = NO_USAGE,
     ) -> Reply:
         """`turn`: from 1 on; safe to ask again for the last one. Raises TrimaranError for a fault of ours."""
         request = pb.StepRequest(
@@ -49,6 +57,8 @@ class EnvironmentClient(Client):
             turn=turn,
             message=wire.encode_message(message),
             finish_reason=finish_reason,
+            num_prompt_tokens=usage.num_prompt_tokens,
+            num_tokens=usage.num_tokens,
         )
         answer: pb.StepResponse = await rpc.call(self._stub.Step, request, timeout)
         return wire.decode_reply(answer)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from trimaran.v1 import types_pb2 as trimaran_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtrimaran/v1/environment.proto\x12\x0btrimaran.v1\x1a\x17trimaran/v1/types.proto\"v\n\x0bOpenRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0f\n\x07\x65pisode\x18\x02 \x01(\t\x12#\n\x06prompt\x18\x03 \x01(\x0b\x32\x13.trimaran.v1.Prompt\x12\x0c\n\x04seed\x18\x04 \x01(\x04\"X\n\x0cOpenResponse\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.trimaran.v1.Message\x12 \n\x05tools\x18\x02 \x03(\x0b\x32\x11.trimaran.v1.Tool\"\x8f\x01\n\x0bStepRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0f\n\x07\x65pisode\x18\x02 \x01(\t\x12\x0c\n\x04turn\x18\x03 \x01(\r\x12%\n\x07message\x18\x04 \x01(\x0b\x32\x14.trimaran.v1.Message\x12\x15\n\rfinish_reason\x18\x05 \x01(\t\"\xc1\x01\n\x0cStepResponse\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.trimaran.v1.Message\x12\x13\n\x06reward\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\x12\x11\n\tnum_calls\x18\x04 \x01(\r\x12\x14\n\x0cnum_failures\x18\x05 \x01(\r\x12\x10\n\x08sequence\x18\x06 \x01(\r\x12 \n\x05tools\x18\x07 \x03(\x0b\x32\x11.trimaran.v1.ToolB\t\n\x07_reward\"D\n\x0c\x43loseRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0f\n\x07\x65pisode\x18\x02 \x01(\t\"\x0f\n\rCloseResponse2\xce\x01\n\x12\x45nvironmentService\x12;\n\x04Open\x12\x18.trimaran.v1.OpenRequest\x1a\x19.trimaran.v1.OpenResponse\x12;\n\x04Step\x12\x18.trimaran.v1.StepRequest\x1a\x19.trimaran.v1.StepResponse\x12>\n\x05\x43lose\x12\x19.trimaran.v1.CloseRequest\x1a\x1a.trimaran.v1.CloseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dtrimaran/v1/environment.proto\x12\x0btrimaran.v1\x1a\x17trimaran/v1/types.proto\"v\n\x0bOpenRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0f\n\x07\x65pisode\x18\x02 \x01(\t\x12#\n\x06prompt\x18\x03 \x01(\x0b\x32\x13.trimaran.v1.Prompt\x12\x0c\n\x04seed\x18\x04 \x01(\x04\"l\n\x0cOpenResponse\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.trimaran.v1.Message\x12 \n\x05tools\x18\x02 \x03(\x0b\x32\x11.trimaran.v1.Tool\x12\x12\n\nmax_tokens\x18\x03 \x01(\r\"\xbe\x01\n\x0bStepRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0f\n\x07\x65pisode\x18\x02 \x01(\t\x12\x0c\n\x04turn\x18\x03 \x01(\r\x12%\n\x07message\x18\x04 \x01(\x0b\x32\x14.trimaran.v1.Message\x12\x15\n\rfinish_reason\x18\x05 \x01(\t\x12\x19\n\x11num_prompt_tokens\x18\x06 \x01(\r\x12\x12\n\nnum_tokens\x18\x07 \x01(\r\"\xd5\x01\n\x0cStepResponse\x12&\n\x08messages\x18\x01 \x03(\x0b\x32\x14.trimaran.v1.Message\x12\x13\n\x06reward\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04\x64one\x18\x03 \x01(\x08\x12\x11\n\tnum_calls\x18\x04 \x01(\r\x12\x14\n\x0cnum_failures\x18\x05 \x01(\r\x12\x10\n\x08sequence\x18\x06 \x01(\r\x12 \n\x05tools\x18\x07 \x03(\x0b\x32\x11.trimaran.v1.Tool\x12\x12\n\nmax_tokens\x18\x08 \x01(\rB\t\n\x07_reward\"D\n\x0c\x43loseRequest\x12#\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x13.trimaran.v1.Caller\x12\x0f\n\x07\x65pisode\x18\x02 \x01(\t\"\x0f\n\rCloseResponse2\xce\x01\n\x12\x45nvironmentService\x12;\n\x04Open\x12\x18.trimaran.v1.OpenRequest\x1a\x19.trimaran.v1.OpenResponse\x12;\n\x04Step\x12\x18.trimaran.v1.StepRequest\x1a\x19.trimaran.v1.StepResponse\x12>\n\x05\x43lose\x12\x19.trimaran.v1.CloseRequest\x1a\x1a.trimaran.v1.CloseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,15 +35,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENREQUEST']._serialized_start=71
   _globals['_OPENREQUEST']._serialized_end=189
   _globals['_OPENRESPONSE']._serialized_start=191
-  _globals['_OPENRESPONSE']._serialized_end=279
-  _globals['_STEPREQUEST']._serialized_start=282
-  _globals['_STEPREQUEST']._serialized_end=425
-  _globals['_STEPRESPONSE']._serialized_start=428
-  _globals['_STEPRESPONSE']._serialized_end=621
-  _globals['_CLOSEREQUEST']._serialized_start=623
-  _globals['_CLOSEREQUEST']._serialized_end=691
-  _globals['_CLOSERESPONSE']._serialized_start=693
-  _globals['_CLOSERESPONSE']._serialized_end=708
-  _globals['_ENVIRONMENTSERVICE']._serialized_start=711
-  _globals['_ENVIRONMENTSERVICE']._serialized_end=917
+  _globals['_OPENRESPONSE']._serialized_end=299
+  _globals['_STEPREQUEST']._serialized_start=302
+  _globals['_STEPREQUEST']._serialized_end=492
+  _globals['_STEPRESPONSE']._serialized_start=495
+  _globals['_STEPRESPONSE']._serialized_end=708
+  _globals['_CLOSEREQUEST']._serialized_start=710
+  _globals['_CLOSEREQUEST']._serialized_end=778
+  _globals['_CLOSERESPONSE']._serialized_start=780
+  _globals['_CLOSERESPONSE']._serialized_end=795
+  _globals['_ENVIRONMENTSERVICE']._serialized_start=798
+  _globals['_ENVIRONMENTSERVICE']._serialized_end=1004
 # @@protoc_insertion_point(module_scope)

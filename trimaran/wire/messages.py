@@ -404,13 +404,17 @@ def decode_tool(message: types_pb2.Tool) -> types.Tool:
 
 def encode_opening(opening: types.Opening) -> environment_pb2.OpenResponse:
     return environment_pb2.OpenResponse(
-        messages=map(encode_message, opening.messages), tools=map(encode_tool, opening.tools)
+        messages=map(encode_message, opening.messages),
+        tools=map(encode_tool, opening.tools),
+        max_tokens=opening.max_tokens,
     )
 
 
 def decode_opening(message: environment_pb2.OpenResponse) -> types.Opening:
     return types.Opening(
-        tuple(map(decode_message, message.messages)), tuple(map(decode_tool, message.tools))
+        tuple(map(decode_message, message.messages)),
+        tuple(map(decode_tool, message.tools)),
+        message.max_tokens,
     )
 
 
@@ -423,6 +427,7 @@ def encode_reply(reply: types.Reply) -> environment_pb2.StepResponse:
         num_failures=reply.num_failures,
         sequence=reply.sequence,
         tools=map(encode_tool, reply.tools),
+        max_tokens=reply.max_tokens,
     )
 
 
@@ -435,6 +440,7 @@ def decode_reply(message: environment_pb2.StepResponse) -> types.Reply:
         num_failures=message.num_failures,
         sequence=message.sequence,
         tools=tuple(map(decode_tool, message.tools)),
+        max_tokens=message.max_tokens,
     )
 
 

@@ -17,7 +17,7 @@ from trimaran.clients import EnvironmentClient
 from trimaran.config import EnvironmentSection
 from trimaran.errors import PromptTooLongError, StaleEpochError, TrimaranError
 from trimaran.ledger.records import Reissue
-from trimaran.types import Message, Opening, Prompt, Reply, Sampling, Tool, Turn
+from trimaran.types import Message, Opening, Prompt, Reply, Sampling, Tool, Turn, Usage
 
 MARGIN_SECONDS = 10.0
 """The environment service's own deadline ends a step first, so that its error says what happened."""
@@ -49,6 +49,12 @@ class Episode:
     turns: list[Turn] = field(default_factory=list[Turn])
     finish_reason: str = ""
     image_digest: str = ""
+
+    def usage(self, made: MadeTurn, thread: _Thread) -> Usage:
+        """Of the turn that was made last, in its conversation."""
+        assert thread.sequence is not None
+        own = len(made.completion.token_ids_T)
+        return Usage(self.sequences[thread.sequence].num_tokens - own, own)
 
     def reward(self, rule: str) -> float | None:
         """`rule`: `environment.reward`."""
@@ -92,12 +98,19 @@ class EpisodePlayer:
             messages=opening.messages or prompt.messages,
             tools=opening.tools or prompt.tools,
         )
-        episode, replica = Episode(prompt), ""
+        episode, replica, most = Episode(prompt), "", opening.max_tokens
         threads = [_Thread([], prompt.tools, prompt.messages)]
         thread = threads[0]
         for turn in range(1, self._section.max_turns + 1):
             seed = sampling_seed(sampling.seed, index, turn)
-            own = replace(sampling, num_samples=1, seed=seed, stop=self._section.stop)
+            max_tokens = min(most or sampling.max_tokens, sampling.max_tokens)
+            own = replace(
+                sampling,
+                num_samples=1,
+                seed=seed,
+                stop=self._section.stop,
+                max_tokens=max_tokens,
+            )
             try:
                 made = await self._turn(number, episode, thread, own, replica, on_retry)
             except PromptTooLongError as error:
@@ -110,7 +123,8 @@ class EpisodePlayer:
             finish_reason = made.completion.finish_reason
             try:
                 reply = await environment.step(
-                    name, turn, made.message, finish_reason, self._timeout
+                    *(name, turn, made.message, finish_reason, self._timeout),
+                    usage=episode.usage(made, thread),
                 )
             except StaleEpochError:
                 raise
@@ -120,7 +134,7 @@ class EpisodePlayer:
             if reply.done:
                 episode.finish_reason = finish_reason
                 return episode
-            thread = _next_thread(threads, reply)
+            thread, most = _next_thread(threads, reply), reply.max_tokens
         episode.finish_reason = "turns"
         return episode
 

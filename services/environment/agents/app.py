@@ -163,9 +163,10 @@ def _respond(asked: ChatRequest, name: str, answer: Answer) -> Response:
         "created": int(time.time()),
         "model": asked.model,
     }
-    parts = head, answer.message, answer.finish_reason, None
+    parts = head, answer.message, answer.finish_reason, answer.usage
     if asked.stream:
-        return StreamingResponse(streamed_answer(*parts), media_type="text/event-stream")
+        events = streamed_answer(*parts, asked.with_usage)
+        return StreamingResponse(events, media_type="text/event-stream")
     return JSONResponse(whole_answer(*parts))
 
 

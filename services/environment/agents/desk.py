@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from services.environment.agents.sequences import Request
 from trimaran.errors import InputError, LimitError, StateError
-from trimaran.types import Message
+from trimaran.types import Message, Usage
 
 MAX_WAITING = 64
 """Requests of one program at a time."""
@@ -23,11 +23,12 @@ MAX_WAITING = 64
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A turn of the policy. Example: Answer(Message("assistant", "7"), "stop", turn=1)"""
+    """A turn of the policy. Example: Answer(Message("assistant", "7"), "stop", turn=1, usage=Usage(9, 1))"""
 
     message: Message
     finish_reason: str
     turn: int
+    usage: Usage
 
 
 @dataclass(eq=False, slots=True)
@@ -48,7 +49,7 @@ class Desk:
         desk = Desk(key="secret")
         asking = asyncio.create_task(desk.ask(request))  # the program
         asked = await desk.next()                        # the environment
-        desk.answer(asked, Answer(Message("assistant", "7"), "stop", turn=1))
+        desk.answer(asked, Answer(Message("assistant", "7"), "stop", 1, usage))
     """
 
     def __init__(self, key: str) -> None:

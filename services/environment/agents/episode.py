@@ -23,11 +23,11 @@ from typing import Any
 from services.environment.agents.desk import Answer, Asked
 from services.environment.agents.endpoint import Endpoint
 from services.environment.agents.forms import encode_message, encode_tool
-from services.environment.agents.sequences import Placed, Sequences
+from services.environment.agents.sequences import Placed, Request, Sequences
 from services.environment.environment import Environment
 from trimaran.errors import UnavailableError
 from trimaran.sandbox.program import Program, ProgramSpec
-from trimaran.types import Message, Opening, Prompt, Reply, Tool
+from trimaran.types import Message, Opening, Prompt, Reply, Usage
 
 ROW_NAME = "row.json"
 logger = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ class AgentEnvironment(Environment):
         self._desk = endpoint.add(name)
         self._sequences = Sequences()
         self._sequence = self._turn = 0
+        self.usage = Usage(0, 0)
 
     async def open(self, prompt: Prompt, seed: int) -> Opening:
         await self.begin(row_of(prompt, seed, self._options))
@@ -55,13 +56,13 @@ class AgentEnvironment(Environment):
         if asked is None:
             raise UnavailableError(f"before its first request the program {self.why_it_ended()}")
         self._sequences.place(asked.request)
-        return Opening(asked.request.messages, asked.request.tools)
+        return Opening(asked.request.messages, asked.request.tools, asked.request.max_tokens)
 
     async def step(self, message: Message, finish_reason: str) -> Reply:
         self._turn += 1
         message = with_call_ids(message, self._turn)
         self._sequences.answer(self._sequence, message)
-        self._desk.answer(Answer(message, finish_reason, self._turn))
+        self._desk.answer(Answer(message, finish_reason, self._turn, self.usage))
         asked = await self.next_request()
         reward = self._desk.take_reward()
         if asked is None:
@@ -69,7 +70,7 @@ class AgentEnvironment(Environment):
             return Reply(reward=reward, done=True, num_calls=failed, num_failures=failed)
         placed = self._sequences.place(asked.request)
         self._sequence = placed.sequence
-        return _reply(placed, asked.request.tools, reward)
+        return _reply(placed, asked.request, reward)
 
     async def close(self) -> None:
         self._desk.end()
@@ -185,12 +186,13 @@ def with_call_ids(message: Message, turn: int) -> Message:
     return replace(message, tool_calls=calls)
 
 
-def _reply(placed: Placed, tools: tuple[Tool, ...], reward: float | None) -> Reply:
+def _reply(placed: Placed, request: Request, reward: float | None) -> Reply:
     """A tool's answer counts as a call; whether it failed is the program's secret."""
     return Reply(
         placed.messages,
         reward,
         num_calls=0 if placed.is_new else sum(one.role == "tool" for one in placed.messages),
         sequence=placed.sequence,
-        tools=tools if placed.is_new else (),
+        tools=request.tools if placed.is_new else (),
+        max_tokens=request.max_tokens,
     )

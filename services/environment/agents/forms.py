@@ -1,7 +1,7 @@
 """Requests and answers in OpenAI's form of chat completions.
 
-What a request asks for and does not get is refused, with the field's name; FOLLOWED_BY_THE_RUN has what the
-run itself decides.
+What a request asks for and does not get is refused, with the field's name; temperature, top_p and seed are
+taken and not followed, since the run's own sampling counts.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from services.environment.agents.sequences import Request
 from trimaran.errors import InputError
-from trimaran.types import Message, Tool, ToolCall
+from trimaran.types import Message, Tool, ToolCall, Usage
 
-FOLLOWED_BY_THE_RUN = ("temperature", "top_p", "seed")
-"""Taken and not followed: the run's own sampling counts."""
 ROLES = {"developer": "system"}
 """What chat templates call the roles that they have no name for."""
 
@@ -201,7 +199,7 @@ def finish_reason_of(message: Message, finish_reason: str) -> str:
 
 
 def whole_answer(
-    head: Mapping[str, Any], message: Message, finish_reason: str, usage: Mapping[str, int] | None
+    head: Mapping[str, Any], message: Message, finish_reason: str, usage: Usage
 ) -> dict[str, Any]:
     """`head`: id, created and model."""
     choice = {
@@ -210,13 +208,17 @@ def whole_answer(
         "logprobs": None,
         "finish_reason": finish_reason_of(message, finish_reason),
     }
-    return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+    return {**head, "object": "chat.completion", "choices": [choice], "usage": _encode_usage(usage)}
 
 
 def streamed_answer(
-    head: Mapping[str, Any], message: Message, finish_reason: str, usage: Mapping[str, int] | None
+    head: Mapping[str, Any],
+    message: Message,
+    finish_reason: str,
+    usage: Usage,
+    with_usage: bool,
 ) -> Iterator[str]:
-    """Server-sent events: the role, the text, the calls, the end. `usage`: asked for, in an event of its own."""
+    """Server-sent events: the role, the text, the calls, the end, and the usage where it is asked for."""
     encoded = encode_message(message)
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     if message.reasoning:
@@ -236,9 +238,14 @@ def streamed_answer(
         "finish_reason": finish_reason_of(message, finish_reason),
     }
     yield _event({**head, "choices": [end]})
-    if usage is not None:
-        yield _event({**head, "choices": [], "usage": usage})
+    if with_usage:
+        yield _event({**head, "choices": [], "usage": _encode_usage(usage)})
     yield "data: [DONE]\n\n"
+
+
+def _encode_usage(usage: Usage) -> dict[str, int]:
+    prompt, own = usage.num_prompt_tokens, usage.num_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": own, "total_tokens": prompt + own}
 
 
 def _event(tree: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from trimaran.types import (
     Reply,
     Score,
     ScoredGroup,
+    Usage,
     sampled_spans,
 )
 
@@ -82,6 +83,19 @@ def test_a_rewritten_history_becomes_branches_behind_what_all_begin_with(tmp_pat
             assert sampled_spans(branch.segments) == ((1, 4), (6, 9))
             assert [turn.sequence for turn in completion.turns] == [1, 1, 0]
             assert completion.is_covered and completion.num_sampled == 9
+
+
+def test_an_environment_may_shorten_the_next_turn_and_hears_how_long_each_was(
+    tmp_path: Path,
+) -> None:
+    world = make_world(tmp_path)
+    world.environments[0].reply = lambda name, turn, message: (
+        Reply((Message("user", "be short"),), max_tokens=2) if turn == 1 else None
+    )
+    for scored in run(world):
+        for completion in scored.group.completions_G:
+            assert [turn.num_sampled for turn in completion.turns] == [3, 2, 3]
+    assert world.environments[0].usages == {1: {Usage(2, 3)}, 2: {Usage(7, 2)}, 3: {Usage(11, 3)}}
 
 
 def test_history_by_template_goes_on_where_the_rendering_keeps_the_prefix(tmp_path: Path) -> None:

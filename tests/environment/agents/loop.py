@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from services.environment.agents.host import AgentHost
-from services.environment.environment import Environment
+from services.environment.environment import Environment, TakesUsage
 from trimaran.config import parse_config
 from trimaran.config.tree import RunConfig
 from trimaran.run.context import RunContext
 from trimaran.store import store_in
 from trimaran.trust.allowed import Allowed
-from trimaran.types import Message, Opening, Prompt, Reply
+from trimaran.types import Message, Opening, Prompt, Reply, Usage
 
 PROMPT = Prompt(
     "train.jsonl:1", (Message("user", "What is 1 + 2?"),), "sums", "3", extras={"level": "easy"}
@@ -59,6 +59,8 @@ async def play(
     while len(replies) < most:
         said = policy(sequences[current])
         sequences[current].append(said)
+        assert isinstance(environment, TakesUsage)
+        environment.usage = Usage(10 * len(sequences[current]), 2)
         replies.append(await environment.step(said, "stop"))
         if replies[-1].done:
             break

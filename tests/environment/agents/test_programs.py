@@ -42,7 +42,12 @@ def test_a_loop_with_tools_extends_one_sequence_and_reports_its_reward(tmp_path:
         for streamed in (False, True, False):
             if streamed:
                 text, calls = "", []
-                for chunk in ask(messages, tools=tools, stream=True):
+                stream = ask(messages, tools=tools, stream=True,
+                    stream_options={"include_usage": True})
+                for chunk in stream:
+                    if not chunk.choices:
+                        assert (chunk.usage.prompt_tokens, chunk.usage.total_tokens) == (60, 62)
+                        continue
                     delta = chunk.choices[0].delta
                     text += delta.content or ""
                     for call in delta.tool_calls or ():
@@ -50,7 +55,8 @@ def test_a_loop_with_tools_extends_one_sequence_and_reports_its_reward(tmp_path:
                             call.function.name, "arguments": call.function.arguments}})
                 message = {"role": "assistant", "content": text.strip() or None, "tool_calls": calls}
             else:
-                answer = ask(messages, tools=tools)
+                answer = ask(messages, tools=tools, max_tokens=5)
+                assert answer.usage.completion_tokens == 2
                 message = answer.choices[0].message.model_dump()
             messages.append(message)
             for call in message["tool_calls"] or ():
@@ -76,6 +82,7 @@ def test_a_loop_with_tools_extends_one_sequence_and_reports_its_reward(tmp_path:
             await environment.close()
         assert [one.text for one in opening.messages] == ["Add.", "What is 1 + 2?"]
         assert opening.tools[0].name == "add"
+        assert [opening.max_tokens, *(reply.max_tokens for reply in replies)] == [5, 0, 5, 0]
         assert [reply.sequence for reply in replies] == [0, 0, 0]
         assert [(one.role, one.text, one.name) for one in replies[0].messages] == [
             ("tool", "3", "add"),
