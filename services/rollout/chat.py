@@ -8,12 +8,14 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from services.rollout.template_form import message_form, tool_form
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
-from trimaran.types import IMAGE_PLACE, Message, Tool, ToolCall, split_prefill
+from trimaran.types import Message, Tool, ToolCall, split_prefill
 
 NO_THINKING = " /no_think"
 """Qwen3's switch in a user's message: the answer begins with an empty <think></think>."""
@@ -75,6 +77,12 @@ class ChatTokenizer:
         """The source of its chat template; "" for a model without one."""
         return self.tokenizer.get_chat_template() if self.tokenizer.chat_template else ""
 
+    @property
+    def special_tokens(self) -> list[str]:
+        """Those that only a template writes."""
+        added = self.tokenizer.added_tokens_decoder.values()
+        return [token.content for token in added if token.special]
+
     def tokenize(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """A model without a chat template gets the texts, one after the other. Where the last message is the
         assistant's, its text follows what the template writes before an answer, character for character.
@@ -101,10 +109,17 @@ class ChatTokenizer:
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), opens_answer: bool = True
     ) -> str:
         """By the model's chat template, which there must be. Raises InputError where it cannot take them."""
-        given = {"tools": [tool_for_template(one) for one in tools]} if tools else {}
+        has_calls = any(one.tool_calls for one in messages)
+        takes_text = has_calls and self._takes_text
+        return self._apply([message_form(one, takes_text) for one in messages], tools, opens_answer)
+
+    def _apply(
+        self, messages: list[dict[str, Any]], tools: Sequence[Tool], opens_answer: bool
+    ) -> str:
+        given = {"tools": [tool_form(one) for one in tools]} if tools else {}
         try:
             return self.tokenizer.apply_chat_template(
-                [self._for_template(one) for one in messages],
+                messages,
                 add_generation_prompt=opens_answer,
                 tokenize=False,
                 **given,
@@ -116,21 +131,20 @@ class ChatTokenizer:
                 " with images needs one that takes a list of parts"
             ) from None
 
+    @cached_property
+    def _takes_text(self) -> bool:
+        """Whether the chat template takes a call's arguments as text, and as nothing else."""
+        call = ToolCall("probe", '{"a": "b"}', "call00000")
+        messages = [Message("user", "?"), Message("assistant", "", tool_calls=(call,))]
+        try:
+            self._apply([message_form(one) for one in messages], (), opens_answer=False)
+        except InputError:
+            return True
+        return False
+
     def tokenize_text(self, text: str) -> tuple[int, ...]:
         """Of what a chat template has rendered, which brings its own special tokens."""
         return tuple(self.tokenizer(text, add_special_tokens=False).input_ids)
-
-    def _for_template(self, message: Message) -> dict[str, Any]:
-        content: dict[str, Any] = {"role": message.role, "content": content_of(message)}
-        if message.tool_calls:
-            content["tool_calls"] = [call_for_template(one) for one in message.tool_calls]
-        if message.reasoning:
-            content["reasoning_content"] = message.reasoning
-        if message.call_id:
-            content["tool_call_id"] = message.call_id
-        if message.name:
-            content["name"] = message.name
-        return content
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
@@ -138,50 +152,6 @@ class ChatTokenizer:
     def show(self, token_ids: Sequence[int]) -> str:
         """The text with its special tokens, for people."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=False)
-
-
-def content_of(message: Message) -> str | list[dict[str, str]]:
-    """As chat templates take it: the text, or a list of parts where the message has images.
-
-    A message without images may say `IMAGE_PLACE`: there it is text. Raises InputError where a
-    message with images has more or fewer places for them.
-
-    Example:
-        content_of(Message("user", "<image>How many?", (png,)))
-        # [{"type": "image"}, {"type": "text", "text": "How many?"}]
-    """
-    if not message.images:
-        return message.text
-    first, *others = message.text.split(IMAGE_PLACE)
-    if len(others) != len(message.images):
-        raise InputError(
-            f"the {message.role} message has {len(message.images)} images and {len(others)} times"
-            f" {IMAGE_PLACE} in its text; each image needs one"
-        )
-    parts = [{"type": "text", "text": first}]
-    for text in others:
-        parts += [{"type": "image"}, {"type": "text", "text": text}]
-    return [part for part in parts if part["type"] == "image" or part["text"]]
-
-
-def tool_for_template(tool: Tool) -> dict[str, Any]:
-    """In OpenAI's form. Raises InputError for parameters that are no JSON."""
-    try:
-        parameters = json.loads(tool.parameters or "{}")
-    except json.JSONDecodeError as error:
-        raise InputError(f"tool {tool.name}: its parameters are no JSON schema ({error})") from None
-    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
-    return {"type": "function", "function": function}
-
-
-def call_for_template(call: ToolCall) -> dict[str, Any]:
-    """In OpenAI's form, but for the arguments: a mapping where they are one."""
-    try:
-        arguments = json.loads(call.arguments)
-    except json.JSONDecodeError:
-        arguments = call.arguments
-    function = {"name": call.name, "arguments": arguments}
-    return {"type": "function", "id": call.call_id, "function": function}
 
 
 def _known(tokenizer: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:

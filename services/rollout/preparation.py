@@ -11,7 +11,7 @@ from services.rollout.images import ImagePlacer
 from services.rollout.turns.stop_texts import StopTexts
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, PromptTooLongError
-from trimaran.types import Prompt, Sampling, split_prefill
+from trimaran.types import Prompt, Sampling, Tool, split_prefill
 
 Starts = dict[int, tuple[int, ...]]
 """Completion index -> tokens that it already has."""
@@ -28,6 +28,8 @@ class Prepared:
     """What the messages became: of a turn with a prefix, what stands behind that."""
     prefill: str = ""
     is_turn: bool = False
+    tools: Sequence[Tool] = ()
+    """Of a turn."""
 
 
 class Preparation:
@@ -100,7 +102,7 @@ class Preparation:
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         generation = GenerationRequest(number, (*prefix, *opening), sampling, {0: ()})
         prefill = "" if prefix else split_prefill(prompt.messages)[1]
-        return Prepared(generation, (), opening, prefill, is_turn=True)
+        return Prepared(generation, (), opening, prefill, is_turn=True, tools=prompt.tools)
 
     def _going_on(self, prepared: Prepared, starts: Starts) -> Prepared:
         sampling = prepared.generation.sampling

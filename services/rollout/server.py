@@ -16,6 +16,7 @@ succeeds for long ends, so that its process is started again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -63,6 +64,8 @@ from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 from trimaran.wire import messages as wire
 from trimaran.wire import rpc
+
+logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 10.0
 """For the groups under way to be taken elsewhere."""
@@ -181,7 +184,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                 )
                 if prepared.is_turn:
                     message = self._engine.turns.parse(
-                        prepared.opening, tokens[event.index], prepared.prefill
+                        prepared.opening, tokens[event.index], prepared.prefill, prepared.tools
                     )
                     finished.message.CopyFrom(wire.encode_message(message))
         return response
@@ -290,6 +293,8 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     with noting(shared):
         # The trainer may have begun a step: who is started again waits for its end.
         await _start(engine, turn, max(config.start_timeout, config.trainer.step_timeout))
+    if config.environment:
+        logger.info(engine.turns.check(config.environment))
     note_mapped(shared)
     from services.rollout.spread import SpreadReceiver
     from weights.receiving.receiver import WeightReceiver

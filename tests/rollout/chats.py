@@ -37,6 +37,7 @@ LLAMA = """\
 <|turn|>{{ message.role }}
 
 {% if message.tool_calls -%}
+{%- if message.tool_calls | length > 1 -%}{{ raise_exception("one call alone") }}{%- endif -%}
 {"name": "{{ message.tool_calls[0].function.name }}", "parameters": {{ message.tool_calls[0].function.arguments | tojson }}}
 {%- else -%}
 {{ message.content | trim }}
@@ -69,6 +70,18 @@ PLAIN = """\
 {% endfor -%}
 {%- if add_generation_prompt -%}assistant: {% endif -%}"""
 """No token ends a turn, and tools are not shown."""
+
+TALKATIVE = """\
+{%- for message in messages -%}
+{%- if message.role != ("user" if loop.index0 is divisibleby 2 else "assistant") -%}
+{{ raise_exception("Conversation roles must alternate") }}
+{%- endif -%}
+<|turn|>{{ message.role }}
+{{ message.content }}<end>
+{% endfor -%}
+{%- if add_generation_prompt -%}<|turn|>assistant
+{% endif -%}"""
+"""As of Gemma: it takes a user and an assistant, in turn."""
 
 
 def write_chat(folder: Path, template: str) -> ChatTokenizer:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.rollout.chat import content_of
 from services.rollout.images import ImagePlacer, expand
+from services.rollout.template_form import content_of
 from tests.images.test_processor import folder_of, png
 from trimaran.errors import InputError
 from trimaran.types import Message

@@ -1,11 +1,17 @@
 """What messages become behind sampled tokens, and what sampled tokens say."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from services.rollout.turns.hermes import parse_hermes
+from services.rollout.turns.parsing import split_thoughts
 from services.rollout.turns.stop_texts import StopTexts
-from services.rollout.turns.tokenizer import TurnTokenizer, split_thoughts
-from tests.rollout.chats import CHATML, FORGETFUL, LLAMA, PLAIN, write_chat
+from services.rollout.turns.template_facts import TemplateFacts
+from services.rollout.turns.tokenizer import TurnTokenizer
+from tests.rollout.chats import CHATML, FORGETFUL, LLAMA, PLAIN, TALKATIVE, write_chat
+from trimaran.config import EnvironmentSection
 from trimaran.errors import InputError
 from trimaran.types import Message, Tool, ToolCall
 
@@ -33,6 +39,70 @@ def test_messages_become_what_the_template_adds(style, messages, tmp_path):
     assert turns.extend(end, messages) == added
     # A turn that ended elsewhere is ended first.
     assert turns.extend(chat.tokenize_text("x")[0], messages) == (end, *added)
+
+
+FACTS = {
+    CHATML: TemplateFacts(
+        shows_tools=True,
+        shows_calls=True,
+        shows_two_results=True,
+        why_no_user="",
+        why_no_result="",
+        end_of_turn="<end>",
+        behind_end="\n",
+        keeps_at_user=True,
+        keeps_at_result=True,
+        strips=False,
+        adds_system=False,
+    ),
+    FORGETFUL: TemplateFacts(
+        shows_tools=False,
+        shows_calls=False,
+        shows_two_results=True,
+        why_no_user="",
+        why_no_result="",
+        end_of_turn="<end>",
+        behind_end="\n",
+        keeps_at_user=False,
+        keeps_at_result=True,
+        strips=False,
+        adds_system=False,
+    ),
+}
+FACTS[LLAMA] = replace(FACTS[CHATML], shows_tools=False, behind_end="", strips=True)
+"""But two calls at once it cannot show; their results it can."""
+
+
+@pytest.mark.parametrize("style", FACTS)
+def test_what_holds_of_a_template_is_found(style, tmp_path):
+    assert TurnTokenizer(write_chat(tmp_path, style)).facts == FACTS[style]
+
+
+REFUSED = {
+    (PLAIN, "factory"): "ends this turn by no special token.*environment.history=template",
+    (LLAMA, "tools"): "shows no tools",
+    (TALKATIVE, "tools"): "Conversation roles must alternate.*environment.history=template",
+}
+
+
+@pytest.mark.parametrize(("style", "kind"), REFUSED)
+def test_what_a_template_cannot_do_is_refused_before_the_run(style, kind, tmp_path):
+    way: Any = {"tools": ("tools.py:add",)} if kind == "tools" else {"factory": "my.py:Guess"}
+    turns = TurnTokenizer(write_chat(tmp_path, style))
+    with pytest.raises(InputError, match=REFUSED[style, kind]):
+        turns.check(EnvironmentSection(**way))
+
+
+def test_what_holds_is_told_in_a_line(tmp_path):
+    turns = TurnTokenizer(write_chat(tmp_path / "a", CHATML))
+    assert turns.check(EnvironmentSection(tools=("tools.py:add",))) == (
+        "the chat template ends a turn by <end>, shows tools, keeps what was before; calls are read as hermes"
+    )
+    turns = TurnTokenizer(write_chat(tmp_path / "b", FORGETFUL))
+    assert turns.check(EnvironmentSection(factory="my.py:Guess")) == (
+        "the chat template ends a turn by <end>, ignores tools, would rewrite what was before a message of the"
+        " user; no calls are read"
+    )
 
 
 def test_a_template_that_ends_no_turn_is_refused(tmp_path):

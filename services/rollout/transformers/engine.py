@@ -70,7 +70,7 @@ class TransformersEngine(Engine):
 
     async def start(self) -> None:
         self._chat = ChatTokenizer.of(self._config)
-        self._turns = TurnTokenizer(self._chat)
+        self._turns = TurnTokenizer.of(self._config, self._chat)
         async with within(self._config.start_timeout, "the start of the transformers engine"):
             await asyncio.get_running_loop().run_in_executor(self._computing, self._build)
 

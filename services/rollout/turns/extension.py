@@ -15,6 +15,23 @@ from trimaran.types import Message, ToolCall
 
 MARK = "zqx7493"
 """What the probe's answer says: no template writes it by itself."""
+REMEDY = "set environment.history=template, or use another chat template"
+Render = Callable[[Sequence[Message]], str]
+"""By the chat template, with the opening of the next answer. Raises InputError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Example: Ends(stops=("<|im_end|>",), special=("<|im_start|>", "<|im_end|>"))"""
+
+    stops: Collection[str]
+    """The tokens that end a completion."""
+    special: Collection[str] = ()
+    """All that only templates write. Where no stop token ends an answer, the first of them does: gpt-oss stops at
+    <|return|>, which its template shows as <|end|>."""
+
+    def first(self, text: str) -> str:
+        return _first(text, self.stops) or _first(text, self.special)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,45 +39,60 @@ class Extension:
     """Example: Extension("<|im_end|>", "\\n<|im_start|>user\\nhigher<|im_end|>\\n<|im_start|>assistant\\n")"""
 
     end_of_turn: str
-    """The stop token behind the answer."""
+    """The token behind the answer. Of GLM-4.5, whose turns have no end of their own, what begins the next message."""
     text: str
     """What follows it."""
 
 
-def extend(
-    messages: Sequence[Message],
-    stop_tokens: Collection[str],
-    render: Callable[[Sequence[Message]], str],
-) -> Extension:
-    """`render`: by the chat template, with the opening of the next answer.
-
-    Raises InputError where the template shows the answer no more, or ends it by no stop token.
-    """
-    rendered = render([*probe(messages), *messages])
-    _, mark, rest = rendered.rpartition(MARK)
+def extend(messages: Sequence[Message], ends: Ends, render: Render) -> Extension:
+    """Raises InputError where the template does not show the answer any more, or ends it by no such token."""
+    _, mark, rest = _rendered(messages, render).rpartition(MARK)
     if not mark:
         raise InputError(
-            "the chat template does not show an answer that other messages follow: no prefix of it can be"
-            " kept; set environment.history=template, or use another template"
+            f"the chat template hides an answer that other messages follow: no prefix can be kept; {REMEDY}"
         )
-    found = [(rest.find(token), token) for token in stop_tokens if token in rest]
-    if not found:
+    end_of_turn = ends.first(rest)
+    if not end_of_turn:
         raise InputError(
-            "the chat template ends no answer by a token that ends a completion"
-            f" ({', '.join(sorted(stop_tokens))}): no prefix of it can be kept; set"
-            " environment.history=template, or use another template"
+            f"the chat template ends this turn by no special token: no prefix can be kept; {REMEDY}"
         )
-    place, end_of_turn = min(found)
-    return Extension(end_of_turn, rest[place + len(end_of_turn) :])
+    return Extension(end_of_turn, rest.partition(end_of_turn)[2])
 
 
-def probe(messages: Sequence[Message]) -> list[Message]:
-    """What `messages` follow: a question and an answer, which calls what they are results of."""
+def _rendered(messages: Sequence[Message], render: Render) -> str:
+    """With a question and an answer before `messages`, and the opening of the next answer."""
+    calls = calls_before(messages)
+    try:
+        text = render([*probe(calls), *messages])
+    except InputError:
+        if len(calls) < 2:
+            raise
+        # Llama 3.1 takes one call alone, whose results may be several.
+        text = render([*probe(calls[:1]), *messages])
+    # One that shows no calls shows the answer's text.
+    return text if MARK in text else render([*probe(), *messages])
+
+
+def _first(text: str, tokens: Collection[str]) -> str:
+    """Of `tokens` the one that comes first in `text`; "" without one."""
+    found = [(text.find(token), token) for token in tokens if token in text]
+    return min(found)[1] if found else ""
+
+
+def calls_before(messages: Sequence[Message]) -> tuple[ToolCall, ...]:
+    """Those whose results `messages` have."""
     results = [one for one in messages if one.role == "tool"]
     arguments = json.dumps({"probe": MARK})
-    calls = tuple(
-        ToolCall(one.name or "probe", arguments, one.call_id or f"call_{n}")
+    return tuple(
+        ToolCall(one.name or "probe", arguments, one.call_id or f"call{n:05}")
         for n, one in enumerate(results)
     )
-    answer = Message("assistant", "" if calls else MARK, tool_calls=calls)
-    return [Message("user", "probe"), answer]
+
+
+def probe(calls: tuple[ToolCall, ...] = (), reasoning: str = "") -> list[Message]:
+    """A question and an answer that ends with the mark."""
+    text = "" if calls else MARK
+    return [
+        Message("user", "probe"),
+        Message("assistant", text, tool_calls=calls, reasoning=reasoning),
+    ]

@@ -120,7 +120,7 @@ class VllmEngine(Engine):
             do_without_torchvision(self._config.model.path)
         imported = time.monotonic()
         self._chat = ChatTokenizer.of(self._config, takes_images=True)
-        self._turns = TurnTokenizer(self._chat)
+        self._turns = TurnTokenizer.of(self._config, self._chat)
         transfer, vllm_config = self._configure()
         with self._deadline():
             self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)

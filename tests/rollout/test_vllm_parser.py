@@ -1,0 +1,55 @@
+"""Calls of other forms than Hermes', read by vLLM's own parsers."""
+
+import pytest
+
+pytest.importorskip("vllm", reason="vllm is not installed; its parsers are used")
+
+from services.rollout.turns.tool_formats import SIGNS, find_format, load_parser
+from tests.rollout.chats import CHATML, LLAMA, PLAIN
+from tests.tiny_model import tiny_tokenizer
+from trimaran.errors import InputError
+from trimaran.types import Tool, ToolCall
+
+TOOL = Tool(
+    "add",
+    "Adds.",
+    '{"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}',
+)
+WRITTEN = {
+    "qwen3_coder": "so\n<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n<parameter=b>\n2\n</parameter>\n"
+    "</function>\n</tool_call>",
+    "glm45": "so<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>b</arg_key>\n"
+    "<arg_value>2</arg_value>\n</tool_call>",
+    "llama3_json": '{"name": "add", "parameters": {"a": 1, "b": "2"}}',
+    "lfm2": 'so<|tool_call_start|>[add(a=1, b="2")]<|tool_call_end|>',
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    special = ["<|python_tag|>", "<|tool_call_start|>", "<|tool_call_end|>"]
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": special})
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_calls_are_read_as_vllm_does(name, tokenizer):
+    parse = load_parser(name, tokenizer)
+    beside, calls = parse(WRITTEN[name], (TOOL,))
+    assert calls == (ToolCall("add", '{"a": 1, "b": "2"}', "call_0"),)
+    assert beside == ("" if name == "llama3_json" else "so")
+    assert parse('no call {"a"', (TOOL,)) == ('no call {"a"', ())
+
+
+def test_a_form_that_is_unknown_is_refused(tokenizer):
+    with pytest.raises(InputError, match="no calls of the form 'morse'"):
+        load_parser("morse", tokenizer)
+    with pytest.raises(InputError, match="mistral"):
+        load_parser("mistral", tokenizer)
+
+
+def test_the_form_is_the_one_that_the_template_asks_for():
+    assert [find_format(one) for one in (CHATML, LLAMA, PLAIN)] == ["hermes", "", ""]
+    assert find_format("… <tool_call>\n<function=name>") == "qwen3_coder"
+    assert {find_format(sign) for sign in SIGNS} == {*SIGNS.values()}
