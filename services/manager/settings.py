@@ -47,6 +47,7 @@ from trimaran.host.machine import Machine, read_machine
 from trimaran.run.placement import describe_sight
 from trimaran.store import is_shared, store_from
 from trimaran.trust.access import is_loopback
+from trimaran.trust.allowed import COMMAND, NETWORKED, absolute_entry
 
 ADDRESS = "127.0.0.1:7900"
 HTTP_ADDRESS = "127.0.0.1:7980"
@@ -71,6 +72,14 @@ def _function(entry: str, info: ValidationInfo) -> str:
     return str(_folder(info) / entry) if ".py:" in entry else entry
 
 
+def _command(entry: str, info: ValidationInfo) -> str:
+    if not entry.startswith((COMMAND, NETWORKED)):
+        raise ValueError(
+            "give `command python agent.py`, or `network python agent.py` with a network"
+        )
+    return absolute_entry(entry, _folder(info))
+
+
 def _store(url: str, info: ValidationInfo) -> str:
     return store_from(_folder(info), url)
 
@@ -84,6 +93,7 @@ File = Annotated[Path, AfterValidator(_path)]
 """A path as all those of this configuration: a relative one starts at the folder of the file."""
 AllowedPlace = Annotated[PlaceUrl, BeforeValidator(_place)]
 AllowedFunction = Annotated[str, AfterValidator(_function)]
+AllowedCommand = Annotated[str, AfterValidator(_command)]
 StoreUrl = Annotated[str, AfterValidator(_store)]
 
 
@@ -185,6 +195,8 @@ class AllowSection(Section):
     accounts there that the manager's environment opens."""
     plugin_hosts: tuple[str, ...] = ()
     """https://host:port, or a network such as 10.0.0.0/8."""
+    commands: tuple[AllowedCommand, ...] = ()
+    """Of agents and servers of tools: `command python agent.py`, as `trimaran train --allow` takes them."""
     plugin_credentials: Mapping[str, CredentialsSection] = Field(default_factory=dict)
     """By the host, as it stands in `plugin_hosts`."""
 
@@ -200,7 +212,7 @@ class AllowSection(Section):
     @property
     def entries(self) -> tuple[str, ...]:
         """For TRIMARAN_ALLOW of the run's processes."""
-        return (*self.functions, *self.plugin_hosts)
+        return (*self.functions, *self.plugin_hosts, *self.commands)
 
 
 class LimitsSection(Section):

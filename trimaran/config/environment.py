@@ -91,6 +91,11 @@ class EnvironmentSection(Section):
         """Which of the ways is named: tools, factory, plugin, openenv, agent or installed."""
         return next(name for name, given in self._ways() if given)
 
+    @property
+    def num_processes(self) -> int:
+        """In which the run's own code or programs play, at a time and at most."""
+        return 0 if self.kind in ("plugin", "openenv") else self.replicas * self.max_episodes
+
     def _ways(self) -> tuple[tuple[str, Any], ...]:
         has_tools = bool(self.tools or self.mcp or self.python)
         others = ("factory", "plugin", "openenv", "agent", "installed")

@@ -112,14 +112,16 @@ class Allowed:
             )
 
 
-def absolute_entry(entry: str) -> str:
-    """Files by their absolute path, so that it holds in any working directory."""
+def absolute_entry(entry: str, folder: str | os.PathLike[str] = ".") -> str:
+    """Files of `folder` by their absolute path, so that it holds in any working directory."""
     if "\n" in entry:
         raise InputError(f"--allow: {entry!r}: an entry is one line; give --allow once for each")
     if kind := _command_kind(entry):
-        return kind + shlex.join(absolute_words(_words(entry), os.getcwd()))
+        return kind + shlex.join(absolute_words(_words(entry), folder))
     module, colon, name = entry.rpartition(":")
-    return f"{_real_path(module)}{colon}{name}" if module.endswith(".py") else entry
+    if not module.endswith(".py"):
+        return entry
+    return f"{_real_path(os.path.join(folder, module))}{colon}{name}"
 
 
 def absolute_words(words: Sequence[str], folder: str | os.PathLike[str]) -> tuple[str, ...]:

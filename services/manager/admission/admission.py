@@ -11,15 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from services.manager.admission.code import with_real_code
 from services.manager.admission.costs import Costs, check_costs
 from services.manager.admission.roots import InRoots, naming
 from services.manager.admission.specification import read_specification
-from services.manager.settings import AllowSection, CredentialsSection, LimitsSection
+from services.manager.settings import AllowSection, LimitsSection
 from trimaran.config import (
     Endpoints,
     NetworkSection,
     RolloutSection,
-    RuleSection,
     RunConfig,
     RunSection,
     TrainerSection,
@@ -27,7 +27,6 @@ from trimaran.config import (
     parse_config,
 )
 from trimaran.errors import ForbiddenError, InputError, LimitError
-from trimaran.trust.allowed import Allowed, canonical_target, origin_of
 
 MAX_NAME_BYTES = 100
 
@@ -67,7 +66,7 @@ def admit(
         has_it = "leave it out where every host has the model"
         _check_place("model.source", config.model.source, allow.sources, has_it)
         _check_sinks(config, allow)
-        config = _with_real_functions(config, allow)
+        config = with_real_code(config, allow)
     return config, check_costs(config, limits)
 
 
@@ -140,54 +139,6 @@ def _check_sinks(config: RunConfig, allow: AllowSection) -> None:
             f"metrics.sinks: {', '.join(refused)} is not among the sinks that the operator allows"
             f" ({known}); leave it out"
         )
-
-
-def _with_real_functions(config: RunConfig, allow: AllowSection) -> RunConfig:
-    allowed = Allowed.from_entries(allow.entries)
-    rules: dict[str, RuleSection] = {}
-    for name, section in config.reward.rules.items():
-        key, function = f"reward.rules.{name}", section.function
-        if section.plugin is not None:
-            _check_plugin(section, key, allow, allowed)
-        elif function is not None:
-            function = _check_function(function, f"{key}.function", allowed)
-        elif allow.rules is not None and (section.rule or name) not in allow.rules:
-            known = ", ".join(allow.rules) or "none"
-            raise ForbiddenError(
-                f"{key}: the rule {section.rule or name} is not allowed here (allowed: {known})"
-            )
-        rules[name] = section.model_copy(update={"function": function})
-    return config.model_copy(update={"reward": config.reward.model_copy(update={"rules": rules})})
-
-
-def _check_function(named: str, key: str, allowed: Allowed) -> str:
-    target = canonical_target(named, key)
-    module, _, name = target.rpartition(":")
-    if name == "*" or target != named or not {target, f"{module}:*"} & allowed.functions:
-        raise ForbiddenError(
-            f"{key}: {named} is not among the functions that the operator allows; name one of them"
-            " as it stands there, a file by its real path"
-        )
-    return target
-
-
-def _check_plugin(section: RuleSection, key: str, allow: AllowSection, allowed: Allowed) -> None:
-    plugin = section.plugin
-    assert plugin
-    origin = origin_of(plugin.url, f"{key}.plugin.url")
-    if origin not in allowed.origins:
-        raise ForbiddenError(
-            f"{key}.plugin.url: {plugin.url} is not at a host that the operator allows"
-        )
-    hosts = allow.plugin_credentials
-    known = {origin_of(host, "plugin_credentials"): hosts[host] for host in hosts}
-    credentials = known.get(origin, CredentialsSection())
-    for name in ("token_variable", "ca_file"):
-        given = getattr(plugin, name)
-        if given is not None and given != getattr(credentials, name):
-            raise ForbiddenError(
-                f"{key}.plugin.{name}: the operator does not give {given} to this host; leave it out"
-            )
 
 
 def check_request_id(request_id: str) -> None:

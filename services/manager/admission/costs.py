@@ -54,9 +54,13 @@ def host_memory_gib(config: RunConfig, replicas: int) -> float:
 def _host_memory(config: RunConfig, replicas: int) -> dict[str, float]:
     """GiB, by the keys of which they are."""
     reward, rollout = config.reward, config.rollout
+    environment = config.environment
+    environments_mib = environment.num_processes * environment.memory_mib if environment else 0
     return {
         "rollout.max_replicas x rollout.kv_cache_gib": replicas * rollout.kv_cache_gib,
         "reward.workers x reward.memory_mib": reward.workers * reward.memory_mib / 1024,
+        "environment.replicas x environment.max_episodes x environment.memory_mib": environments_mib
+        / 1024,
         "rollout.group_size x run.groups_per_step x (run.max_lag + 1) answers of"
         f" {config.max_trained_key}, and those of a validation": answer_bytes(config, replicas)
         / GIB,

@@ -253,6 +253,47 @@ def test_functions_are_those_of_the_operator(roots):
             admitted(roots, specify(reward=reward(function=named)), **entries)
 
 
+def test_environments_name_code_hosts_and_commands_of_the_operator_alone(roots):
+    file = roots / "tools.py"
+    file.write_text("def add(): ...", encoding="utf-8")
+    entries: dict[str, Any] = {
+        "functions": (f"{file}:*",),
+        "plugin_hosts": ("https://worlds.example",),
+        "commands": ("command python -m agent", "network npx server"),
+    }
+    allowed = [
+        {"tools": [f"{file}:add"], "mcp": [{"command": ["npx", "server"]}]},
+        {"factory": f"{file}:World"},
+        {"plugin": {"url": "https://worlds.example/v1"}},
+        {"openenv": "wss://worlds.example"},
+        {"agent": {"command": ["python", "-m", "agent"]}},
+        {"agent": {"command": ["npx", "server"], "network": True}},
+        {"python": True},
+    ]
+    for environment in allowed:
+        assert admitted(roots, specify(environment=environment), **entries).environment
+    refused = [
+        ({"tools": [f"{file}:add", "os:system"]}, r"environment\.tools\[1\]: os:system"),
+        ({"factory": "os:system"}, r"environment\.factory: os:system"),
+        ({"plugin": {"url": "https://other.example"}}, r"environment\.plugin\.url: "),
+        (
+            {"plugin": {"url": "https://worlds.example", "token_variable": "TRIMARAN_X"}},
+            r"environment\.plugin\.token_variable: the operator does not give TRIMARAN_X",
+        ),
+        ({"openenv": "ws://worlds.example"}, r"environment\.openenv: "),
+        ({"agent": {"command": ["python", "-m", "other"]}}, r"environment\.agent\.command: "),
+        (
+            {"agent": {"command": ["python", "-m", "agent"], "network": True}},
+            r"environment\.agent\.command: .* with a network",
+        ),
+        ({"mcp": [{"command": ["sh"]}]}, r"environment\.mcp\[0\]\.command: sh"),
+        ({"mcp": [{"url": "http://other"}]}, r"environment\.mcp\[0\]\.url: "),
+    ]
+    for environment, told in refused:
+        with pytest.raises(ForbiddenError, match=told):
+            admitted(roots, specify(environment=environment), **entries)
+
+
 def test_rules_may_be_narrowed(roots):
     with pytest.raises(
         ForbiddenError, match=r"reward\.rules\.gsm8k: the rule gsm8k is not allowed"
