@@ -50,7 +50,7 @@ def make_config(model_folders: dict[str, Path]) -> Callable[..., RunConfig]:
             "weight_sync": {},
         }
         for name, section in sections.items():
-            tree[name] = {**tree[name], **section}
+            tree[name] = {**tree.get(name, {}), **section}
         return parse_config(tree)
 
     return make

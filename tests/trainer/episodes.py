@@ -18,9 +18,9 @@ class Tokens:
 
     @property
     def branch(self) -> Branch:
-        """Each sampled token has its own log-probability and its own maker."""
+        """Each sampled token has its own log-probability, and another maker than its neighbours."""
         places = [place for place, sampled in enumerate(self.is_sampled) if sampled]
-        segments = tuple(Segment(at, at + 1, VersionId(0, at % 2), "r") for at in places)
+        segments = tuple(Segment(at, at + 1, VersionId(0, 0), "rs"[at % 2]) for at in places)
         logprobs = tuple(logprob_of(at, self.ids[at]) for at in places)
         return Branch(self.ids, logprobs, segments)
 

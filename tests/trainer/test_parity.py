@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from services.trainer.checkpoints.model_files import load_tensors
 from tests.trainer.batches import proofs_for, random_batch
+from tests.trainer.episodes import random_episodes
 from tests.trainer.models import DEEP, TIED, unfused
 from tests.trainer.processes import ANSWER_SECONDS, free_addresses, running_ranks
 from tests.trainer.reference import ReferenceTrainer, with_rollout_logprobs
@@ -189,6 +190,7 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
     model_folders: dict[str, Path],
     tmp_path: Path,
 ) -> None:
+    """Of answers and of episodes in turn."""
     trainer = {**sizes, "micro_batch_tokens": 40}
     addresses = free_addresses(make_config(family, trainer=trainer).num_trainer_ranks)
     config = make_config(family, trainer=trainer, endpoints={"trainer": addresses})
@@ -201,7 +203,8 @@ def test_logits_and_four_optimizer_steps_equal_plain_transformers(
             start, manifest = await client.get_policy_version(ANSWER_SECONDS)
             assert start.root == whole_root(model_folders[family], tied=family in TIED)
             for step in range(1, STEPS + 1):
-                batch = with_rollout_logprobs(model, random_batch(step), 0.7)
+                made = random_batch(step) if step % 2 else random_episodes(step)
+                batch = with_rollout_logprobs(model, made, 0.7)
                 with pytest.raises(UnprovenError, match=r"group 0: tokens of r at version 0\.0"):
                     await client.train_batch(batch, ANSWER_SECONDS)
                 proofs = proofs_for(batch, start.root)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from services.trainer.exchange.provenance import check_proofs
 from tests.trainer.batches import completion, scored_group
+from tests.trainer.episodes import Tokens, episode
 from trimaran.errors import UnprovenError
 from trimaran.types import Proof, ProofLevel, Segment, TrainingBatch, VersionId
 
@@ -38,6 +40,29 @@ def test_proven_tokens_may_train() -> None:
     batch = batch_of((FIRST, "r0"), (SECOND, "r1"))
     check(batch, proof(FIRST, "r0", "one"), proof(SECOND, "r1", "two"))
     check(batch, proof(FIRST, "r0", "one"), proof(SECOND, "r1", "two again"))
+
+
+def test_sampled_tokens_of_branches_need_a_maker_and_its_proof_and_given_ones_none() -> None:
+    own = Tokens((7, 8, 9), (False, True, False))
+    branch = Tokens((4, 5), (False, True))
+    whole = episode(own, branch)
+    made = replace(whole.branches[0], segments=(Segment(1, 2, SECOND, "r1"),))
+    proven = (
+        proof(VersionId(0, 0), "s", "zero"),
+        proof(SECOND, "r1", "two"),
+    )
+    roots = ROOTS | {VersionId(0, 0): frozenset({"zero"})}
+
+    def batch_with(segments: tuple[Segment, ...]) -> TrainingBatch:
+        one = replace(whole, branches=(replace(made, segments=segments),))
+        return TrainingBatch(3, (scored_group([1], [one], [1.0], number=7),))
+
+    check(batch_with(made.segments), *proven, roots=roots)
+    with pytest.raises(UnprovenError, match=r"tokens of r1 at version 0\.2 must not train"):
+        check(batch_with(made.segments), proven[0], roots=roots)
+    for segments in ((), (Segment(0, 2, SECOND, "r1"),)):
+        with pytest.raises(UnprovenError, match="group 7: some tokens do not say which"):
+            check(batch_with(segments), *proven, roots=roots)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -13,9 +13,11 @@ import torch
 from services.trainer.step.batch import PackedBatch, StepBatch, pack, packed_lengths
 from services.trainer.step.finite import find_input_faults
 from services.trainer.step.packing import GroupLengths
+from services.trainer.step.values import early_advantages
 from tests.trainer.batches import completion, scored_group
 from tests.trainer.episodes import Tokens, cut_off, episode, logprob_of, random_sequences
-from trimaran.types import Message, Turn
+from trimaran.config import RunConfig
+from trimaran.types import Message, Score, Turn
 
 CPU = torch.device("cpu")
 GIVEN, MADE = False, True
@@ -128,3 +130,20 @@ def test_a_number_that_is_not_finite_is_told_with_the_replica_that_made_it() -> 
     faults = find_input_faults(step, {0}, step.rollout_logprobs(), None)
     told = "group 7: completion 0: log-probability nan of token 5, from rollout-3"
     assert faults == {0: told}
+
+
+def test_the_reward_of_the_environment_is_a_term_that_gdpo_weighs(
+    make_config: Callable[..., RunConfig],
+) -> None:
+    config = make_config(
+        environment={"python": True, "weight": 2.0},
+        reward={"rules": {"exact": 1.0}},
+        algorithm={"advantage": "gdpo"},
+    )
+    verdicts = (Score(1.0, {"exact": 1.0, "environment": 0.0}), Score(4.0, {"environment": 2.0}))
+    group = scored_group([4], [completion([7]), completion([8])], [0.0, 0.0])
+    step = StepBatch.of((replace(group, verdicts_G=verdicts),), mask_truncated=False)
+    found = early_advantages(step, config)
+    assert found is not None
+    # The rule applies to one alone; the environment's -0.707 and 0.707, whitened.
+    assert found.tolist() == pytest.approx([-(0.5**0.5), 0.5**0.5])

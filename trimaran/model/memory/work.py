@@ -17,7 +17,7 @@ def shares_prompt(prompt: int, completions: Sequence[int], pair_cost: float) -> 
     inputs = [one for one in completions if one]
     whole = sum((prompt + one) ** 2 / 2 for one in inputs)
     parts = sum(one * (prompt + one / 2) for one in inputs)
-    return prompt**2 / 2 + pair_cost * parts < whole
+    return prompt > 0 and prompt**2 / 2 + pair_cost * parts < whole
 
 
 @dataclass(frozen=True, slots=True)

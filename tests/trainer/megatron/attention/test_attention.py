@@ -23,6 +23,10 @@ groups_of_any_shape = st.lists(
         GroupLengths,
         st.integers(1, 14),
         st.lists(st.integers(0, 14), min_size=1, max_size=5).map(tuple),
+    )
+    # Episodes that share nothing.
+    | st.builds(
+        GroupLengths, st.just(0), st.lists(st.integers(1, 14), min_size=1, max_size=3).map(tuple)
     ),
     min_size=1,
     max_size=4,
