@@ -9,7 +9,7 @@ from trimaran.types import Message
 
 ENDS = {
     "stop": "the episode is over",
-    "length": "no room was left for more tokens",
+    "length": "its last turn was cut, or no room was left for another",
     "turns": "it had all its turns",
     "fault": "by a fault",
 }
@@ -43,8 +43,10 @@ def _facts(told: RunTurn) -> Iterator[str]:
         yield f"ended by {turn.finish_reason}"
     if turn.sequence:
         yield f"branch {turn.sequence}"
-    if turn.num_given or turn.seconds:
+    if turn.num_given:
         yield f"{turn.num_given} given after {turn.seconds:.3g} s"
+    elif turn.seconds:
+        yield f"{turn.seconds:.3g} s in the environment"
     if turn.num_calls:
         failed = f", {turn.num_failures} failed" if turn.num_failures else ""
         yield f"{_number(turn.num_calls, 'call')}{failed}"

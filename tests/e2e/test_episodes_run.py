@@ -1,0 +1,74 @@
+"""A whole run of episodes: a class answers, some of its turns fail, and what happened is told turn by turn."""
+
+import json
+
+import pytest
+
+from tests.e2e import runs
+from tests.tiny_model import write_tiny_model
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+ECHO = """
+import random
+
+
+class Echo:
+    def reset(self, row):
+        self.turns = 0
+        self.random = random.Random()
+
+    def step(self, message):
+        self.turns += 1
+        if self.turns == 2 and self.random.random() < 0.3:
+            raise OSError("the world is gone")
+        done = self.turns == 3
+        return (None if done else f"more {self.turns}"), float(len(message.text) % 2), done
+"""
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] + ': ' + m['content'] }}"
+    "{{ '<end>\\n' if m['role'] == 'assistant' else '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize("history", ["exact", "template"])
+def test_a_run_of_episodes_trains_and_tells_them(write_run, tmp_path, history):
+    from transformers import AutoTokenizer
+
+    model = write_tiny_model(tmp_path / "tiny")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(model)
+    environment = {"factory": "echo.py:Echo", "max_turns": 4, "max_tokens": 300}
+    path = write_run(
+        run={"steps": 2, "keep_payloads": "all"},
+        model={"path": str(model)},
+        environment={**environment, "history": history},
+        rollout={"group_size": 4},
+    )
+    (tmp_path / "echo.py").write_text(ECHO)
+    allow = ["--allow", str(tmp_path / "echo.py:Echo")]
+    code, output = runs.train(path, *allow, run_folder_parent=tmp_path)
+    assert code == 0, output
+    folder = runs.only_run(tmp_path / "runs")
+    first, second = runs.rows(folder, "step")
+    assert first["environment/turns/max"] == second["environment/turns/max"] == 3
+    assert "  turns 3.0  calls 0.0  env s " in output
+    *_, last = sorted((folder / "samples").iterdir())
+    row = json.loads(last.read_text().splitlines()[0])
+    [episode] = row["greedy_episodes"]
+    assert [turn["turn"]["num_sampled"] > 0 for turn in episode["turns"]] == [True] * 3
+    assert episode["turns"][0]["versions"] == ["0.2"]
+    told = runs.finish(runs.start("samples", folder, run_folder_parent=tmp_path))
+    assert "  user:      more 1\n" in told and "  turn 3:    [" in told
+    lines = [
+        runs.finish(runs.start("ledger", "show", folder, number, run_folder_parent=tmp_path))
+        for number in range(4)
+    ]
+    assert all("turn 3: [" in one for one in lines)
+    if history == "template":
+        assert any("branch 1" in one for one in lines)
+    again = [line for one in lines for line in one.splitlines() if "again, because of" in line]
+    assert all("OSError: the world is gone" in line for line in again)
+    assert runs.survivors(tmp_path) == []
