@@ -3,6 +3,12 @@
 POST /episodes/17.1.0/v1/chat/completions    the policy's next turn; streamed, too
 GET  /episodes/17.1.0/v1/models              the one name there is
 POST /episodes/17.1.0/v1/reward              {"reward": 1.0, "done": true}
+
+With the endpoint's own token:
+
+POST /v1/episodes/next                       of an episode that waits: its base_url, api_key and row
+POST /v1/chat/completions                    the run's live weights, for the operator's own client
+GET  /v1/models
 """
 
 from __future__ import annotations
@@ -20,10 +26,13 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from services.environment.agents import openai_errors
-from services.environment.agents.desk import Answer, Desk
+from services.environment.agents.desk import Desk
 from services.environment.agents.forms import ChatRequest, streamed_answer, whole_answer
+from services.environment.agents.live import LiveAnswer
 from services.environment.agents.offers import Offers
 from trimaran.errors import InputError, NotFoundError, UnauthenticatedError
+from trimaran.trust.access import new_token
+from trimaran.types import Message, Usage
 from trimaran.wire.http_problems import read_body
 
 MAX_BODY_BYTES = 16 << 20
@@ -53,12 +62,15 @@ class Rules:
     model: str
     stops: frozenset[str] = frozenset()
 
-    def check(self, request: ChatRequest) -> None:
-        """Raises InputError or NotFoundError."""
+    def check_model(self, request: ChatRequest) -> None:
+        """Raises NotFoundError."""
         if request.model != self.model:
             raise NotFoundError(
-                f"model: {request.model}: there is {self.model} alone; OPENAI_MODEL names it"
+                f"model: {request.model}: there is {self.model} alone (OPENAI_MODEL)"
             )
+
+    def check_stops(self, request: ChatRequest) -> None:
+        """Raises InputError."""
         if unknown := sorted(request.stops - self.stops):
             raise InputError(
                 f"stop: {unknown[0]!r} is no stop of this run; name it in environment.stop"
@@ -94,11 +106,14 @@ def check_token(request: Request, token: str, where: str) -> None:
         )
 
 
-def make_app(episodes: Episodes) -> FastAPI:
+Live = Callable[[ChatRequest], Coroutine[Any, Any, LiveAnswer]]
+
+
+def make_app(episodes: Episodes, live: Live) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     openai_errors.add_handlers(app)
     app.include_router(_episode_routes(episodes))
-    app.include_router(_own_routes(episodes))
+    app.include_router(_own_routes(episodes, live))
     return app
 
 
@@ -107,12 +122,13 @@ def path_of(name: str) -> str:
     return f"/episodes/{quote(name, safe='')}/v1"
 
 
-def _own_routes(episodes: Episodes) -> APIRouter:
+def _own_routes(episodes: Episodes, live: Live) -> APIRouter:
     router = APIRouter(prefix="/v1")
+    place = "the run's folder has it in endpoint-0.json"
 
     @router.post("/episodes/next")
     async def take(request: Request) -> Response:
-        check_token(request, episodes.token, "the run's folder has it in endpoint-0.json")
+        check_token(request, episodes.token, place)
         await read(request, lambda body: None)
         try:
             offer = await unless_gone(request, episodes.offers.take(OFFER_SECONDS))
@@ -125,6 +141,24 @@ def _own_routes(episodes: Episodes) -> APIRouter:
         told = {"base_url": base_url, "api_key": offer.desk.key, "model": model, "row": offer.row}
         return JSONResponse({"episode": offer.name, **told})
 
+    @router.post("/chat/completions")
+    async def complete(request: Request) -> Response:
+        check_token(request, episodes.token, place)
+        asked = await read(request, ChatRequest.read)
+        episodes.rules.check_model(asked)
+        try:
+            said = await unless_gone(request, live(asked))
+        except GoneError:
+            return Response(status_code=CLIENT_CLOSED)
+        head = _head(f"live-{new_token()[:16]}", asked)
+        head["system_fingerprint"] = said.version
+        return _respond(asked, head, said.message, said.finish_reason, said.usage)
+
+    @router.get("/models")
+    async def models(request: Request) -> Response:
+        check_token(request, episodes.token, place)
+        return model_list(episodes.rules.model)
+
     return router
 
 
@@ -135,12 +169,14 @@ def _episode_routes(episodes: Episodes) -> APIRouter:
     async def complete(name: str, request: Request) -> Response:
         desk = episodes.find(name, request)
         asked = await read(request, ChatRequest.read)
-        episodes.rules.check(asked)
+        episodes.rules.check_model(asked)
+        episodes.rules.check_stops(asked)
         try:
             answer = await unless_gone(request, desk.ask(asked.to_request()))
         except GoneError:
             return Response(status_code=CLIENT_CLOSED)
-        return _respond(asked, name, answer)
+        head = _head(f"{name}-{answer.turn}", asked)
+        return _respond(asked, head, answer.message, answer.finish_reason, answer.usage)
 
     @router.get("/models")
     async def models(name: str, request: Request) -> Response:
@@ -157,17 +193,17 @@ def _episode_routes(episodes: Episodes) -> APIRouter:
     return router
 
 
-def _respond(asked: ChatRequest, name: str, answer: Answer) -> Response:
-    head = {
-        "id": f"chatcmpl-{name}-{answer.turn}",
-        "created": int(time.time()),
-        "model": asked.model,
-    }
-    parts = head, answer.message, answer.finish_reason, answer.usage
+def _head(name: str, asked: ChatRequest) -> dict[str, Any]:
+    return {"id": f"chatcmpl-{name}", "created": int(time.time()), "model": asked.model}
+
+
+def _respond(
+    asked: ChatRequest, head: dict[str, Any], message: Message, finish_reason: str, usage: Usage
+) -> Response:
     if asked.stream:
-        events = streamed_answer(*parts, asked.with_usage)
+        events = streamed_answer(head, message, finish_reason, usage, asked.with_usage)
         return StreamingResponse(events, media_type="text/event-stream")
-    return JSONResponse(whole_answer(*parts))
+    return JSONResponse(whole_answer(head, message, finish_reason, usage))
 
 
 def model_list(model: str) -> Response:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from services.environment.agents.app import Episodes, Rules, make_app, path_of
+from services.environment.agents.app import Episodes, Live, Rules, make_app, path_of
 from services.environment.agents.desk import Desk
 from services.environment.agents.offers import Offer
 from trimaran.run.network import HTTP_BACKLOG, LOOPBACK, Host, join
@@ -26,7 +26,7 @@ from trimaran.wire.http_server import HttpServer, serving_http
 
 class Endpoint:
     """Example:
-    async with serving(Rules("SmolLM2-135M-Instruct"), LOOPBACK, NO_TRUST) as endpoint:
+    async with serving(Rules("SmolLM2-135M-Instruct"), policy.complete, LOOPBACK, NO_TRUST) as endpoint:
         desk = endpoint.add("17.1.0")
     """
 
@@ -65,11 +65,11 @@ class Endpoint:
 
 
 @asynccontextmanager
-async def serving(rules: Rules, host: Host, trust: Trust) -> AsyncGenerator[Endpoint]:
+async def serving(rules: Rules, live: Live, host: Host, trust: Trust) -> AsyncGenerator[Endpoint]:
     """Until the block ends. Raises InputError where others could read what goes to `host`."""
     async with AsyncExitStack() as stack:
         episodes = Episodes(rules, new_token())
-        app = make_app(episodes)
+        app = make_app(episodes, live)
         listener = replace(LOOPBACK, ports=host.ports).listen(HTTP_BACKLOG)
         port = listener.getsockname()[1]
         server = await stack.enter_async_context(serving_http(app, listener, None))

@@ -10,6 +10,7 @@ from typing import Self
 from services.environment.agents.app import Rules
 from services.environment.agents.endpoint import Endpoint, serving
 from services.environment.agents.episode import AgentEnvironment, StartedAgent
+from services.environment.agents.live import LivePolicy
 from services.environment.environment import EnvironmentHost
 from trimaran.config import EnvironmentSection, RunConfig
 from trimaran.run.context import RunContext
@@ -33,6 +34,7 @@ class AgentHost(EnvironmentHost):
         self._section, self._network = config.environment, config.network
         check_agent(self._section, allowed)
         self._run, self._index = run, index
+        self._policy = LivePolicy(config, run)
         self._rules = Rules(Path(config.model.path).name, frozenset(self._section.stop))
         self._stack = AsyncExitStack()
         self._endpoint: Endpoint | None = None
@@ -43,7 +45,9 @@ class AgentHost(EnvironmentHost):
         assert agent
         if agent.command:
             self._spec = await asyncio.to_thread(find_program, agent.command, agent.network, KEY)
-        endpoint = serving(self._rules, find_host(self._network), self._run.trust)
+        policy = await self._stack.enter_async_context(self._policy)
+        host = find_host(self._network)
+        endpoint = serving(self._rules, policy.complete, host, self._run.trust)
         self._endpoint = await self._stack.enter_async_context(endpoint)
         self._endpoint.write(self._run.folder / f"endpoint-{self._index}.json")
         return self

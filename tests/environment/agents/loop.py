@@ -24,12 +24,14 @@ Policy = Callable[[list[Message]], Message]
 
 def config_for(command: tuple[str, ...], **environment: Any) -> RunConfig:
     agent = {"command": list(command), **environment.pop("agent", {})}
+    endpoints = environment.pop("endpoints", {})
     return parse_config(
         {
             "run": {"name": "agents", "steps": 1, "groups_per_step": 1},
             "model": {"path": "/models/policy"},
             "data": {"train": "/data/train.jsonl"},
             "rollout": {"group_size": 2, "max_prompt_tokens": 64, "max_tokens": 64},
+            "endpoints": endpoints,
             "environment": {"agent": agent, **environment},
         }
     )
