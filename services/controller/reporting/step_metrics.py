@@ -40,7 +40,8 @@ def describe_batch(batch: TrainingBatch) -> dict[str, float]:
 
     Example: describe_batch(batch)["reward/completion/mean"]  # 0.25
     """
-    completions = [c for scored in batch.groups for c in scored.group.completions_G]
+    # An episode that could not be ended has no tokens.
+    completions = [c for scored in batch.groups for c in scored.group.completions_G if not c.fault]
     verdicts = [verdict for scored in batch.groups for verdict in scored.verdicts_G]
     rewards_by_group = [_scored_rewards(scored) for scored in batch.groups]
     rewards = [reward for group in rewards_by_group for reward in group]

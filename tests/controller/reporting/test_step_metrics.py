@@ -93,9 +93,12 @@ def test_a_batch_of_episodes_in_numbers() -> None:
     segments = (of_step(2, 0, 2), of_step(3, 5, 6))
     long = Completion((1,) * 6, (0.0,) * 3, "", "turns", segments, turns=turns, branches=(branch,))
     short = replace(completion(3, "stop", 3), turns=turns[:1])
-    batch = TrainingBatch(4, (group(5, (long, Score(1.0)), (short, Score(0.0))),))
+    lost = Completion((), (), "", "fault", (), fault="the environment died")
+    scored = group(5, (long, Score(1.0)), (short, Score(0.0)), (lost, Faulted("lost")))
+    batch = TrainingBatch(4, (scored,))
     values = describe_batch(batch)
     assert values[LENGTH_MEAN] == (5 + 3) / 2
+    assert values["rollout/completion/length/min"] == 3
     assert values[LAG_MAX] == 2
     assert values["rollout/completion/truncated/share"] == 0.5
     assert {k: v for k, v in values.items() if k.startswith("environment/")} == {
@@ -106,7 +109,7 @@ def test_a_batch_of_episodes_in_numbers() -> None:
         "environment/calls/mean": (3 + 2) / 2,
         "environment/calls/failed/share": 2 / 5,
     }
-    assert count_tokens(batch) == (5 + 6) + (5 + 4) + (5 + 3)
+    assert count_tokens(batch) == (5 + 6) + (5 + 4) + (5 + 3) + 5
     proof = Proof(VersionId(0, 1), "r", "root", 4, 4)
     assert describe_proofs(batch, [proof])[f"weight_sync/proof/tokens/{proof.level}"] == 1
 

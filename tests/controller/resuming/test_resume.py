@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,8 @@ from trimaran.types import (
     VersionId,
 )
 from trimaran.wire.messages import serialize_scored_group
+
+EPISODES = {"environment": {"factory": "guess.py:Guess"}, "reward": {"rules": {}}}
 
 
 def run_world(
@@ -85,10 +88,17 @@ def records(folder: Path) -> list[Record]:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    ("max_lag", "stride", "bad"), [(0, 1, frozenset()), (0, 1, frozenset({2})), (2, 3, frozenset())]
+    ("max_lag", "stride", "bad", "sections"),
+    [
+        (0, 1, frozenset(), {}),
+        (0, 1, frozenset({2}), {}),
+        (2, 3, frozenset(), {}),
+        (0, 1, frozenset(), EPISODES),
+        (2, 3, frozenset(), EPISODES),
+    ],
 )
 def test_every_crash_point_reaches_the_same_state(
-    tmp_path: Path, max_lag: int, stride: int, bad: frozenset[int]
+    tmp_path: Path, max_lag: int, stride: int, bad: frozenset[int], sections: dict[str, Any]
 ) -> None:
     # A crash comes before the collection that the whole run did later.
     run = {
@@ -98,7 +108,7 @@ def test_every_crash_point_reaches_the_same_state(
         "max_lag": max_lag,
         "checkpoint_every": 2,
     }
-    config = make_config(run={**run, "keep_checkpoints": 9, "deterministic": True})
+    config = make_config(run={**run, "keep_checkpoints": 9, "deterministic": True}, **sections)
     (tmp_path / "whole").mkdir()
     whole = run_world(tmp_path / "whole", config, nonfinite=bad)
     rows = records(tmp_path / "whole")
