@@ -39,6 +39,7 @@ SEEN = {
     "submit": OF_SUBMITTERS | {"models"},
     "reward": OF_SERVICES | {"plugin/token", "models"},
     "plugin": {"plugin/token"},
+    "environment": OF_SERVICES | {"models"},
     "weight-sync": OF_SERVICES | {"models"},
     "controller": OF_SERVICES | {"runs", "models"},
     "trainer": OF_SERVICES | {"runs", "models"},
@@ -97,7 +98,7 @@ def test_the_topology_is_whole(device: str) -> None:
     services = set(load(device)["services"])
     replicas = {"rollout"} if device == "cpu" else {"rollout-0", "rollout-1"}
     assert services == ONE_SHOT | FOREIGN | replicas | {
-        *("manager", "reward", "plugin", "weight-sync", "controller", "trainer")
+        *("manager", "reward", "environment", "plugin", "weight-sync", "controller", "trainer")
     }
 
 

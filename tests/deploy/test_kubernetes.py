@@ -237,6 +237,20 @@ def test_sinks_functions_and_rules_reach_the_manager_and_the_rewards(tmp_path: P
     assert every and every.rules is None
 
 
+def test_environments_are_there_where_somebody_asks_for_them(tmp_path: Path) -> None:
+    assert "environment" not in dict(pods(render("npu")))
+    allow = {"functions": ["/tools/mine.py:add"], "commands": ["command npx server"]}
+    values = (f"manager.allow={json.dumps(allow)}", "environment.replicas=2")
+    objects = render("npu", json_values=values)
+    assert manager_settings(objects, tmp_path).allowed
+    [deployment] = [o for o in objects if o["metadata"]["name"] == "demo-environment"]
+    assert deployment["spec"]["replicas"] == 2
+    [container] = dict(pods(objects))["environment"]["containers"]
+    assert container["args"][:2] == ["serve", "environment"]
+    [entries] = [one["value"] for one in container["env"] if one["name"] == "TRIMARAN_ALLOW"]
+    assert entries.split("\n") == allow["functions"] + allow["commands"]
+
+
 def answers_of_a_cluster(objects: tuple[dict[str, Any], ...]) -> dict[str, Any]:
     """As much as Helm asks for: which kinds there are, and the objects themselves. By path."""
     kinds: dict[str, dict[str, Any]] = {}
