@@ -42,10 +42,11 @@ def test_a_run_of_episodes_trains_and_tells_them(write_run, tmp_path, history):
     tokenizer.save_pretrained(model)
     environment = {"factory": "echo.py:Echo", "max_turns": 4, "max_tokens": 300}
     path = write_run(
-        run={"steps": 2, "keep_payloads": "all"},
+        run={"steps": 2, "max_lag": 1, "keep_payloads": "all"},
         model={"path": str(model)},
         environment={**environment, "history": history},
         rollout={"group_size": 4},
+        algorithm={"advantage": "mt_grpo"},
     )
     (tmp_path / "echo.py").write_text(ECHO)
     allow = ["--allow", str(tmp_path / "echo.py:Echo")]
@@ -71,4 +72,6 @@ def test_a_run_of_episodes_trains_and_tells_them(write_run, tmp_path, history):
         assert any("branch 1" in one for one in lines)
     again = [line for one in lines for line in one.splitlines() if "again, because of" in line]
     assert all("OSError: the world is gone" in line for line in again)
+    replayed = runs.finish(runs.start("replay", folder, run_folder_parent=tmp_path))
+    assert "the same: 2 steps" in replayed, replayed
     assert runs.survivors(tmp_path) == []
