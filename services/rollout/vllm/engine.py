@@ -244,7 +244,7 @@ class VllmEngine(Engine):
                 if output.index not in stream.open:
                     continue
                 _check_end(output.finish_reason)
-                if stream.begins_inside(stops, output):
+                if stream.cut(stops, output):
                     await self._abort(stream)
                 pending[output.index][0].extend(output.token_ids)
                 pending[output.index][1].extend(output.logprobs.logprobs)

@@ -41,19 +41,20 @@ class VllmStream:
         """The tokens of its completion: those that it began with, and those passed on."""
         return self.given[sample] + self.made[sample]
 
-    def begins_inside(self, stops: StopTexts, output: Any) -> bool:
-        """Whether a stop text that began in the prefix ends in `output`, which is then cut there: vLLM looks for one in
-        its own tokens alone."""
+    def cut(self, stops: StopTexts, output: Any) -> bool:
+        """Ends `output` where a stop text ends that began in the prefix: vLLM looks for one in its own tokens alone.
+        Returns whether vLLM goes on with it, and must be told."""
         if not self.given[0]:
             return False
         first = len(self._said)
         self._said += output.token_ids
         end = stops.find_end(self._said, first)
-        if end is None or output.finish_reason == "stop":
+        if end is None:
             return False
+        goes_on = output.finish_reason is None
         output.token_ids = output.token_ids[: end - first]
         output.finish_reason = "stop"
-        return True
+        return goes_on
 
     def mark(self, made: dict[int, int], version: VersionId) -> None:
         """From here on `version` makes the tokens. `made`: of the samples that still run."""
