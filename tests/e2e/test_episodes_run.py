@@ -1,10 +1,12 @@
 """A whole run of episodes: a class answers, some of its turns fail, and what happened is told turn by turn."""
 
 import json
+import signal
 
 import pytest
 
 from tests.e2e import runs
+from tests.e2e.test_revival import disturb
 from tests.tiny_model import write_tiny_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -32,14 +34,20 @@ TEMPLATE = (
 )
 
 
-@pytest.mark.parametrize("history", ["exact", "template"])
-def test_a_run_of_episodes_trains_and_tells_them(write_run, tmp_path, history):
+def model_of_turns(folder):
+    """Its chat template ends each turn."""
     from transformers import AutoTokenizer
 
-    model = write_tiny_model(tmp_path / "tiny")
+    model = write_tiny_model(folder)
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(model)
+    return model
+
+
+@pytest.mark.parametrize("history", ["exact", "template"])
+def test_a_run_of_episodes_trains_and_tells_them(write_run, tmp_path, history):
+    model = model_of_turns(tmp_path / "tiny")
     environment = {"factory": "echo.py:Echo", "max_turns": 4, "max_tokens": 300}
     path = write_run(
         run={"steps": 2, "max_lag": 1, "keep_payloads": "all"},
@@ -74,4 +82,38 @@ def test_a_run_of_episodes_trains_and_tells_them(write_run, tmp_path, history):
     assert all("OSError: the world is gone" in line for line in again)
     replayed = runs.finish(runs.start("replay", folder, run_folder_parent=tmp_path))
     assert "the same: 2 steps" in replayed, replayed
+    assert runs.survivors(tmp_path) == []
+
+
+PATIENT = """
+class Patient:
+    def reset(self, row):
+        self.turns = 0
+
+    def step(self, message):
+        self.turns += 1
+        return f"more {self.turns}", float(len(message.text) % 2), self.turns == 3
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_an_environment_service_that_is_killed_or_frozen_comes_back(write_run, tmp_path, number):
+    path = write_run(
+        run={"steps": 6},
+        model={"path": str(model_of_turns(tmp_path / "tiny"))},
+        environment={"factory": "patient.py:Patient", "max_turns": 4, "max_tokens": 300},
+        rollout={"group_size": 4},
+    )
+    (tmp_path / "patient.py").write_text(PATIENT)
+    allow = ["--allow", str(tmp_path / "patient.py:Patient"), "frozen_timeout=15"]
+    process = runs.start("train", path, *allow, run_folder_parent=tmp_path)
+    disturb(process, tmp_path / "runs", tmp_path, ("environment",), number)
+    output = runs.finish(process)
+    assert process.returncode == 0, output
+    killed = number is signal.SIGKILL
+    words = "died (killed by SIGKILL)" if killed else "is frozen: it has not answered"
+    assert f"environment-0 {words}" in output
+    rows = runs.rows(runs.only_run(tmp_path / "runs"), "step")
+    assert [row["step"] for row in rows] == list(range(1, 7))
+    assert all(row["environment/turns/max"] == 3 for row in rows)
     assert runs.survivors(tmp_path) == []

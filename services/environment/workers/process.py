@@ -97,8 +97,9 @@ class NurseryProcess:
             streams = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)
         except TimeoutError:
             ours.close()
+            self._process.kill()  # it is frozen; the next one takes its place
             raise UnavailableError(
-                f"no process for an environment after {START_SECONDS:g} s; is this host overloaded?"
+                f"no process for an environment after {START_SECONDS:g} s; what starts them was killed"
             ) from None
         except BaseException:
             ours.close()

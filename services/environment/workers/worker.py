@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from services.environment.loading.boxes import FunctionBox, Toolbox
@@ -22,6 +23,7 @@ from services.environment.workers.lines import (
 )
 from trimaran.errors import InputError
 from trimaran.sandbox.job import SandboxError
+from trimaran.types import Opening, Reply
 
 FAULTS = (MemoryError, SandboxError)
 """What a tool may raise and no policy has caused."""
@@ -67,7 +69,7 @@ class Worker:
             case "reward":
                 return {"reward": _reward(boxes)}
             case "step" if player:
-                return {"reply": encode_reply(player.step(decode_message(request["message"])))}
+                return {"reply": self._reply(player.step(decode_message(request["message"])))}
             case "close":
                 for box in boxes:
                     box.close()
@@ -84,7 +86,14 @@ class Worker:
         rewards = any(not isinstance(box, FunctionBox) for box in self._loaded.boxes)
         return {"plays": self._loaded.player is not None, "rewards": rewards, "tools": tools}
 
-    def _opening(self, opening: Any) -> list[Any]:
+    def _reply(self, reply: Reply) -> dict[str, Any]:
+        messages = [
+            replace(message, text=shortened(message.text, self._max_chars))
+            for message in reply.messages
+        ]
+        return encode_reply(replace(reply, messages=tuple(messages)))
+
+    def _opening(self, opening: Opening) -> list[Any]:
         messages = [encode_message(message) for message in opening.messages]
         return [messages, [encode_tool(tool) for tool in opening.tools]]
 
