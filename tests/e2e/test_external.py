@@ -14,11 +14,13 @@ import yaml
 
 from tests.e2e import runs
 from tests.e2e.engines import Engine
+from tests.e2e.test_episodes_run import PATIENT, model_of_turns
 from tests.e2e.test_managed_runs import tree_of
 from tests.redis_server import RedisServer
 from trimaran.clients import AsyncRunClient
 from trimaran.errors import NotFoundError
 from trimaran.run.runs import EventKind, Run, RunState
+from trimaran.trust.allowed import ALLOW_VARIABLE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 SECONDS = 240.0
@@ -198,4 +200,41 @@ def test_of_two_runs_the_second_waits_and_has_the_same_services_then(
         served = [run_id for run_id in run_ids if run_id in engines[name].log]
         assert served == run_ids, name
         engines[name].stop()
+    assert runs.survivors(tmp_path) == []
+
+
+def test_a_run_of_episodes_waits_for_an_environment_and_outlives_it(
+    write_run: Callable[..., Path], engines: dict[str, Engine], tmp_path: Path
+) -> None:
+    code = tmp_path / "patient.py"
+    code.write_text(PATIENT)
+    named = f"{code}:Patient"
+    path = write_run(
+        model={"path": str(model_of_turns(tmp_path / "tiny"))},
+        environment={"factory": named, "max_turns": 4, "max_tokens": 300},
+        rollout={"group_size": 4},
+    )
+    like = engines["reward"]
+    allowed = {ALLOW_VARIABLE: named}
+    place = (like.folder, "environment", "environment", like.store, like.token, tmp_path)
+    environment = Engine(*place, variables=allowed)
+
+    async def body(address: str) -> None:
+        async with AsyncRunClient(address) as client:
+            run_id = (await client.create_run(tree_of(path, run={"steps": 100_000}))).run_id
+            environment.start()
+            await until(client, run_id, RunState.RUNNING, step=1)
+            process_of(tmp_path, "environment").send_signal(signal.SIGKILL)
+            before = (await client.get_run(run_id)).step
+            await until(client, run_id, RunState.RUNNING, step=before + 3)
+            await client.cancel_run(run_id)
+            await until(client, run_id, RunState.CANCELLED)
+            assert "environment-0 died (its engine has started" in await notes_of(client, run_id)
+
+    with manager(tmp_path, "first") as (_, address):
+        asyncio.run(body(address))
+    environment.stop()
+    for engine in engines.values():
+        if engine.host.exists():
+            engine.stop()
     assert runs.survivors(tmp_path) == []
