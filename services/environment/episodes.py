@@ -19,6 +19,7 @@ from services.environment.environment import Environment, EnvironmentHost, Takes
 from trimaran.config import EnvironmentSection
 from trimaran.errors import (
     DeadlineError,
+    InternalError,
     NotFoundError,
     OutOfOrderError,
     UnavailableError,
@@ -191,8 +192,11 @@ class Episodes:
         episode.asked_at = asyncio.get_running_loop().time()
         if begun.cancelled():
             raise UnavailableError(f"episode {episode.name} was closed meanwhile")
-        if begun.exception():
+        if error := begun.exception():
             self._forget(episode)
+            if isinstance(error, UnavailableError):
+                # Who asks waits for a service that is away, and this one is not.
+                raise InternalError(str(error)) from error
         return begun.result()
 
     def _meet(self, epoch: int) -> None:

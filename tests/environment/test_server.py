@@ -14,7 +14,7 @@ from tests.first_epoch import draw_epoch
 from tests.trimaran.telemetry.test_exposition import values
 from trimaran.clients import EnvironmentClient, MetricsClient
 from trimaran.config import RunConfig, parse_config
-from trimaran.errors import DeadlineError, InputError, NotFoundError, UnavailableError
+from trimaran.errors import DeadlineError, InputError, InternalError, NotFoundError
 from trimaran.run.context import RunContext
 from trimaran.run.network import LOOPBACK
 from trimaran.trust.allowed import ALLOW_VARIABLE
@@ -104,9 +104,9 @@ def test_a_class_of_ours_plays(tmp_path: Path) -> None:
             assert (reply.messages[0].text, reply.reward, reply.done) == (told, reward, done)
         as_it_is = await client.open("2.0", prompt(task="as it is"), 6, SECONDS)
         assert as_it_is.messages == prompt().messages
-        with pytest.raises(UnavailableError, match="ValueError: no such game"):
+        with pytest.raises(InternalError, match="ValueError: no such game"):
             await client.open("3.0", prompt(task="broken"), 6, SECONDS)
-        with pytest.raises(UnavailableError, match="TypeError: step gave a str"):
+        with pytest.raises(InternalError, match="TypeError: step gave a str"):
             await client.step("2.0", 1, Message("assistant", "what"), "stop", SECONDS)
 
     while_serving(configure(factory=f"{CODE}:Guess", options={"most": 8}), tmp_path, use)
@@ -142,7 +142,7 @@ def test_what_takes_too_long_is_ended_and_others_go_on(tmp_path: Path) -> None:
             await hanging
         with pytest.raises(NotFoundError):
             await client.step("1.0", 1, call("end", '{"how": "hang"}'), "stop", SECONDS)
-        with pytest.raises(UnavailableError, match="SIGSEGV"):
+        with pytest.raises(InternalError, match="SIGSEGV"):
             await client.step("1.1", 5, call("end", '{"how": "crash"}'), "stop", SECONDS)
 
     while_serving(configure(tools=[f"{CODE}:end"], timeout=1.0), tmp_path, use)
