@@ -1,5 +1,6 @@
 # make demo   set everything up and train SmolLM2-135M to add one-digit numbers
 # make demo PLUGIN=1   the same with a second reward, judged by a plugin over HTTP
+# make demo-tools   the same model learns to use a calculator over several turns
 # make test   set everything up, check the code, run the quick tests and the core of the others: at most 12 minutes on two cores
 # make unit   the quick tests alone
 # make test-all  `make test` and all other tests: an hour or more. PART=kills, engines, layouts, guides, installs or cluster
@@ -34,7 +35,7 @@ SEED ?= 1
 UV := UV_HTTP_TIMEOUT=300 $(BIN)/uv
 INSTALL := PYTHON="$(PYTHON)" sh requirements/install.sh
 
-.PHONY: weight install demo demo-vision test test-all unit test-compose test-cluster test-k8s kubernetes-tools contract contract-run test-sinks archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer bench-npu faults-weights faults-runs mutate-weights clean
+.PHONY: weight install demo demo-tools demo-vision test test-all unit test-compose test-cluster test-k8s kubernetes-tools contract contract-run test-sinks archives lint protos check-protos lock bench bench-weights bench-reward bench-control bench-trainer bench-npu faults-weights faults-runs mutate-weights clean
 
 install: $(VENV)/.installed
 
@@ -55,6 +56,11 @@ ifdef PLUGIN
 else
 	$(BIN)/trimaran train examples/addition/run.yaml run.seed=$(SEED)
 endif
+
+# Does a policy learn to use a tool over several turns?
+demo-tools: install $(MODEL)/model.safetensors
+	$(BIN)/trimaran train examples/calculator/run.yaml run.seed=$(SEED) \
+	  --allow examples/calculator/calculator.py:Calculator
 
 # Does a policy learn to look at the image? A tiny vision-language model, a minute.
 demo-vision: install
