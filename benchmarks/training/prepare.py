@@ -90,7 +90,7 @@ def _prepare(groups: Sequence[ScoredGroup], config: RunConfig) -> Update:
     computed = frozenset(range(len(step.completions_B)))
     faults = find_input_faults(step, computed, logprobs_M, advantages_M)
     (update,) = plan_updates(step, computed, faults, config, 1, 0, 1e-4, lambda group: 0.0)
-    token_weights(update, config.algorithm, torch.device("cpu"))
+    token_weights(step, update, config.algorithm, torch.device("cpu"))
     update.pack(torch.device("cpu"))
     return update
 

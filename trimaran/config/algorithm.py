@@ -163,6 +163,13 @@ class AlgorithmSection(Section):
         return cast(Any, self.advantage).needs_greedy
 
     @property
+    def needs_whole_completions(self) -> bool:
+        """Whether the loss of a token depends on others of its completion, so that these stand in one micro-batch."""
+        loss, correction = cast(Any, self.loss), self.correction
+        by_sequence = correction.weights == "sequence" or correction.geometric_bounds is not None
+        return by_sequence or not loss.per_token
+
+    @property
     def needs_all(self) -> bool:
         """Whether also completions whose advantage is 0 have a gradient."""
         loss: Any = self.loss

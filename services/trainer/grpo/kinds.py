@@ -117,7 +117,8 @@ class Tokens:
     advantages_M: torch.Tensor
     """float32."""
     completions_M: torch.Tensor
-    """int64: which completion, 0..B-1. All tokens of a completion are in one micro-batch."""
+    """int64: which completion, 0..B-1. All tokens of a completion are in one micro-batch, unless the loss is
+    `per_token`."""
     num_completions: int
     """B."""
     seed: int = 0
@@ -149,7 +150,8 @@ class Loss(Options):
     """The policy-gradient term of the loss.
 
     `needs_all`: whether a token's loss depends on tokens of others, so that also those without an
-    advantage go through a forward pass.
+    advantage go through a forward pass. `per_token`: whether it depends on the token alone; only then may the
+    branches of an episode, which is one completion, stand in different micro-batches.
 
     Example of a package's own:
         class Reinforce(Loss):
@@ -158,6 +160,7 @@ class Loss(Options):
     """
 
     needs_all: ClassVar[bool] = False
+    per_token: ClassVar[bool] = False
 
     def __call__(self, logprobs_M: torch.Tensor, tokens: Tokens) -> TokenLosses:
         """`logprobs_M`: natural logarithms of the policy's probabilities, float32, with gradient.

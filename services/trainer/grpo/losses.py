@@ -36,6 +36,8 @@ class PpoClip(Loss):
     clip_high: Positive = 0.2
     dual_clip: Annotated[float, Field(gt=1)] | None = None
 
+    per_token: ClassVar[bool] = True
+
     def __call__(self, logprobs_M: torch.Tensor, tokens: Tokens) -> TokenLosses:
         ratios_M = limited_exp(logprobs_M - tokens.old_logprobs_M)
         gains_M, was_clipped_M = _clip(ratios_M, tokens.advantages_M, self.clip_low, self.clip_high)
@@ -76,6 +78,8 @@ class Cispo(Loss):
     """0, as EasyR1's example has it: no weight is below 1."""
     clip_high: Positive = 0.2
 
+    per_token: ClassVar[bool] = True
+
     def __call__(self, logprobs_M: torch.Tensor, tokens: Tokens) -> TokenLosses:
         ratios_M = limited_exp(logprobs_M.detach() - tokens.old_logprobs_M)
         weights_M = ratios_M.clamp(1 - self.clip_low, 1 + self.clip_high)
@@ -96,6 +100,8 @@ class Sapo(Loss):
     """Where A > 0."""
     tau_negative: Positive = 1.05
     """Elsewhere."""
+
+    per_token: ClassVar[bool] = True
 
     def __call__(self, logprobs_M: torch.Tensor, tokens: Tokens) -> TokenLosses:
         ratios_M = limited_exp(logprobs_M - tokens.old_logprobs_M)

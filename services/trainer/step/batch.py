@@ -20,7 +20,7 @@ from services.trainer.grpo.kinds import Rewards
 from services.trainer.step.chosen_experts import ChosenExperts, StepExperts, join_experts
 from services.trainer.step.packing import GroupLengths
 from services.trainer.step.prompt_images import PromptImages, images_of
-from services.trainer.step.sequences import num_read, sequences_of, total_read
+from services.trainer.step.sequences import alone, num_read, sequences_of, total_read
 from services.trainer.step.turns import turns_of
 from trimaran.types import Completion, Score, ScoredGroup, sampled_spans
 
@@ -128,6 +128,28 @@ class StepBatch:
             scores_B=tuple(self.scores_B[index] for index in indices),
             members=tuple(starmap(range, pairwise([0, *accumulate(sizes)]))),
             lengths_B=lengths,
+            starts_B=tuple([0, *accumulate(lengths)][: len(lengths)]),
+        )
+
+    def by_sequence(self) -> StepBatch:
+        """With each sequence of an episode as a completion of its own, and the same M: for what looks at each
+        token alone, so that an episode need not be in one micro-batch."""
+        if not any(one.branches for one in self.completions_B):
+            return self
+        parted = [sequences_of(completion) for completion in self.completions_B]
+        owners = [index for index, own in enumerate(parted) for _ in own]
+        completions = tuple(alone(one) for own in parted for one in own)
+        lengths = [
+            len(one.logprobs_S) if self.lengths_B[index] else 0
+            for one, index in zip(completions, owners, strict=True)
+        ]
+        ends = [0, *accumulate(map(len, parted))]
+        return StepBatch(
+            groups=self.groups,
+            completions_B=completions,
+            scores_B=tuple(self.scores_B[index] for index in owners),
+            members=tuple(range(ends[own.start], ends[own.stop]) for own in self.members),
+            lengths_B=tuple(lengths),
             starts_B=tuple([0, *accumulate(lengths)][: len(lengths)]),
         )
 

@@ -28,7 +28,7 @@ from services.trainer.step.outputs import TokenLoss, TokenOutputs
 from services.trainer.step.part_times import PartTimes
 from services.trainer.step.sums import TokenSums
 from services.trainer.step.updates import Update, plan_updates
-from services.trainer.step.values import StepValues, early_advantages, look_up
+from services.trainer.step.values import early_advantages, look_up
 from trimaran.config import AlgorithmSection, RunConfig
 from trimaran.types import ExpertLoads, Group, TrainingBatch
 
@@ -143,10 +143,14 @@ def train_step(
         advantages_M = early_advantages(step, config)
     with times.of("planning"):
         computed = _computed(step, advantages_M, algorithm)
+        faulty = find_input_faults(step, computed, rollout_M, advantages_M)
+        parts = step if algorithm.needs_whole_completions else step.by_sequence()
+        if parts is not step:
+            computed = _computed(parts, advantages_M, algorithm)
         updates = plan_updates(
-            step,
+            parts,
             computed,
-            find_input_faults(step, computed, rollout_M, advantages_M),
+            faulty,
             config,
             batch.step,
             policy.data_rank,
@@ -167,7 +171,9 @@ def train_step(
         sums = TokenSums(names, policy.device)
         seed = random.Random(f"{config.run.seed}/{batch.step}/{number}").getrandbits(62)
         with times.of("gradient"):
-            found, norm = _compute_gradient(policy, update, values, config, seed, sums)
+            weights_M = token_weights(step, update, algorithm, policy.device)
+            objective = Objective(algorithm, values, weights_M, seed)
+            found, norm = _compute_gradient(policy, update, objective, sums)
         if found:
             faults += found
             continue
@@ -206,16 +212,12 @@ def _computed(
 def _compute_gradient(
     policy: Policy,
     update: Update,
-    values: StepValues,
-    config: RunConfig,
-    seed: int,
+    objective: Objective,
     sums: TokenSums,
 ) -> tuple[tuple[str, ...], float]:
     """What is not finite, if anything, and the gradient's norm. The same on every rank."""
     if update.faults:  # each rank looked at all inputs
         return update.faults, 0.0
-    weights_M = token_weights(update, config.algorithm, policy.device)
-    objective = Objective(config.algorithm, values, weights_M, seed)
     policy.zero_gradients()
     _accumulate(policy, update.pack(policy.device), objective, sums)
     norm = policy.sum_gradients()

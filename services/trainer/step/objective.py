@@ -12,7 +12,7 @@ import torch
 from services.trainer.grpo.correction import Correction, correct, mismatch_sums
 from services.trainer.grpo.kinds import Aggregation, Loss, Tokens
 from services.trainer.grpo.kl import kl_estimate
-from services.trainer.step.batch import PackedBatch
+from services.trainer.step.batch import PackedBatch, StepBatch
 from services.trainer.step.outputs import TokenOutputs
 from services.trainer.step.sums import Reduces, TokenSums
 from services.trainer.step.updates import Update
@@ -132,13 +132,13 @@ class Objective:
 
 
 def token_weights(
-    update: Update, algorithm: AlgorithmSection, device: torch.device
+    step: StepBatch, update: Update, algorithm: AlgorithmSection, device: torch.device
 ) -> torch.Tensor:
-    """float32 [M] of the step, on the device; 0 of what is in other updates.
+    """float32 [M] of the step, on the device; 0 of what is in other updates. `step`: of whole completions.
 
     Raises InputError where the aggregation gives other than one weight a completion.
     """
-    step, completions = update.step, update.completions
+    completions = [index for place in update.groups for index in step.members[place]]
     lengths = torch.tensor([step.lengths_B[index] for index in completions], dtype=torch.int64)
     weights = cast(Aggregation, algorithm.aggregation)(lengths)
     if weights.shape != lengths.shape:

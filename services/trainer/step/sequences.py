@@ -5,12 +5,22 @@ A pass reads a sequence up to before its last sampled token: what was given behi
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trimaran.types import Branch, Completion, Segment
 
 
 def sequences_of(completion: Completion) -> tuple[Completion | Branch, ...]:
     """Those with sampled tokens."""
     return tuple(one for one in (completion, *completion.branches) if len(one.logprobs_S))
+
+
+def alone(sequence: Completion | Branch) -> Completion:
+    """A completion of this sequence only."""
+    if isinstance(sequence, Completion):
+        return replace(sequence, branches=())
+    ids, logprobs_S = sequence.token_ids_T, sequence.logprobs_S
+    return Completion(ids, logprobs_S, "", "", sequence.segments, sequence.experts)
 
 
 def num_read(sequence: Completion | Branch) -> int:

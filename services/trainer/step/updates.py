@@ -21,6 +21,7 @@ class Update:
     """One mini-batch on one data-parallel rank. `plan_updates` makes them."""
 
     step: StepBatch
+    """By sequence, where the algorithm looks at each token alone."""
     groups: tuple[int, ...]
     """Places of its groups in the step's batch."""
     computed: tuple[tuple[int, ...], ...]
@@ -45,13 +46,13 @@ class Update:
         return pack(self.step, [self.find(piece) for piece in pieces], device, self.experts)
 
     @property
-    def completions(self) -> list[int]:
-        """All that count in its loss, also those that are not computed."""
-        return [index for place in self.groups for index in self.step.members[place]]
-
-    @property
     def num_trained(self) -> int:
-        return sum(self.step.lengths_B[index] for index in self.completions)
+        """Trained tokens that count in its loss, also those that are not computed."""
+        return sum(
+            self.step.lengths_B[index]
+            for place in self.groups
+            for index in self.step.members[place]
+        )
 
     def find(self, piece: GroupPiece) -> tuple[int, tuple[int, ...]]:
         """The place of its group in the step's batch, and its completions among those of the step."""

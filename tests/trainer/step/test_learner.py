@@ -113,6 +113,34 @@ def test_an_episode_counts_as_one_completion_in_every_loss_and_aggregation(
     assert gradient.abs().max() > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "passes"),
+    [
+        ({"loss": "ppo_clip"}, 3),
+        ({"loss": "gspo"}, 2),
+        ({"correction": {"weights": "sequence"}}, 2),
+        ({"correction": {"geometric_bounds": [0.5, 2.0]}}, 2),
+    ],
+)
+def test_branches_stand_together_only_where_a_loss_compares_their_tokens(
+    model: torch.nn.Module, make_config: MakeConfig, algorithm: dict[str, Any], passes: int
+) -> None:
+    long = Tokens((7, 8, 30), (True, False, True))
+    whole = episode(long, Tokens((9, 32, 6), (False, True, True)))
+    batch = TrainingBatch(1, (scored_group([4, 5], [whole, completion([2, 1, 3])], [1.0, 0.0]),))
+    found = []
+    for tokens in (1, 4096):
+        trainer = {**STANDSTILL, "micro_batch_tokens": tokens}
+        config = make_config(run={"groups_per_step": 1}, trainer=trainer, algorithm=algorithm)
+        policy = PlainPolicy(model)
+        found.append((train_step(policy, batch, config).metrics, policy.gradients()))
+        assert policy.events.count("backward") == (passes if tokens == 1 else 1)
+    (cut, gradient), (together, same) = found
+    assert cut["trainer/loss"] == pytest.approx(together["trainer/loss"], abs=1e-6)
+    assert cut["trainer/trained_tokens"] == together["trainer/trained_tokens"] == 7
+    torch.testing.assert_close(gradient, same, rtol=0, atol=1e-6)
+
+
 def test_what_has_no_gradient_is_skipped_and_the_gradient_is_the_same(
     model: torch.nn.Module, make_config: MakeConfig
 ) -> None:

@@ -201,6 +201,10 @@ def test_those_of_an_episode_are_of_all_that_is_read_of_its_sequences() -> None:
     assert packed.token_ids_N.tolist() == [4, 5, *[7, 30, 40, 9, 41] * 2]
     # Of the first they are not known in the branch, and so in none of its tokens.
     assert numbers.tolist() == [*[-1] * 7, 7, 30, 40, 9, 41]
+    parts = step.by_sequence()
+    apart = pack(parts, [(0, (2, 3, 0))], CPU, told_in(parts))
+    assert numbers_of(apart)[:, 0, 0].tolist() == [-1, -1, 7, 30, -1, -1, -1, 7, 30]
+    assert apart.places_M.tolist() == [4, 5, 6, 7, 0, 1]
     long = replace(known, experts=tell(own.ids[:3]))
     with pytest.raises(InputError, match=r"completion 0 has 12 bytes .* 2 tokens .* have 8"):
         check_experts([scored_group([4], [long], [1.0])], FACTS)
