@@ -239,7 +239,7 @@ class LimitsSection(Section):
     disk_gib: Annotated[float, Field(ge=0)] = 0
     """That one run may take by checkpoints and payloads."""
     host_memory_gib: Annotated[float, Field(ge=0)] = 0
-    """One run's reward workers, what replicas on the CPU keep, and the answers under way."""
+    """One run's reward workers and environments, what replicas on the CPU keep, and the answers under way."""
     priority: NonNegative = 100
     """Priorities lie between minus that and that."""
     watchers: Positive = 100
