@@ -17,6 +17,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ MAX_OPEN_FILES = 1024
 MAX_FILE_MIB = 1024
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+ANY_PORT = 1
 SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
     *("/etc/ld.so.cache", "/etc/localtime", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf"),
@@ -80,6 +82,22 @@ def find_program(command: Sequence[str], network: bool, key: str) -> ProgramSpec
     if os.path.basename(found).startswith("python"):
         readable += _python_folders(found, key)
     return ProgramSpec((found, *words), tuple(readable), network)
+
+
+async def check_host(network: bool, key: str) -> None:
+    """Raises InputError that names the key where this host cannot confine a program."""
+    spec = find_program(("python", "-c", ""), network, key)
+    folder = Path(tempfile.mkdtemp())
+    try:
+        program = await Program.start(spec, folder, {}, ANY_PORT, memory_mib=1024)
+        await program.stop()
+    except SandboxError as error:
+        raise InputError(
+            f"{key}: {error}; run the environment service on Linux 6.7 or newer, or start the programs elsewhere"
+            " (leave the command out)"
+        ) from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _search_path() -> str:

@@ -96,7 +96,8 @@ class EpisodePlayer:
         prompt = replace(
             prompt,
             messages=opening.messages or prompt.messages,
-            tools=opening.tools or prompt.tools,
+            # A program's requests alone say what there is.
+            tools=opening.tools if self._section.agent else opening.tools or prompt.tools,
         )
         episode, replica, most = Episode(prompt), "", opening.max_tokens
         threads = [_Thread([], prompt.tools, prompt.messages)]

@@ -78,7 +78,8 @@ async def serving(rules: Rules, live: Live, host: Host, trust: Trust) -> AsyncGe
             outer = host.listen(HTTP_BACKLOG)
             address = join(host.address, outer.getsockname()[1])
             trust.check_address(address)
-            tls = http_context(trust.tls) if trust.tls else None
+            # A program shows its key, not a certificate as the services do.
+            tls = http_context(replace(trust.tls, authorities=None)) if trust.tls else None
             await stack.enter_async_context(serving_http(app, outer, tls))
             episodes.url = f"{'https' if tls else 'http'}://{address}"
         yield Endpoint(episodes, server, port)

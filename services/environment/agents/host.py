@@ -15,7 +15,7 @@ from services.environment.environment import EnvironmentHost
 from trimaran.config import EnvironmentSection, RunConfig
 from trimaran.run.context import RunContext
 from trimaran.run.network import find_host
-from trimaran.sandbox.program import ProgramSpec, find_program
+from trimaran.sandbox.program import ProgramSpec, check_host, find_program
 from trimaran.trust.allowed import Allowed
 
 KEY = "environment.agent.command"
@@ -45,6 +45,7 @@ class AgentHost(EnvironmentHost):
         assert agent
         if agent.command:
             self._spec = await asyncio.to_thread(find_program, agent.command, agent.network, KEY)
+            await check_host(agent.network, KEY)
         policy = await self._stack.enter_async_context(self._policy)
         host = find_host(self._network)
         endpoint = serving(self._rules, policy.complete, host, self._run.trust)

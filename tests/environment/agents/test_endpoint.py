@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import stat
 from pathlib import Path
 
@@ -11,7 +12,14 @@ import aiohttp
 import openai
 import pytest
 
+from services.environment.agents.app import Rules
+from services.environment.agents.endpoint import serving
+from services.environment.agents.live import LiveAnswer
+from tests.certificates import Authority
 from tests.environment.agents.loop import PROMPT, agent_host
+from trimaran.errors import InputError
+from trimaran.run.network import Host, read_interfaces
+from trimaran.trust.access import NO_TRUST, Trust, is_loopback
 from trimaran.types import Message, Reply
 
 
@@ -58,6 +66,38 @@ def test_a_program_started_elsewhere_takes_an_episode_and_ends_it_by_its_word(
             assert (reply.done, reply.reward, reply.num_failures) == (True, 0.75, 0)
             assert said == "three"
             await environment.close()
+
+    asyncio.run(run())
+
+
+def test_beyond_this_machine_the_endpoint_has_tls_and_asks_for_keys_alone(tmp_path: Path) -> None:
+    """Programs elsewhere have no certificates of the services'."""
+    mine = [one for one in read_interfaces() if not is_loopback(one.address) and "." in one.address]
+    if not mine:
+        pytest.skip("this host has no address but loopback")
+    address = mine[0].address
+    tls = Authority("tests").write(tmp_path, addresses=(address,))
+    host = Host(address, mine[0].name)
+
+    async def live(request: object) -> LiveAnswer:
+        raise AssertionError(request)
+
+    async def run() -> None:
+        for trust in (NO_TRUST, Trust("x" * 32)):
+            with pytest.raises(InputError, match="TLS"):
+                async with serving(Rules("policy"), live, host, trust):
+                    pass
+        async with serving(Rules("policy"), live, host, Trust("x" * 32, tls)) as endpoint:
+            endpoint.write(tmp_path / "endpoint-0.json")
+            told = json.loads((tmp_path / "endpoint-0.json").read_text())
+            assert told["url"].startswith(f"https://{address}:")
+            context = ssl.create_default_context(cafile=str(tls.authorities))
+            shown = {"Authorization": f"Bearer {told['token']}"}
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(told["url"] + "/v1/models", ssl=context, headers=shown) as answer,
+            ):
+                assert (await answer.json())["data"][0]["id"] == "policy"
 
     asyncio.run(run())
 
