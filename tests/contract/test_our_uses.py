@@ -35,7 +35,10 @@ OF_INSTANCES: dict[str, dict[str, str]] = {
         "vllm.config.model.ModelConfig": "hf_config",
         "vllm_ascend.worker.model_runner_v1.NPUModelRunner": "device get_model kv_caches sampler",
     },
-    f"{VLLM}.told_experts": {"vllm.outputs.RequestOutput": "add"},
+    f"{VLLM}.told_experts": {
+        "vllm.outputs.CompletionOutput": "stop_reason",
+        "vllm.outputs.RequestOutput": "add",
+    },
     f"{VLLM}.loading.load": {
         "vllm.model_executor.model_loader.reload.types.LayerReloadingInfo": "can_load load_numel"
         " load_numel_total",

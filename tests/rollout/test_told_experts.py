@@ -1,6 +1,7 @@
 """The experts that vLLM says it chose, against forward passes of plain transformers."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import torch
@@ -101,6 +102,22 @@ def test_of_fresh_and_of_continued_completions(replica, folder):
             num_prompt = len(group.prompt_token_ids)
             assert same(told(group.prompt_experts), wanted[:num_prompt])
             assert same(told(completion.experts), wanted[num_prompt:])
+
+
+def test_of_a_completion_that_a_stop_text_ends_they_are_unknown(replica, folder):
+    async def body(client):
+        await replica.publish(client, load_file(folder / "model.safetensors"))
+        whole = await generate(client, sampling(1, 40, 0.0))
+        ending = replace(sampling(1, 40, 0.0), stop=(whole.completions_G[0].text[8:10],))
+        return await generate(client, ending)
+
+    group = with_client(replica, body)
+    (completion,) = group.completions_G
+    assert (completion.finish_reason, completion.experts, group.prompt_experts) == (
+        "stop",
+        b"",
+        b"",
+    )
 
 
 def test_tokens_before_an_update_keep_what_made_them(replica, folder):

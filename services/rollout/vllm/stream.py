@@ -53,7 +53,7 @@ class VllmStream:
             return False
         goes_on = output.finish_reason is None
         output.token_ids = output.token_ids[: end - first]
-        output.finish_reason = "stop"
+        output.finish_reason, output.stop_reason = "stop", stops.texts[0]
         return goes_on
 
     def mark(self, made: dict[int, int], version: VersionId) -> None:

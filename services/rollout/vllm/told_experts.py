@@ -55,12 +55,13 @@ def told_experts(
     config: RunConfig, completion: Any, num_prompt: int, num_tokens: int
 ) -> tuple[bytes, bytes]:
     """The experts of a completion of `num_tokens` that has ended, and those of its prompt. Empty unless they are
-    replayed, and where vLLM reports more or fewer tokens than it has read: the trainer then chooses
-    itself, while it would refuse the batch with rows that do not fit.
+    replayed, where a stop text ended it, before vLLM's core knew and reported, and where vLLM reports more or
+    fewer tokens than it has read: the trainer then chooses itself, while it would refuse the batch with rows
+    that do not fit.
 
     Raises InputError where this vLLM does not tell them.
     """
-    if not config.trainer.router.replay:
+    if not config.trainer.router.replay or isinstance(completion.stop_reason, str):
         return b"", b""
     if (chosen := completion.routed_experts) is None:
         raise InputError(
