@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 from collections.abc import AsyncGenerator
@@ -13,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from tests.environment.test_server import CODE, SECONDS, call, configure, prompt
-from tests.environment.workers.test_pool import alive, until
+from tests.environment.workers.test_pool import alive, left_behind, until
 from tests.first_epoch import draw_epoch
-from trimaran.clients import EnvironmentClient
+from tests.trimaran.telemetry.test_exposition import values
+from trimaran.clients import EnvironmentClient, MetricsClient
 from trimaran.config import RunConfig, dump_config
-from trimaran.errors import UnavailableError
+from trimaran.errors import DeadlineError, InternalError, NotFoundError
 from trimaran.run.environment import serve_command, service_environment
 from trimaran.trust.allowed import ALLOW_VARIABLE
 from trimaran.types import Caller, Message
@@ -86,7 +88,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_step_costs_its_episode_alone
             hanging = asyncio.create_task(ask(client, "1.0", 2, "hang"))
             await asyncio.sleep(0.2)
             os.kill(pids[0], signal.SIGKILL)
-            with pytest.raises(UnavailableError, match=r"died \(SIGKILL\)"):
+            with pytest.raises(InternalError, match=r"died \(SIGKILL\)"):
                 await hanging
             assert int(await ask(client, "1.1", 2, "")) == pids[1]
             await client.open("1.0", prompt(), 7, SECONDS)  # is made again
@@ -129,9 +131,57 @@ def test_a_nursery_that_is_killed_is_replaced(tmp_path: Path) -> None:
             nursery = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
             os.kill(nursery, signal.SIGKILL)
             await until(lambda: not alive(worker))
-            with pytest.raises(UnavailableError):
+            with pytest.raises(InternalError):
                 await ask(client, "1.0", 2, "")
             await client.open("1.0", prompt(), 7, SECONDS)
             assert int(await ask(client, "1.0", 1, "")) != worker
+
+    asyncio.run(run())
+
+
+FAULTS = {
+    "crash": (InternalError, "SIGSEGV"),
+    "exit": (InternalError, "exit code 7"),
+    "garbage": (InternalError, "garbage"),
+    "memory": (InternalError, "MiB"),
+    "hang": (DeadlineError, "environment.timeout"),
+}
+
+
+def test_of_200_seeded_faults_each_is_told_and_costs_its_own_episode_alone(tmp_path: Path) -> None:
+    chance, left = random.Random(32), [200]
+
+    async def play(client: EnvironmentClient, player: int) -> None:
+        number = 0
+        while left[0] > 0:
+            number += 1
+            episode = f"{player}.{number}"
+            await client.open(episode, prompt(), number, SECONDS)
+            for turn in range(1, 5):
+                how = chance.choice((*FAULTS, "leave", *[""] * 8))
+                if how not in FAULTS:
+                    assert (await ask(client, episode, turn, how)).isdigit()
+                    continue
+                left[0] -= 1
+                kind, told = FAULTS[how]
+                with pytest.raises(kind, match=told):
+                    await ask(client, episode, turn, how)
+                with pytest.raises(NotFoundError):
+                    await ask(client, episode, turn, "")
+                break
+            await client.close_episode(episode)
+
+    async def run() -> None:
+        config = configure(tools=[f"{CODE}:end"], timeout=1.5, memory_mib=1024, max_episodes=16)
+        async with serving(config, tmp_path) as (service, client):
+            await asyncio.gather(*(play(client, player) for player in range(16)))
+            async with MetricsClient(client.address) as process:
+                known = values(await process.get_metrics())
+            assert known["trimaran_environment_episodes",] == 0
+            assert known["trimaran_environment_processes", "busy"] == 0
+            idle = known["trimaran_environment_processes", "idle"]
+            # The service, what starts workers, and the workers: nothing else is left.
+            await until(lambda: len(family(service.pid)) == 1 + idle)
+            assert not left_behind()
 
     asyncio.run(run())
