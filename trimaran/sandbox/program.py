@@ -86,7 +86,7 @@ def find_program(command: Sequence[str], network: bool, key: str) -> ProgramSpec
 
 async def check_host(network: bool, key: str) -> None:
     """Raises InputError that names the key where this host cannot confine a program."""
-    spec = find_program(("python", "-c", ""), network, key)
+    spec = find_program(("true",), network, key)
     folder = Path(tempfile.mkdtemp())
     try:
         program = await Program.start(spec, folder, {}, ANY_PORT, memory_mib=1024)
