@@ -24,7 +24,7 @@ def make_host(
         case "tools" | "factory" | "installed":
             from services.environment.local.host import LocalHost, load_spec
 
-            return LocalHost(section, load_spec(config, section, allowed))
+            return LocalHost(section, load_spec(config, section, allowed), allowed)
         case "plugin":
             from services.environment.plugins.calling import PluginHost
 

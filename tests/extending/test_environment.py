@@ -26,7 +26,7 @@ def test_a_run_plays_with_the_packages_environment(follow: Callable[[str], Recip
     number = random.Random(7).randint(1, 8)
 
     async def play() -> tuple[str, list[Reply]]:
-        async with LocalHost(section, load_spec(config, section, Allowed())) as host:
+        async with LocalHost(section, load_spec(config, section, Allowed()), Allowed()) as host:
             game = host.create("1.1.0")
             opening = await game.open(PROMPT, seed=7)
             said = ["eight", str(number + 1), str(number)]

@@ -129,7 +129,7 @@ def test_a_tool_of_theirs_answers_in_an_episode_as_its_file_says(
     prompt = Prompt("p:1", (Message("user", "How old?"),), "t", "", {"extra_info": dumps(known)})
 
     async def play() -> list[str]:
-        async with LocalHost(found, load_spec(config, found, allowed)) as host:
+        async with LocalHost(found, load_spec(config, found, allowed), allowed) as host:
             episode = host.create("1.1.0")
             opening = await episode.open(prompt, seed=1)
             calls = [ToolCall("look_up", dumps({"name": name})) for name in ("Ann", "Bob")]

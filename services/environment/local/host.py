@@ -10,6 +10,7 @@ from services.environment.environment import Environment
 from services.environment.loading.load import LoadSpec
 from services.environment.local.player import PlayerEnvironment
 from services.environment.local.worker_tools import WorkerTools
+from services.environment.mcp.source import McpTools, check_mcp
 from services.environment.tools.environment import ToolEnvironment
 from services.environment.tools.source import ToolSource
 from services.environment.workers.pool import WorkerPool
@@ -25,6 +26,7 @@ PYTHON_SHARE = 0.8
 def load_spec(config: RunConfig, section: EnvironmentSection, allowed: Allowed) -> LoadSpec:
     """What workers load; nothing where no code is named. Raises InputError for what the
     operator has not allowed, or is not there."""
+    check_mcp(section, allowed)
     tools = tuple(
         allowed.check_function(named, f"environment.tools[{place}]")
         for place, named in enumerate(section.tools)
@@ -53,12 +55,12 @@ class LocalHost:
     """An `EnvironmentHost`.
 
     Example:
-        async with LocalHost(section, load_spec(config, section, allowed)) as host:
+        async with LocalHost(section, load_spec(config, section, allowed), allowed) as host:
             environment = host.create("17.1.0")
     """
 
-    def __init__(self, section: EnvironmentSection, spec: LoadSpec) -> None:
-        self._section, self._spec = section, spec
+    def __init__(self, section: EnvironmentSection, spec: LoadSpec, allowed: Allowed) -> None:
+        self._section, self._spec, self._allowed = section, spec, allowed
         self._stack = AsyncExitStack()
         self._pool: WorkerPool | None = None
 
@@ -78,7 +80,10 @@ class LocalHost:
         return ToolEnvironment(self._sources(), self._section)
 
     def _sources(self) -> Sequence[ToolSource]:
-        return (WorkerTools(self._pool),) if self._pool else ()
+        own: list[ToolSource] = [WorkerTools(self._pool)] if self._pool else []
+        for place, server in enumerate(self._section.mcp):
+            own.append(McpTools(server, f"environment.mcp[{place}]", self._allowed))
+        return own
 
     @property
     def num_processes(self) -> Mapping[str, float]:

@@ -1,0 +1,219 @@
+"""Tools of an MCP server: what the policy reads, what is a fault, and what is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.environment.episodes import Episodes
+from services.environment.loading.load import LoadSpec
+from services.environment.local.host import LocalHost
+from services.environment.mcp.source import McpTools, check_mcp
+from services.environment.tools.source import Answer
+from tests.trimaran.plugins.live import serving
+from trimaran.config import EnvironmentSection
+from trimaran.config.environment import McpSection
+from trimaran.errors import DeadlineError, InputError, InternalError, UnavailableError
+from trimaran.trust.allowed import Allowed
+from trimaran.types import Message, Prompt, ToolCall
+
+PROMPT = Prompt("p:1", (Message("user", "Add."),), "add", "3")
+PLAIN = ("python", "-S", str(Path(__file__).with_name("plain_server.py")))
+ADD = ToolCall("add", '{"a": 1, "b": 2}', "1")
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def tools_of(*words: str, **keys: Any) -> McpTools:
+    return McpTools(McpSection(command=(*PLAIN, *words), **keys), "environment.mcp[0]", Allowed())
+
+
+def calls(*names: str) -> list[ToolCall]:
+    return [ToolCall(name, '{"a": 1, "b": 2}') for name in names]
+
+
+def test_what_a_tool_answers_is_the_policy_s_to_read() -> None:
+    async def scenario() -> None:
+        source = tools_of()
+        opening = await source.open(PROMPT, 7)
+        assert opening.messages == PROMPT.messages
+        names = [tool.name for tool in opening.tools]
+        assert names == ["add", "fail", "die", "hang", "garbage", "protocol", "parts"]
+        assert opening.tools[0].description == "The first."
+        assert json.loads(opening.tools[0].parameters)["properties"]["a"] == {"type": "integer"}
+        assert await source.call(calls("add", "fail", "protocol", "parts")) == [
+            Answer("3"),
+            Answer("no luck", failed=True),
+            Answer("error: arguments do not fit", failed=True),
+            Answer("one\n[image]\ntwo"),
+        ]
+        await source.close()
+
+    run(scenario)
+
+
+def test_only_the_tools_that_are_named() -> None:
+    async def scenario() -> None:
+        source = tools_of(tools=("parts", "add"))
+        assert [t.name for t in (await source.open(PROMPT, 7)).tools] == ["parts", "add"]
+        await source.close()
+        source = tools_of(tools=("sub",))
+        with pytest.raises(InputError, match=r"environment\.mcp\[0\]\.tools: sub: .* it has add,"):
+            await source.open(PROMPT, 7)
+        await source.close()
+
+    run(scenario)
+
+
+def test_a_server_that_dies_in_a_call_is_a_fault_with_its_last_words() -> None:
+    async def scenario() -> None:
+        source = tools_of()
+        await source.open(PROMPT, 7)
+        with pytest.raises(UnavailableError, match="does not answer die: .* the disk is full"):
+            await source.call(calls("die"))
+        await source.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (("no-such-program",), "no-such-program: No such file or directory"),
+        (("python", "-c", "raise SystemExit('no key')"), "last words: no key"),
+        (("python", "-c", "print('hello')"), "cannot be used"),
+    ],
+)
+def test_a_server_that_does_not_start(command: tuple[str, ...], words: str) -> None:
+    async def scenario() -> None:
+        source = McpTools(McpSection(command=command), "environment.mcp[0]", Allowed())
+        with pytest.raises(UnavailableError, match=words):
+            await source.open(PROMPT, 7)
+        await source.close()
+
+    run(scenario)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def pids_in(file: Path) -> list[int]:
+    return [int(pid) for pid in file.read_text().split()]
+
+
+def gone(pids: list[int], seconds: float = 5) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and any(map(is_alive, pids)):
+        time.sleep(0.02)
+    return not any(map(is_alive, pids))
+
+
+@pytest.mark.parametrize("name", ["hang", "garbage", "die"])
+def test_an_episode_that_ends_badly_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+    """Neither the server nor what it has started."""
+    file = tmp_path / "pids"
+    command = (*PLAIN, str(file))
+    section = EnvironmentSection(mcp=(McpSection(command=command),), timeout=1)
+
+    async def scenario() -> None:
+        host = LocalHost(section, LoadSpec((), "", {}, ""), Allowed())
+        async with host, Episodes(host, section) as episodes:
+            opening = await episodes.open("e", PROMPT, 7, 1)
+            assert len(opening.tools) == 7
+            message = Message("assistant", "", tool_calls=(ADD,))
+            reply = await episodes.step("e", 1, message, "stop", 1)
+            assert reply.messages == (Message("tool", "3", call_id="1", name="add"),)
+            message = Message("assistant", "", tool_calls=(ToolCall(name, "{}"),))
+            with pytest.raises((DeadlineError, InternalError)):
+                await episodes.step("e", 2, message, "stop", 1)
+
+    run(scenario)
+    assert gone(pids_in(file))
+
+
+def test_a_server_ends_with_the_service_however_that_ends(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    source = f"""
+import asyncio, os, signal
+from tests.environment.mcp.test_source import PROMPT, tools_of
+async def main():
+    await tools_of({str(file)!r}).open(PROMPT, 7)
+    os.kill(os.getpid(), signal.SIGKILL)
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", source], timeout=60, check=False)
+    assert done.returncode == -9
+    assert gone(pids_in(file))
+
+
+def test_a_server_over_http() -> None:
+    from mcp.server import MCPServer
+
+    server = MCPServer("two")
+
+    @server.tool()
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    @server.tool()
+    def bad() -> str:
+        raise ValueError("no luck")
+
+    async def scenario() -> None:
+        async with serving(server.streamable_http_app()) as url:
+            section = McpSection(url=f"{url}/mcp")
+            source = McpTools(section, "environment.mcp[0]", Allowed())
+            opening = await source.open(PROMPT, 7)
+            assert [(t.name, t.description) for t in opening.tools] == [
+                ("add", "Add two numbers."),
+                ("bad", ""),
+            ]
+            good, wrong, bad = await source.call(
+                [ADD, ToolCall("add", '{"a": "x"}'), ToolCall("bad", "{}")]
+            )
+            assert good == Answer("3")
+            assert wrong.failed and "valid integer" in wrong.text
+            assert bad.failed
+            await source.close()
+        source = McpTools(section, "environment.mcp[0]", Allowed())
+        with pytest.raises(UnavailableError, match=r"environment\.mcp\[0\]: http://127.* cannot"):
+            await source.open(PROMPT, 7)
+        await source.close()
+
+    run(scenario)
+
+
+def test_a_name_that_points_inside_is_refused() -> None:
+    async def scenario() -> None:
+        name = socket.gethostname()
+        source = McpTools(McpSection(url=f"http://{name}:9/mcp"), "environment.mcp[0]", Allowed())
+        with pytest.raises(UnavailableError, match="not a public address"):
+            await source.open(PROMPT, 7)
+        await source.close()
+
+    run(scenario)
+
+
+def test_only_what_the_operator_allowed() -> None:
+    allowed = Allowed.from_entries(["command node server.js", "https://tools.example"])
+    check_mcp(EnvironmentSection(mcp=(McpSection(command=("node", "server.js")),)), allowed)
+    check_mcp(EnvironmentSection(mcp=(McpSection(url="https://tools.example/mcp"),)), allowed)
+    for server in (McpSection(command=("node",)), McpSection(url="https://other.example/mcp")):
+        with pytest.raises(InputError, match=r"environment\.mcp\[0\]\.(command|url): "):
+            check_mcp(EnvironmentSection(mcp=(server,)), allowed)
