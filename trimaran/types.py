@@ -640,6 +640,10 @@ class Turn:
     """Calls that failed; the policy was told why."""
     sequence: int = 0
     """Where the tokens stand: 0 for the completion's own, n for its n-th branch, from 1 on."""
+    num_before: int = 0
+    """Tokens of the sequence before what the turn was given; 0 for its first turn."""
+    num_cached: int = 0
+    """Those of them that the engine had in its prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)

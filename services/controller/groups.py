@@ -61,6 +61,8 @@ class MadeTurn:
     message: Message
     """What the completion says."""
     replica: str
+    num_cached: int = 0
+    """Tokens before it that the replica had in its prefix cache."""
 
 
 @dataclass(slots=True)
@@ -162,7 +164,7 @@ class GroupMaker:
         )
         (completion,) = group.completions_G
         message = assembly.message or Message("assistant", completion.text)
-        return MadeTurn(group, completion, message, replica)
+        return MadeTurn(group, completion, message, replica, assembly.cached_tokens)
 
     async def _generate(
         self,

@@ -124,9 +124,10 @@ rollout/completion/length/max | tokens | length of the longest completion
 rollout/completion/truncated/share | share | completions that a limit ended, of tokens or of an episode's turns, and not their own end
 rollout/completion/lag/mean | steps | age of a completion's oldest sampled token as it trains: training steps since its weights
 rollout/completion/lag/max | steps | greatest age of the same; `run.max_lag` at most
-environment/turns/mean | turns | mean number of the policy's turns of an episode; these six only of episodes
+environment/turns/mean | turns | mean number of the policy's turns of an episode; these seven only of episodes
 environment/turns/max | turns | turns of the longest episode
 environment/given_tokens/mean | tokens | mean number of tokens that an episode's environment gave between the policy's turns
+environment/prefix/cached/share | share | tokens before an episode's later turns that the engine had in its prefix cache
 environment/seconds/mean | seconds | mean time of an episode in its environment
 environment/calls/mean | calls | mean number of tools that an episode called
 environment/calls/failed/share | share | calls that failed, of which the policy was told why; only where some were made

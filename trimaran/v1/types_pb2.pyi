@@ -105,7 +105,7 @@ class Segment(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., version: _Optional[_Union[VersionId, _Mapping]] = ..., replica: _Optional[str] = ...) -> None: ...
 
 class Turn(_message.Message):
-    __slots__ = ("message", "num_sampled", "replies", "num_given", "finish_reason", "reward", "seconds", "num_calls", "num_failures", "sequence")
+    __slots__ = ("message", "num_sampled", "replies", "num_given", "finish_reason", "reward", "seconds", "num_calls", "num_failures", "sequence", "num_before", "num_cached")
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     NUM_SAMPLED_FIELD_NUMBER: _ClassVar[int]
     REPLIES_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,8 @@ class Turn(_message.Message):
     NUM_CALLS_FIELD_NUMBER: _ClassVar[int]
     NUM_FAILURES_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    NUM_CACHED_FIELD_NUMBER: _ClassVar[int]
     message: Message
     num_sampled: int
     replies: _containers.RepeatedCompositeFieldContainer[Message]
@@ -126,7 +128,9 @@ class Turn(_message.Message):
     num_calls: int
     num_failures: int
     sequence: int
-    def __init__(self, message: _Optional[_Union[Message, _Mapping]] = ..., num_sampled: _Optional[int] = ..., replies: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., num_given: _Optional[int] = ..., finish_reason: _Optional[str] = ..., reward: _Optional[float] = ..., seconds: _Optional[float] = ..., num_calls: _Optional[int] = ..., num_failures: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+    num_before: int
+    num_cached: int
+    def __init__(self, message: _Optional[_Union[Message, _Mapping]] = ..., num_sampled: _Optional[int] = ..., replies: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., num_given: _Optional[int] = ..., finish_reason: _Optional[str] = ..., reward: _Optional[float] = ..., seconds: _Optional[float] = ..., num_calls: _Optional[int] = ..., num_failures: _Optional[int] = ..., sequence: _Optional[int] = ..., num_before: _Optional[int] = ..., num_cached: _Optional[int] = ...) -> None: ...
 
 class Branch(_message.Message):
     __slots__ = ("token_ids", "logprobs", "segments", "experts")

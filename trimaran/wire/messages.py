@@ -538,6 +538,8 @@ def encode_turn(turn: types.Turn) -> types_pb2.Turn:
         num_calls=turn.num_calls,
         num_failures=turn.num_failures,
         sequence=turn.sequence,
+        num_before=turn.num_before,
+        num_cached=turn.num_cached,
     )
 
 
@@ -553,6 +555,8 @@ def decode_turn(message: types_pb2.Turn) -> types.Turn:
         message.num_calls,
         message.num_failures,
         message.sequence,
+        message.num_before,
+        message.num_cached,
     )
 
 

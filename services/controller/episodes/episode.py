@@ -131,7 +131,7 @@ class EpisodePlayer:
                 raise
             except TrimaranError as error:
                 raise EnvironmentFault(f"turn {turn}: {error}") from None
-            episode.turns.append(_turn(made, reply, thread, time.monotonic() - began))
+            episode.turns.append(_turn(episode, made, reply, thread, time.monotonic() - began))
             if reply.done:
                 episode.finish_reason = finish_reason
                 return episode
@@ -179,12 +179,15 @@ class EpisodePlayer:
         return made
 
 
-def _turn(made: MadeTurn, reply: Reply, thread: _Thread, seconds: float) -> Turn:
+def _turn(episode: Episode, made: MadeTurn, reply: Reply, thread: _Thread, seconds: float) -> Turn:
     """Its `num_given` is known at the next turn."""
     assert thread.sequence is not None
+    num_sampled = len(made.completion.token_ids_T)
+    num_before = episode.sequences[thread.sequence].num_tokens - num_sampled
+    num_before -= episode.turns[-1].num_given if episode.turns else num_before
     return Turn(
         message=made.message,
-        num_sampled=len(made.completion.token_ids_T),
+        num_sampled=num_sampled,
         replies=reply.messages,
         finish_reason=made.completion.finish_reason,
         reward=reply.reward,
@@ -192,6 +195,8 @@ def _turn(made: MadeTurn, reply: Reply, thread: _Thread, seconds: float) -> Turn
         num_calls=reply.num_calls,
         num_failures=reply.num_failures,
         sequence=thread.sequence,
+        num_before=num_before,
+        num_cached=min(made.num_cached, num_before),
     )
 
 

@@ -91,6 +91,9 @@ def describe_episodes(episodes: Sequence[Completion]) -> dict[str, float]:
         "environment/seconds/mean": sum(turn.seconds for turn in turns) / len(episodes),
         "environment/calls/mean": num_calls / len(episodes),
     }
+    if num_before := sum(turn.num_before for turn in turns):
+        num_cached = sum(turn.num_cached for turn in turns)
+        values["environment/prefix/cached/share"] = num_cached / num_before
     if num_calls:
         num_failures = sum(turn.num_failures for turn in turns)
         values["environment/calls/failed/share"] = num_failures / num_calls
