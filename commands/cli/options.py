@@ -17,7 +17,7 @@ KINDS = (
     *("weight-sync", "rollout", "follower", "trainer"),
 )
 
-HEALTH_KINDS = ("manager", *KINDS, "reward-plugin")
+HEALTH_KINDS = ("manager", *KINDS, "reward-plugin", "environment-plugin")
 
 TRAIN_EXAMPLES = """\
 examples:
@@ -58,7 +58,8 @@ example:
 HEALTH_EXAMPLES = """\
 A process that a container engine starts notes in the file TRIMARAN_HEALTH_FILE who it is and where it
 listens; a service that waits for a run or loads its model notes until when. That is looked up here.
-KIND is manager, controller, reward, environment, weight-sync, rollout, trainer or reward-plugin.
+KIND is manager, controller, reward, environment, weight-sync, rollout, trainer,
+reward-plugin or environment-plugin.
 examples:
   trimaran health                                    whatever this container serves
   trimaran health rollout                            and it has to be a replica
@@ -181,6 +182,33 @@ examples:
 exit codes: 1 when a check fails, 2 for bad input
 """
 
+ENVIRONMENT_EXAMPLES = """\
+examples:
+  trimaran environment serve examples/environment_plugin/guess.py:Guess
+  trimaran environment check http://127.0.0.1:8800       does that plugin keep the contract?
+"""
+
+ENVIRONMENT_SERVE_EXAMPLES = """\
+NAME is path/to/file.py:name or package.module:name: a class with reset(row) and step(message), or of
+TRL's or verl's form; with --tools, functions.
+examples:
+  trimaran environment serve guess.py:Guess --option highest=16
+  trimaran environment serve --tools tools.py:add tools.py:multiply --port 8801
+  TOKEN=... trimaran environment serve guess.py:Guess --host 10.0.0.7 --token-variable TOKEN \\
+      --tls-cert cert.pem --tls-key key.pem
+it answers POST /v1/open, /v1/step and /v1/close, GET /v1/info and GET /v1/health
+exit codes: 0 after SIGTERM or SIGINT, 2 for bad input
+"""
+
+ENVIRONMENT_CHECK_EXAMPLES = """\
+URL is what environment.plugin.url says: the contract's paths (/v1/open) follow it.
+examples:
+  trimaran environment check http://127.0.0.1:8800
+  trimaran environment check http://127.0.0.1:8800 --row '{"answer": "7", "extras": {"level": "easy"}}'
+  TOKEN=... trimaran environment check https://worlds.example:8443 --token-variable TOKEN --ca-file ca.pem
+exit codes: 1 when a check fails, 2 for bad input
+"""
+
 
 class _Parser(argparse.ArgumentParser):
     """The parser of a command: examples keep their lines, and a wrong choice gets its nearest."""
@@ -249,6 +277,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_ledger,
         _add_replay,
         _add_reward,
+        _add_environment,
     ):
         add(commands)
     return parser
@@ -503,18 +532,50 @@ def _add_replay(commands: Any) -> None:
     add("--from", dest="start", type=int, default=0, metavar="STEP", help=words)
 
 
+def _add_plugin_server(add: Add, port: int) -> None:
+    add("--host", default="127.0.0.1", help="default 127.0.0.1; any other needs a token")
+    add("--port", type=int, default=port, help=f"default {port}; 0 takes a free one")
+    add("--token-variable", metavar="NAME", help="environment variable with the bearer token")
+    add("--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key")
+    add("--tls-key", metavar="FILE", help="its private key")
+    add("--option", action="append", default=[], metavar="key=value", help="keyword argument")
+
+
+def _add_plugin_check(add: Add) -> None:
+    add("url", metavar="URL")
+    add("--token-variable", metavar="NAME", help="environment variable with the bearer token")
+    add("--ca-file", metavar="FILE", help="certificates that https trusts, instead of the system's")
+    add("--timeout", type=float, default=30, metavar="S", help="of one request (default 30)")
+    add_json(add)
+
+
+def _add_environment(commands: Any) -> None:
+    words = "serve an environment over HTTP, or check a plugin that others serve"
+    actions = add_group(commands, "environment", words, ENVIRONMENT_EXAMPLES)
+    words = "a class, or tools, as an HTTP server"
+    where = "environment.environment:serve"
+    add = add_command(actions, "serve", words, where, ENVIRONMENT_SERVE_EXAMPLES)
+    add("names", metavar="NAME", nargs="+", help="a class; with --tools, functions")
+    add("--tools", action="store_true", help="the names are of functions that the policy may call")
+    _add_plugin_server(add, 8800)
+    add("--answer-key", default="answer", metavar="KEY", help="what a row calls its answer")
+    add("--max-episodes", type=int, default=64, metavar="N", help="at a time (default 64)")
+    add("--timeout", type=float, default=30, metavar="S", help="of one step (default 30)")
+    add("--memory-mib", type=int, default=4096, metavar="MIB", help="of one process")
+    words = "does a plugin keep the contract? one verdict a line"
+    where = "environment.environment:check"
+    add = add_command(actions, "check", words, where, ENVIRONMENT_CHECK_EXAMPLES)
+    _add_plugin_check(add)
+    add("--row", metavar="JSON", help="what the episodes begin with: a row as in the contract")
+
+
 def _add_reward(commands: Any) -> None:
     words = "serve a reward function over HTTP, or check a plugin that others serve"
     actions = add_group(commands, "reward", words, REWARD_EXAMPLES)
     words = "a reward function as an HTTP server"
     add = add_command(actions, "serve", words, "reward.reward_serve:serve", REWARD_SERVE_EXAMPLES)
     add("function", metavar="FUNCTION", help="of any signature that a run takes")
-    add("--host", default="127.0.0.1", help="default 127.0.0.1; any other needs a token")
-    add("--port", type=int, default=8700, help="default 8700; 0 takes a free one")
-    add("--token-variable", metavar="NAME", help="environment variable with the bearer token")
-    add("--tls-cert", metavar="FILE", help="certificate chain in PEM; with --tls-key")
-    add("--tls-key", metavar="FILE", help="its private key")
-    add("--option", action="append", default=[], metavar="key=value", help="keyword argument")
+    _add_plugin_server(add, 8700)
     words = "least score; also what an answer gets that crashes or hangs its checker twice"
     add("--minimum", type=float, metavar="SCORE", help=words)
     add("--maximum", type=float, metavar="SCORE", help="a score above it is not believed")
@@ -526,11 +587,7 @@ def _add_reward(commands: Any) -> None:
 
     words = "does a plugin keep the contract? one verdict a line"
     add = add_command(actions, "check", words, "reward.reward:check", REWARD_CHECK_EXAMPLES)
-    add("url", metavar="URL")
-    add("--token-variable", metavar="NAME", help="environment variable with the bearer token")
-    add("--ca-file", metavar="FILE", help="certificates that https trusts, instead of the system's")
-    add("--timeout", type=float, default=30, metavar="S", help="of one request (default 30)")
-    add_json(add)
+    _add_plugin_check(add)
 
     add_command(
         actions, "schema", "print the contract as an OpenAPI document", "reward.reward:print_schema"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Response, Security
@@ -146,10 +145,3 @@ class Routes:
 
 def _json(answer: BaseModel) -> Response:
     return Response(answer.model_dump_json(exclude_defaults=True), media_type="application/json")
-
-
-@asynccontextmanager
-async def opened(episodes: Episodes, host: Any) -> AsyncIterator[None]:
-    """The host around its episodes, which end first."""
-    async with host, episodes:
-        yield

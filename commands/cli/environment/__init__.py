@@ -1,0 +1,1 @@
+"""`trimaran environment`: serve and check plugins."""
