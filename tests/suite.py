@@ -29,6 +29,8 @@ RESULTS = Path(__file__).parent / "results" / "test-all.json"
 CORE = (
     # Controller, trainer, rollout, reward and weight sync are killed and resume.
     "tests/e2e/test_revival.py::test_whoever_is_killed_comes_back_and_the_weights_are_those_of_an_undisturbed_run",
+    # The environment service is killed and resumes; episodes train.
+    "tests/e2e/test_episodes_run.py::test_an_environment_service_that_is_killed_or_frozen_comes_back[9]",
     # Over two hosts, by each transport; through the manager; on vLLM with images and experts.
     "tests/e2e/test_two_hosts.py::test_a_run_on_two_hosts_reaches_the_weights_of_one_on_loopback",
     "tests/e2e/test_managed_runs.py::test_two_runs_at_once_of_which_one_loses_its_launcher_and_one_is_paused",

@@ -65,7 +65,7 @@ class EnvironmentSection(Section):
     """Episodes that one replica holds at a time; those that run Python have a process each."""
     timeout: Seconds = 30
     """One step; an environment over it is ended, and its episode made again."""
-    memory_mib: Annotated[int, Field(ge=256, le=1 << 26)] = 4096
+    memory_mib: Annotated[int, Field(ge=256, le=1 << 26)] = 1024
     """Address space of one process of an environment."""
     max_message_chars: Positive = 65536
     """Of what a step answers; a tool's longer answer is cut, and says so."""
