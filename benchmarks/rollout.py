@@ -79,7 +79,7 @@ async def _measure(model: Path, rounds: int) -> dict[str, list[float]]:
     servicer = RolloutServicer("rollout-0", config, engine, weights)
     server = rpc.Server("127.0.0.1:0", [rollout_service(servicer)])
     await server.start()
-    await _publish(model, server.address)
+    await publish(model, server.address)
     client = await asyncio.create_subprocess_exec(
         sys.executable, "-m", __name__, server.address, stdin=-1, stdout=-1
     )
@@ -102,7 +102,7 @@ async def _measure(model: Path, rounds: int) -> dict[str, list[float]]:
     return rates
 
 
-async def _publish(model: Path, address: str) -> None:
+async def publish(model: Path, address: str) -> None:
     """Bring the pretrained weights to the replica as weight sync would."""
     snapshot = snapshot_of(model, load_model(model))
     policy = policy_of(snapshot, VERSION.step)

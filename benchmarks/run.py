@@ -1,4 +1,4 @@
-"""`python -m benchmarks.run [demo] [rollout] [trainer] [attention] [start] [waiting] [colocated]`: measure, print, write results.
+"""`python -m benchmarks.run [demo] [rollout] [trainer] [attention] [start] [waiting] [colocated] [agents]`: measure, print, write results.
 
 Each bench runs in a process of its own, with the environment that the service itself would get.
 `make bench` runs all of them; quiet the machine first.
@@ -28,6 +28,7 @@ THREADS = {
     "start": 1,
     "waiting": 1,
     "colocated": 1,
+    "agents": 1,
 }
 ROUNDS = {
     "demo": 3,
@@ -37,6 +38,7 @@ ROUNDS = {
     "start": 3,
     "waiting": 2,
     "colocated": 3,
+    "agents": 2,
 }
 
 
@@ -113,6 +115,12 @@ def _colocated(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
     return measure_colocated(work, rounds)
 
 
+def _agents(work: Path, rounds: int) -> tuple[Sequence[Row], str]:
+    from benchmarks.agents import measure_agents
+
+    return measure_agents(MODEL, TRL_PYTHON, work, rounds)
+
+
 BENCHES: dict[str, Callable[[Path, int], tuple[Sequence[Row], str]]] = {
     "demo": _demo,
     "rollout": _rollout,
@@ -121,6 +129,7 @@ BENCHES: dict[str, Callable[[Path, int], tuple[Sequence[Row], str]]] = {
     "start": _start,
     "waiting": _waiting,
     "colocated": _colocated,
+    "agents": _agents,
 }
 
 
