@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from tests.e2e import runs
-from tests.e2e.test_revival import disturb
+from tests.e2e.test_revival import KINDS, disturb
 from tests.tiny_model import write_tiny_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -116,4 +116,35 @@ def test_an_environment_service_that_is_killed_or_frozen_comes_back(write_run, t
     rows = runs.rows(runs.only_run(tmp_path / "runs"), "step")
     assert [row["step"] for row in rows] == list(range(1, 7))
     assert all(row["environment/turns/max"] == 3 for row in rows)
+    assert runs.survivors(tmp_path) == []
+
+
+SLOW = PATIENT.replace(
+    "        self.turns += 1\n", "        self.turns += 1\n        time.sleep(0.3)\n"
+)
+
+
+def test_each_kind_is_killed_in_the_middle_of_turns(write_run, tmp_path):
+    """Almost all of a step is turns, which take their time."""
+    path = write_run(
+        run={"steps": 9, "checkpoint_every": 3, "keep_payloads": "all"},
+        model={"path": str(model_of_turns(tmp_path / "tiny"))},
+        environment={"factory": "slow.py:Patient", "max_turns": 4, "max_tokens": 300},
+        rollout={"group_size": 4},
+    )
+    (tmp_path / "slow.py").write_text(f"import time\n{SLOW}")
+    allow = ["--allow", str(tmp_path / "slow.py:Patient")]
+    process = runs.start("train", path, *allow, run_folder_parent=tmp_path)
+    disturb(process, tmp_path / "runs", tmp_path, ("environment", *KINDS), signal.SIGKILL)
+    output = runs.finish(process)
+    assert process.returncode == 0, output
+    for name in ("environment-0", "controller", "trainer-0", "rollout-0", "reward", "weight-sync"):
+        assert f"{name} died (killed by SIGKILL)" in output
+    folder = runs.only_run(tmp_path / "runs")
+    rows = runs.rows(folder, "step")
+    assert [row["step"] for row in rows] == list(range(1, 10))
+    assert all(row["environment/turns/max"] == 3 for row in rows)
+    assert "the same: 9 steps" in runs.finish(
+        runs.start("replay", folder, run_folder_parent=tmp_path)
+    )
     assert runs.survivors(tmp_path) == []
