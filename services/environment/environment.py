@@ -16,7 +16,7 @@ from typing import Protocol, Self, runtime_checkable
 from trimaran.types import Message, Opening, Prompt, Reply, Usage
 
 
-class Environment(Protocol):
+class EpisodeEnvironment(Protocol):
     """One episode's world, in the service's event loop, which its methods do not block.
 
     The service calls one method at a time, `close` once at the end, also after a failure and beside a call that
@@ -74,6 +74,6 @@ class EnvironmentHost(Protocol):
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    def create(self, episode: str) -> Environment:
+    def create(self, episode: str) -> EpisodeEnvironment:
         """The world of one episode. `episode`: its name, as in OpenRequest."""
         ...

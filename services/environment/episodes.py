@@ -15,7 +15,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from services.environment.environment import Environment, EnvironmentHost, TakesUsage
+from services.environment.environment import EnvironmentHost, EpisodeEnvironment, TakesUsage
 from trimaran.config import EnvironmentSection
 from trimaran.errors import (
     DeadlineError,
@@ -40,10 +40,12 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-class Episode:
+class OpenEpisode:
     """One episode: its environment, and the last turn with its answer."""
 
-    def __init__(self, name: str, epoch: int, environment: Environment, timeout: float) -> None:
+    def __init__(
+        self, name: str, epoch: int, environment: EpisodeEnvironment, timeout: float
+    ) -> None:
         self.name, self.epoch, self.timeout = name, epoch, timeout
         self.environment = environment
         self.turn = 0
@@ -83,9 +85,9 @@ class Episode:
             logger.warning("episode %s: its environment does not close: %r", self.name, error)
 
 
-class Episodes:
+class OpenEpisodes:
     """Example:
-    async with Episodes(host, section) as episodes:
+    async with OpenEpisodes(host, section) as episodes:
         opening = await episodes.open("17.1.0", prompt, seed=7, epoch=1)
         reply = await episodes.step("17.1.0", 1, Message("assistant", "4"), "stop", epoch=1)
         await episodes.close("17.1.0")
@@ -103,13 +105,13 @@ class Episodes:
         self._host, self._timeout, self._most = host, section.timeout, section.max_episodes
         self._open_seconds, self._room_seconds = open_seconds, room_seconds
         self._idle_seconds = idle_seconds
-        self._known: dict[str, Episode] = {}
+        self._known: dict[str, OpenEpisode] = {}
         self._room = asyncio.Semaphore(section.max_episodes)
         self._ending = set[asyncio.Task[None]]()
         self._epoch = 0
         self._reaping: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Episodes:
+    async def __aenter__(self) -> OpenEpisodes:
         self._reaping = asyncio.create_task(self._reap())
         return self
 
@@ -133,7 +135,7 @@ class Episodes:
             await self._ended(former)
         await self._take_room()
         try:
-            episode = Episode(name, epoch, self._host.create(name), self._timeout)
+            episode = OpenEpisode(name, epoch, self._host.create(name), self._timeout)
         except BaseException:
             self._room.release()
             raise
@@ -179,7 +181,7 @@ class Episodes:
         if episode := self._known.get(name):
             await self._ended(episode)
 
-    def _find(self, name: str) -> Episode:
+    def _find(self, name: str) -> OpenEpisode:
         if episode := self._known.get(name):
             episode.asked_at = asyncio.get_running_loop().time()
             return episode
@@ -187,7 +189,7 @@ class Episodes:
             f"episode {name} is not open here: it failed, was closed, or the service was started again"
         )
 
-    async def _answer(self, episode: Episode, begun: asyncio.Task[Result]) -> Result:
+    async def _answer(self, episode: OpenEpisode, begun: asyncio.Task[Result]) -> Result:
         await asyncio.wait({begun})
         episode.asked_at = asyncio.get_running_loop().time()
         if begun.cancelled():
@@ -217,7 +219,7 @@ class Episodes:
                 f" for {self._room_seconds:g} s; raise environment.max_episodes or environment.replicas"
             ) from None
 
-    def _forget(self, episode: Episode) -> asyncio.Task[None] | None:
+    def _forget(self, episode: OpenEpisode) -> asyncio.Task[None] | None:
         """Ends it in the background; the task, where it had not been forgotten before."""
         if self._known.get(episode.name) is not episode:
             return None
@@ -231,7 +233,7 @@ class Episodes:
         self._ending.discard(ending)
         self._room.release()
 
-    async def _ended(self, episode: Episode) -> None:
+    async def _ended(self, episode: OpenEpisode) -> None:
         if ending := self._forget(episode):
             await asyncio.shield(ending)
 

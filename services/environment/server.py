@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import grpc
 
 from services.environment.environment import HasProcesses
-from services.environment.episodes import Episodes
+from services.environment.episodes import OpenEpisodes
 from services.environment.hosts import make_host, section_of
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
@@ -24,7 +24,7 @@ from trimaran.wire import rpc
 
 
 class EnvironmentServicer(environment_pb2_grpc.EnvironmentServiceServicer):
-    def __init__(self, episodes: Episodes) -> None:
+    def __init__(self, episodes: OpenEpisodes) -> None:
         self._episodes = episodes
 
     async def Open(
@@ -64,7 +64,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         stack.push_async_callback(store.close)
         host = make_host(config, Allowed.from_environment(), run, index)
         await stack.enter_async_context(host)
-        episodes = await stack.enter_async_context(Episodes(host, section))
+        episodes = await stack.enter_async_context(OpenEpisodes(host, section))
         add = environment_pb2_grpc.add_EnvironmentServiceServicer_to_server
         service = rpc.service(pb.DESCRIPTOR, add, EnvironmentServicer(episodes))
         server = rpc.Server(addresses[index], [service], store.newest_epoch, run.trust)

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from services.environment.episodes import Episodes
+from services.environment.episodes import OpenEpisodes
 from trimaran.config import EnvironmentSection
 from trimaran.errors import (
     DeadlineError,
@@ -58,7 +58,7 @@ class Worlds:
 
 
 def with_episodes(
-    use: Callable[[Episodes, list[str]], Awaitable[None]],
+    use: Callable[[OpenEpisodes, list[str]], Awaitable[None]],
     section: dict[str, Any] | None = None,
     **seconds: float,
 ) -> list[str]:
@@ -66,7 +66,7 @@ def with_episodes(
 
     async def run() -> None:
         given = EnvironmentSection.model_validate({"python": True, **(section or {})})
-        async with Episodes(worlds, given, **seconds) as episodes:
+        async with OpenEpisodes(worlds, given, **seconds) as episodes:
             await use(episodes, worlds.log)
 
     asyncio.run(run())
@@ -78,7 +78,7 @@ def say(text: str) -> Message:
 
 
 def test_the_last_turn_again_has_the_same_answer() -> None:
-    async def use(episodes: Episodes, log: list[str]) -> None:
+    async def use(episodes: OpenEpisodes, log: list[str]) -> None:
         opening = await episodes.open("a", PROMPT, 7, epoch=1)
         assert [message.text for message in opening.messages] == ["Guess.", "7"]
         first = await episodes.step("a", 1, say("4"), "stop", 1)
@@ -93,7 +93,7 @@ def test_the_last_turn_again_has_the_same_answer() -> None:
 
 
 def test_who_was_cut_off_in_the_middle_of_a_step_gets_its_answer_when_it_asks_again() -> None:
-    async def use(episodes: Episodes, log: list[str]) -> None:
+    async def use(episodes: OpenEpisodes, log: list[str]) -> None:
         await episodes.open("a", PROMPT, 7, 1)
         asking = asyncio.create_task(episodes.step("a", 1, say("hang"), "stop", 1))
         await asyncio.sleep(0)
@@ -107,7 +107,7 @@ def test_who_was_cut_off_in_the_middle_of_a_step_gets_its_answer_when_it_asks_ag
 
 
 def test_an_environment_that_fails_is_closed_and_its_error_is_the_caller_s() -> None:
-    async def use(episodes: Episodes, log: list[str]) -> None:
+    async def use(episodes: OpenEpisodes, log: list[str]) -> None:
         await episodes.open("a", PROMPT, 7, 1)
         with pytest.raises(TransferError, match="it broke"):
             await episodes.step("a", 1, say("fail"), "stop", 1)
@@ -117,7 +117,7 @@ def test_an_environment_that_fails_is_closed_and_its_error_is_the_caller_s() -> 
 
 
 def test_a_name_that_is_opened_again_ends_the_one_before() -> None:
-    async def use(episodes: Episodes, log: list[str]) -> None:
+    async def use(episodes: OpenEpisodes, log: list[str]) -> None:
         await episodes.open("a", PROMPT, 7, 1)
         await episodes.open("a", PROMPT, 7, 1)
         assert log == ["open a", "close a", "open a"]
@@ -127,7 +127,7 @@ def test_a_name_that_is_opened_again_ends_the_one_before() -> None:
 
 
 def test_open_waits_for_room_and_says_what_there_is_too_little_of() -> None:
-    async def use(episodes: Episodes, log: list[str]) -> None:
+    async def use(episodes: OpenEpisodes, log: list[str]) -> None:
         await episodes.open("a", PROMPT, 7, 1)
         with pytest.raises(UnavailableError, match=r"environment\.max_episodes"):
             await episodes.open("b", PROMPT, 7, 1)
@@ -141,7 +141,7 @@ def test_open_waits_for_room_and_says_what_there_is_too_little_of() -> None:
 
 
 def test_episodes_end_with_their_controller_and_in_silence() -> None:
-    async def use(episodes: Episodes, log: list[str]) -> None:
+    async def use(episodes: OpenEpisodes, log: list[str]) -> None:
         await episodes.open("a", PROMPT, 7, 1)
         await episodes.open("b", PROMPT, 7, epoch=2)
         with pytest.raises(NotFoundError):

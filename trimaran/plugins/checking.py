@@ -38,7 +38,7 @@ class CheckSkipped(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class PluginReply:
     status: int
     body: bytes
 
@@ -57,7 +57,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class PluginAccess:
     """How one plugin is asked."""
 
     url: str
@@ -71,7 +71,7 @@ class Access:
 class Asker:
     """Asks one plugin."""
 
-    def __init__(self, session: aiohttp.ClientSession, access: Access) -> None:
+    def __init__(self, session: aiohttp.ClientSession, access: PluginAccess) -> None:
         self._session, self._access = session, access
         self.token, self.timeout = access.token, access.timeout
 
@@ -82,7 +82,7 @@ class Asker:
         body: Any = None,
         token: str | None = SAME_TOKEN,
         **headers: str,
-    ) -> Reply:
+    ) -> PluginReply:
         token = self.token if token == SAME_TOKEN else token
         headers["Content-Type"] = "application/json"
         if token is not None:
@@ -98,7 +98,7 @@ class Asker:
             ) from None
         except CallError as error:
             raise Failed(str(error)) from None
-        return Reply(answer.status, answer.body)
+        return PluginReply(answer.status, answer.body)
 
     async def send_and_leave(self, path: str, body: bytes, num_bytes: int) -> None:
         """Sends the first bytes of a request and breaks the connection."""

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from commands.cli.plugins.arguments import parse_options
 from commands.cli.plugins.checking import Show, check_plugin
 from commands.cli.plugins.serving import PluginServer
-from services.environment.episodes import Episodes
+from services.environment.episodes import OpenEpisodes
 from services.environment.loading.load import LoadSpec
 from services.environment.local.host import LocalHost
 from services.environment.plugins.app import make_app
@@ -21,7 +21,7 @@ from services.environment.plugins.checking.check import run_checks
 from services.environment.plugins.contract import CONTRACT, Info, PluginRow
 from trimaran.config import LAST_PORT, EnvironmentSection
 from trimaran.errors import InputError
-from trimaran.plugins.checking import Access, CheckResult
+from trimaran.plugins.checking import CheckResult, PluginAccess
 from trimaran.plugins.forms import first_fault
 from trimaran.trust.allowed import Allowed
 
@@ -44,7 +44,7 @@ def serve(arguments: argparse.Namespace) -> int:
 async def _serve(
     server: PluginServer, host: LocalHost, section: EnvironmentSection, info: Info
 ) -> int:
-    episodes = Episodes(host, section)
+    episodes = OpenEpisodes(host, section)
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[None]:
@@ -59,7 +59,7 @@ def check(arguments: argparse.Namespace) -> int:
     """Returns 1 when a check fails."""
     row = _row(arguments.row)
 
-    def run(access: Access, show: Show | None) -> Awaitable[Sequence[CheckResult]]:
+    def run(access: PluginAccess, show: Show | None) -> Awaitable[Sequence[CheckResult]]:
         return run_checks(access, show, row)
 
     return check_plugin(arguments, run)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from commands.cli.plugins.arguments import read_token
 from trimaran.errors import InputError
-from trimaran.plugins.checking import Access, CheckResult
+from trimaran.plugins.checking import CheckResult, PluginAccess
 from trimaran.trust.allowed import origin_of
 
 Show = Callable[[CheckResult], None]
@@ -19,7 +19,7 @@ Show = Callable[[CheckResult], None]
 
 def check_plugin(
     options: argparse.Namespace,
-    run_checks: Callable[[Access, Show | None], Awaitable[Sequence[CheckResult]]],
+    run_checks: Callable[[PluginAccess, Show | None], Awaitable[Sequence[CheckResult]]],
 ) -> int:
     """Prints a line a check; 1 when one fails."""
     url, ca_file, timeout = options.url, options.ca_file, options.timeout
@@ -33,7 +33,7 @@ def check_plugin(
         except (OSError, ssl.SSLError) as error:
             raise InputError(f"--ca-file {ca_file}: {error}; give a PEM file") from None
     token = read_token(options.token_variable)
-    access = Access(url=url, token=token, trust=trust, timeout=timeout)
+    access = PluginAccess(url=url, token=token, trust=trust, timeout=timeout)
 
     async def run() -> Sequence[CheckResult]:
         return await run_checks(access, None if options.json else _show)

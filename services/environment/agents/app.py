@@ -78,7 +78,7 @@ class Rules:
 
 
 @dataclass(slots=True)
-class Episodes:
+class Desks:
     """Those that have a desk now, by name, and those that wait for a program."""
 
     rules: Rules
@@ -109,7 +109,7 @@ def check_token(request: Request, token: str, where: str) -> None:
 Live = Callable[[ChatRequest], Coroutine[Any, Any, LiveAnswer]]
 
 
-def make_app(episodes: Episodes, live: Live) -> FastAPI:
+def make_app(episodes: Desks, live: Live) -> FastAPI:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     openai_errors.add_handlers(app)
     app.include_router(_episode_routes(episodes))
@@ -122,7 +122,7 @@ def path_of(name: str) -> str:
     return f"/episodes/{quote(name, safe='')}/v1"
 
 
-def _own_routes(episodes: Episodes, live: Live) -> APIRouter:
+def _own_routes(episodes: Desks, live: Live) -> APIRouter:
     router = APIRouter(prefix="/v1")
     place = "the run's folder has it in endpoint-0.json"
 
@@ -162,7 +162,7 @@ def _own_routes(episodes: Episodes, live: Live) -> APIRouter:
     return router
 
 
-def _episode_routes(episodes: Episodes) -> APIRouter:
+def _episode_routes(episodes: Desks) -> APIRouter:
     router = APIRouter(prefix="/episodes/{name:path}/v1")
 
     @router.post("/chat/completions")

@@ -22,8 +22,8 @@ MAX_WAITING = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """A turn of the policy. Example: Answer(Message("assistant", "7"), "stop", turn=1, usage=Usage(9, 1))"""
+class TurnAnswer:
+    """A turn of the policy. Example: TurnAnswer(Message("assistant", "7"), "stop", turn=1, usage=Usage(9, 1))"""
 
     message: Message
     finish_reason: str
@@ -36,7 +36,7 @@ class Asked:
     """A request, and who waits for its answer."""
 
     request: Request
-    answer: asyncio.Future[Answer] = field(
+    answer: asyncio.Future[TurnAnswer] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     is_waited_for: bool = True
@@ -49,7 +49,7 @@ class Desk:
         desk = Desk(key="secret")
         asking = asyncio.create_task(desk.ask(request))  # the program
         asked = await desk.next()                        # the environment
-        desk.answer(asked, Answer(Message("assistant", "7"), "stop", 1, usage))
+        desk.answer(asked, TurnAnswer(Message("assistant", "7"), "stop", 1, usage))
     """
 
     def __init__(self, key: str) -> None:
@@ -64,7 +64,7 @@ class Desk:
         self._reward: float | None = None
         self._changed = asyncio.Event()
 
-    async def ask(self, request: Request) -> Answer:
+    async def ask(self, request: Request) -> TurnAnswer:
         """Cancel it where the client has gone. Raises StateError for an episode that is over."""
         self._check_open()
         asked = self._given_up_before(request)
@@ -94,7 +94,7 @@ class Desk:
         self._current = self._waiting.popleft()
         return self._current
 
-    def answer(self, answer: Answer) -> None:
+    def answer(self, answer: TurnAnswer) -> None:
         """To the request that `next` gave last."""
         assert self._current, "nothing was asked"
         if not self._current.answer.done():

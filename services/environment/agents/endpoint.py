@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from services.environment.agents.app import Episodes, Live, Rules, make_app, path_of
+from services.environment.agents.app import Desks, Live, Rules, make_app, path_of
 from services.environment.agents.desk import Desk
-from services.environment.agents.offers import Offer
+from services.environment.agents.offers import EpisodeOffer
 from trimaran.run.network import HTTP_BACKLOG, LOOPBACK, Host, join
 from trimaran.trust.access import Trust, new_token, write_private
 from trimaran.trust.tls import http_context
@@ -30,7 +30,7 @@ class Endpoint:
         desk = endpoint.add("17.1.0")
     """
 
-    def __init__(self, episodes: Episodes, server: HttpServer, local_port: int) -> None:
+    def __init__(self, episodes: Desks, server: HttpServer, local_port: int) -> None:
         self._episodes, self._server = episodes, server
         self.local_port = local_port
 
@@ -52,7 +52,7 @@ class Endpoint:
 
     def offer(self, name: str, desk: Desk, row: Mapping[str, Any]) -> None:
         """To programs that are started elsewhere."""
-        self._episodes.offers.put(Offer(name, desk, row))
+        self._episodes.offers.put(EpisodeOffer(name, desk, row))
 
     def accept_at(self, listener: socket.socket) -> asyncio.Task[None]:
         """A listener in a program's own network."""
@@ -68,7 +68,7 @@ class Endpoint:
 async def serving(rules: Rules, live: Live, host: Host, trust: Trust) -> AsyncGenerator[Endpoint]:
     """Until the block ends. Raises InputError where others could read what goes to `host`."""
     async with AsyncExitStack() as stack:
-        episodes = Episodes(rules, new_token())
+        episodes = Desks(rules, new_token())
         app = make_app(episodes, live)
         listener = replace(LOOPBACK, ports=host.ports).listen(HTTP_BACKLOG)
         port = listener.getsockname()[1]

@@ -20,11 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from services.environment.agents.desk import Answer, Asked
+from services.environment.agents.desk import Asked, TurnAnswer
 from services.environment.agents.endpoint import Endpoint
 from services.environment.agents.forms import encode_message, encode_tool
-from services.environment.agents.sequences import Placed, Request, Sequences
-from services.environment.environment import Environment
+from services.environment.agents.sequences import Placed, Request, RequestSequences
+from services.environment.environment import EpisodeEnvironment
 from trimaran.errors import UnavailableError
 from trimaran.sandbox.program import Program, ProgramSpec
 from trimaran.types import Message, Opening, Prompt, Reply, Usage
@@ -33,7 +33,7 @@ ROW_NAME = "row.json"
 logger = logging.getLogger(__name__)
 
 
-class AgentEnvironment(Environment):
+class AgentEnvironment(EpisodeEnvironment):
     """What the program says over the endpoint, whoever starts it.
 
     Example:
@@ -46,7 +46,7 @@ class AgentEnvironment(Environment):
     def __init__(self, name: str, endpoint: Endpoint, options: Mapping[str, Any]) -> None:
         self._name, self._endpoint, self._options = name, endpoint, options
         self._desk = endpoint.add(name)
-        self._sequences = Sequences()
+        self._sequences = RequestSequences()
         self._sequence = self._turn = 0
         self.usage = Usage(0, 0)
 
@@ -62,7 +62,7 @@ class AgentEnvironment(Environment):
         self._turn += 1
         message = with_call_ids(message, self._turn)
         self._sequences.answer(self._sequence, message)
-        self._desk.answer(Answer(message, finish_reason, self._turn, self.usage))
+        self._desk.answer(TurnAnswer(message, finish_reason, self._turn, self.usage))
         asked = await self.next_request()
         reward = self._desk.take_reward()
         if asked is None:

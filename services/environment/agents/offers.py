@@ -13,8 +13,8 @@ from services.environment.agents.desk import Desk
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What a program is told that takes the episode. Example: Offer("17.1.0", desk, {"seed": 7})"""
+class EpisodeOffer:
+    """What a program is told that takes the episode. Example: EpisodeOffer("17.1.0", desk, {"seed": 7})"""
 
     name: str
     desk: Desk
@@ -25,26 +25,26 @@ class Offers:
     """First come, first served.
 
     Example:
-        offers.put(Offer("17.1.0", desk, row))
+        offers.put(EpisodeOffer("17.1.0", desk, row))
         assert await offers.take(30.0)
     """
 
     def __init__(self) -> None:
-        self._waiting = deque[Offer]()
+        self._waiting = deque[EpisodeOffer]()
         self._changed = asyncio.Event()
 
-    def put(self, offer: Offer) -> None:
+    def put(self, offer: EpisodeOffer) -> None:
         self._waiting.append(offer)
         self._changed.set()
 
-    async def take(self, seconds: float) -> Offer | None:
+    async def take(self, seconds: float) -> EpisodeOffer | None:
         """None where there is none for so long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await self._next()
         return None
 
-    async def _next(self) -> Offer:
+    async def _next(self) -> EpisodeOffer:
         while True:
             while self._waiting:
                 offer = self._waiting.popleft()

@@ -42,11 +42,11 @@ class _Sequence:
     history: list[Message] = field(default_factory=list[Message])
 
 
-class Sequences:
+class RequestSequences:
     """Of one episode.
 
     Example:
-        sequences = Sequences()
+        sequences = RequestSequences()
         placed = sequences.place(Request((Message("user", "Guess."),)))
         sequences.answer(placed.sequence, Message("assistant", "7"))
     """

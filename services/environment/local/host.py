@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Self
 
-from services.environment.environment import Environment
+from services.environment.environment import EpisodeEnvironment
 from services.environment.loading.load import LoadSpec
 from services.environment.local.player import PlayerEnvironment
 from services.environment.local.worker_tools import WorkerTools
 from services.environment.mcp.source import McpTools, check_mcp
 from services.environment.tools.environment import ToolEnvironment
 from services.environment.tools.source import ToolSource
-from services.environment.workers.pool import WorkerPool
+from services.environment.workers.pool import EnvironmentPool
 from trimaran.choices import ENVIRONMENTS
 from trimaran.config import EnvironmentSection, RunConfig
 from trimaran.errors import InputError
@@ -62,19 +62,19 @@ class LocalHost:
     def __init__(self, section: EnvironmentSection, spec: LoadSpec, allowed: Allowed) -> None:
         self._section, self._spec, self._allowed = section, spec, allowed
         self._stack = AsyncExitStack()
-        self._pool: WorkerPool | None = None
+        self._pool: EnvironmentPool | None = None
 
     async def __aenter__(self) -> Self:
         section = self._section
         if self._spec.loads:
-            pool = WorkerPool(self._spec, section.memory_mib, section.max_message_chars)
+            pool = EnvironmentPool(self._spec, section.memory_mib, section.max_message_chars)
             self._pool = await self._stack.enter_async_context(pool)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    def create(self, episode: str) -> Environment:
+    def create(self, episode: str) -> EpisodeEnvironment:
         if self._pool and self._pool.plays:
             return PlayerEnvironment(self._pool)
         return ToolEnvironment(self._sources(), self._section)

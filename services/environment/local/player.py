@@ -11,8 +11,8 @@ from services.environment.workers.lines import (
     decode_tool,
     encode_message,
 )
-from services.environment.workers.pool import WorkerPool
-from services.environment.workers.process import WorkerProcess
+from services.environment.workers.pool import EnvironmentPool
+from services.environment.workers.process import EnvironmentProcess
 from trimaran.errors import UnavailableError
 from trimaran.types import Message, Opening, Prompt, Reply
 
@@ -20,9 +20,9 @@ from trimaran.types import Message, Opening, Prompt, Reply
 class PlayerEnvironment:
     """An `Environment`: one episode's process."""
 
-    def __init__(self, pool: WorkerPool) -> None:
+    def __init__(self, pool: EnvironmentPool) -> None:
         self._pool = pool
-        self._worker: WorkerProcess | None = None
+        self._worker: EnvironmentProcess | None = None
 
     async def open(self, prompt: Prompt, seed: int) -> Opening:
         self._worker = await self._pool.take()

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from services.environment.local.rows import row_of
-from services.environment.tools.source import Answer
+from services.environment.tools.source import ToolAnswer
 from services.environment.workers.lines import decode_reward
-from services.environment.workers.pool import WorkerPool
-from services.environment.workers.process import WorkerProcess
+from services.environment.workers.pool import EnvironmentPool
+from services.environment.workers.process import EnvironmentProcess
 from trimaran.errors import UnavailableError
 from trimaran.types import Opening, Prompt, ToolCall
 
@@ -18,9 +18,9 @@ from trimaran.types import Opening, Prompt, ToolCall
 class WorkerTools:
     """A `ToolSource`: one episode's process."""
 
-    def __init__(self, pool: WorkerPool) -> None:
+    def __init__(self, pool: EnvironmentPool) -> None:
         self._pool = pool
-        self._worker: WorkerProcess | None = None
+        self._worker: EnvironmentProcess | None = None
 
     async def open(self, prompt: Prompt, seed: int) -> Opening:
         self._worker = await self._pool.take()
@@ -29,14 +29,14 @@ class WorkerTools:
         said = replace(last, text=last.text + answer["said"]) if answer["said"] else last
         return Opening((*before, said), tuple(self._pool.tools))
 
-    async def call(self, calls: Sequence[ToolCall]) -> Sequence[Answer]:
+    async def call(self, calls: Sequence[ToolCall]) -> Sequence[ToolAnswer]:
         request = {"do": "call", "calls": [[call.name, call.arguments] for call in calls]}
         answers = (await self._ask(request))["answers"]
         if len(answers) != len(calls):
             raise UnavailableError(
                 f"the environment's process gave {len(answers)} answers to {len(calls)}"
             )
-        return [Answer(str(text), bool(failed)) for text, failed in answers]
+        return [ToolAnswer(str(text), bool(failed)) for text, failed in answers]
 
     async def reward(self) -> float | None:
         if not self._pool.rewards:

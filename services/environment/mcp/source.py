@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from aiohttp import ThreadedResolver
 
 from services.environment.mcp.words import LastWords
-from services.environment.tools.source import Answer
+from services.environment.tools.source import ToolAnswer
 from trimaran.config import EnvironmentSection
 from trimaran.config.environment import McpSection
 from trimaran.errors import InputError, TrimaranError, UnavailableError, first_error
@@ -79,7 +79,7 @@ class McpTools:
         self._client = await connected
         return Opening(prompt.messages, await self._tools(self._client))
 
-    async def call(self, calls: Sequence[ToolCall]) -> Sequence[Answer]:
+    async def call(self, calls: Sequence[ToolCall]) -> Sequence[ToolAnswer]:
         return [await self._call(call) for call in calls]
 
     async def reward(self) -> float | None:
@@ -164,7 +164,7 @@ class McpTools:
             )
         return tuple(known[name] for name in self._server.tools or known)
 
-    async def _call(self, call: ToolCall) -> Answer:
+    async def _call(self, call: ToolCall) -> ToolAnswer:
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
@@ -174,10 +174,10 @@ class McpTools:
         except MCPError as error:
             if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
                 raise await self._fault(f"does not answer {call.name}", error) from None
-            return Answer(f"error: {error}", failed=True)
+            return ToolAnswer(f"error: {error}", failed=True)
         except Exception as error:
             raise await self._fault(f"does not answer {call.name}", error) from None
-        return Answer(_text(result), result.is_error)
+        return ToolAnswer(_text(result), result.is_error)
 
     async def _fault(self, what: str, error: BaseException) -> TrimaranError:
         if isinstance(error, BaseExceptionGroup):

@@ -22,7 +22,7 @@ OPTIONS = ("message", "observation", "reset")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class OpenEnvOptions:
     """`environment.options` for an OpenEnv server."""
 
     message: str | None = None
@@ -33,7 +33,7 @@ class Options:
     """Further arguments of reset, beside the row's columns."""
 
     @classmethod
-    def read(cls, options: Mapping[str, JsonValue]) -> Options:
+    def read(cls, options: Mapping[str, JsonValue]) -> OpenEnvOptions:
         """Raises InputError."""
         for name, value in options.items():
             if name not in OPTIONS:
@@ -46,7 +46,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class OpenEnvAction:
     """One step. `call`: whose answer it gives; None for a message's text."""
 
     data: Mapping[str, Any]
@@ -56,9 +56,9 @@ class Action:
 
 
 class Actions:
-    """Of one server. Example: Actions(schema["action"], Options()).of(Message("assistant", "hello"))"""
+    """Of one server. Example: Actions(schema["action"], OpenEnvOptions()).of(Message("assistant", "hello"))"""
 
-    def __init__(self, schema: Mapping[str, Any], options: Options) -> None:
+    def __init__(self, schema: Mapping[str, Any], options: OpenEnvOptions) -> None:
         fields: Mapping[str, Any] = schema.get("properties") or {}
         self._fields = {name: field for name, field in fields.items() if name != "metadata"}
         self.are_calls = not self._fields or {"tool_name", "arguments"} <= set(self._fields)
@@ -71,24 +71,30 @@ class Actions:
         parameters = {**self._schema, "properties": self._fields}
         return Tool(ACT, f"Acts in the environment: {title}", json.dumps(parameters))
 
-    def of(self, message: Message) -> list[Action]:
+    def of(self, message: Message) -> list[OpenEnvAction]:
         """In order; none where a message without calls says nothing to a server of tools."""
         if message.tool_calls:
             return [self._of_call(call) for call in message.tool_calls]
-        return [] if self.are_calls else [Action({self._text_field: message.text})]
+        return [] if self.are_calls else [OpenEnvAction({self._text_field: message.text})]
 
-    def _of_call(self, call: ToolCall) -> Action:
+    def _of_call(self, call: ToolCall) -> OpenEnvAction:
         if not self.are_calls and call.name != ACT:
-            return Action({}, call, f"error: there is no tool {call.name!r}; the tool is {ACT}")
+            return OpenEnvAction(
+                {}, call, f"error: there is no tool {call.name!r}; the tool is {ACT}"
+            )
         try:
             arguments = json.loads(call.arguments)
         except (ValueError, RecursionError) as error:
-            return Action({}, call, f"error: the arguments of {call.name} are no JSON: {error}")
+            return OpenEnvAction(
+                {}, call, f"error: the arguments of {call.name} are no JSON: {error}"
+            )
         if not isinstance(arguments, dict):
-            return Action({}, call, f"error: the arguments of {call.name} are no JSON object")
+            return OpenEnvAction(
+                {}, call, f"error: the arguments of {call.name} are no JSON object"
+            )
         if self.are_calls:
             arguments = {"type": "call_tool", "tool_name": call.name, "arguments": arguments}
-        return Action(cast(dict[str, Any], arguments), call)
+        return OpenEnvAction(cast(dict[str, Any], arguments), call)
 
     @property
     def _text_field(self) -> str:
@@ -99,7 +105,7 @@ class Actions:
         return required[0] if len(required) == 1 and "message" not in self._fields else "message"
 
 
-def text_of(observation: Mapping[str, JsonValue], options: Options) -> str:
+def text_of(observation: Mapping[str, JsonValue], options: OpenEnvOptions) -> str:
     """Of a single text the text, else JSON; "" where there is nothing to read."""
     if options.observation is not None:
         observation = {"": observation.get(options.observation, "")}

@@ -14,9 +14,9 @@ from pydantic import JsonValue
 
 from services.environment.openenv.actions import (
     LIST_TOOLS,
-    Action,
     Actions,
-    Options,
+    OpenEnvAction,
+    OpenEnvOptions,
     text_of,
     tool_answer,
     tools_of,
@@ -46,7 +46,7 @@ def check_openenv(section: EnvironmentSection, allowed: Allowed) -> None:
     """Raises InputError for a host that is not allowed, and for other options."""
     assert section.openenv
     allowed.check_url(section.openenv, "environment.openenv")
-    Options.read(section.options)
+    OpenEnvOptions.read(section.options)
 
 
 class OpenEnvHost:
@@ -65,7 +65,7 @@ class OpenEnvHost:
         """Raises InputError, as `check_openenv`."""
         check_openenv(section, allowed)
         assert section.openenv
-        self.section, self.options = section, Options.read(section.options)
+        self.section, self.options = section, OpenEnvOptions.read(section.options)
         self.url = re.sub(r"(/ws)?/?$", "", section.openenv)
         self._allowed, self._resolver = allowed, resolver
         self._stack = AsyncExitStack()
@@ -151,7 +151,7 @@ class OpenEnvEnvironment:
         if self._session is not None:
             await self._session.close()
 
-    async def _act(self, action: Action) -> tuple[str, bool, Observed | None]:
+    async def _act(self, action: OpenEnvAction) -> tuple[str, bool, Observed | None]:
         """Text for the policy, whether it is of a failure, and what the server observed."""
         if action.fault:
             return action.fault, True, None
@@ -200,7 +200,7 @@ class OpenEnvEnvironment:
         return shortened(text, self._host.section.max_message_chars)
 
 
-def _answer(action: Action, text: str) -> Message:
+def _answer(action: OpenEnvAction, text: str) -> Message:
     if action.call is None:
         return Message("user", text)
     return Message("tool", text, call_id=action.call.call_id, name=action.call.name)

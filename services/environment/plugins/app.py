@@ -9,7 +9,7 @@ from fastapi import FastAPI, Response, Security
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel
 
-from services.environment.episodes import Episodes
+from services.environment.episodes import OpenEpisodes
 from services.environment.plugins.contract import (
     CONTRACT,
     CloseAnswer,
@@ -41,7 +41,7 @@ REFUSED = (401, 408, 413, 422, 500, 503)
 
 
 def make_app(
-    episodes: Episodes,
+    episodes: OpenEpisodes,
     info: Info,
     token: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -50,11 +50,11 @@ def make_app(
     """`episodes` are entered and left by the caller; `options` are those that they were made with.
 
     Example:
-        async with host, Episodes(host, section) as episodes:
+        async with host, OpenEpisodes(host, section) as episodes:
             app = make_app(episodes, Info(contract=CONTRACT, name="maze"))
             await HttpServer(http_config(app)).serve([listener])
     """
-    routes = Routes(episodes, info, options or {})
+    routes = EnvironmentRoutes(episodes, info, options or {})
     app = FastAPI(
         title="Trimaran environment plugin",
         version="1",
@@ -71,10 +71,10 @@ def make_app(
     return app
 
 
-class Routes:
+class EnvironmentRoutes:
     """What the server answers; one method a path."""
 
-    def __init__(self, episodes: Episodes, info: Info, options: Mapping[str, Any]) -> None:
+    def __init__(self, episodes: OpenEpisodes, info: Info, options: Mapping[str, Any]) -> None:
         self._episodes, self._info, self._options = episodes, info, dict(options)
 
     def add_to(self, app: FastAPI, wants_token: bool) -> None:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.environment.tools.source import Answer, ToolSource
+from services.environment.tools.source import ToolAnswer, ToolSource
 from services.environment.workers.lines import shortened
 from trimaran.config import EnvironmentSection
 from trimaran.errors import InputError
@@ -65,7 +65,7 @@ class ToolEnvironment:
     async def close(self) -> None:
         await asyncio.gather(*(source.close() for source in self._sources))
 
-    async def _answers(self, calls: Sequence[ToolCall]) -> list[Answer]:
+    async def _answers(self, calls: Sequence[ToolCall]) -> list[ToolAnswer]:
         """One a call, in order. Sources answer beside each other."""
         answers = [self._refusal(call) for call in calls]
         places: dict[ToolSource, list[int]] = {}
@@ -80,17 +80,19 @@ class ToolEnvironment:
                 answers[place] = answer
         return [answer for answer in answers if answer is not None]
 
-    def _refusal(self, call: ToolCall) -> Answer | None:
+    def _refusal(self, call: ToolCall) -> ToolAnswer | None:
         """What is wrong with a call, whatever its tool would do."""
         if call.name not in self._by_name:
             known = ", ".join(self._by_name)
-            return Answer(f"error: there is no tool {call.name!r}; the tools are: {known}", True)
+            return ToolAnswer(
+                f"error: there is no tool {call.name!r}; the tools are: {known}", True
+            )
         try:
             arguments = json.loads(call.arguments)
         except (ValueError, RecursionError) as error:
-            return Answer(f"error: the arguments of {call.name} are no JSON: {error}", True)
+            return ToolAnswer(f"error: the arguments of {call.name} are no JSON: {error}", True)
         if not isinstance(arguments, dict):
-            return Answer(f"error: the arguments of {call.name} are no JSON object", True)
+            return ToolAnswer(f"error: the arguments of {call.name} are no JSON object", True)
         return None
 
     async def _reward(self) -> float | None:

@@ -10,8 +10,8 @@ from trimaran.types import Opening, Prompt, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a call gave. Example: Answer("12")"""
+class ToolAnswer:
+    """What a call gave. Example: ToolAnswer("12")"""
 
     text: str
     failed: bool = False
@@ -30,7 +30,7 @@ class ToolSource(Protocol):
                 return Opening(prompt.messages, (tool,))
 
             async def call(self, calls: Sequence[ToolCall]) -> Sequence[Answer]:
-                return [Answer(time.ctime())] * len(calls)
+                return [ToolAnswer(time.ctime())] * len(calls)
 
             async def reward(self) -> float | None:
                 return None
@@ -43,7 +43,7 @@ class ToolSource(Protocol):
         this one."""
         ...
 
-    async def call(self, calls: Sequence[ToolCall]) -> Sequence[Answer]:
+    async def call(self, calls: Sequence[ToolCall]) -> Sequence[ToolAnswer]:
         """One a call, in order. Each is of one of its tools, with the text of a JSON object."""
         ...
 

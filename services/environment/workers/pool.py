@@ -14,7 +14,7 @@ from typing import Any
 
 from services.environment.loading.load import LoadSpec
 from services.environment.workers.lines import decode_tool
-from services.environment.workers.process import START_SECONDS, NurseryProcess, WorkerProcess
+from services.environment.workers.process import START_SECONDS, EnvironmentProcess, NurseryProcess
 from trimaran.errors import InputError, TrimaranError, UnavailableError
 from trimaran.types import Tool
 
@@ -24,9 +24,9 @@ MAX_EPISODES = 1000
 logger = logging.getLogger(__name__)
 
 
-class WorkerPool:
+class EnvironmentPool:
     """Example:
-    async with WorkerPool(LoadSpec(tools=("tools.py:add",)), 4096, 1000) as pool:
+    async with EnvironmentPool(LoadSpec(tools=("tools.py:add",)), 4096, 1000) as pool:
         worker = await pool.take()
         await worker.ask({"do": "open", "row": row})
         await pool.give_back(worker)
@@ -37,13 +37,13 @@ class WorkerPool:
         self._settings = {"spec": asdict(spec), "memory_mib": memory_mib, "max_chars": max_chars}
         self._nursery: NurseryProcess | None = None
         self._starting = asyncio.Lock()
-        self._idle: list[WorkerProcess] = []
-        self._busy = set[WorkerProcess]()
+        self._idle: list[EnvironmentProcess] = []
+        self._busy = set[EnvironmentProcess]()
         self.plays = self.rewards = False
         """Whether the code answers messages itself, and whether it gives rewards."""
         self.tools: Sequence[Tool] = ()
 
-    async def __aenter__(self) -> WorkerPool:
+    async def __aenter__(self) -> EnvironmentPool:
         """Starts one process. Raises InputError for code that cannot be used."""
         try:
             worker = await self._start()
@@ -61,7 +61,7 @@ class WorkerPool:
         """Those that play, and those that have nothing to do."""
         return {"busy": len(self._busy), "idle": len(self._idle)}
 
-    async def take(self) -> WorkerProcess:
+    async def take(self) -> EnvironmentProcess:
         """Raises UnavailableError where no process can be started."""
         while self._idle:
             worker = self._idle.pop()
@@ -77,7 +77,7 @@ class WorkerPool:
         self._busy.add(worker)
         return worker
 
-    async def give_back(self, worker: WorkerProcess) -> None:
+    async def give_back(self, worker: EnvironmentProcess) -> None:
         """Behind an episode. One that failed, or whose code has left processes, is killed."""
         clean = False
         try:
@@ -92,7 +92,7 @@ class WorkerPool:
             else:
                 worker.kill()
 
-    async def _start(self) -> WorkerProcess:
+    async def _start(self) -> EnvironmentProcess:
         async with self._starting:
             if self._nursery is None or self._nursery.gone:
                 if self._nursery:

@@ -82,7 +82,7 @@ class NurseryProcess:
             )
         raise AssertionError("not reached")
 
-    async def start_worker(self) -> WorkerProcess:
+    async def start_worker(self) -> EnvironmentProcess:
         """Raises UnavailableError."""
         loop = asyncio.get_running_loop()
         number = len(self._ended)
@@ -104,7 +104,7 @@ class NurseryProcess:
         except BaseException:
             ours.close()
             raise
-        return WorkerProcess(self, number, *streams)
+        return EnvironmentProcess(self, number, *streams)
 
     def kill(self, number: int) -> None:
         """And all that it has started. Its end is told later."""
@@ -179,7 +179,7 @@ class NurseryProcess:
                 ended.set_result("what had started it has ended")
 
 
-class WorkerProcess:
+class EnvironmentProcess:
     """Answers one request at a time.
 
     Example:

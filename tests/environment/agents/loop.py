@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from services.environment.agents.host import AgentHost
-from services.environment.environment import Environment, TakesUsage
+from services.environment.environment import EpisodeEnvironment, TakesUsage
 from trimaran.config import parse_config
 from trimaran.config.tree import RunConfig
 from trimaran.run.context import RunContext
@@ -53,7 +53,7 @@ async def agent_host(
 
 
 async def play(
-    environment: Environment, policy: Policy, most: int = 20
+    environment: EpisodeEnvironment, policy: Policy, most: int = 20
 ) -> tuple[Opening, list[Reply]]:
     """An episode, as the controller drives it. Each sequence is one conversation."""
     opening = await environment.open(PROMPT, seed=7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.environment.agents.forms import ChatRequest
-from services.environment.agents.sequences import Request, Sequences
+from services.environment.agents.sequences import Request, RequestSequences
 from trimaran.types import Message, Tool, ToolCall
 
 ASKED = (Message("system", "Add."), Message("user", "1 + 2?"))
@@ -38,7 +38,7 @@ def sent_back(text: str, arguments: str, call_id: str = "call_1_0") -> Message:
 def test_an_answer_that_comes_back_is_compared_by_what_it_says(
     back: Message, continues: bool
 ) -> None:
-    sequences = Sequences()
+    sequences = RequestSequences()
     sequences.answer(sequences.place(Request(ASKED, (ADD,))).sequence, SAID)
     result = Message("tool", "3", call_id="call_1_0", name="add")
     placed = sequences.place(Request((*ASKED, back, result), (ADD,)))
@@ -59,14 +59,14 @@ def test_an_answer_that_comes_back_is_compared_by_what_it_says(
     ],
 )
 def test_what_is_not_behind_the_history_is_a_sequence_of_its_own(request_: Request) -> None:
-    sequences = Sequences()
+    sequences = RequestSequences()
     sequences.answer(sequences.place(Request(ASKED, (ADD,))).sequence, SAID)
     placed = sequences.place(request_)
     assert (placed.sequence, placed.messages) == (1, request_.messages)
 
 
 def test_of_two_that_begin_alike_the_longer_one_goes_on() -> None:
-    sequences = Sequences()
+    sequences = RequestSequences()
     said = Message("assistant", "3")
     for _ in range(2):
         sequences.answer(sequences.place(Request(ASKED)).sequence, said)

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from services.environment.episodes import Episodes
+from services.environment.episodes import OpenEpisodes
 from services.environment.loading.load import LoadSpec
 from services.environment.local.host import LocalHost
 from services.environment.mcp.source import McpTools, check_mcp
-from services.environment.tools.source import Answer
+from services.environment.tools.source import ToolAnswer
 from tests.trimaran.plugins.live import serving
 from trimaran.config import EnvironmentSection
 from trimaran.config.environment import McpSection
@@ -53,10 +53,10 @@ def test_what_a_tool_answers_is_the_policy_s_to_read() -> None:
         assert opening.tools[0].description == "The first."
         assert json.loads(opening.tools[0].parameters)["properties"]["a"] == {"type": "integer"}
         assert await source.call(calls("add", "fail", "protocol", "parts")) == [
-            Answer("3"),
-            Answer("no luck", failed=True),
-            Answer("error: arguments do not fit", failed=True),
-            Answer("one\n[image]\ntwo"),
+            ToolAnswer("3"),
+            ToolAnswer("no luck", failed=True),
+            ToolAnswer("error: arguments do not fit", failed=True),
+            ToolAnswer("one\n[image]\ntwo"),
         ]
         await source.close()
 
@@ -132,7 +132,7 @@ def test_an_episode_that_ends_badly_leaves_nothing_behind(name: str, tmp_path: P
 
     async def scenario() -> None:
         host = LocalHost(section, LoadSpec((), "", {}, ""), Allowed())
-        async with host, Episodes(host, section) as episodes:
+        async with host, OpenEpisodes(host, section) as episodes:
             opening = await episodes.open("e", PROMPT, 7, 1)
             assert len(opening.tools) == 7
             message = Message("assistant", "", tool_calls=(ADD,))
@@ -187,7 +187,7 @@ def test_a_server_over_http() -> None:
             good, wrong, bad = await source.call(
                 [ADD, ToolCall("add", '{"a": "x"}'), ToolCall("bad", "{}")]
             )
-            assert good == Answer("3")
+            assert good == ToolAnswer("3")
             assert wrong.failed and "valid integer" in wrong.text
             assert bad.failed
             await source.close()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from services.environment.episodes import Episodes
+from services.environment.episodes import OpenEpisodes
 from services.environment.openenv.actions import ACT
 from services.environment.openenv.host import OpenEnvHost
 from tests.environment.openenv.fake_server import (
@@ -215,7 +215,7 @@ def test_a_server_that_hangs_is_left_at_the_deadline() -> None:
 
     async def scenario() -> None:
         async with OpenEnvServer(hangs) as server, host_of(server, timeout=0.3) as host:
-            async with Episodes(host, host.section) as episodes:
+            async with OpenEpisodes(host, host.section) as episodes:
                 await episodes.open("e", PROMPT, 7, 1)
                 with pytest.raises(DeadlineError, match="has not answered for 0.3 s"):
                     await episodes.step("e", 1, said("x"), "stop", 1)

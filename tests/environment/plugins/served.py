@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from services.environment.episodes import Episodes
+from services.environment.episodes import OpenEpisodes
 from services.environment.plugins.app import make_app
 from services.environment.plugins.contract import CONTRACT, Info
 from tests.environment.worlds import Worlds
@@ -26,7 +26,7 @@ async def served(
 ) -> AsyncIterator[str]:
     """Its URL. `keys`: of the section."""
     section = EnvironmentSection(factory="x:Y", **{"timeout": 5, "max_episodes": 8, **keys})
-    async with Episodes(worlds, section) as episodes:
+    async with OpenEpisodes(worlds, section) as episodes:
         app = make_app(episodes, INFO, token, options={"size": 3})
         async with serving(changed(app)) as url:
             yield url

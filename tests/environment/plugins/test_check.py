@@ -12,7 +12,7 @@ from services.environment.plugins.checking.check import CHECKS, run_checks
 from tests.environment.plugins.served import TOKEN, served
 from tests.environment.worlds import Worlds
 from tests.trimaran.plugins.broken import Answer, Break, Broken, Request, Right
-from trimaran.plugins.checking import Access, CheckResult
+from trimaran.plugins.checking import CheckResult, PluginAccess
 
 OK = {"contract": "trimaran.environment/1"}
 GONE = {"detail": "there is no such session"}
@@ -23,7 +23,7 @@ def check(
 ) -> dict[str, CheckResult]:
     async def run() -> Sequence[CheckResult]:
         async with served(Worlds(), TOKEN, changed) as url:
-            access = Access(url=url, token=token, timeout=timeout, leave_seconds=0.05)
+            access = PluginAccess(url=url, token=token, timeout=timeout, leave_seconds=0.05)
             return await run_checks(access)
 
     return {finding.check: finding for finding in asyncio.run(run())}

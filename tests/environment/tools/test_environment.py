@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from services.environment.tools.environment import ToolEnvironment
-from services.environment.tools.source import Answer
+from services.environment.tools.source import ToolAnswer
 from trimaran.config import EnvironmentSection
 from trimaran.errors import InputError
 from trimaran.types import Message, Opening, Prompt, Reply, Tool, ToolCall
@@ -27,8 +27,10 @@ class Source:
         said = Message("user", f"{self.names[0]} {seed}")
         return Opening((*prompt.messages, said), tuple(Tool(name, "", "{}") for name in self.names))
 
-    async def call(self, calls: Sequence[ToolCall]) -> Sequence[Answer]:
-        return [Answer(f"{self.names[0]}: {call.arguments}", "bad" in call.name) for call in calls]
+    async def call(self, calls: Sequence[ToolCall]) -> Sequence[ToolAnswer]:
+        return [
+            ToolAnswer(f"{self.names[0]}: {call.arguments}", "bad" in call.name) for call in calls
+        ]
 
     async def reward(self) -> float | None:
         return self.rewards.pop(0) if self.rewards else None

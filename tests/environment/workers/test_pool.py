@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from services.environment.loading.load import LoadSpec
-from services.environment.workers.pool import WorkerPool
-from services.environment.workers.process import WorkerProcess
+from services.environment.workers.pool import EnvironmentPool
+from services.environment.workers.process import EnvironmentProcess
 from trimaran.errors import InputError, UnavailableError
 
 CODE = Path(__file__).parents[1] / "user_code.py"
@@ -21,29 +21,29 @@ ROW = {"prompt_id": "p", "task": "t", "answer": "7", "extras": {}, "messages": [
 
 
 def with_pool(
-    use: Callable[[WorkerPool], Awaitable[None]], *tools: str, memory_mib: int = 4096
+    use: Callable[[EnvironmentPool], Awaitable[None]], *tools: str, memory_mib: int = 4096
 ) -> None:
     async def run() -> None:
         spec = LoadSpec(tools=tuple(f"{CODE}:{name}" for name in tools))
-        async with WorkerPool(spec, memory_mib, max_chars=100) as pool:
+        async with EnvironmentPool(spec, memory_mib, max_chars=100) as pool:
             await use(pool)
 
     asyncio.run(run())
 
 
-async def opened(pool: WorkerPool) -> WorkerProcess:
+async def opened(pool: EnvironmentPool) -> EnvironmentProcess:
     worker = await pool.take()
     await worker.ask({"do": "open", "row": ROW})
     return worker
 
 
-async def ask_to(worker: WorkerProcess, name: str, arguments: str) -> tuple[str, bool]:
+async def ask_to(worker: EnvironmentProcess, name: str, arguments: str) -> tuple[str, bool]:
     answers = (await worker.ask({"do": "call", "calls": [[name, arguments]]}))["answers"]
     return answers[0][0], answers[0][1]
 
 
 def test_a_process_that_closed_in_order_plays_again() -> None:
-    async def use(pool: WorkerPool) -> None:
+    async def use(pool: EnvironmentPool) -> None:
         pids: list[str] = []
         for _ in range(2):
             worker = await opened(pool)
@@ -56,7 +56,7 @@ def test_a_process_that_closed_in_order_plays_again() -> None:
 
 
 def test_what_tools_do_wrong_is_an_answer() -> None:
-    async def use(pool: WorkerPool) -> None:
+    async def use(pool: EnvironmentPool) -> None:
         worker = await opened(pool)
         assert await ask_to(worker, "add", '{"a": 1, "b": 2}') == ("3", False)
         unfit = await ask_to(worker, "add", '{"a": 1, "c": 2}')
@@ -83,7 +83,7 @@ def test_what_tools_do_wrong_is_an_answer() -> None:
     ],
 )
 def test_a_process_that_fails_says_why_and_is_replaced(how: str, told: str) -> None:
-    async def use(pool: WorkerPool) -> None:
+    async def use(pool: EnvironmentPool) -> None:
         worker = await opened(pool)
         with pytest.raises(UnavailableError, match=told):
             await ask_to(worker, "end", f'{{"how": "{how}"}}')
@@ -96,7 +96,7 @@ def test_a_process_that_fails_says_why_and_is_replaced(how: str, told: str) -> N
 
 
 def test_a_process_that_hangs_is_killed_and_holds_up_no_other() -> None:
-    async def use(pool: WorkerPool) -> None:
+    async def use(pool: EnvironmentPool) -> None:
         hanging, other = await opened(pool), await opened(pool)
         pid = int((await ask_to(hanging, "end", '{"how": "no way"}'))[0])
         with pytest.raises(TimeoutError):
@@ -110,7 +110,7 @@ def test_a_process_that_hangs_is_killed_and_holds_up_no_other() -> None:
 
 
 def test_processes_that_user_code_leaves_are_gone_after_its_episode() -> None:
-    async def use(pool: WorkerPool) -> None:
+    async def use(pool: EnvironmentPool) -> None:
         worker = await opened(pool)
         await ask_to(worker, "end", '{"how": "leave"}')
         await until(lambda: len(left_behind()) == 2)
@@ -130,7 +130,7 @@ def test_code_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
         file.write_text(text)
 
         async def run(file: Path = file) -> None:
-            async with WorkerPool(LoadSpec(tools=(f"{file}:add",)), 4096, 100):
+            async with EnvironmentPool(LoadSpec(tools=(f"{file}:add",)), 4096, 100):
                 pass
 
         with pytest.raises(InputError, match=told):
@@ -147,7 +147,7 @@ def test_code_that_starts_threads_is_not_forked(tmp_path: Path) -> None:
     )
 
     async def run() -> None:
-        async with WorkerPool(LoadSpec(tools=(f"{file}:is_forked",)), 4096, 100) as pool:
+        async with EnvironmentPool(LoadSpec(tools=(f"{file}:is_forked",)), 4096, 100) as pool:
             worker = await opened(pool)
             assert await ask_to(worker, "is_forked", "{}") == ("false", False)
 

@@ -16,7 +16,7 @@ from services.environment.plugins.contract import (
     PluginRow,
     StepAnswer,
 )
-from trimaran.plugins.checking import SAME_TOKEN, Access, Asker, Reply, new_key
+from trimaran.plugins.checking import SAME_TOKEN, Asker, PluginAccess, PluginReply, new_key
 from trimaran.plugins.messages import PluginMessage
 
 DEFAULT_ROW = PluginRow(
@@ -28,11 +28,13 @@ MESSAGE = {"role": "assistant", "content": "7"}
 class EpisodeAsker(Asker):
     """One environment plugin."""
 
-    def __init__(self, session: aiohttp.ClientSession, access: Access, row: PluginRow) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, access: PluginAccess, row: PluginRow
+    ) -> None:
         super().__init__(session, access)
         self._row = row.model_dump(exclude_defaults=True)
 
-    async def post(self, what: str, session: str, **fields: Any) -> Reply:
+    async def post(self, what: str, session: str, **fields: Any) -> PluginReply:
         """`fields` beside those of every request; a `token` is shown instead of the configured one."""
         token = fields.pop("token", SAME_TOKEN)
         return await self.ask("POST", f"/v1/{what}", body_of(session, **fields), token)

@@ -8,7 +8,7 @@ from services.environment.plugins.checking import checks as kit
 from services.environment.plugins.checking.asker import DEFAULT_ROW, EpisodeAsker
 from services.environment.plugins.contract import PluginRow
 from trimaran.plugins import checking
-from trimaran.plugins.checking import Access, Check, CheckResult
+from trimaran.plugins.checking import Check, CheckResult, PluginAccess
 
 TURN = ("turn",)
 CHECKS: tuple[Check[EpisodeAsker], ...] = (
@@ -30,7 +30,7 @@ CHECKS: tuple[Check[EpisodeAsker], ...] = (
 
 
 async def run_checks(
-    access: Access,
+    access: PluginAccess,
     show: Callable[[CheckResult], None] | None = None,
     row: PluginRow = DEFAULT_ROW,
     checks: Sequence[Check[EpisodeAsker]] = CHECKS,
@@ -38,7 +38,7 @@ async def run_checks(
     """One after another; `show` is given each. Episodes begin with `row`.
 
     Example:
-        findings = await run_checks(Access(url="http://127.0.0.1:8800"))
+        findings = await run_checks(PluginAccess(url="http://127.0.0.1:8800"))
         wrong = [finding for finding in findings if finding.verdict == "fail"]
     """
     return await checking.run_checks(

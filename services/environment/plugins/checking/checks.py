@@ -7,7 +7,7 @@ import time
 
 from services.environment.plugins.checking.asker import MESSAGE, EpisodeAsker, body_of
 from services.environment.plugins.contract import Info
-from trimaran.plugins.checking import CheckSkipped, Failed, Reply, new_key
+from trimaran.plugins.checking import CheckSkipped, Failed, PluginReply, new_key
 from trimaran.plugins.forms import Health
 
 
@@ -153,7 +153,7 @@ async def disconnect(asker: EpisodeAsker) -> str:
     return "the turn has its answer when its caller comes again"
 
 
-async def _refused(asker: EpisodeAsker, reply: Reply, status: int) -> str:
+async def _refused(asker: EpisodeAsker, reply: PluginReply, status: int) -> str:
     """The right status, a Problem, and it works on."""
     detail = reply.problem(status)
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from services.reward.plugins.checking import checks as kit
 from services.reward.plugins.checking.check_client import ScoreAsker
 from trimaran.plugins import checking
-from trimaran.plugins.checking import Access, Check, CheckResult
+from trimaran.plugins.checking import Check, CheckResult, PluginAccess
 
 CHECKS: tuple[Check[ScoreAsker], ...] = (
     Check("connection", kit.connection, needs=()),
@@ -34,14 +34,14 @@ CHECKS: tuple[Check[ScoreAsker], ...] = (
 
 
 async def run_checks(
-    access: Access,
+    access: PluginAccess,
     show: Callable[[CheckResult], None] | None = None,
     checks: Sequence[Check[ScoreAsker]] = CHECKS,
 ) -> tuple[CheckResult, ...]:
     """One after another; `show` is given each.
 
     Example:
-        findings = await run_checks(Access(url="http://127.0.0.1:8700"))
+        findings = await run_checks(PluginAccess(url="http://127.0.0.1:8700"))
         wrong = [finding for finding in findings if finding.verdict == "fail"]
     """
     return await checking.run_checks(lambda session: ScoreAsker(session, access), checks, show)

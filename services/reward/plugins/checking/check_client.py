@@ -19,7 +19,7 @@ from services.reward.plugins.contract import (
     ScoreAnswer,
     Scored,
 )
-from trimaran.plugins.checking import SAME_TOKEN, Access, Asker, Failed, Reply, new_key
+from trimaran.plugins.checking import SAME_TOKEN, Asker, Failed, PluginAccess, PluginReply, new_key
 from trimaran.plugins.messages import PluginMessage
 
 TOLERANCE = 1e-6
@@ -39,7 +39,7 @@ TEXTS = (
 """Right and wrong, short and long, in the forms that rules look for: most rules score some differently."""
 
 
-class ScoreReply(Reply):
+class ScoreReply(PluginReply):
     def results(self, num_samples: int) -> list[Scored | NotScored]:
         results = self.read(ScoreAnswer).results
         if len(results) != num_samples:
@@ -55,7 +55,7 @@ class ScoreReply(Reply):
 class ScoreAsker(Asker):
     """One reward plugin. `info` is what it said of itself, once it was asked."""
 
-    def __init__(self, session: aiohttp.ClientSession, access: Access) -> None:
+    def __init__(self, session: aiohttp.ClientSession, access: PluginAccess) -> None:
         super().__init__(session, access)
         self.info = Info(contract=CONTRACT, name="unknown")
         self.alone: list[float | None] = []

@@ -16,7 +16,7 @@ from services.reward.plugins.checking.check_client import (
     sample,
 )
 from services.reward.plugins.contract import MAX_SAMPLES, Info, PluginSample, Scored
-from trimaran.plugins.checking import CheckSkipped, Failed, Reply, new_key
+from trimaran.plugins.checking import CheckSkipped, Failed, PluginReply, new_key
 from trimaran.plugins.forms import Health
 from trimaran.plugins.messages import PluginCall, PluginMessage
 
@@ -266,7 +266,7 @@ async def long_texts(asker: ScoreAsker) -> str:
     return ", ".join(seen)
 
 
-async def _refused(asker: ScoreAsker, reply: Reply, status: int) -> str:
+async def _refused(asker: ScoreAsker, reply: PluginReply, status: int) -> str:
     """The right status, a Problem, and it works on."""
     detail = reply.problem(status)
     try:

@@ -16,7 +16,7 @@ from services.reward.plugins.contract import CONTRACT, Info
 from services.reward.plugins.serving.app import make_app
 from tests.trimaran.plugins.broken import Answer, Break, Broken, Request, Right
 from tests.trimaran.plugins.live import serving
-from trimaran.plugins.checking import Access, Check, CheckResult
+from trimaran.plugins.checking import Check, CheckResult, PluginAccess
 from trimaran.rewards import Sample
 
 TOKEN = "a-token"
@@ -45,7 +45,7 @@ def check(
 ) -> dict[str, CheckResult]:
     async def run() -> Sequence[CheckResult]:
         async with serving(app) as url:
-            access = Access(url=url, token=token, timeout=timeout, leave_seconds=0.02)
+            access = PluginAccess(url=url, token=token, timeout=timeout, leave_seconds=0.02)
             return await run_checks(access, checks=checks)
 
     return {finding.check: finding for finding in asyncio.run(run())}
@@ -253,7 +253,7 @@ def test_without_the_token_that_it_needs() -> None:
 
 
 def test_where_nothing_listens() -> None:
-    findings = asyncio.run(run_checks(Access(url="http://127.0.0.1:9", timeout=5)))
+    findings = asyncio.run(run_checks(PluginAccess(url="http://127.0.0.1:9", timeout=5)))
     assert [finding.verdict for finding in findings].count("fail") == 1
     assert findings[0].check == "connection"
     assert findings[0].verdict == "fail"
