@@ -7,6 +7,7 @@
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
 "${PYTHON:-python3}" -m venv "$dir/venv"
 "$dir/venv/bin/pip" install --quiet datasets==5.2.0 pyarrow==26.0.1
 cd "$dir"

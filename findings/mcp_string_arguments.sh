@@ -8,6 +8,7 @@
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
 "${PYTHON:-python3}" -m venv "$dir/venv"
 "$dir/venv/bin/pip" install --quiet mcp==2.3.0
 "$dir/venv/bin/python" - <<'END'

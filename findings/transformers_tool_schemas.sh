@@ -10,6 +10,7 @@
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
 "${PYTHON:-python3}" -m venv "$dir/venv"
 "$dir/venv/bin/pip" install --quiet transformers==5.23.0 jsonschema==4.26.0
 HF_HOME="$dir" "$dir/venv/bin/python" - <<'END'

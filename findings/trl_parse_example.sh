@@ -9,6 +9,7 @@
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
 "${PYTHON:-python3}" -m venv "$dir/venv"
 "$dir/venv/bin/pip" install --quiet transformers==5.23.0 datasets==5.2.0 jinja2==3.1.6
 "$dir/venv/bin/pip" install --quiet --no-deps trl==1.16.0

@@ -11,6 +11,7 @@
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
+trap 'exit 1' INT TERM
 "${PYTHON:-python3}" -m venv "$dir/venv"
 "$dir/venv/bin/pip" install --quiet --no-deps verl==0.9.1 pyyaml==6.0.3
 "$dir/venv/bin/python" - <<'END'
