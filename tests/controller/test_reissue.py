@@ -151,6 +151,7 @@ def test_the_life_of_a_group_in_plain_words() -> None:
         Score(0.75, {"exact": 1.0, "brevity": -0.5}),
         Faulted("style: timeout", {"exact": 0.0}),
     )
+    life.episodes_G = (None, None)
     assert list(tell(life)) == [
         "group 17, prompt train.jsonl:3",
         "attempt 1: issued",

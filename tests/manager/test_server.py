@@ -44,7 +44,8 @@ class Stranger:
         request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
         pool = descriptor_pool.DescriptorPool()
         async for answer in stub.ServerReflectionInfo(iter([request])):
-            for data in answer.file_descriptor_response.file_descriptor_proto:
+            # A file comes before those that it imports.
+            for data in reversed(answer.file_descriptor_response.file_descriptor_proto):
                 pool.Add(descriptor_pb2.FileDescriptorProto.FromString(data))
         return cls(channel, pool)
 

@@ -107,7 +107,7 @@ def test_an_instance_lives_as_long_as_its_episode(target: str, by: str) -> None:
             told += worker.answer({"do": "call", "calls": [call]})["answers"]
         assert told == [("score 1.0 points", False), ("score 0.0 points", False)]
         assert worker.answer({"do": "reward"}) == {"reward": 1.0}
-        assert worker.answer({"do": "close"})["clean"]
+        worker.answer({"do": "close"})
         assert "fault" in worker.answer({"do": "reward"})  # it is released
 
 
