@@ -72,7 +72,7 @@ def test_a_run_of_episodes_trains_and_tells_them(write_run, tmp_path, history):
     told = runs.finish(runs.start("samples", folder, run_folder_parent=tmp_path))
     assert "  user:      more 1\n" in told and "  turn 3:    [" in told
     lines = [
-        runs.finish(runs.start("ledger", "show", folder, number, run_folder_parent=tmp_path))
+        runs.finish(runs.start("ledger", "show", folder, str(number), run_folder_parent=tmp_path))
         for number in range(4)
     ]
     assert all("turn 3: [" in one for one in lines)

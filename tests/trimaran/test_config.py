@@ -107,9 +107,10 @@ def test_files_of_tools_lie_beside_the_file_of_the_run(tmp_path):
         'environment: {tools: ["tools.py:Search", "mine.tools:add"]}\n',
     )
     section = load_config(path).environment
-    assert section.tools == (f"{tmp_path}/tools.py:Search", "mine.tools:add")
+    assert section and section.tools == (f"{tmp_path}/tools.py:Search", "mine.tools:add")
     path.write_text("model: {path: m}\ndata: {train: t}\nenvironment: {factory: game.py:Game}\n")
-    assert load_config(path).environment.factory == f"{tmp_path}/game.py:Game"
+    section = load_config(path).environment
+    assert section and section.factory == f"{tmp_path}/game.py:Game"
 
 
 def test_a_rule_is_a_weight_or_a_section():
