@@ -47,8 +47,11 @@ def test_tokens_of_plugins_are_for_the_service_alone_that_calls_them(config: Run
     }
     own = {"reward": {"rules": {"judge": plugins["judge"]}}, "environment": plugins["world"]}
     run = parse_config(json.loads(config.model_dump_json()) | own)
-    names = "TRIMARAN_JUDGE_TOKEN TRIMARAN_WORLD_TOKEN TRIMARAN_X".split()
-    shell = dict.fromkeys(names, "x")
+    shell: dict[str, str] = {
+        "TRIMARAN_JUDGE_TOKEN": "x",
+        "TRIMARAN_WORLD_TOKEN": "x",
+        "TRIMARAN_X": "x",
+    }
     known = {kind: set(shell) & set(service_environment(run, kind, shell)) for kind in KINDS}
     assert known.pop("reward") == {"TRIMARAN_JUDGE_TOKEN", "TRIMARAN_X"}
     assert known.pop("environment") == {"TRIMARAN_WORLD_TOKEN", "TRIMARAN_X"}
