@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
 from services.environment.episodes import OpenEpisodes
+from tests.environment.worlds import Worlds
 from trimaran.config import EnvironmentSection
 from trimaran.errors import (
     DeadlineError,
@@ -17,44 +18,9 @@ from trimaran.errors import (
     TransferError,
     UnavailableError,
 )
-from trimaran.types import Message, Opening, Prompt, Reply
+from trimaran.types import Message, Prompt
 
 PROMPT = Prompt("p:1", (Message("user", "Guess."),), "guess", "7")
-
-
-class World:
-    """Answers with what it was told; "hang" and "fail" are orders."""
-
-    def __init__(self, name: str, log: list[str]) -> None:
-        self.name, self.log = name, log
-
-    async def open(self, prompt: Prompt, seed: int) -> Opening:
-        self.log.append(f"open {self.name}")
-        return Opening((*prompt.messages, Message("user", str(seed))))
-
-    async def step(self, message: Message, finish_reason: str) -> Reply:
-        self.log.append(f"step {message.text}")
-        if message.text == "hang":
-            await asyncio.sleep(60)
-        if message.text == "fail":
-            raise TransferError("it broke")
-        return Reply((Message("user", message.text),), reward=1.0)
-
-    async def close(self) -> None:
-        self.log.append(f"close {self.name}")
-
-
-class Worlds:
-    def __init__(self) -> None:
-        self.log: list[str] = []
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None: ...
-
-    def create(self, episode: str) -> World:
-        return World(episode, self.log)
 
 
 def with_episodes(

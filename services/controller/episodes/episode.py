@@ -48,7 +48,6 @@ class Episode:
     sequences: list[TokenSequence] = field(default_factory=list[TokenSequence])
     turns: list[Turn] = field(default_factory=list[Turn])
     finish_reason: str = ""
-    image_digest: str = ""
 
     def usage(self, made: MadeTurn, thread: _Thread) -> Usage:
         """Of the turn that was made last, in its conversation."""
@@ -174,7 +173,6 @@ class EpisodePlayer:
         before.give(more)
         before.sample(made.completion)
         before.experts = made.group.prompt_experts + made.completion.experts
-        episode.image_digest = episode.image_digest or made.group.image_digest
         thread.messages.append(made.message)
         return made
 
@@ -207,9 +205,7 @@ def _next_thread(threads: list[_Thread], reply: Reply) -> _Thread:
             "the environment answered neither messages nor the end of the episode"
         )
     if any(message.images for message in reply.messages):
-        raise EnvironmentFault(
-            "the environment answered an image; the trainer takes images of an episode's opening alone"
-        )
+        raise EnvironmentFault("the environment answered an image; messages of episodes are texts")
     if reply.sequence > len(threads):
         raise EnvironmentFault(
             f"the environment went on with sequence {reply.sequence} of {len(threads)}"

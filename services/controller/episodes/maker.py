@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -104,23 +104,19 @@ class EpisodeMaker:
     async def _open(
         self, environment: EnvironmentClient, name: str, prompt: Prompt, seed: int
     ) -> Opening:
-        """Waits for a service that is started again. Raises UnavailableError where it stays away."""
+        """Waits for a service that is started again. Raises UnavailableError where it stays away, and
+        EnvironmentFault."""
         timeout = self._section.timeout + MARGIN_SECONDS
 
-        def ask() -> Awaitable[Opening]:
-            return environment.open(name, prompt, seed, timeout)
+        async def ask() -> Opening:
+            try:
+                return await environment.open(name, prompt, seed, timeout)
+            except (StaleEpochError, UnavailableError):
+                raise
+            except TrimaranError as error:
+                raise EnvironmentFault(str(error)) from None
 
-        return await patiently(lambda: _unless_away(ask()), self._patience, "environment")
-
-
-async def _unless_away(opening: Awaitable[Opening]) -> Opening:
-    """Raises EnvironmentFault, but UnavailableError for a service that is away: it is waited for."""
-    try:
-        return await opening
-    except (StaleEpochError, UnavailableError):
-        raise
-    except TrimaranError as error:
-        raise EnvironmentFault(str(error)) from None
+        return await patiently(ask, self._patience, "environment")
 
 
 def _group(
@@ -141,7 +137,6 @@ def _group(
         *(number, attempt, first.prompt if first else prompt),
         opening.all_ids[:num_shared],
         completions_G,
-        image_digest=first.image_digest if first else "",
         prompt_experts=opening.experts[: opening.expert_bytes(num_shared)],
     )
 
