@@ -95,9 +95,17 @@ class RedisServer:
 
     def truncate(self, num_bytes: int) -> None:
         """Cut off the end of the append-only file, as a torn write does. The server must be dead."""
+        with self._log.open("rb+") as opened:
+            opened.truncate(self._log.stat().st_size - num_bytes)
+
+    def halve(self) -> None:
+        """Cut off half of the append-only file. The server must be dead."""
+        self.truncate(self._log.stat().st_size // 2)
+
+    @property
+    def _log(self) -> Path:
         (file,) = self.folder.glob("appendonlydir/*.incr.aof")
-        with file.open("rb+") as opened:
-            opened.truncate(file.stat().st_size - num_bytes)
+        return file
 
 
 @pytest.fixture
