@@ -17,6 +17,7 @@ from services.manager.http.metrics import MetricsRoutes
 from services.manager.http.problems import responses
 from services.manager.http.routes import RunRoutes
 from services.manager.http.safety import Safety
+from services.manager.pages.app import add_pages
 from trimaran.errors import UnavailableError
 from trimaran.telemetry.exposition import Exposition
 from trimaran.wire.http_problems import add_handlers
@@ -64,6 +65,7 @@ def make_app(
     app.include_router(probes)
     app.include_router(RunRoutes(runs, heartbeat_seconds, identify_seconds).router())
     app.include_router(MetricsRoutes(runs, own).router())
+    add_pages(app, runs)
     return app
 
 

@@ -1,0 +1,24 @@
+"""All pages of a server, and the files that they load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import RedirectResponse
+from starlette.staticfiles import StaticFiles
+
+from services.manager.pages import session
+from services.manager.pages.route import page_router
+from services.manager.pages.run import overview
+from services.manager.pages.runs import table
+
+
+def add_pages(app: FastAPI, runs: Any, *, is_read_only: bool = False) -> None:
+    """`runs`: what `make_app` was given. Who asks is identified as by the API."""
+    app.state.is_read_only = is_read_only
+    home = page_router()
+    home.get("/")(lambda: RedirectResponse("/runs", 303))
+    for router in (home, session.routes(), table.routes(runs), overview.routes(runs)):
+        app.include_router(router)
+    app.mount("/static", StaticFiles(packages=[("services.manager.pages", "static")]), "static")

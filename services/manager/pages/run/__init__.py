@@ -1,0 +1,1 @@
+"""One run: its curves, configuration, processes, checkpoints, events and logs."""

@@ -1,0 +1,1 @@
+"""The table of runs, the form that submits one, and the buttons that steer one."""
