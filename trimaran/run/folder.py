@@ -16,7 +16,7 @@ from trimaran.host.file_lock import try_lock
 from trimaran.run.context import RunContext
 from trimaran.run.resumable import LAYOUT_KEYS, PLANNED_KEYS
 from trimaran.run.runs import Run, config_key, run_from_tree, run_key
-from trimaran.store import find_store, store_name
+from trimaran.store import read_store, store_name
 from trimaran.trust.access import make_token
 
 CONFIG_NAME = "config.yaml"
@@ -85,7 +85,7 @@ async def recorded_config(run: RunContext) -> RunConfig:
 
 
 async def _recorded(run: RunContext, key: str) -> Mapping[str, Any] | None:
-    store = await find_store(run.store_url)
+    store = await read_store(run.store_url)
     try:
         record = await store.get(key) if store else None
     finally:

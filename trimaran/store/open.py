@@ -45,6 +45,11 @@ async def find_store(url: str) -> Store | None:
     return await _open(url, make=False)
 
 
+async def read_store(url: str) -> Store | None:
+    """The same for who only reads: no file of it changes, and none is made beside it."""
+    return await _open(url, make=False, is_read_only=True)
+
+
 def store_in(folder: Path) -> str:
     """The URL of a run's own store, a file in its folder."""
     return f"{SQLITE}{folder / RUN_STORE_NAME}"
@@ -68,13 +73,13 @@ def store_from(folder: Path, url: str) -> str:
     return f"{SQLITE}{folder / path}" if url.startswith(SQLITE) and path else url
 
 
-async def _open(url: str, make: bool) -> Store | None:
+async def _open(url: str, make: bool, is_read_only: bool = False) -> Store | None:
     if is_redis(url):
         from trimaran.store.redis import RedisStore  # late: its import takes a tenth of a second
 
         store = RedisStore(url)
     elif url.startswith(SQLITE) and url != SQLITE:
-        store = SqliteStore(Path(url.removeprefix(SQLITE)))
+        store = SqliteStore(Path(url.removeprefix(SQLITE)), is_read_only=is_read_only)
     else:
         raise InputError(f"{url.partition('//')[0]}: not a store; give sqlite:PATH or redis://…")
     try:

@@ -21,7 +21,7 @@ from trimaran.store.port import (
     decode_value,
     encode_value,
 )
-from trimaran.store.sqlite_file import CLOSE_SECONDS, DISK_SECONDS, SqliteFile
+from trimaran.store.sqlite_file import CLOSE_SECONDS, DISK_SECONDS, SqliteFile, SqliteReader
 
 LAST_KEY = "\U0010ffff"
 """No key of ours goes on with it."""
@@ -48,10 +48,16 @@ class SqliteStore:
     durability = ""
 
     def __init__(
-        self, path: Path, timeout: float = DISK_SECONDS, close_timeout: float = CLOSE_SECONDS
+        self,
+        path: Path,
+        timeout: float = DISK_SECONDS,
+        close_timeout: float = CLOSE_SECONDS,
+        *,
+        is_read_only: bool = False,
     ) -> None:
-        """Seconds: as in `SqliteFile`."""
-        self.file = SqliteFile(path, timeout, close_timeout)
+        """Seconds: as in `SqliteFile`. `is_read_only`: as `SqliteReader` does it."""
+        kind = SqliteReader if is_read_only else SqliteFile
+        self.file = kind(path, timeout, close_timeout)
 
     async def open(self, make: bool = True) -> bool:
         """Now, and not with the first call: what is wrong with the file is known at the start.

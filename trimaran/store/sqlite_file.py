@@ -12,9 +12,10 @@ import errno
 import sqlite3
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 from trimaran.errors import TrimaranError, UnavailableError
 from trimaran.host.call_thread import Disk
@@ -69,7 +70,7 @@ class SqliteFile:
         """On the file's thread, one call after the other: only there is the connection used."""
         try:
             with waiting_for(f"the store {self.path}"):
-                return await self.disk.do(lambda: function(self._open()))
+                return await self.disk.do(lambda: self._make(function))
         except UnavailableError:
             if self._is_closed:
                 raise StoreError(f"{self.path}: the store is closed") from None
@@ -97,6 +98,9 @@ class SqliteFile:
         if self.connection:
             self.connection.close()
 
+    def _make(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
+        return function(self._open())
+
     def _open(self) -> sqlite3.Connection:
         if self.connection is None:
             self.path.touch(mode=0o600)  # it holds the relay keys of the replicas
@@ -112,6 +116,34 @@ class SqliteFile:
                 raise
             self.connection = connection
         return self.connection
+
+
+class SqliteReader(SqliteFile):
+    """The same file for who only reads. Nothing is written into it or beside it, whoever else has it
+    open, and nothing is held between two calls: its last writer can still tidy up.
+
+    Example: await SqliteReader(path, 60.0, 10.0).call(lambda connection: ...)
+    """
+
+    def _make(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
+        log = self.path.with_name(f"{self.path.name}-wal")
+        while True:
+            has_log = log.exists()
+            # Without a log nobody has it open, and no lock is needed. With one, the index beside it is
+            # only read; where its writers were killed, SQLite makes an index in memory.
+            how = "readonly_shm=1" if has_log else "immutable=1"
+            url = f"file:{quote(str(self.path))}?mode=ro&{how}"
+            try:
+                with closing(sqlite3.connect(url, BUSY_TIMEOUT_SECONDS, uri=True)) as connection:
+                    if not _version(connection, self.path):
+                        raise UnavailableError(f"{self.path}: is being made; try again")
+                    result = function(connection)
+                if has_log or not log.exists():
+                    return result
+            except sqlite3.Error:
+                if has_log == log.exists():
+                    raise
+            # It was opened or closed meanwhile: what was read may be of two times.
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
@@ -130,22 +162,23 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
 
 def _make_tables(connection: sqlite3.Connection, path: Path) -> None:
     """Where the file has none yet."""
-    if _version(connection) == SCHEMA_VERSION:
+    if _version(connection, path) == SCHEMA_VERSION:
         return
     with _transaction(connection):
-        version = _version(connection)  # another process may have come first
-        if version > SCHEMA_VERSION:
-            raise StoreError(
-                f"{path}: has schema {version}, this Trimaran knows {SCHEMA_VERSION}; update Trimaran"
-            )
-        if version < SCHEMA_VERSION:
+        if _version(connection, path) < SCHEMA_VERSION:  # another process may have come first
             for statement in filter(str.strip, SCHEMA.split(";")):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
 
-def _version(connection: sqlite3.Connection) -> int:
-    return connection.execute("PRAGMA user_version").fetchone()[0]
+def _version(connection: sqlite3.Connection, path: Path) -> int:
+    """0 where there are no tables yet. Raises StoreError for a later Trimaran's."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path}: has schema {version}, this Trimaran knows {SCHEMA_VERSION}; update Trimaran"
+        )
+    return version
 
 
 @contextmanager

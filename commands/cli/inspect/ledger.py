@@ -27,7 +27,7 @@ from trimaran.run.answers import LedgerAnswer
 from trimaran.run.context import RunContext
 from trimaran.run.folder import open_run_folder
 from trimaran.run.place import run_place, saved_states
-from trimaran.store import Store, find_store
+from trimaran.store import Store, read_store
 
 LOOK_SECONDS, VERIFY_SECONDS = 120.0, 1800.0
 """For the manager to look up a group, and to read a whole ledger."""
@@ -132,7 +132,7 @@ async def recorded(run: str | None) -> AsyncGenerator[Recorded]:
     """`run`: a folder or an id; None for the run started last. Raises InputError."""
     folder, config = open_run_folder(str(find_folder(run)))
     context = RunContext.in_folder(folder)
-    store = await find_store(context.store_url)
+    store = await read_store(context.store_url)
     if store is None:
         raise InputError(f"{folder}: nothing was recorded (there is no {context.store_url})")
     payloads = open_payloads(config.run.payloads, folder, context.run_id)

@@ -20,7 +20,7 @@ from services.weight_sync.ledger import VersionLedger
 from trimaran.clients import CONTROL_SECONDS, WeightSyncClient
 from trimaran.errors import DeadlineError, InputError, TrimaranError, UnavailableError
 from trimaran.run.context import RunContext
-from trimaran.store import find_store
+from trimaran.store import read_store
 from trimaran.types import Proof, VersionId, VersionRecord
 
 LIVE = "live"
@@ -113,7 +113,7 @@ def _read_records(run: FoundRun, limit: int = 0) -> tuple[Records, str]:
 
 async def _read_store(run: RunContext, limit: int) -> Records | None:
     """None where nothing was recorded yet."""
-    store = await find_store(run.store_url)
+    store = await read_store(run.store_url)
     if store is None:
         return None
     try:

@@ -12,7 +12,7 @@ from trimaran.errors import InputError
 from trimaran.run.context import RunContext
 from trimaran.run.directory import find_address
 from trimaran.run.folder import CONFIG_NAME, open_run_folder
-from trimaran.store import find_store
+from trimaran.store import read_store
 from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import Caller
 
@@ -69,7 +69,7 @@ def find_folder(text: str | None) -> Path:
 
 async def _recorded_address(run: RunContext) -> str:
     """The address that weight sync has recorded; empty where it has none."""
-    store = await find_store(run.store_url)
+    store = await read_store(run.store_url)
     if store is None:
         return ""
     try:

@@ -20,7 +20,7 @@ from trimaran.run.answers import RunSamples
 from trimaran.run.context import RunContext
 from trimaran.run.folder import CONFIG_NAME
 from trimaran.run.runs import Run, run_from_tree, run_key, run_to_tree
-from trimaran.store import find_store
+from trimaran.store import read_store
 
 POLL_SECONDS = 0.3
 
@@ -68,7 +68,7 @@ def _read_run(folder: Path) -> Run:
     context = RunContext.in_folder(folder.resolve())
 
     async def read() -> Any:
-        store = await find_store(context.store_url)
+        store = await read_store(context.store_url)
         if store is None:
             return None
         try:

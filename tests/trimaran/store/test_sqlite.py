@@ -12,7 +12,7 @@ import pytest
 
 from tests.trimaran.store.test_contract import value_of
 from trimaran.errors import InputError, UnavailableError
-from trimaran.store import Lease, StoreError, StoreFullError, find_store, open_store
+from trimaran.store import Lease, StoreError, StoreFullError, find_store, open_store, read_store
 from trimaran.store.sqlite import SqliteStore
 from trimaran.store.sqlite_file import SCHEMA_VERSION
 
@@ -291,3 +291,86 @@ asyncio.run(main())
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "store.sqlite: its disk has not answered" in done.stdout
+
+
+WRITER = """
+import asyncio, sys
+from trimaran.store import open_store
+async def write():
+    store = await open_store("sqlite:" + sys.argv[1])
+    await store.put("run/demo", {"step": 1})
+    print("written", flush=True)
+    while words := (await asyncio.to_thread(sys.stdin.readline)).split():
+        await store.put(*words)
+        print("written", flush=True)
+    await store.close()
+asyncio.run(write())
+"""
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+def test_who_only_reads_changes_no_file_whoever_writes_or_was_killed(tmp_path):
+    path, step = tmp_path / "a# b?c%.sqlite", {"step": 1}
+    assert asyncio.run(read_store(f"sqlite:{path}")) is None
+
+    async def read(key: str = "run/demo"):
+        before = contents(tmp_path)
+        store = await read_store(f"sqlite:{path}")
+        assert store and await store.last("events") == 0
+        found = await value_of(store, key)
+        with pytest.raises(UnavailableError, match="readonly"):
+            await store.put("run/demo", {})
+        assert contents(tmp_path) == before, "also while it is open"
+        await store.close()
+        assert contents(tmp_path) == before
+        return found
+
+    def write(process: subprocess.Popen[str], words: str = "") -> None:
+        assert process.stdin and process.stdout
+        if words:
+            print(words, file=process.stdin, flush=True)
+        assert process.stdout.readline() == "written\n"
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", WRITER, str(path)]
+        return subprocess.Popen(command, stdin=-1, stdout=-1, text=True)
+
+    with start() as process:
+        write(process)
+        assert asyncio.run(read()) == step
+        write(process, "key later")
+        assert asyncio.run(read("key")) == "later"
+        process.kill()
+    assert len(contents(tmp_path)) == 3, "what a writer that was killed leaves"
+    assert asyncio.run(read("key")) == "later"
+    with start() as process:
+        write(process)
+        process.communicate()
+    assert list(contents(tmp_path)) == [path.name]
+    assert asyncio.run(read("key")) == "later"
+
+
+def test_a_reader_that_stays_sees_a_writer_come_and_go_and_leaves_it_to_tidy_up(tmp_path):
+    path = tmp_path / "store.sqlite"
+
+    async def body():
+        for number in range(3):
+            writer = await open_store(f"sqlite:{path}")
+            await writer.put("key", number)
+            reader = await read_store(f"sqlite:{path}")
+            assert reader and await value_of(reader, "key") == number
+            await writer.put("key", -number)
+            assert await value_of(reader, "key") == -number
+            await writer.close()
+            assert [path.name for path in tmp_path.iterdir()] == ["store.sqlite"]
+            assert await value_of(reader, "key") == -number
+            writer = await open_store(f"sqlite:{path}")
+            await writer.put("key", "again")
+            assert await value_of(reader, "key") == "again"
+            await writer.close()
+            await reader.close()
+
+    asyncio.run(body())
