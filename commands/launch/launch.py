@@ -55,7 +55,7 @@ async def launch(
         reports = Reports(store, run, lease)
         await forget_model(store, run.run_id)
         await store.delete(overdue_key(run.run_id))  # of lives that ended with the launcher before
-        takes_over = await reports.starting(config)
+        takes_over = await reports.starting(config, site.num_devices)
         if store.durability:
             reports.note(f"the run's store: {store.durability}")
         processes = Processes(site.services, children=site.children)

@@ -54,7 +54,7 @@ class Reports:
         record = await self._store.get(goal_key(self._context.run_id))
         return Goal(record.value["goal"]) if record else Goal.RUN
 
-    async def starting(self, config: RunConfig) -> bool:
+    async def starting(self, config: RunConfig, num_devices: int = 0) -> bool:
         """Also puts the configuration where services find it that have no file of it.
 
         Whether an earlier launcher has gone and left the run under way."""
@@ -75,6 +75,8 @@ class Reports:
             ),
             folder=str(self._context.folder),
             starts=run.starts + 1,
+            devices=num_devices,
+            ends_at=0.0,
         )
         await self._put(
             {run_key(run.run_id): run_to_tree(run), config_key(run.run_id): config_to_tree(config)}
@@ -89,7 +91,9 @@ class Reports:
         run = await self.run()
         assert run, "starting() comes first"
         ended_at = time.time() if state.has_ended else 0.0
-        run = replace(run, state=state, error=error, remedy=remedy, held="", ended_at=ended_at)
+        run = replace(
+            run, state=state, error=error, remedy=remedy, held="", devices=0, ended_at=ended_at
+        )
         await self._record(run)
         kind = EventKind.FINISHED if state.has_ended else EventKind.STATE
         await append_event(self._store, make_event(kind, run))

@@ -21,3 +21,5 @@ class Site:
     make_replica: MakeReplica
     """For replicas that join later."""
     children: Children
+    num_devices: int = 0
+    """Accelerators of those, where the launcher shares them out itself; elsewhere the manager knows."""

@@ -55,6 +55,8 @@ class Times:
 
 
 TIMES = Times()
+FACTS = ("step", "reward", "held_out", "ends_at")
+"""What is taken as the run's processes report it."""
 
 
 class Action(StrEnum):
@@ -172,7 +174,8 @@ def _with_reported(run: Managed, reported: Run) -> Managed:
         remedy = _remedy(run)
     words = {"error": reported.error, "remedy": remedy, "held": reported.held}
     words = {name: run.without_folder(text) for name, text in words.items()}
-    return replace(run, step=reported.step, reward=reported.reward, **words)
+    facts = {name: getattr(reported, name) for name in FACTS}
+    return replace(run, **facts, **words)
 
 
 def _remedy(run: Managed) -> str:

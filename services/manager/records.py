@@ -73,6 +73,8 @@ class Managed:
     """Version of the run's own record before this start: older ones say nothing about it."""
     step: int = 0
     reward: float | None = None
+    held_out: float | None = None
+    ends_at: float = 0.0
     error: str = ""
     remedy: str = ""
     held: str = ""
@@ -125,9 +127,17 @@ class Managed:
         """The run as clients see it."""
         own: dict[str, Any] = {name: getattr(self, name, None) for name in Run.__slots__}
         own["replicas"] = Replicas(self.min_replicas, self.max_replicas, len(self.grant.replicas))
+        own["devices"] = self._num_accelerators
         if self.state is not RunState.QUEUED:
             own["waiting_for"] = ""
         return Run(**own)
+
+    @property
+    def _num_accelerators(self) -> int:
+        num_trainer = len(self.grant.trainer)
+        num_rollout = len(self.grant.devices) - num_trainer
+        counts = ((self.trainer, num_trainer), (self.replica, num_rollout))
+        return sum(number for need, number in counts if need.kind != "cpu")
 
 
 def to_tree(run: Managed) -> dict[str, Any]:

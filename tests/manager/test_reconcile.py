@@ -44,7 +44,9 @@ def run(state: RunState = RunState.RUNNING, **more: Any) -> Managed:
 
 
 def seen(presence: Presence, state: RunState | None = None, **more: Any) -> ObservedRun:
-    reported = Run("demo-1", state, 7, 20, reward=0.5) if state else None
+    reported = (
+        Run("demo-1", state, 7, 20, reward=0.5, held_out=0.75, ends_at=9.0) if state else None
+    )
     return ObservedRun(presence, more.pop("has_lease", True), reported, **more)
 
 
@@ -55,9 +57,18 @@ def look(run: Managed, seen: ObservedRun, now: float = NOW) -> Decision:
 def test_follows_what_the_processes_report() -> None:
     after = look(run(RunState.STARTING), seen(Presence.THERE, RunState.RUNNING))
     assert (after.run.state, after.run.step, after.run.started_at) == (RunState.RUNNING, 7, NOW)
-    assert after.run.view.reward == 0.5 and after.action is Action.NOTHING
+    view = after.run.view
+    assert (view.reward, view.held_out, view.ends_at) == (0.5, 0.75, 9.0)
+    assert after.action is Action.NOTHING
     again = look(run(), seen(Presence.THERE, RunState.STARTING))
     assert again.run.state is RunState.STARTING  # its controller died
+
+
+def test_the_view_counts_the_accelerators_that_the_run_holds() -> None:
+    assert run().view.devices == len(GRANT.devices) > 0
+    assert run(trainer=Need("cpu", 1)).view.devices == len(GRANT.devices) - len(GRANT.trainer)
+    assert run(trainer=Need("cpu", 1), replica=Need("cpu", 1)).view.devices == 0
+    assert look(run(), seen(Presence.GONE, RunState.SUCCEEDED)).run.view.devices == 0
 
 
 def test_a_launcher_that_has_begun_is_frozen_as_soon_as_its_lease_has_ended() -> None:

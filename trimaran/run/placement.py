@@ -68,6 +68,11 @@ class Placement:
 
     pools: Mapping[str, PoolDevices]
 
+    @property
+    def num_devices(self) -> int:
+        """Those of both pools; none on a CPU."""
+        return len({(p.kind, name) for p in self.pools.values() for s in p.shares for name in s})
+
     def variables(self, kind: str, index: int) -> dict[str, str]:
         """For the environment of one service; none where it computes nothing."""
         if kind not in self.pools:

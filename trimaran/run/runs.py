@@ -117,6 +117,17 @@ class Run:
     """How often its processes were started."""
     reward: float | None = None
     """The mean reward of the last trained step; None before the first one."""
+    held_out: float | None = None
+    """The mean reward of the greedy answers in the last validation; None before the first one."""
+    devices: int = 0
+    """How many accelerators it holds at the moment; none on a CPU."""
+    ends_at: float = 0.0
+    """When its last step may be done, in unix seconds: an estimate, 0 while there is none."""
+
+    def seconds_left(self, now: float) -> float | None:
+        """Until the estimated end; None where there is no estimate, or its time has come."""
+        is_on_its_way = self.state is RunState.RUNNING and now < self.ends_at
+        return self.ends_at - now if is_on_its_way else None
 
 
 class EventKind(StrEnum):

@@ -48,8 +48,9 @@ def encode_run(run: runs.Run) -> run_pb2.Run:
 def decode_run(message: run_pb2.Run) -> runs.Run:
     """A state that this version does not know becomes UNKNOWN."""
     plain: dict[str, Any] = {name: getattr(message, name) for name in ALIKE}
-    if not message.HasField("reward"):
-        plain["reward"] = None
+    for name in ("reward", "held_out"):
+        if not message.HasField(name):
+            plain[name] = None
     replicas = message.replicas
     return runs.Run(
         state=STATES.get(message.state, runs.RunState.UNKNOWN),

@@ -10,22 +10,31 @@ from typing import Any
 import yaml
 
 from commands.cli.plain import plain
+from commands.cli.train.view import format_seconds
 from trimaran.run.answers import Checkpoint
 from trimaran.run.runs import Run, RunState
 
 
 def runs_table(runs: Sequence[Run]) -> Iterator[str]:
     """One line for each run, whole however narrow the terminal is: an id that is cut names no run. The
-    last column says what keeps a run from going on."""
-    rows = [("run", "state", "step", "reward", "age", "replicas", "priority", "owner", "")]
-    for run in runs:
-        step = f"{run.step}/{run.num_steps}"
-        reward = "" if run.reward is None else f"{run.reward:.3f}"
-        facts = run.run_id, run.state.value, step, reward, _age(run)
-        note = plain(" ".join(remark(run).split()))
-        rows.append((*facts, _replicas(run), str(run.priority), run.owner, note))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
+    last column says what keeps a run from going on. A column that says nothing of any run is left out."""
+    columns = {
+        "run": [run.run_id for run in runs],
+        "state": [run.state.value for run in runs],
+        "step": [f"{run.step}/{run.num_steps}" for run in runs],
+        "left": list(map(_left, runs)),
+        "reward": [_number(run.reward) for run in runs],
+        "held-out": [_number(run.held_out) for run in runs],
+        "age": list(map(_age, runs)),
+        "replicas": list(map(_replicas, runs)),
+        "devices": [str(run.devices or "") for run in runs],
+        "priority": [str(run.priority) for run in runs],
+        "owner": [run.owner for run in runs],
+        "": [plain(" ".join(remark(run).split())) for run in runs],
+    }
+    table = [(heading, *cells) for heading, cells in columns.items() if any(cells)]
+    widths = [max(map(len, column)) for column in table]
+    for row in zip(*table, strict=True):
         yield "  ".join(map(str.ljust, row, widths)).rstrip()
 
 
@@ -41,12 +50,15 @@ def describe_run(run: Run, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     facts = {
         "state": run.state.value,
         "step": f"{run.step} of {run.num_steps}",
-        "reward": "" if run.reward is None else f"{run.reward:.3f}",
+        "left": _left(run),
+        "reward": _number(run.reward),
+        "held-out": _number(run.held_out),
         "why it waits": run.waiting_for if run.state is RunState.QUEUED else "",
         "held": run.held,
         "error": run.error,
         "what to do": run.remedy,
         "replicas": _replicas(run),
+        "devices": str(run.devices or ""),
         "name": run.name,
         "owner": run.owner,
         "priority": str(run.priority),
@@ -83,6 +95,15 @@ def _replicas(run: Run) -> str:
     least, most, granted = run.replicas.min, run.replicas.max, run.replicas.granted
     bounds = str(least) if least == most else f"{least}-{most}"
     return f"{granted} of {bounds}" if most else ""
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _left(run: Run) -> str:
+    left = run.seconds_left(time.time())
+    return "" if left is None else format_seconds(left)
 
 
 def _age(run: Run) -> str:

@@ -130,7 +130,8 @@ async def launch_here(
 def _local_site(config: RunConfig, run: RunContext, store: Store) -> Site:
     """Children of this process, on this machine."""
 
-    services = run_services(config, run.folder, place(config, read_machine(os.environ)))
+    placement = place(config, read_machine(os.environ))
+    services = run_services(config, run.folder, placement)
     taken = {service.address for service in services}  # also while one of them is dead
     host = find_host(config.network)
 
@@ -139,7 +140,7 @@ def _local_site(config: RunConfig, run: RunContext, store: Store) -> Site:
         taken.add(address)
         return [added_replica(config, run.folder, index, address, devices)]
 
-    return Site(services, make_replica, LocalChildren())
+    return Site(services, make_replica, LocalChildren(), placement.num_devices)
 
 
 def _external_site(config: RunConfig, run: RunContext, store: Store) -> Site:

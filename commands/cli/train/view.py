@@ -49,7 +49,6 @@ class View:
         self.console = console
         self.run: Run | None = None
         """As the last event had it."""
-        self.clock = StepClock()
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +65,6 @@ class View:
         self.run = event.run
         match event.kind:
             case EventKind.STEP:
-                self.clock.step_done(event.run.step, event.time)
                 self._step(event)
             case EventKind.VALIDATION:
                 self._validation(event)
@@ -101,7 +99,7 @@ class PlainView(View):
         columns = columns_of(event.values)
         cells = zip(columns, format_cells(event.values, columns), strict=True)
         facts = [f"{heading} {text}" for (heading, _, _), text in cells]
-        if left := describe_left(self.clock.ends_at(event.run.num_steps), event.time):
+        if left := describe_left(event.run, event.time):
             facts.append(left)
         self.note(event, "  ".join((_step_of(event.run), *facts)))
 
@@ -171,28 +169,8 @@ class LiveView(View):
             return "starting"
         now = self.run.ended_at or time.time()
         since = f"{format_seconds(now - self.run.started_at)} since the start"
-        left = describe_left(self.clock.ends_at(self.run.num_steps), now)
+        left = describe_left(self.run, now)
         return f"{since}, {left}" if left else since
-
-
-class StepClock:
-    """Estimates a run's end from the mean of its last steps, by the times of their events."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[int, float]] = deque(maxlen=NUM_ROWS)
-
-    def step_done(self, step: int, at: float) -> None:
-        """`at`: unix seconds. A step that is done again after a crash begins the count again."""
-        if self._seen and step <= self._seen[-1][0]:
-            self._seen.clear()
-        self._seen.append((step, at))
-
-    def ends_at(self, num_steps: int) -> float | None:
-        """Unix seconds; None until two steps are done."""
-        if len(self._seen) < 2:
-            return None
-        (first_step, first), (last_step, last) = self._seen[0], self._seen[-1]
-        return last + (num_steps - last_step) * (last - first) / (last_step - first_step)
 
 
 def choose_view(console: Console, num_steps: int) -> View:
@@ -215,11 +193,10 @@ def describe_heldout(values: Mapping[str, float]) -> str:
     return f"{HELDOUT} reward: {', '.join(parts)}"
 
 
-def describe_left(ends_at: float | None, now: float) -> str:
-    """Empty where there is no estimate, or its time has come."""
-    if ends_at is None or ends_at <= now:
-        return ""
-    return f"about {format_seconds(ends_at - now)} left"
+def describe_left(run: Run, now: float) -> str:
+    """Empty where there is no estimate of the end."""
+    left = run.seconds_left(now)
+    return "" if left is None else f"about {format_seconds(left)} left"
 
 
 def format_seconds(seconds: float) -> str:

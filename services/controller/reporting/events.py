@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from services.controller.reporting.step_clock import StepClock
 from trimaran.errors import UnavailableError, first_error
 from trimaran.ledger.retries import patiently
 from trimaran.run.events import FencedStream, make_event
@@ -27,7 +28,7 @@ from trimaran.run.runs import (
     run_to_tree,
 )
 from trimaran.store import Store
-from trimaran.telemetry.metrics import REWARD_MEAN, STEP_SECONDS
+from trimaran.telemetry.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class RunLog:
         self.validation: Mapping[str, float] = {}
         self.progress_at = time.time()
         """When something last showed that the run goes on; unix seconds."""
+        self._clock = StepClock()
         self._stream = FencedStream(store, events_stream(run.run_id), run.run_id, epoch)
         self._trimmed = 0
         self._waiting: list[dict[str, Any]] = []
@@ -100,6 +102,7 @@ class RunLog:
         state = state or self.run.state
         if kind is EventKind.STEP:
             self.step = values or {}
+            self._clock.step_done(self.run.step if step is None else step, time.time())
         elif kind is EventKind.VALIDATION:
             self.validation = values or {}
         if kind in PROGRESS:
@@ -112,7 +115,10 @@ class RunLog:
             remedy=remedy or self.run.remedy,
             held=self.run.held if held is None else held,
             ended_at=time.time() if state.has_ended else 0.0,
-            reward=self._reward,
+            reward=_finite(self.step, REWARD_MEAN, self.run.reward),
+            held_out=_finite(self.validation, GREEDY_REWARD, self.run.held_out),
+            devices=self.run.devices if state.has_processes else 0,
+            ends_at=self._clock.ends_at(self.run.num_steps),
         )
         event = make_event(kind, run, text, values, root)
         is_bad = kind in WARNINGS or state is RunState.FAILED
@@ -123,12 +129,6 @@ class RunLog:
         self.run = run
         self._changed.set()
         self._idle.clear()
-
-    @property
-    def _reward(self) -> float | None:
-        """The last finite one: NaN is equal to nothing, so a run with it would seem to change at each look."""
-        reward = self.step.get(REWARD_MEAN)
-        return self.run.reward if reward is None or not math.isfinite(reward) else reward
 
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[None]:
@@ -198,6 +198,12 @@ class RunLog:
             logger.warning("events up to %d are kept for now: %s", old, error)
         else:
             self._trimmed = old
+
+
+def _finite(values: Mapping[str, float], key: str, before: float | None) -> float | None:
+    """The last finite one: NaN is equal to nothing, so a run with it would seem to change at each look."""
+    value = values.get(key, math.nan)
+    return value if math.isfinite(value) else before
 
 
 def _describe(event: RunEvent) -> str:

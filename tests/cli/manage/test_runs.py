@@ -79,6 +79,7 @@ def test_runs_are_listed_for_people_and_machines(manager: ThreadedManager, capsy
     assert main(["list"]) == 0
     assert "trimaran submit" in capsys.readouterr().out
     facts = {"error": "the [disk] is full", "reward": 0.25, "created_at": time.time() - 3 * 3600}
+    going = {"held_out": 0.5, "devices": 4, "ends_at": time.time() + 1000}
     manager.do(manager.runs.add, "old", RunState.FAILED, owner="ada", **facts)
     manager.do(manager.runs.add, "new", RunState.QUEUED, waiting_for="2 devices of h100")
     assert main(["list"]) == 0
@@ -87,6 +88,13 @@ def test_runs_are_listed_for_people_and_machines(manager: ThreadedManager, capsy
     assert lines[1].startswith("new") and lines[1].endswith("  2 devices of h100")
     assert lines[2].startswith("old") and lines[2].endswith("  the [disk] is full")
     assert lines[2].split()[:5] == ["old", "failed", "0/4", "0.250", "3h"]
+    manager.do(manager.runs.add, "going", RunState.RUNNING, **going)
+    assert main(["list"]) == 0
+    heading, row, *_ = capsys.readouterr().out.splitlines()
+    assert heading.split()[:6] == ["run", "state", "step", "left", "reward", "held-out"]
+    at = heading.index("left")
+    assert row[at : at + 3] == "16:" and " 0.500 " in row
+    assert row[heading.index("devices") :].startswith("4")
     assert main(["list", "--state", "failed", "--owner", "ada", "--json"]) == 0
     [run] = json.loads(capsys.readouterr().out)
     assert (run["run_id"], run["state"], run["error"]) == ("old", "failed", "the [disk] is full")

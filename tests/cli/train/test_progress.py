@@ -16,9 +16,7 @@ from commands.cli.train.summary import show_summary
 from commands.cli.train.view import (
     LiveView,
     PlainView,
-    StepClock,
     View,
-    describe_left,
     format_seconds,
 )
 from tests.cli.fake_controller import event
@@ -164,22 +162,14 @@ def test_why_a_run_is_held_stands_under_the_live_table_while_it_lasts(
     assert ("held: half cannot be scored" in picture.getvalue()) == stands
 
 
-def test_the_time_left_follows_from_the_times_of_the_steps() -> None:
-    clock = StepClock()
-    clock.step_done(5, at=100.0)
-    assert clock.ends_at(20) is None
-    clock.step_done(7, at=108.0)
-    assert clock.ends_at(20) == 108.0 + 13 * 4.0
-    assert describe_left(clock.ends_at(20), now=108.0) == "about 0:52 left"
-    clock.step_done(6, at=200.0)  # again, after a crash
-    assert clock.ends_at(20) is None
+def test_seconds_as_people_read_them() -> None:
     assert [format_seconds(seconds) for seconds in (0.4, 125.4, 3725.0)] == [
         *("0:00", "2:05", "1:02:05")
     ]
 
 
-def at(seconds: float, each: RunEvent) -> RunEvent:
-    return replace(each, time=seconds, run=replace(each.run, started_at=NOON))
+def at(seconds: float, each: RunEvent, ends_at: float = 0.0) -> RunEvent:
+    return replace(each, time=seconds, run=replace(each.run, started_at=NOON, ends_at=ends_at))
 
 
 NOON = time.mktime((2026, 11, 20, 12, 0, 0, 0, 0, 0))
@@ -190,7 +180,8 @@ def test_plain_lines_have_the_events_times_and_an_estimate_of_the_end() -> None:
     out = io.StringIO()
     view = PlainView(Console(file=out, width=160))
     progress = event(9, "process", 2, text="exporting the model")
-    for each in (at(NOON, EVENTS[2]), at(NOON + 65, EVENTS[4]), at(NOON + 66, progress)):
+    later = at(NOON + 65, EVENTS[4], ends_at=NOON + 195)
+    for each in (at(NOON, EVENTS[2]), later, at(NOON + 66, progress)):
         view.show(each)
     first, second, third = out.getvalue().splitlines()
     assert first.startswith("12:00:00  step 1/4  reward") and "left" not in first
@@ -202,8 +193,7 @@ def test_the_live_table_says_how_long_the_run_has_gone_on_and_when_it_may_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     view = LiveView(Console(file=io.StringIO(), width=160, force_terminal=True), num_steps=4)
-    for each in (at(NOON + 5, EVENTS[2]), at(NOON + 65, EVENTS[4])):
-        view.show(each)
+    view.show(at(NOON + 65, EVENTS[4], ends_at=NOON + 185))
     monkeypatch.setattr(time, "time", lambda: NOON + 70)
     picture = io.StringIO()
     Console(file=picture, width=160).print(view._render())

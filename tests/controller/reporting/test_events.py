@@ -23,7 +23,7 @@ from trimaran.run.runs import (
     run_key,
 )
 from trimaran.store import TrimmedError, entries
-from trimaran.telemetry.metrics import REWARD_MEAN, STEP_SECONDS
+from trimaran.telemetry.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS
 
 STREAM = events_stream("run")
 
@@ -86,17 +86,42 @@ def test_an_event_is_written_once_though_what_follows_it_fails() -> None:
     asyncio.run(body())
 
 
-def test_the_run_keeps_the_last_finite_reward() -> None:
+def test_the_run_keeps_the_last_finite_rewards_and_its_devices_while_it_has_processes() -> None:
     async def body() -> None:
         store = MemoryStore()
-        log = RunLog(store, Run("run", RunState.RUNNING, 0, 9), await store.next_epoch("run"), 1.0)
+        run = Run("run", RunState.RUNNING, 0, 9, devices=3)
+        log = RunLog(store, run, await store.next_epoch("run"), 1.0)
         async with log.writing():
             for step, reward in enumerate((0.25, math.nan), start=1):
                 log.emit(EventKind.STEP, {REWARD_MEAN: reward}, step=step)
+                log.emit(EventKind.VALIDATION, {GREEDY_REWARD: 2 * reward}, step=step)
             log.emit(EventKind.SKIPPED)
             await log.written()
         record = await store.get(run_key("run"))
-        assert record and run_from_tree(record.value).reward == 0.25
+        assert record
+        kept = run_from_tree(record.value)
+        assert (kept.reward, kept.held_out, kept.devices) == (0.25, 0.5, 3)
+        log.emit(EventKind.FINISHED, state=RunState.FAILED)
+        assert log.run.devices == 0
+
+    asyncio.run(body())
+
+
+def test_the_end_is_estimated_by_the_last_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body() -> None:
+        store = MemoryStore()
+        before = Run("run", RunState.RUNNING, 4, 40, ends_at=7.0)  # by a controller before this one
+        log = RunLog(store, before, await store.next_epoch("run"), 1.0)
+        for step in range(5, 20):
+            now = 100.0 * step if step < 10 else 4.0 * step + 1000.0
+            monkeypatch.setattr(events.time, "time", lambda now=now: now)
+            log.emit(EventKind.STEP, step=step)
+            assert (log.run.ends_at > 0) == (step > 5)
+        assert log.run.ends_at == 1076.0 + 21 * 4.0
+        assert log.run.seconds_left(1100.0) == 60.0
+        assert log.run.seconds_left(1160.0) is None
+        log.emit(EventKind.STATE, state=RunState.PAUSING)
+        assert log.run.seconds_left(1100.0) is None
 
     asyncio.run(body())
 

@@ -75,6 +75,7 @@ def test_each_process_sees_its_own_devices_by_the_vendors_variable(
 def test_the_devices_in_sight_are_shared_out_where_not_all_are() -> None:
     placement = place(make_config(replicas=2, ranks=2), npu_machine(shown="1,4,5,7"))
     assert (shares(placement, "trainer"), shares(placement, "rollout")) == (["1", "4"], ["5", "7"])
+    assert placement.num_devices == 4
 
 
 def test_gpus_with_uuids_are_shared_out_by_auto() -> None:
@@ -107,6 +108,7 @@ def test_pools_on_different_kinds_take_each_their_own() -> None:
 def test_a_machine_without_accelerators_needs_none() -> None:
     placement = place(make_config(replicas=64, ranks=8), Machine({}, frozenset(), 0, 0))
     assert placement.variables("rollout", 63) == {PLACED: "rollout-63"}
+    assert placement.num_devices == 0
 
 
 def test_64_replicas_of_8_beside_a_trainer_of_64() -> None:
