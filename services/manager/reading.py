@@ -1,4 +1,4 @@
-"""What clients may read of runs, whichever way they come: RunService and HTTP call this."""
+"""What clients may read of runs, whichever way they come: RunService, HTTP and `trimaran view` call this."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from services.manager.manager import Manager
 from services.manager.records import Managed
 from services.manager.run_data.ledger_answers import (
     ask_group,
@@ -27,9 +26,9 @@ from services.manager.run_data.results import (
     validation_samples,
     validation_steps,
 )
+from services.manager.run_data.run_stores import RunStores
 from services.manager.run_data.tails import Tails, watch
 from services.manager.run_data.watchers import Watchers
-from services.manager.settings import ManagerSettings
 from trimaran.clients import MetricsClient
 from trimaran.config import parse_config
 from trimaran.errors import (
@@ -51,7 +50,7 @@ from trimaran.run.runs import (
     RunState,
     endpoints_key,
 )
-from trimaran.trust.access import TOKEN_NAME, ClientIdentity, Role
+from trimaran.trust.access import ClientIdentity, Role, Trust
 
 PAGE, MAX_PAGE = 100, 1000
 SAMPLES, MAX_SAMPLES = 20, 1000
@@ -59,17 +58,31 @@ LINES, MAX_LINES = 100, 10000
 FOLLOW_SECONDS = 0.5
 
 
+class KnownRuns(Protocol):
+    """Example: FoundRuns(Path("runs")).get("addition-20261120-120000")"""
+
+    def get(self, run_id: str) -> Managed:
+        """Raises NotFoundError."""
+        ...
+
+    def all(self) -> Sequence[Managed]: ...
+
+
 class RunReader:
     """Every method takes the client first, and raises ForbiddenError for another owner's run and
     NotFoundError for one that there is not."""
 
     def __init__(
-        self, manager: Manager, settings: ManagerSettings, clock: Callable[[], float] = time.time
+        self,
+        records: KnownRuns,
+        stores: RunStores,
+        watchers: int,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._manager, self._settings, self._clock = manager, settings, clock
-        self._records, self._stores = manager.records, manager.stores
-        self._tails = Tails(manager.stores)
-        self._watchers = Watchers(settings.limits.watchers)
+        """`watchers`: the most of one client, at a time."""
+        self._records, self._stores, self._clock = records, stores, clock
+        self._tails = Tails(stores)
+        self._watchers = Watchers(watchers)
         self._verifying: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """One lock a client. A check keeps the event loop busy, one record after the other."""
 
@@ -179,13 +192,13 @@ class RunReader:
             raise InputError(f"lines: {lines} is not between 0 and {MAX_LINES}")
         _check_sequence("after_position", after or 0)
         folder = Path(run.folder)
-        if self._settings.launcher == "external" and process not in ("", Path(LOG_NAME).stem):
+        context = await asyncio.to_thread(RunContext.in_folder, folder)
+        if context.launcher == "external" and process not in ("", Path(LOG_NAME).stem):
             raise NotFoundError(
                 f"run {run_id}: {process} writes its log where its engine keeps it: docker compose"
                 " logs, kubectl logs; the launcher's alone is here"
             )
-        secrets = await asyncio.to_thread(_secrets, folder)
-        log = await asyncio.to_thread(LogFile.of, folder, process, secrets)
+        log = await asyncio.to_thread(LogFile.of, folder, process, (context.trust.token,))
         if after is None:
             found = await asyncio.to_thread(log.tail, lines or LINES)
         else:
@@ -227,9 +240,7 @@ class RunReader:
         if process not in addresses:
             known = ", ".join(sorted(addresses)) or "none at the moment"
             raise NotFoundError(f"process: {run_id} has no {process!r}; there are: {known}")
-        await self._manager.prepared(run_id)  # a run of another manager's has no token here before
-        folder = Path(self._of(client, run_id).folder)
-        trust = (await asyncio.to_thread(RunContext.in_folder, folder)).trust
+        trust = await self._trust(self._of(client, run_id))
         try:
             async with MetricsClient(addresses[process], trust) as asked:
                 return await asked.get_metrics()
@@ -263,8 +274,16 @@ class RunReader:
 
     def _shown(self, run: Managed) -> Run:
         """A run whose store is full or away cannot say itself that it is held."""
-        trouble = self._manager.troubles.get(run.run_id, "") if run.state.has_processes else ""
+        trouble = self._trouble(run) if run.state.has_processes else ""
         return replace(run.view, held=run.held or trouble)
+
+    def _trouble(self, run: Managed) -> str:
+        """Why the run's store cannot be used; empty where it can."""
+        return ""
+
+    async def _trust(self, run: Managed) -> Trust:
+        """What its processes are shown."""
+        return (await asyncio.to_thread(RunContext.in_folder, Path(run.folder))).trust
 
     def _has_ended(self, run_id: str) -> bool:
         try:
@@ -302,12 +321,6 @@ def _read_token(text: str) -> tuple[float, str] | None:
         return float(created_at), str(run_id)
     except (ValueError, TypeError):
         raise InputError("page_token: not one of ours; give that of the answer before") from None
-
-
-def _secrets(folder: Path) -> tuple[str, ...]:
-    """That stand in files of the run, and shall stand in no answer."""
-    path = folder / TOKEN_NAME
-    return (path.read_text(encoding="ascii").strip(),) if path.is_file() else ()
 
 
 def _check_sequence(field: str, number: int) -> None:

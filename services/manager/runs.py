@@ -41,7 +41,7 @@ from trimaran.run.runs import (
     RunState,
 )
 from trimaran.store import StoreError, StoreFullError, run_store_url
-from trimaran.trust.access import ClientIdentity
+from trimaran.trust.access import ClientIdentity, Trust
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +69,9 @@ class Runs(RunReader):
         admit: Admit,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(manager, settings, clock)
-        self._admit = admit
+        super().__init__(manager.records, manager.stores, settings.limits.watchers, clock)
+        self._manager, self._settings, self._admit = manager, settings, admit
+        self._records = manager.records
         self._counting = asyncio.Lock()
         """Held from the count of an owner's runs until one more is recorded."""
 
@@ -309,6 +310,15 @@ class Runs(RunReader):
             if run_id not in known and not (self._settings.folder / run_id).exists():
                 return run_id
         raise AssertionError("unreachable")
+
+    def _trouble(self, run: Managed) -> str:
+        return self._manager.troubles.get(run.run_id, "")
+
+    async def _trust(self, run: Managed) -> Trust:
+        await self._manager.prepared(
+            run.run_id
+        )  # one of another manager's has no token here before
+        return await super()._trust(self._records.get(run.run_id))
 
     async def _steer(
         self, client: ClientIdentity, run_id: str, make: Callable[[Managed], Managed]

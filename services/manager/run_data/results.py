@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from trimaran.errors import NotFoundError
@@ -53,13 +54,28 @@ def validation_samples(
     """Some of the step's samples, and how many there are: the greedy answers first, then the sampled
     ones. A row is in memory at a time. Raises NotFoundError."""
     name = f"samples/step-{step:05d}.jsonl"
-    path = folder / name
-    if place and not path.is_file():
+    with _fetched(folder / name, name, place) as path:
+        if path.is_file():
+            return _page(path, limit, offset)
+    known = ", ".join(map(str, validation_steps(folder, place))) or "none"
+    raise NotFoundError(f"validation_step {step}: has no samples; those that have: {known}")
+
+
+@contextmanager
+def _fetched(path: Path, name: str, place: Place | None) -> Generator[Path]:
+    """Where the file lies: in the run folder, or for the time of a look elsewhere. The folder stays as
+    it is."""
+    if place is None or path.is_file():
+        yield path
+        return
+    with TemporaryDirectory() as scratch:
+        path = Path(scratch) / path.name
         with suppress(NotFoundError):
             fetch_file(place, name, path)
-    if not path.is_file():
-        known = ", ".join(map(str, validation_steps(folder, place))) or "none"
-        raise NotFoundError(f"validation_step {step}: has no samples; those that have: {known}")
+        yield path
+
+
+def _page(path: Path, limit: int, offset: int) -> tuple[list[RunSample], int]:
     samples: list[RunSample] = []
     number = 0
     for prefix in ("greedy_", ""):
