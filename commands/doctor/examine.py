@@ -49,8 +49,9 @@ def examine(
     kind = kind_of(config, machine, pools)
     network = config.network if config is not None else NetworkSection()
     rows = versions.load_matrix()
+    installed = versions.read_versions(system, rows)
     found: list[tuple[str, Iterable[Finding]]] = [
-        ("versions", versions.check_versions(versions.read_versions(system, rows), rows)),
+        ("versions", [*versions.check_versions(installed, rows), *versions.check_build(installed)]),
         (
             "devices",
             devices.check_devices(devices.read_devices(system, machine), kind, config, pools),

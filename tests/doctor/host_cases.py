@@ -55,6 +55,13 @@ def no_triton(root: Path) -> Made:
     return looked(system)
 
 
+def generic_torchvision(root: Path) -> Made:
+    system = cpu_host(root)
+    write_package(root, "torch", "2.13.0+cpu")
+    write_package(root, "torchvision", "0.28.0")
+    return looked(system)
+
+
 def static_tls(root: Path) -> Made:
     """A library that wants more static TLS than is left, compiled here."""
     system = cpu_host(root)
@@ -184,6 +191,7 @@ GUIDE_TLS = "cannot allocate memory in static TLS block"
 HOST_CASES: dict[str, Case] = {
     "versions/mismatch": (other_torch, ("torch 2.9.0", "==2.10.0", "vllm-ascend 0.23.0")),
     "versions/absent": (no_triton, ("triton-ascend is not installed", "==3.2.2")),
+    "versions/build": (generic_torchvision, ("torchvision 0.28.0", "torch 2.13.0+cpu")),
     "preloads/no-allocator": (variables(LD_PRELOAD=""), ("no jemalloc",)),
     "preloads/static-tls": (static_tls, ("libgomp-947d5fa1.so.1.0.0", GUIDE_TLS)),
     "tools/ip": (tool("ip", None), ("no `ip`",)),

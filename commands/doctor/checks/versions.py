@@ -39,6 +39,15 @@ ABSENT = KnownFault(
     "{fix}",
 )
 
+OTHER_BUILD = KnownFault(
+    "versions/build",
+    Severity.ERROR,
+    "torchvision {found} is not a build for torch {torch}",
+    "beside torch's CPU build it fails to load, and with it vLLM and transformers' readers of images:"
+    " operator torchvision::nms does not exist",
+    "pip uninstall torchvision  # nothing here needs it",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
@@ -63,7 +72,7 @@ def load_matrix() -> tuple[VersionRow, ...]:
 
 def read_versions(system: System, rows: Iterable[VersionRow]) -> dict[str, str]:
     """Name -> version of what the rows ask for and what is there."""
-    names = {name for row in rows for name in (*row.when, *row.needs)}
+    names = {"torch", "torchvision"} | {n for row in rows for n in (*row.when, *row.needs)}
     found = {
         "python": platform.python_version(),
         "glibc": platform.libc_ver()[1],
@@ -93,6 +102,13 @@ def check_versions(found: Mapping[str, str], rows: Iterable[VersionRow]) -> Iter
                     yield ABSENT.at(row.severity).found(**places)
             elif not _fits(found[name], wanted):
                 yield MISMATCH.at(row.severity).found(**places)
+
+
+def check_build(found: Mapping[str, str]) -> Iterator[Finding]:
+    """Versions that fit, of builds that do not: their local labels, such as `+cpu`, say which they are."""
+    torch, torchvision = found.get("torch", ""), found.get("torchvision", "")
+    if torch.endswith("+cpu") and torchvision and not torchvision.endswith("+cpu"):
+        yield OTHER_BUILD.found(found=torchvision, torch=torch)
 
 
 def _fits(version: str, specifier: str) -> bool:
