@@ -19,7 +19,7 @@ from services.environment.plugins.contract import (
     StepAnswer,
 )
 from services.environment.plugins.forms import opening_of, reply_of, row_form
-from trimaran.config import EnvironmentSection
+from trimaran.config import EnvironmentSection, PluginSection
 from trimaran.errors import InputError, UnavailableError
 from trimaran.plugins.caller import PluginCaller
 from trimaran.plugins.exchange import open_session
@@ -37,13 +37,12 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 
 def check_plugin(section: EnvironmentSection, allowed: Allowed) -> None:
-    """Raises InputError for a host that is not allowed, and for another contract."""
+    """Raises InputError for a host that is not allowed, and for what only calls of rewards have."""
     assert section.plugin
     allowed.check_url(section.plugin.url, "environment.plugin.url")
-    if section.plugin.protocol != "trimaran":
-        raise InputError(
-            f"environment.plugin.protocol: {section.plugin.protocol} is one of rewards; leave it out"
-        )
+    for key in ("protocol", "batch_size", "max_concurrency"):
+        if getattr(section.plugin, key) != PluginSection.model_fields[key].default:
+            raise InputError(f"environment.plugin.{key}: is for rewards alone; leave it out")
 
 
 class PluginHost:
