@@ -159,7 +159,13 @@ class FakeRuns:
 
     async def config(self, client: Any, run_id: str) -> Mapping[str, Any]:
         self._find(run_id)
-        return {"run": {"steps": 4}, "trainer": {"learning_rate": 1e-5}}
+        return {
+            "run": {"steps": 4},
+            "model": {"path": "/models/tiny"},
+            "data": {"train": "/data/train.jsonl"},
+            "reward": {"rules": {"gsm8k": 1.0}},
+            "trainer": {"learning_rate": 1e-5},
+        }
 
     async def checkpoints(self, client: Any, run_id: str) -> tuple[Checkpoint, ...]:
         self._find(run_id)

@@ -10,7 +10,7 @@ from starlette.staticfiles import StaticFiles
 
 from services.manager.pages import session
 from services.manager.pages.route import page_router
-from services.manager.pages.run import overview
+from services.manager.pages.run import config, overview
 from services.manager.pages.runs import table
 
 
@@ -19,6 +19,12 @@ def add_pages(app: FastAPI, runs: Any, *, is_read_only: bool = False) -> None:
     app.state.is_read_only = is_read_only
     home = page_router()
     home.get("/")(lambda: RedirectResponse("/runs", 303))
-    for router in (home, session.routes(), table.routes(runs), overview.routes(runs)):
+    for router in (
+        home,
+        session.routes(),
+        table.routes(runs),
+        overview.routes(runs),
+        config.routes(runs),
+    ):
         app.include_router(router)
     app.mount("/static", StaticFiles(packages=[("services.manager.pages", "static")]), "static")
