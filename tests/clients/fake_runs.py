@@ -33,7 +33,7 @@ class FakeRuns:
 
     def add(self, run_id: str, state: RunState = RunState.RUNNING, **facts: Any) -> Run:
         """A run with its first event."""
-        run = Run(run_id, state, 0, num_steps=4, name=run_id, **facts)
+        run = Run(run_id, state, **{"step": 0, "num_steps": 4, "name": run_id} | facts)
         self.runs[run_id], self.told[run_id] = run, []
         self.tell(run_id, EventKind.STATE)
         return self.runs[run_id]

@@ -10,6 +10,8 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from trimaran.run.runs import Run
+
 POLICY = "; ".join(
     (
         *("default-src 'none'", "script-src 'self'", "style-src 'self'", "img-src 'self' data:"),
@@ -58,6 +60,12 @@ def age(seconds: float) -> str:
     return span(time.time() - seconds) if seconds else ""
 
 
+def left(run: Run) -> str:
+    """Until its estimated end; empty where there is no estimate."""
+    seconds = run.seconds_left(time.time())
+    return "" if seconds is None else span(seconds)
+
+
 def number(value: float | None, digits: int = 4) -> str:
     return "" if value is None else f"{value:,.{digits}g}"
 
@@ -70,7 +78,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"span": span, "when": when, "age": age, "number": number}
+    environment.filters |= {"span": span, "when": when, "age": age, "left": left, "number": number}
     return environment
 
 
