@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from services.manager.records import Managed
+from services.manager.run_data.choice import ALL, Choice
 from services.manager.run_data.ledger_answers import (
     ask_group,
+    ask_scored,
     trained_samples,
     trained_steps,
     verify,
@@ -51,6 +53,7 @@ from trimaran.run.runs import (
     endpoints_key,
 )
 from trimaran.trust.access import ClientIdentity, Role, Trust
+from trimaran.types import ScoredGroup
 
 PAGE, MAX_PAGE = 100, 1000
 SAMPLES, MAX_SAMPLES = 20, 1000
@@ -154,8 +157,10 @@ class RunReader:
         trained_step: int | None = None,
         limit: int = 0,
         offset: int = 0,
+        choice: Choice = ALL,
     ) -> RunSamples:
-        """Samples of a step, of the last validation by default; `offset` are left out. Raises NotFoundError."""
+        """Samples of a step, of the last validation by default; `offset` of the chosen ones are left out.
+        Raises NotFoundError."""
         run = self._of(client, run_id)
         if not 0 <= limit <= MAX_SAMPLES:
             raise InputError(f"limit: {limit} is not between 0 and {MAX_SAMPLES}")
@@ -164,12 +169,13 @@ class RunReader:
         trained = await asyncio.to_thread(trained_steps, run)
         if trained_step is not None:
             async with self._stores.of(run.store_url) as store:
-                found = await trained_samples(store, run, trained_step, limit, offset)
+                found = await trained_samples(store, run, trained_step, limit, offset, choice)
             return RunSamples(steps, trained, tuple(found[0]), found[1], trained_step)
         if not steps and validation_step is None:
             return RunSamples(steps, trained, ())
         step = steps[-1] if validation_step is None else validation_step
-        found = await asyncio.to_thread(validation_samples, folder, step, limit, offset, place)
+        asked = step, limit, offset, place, choice
+        found = await asyncio.to_thread(validation_samples, folder, *asked)
         return RunSamples(steps, trained, tuple(found[0]), found[1], step)
 
     async def log_names(self, client: ClientIdentity, run_id: str) -> list[str]:
@@ -255,6 +261,13 @@ class RunReader:
         _check_sequence("group", group)
         async with self._stores.of(run.store_url) as store:
             return await ask_group(store, run, group)
+
+    async def scored_group(self, client: ClientIdentity, run_id: str, group: int) -> ScoredGroup:
+        """A group with its tokens, as it was last scored. Raises NotFoundError where they are not kept."""
+        run = self._of(client, run_id)
+        _check_sequence("group", group)
+        async with self._stores.of(run.store_url) as store:
+            return await ask_scored(store, run, group)
 
     async def ledger_verify(self, client: ClientIdentity, run_id: str) -> LedgerAnswer:
         """It reads all of it, so it counts as watching while it lasts, and a client has one at work:

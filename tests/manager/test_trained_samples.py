@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from services.manager.run_data.choice import Choice
 from tests.manager.fakes import FakeLauncher, asynchronous, managing, until
 from tests.manager.test_runs import ANN, create, started
 from trimaran.errors import NotFoundError
@@ -90,6 +91,12 @@ async def test_every_step_is_found_and_paged(tmp_path: Path) -> None:
         found = await served.runs.samples(ANN, run_id, trained_step=STEPS)
         last = found.samples[-1]
         assert (last.prompt_id, last.fault) == (f"rows:{STEPS * GROUPS - 1}", "worker gone")
+        assert (last.place, last.group, last.number) == (5, STEPS * GROUPS - 1, 1)
+        faulted = await served.runs.samples(ANN, run_id, None, STEPS, 2, 1, Choice(faulted=True))
+        assert [sample.place for sample in faulted.samples] == [3, 5] and faulted.num_samples == 3
+        assert await served.runs.scored_group(ANN, run_id, 1) == scored_group(1)
+        with pytest.raises(NotFoundError, match="knows no group 99"):
+            await served.runs.scored_group(ANN, run_id, 99)
         assert found.trained_steps == tuple(range(1, STEPS + 1))
         with pytest.raises(NotFoundError, match=f"trained_step {STEPS + 1}: no such step"):
             await served.runs.samples(ANN, run_id, trained_step=STEPS + 1)

@@ -29,7 +29,7 @@ from trimaran.ledger.scores import by_completion
 from trimaran.ledger.search import find_start
 from trimaran.run.answers import RunEpisode
 from trimaran.store import Store
-from trimaran.types import Faulted, Proof, Verdict
+from trimaran.types import Faulted, Proof, ScoredGroup, Verdict
 from trimaran.wire.messages import decode_scored_group
 from trimaran.wire.run_messages import episode_to_tree
 
@@ -50,10 +50,8 @@ class GroupLife:
     """What its step led to; more than one after a resume that opened a new lineage."""
     tainted: list[Tainted] = field(default_factory=list[Tainted])
     """Faults that were found after it had trained, in the weights that made it."""
-    verdicts_G: tuple[Verdict, ...] = ()
-    """Verdicts of the last scored attempt; empty where its payload is not kept any more."""
-    episodes_G: tuple[RunEpisode | None, ...] = ()
-    """Its episodes, likewise; None for an answer of one turn."""
+    whole: ScoredGroup | None = None
+    """Its last scored attempt with all tokens; None where its payload is not kept any more."""
 
     def add(self, record: Record) -> None:
         """Takes note of the record where it has to do with the group."""
@@ -86,6 +84,16 @@ class GroupLife:
         """The last record with its rewards, where it has any."""
         rows = (r for r in reversed(self.records) if isinstance(r, Scored | Filtered))
         return next((r for r in rows if isinstance(r, Scored) or r.rewards), None)
+
+    @property
+    def verdicts_G(self) -> tuple[Verdict, ...]:
+        """Verdicts of the last scored attempt; empty where its payload is not kept any more."""
+        return self.whole.verdicts_G if self.whole else ()
+
+    @property
+    def episodes_G(self) -> tuple[RunEpisode | None, ...]:
+        """Its episodes, likewise; None for an answer of one turn."""
+        return tuple(map(RunEpisode.of, self.whole.group.completions_G)) if self.whole else ()
 
     def _judged(self) -> list[dict[str, Any]]:
         return [
@@ -134,16 +142,13 @@ def encode_proof(proof: Proof) -> dict[str, Any]:
 
 
 async def read_life(store: Store, payloads: Payloads, run_id: str, group: int) -> GroupLife:
-    """With its verdicts, while their payload is kept. Raises InputError when there is no such group."""
+    """With its tokens and verdicts, while their payload is kept. Raises InputError when there is no such group."""
     life = await find_records(store, payloads, run_id, group)
     if not life.records:
         raise InputError(f"run {run_id}: its ledger knows no group {group}")
     if isinstance(life.scored, Scored):
         with contextlib.suppress(MissingPayloadError):
-            data = await payloads.read(life.scored.payload)
-            scored = decode_scored_group(data)
-            life.verdicts_G = scored.verdicts_G
-            life.episodes_G = tuple(map(RunEpisode.of, scored.group.completions_G))
+            life.whole = decode_scored_group(await payloads.read(life.scored.payload))
     return life
 
 

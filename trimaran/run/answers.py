@@ -87,6 +87,16 @@ class RunSample:
     """Why it has no reward; empty where it has one."""
     episode: RunEpisode | None = None
     """Where it had several turns; `answer` is the last one's."""
+    place: int = 0
+    """Its place among the step's samples, from 0 on."""
+    group: int | None = None
+    """Its group's number in the ledger; None for a validation's."""
+    number: int = 0
+    """Its place among the answers to its prompt, from 0 on."""
+    greedy: bool = False
+    """At temperature 0."""
+    num_images: int = 0
+    """Images of its prompt that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +110,7 @@ class RunSamples:
     trained_steps: tuple[int, ...]
     samples: tuple[RunSample, ...]
     num_samples: int = 0
-    """How many samples the step has; `samples` are some of them."""
+    """How many samples the step has, of those that were asked for; `samples` are some of them."""
     step: int = 0
     """The step that they are of."""
 

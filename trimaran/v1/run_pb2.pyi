@@ -317,7 +317,7 @@ class GetSamplesRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ..., validation_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., limit: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Sample(_message.Message):
-    __slots__ = ("prompt_id", "prompt", "answer", "reference", "reward", "terms", "fault", "episode")
+    __slots__ = ("prompt_id", "prompt", "answer", "reference", "reward", "terms", "fault", "episode", "place", "group", "number", "greedy", "num_images")
     class TermsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -333,6 +333,11 @@ class Sample(_message.Message):
     TERMS_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     EPISODE_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    GREEDY_FIELD_NUMBER: _ClassVar[int]
+    NUM_IMAGES_FIELD_NUMBER: _ClassVar[int]
     prompt_id: str
     prompt: str
     answer: str
@@ -341,7 +346,12 @@ class Sample(_message.Message):
     terms: _containers.ScalarMap[str, float]
     fault: str
     episode: Episode
-    def __init__(self, prompt_id: _Optional[str] = ..., prompt: _Optional[str] = ..., answer: _Optional[str] = ..., reference: _Optional[str] = ..., reward: _Optional[float] = ..., terms: _Optional[_Mapping[str, float]] = ..., fault: _Optional[str] = ..., episode: _Optional[_Union[Episode, _Mapping]] = ...) -> None: ...
+    place: int
+    group: int
+    number: int
+    greedy: bool
+    num_images: int
+    def __init__(self, prompt_id: _Optional[str] = ..., prompt: _Optional[str] = ..., answer: _Optional[str] = ..., reference: _Optional[str] = ..., reward: _Optional[float] = ..., terms: _Optional[_Mapping[str, float]] = ..., fault: _Optional[str] = ..., episode: _Optional[_Union[Episode, _Mapping]] = ..., place: _Optional[int] = ..., group: _Optional[int] = ..., number: _Optional[int] = ..., greedy: bool = ..., num_images: _Optional[int] = ...) -> None: ...
 
 class Episode(_message.Message):
     __slots__ = ("turns", "finish_reason")

@@ -135,6 +135,7 @@ def decode_samples(message: run_pb2.GetSamplesResponse) -> run_answers.RunSample
 def _decode_sample(sample: run_pb2.Sample) -> run_answers.RunSample:
     plain: dict[str, Any] = {name: getattr(sample, name) for name in SAMPLE_ALIKE}
     plain["terms"] = dict(sample.terms)
+    plain["group"] = sample.group if sample.HasField("group") else None
     episode = _decode_episode(sample.episode) if sample.HasField("episode") else None
     return run_answers.RunSample(**plain, episode=episode)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from services.manager.records import Managed
+from services.manager.run_data.choice import ALL, Choice, Spot, arrange
 from services.manager.run_data.results import list_checkpoints
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError, NotFoundError
@@ -18,12 +20,16 @@ from trimaran.ledger.group_words import tell
 from trimaran.ledger.ledger import read_trees
 from trimaran.ledger.payloads.files import MissingPayloadError, Payloads, open_payloads
 from trimaran.ledger.records import Consumed, Scored, Tree, decode
+from trimaran.ledger.scores import rewards_of
 from trimaran.ledger.search import find_start
 from trimaran.run.answers import LedgerAnswer, RunEpisode, RunSample
 from trimaran.run.place import run_place
 from trimaran.store import Store
 from trimaran.types import Faulted, ScoredGroup
-from trimaran.wire.messages import parse_scored_group
+from trimaran.wire.messages import decode_scored_group
+
+KEEP = "set run.keep_payloads to all to keep those of a next run"
+Rewards = tuple[float | None, ...]
 
 
 async def ask_group(store: Store, run: Managed, group: int) -> LedgerAnswer:
@@ -55,55 +61,83 @@ def trained_steps(run: Managed) -> tuple[int, ...]:
     return tuple(range(min(newest, default=0) + 1, run.step + 1))
 
 
-async def trained_samples(
-    store: Store, run: Managed, step: int, limit: int, offset: int = 0
-) -> tuple[list[RunSample], int]:
-    """Some of the step's samples, in the order in which they trained, and how many there are.
-    Raises NotFoundError."""
-    size = _config(run).rollout.group_size
+async def ask_scored(store: Store, run: Managed, group: int) -> ScoredGroup:
+    """Its last scored attempt. Raises NotFoundError."""
     async with _payloads(run) as payloads:
-        names = await _payload_names(store, payloads, run.run_id, step)
-        first, last = offset // size, -(-(offset + limit) // size)
-        samples: list[RunSample] = []
-        for name in names[first:last]:
+        try:
+            life = await read_life(store, payloads, run.run_id, group)
+        except InputError as error:
+            raise NotFoundError(str(error)) from None
+    if life.whole is None:
+        raise NotFoundError(
+            f"group {group}: its tokens are not there: it is not scored yet, it never trained, or"
+            f" its payload is no longer kept; {KEEP}"
+        )
+    return life.whole
+
+
+async def trained_samples(
+    store: Store, run: Managed, step: int, limit: int, offset: int = 0, choice: Choice = ALL
+) -> tuple[list[RunSample], int]:
+    """Some of the step's samples, and how many are chosen; in the order in which they trained where
+    they were not given another. Raises NotFoundError."""
+    async with _payloads(run) as payloads:
+
+        async def read(name: str) -> ScoredGroup:
             try:
-                data = await payloads.read(name)
+                return decode_scored_group(await payloads.read(name))
             except MissingPayloadError:
                 raise NotFoundError(
-                    f"trained_step {step}: its payloads are not kept any more; set"
-                    " run.keep_payloads to all to keep those of a next run"
+                    f"trained_step {step}: its payloads are not kept any more; {KEEP}"
                 ) from None
-            samples.extend(_samples(parse_scored_group(data)))
-    skipped = offset - first * size
-    return samples[skipped : skipped + limit], len(names) * size
+
+        units = await _trained_groups(store, payloads, run.run_id, step)
+        spots = [
+            Spot(unit, number, False, reward)
+            for unit, (name, rewards) in enumerate(units)
+            for number, reward in enumerate(rewards or rewards_of((await read(name)).verdicts_G))
+        ]
+        chosen = arrange(spots, choice)
+        page = chosen[offset : offset + limit]
+        wanted = sorted({spots[place].unit for place in page})
+        found = {unit: _samples(await read(units[unit][0])) for unit in wanted}
+    samples = ((place, found[spots[place].unit][spots[place].number]) for place in page)
+    return [replace(sample, place=place) for place, sample in samples], len(chosen)
 
 
-async def _payload_names(store: Store, payloads: Payloads, run_id: str, step: int) -> list[str]:
-    """The payloads of the groups that trained in the step. It reads the ledger behind the last place at
-    which the step was not trained, and keeps only what is scored and has not trained."""
+async def _trained_groups(
+    store: Store, payloads: Payloads, run_id: str, step: int
+) -> list[tuple[str, Rewards]]:
+    """The payloads of the groups that trained in the step, with their rewards; () where a record of their
+    own was archived before. It reads the ledger behind the last place at which the step was not
+    trained, and keeps only what is scored and has not trained."""
 
     def is_early(state: Tree) -> bool:
         return max((state["step"], *(known for known, _ in state["steps"]))) < step
 
     start = await find_start(store, payloads, run_id, is_early)
     waiting = start.state.get("groups", ())
-    scored = {(group, attempt): payload for group, attempt, _, payload in waiting if payload}
+    scored: dict[tuple[int, int], tuple[str, Rewards]] = {
+        (group, attempt): (payload, ()) for group, attempt, _, payload in waiting if payload
+    }
     async with aclosing(read_trees(store, payloads, run_id, start.after)) as trees:
         async for _, tree in trees:
             if tree["kind"] not in ("scored", "consumed"):
                 continue
             record = decode(tree)
             if isinstance(record, Scored):
-                scored[record.group, record.attempt] = record.payload
+                scored[record.group, record.attempt] = record.payload, record.rewards
             elif isinstance(record, Consumed):
-                names = [scored.pop((group, attempt), "") for group, attempt in record.groups]
+                trained = [scored.pop(key) for key in record.groups if key in scored]
                 if record.step == step:
-                    return [name for name in names if name]
+                    return trained
     raise NotFoundError(f"trained_step {step}: no such step has been trained")
 
 
 def _samples(scored: ScoredGroup) -> list[RunSample]:
     prompt = scored.group.prompt
+    num_images = sum(len(message.images) for message in prompt.messages)
+    judged = zip(scored.group.completions_G, scored.verdicts_G, strict=True)
     return [
         RunSample(
             prompt_id=prompt.prompt_id,
@@ -114,8 +148,11 @@ def _samples(scored: ScoredGroup) -> list[RunSample]:
             terms=dict(verdict.terms),
             fault=str(verdict.fault) if isinstance(verdict, Faulted) else "",
             episode=RunEpisode.of(completion),
+            group=scored.group.number,
+            number=number,
+            num_images=num_images,
         )
-        for completion, verdict in zip(scored.group.completions_G, scored.verdicts_G, strict=True)
+        for number, (completion, verdict) in enumerate(judged)
     ]
 
 

@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from services.manager.run_data.choice import ALL, Choice, Spot, arrange
 from trimaran.errors import NotFoundError
 from trimaran.host.places import Place, fetch_file
 from trimaran.run.answers import Checkpoint, RunSample
@@ -49,14 +51,19 @@ def validation_steps(folder: Path, place: Place | None = None) -> tuple[int, ...
 
 
 def validation_samples(
-    folder: Path, step: int, limit: int, offset: int = 0, place: Place | None = None
+    folder: Path,
+    step: int,
+    limit: int,
+    offset: int = 0,
+    place: Place | None = None,
+    choice: Choice = ALL,
 ) -> tuple[list[RunSample], int]:
-    """Some of the step's samples, and how many there are: the greedy answers first, then the sampled
+    """Some of the step's samples, and how many are chosen: the greedy answers first, then the sampled
     ones. A row is in memory at a time. Raises NotFoundError."""
     name = f"samples/step-{step:05d}.jsonl"
     with _fetched(folder / name, name, place) as path:
         if path.is_file():
-            return _page(path, limit, offset)
+            return _page(path, limit, offset, choice)
     known = ", ".join(map(str, validation_steps(folder, place))) or "none"
     raise NotFoundError(f"validation_step {step}: has no samples; those that have: {known}")
 
@@ -75,18 +82,38 @@ def _fetched(path: Path, name: str, place: Place | None) -> Generator[Path]:
         yield path
 
 
-def _page(path: Path, limit: int, offset: int) -> tuple[list[RunSample], int]:
-    samples: list[RunSample] = []
-    number = 0
-    for prefix in ("greedy_", ""):
-        with path.open(encoding="utf-8") as rows:
-            for row in map(json.loads, rows):
-                count = len(row.get(f"{prefix}completions", ()))
-                if number < offset + limit and number + count > offset:
-                    wanted = slice(max(offset - number, 0), offset + limit - number)
-                    samples.extend(list(_of(row, prefix))[wanted])
-                number += count
-    return samples, number
+def _page(path: Path, limit: int, offset: int, choice: Choice) -> tuple[list[RunSample], int]:
+    with path.open(encoding="utf-8") as rows:
+        spots = _spots(map(json.loads, rows))
+    chosen = arrange(spots, choice)
+    page = chosen[offset : offset + limit]
+    wanted = {spots[one].unit for one in page}
+    found: dict[tuple[bool, int, int], RunSample] = {}
+    with path.open(encoding="utf-8") as rows:
+        for unit, line in enumerate(rows):
+            if unit in wanted:
+                samples = _samples(json.loads(line))
+                found |= {(one.greedy, unit, one.number): one for one in samples}
+    samples = (
+        (one, found[spot.greedy, spot.unit, spot.number]) for one in page if (spot := spots[one])
+    )
+    return [replace(sample, place=one) for one, sample in samples], len(chosen)
+
+
+def _spots(rows: Iterable[dict[str, Any]]) -> list[Spot]:
+    """Greedy ones first."""
+    rewards = [(row.get("greedy_rewards", ()), row.get("rewards", ())) for row in rows]
+    return [
+        Spot(unit, number, greedy, reward)
+        for index, greedy in enumerate((True, False))
+        for unit, both in enumerate(rewards)
+        for number, reward in enumerate(both[index])
+    ]
+
+
+def _samples(row: dict[str, Any]) -> Iterator[RunSample]:
+    yield from _of(row, "greedy_")
+    yield from _of(row, "")
 
 
 def _of(row: dict[str, Any], prefix: str) -> Iterator[RunSample]:
@@ -94,9 +121,8 @@ def _of(row: dict[str, Any], prefix: str) -> Iterator[RunSample]:
     terms = row.get(f"{prefix}terms", [{}] * len(texts))
     faults = row.get(f"{prefix}faults", [""] * len(texts))
     episodes = row.get(f"{prefix}episodes", [None] * len(texts))
-    for text, reward, by_term, fault, episode in zip(
-        texts, rewards, terms, faults, episodes, strict=True
-    ):
+    judged = zip(texts, rewards, terms, faults, episodes, strict=True)
+    for number, (text, reward, by_term, fault, episode) in enumerate(judged):
         yield RunSample(
             prompt_id=row.get("prompt_id", ""),
             prompt=row["prompt"],
@@ -106,4 +132,6 @@ def _of(row: dict[str, Any], prefix: str) -> Iterator[RunSample]:
             terms=by_term,
             fault=fault or ("it could not be scored" if reward is None else ""),
             episode=episode and episode_from_tree(episode),
+            number=number,
+            greedy=bool(prefix),
         )

@@ -11,7 +11,7 @@ from trimaran.ledger.group_life import GroupLife
 from trimaran.ledger.group_words import tell
 from trimaran.ledger.records import Issued, Scored
 from trimaran.run.answers import RunEpisode, RunSample, RunSamples
-from trimaran.types import Completion, Faulted, Score
+from trimaran.types import Completion, Faulted, Group, Message, Prompt, Score, ScoredGroup
 from trimaran.wire.run_messages import (
     decode_samples,
     encode_samples,
@@ -34,7 +34,8 @@ def test_who_said_what_with_how_many_tokens_of_which_version() -> None:
 def test_it_is_the_same_over_the_wire_and_in_a_file() -> None:
     sample = RunSample("p:1", "1 + 2?", "3", "3", 0.5, {"environment": 0.5}, "", episode())
     answer = replace(sample, episode=None)
-    samples = RunSamples((5,), (), (sample, answer), 2, 5)
+    trained = replace(answer, place=1, group=0, number=1, greedy=True, num_images=2)
+    samples = RunSamples((5,), (), (sample, trained), 2, 5)
     assert decode_samples(encode_samples(samples)) == samples
     tree = episode_to_tree(episode())
     assert episode_from_tree(json.loads(json.dumps(tree))) == episode()
@@ -51,8 +52,10 @@ def test_it_is_the_same_over_the_wire_and_in_a_file() -> None:
 def test_the_life_of_a_group_tells_its_episodes_in_a_line_each() -> None:
     scored = Scored(17, 1, "payload", (0.5, None))
     life = GroupLife(17, [Issued(17, 1, "p:1"), scored])
-    life.verdicts_G = (Score(0.5, {"environment": 0.5}), Faulted("environment-0: it died", {}))
-    life.episodes_G = (episode(), None)
+    answers = (EPISODE, Completion((1,), (0.0,), "3", "stop", ()))
+    prompt = Prompt("p:1", (Message("user", "1 + 2?"),), "add", "3")
+    verdicts = (Score(0.5, {"environment": 0.5}), Faulted("environment-0: it died", {}))
+    life.whole = ScoredGroup(Group(17, 1, prompt, (1,), answers), verdicts)
     lines = list(tell(life))
     first = lines.index("    completion 1: reward 0.5 (environment 0.5)")
     last = lines.index("    completion 2: could not be scored: environment-0: it died")
