@@ -122,6 +122,15 @@ SIGTERM and SIGINT end it; the runs go on, and the next `trimaran up` finds them
 exit codes: 0 after a signal, 2 for bad input or where another manager has the store
 """
 
+VIEW_EXAMPLES = """\
+Runs that go on, have ended or were killed; new ones appear. It writes nothing, and disturbs no run.
+examples:
+  trimaran view                                      every run in runs/
+  trimaran view runs/addition-20260101-120000        one, or `latest`
+  ssh -L 7990:127.0.0.1:7990 host trimaran view runs    those of another machine, at 127.0.0.1:7990 here
+exit codes: 0 after SIGTERM or SIGINT, 2 for bad input
+"""
+
 SERVE_EXAMPLES = """\
 examples:
   trimaran serve reward --config run.yaml --run-folder runs/mine        by hand, at its address there
@@ -269,6 +278,7 @@ def _parser() -> argparse.ArgumentParser:
         add_data_commands,
         add_run_commands,
         _add_up,
+        _add_view,
         _add_doctor,
         _add_plan,
         _add_convert,
@@ -420,6 +430,20 @@ def _add_up(commands: Any) -> None:
         help="what starts runs' processes (default local: this machine)",
     )
     _add_ray_address(add)
+
+
+def _add_view(commands: Any) -> None:
+    words = "runs in a browser out of their files, read only, without a manager"
+    add = add_command(commands, "view", words, "serve.view:view", VIEW_EXAMPLES)
+    help_text = "a run's folder, a folder of several, or the id of one in runs/ (default: runs/)"
+    add("run", nargs="?", metavar="RUN_OR_FOLDER", help=help_text)
+    add(
+        "--http",
+        metavar="HOST:PORT",
+        help="where it listens (default: 127.0.0.1, the first free port from 7990 on)",
+    )
+    add("--token-file", metavar="FILE", help="who looks must show it; only you can read it")
+    add_trust_options(add)
 
 
 def _add_doctor(commands: Any) -> None:

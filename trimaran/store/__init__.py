@@ -14,6 +14,7 @@ from trimaran.store.open import (
     store_from,
     store_in,
     store_name,
+    written_at,
 )
 from trimaran.store.port import (
     ConflictError,
@@ -57,4 +58,5 @@ __all__ = [
     "store_in",
     "store_name",
     "timed",
+    "written_at",
 ]

@@ -8,6 +8,7 @@ from trimaran.errors import InputError
 from trimaran.store.port import Store
 from trimaran.store.redis_url import CALL_SECONDS, RedisUrl, inside, is_redis
 from trimaran.store.sqlite import SqliteStore
+from trimaran.store.sqlite_file import LOG
 
 SQLITE = "sqlite:"
 RUN_STORE_NAME = "store.sqlite"
@@ -62,6 +63,13 @@ def run_store_url(url: str, run_id: str, folder: Path = Path()) -> str:
     if is_redis(url):
         return inside(url, f"run/{run_id}")
     return store_in(folder)
+
+
+def written_at(url: str) -> float:
+    """When the store's files were written last, in unix seconds; 0 for one that has none here."""
+    path = Path(url.removeprefix(SQLITE))
+    files = (path, path.with_name(f"{path.name}{LOG}"))
+    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
 
 
 def store_from(folder: Path, url: str) -> str:

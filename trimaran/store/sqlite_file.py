@@ -44,6 +44,8 @@ BUSY_TIMEOUT_SECONDS = 30.0
 DISK_SECONDS = 60.0
 """For one call, with those that stand before it."""
 CLOSE_SECONDS = 10.0
+LOG = "-wal"
+"""Behind the file's name: its write-ahead log, while somebody has it open."""
 
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 Result = TypeVar("Result")
@@ -126,7 +128,7 @@ class SqliteReader(SqliteFile):
     """
 
     def _make(self, function: Callable[[sqlite3.Connection], Result]) -> Result:
-        log = self.path.with_name(f"{self.path.name}-wal")
+        log = self.path.with_name(f"{self.path.name}{LOG}")
         while True:
             has_log = log.exists()
             # Without a log nobody has it open, and no lock is needed. With one, the index beside it is

@@ -38,10 +38,12 @@ def make_app(
     *,
     is_ready: Callable[[], bool] = lambda: True,
     hosts: frozenset[str] = LOOPBACK,
+    is_read_only: bool = False,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
     identify_seconds: float = IDENTIFY_SECONDS,
 ) -> FastAPI:
     """`own`: the manager's numbers. `hosts`: the names under which the manager may be asked; empty: any.
+    `is_read_only`: `identify` refuses what changes runs, and pages have no buttons for it.
 
     Example:
         app = make_app(runs, lambda method, token: LOCAL, Exposition())
@@ -65,7 +67,7 @@ def make_app(
     app.include_router(probes)
     app.include_router(RunRoutes(runs, heartbeat_seconds, identify_seconds).router())
     app.include_router(MetricsRoutes(runs, own).router())
-    add_pages(app, runs)
+    add_pages(app, runs, is_read_only=is_read_only)
     return app
 
 

@@ -1,0 +1,1 @@
+"""Runs read from their own files, without a manager."""
