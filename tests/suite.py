@@ -88,7 +88,6 @@ PARTS = {
     "tests/observability/": "guides",
     "tests/reward/": "guides",
     "tests/rollout/": "engines",
-    "tests/test_link.py": "cluster",
     "tests/trainer/": "layouts",
     "tests/trimaran/": "installs",
 }

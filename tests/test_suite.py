@@ -1,4 +1,4 @@
-"""Each test is in one suite, and what `make test` names is there."""
+"""What `make test` names is there."""
 
 from __future__ import annotations
 
@@ -6,25 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.suite import CORE, PARTS, suite_of
+from tests.suite import CORE, PARTS
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.mark.parametrize(
-    ("test", "suite"),
-    [
-        (CORE[0], "core"),
-        (f"{CORE[0]}[a case]", "core"),
-        (f"{CORE[0]}_else", "kills"),
-        ("tests/rollout/test_new.py::test_x", "engines"),
-        ("tests/doctor/test_hosts.py::test_x", "cluster"),
-        ("tests/doctor/test_new.py::test_x", "installs"),
-        ("tests/new/test_new.py::test_x", "kills"),
-    ],
-)
-def test_an_e2e_test_is_in_the_core_or_in_a_part(test: str, suite: str) -> None:
-    assert suite_of(test, is_e2e=True) == suite
 
 
 @pytest.mark.parametrize("name", [*CORE, *PARTS])

@@ -9,37 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract_run.npu_worker import CALLED, NZ, cut_methods, make_methods
+from tests.contract_run.npu_worker import NZ, make_methods
 from tests.contract_run.packages import VLLM_ASCEND, Missing, unpack_vllm_ascend
-
-WORKER = """
-class NPUWorker(Base):
-    def init_weight_transfer_engine(self, info): self._check()
-    def start_weight_update(self): self._check(); self.started = torch.npu.synchronize()
-    def update_weights(self, info): self.elsewhere()
-    def finish_weight_update(self): raise ValueError("out of order")
-    def _check(self): self._deeper()
-    def _deeper(self): ...
-    def sleep(self): raise AssertionError("not ours")
-"""
-
-
-def test_methods_that_we_call_and_what_they_call_are_cut_out() -> None:
-    names = {method.name for method in cut_methods(WORKER)}
-    assert names == {*CALLED, "_check", "_deeper"}
-
-
-def test_a_method_that_is_gone_is_named() -> None:
-    with pytest.raises(KeyError, match="finish_weight_update"):
-        cut_methods(WORKER.replace("def finish_weight_update", "def finish"))
-
-
-def test_they_run_on_another_class() -> None:
-    worker: Any = type("Worker", (), dict(make_methods(WORKER)))()
-    worker.start_weight_update()
-    assert worker.started is None
-    with pytest.raises(ValueError, match="out of order"):
-        worker.finish_weight_update()
 
 
 class Engine:
