@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.faults.oracle import Judge
-from trimaran.ledger.ledger import read_records
+from trimaran.ledger.ledger import stream_of
 from trimaran.ledger.payloads.files import FolderPayloads
 from trimaran.ledger.records import (
     Began,
@@ -16,7 +16,9 @@ from trimaran.ledger.records import (
     Record,
     Scored,
     Timed,
+    decode,
 )
+from trimaran.store import entries
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import ScoredGroup
 from trimaran.wire.messages import parse_scored_group
@@ -49,9 +51,9 @@ class Audit:
         self.wrong: list[str] = []
 
     async def read(self) -> None:
-        async for sequence, record in read_records(self.store, self._run_id, self._sequence):
+        async for sequence, tree in entries(self.store, stream_of(self._run_id), self._sequence):
             self._sequence = sequence
-            await self._take(record)
+            await self._take(decode(tree))
 
     async def close(self) -> None:
         await self.store.close()

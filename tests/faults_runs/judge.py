@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from services.reward.workers.semaphores import find_semaphores
 from tests.faults_runs.audit import Audit, audit
 from tests.faults_runs.replay import replay
 from tests.faults_runs.site import DrivenRun, Site
 from tests.faults_runs.told import find_untrue
 from trimaran.errors import InputError
+from trimaran.host.shared_memory import FOLDER, semaphore_prefix
 from trimaran.run.folder import locked
 from trimaran.run.network import is_free
 from trimaran.run.runs import RunEvent, RunState, event_from_tree, events_stream
@@ -80,7 +80,7 @@ def find_left(site: Site) -> list[str]:
     left = [str(path) for path in (site.folder / "temporary").rglob("*")]
     for run in site.runs:
         left += [str(path) for path in run.folder.rglob("*") if path.suffix in PARTIAL]
-        left += map(str, find_semaphores(run.folder))
+        left += map(str, FOLDER.glob(f"sem.{semaphore_prefix(run.folder)}-*"))
         for key, value in run.config.endpoints:
             addresses = (value,) if isinstance(value, str) else value or ()
             left += [f"{key} {address}" for address in addresses if not is_free(address)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
 from trimaran.errors import OutOfOrderError, StaleEpochError, UnavailableError
@@ -28,7 +28,6 @@ from trimaran.ledger.records import (
     Tree,
     canonical,
     chain_hash,
-    decode,
     encode,
 )
 from trimaran.ledger.state import LedgerState, encode_state
@@ -81,17 +80,6 @@ async def read_trees(
         except TrimmedError:  # the controller has archived more of it meanwhile
             continue
         return
-
-
-async def read_records(
-    store: Store, run_id: str, after: int | None = None
-) -> AsyncIterator[tuple[int, Record]]:
-    """Sequence number and record, for each record behind `after` that the store still holds.
-
-    For looking on, also while the run goes on: the chain is not checked here.
-    """
-    async for sequence, tree in entries(store, stream_of(run_id), after):
-        yield sequence, decode(tree)
 
 
 class RunLedger:

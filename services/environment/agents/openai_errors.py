@@ -19,7 +19,7 @@ from trimaran.errors import (
     TrimaranError,
     UnauthenticatedError,
 )
-from trimaran.wire.http_problems import Problem, problem_of
+from trimaran.wire.http_problems import problem_of
 
 INVALID = "invalid_request_error"
 STATUSES = {
@@ -36,11 +36,6 @@ def add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(TrimaranError, _answer_ours)
     app.add_exception_handler(HTTPException, _answer_refused)
     app.add_exception_handler(Exception, _answer_unforeseen)
-
-
-def problem_answer(problem: Problem) -> JSONResponse:
-    """Of what is refused by its status alone, such as a body that is too long."""
-    return _answer(problem.status, problem.detail, INVALID, None, None)
 
 
 async def _answer_ours(_: Request, error: Exception) -> JSONResponse:

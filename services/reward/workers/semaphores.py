@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from trimaran.host.shared_memory import (
-    FOLDER,
     make_socket_folder,
     note_names,
     note_of,
@@ -39,8 +38,3 @@ def claim_semaphores(run_folder: Path) -> None:
     # multiprocessing has no public names for either.
     current._config["semprefix"] = f"/{semaphore_prefix(run_folder)}"
     current._config["tempdir"] = sockets
-
-
-def find_semaphores(run_folder: Path, folder: Path = FOLDER) -> list[Path]:
-    """The run's, of any life."""
-    return list(folder.glob(f"sem.{semaphore_prefix(run_folder)}-*"))

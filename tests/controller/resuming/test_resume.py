@@ -14,7 +14,7 @@ from tests.controller.fakes import PROMPTS, RUN_ID, World, make_config
 from trimaran.config import RunConfig
 from trimaran.errors import OutOfOrderError
 from trimaran.ledger.anchor import ANCHOR_NAME
-from trimaran.ledger.ledger import RunLedger, read_records
+from trimaran.ledger.ledger import RunLedger, stream_of
 from trimaran.ledger.payloads.files import FolderPayloads
 from trimaran.ledger.payloads.pack import place_of
 from trimaran.ledger.records import (
@@ -28,7 +28,9 @@ from trimaran.ledger.records import (
     Record,
     Scored,
     Timed,
+    decode,
 )
+from trimaran.store import entries
 from trimaran.store.sqlite import SqliteStore
 from trimaran.types import (
     Branch,
@@ -79,7 +81,7 @@ def records(folder: Path) -> list[Record]:
     async def read() -> list[Record]:
         store = SqliteStore(folder / "store.sqlite")
         try:
-            return [record async for _, record in read_records(store, RUN_ID)]
+            return [decode(tree) async for _, tree in entries(store, stream_of(RUN_ID))]
         finally:
             await store.close()
 

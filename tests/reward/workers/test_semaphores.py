@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from services.reward.workers.semaphores import find_semaphores
 from trimaran.host.shared_memory import FOLDER, note_of, remove_left, semaphore_prefix
 
 pytestmark = pytest.mark.e2e  # real worker processes
@@ -60,13 +59,13 @@ def test_the_next_life_removes_what_a_kill_has_left(tmp_path):
     for life in lives:
         os.killpg(life.pid, signal.SIGKILL)
         life.communicate()
-    left = find_semaphores(run)
+    left = find_all(run)
     assert left
     second = begin(script, run)
-    assert not set(left) & set(find_semaphores(run))
+    assert not set(left) & set(find_all(run))
     second.communicate("", timeout=30)  # ends in order
     assert not find_all(run)
-    assert find_semaphores(other)  # of another run: not ours to remove
+    assert find_all(other)  # of another run: not ours to remove
     remove_left(note_of(other, "reward"))  # as its launcher would
     assert not find_all(other)
     assert not list((tmp_path / "temporary").iterdir())

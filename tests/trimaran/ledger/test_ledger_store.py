@@ -14,10 +14,11 @@ from tests.controller.fakes import World, make_config
 from tests.extending.memory_store import MemoryStore
 from trimaran.errors import StaleEpochError, UnavailableError
 from trimaran.ledger.anchor import AnchorFile
-from trimaran.ledger.ledger import RunLedger, read_records
+from trimaran.ledger.ledger import RunLedger, stream_of
 from trimaran.ledger.payloads.files import FolderPayloads
-from trimaran.ledger.records import Issued, LedgerError, Opened
+from trimaran.ledger.records import Issued, LedgerError, Opened, decode
 from trimaran.ledger.write_pause import HeldError
+from trimaran.store import entries
 from trimaran.types import Caller
 
 
@@ -49,7 +50,7 @@ def with_ledger(
         await body(store, ledger)
         await ledger.close()
         await RunLedger.open(store, FolderPayloads(tmp_path), "run")  # the chain holds
-        return [record async for _, record in read_records(store, "run")]
+        return [decode(tree) async for _, tree in entries(store, stream_of("run"))]
 
     return asyncio.run(asyncio.wait_for(whole(), 120))
 
