@@ -133,13 +133,17 @@ class FakeRuns:
         return self.runs[run_id]
 
     async def pause(self, client: Any, run_id: str) -> Run:
-        return await self._move(client, "pause", run_id, RunState.PAUSING)
+        waits = self._find(run_id).state is RunState.QUEUED
+        state = RunState.PAUSED if waits else RunState.PAUSING
+        return await self._move(client, "pause", run_id, state)
 
     async def resume(self, client: Any, run_id: str) -> Run:
         return await self._move(client, "resume", run_id, RunState.QUEUED)
 
     async def cancel(self, client: Any, run_id: str) -> Run:
-        return await self._move(client, "cancel", run_id, RunState.CANCELLING)
+        waits = self._find(run_id).state in (RunState.QUEUED, RunState.PAUSED)
+        state = RunState.CANCELLED if waits else RunState.CANCELLING
+        return await self._move(client, "cancel", run_id, state)
 
     async def delete(self, client: Any, run_id: str) -> None:
         self.calls.append(("delete", client, run_id))

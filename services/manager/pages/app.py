@@ -11,7 +11,7 @@ from starlette.staticfiles import StaticFiles
 from services.manager.pages import session
 from services.manager.pages.route import page_router
 from services.manager.pages.run import config, overview
-from services.manager.pages.runs import table
+from services.manager.pages.runs import steer, table
 
 
 def add_pages(app: FastAPI, runs: Any, *, is_read_only: bool = False) -> None:
@@ -23,6 +23,7 @@ def add_pages(app: FastAPI, runs: Any, *, is_read_only: bool = False) -> None:
         home,
         session.routes(),
         table.routes(runs),
+        steer.routes(runs),
         overview.routes(runs),
         config.routes(runs),
     ):

@@ -10,6 +10,7 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from services.manager.pages.runs.actions import actions
 from trimaran.run.runs import Run
 
 POLICY = "; ".join(
@@ -78,7 +79,14 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"span": span, "when": when, "age": age, "left": left, "number": number}
+    environment.filters |= {
+        "span": span,
+        "when": when,
+        "age": age,
+        "left": left,
+        "number": number,
+        "actions": actions,
+    }
     return environment
 
 

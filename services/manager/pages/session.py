@@ -38,14 +38,37 @@ def visits(method: str) -> Any:
     """
 
     def identify(request: Request) -> Visitor:
-        if request.method != "GET" and "origin" not in request.headers:
-            raise ForbiddenError("origin: the request does not say which page it comes from")
-        token = request.cookies.get(cookie_name(request), "")
-        client = request.app.state.identify(METHOD.format(method), token)
-        may_change = client.role.covers(Role.SUBMITTER) and not request.app.state.is_read_only
-        return Visitor(client, may_change, bool(token))
+        return _visit(request, method)
 
     return Depends(identify)
+
+
+def changes(method: str) -> Any:
+    """The same for a method that changes runs. It raises ForbiddenError also where pages only read."""
+
+    def identify(request: Request) -> Visitor:
+        return visit_to_change(request, method)
+
+    return Depends(identify)
+
+
+def visit_to_change(request: Request, method: str) -> Visitor:
+    """Raises as `changes`."""
+    visitor = _visit(request, method)
+    if not visitor.may_change:
+        raise ForbiddenError(
+            "these pages only read runs; `trimaran up` serves some that change them"
+        )
+    return visitor
+
+
+def _visit(request: Request, method: str) -> Visitor:
+    if request.method != "GET" and "origin" not in request.headers:
+        raise ForbiddenError("origin: the request does not say which page it comes from")
+    token = request.cookies.get(cookie_name(request), "")
+    client = request.app.state.identify(METHOD.format(method), token)
+    may_change = client.role.covers(Role.SUBMITTER) and not request.app.state.is_read_only
+    return Visitor(client, may_change, bool(token))
 
 
 def cookie_name(request: Request) -> str:

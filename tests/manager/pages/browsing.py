@@ -29,13 +29,15 @@ def identify(method: str, token: str) -> ClientIdentity:
     return TOKENS[token]
 
 
-def browse(body: Body, token: str = "operator") -> None:
+def browse(body: Body, token: str = "operator", is_read_only: bool = False) -> None:
     """Runs `body` with a signed-in client ("" as token: one that is not), and fake runs with one run."""
 
     async def run() -> None:
         runs = FakeRuns()
         runs.add("run", owner="team-a")
-        transport = httpx.ASGITransport(make_app(runs, identify, Exposition()))
+        app = make_app(runs, identify, Exposition())
+        app.state.is_read_only = is_read_only
+        transport = httpx.ASGITransport(app)
         cookies = {"trimaran_7980": token} if token else {}
         async with httpx.AsyncClient(
             transport=transport, base_url=ORIGIN, headers={"Origin": ORIGIN}, cookies=cookies

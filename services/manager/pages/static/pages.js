@@ -37,5 +37,14 @@ document.addEventListener("htmx:afterOnLoad", (event) => {
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (event.detail.requestConfig.verb !== "get") say("");
 });
+// What is put into the dialog opens it; an answer to it that went well closes it.
+const dialog = document.getElementById("dialog");
+document.addEventListener("htmx:afterSwap", (event) => {
+  if (event.detail.target === dialog && !dialog.open) dialog.showModal();
+});
+document.addEventListener("htmx:afterOnLoad", (event) => {
+  if (event.detail.successful && dialog.contains(event.detail.elt)) dialog.close();
+});
+
 document.addEventListener("htmx:load", (event) => localise(event.detail.elt));
 localise(document);
