@@ -315,6 +315,7 @@ def _add_train(commands: Any) -> None:
         metavar="URL",
         help="redis://HOST:PORT/0, which processes on other machines need (default: in the folder)",
     )
+    add("--view", action="store_true", help="and its pages in a browser; says where")
     _add_ray_address(add)
     _add_allow(add)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from commands.cli.manage.find_run import LATEST, RUNS, find_folder
 from commands.cli.serve.trust_options import trust_of
 from services.manager.viewing.serve import viewing
 from trimaran.errors import InputError
+from trimaran.host.lifetime import PARENT_VARIABLE, die_with_parent
 from trimaran.run.network import is_free, join
 from trimaran.trust.access import Trust, read_token
 
@@ -19,6 +21,8 @@ HOST, PORTS = "127.0.0.1", range(7990, 8000)
 
 def view(options: argparse.Namespace) -> int:
     """Raises InputError for what was given."""
+    if parent := os.environ.get(PARENT_VARIABLE):
+        die_with_parent(int(parent), signal.SIGTERM)
     token = read_token(Path(options.token_file)) if options.token_file else ""
     path = path_of(options.run).resolve()
     return asyncio.run(

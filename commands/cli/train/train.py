@@ -6,13 +6,16 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 
 from rich.console import Console
 
 from commands.cli.files.import_ import refuse_theirs
 from commands.cli.manage.find_run import LATEST, find_folder
 from commands.cli.serve.launch import Signals, launch_here, prepared
+from commands.cli.train.pages import pages
 from commands.cli.train.preflight import refuse_password
 from commands.cli.train.progress import follow
 from commands.cli.train.summary import show_summary
@@ -44,7 +47,8 @@ def run(options: argparse.Namespace) -> int:
         if options.config is None:
             raise InputError("train: give a run's YAML file, or --resume RUN")
         return train(
-            options.config, options.overrides, options.network, options.launcher, options.store
+            *(options.config, options.overrides, options.network, options.launcher),
+            *(options.store, options.view),
         )
     words = [options.config] if options.config else []
     if words and "=" not in options.config:
@@ -52,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
             f"{options.config}: a resumed run keeps its configuration; give --resume RUN without a file"
         )
     overrides = [*words, *options.overrides]
-    return resume(options.resume, options.network, options.launcher, overrides)
+    return resume(options.resume, options.network, options.launcher, overrides, options.view)
 
 
 def train(
@@ -61,16 +65,17 @@ def train(
     network: str | None = None,
     launcher: str = "local",
     store: str | None = None,
+    view: bool = False,
 ) -> int:
+    """`view`: serves the run's pages meanwhile."""
     refuse_password(store)
     refuse_theirs(config_path)
     config = load_config(config_path, overrides)
     config = prepared(config, launcher, move_busy=False)
     folder = make_run_folder(config)
     run = RunContext.in_folder(folder)
-    return _launch(
-        config, replace(run, store_url=store or run.store_url, launcher=launcher), network
-    )
+    run = replace(run, store_url=store or run.store_url, launcher=launcher)
+    return _launch(config, run, network, view)
 
 
 def resume(
@@ -78,6 +83,7 @@ def resume(
     network: str | None = None,
     launcher: str = "local",
     overrides: Sequence[str] = (),
+    view: bool = False,
 ) -> int:
     """`overrides`: of what `trimaran.run.resumable` names."""
     folder, config = open_run_folder(str(find_folder(run)) if run == LATEST else run, overrides)
@@ -91,7 +97,7 @@ def resume(
         )
         show_summary(folder, console)
         return 0
-    return _launch(prepared(config, launcher, move_busy=True, run=context), context, network)
+    return _launch(prepared(config, launcher, move_busy=True, run=context), context, network, view)
 
 
 def _has_more(config: RunConfig, known: Run) -> bool:
@@ -110,7 +116,7 @@ def _has_more(config: RunConfig, known: Run) -> bool:
     return not is_done or run.steps != known.step
 
 
-def _launch(config: RunConfig, run: RunContext, network: str | None) -> int:
+def _launch(config: RunConfig, run: RunContext, network: str | None, with_pages: bool) -> int:
     """`network` None: what the run had before."""
     console, folder = Console(), run.folder
     if network is not None:
@@ -121,7 +127,7 @@ def _launch(config: RunConfig, run: RunContext, network: str | None) -> int:
         write_config(folder, config)
         console.print(f"run folder: {folder}", highlight=False, soft_wrap=True)
         try:
-            return asyncio.run(_run(config, run, console))
+            return asyncio.run(_run(config, run, console, with_pages))
         except ServiceDiedError as error:
             print(f"error: {error}", file=sys.stderr)
             if error.started:
@@ -129,13 +135,16 @@ def _launch(config: RunConfig, run: RunContext, network: str | None) -> int:
             return error.exit_code
 
 
-async def _run(config: RunConfig, run: RunContext, console: Console) -> int:
+async def _run(config: RunConfig, run: RunContext, console: Console, with_pages: bool) -> int:
     store = await open_store(run.store_url)
     signals, view = Signals(), choose_view(console, config.run.num_steps)
     resume = f"go on with: trimaran train --resume {run.folder}"
     try:
         shown = await store.last(events_stream(run.run_id))
-        with view:
+        async with AsyncExitStack() as stack:
+            if with_pages:
+                await stack.enter_async_context(pages(run.folder, partial(_say, console)))
+            stack.enter_context(view)
             following = asyncio.create_task(follow(store, run.run_id, view, shown))
             try:
                 ended = await launch_here(config, run, store, signals.end)
@@ -153,6 +162,10 @@ async def _run(config: RunConfig, run: RunContext, console: Console) -> int:
         return 0
     show_summary(run.folder, console)
     return 1 if ended is not None and ended.state is RunState.FAILED else 0
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 async def _end(following: asyncio.Task[None], timeout: float) -> None:

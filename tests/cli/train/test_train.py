@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 
@@ -18,6 +19,7 @@ from commands.launch.service_process import ServiceProcess
 from tests.cli.conftest import WriteRun
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.config import RunConfig
+from trimaran.run.network import is_free
 from trimaran.run.runs import Run, RunState, run_key, run_to_tree
 from trimaran.store.sqlite import SqliteStore
 
@@ -108,23 +110,52 @@ def test_a_run_that_has_finished_is_not_resumed(
     assert started == [60]
 
 
-def test_a_signal_ends_all_and_names_the_way_to_go_on(write_run: WriteRun, tmp_path: Path) -> None:
+def start(config: Path, folder: Path, view: bool = False) -> subprocess.Popen[str]:
+    """A run of stand-ins that go on for ever."""
     code = f"""
 import sys
 from pathlib import Path
 from tests.launch.services import make_services
 from commands.cli.serve import launch; from commands.cli.train import train
 tasks = {{"controller": "run", "reward": "run"}}
-launch.run_services = lambda *_: make_services(Path({str(tmp_path)!r}), tasks)
-sys.exit(train.train({str(write_run())!r}, []))
+launch.run_services = lambda *_: make_services(Path({str(folder)!r}), tasks)
+sys.exit(train.train({str(config)!r}, [], view={view}))
 """
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_pages_of_a_run_are_served_until_it_ends_however_it_does(
+    write_run: WriteRun, tmp_path: Path, number: signal.Signals
+) -> None:
+    process = start(write_run(), tmp_path, view=True)
+    try:
+        assert process.stdout
+        line = next(line for line in process.stdout if "read only at" in line)
+        for name in ("controller", "reward"):
+            pid_of(tmp_path / name)
+        address = line.split()[-1]
+        [run] = httpx.get(f"{address}/v1/runs").json()["runs"]
+        assert run["state"] == "starting" and run["run_id"].startswith("run-")
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    port = int(address.rpartition(":")[2])
+    wait_until(lambda: is_free(f"127.0.0.1:{port}"), "the pages to end")
+    if number is signal.SIGINT:
+        assert process.returncode == 128 + signal.SIGINT
+        assert f"trimaran view {run['folder']} shows them again" in output
+
+
+def test_a_signal_ends_all_and_names_the_way_to_go_on(write_run: WriteRun, tmp_path: Path) -> None:
+    process = start(write_run(), tmp_path)
     try:
         pids = [pid_of(tmp_path / name) for name in ("controller", "reward")]
         process.send_signal(signal.SIGINT)
