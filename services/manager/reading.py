@@ -22,6 +22,7 @@ from services.manager.run_data.ledger_answers import (
     verify,
 )
 from services.manager.run_data.log_files import LogFile, LogLines, list_processes
+from services.manager.run_data.metric_rows import RowCursor, RowPage, read_events, read_file
 from services.manager.run_data.results import (
     list_checkpoints,
     saved_checkpoints,
@@ -52,6 +53,7 @@ from trimaran.run.runs import (
     RunState,
     endpoints_key,
 )
+from trimaran.telemetry.run_files import METRICS_NAME
 from trimaran.trust.access import ClientIdentity, Role, Trust
 from trimaran.types import ScoredGroup
 
@@ -142,6 +144,18 @@ class RunReader:
             async with aclosing(watch(self._tails, run_id, run.store_url, after, over)) as events:
                 async for event in events:
                     yield self._complete(run, event)
+
+    async def metric_rows(self, client: ClientIdentity, run_id: str, after: RowCursor) -> RowPage:
+        """Some of the steps and validations behind `after`; one that was made again comes again."""
+        run = self._of(client, run_id)
+        page = await asyncio.to_thread(read_file, Path(run.folder) / METRICS_NAME, after)
+        if page is not None:
+            return page
+        try:
+            async with self._stores.of(run.store_url) as store:
+                return await read_events(store, run_id, after)
+        except NotFoundError:
+            return RowPage()  # it has not begun
 
     async def checkpoints(self, client: ClientIdentity, run_id: str) -> list[Checkpoint]:
         run = self._of(client, run_id)

@@ -10,9 +10,18 @@ from typing import Any
 import yaml
 
 from services.manager.run_data.log_files import LogLines
+from services.manager.run_data.metric_rows import RowCursor, RowPage
 from trimaran.errors import InputError, NotFoundError, StateError, UnavailableError
 from trimaran.run.answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
-from trimaran.run.runs import TRANSITIONS, EventKind, Replicas, Run, RunEvent, RunState
+from trimaran.run.runs import (
+    TRANSITIONS,
+    EventKind,
+    Replicas,
+    Run,
+    RunEvent,
+    RunState,
+    metric_rows,
+)
 
 
 @dataclass
@@ -121,6 +130,14 @@ class FakeRuns:
             if is_over:
                 return
             await changed.wait()
+
+    async def metric_rows(self, client: Any, run_id: str, after: RowCursor) -> RowPage:
+        self._find(run_id)
+        rows = [row for event in self.told[run_id] for row in metric_rows([event])]
+        found = rows[after.position : after.position + 100]
+        end = after.position + len(found)
+        share = end / len(rows) if rows else 1.0
+        return RowPage(found, RowCursor("events", end), after.position == 0, share)
 
     async def _move(self, client: Any, call: str, run_id: str, state: RunState) -> Run:
         self.calls.append((call, client, run_id))

@@ -52,7 +52,7 @@ def test_a_viewer_has_no_buttons_and_may_not_press_them() -> None:
         for action in Action:
             assert (await client.get(f"/runs/run/steer/{action}")).status_code == 403
             assert (await client.post(f"/runs/run/steer/{action}")).status_code == 403
-        assert runs.calls == []
+        assert {call[0] for call in runs.calls} <= {"list"}
 
     browse(body, "viewer")
 
@@ -62,6 +62,6 @@ def test_pages_that_only_read_have_no_buttons_and_refuse_changes() -> None:
         assert "steer" not in (await client.get("/runs/run")).text
         refused = await client.post("/runs/run/steer/cancel")
         assert refused.status_code == 403 and "only read" in refused.text
-        assert runs.calls == []
+        assert {call[0] for call in runs.calls} <= {"list"}
 
     browse(body, is_read_only=True)

@@ -9,18 +9,11 @@ from fastapi.responses import Response
 
 from services.manager.pages.frame import render
 from services.manager.pages.route import page_router
-from services.manager.pages.run.tabs import render_tab
 from services.manager.pages.session import Visitor, visits
 
 
 def routes(runs: Any) -> APIRouter:
     router = page_router()
-
-    @router.get("/runs/{run_id}")
-    async def curves(
-        request: Request, run_id: str, visitor: Annotated[Visitor, visits("GetRun")]
-    ) -> Response:
-        return await render_tab(request, runs, visitor, run_id, "")
 
     @router.get("/runs/{run_id}/head")
     async def head(
