@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from services.manager.run_data.ledger_answers import (
 )
 from services.manager.run_data.log_files import LogFile, LogLines, list_processes
 from services.manager.run_data.metric_rows import RowCursor, RowPage, read_events, read_file
+from services.manager.run_data.past_events import PastEvents, read_past
 from services.manager.run_data.results import (
     list_checkpoints,
     saved_checkpoints,
@@ -156,6 +157,21 @@ class RunReader:
                 return await read_events(store, run_id, after)
         except NotFoundError:
             return RowPage()  # it has not begun
+
+    async def past_events(
+        self,
+        client: ClientIdentity,
+        run_id: str,
+        before: int = 0,
+        kinds: Collection[EventKind] = (),
+        limit: int = PAGE,
+    ) -> PastEvents:
+        """The newest ones, or those that come before the sequence number `before`."""
+        run = self._of(client, run_id)
+        async with self._stores.of(run.store_url) as store:
+            past = await read_past(store, run_id, before, kinds, limit)
+        events = tuple(self._complete(run, event) for event in past.events)
+        return replace(past, events=events)
 
     async def checkpoints(self, client: ClientIdentity, run_id: str) -> list[Checkpoint]:
         run = self._of(client, run_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import yaml
 
 from services.manager.run_data.log_files import LogLines
 from services.manager.run_data.metric_rows import RowCursor, RowPage
+from services.manager.run_data.past_events import PastEvents
 from trimaran.errors import InputError, NotFoundError, StateError, UnavailableError
 from trimaran.run.answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
 from trimaran.run.runs import (
@@ -138,6 +139,20 @@ class FakeRuns:
         end = after.position + len(found)
         share = end / len(rows) if rows else 1.0
         return RowPage(found, RowCursor("events", end), after.position == 0, share)
+
+    async def past_events(
+        self,
+        client: Any,
+        run_id: str,
+        before: int = 0,
+        kinds: Collection[EventKind] = (),
+        limit: int = 100,
+    ) -> PastEvents:
+        self._find(run_id)
+        told = self.told[run_id][: before - 1 if before else None]
+        found = [event for event in reversed(told) if not kinds or event.kind in kinds]
+        page = tuple(found[:limit])
+        return PastEvents(page, len(told), page[-1].sequence if len(found) > limit else 0)
 
     async def _move(self, client: Any, call: str, run_id: str, state: RunState) -> Run:
         self.calls.append((call, client, run_id))

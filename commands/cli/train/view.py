@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -15,31 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from commands.cli.plain import plain
+from trimaran.run.event_words import columns_of, describe_heldout, event_words, format_cells
 from trimaran.run.runs import EventKind, Run, RunEvent
-from trimaran.telemetry import metrics
 
 NUM_ROWS = 10
 """Steps that the live table shows."""
-
-# Heading, key in the step's values, format.
-COLUMNS = (
-    ("reward", metrics.REWARD_MEAN, "{:.3f}"),
-    ("length", metrics.LENGTH_MEAN, "{:.1f}"),
-    ("lag", metrics.LAG_MAX, "{:.0f}"),
-    ("tokens/s", metrics.TOKENS_PER_SECOND, "{:.0f}"),
-    ("step s", metrics.STEP_SECONDS, "{:.1f}"),
-    ("generate", metrics.PHASE_SECONDS.format("generating"), "{:.1f}"),
-    ("score", metrics.PHASE_SECONDS.format("scoring"), "{:.1f}"),
-    ("train", metrics.PHASE_SECONDS.format("training"), "{:.1f}"),
-    ("sync", metrics.PHASE_SECONDS.format("syncing"), "{:.1f}"),
-)
-EPISODE_COLUMNS = (
-    ("turns", "environment/turns/mean", "{:.1f}"),
-    ("calls", "environment/calls/mean", "{:.1f}"),
-    ("env s", "environment/seconds/mean", "{:.2f}"),
-)
-"""Behind the others, where answers are episodes."""
-HELDOUT = "held-out"
 
 
 class View:
@@ -68,16 +48,10 @@ class View:
                 self._step(event)
             case EventKind.VALIDATION:
                 self._validation(event)
-            case EventKind.UNKNOWN:
-                text = f"an event that this version does not know: {event.text}"
-                self.note(event, f"step {event.run.step}: {text}")
-            case EventKind.PROCESS:
-                self.note(event, f"step {event.run.step}: {event.text}")
-            case kind:
-                text = event.run.error if kind is EventKind.FINISHED else event.text
-                what = event.run.state if kind is EventKind.STATE else kind.replace("_", " ")
-                if text or kind is EventKind.STATE:
-                    self.note(event, f"step {event.run.step}: {what}{text and f': {text}'}")
+            case kind if kind is not EventKind.FINISHED or event.run.error:
+                self.note(event, f"step {event.run.step}: {event_words(event)}")
+            case _:
+                pass  # the caller describes the end
 
     def note(self, event: RunEvent, text: str) -> None:
         """A line with the time of the event, which may be long ago where a watcher comes late."""
@@ -96,15 +70,11 @@ class PlainView(View):
     """One line a step and a validation."""
 
     def _step(self, event: RunEvent) -> None:
-        columns = columns_of(event.values)
-        cells = zip(columns, format_cells(event.values, columns), strict=True)
-        facts = [f"{heading} {text}" for (heading, _, _), text in cells]
-        if left := describe_left(event.run, event.time):
-            facts.append(left)
-        self.note(event, "  ".join((_step_of(event.run), *facts)))
+        left = describe_left(event.run, event.time)
+        self.note(event, "  ".join(filter(None, (_step_of(event.run), event_words(event), left))))
 
     def _validation(self, event: RunEvent) -> None:
-        self.note(event, f"{_step_of(event.run)}  {describe_heldout(event.values)}")
+        self.note(event, f"{_step_of(event.run)}  {event_words(event)}")
 
 
 class LiveView(View):
@@ -175,22 +145,6 @@ class LiveView(View):
 
 def choose_view(console: Console, num_steps: int) -> View:
     return LiveView(console, num_steps) if console.is_terminal else PlainView(console)
-
-
-def columns_of(values: Mapping[str, float]) -> Sequence[tuple[str, str, str]]:
-    has_episodes = any(key in values for _, key, _ in EPISODE_COLUMNS)
-    return (*COLUMNS, *EPISODE_COLUMNS) if has_episodes else COLUMNS
-
-
-def format_cells(values: Mapping[str, float], columns: Sequence[tuple[str, str, str]]) -> list[str]:
-    """One text a column; a dash where the step has no such number."""
-    return [form.format(values[key]) if key in values else "-" for _, key, form in columns]
-
-
-def describe_heldout(values: Mapping[str, float]) -> str:
-    names = (("greedy", metrics.GREEDY_REWARD), ("sampled", metrics.SAMPLED_REWARD))
-    parts = [f"{name} {values[key]:.3f}" for name, key in names if key in values]
-    return f"{HELDOUT} reward: {', '.join(parts)}"
 
 
 def describe_left(run: Run, now: float) -> str:

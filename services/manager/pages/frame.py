@@ -56,6 +56,11 @@ def when(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else ""
 
 
+def clock(seconds: float) -> str:
+    """The same for reading."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}" if seconds else ""
+
+
 def age(seconds: float) -> str:
     """Since that moment."""
     return span(time.time() - seconds) if seconds else ""
@@ -79,14 +84,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "span": span,
-        "when": when,
-        "age": age,
-        "left": left,
-        "number": number,
-        "actions": actions,
-    }
+    filters = (span, when, clock, age, left, number, actions)
+    environment.filters |= {each.__name__: each for each in filters}
     return environment
 
 

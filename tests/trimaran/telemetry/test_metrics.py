@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.cli.train.view import COLUMNS, EPISODE_COLUMNS
 from trimaran.errors import InternalError
+from trimaran.run.event_words import COLUMNS, EPISODE_COLUMNS
 from trimaran.telemetry import metrics
 from trimaran.telemetry.metrics import AXES, METRICS, find_metric, markdown
 

@@ -14,7 +14,8 @@ document.getElementById("theme").addEventListener("click", () => {
 
 function localise(root) {
   for (const time of root.querySelectorAll("time[datetime]"))
-    time.title = new Date(time.dateTime).toLocaleString();
+    if (time.classList.contains("clock")) time.textContent = new Date(time.dateTime).toLocaleString();
+    else time.title = new Date(time.dateTime).toLocaleString();
 }
 
 const AWAY = "The server does not answer. The page goes on when it does.";
