@@ -34,7 +34,7 @@ from services.manager.run_data.run_stores import RunStores
 from services.manager.run_data.tails import Tails, watch
 from services.manager.run_data.watchers import Watchers
 from trimaran.clients import MetricsClient
-from trimaran.config import parse_config
+from trimaran.config import parse_recorded
 from trimaran.errors import (
     InputError,
     NotFoundError,
@@ -353,7 +353,7 @@ class RunReader:
 
 
 def _place(run: Managed) -> Place | None:
-    return run_place(parse_config(run.config, source=f"run {run.run_id}"), run.run_id)
+    return run_place(parse_recorded(run.config, source=f"run {run.run_id}"), run.run_id)
 
 
 def _read_token(text: str) -> tuple[float, str] | None:

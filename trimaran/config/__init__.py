@@ -19,6 +19,7 @@ from trimaran.config.load import (
     load_tree,
     override_value,
     parse_config,
+    parse_recorded,
     resolve_tree,
     set_override,
 )
@@ -87,6 +88,7 @@ __all__ = [
     "load_tree",
     "override_value",
     "parse_config",
+    "parse_recorded",
     "resolve_tree",
     "set_override",
 ]

@@ -130,11 +130,21 @@ def _resolve_certificate(section: dict[str, Any], folder: Path) -> None:
 
 def parse_config(tree: Mapping[str, Any], source: str = "configuration") -> RunConfig:
     """Check a tree of plain values. Raises InputError with one line a fault."""
+    return _validated(tree, source)
+
+
+def _validated(tree: Mapping[str, Any], source: str, **how: Any) -> RunConfig:
     try:
-        return RunConfig.model_validate(tree)
+        return RunConfig.model_validate(tree, **how)
     except ValidationError as error:
         faults = describe_faults(RunConfig, error)
         raise InputError("\n".join(f"{source}: {fault}" for fault in faults)) from None
+
+
+def parse_recorded(tree: Mapping[str, Any], source: str) -> RunConfig:
+    """The same of a run whose configuration another version has resolved: what this one does not know is
+    left out. For who reads what the run has left, never for who goes on with it."""
+    return _validated(tree, source, extra="ignore")
 
 
 def config_to_tree(config: RunConfig) -> dict[str, Any]:

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from commands.cli.manage.find_run import LATEST, find_folder, folder_of
+from commands.cli.manage.folder_client import FolderClient
 from commands.cli.manage.managed import PATIENCE_SECONDS, find_managed, open_client
 from commands.cli.plain import plain
 from trimaran.clients.access import MANAGER_VARIABLE
-from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InputError, UnreachableError
-from trimaran.host.places import Place
-from trimaran.ledger.anchor import read_anchors
-from trimaran.ledger.check import check_ledger
-from trimaran.ledger.group_life import read_life
-from trimaran.ledger.group_words import tell
-from trimaran.ledger.payloads.files import Payloads, open_payloads
 from trimaran.run.answers import LedgerAnswer
-from trimaran.run.context import RunContext
-from trimaran.run.folder import open_run_folder
-from trimaran.run.place import run_place, saved_states
-from trimaran.store import Store, read_store
 
 LOOK_SECONDS, VERIFY_SECONDS = 120.0, 1800.0
 """For the manager to look up a group, and to read a whole ledger."""
@@ -38,14 +24,14 @@ def show(options: argparse.Namespace) -> int:
     run, group = _which(options)
     if _is_managed(run, options.manager):
         return _print(_ask_manager(run, group, options.manager), options.json)
-    return _print(asyncio.run(_show(run, group)), options.json)
+    return _print(_ask_folder(run, group), options.json)
 
 
 def verify(options: argparse.Namespace) -> int:
     """Returns 1 when something is lost, altered or there twice."""
     if _is_managed(options.run, options.manager):
         return _print(_ask_manager(options.run, None, options.manager), options.json)
-    return _print(asyncio.run(_verify(options.run)), options.json)
+    return _print(_ask_folder(options.run, None), options.json)
 
 
 def _print(answer: LedgerAnswer, as_json: bool) -> int:
@@ -53,20 +39,9 @@ def _print(answer: LedgerAnswer, as_json: bool) -> int:
     return 0 if answer.sound else 1
 
 
-async def _show(run: str | None, group: int) -> LedgerAnswer:
-    async with recorded(run) as record:
-        life = await read_life(record.store, record.payloads, record.run.run_id, group)
-    return LedgerAnswer(tuple(tell(life)), life.tree())
-
-
-async def _verify(run: str | None) -> LedgerAnswer:
-    async with recorded(run) as record:
-        anchors = read_anchors(record.run.folder, record.place)
-        keeps_all = record.config.run.keep_payloads == "all"
-        found = await check_ledger(
-            record.store, record.payloads, record.run.run_id, anchors, keeps_all
-        )
-    return LedgerAnswer(tuple(found.lines()), found.tree(), sound=not found.faults)
+def _ask_folder(run: str | None, group: int | None) -> LedgerAnswer:
+    with FolderClient(find_folder(run)) as client:
+        return client.get_ledger(client.run_id, group)
 
 
 def _is_managed(run: str | None, manager: str | None) -> bool:
@@ -101,46 +76,6 @@ def _ask_manager(run: str | None, group: int | None, manager: str | None) -> Led
         except InputError as unknown:
             raise InputError(f"{unknown}\n{error}") from None
         raise
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What a run has recorded, open for reading.
-
-    Example:
-        async with recorded("addition-20261120-120000") as record:
-            await record.store.last(f"ledger/{record.run.run_id}")
-    """
-
-    run: RunContext
-    config: RunConfig
-    store: Store
-    payloads: Payloads
-
-    def kept_checkpoints(self) -> list[int]:
-        """Their steps."""
-        return sorted(state["step"] for _, state in saved_states(self.run.folder, self.place))
-
-    @property
-    def place(self) -> Place | None:
-        """The run's own, where `run.checkpoints` names one."""
-        return run_place(self.config, self.run.run_id)
-
-
-@asynccontextmanager
-async def recorded(run: str | None) -> AsyncGenerator[Recorded]:
-    """`run`: a folder or an id; None for the run started last. Raises InputError."""
-    folder, config = open_run_folder(str(find_folder(run)))
-    context = RunContext.in_folder(folder)
-    store = await read_store(context.store_url)
-    if store is None:
-        raise InputError(f"{folder}: nothing was recorded (there is no {context.store_url})")
-    payloads = open_payloads(config.run.payloads, folder, context.run_id)
-    try:
-        yield Recorded(context, config, store, payloads)
-    finally:
-        await payloads.close()
-        await store.close()
 
 
 def _which(options: argparse.Namespace) -> tuple[str | None, int]:

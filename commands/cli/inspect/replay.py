@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from commands.cli.inspect.ledger import Recorded, recorded
+from commands.cli.inspect.recorded import Recorded, recorded
 from commands.launch.local.endpoints import fill_endpoints
 from commands.launch.processes import Processes
 from commands.launch.run_services import run_services

@@ -38,7 +38,7 @@ def add_run_commands(commands: Any) -> None:
     add("--config", action="store_true", help="its configuration, with overrides and defaults")
     add_json(add)
 
-    add = _add(commands, "watch", "a run's progress, from its first event on")
+    add = _add(commands, "watch", f"a run's progress, from its first event on. {FOLDER}")
     add("--after", type=int, default=0, metavar="N", help="only events behind the N-th")
 
     add = _add(commands, "logs", f"the end of a process's log. {FOLDER}")

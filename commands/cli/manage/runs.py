@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from commands.cli.manage import runs_in_folder as in_folder
 from commands.cli.manage import runs_view as view
 from commands.cli.manage import samples_view
 from commands.cli.manage.find_run import folder_of, shorten
+from commands.cli.manage.folder_client import FolderClient
 from commands.cli.manage.managed import find_managed, open_client
 from commands.cli.train.view import choose_view
 from trimaran.clients.run_sync import RunClient
@@ -27,8 +27,11 @@ NO_RUNS = ("no runs; queue one with: trimaran submit CONFIG",)
 
 def dispatch(options: argparse.Namespace) -> int:
     """Returns the exit code."""
-    if options.command in IN_FOLDER and (folder := _run_folder(options.run)) is not None:
-        return IN_FOLDER[options.command](folder, options)
+    if options.command in OF_FOLDERS and (folder := _run_folder(options.run)) is not None:
+        with FolderClient(folder) as client:
+            options.run = client.run_id
+            reader: Any = client  # it has those of RunClient's methods that these commands call
+            return OF_FOLDERS[options.command](reader, options)
     with open_client(options.manager) as client:
         return COMMANDS[options.command](client, options)
 
@@ -185,9 +188,5 @@ COMMANDS = {
     "scale": _scale,
     "samples": _samples,
 }
-IN_FOLDER = {
-    "show": in_folder.show,
-    "logs": in_folder.logs,
-    "samples": in_folder.samples,
-}
+OF_FOLDERS = {name: COMMANDS[name] for name in ("show", "watch", "logs", "samples")}
 """What a folder answers without a manager."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from services.manager.records import Managed
 from services.manager.run_data.choice import ALL, Choice, Spot, arrange
 from services.manager.run_data.results import list_checkpoints
-from trimaran.config import RunConfig, parse_config
+from trimaran.config import RunConfig, parse_recorded
 from trimaran.errors import InputError, NotFoundError
 from trimaran.ledger.anchor import read_anchors
 from trimaran.ledger.check import check_ledger
@@ -166,4 +166,4 @@ async def _payloads(run: Managed) -> AsyncGenerator[Payloads]:
 
 
 def _config(run: Managed) -> RunConfig:
-    return parse_config(run.config, source=f"run {run.run_id}")
+    return parse_recorded(run.config, source=f"run {run.run_id}")

@@ -96,7 +96,7 @@ def test_a_run_that_is_not_here_is_asked_of_its_manager(
 
 
 def test_what_is_not_there_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ledger", "show", "18"]) == 2
+    assert main(["ledger", "show", "18"]) == 1
     assert "its ledger knows no group 18" in capsys.readouterr().err
     assert main(["ledger", "show", "nowhere", "17"]) == 2
     err = capsys.readouterr().err
@@ -105,5 +105,5 @@ def test_what_is_not_there_is_said(folder: Path, capsys: pytest.CaptureFixture[s
     assert "give the group's number, such as 17" in capsys.readouterr().err
     for path in folder.glob("store.sqlite*"):
         path.unlink()
-    assert main(["ledger", "show", "17"]) == 2
+    assert main(["ledger", "show", "17"]) == 1
     assert "nothing was recorded" in capsys.readouterr().err

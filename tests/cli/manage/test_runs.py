@@ -13,13 +13,14 @@ import yaml
 
 from commands.cli.main import main
 from commands.cli.manage.samples_view import describe_sample
+from services.manager.viewing.recorded import LAPSE_SECONDS
 from tests.cli.conftest import WriteRun
 from tests.cli.train.test_progress import STEP
 from tests.clients.fake_manager import ThreadedManager, managing
+from tests.manager.viewing.folders import config_of, contents, launched, make_run
 from trimaran.run.answers import RunSample
 from trimaran.run.context import RunContext
-from trimaran.run.runs import EventKind, Run, RunState, run_to_tree
-from trimaran.store import open_store
+from trimaran.run.runs import EventKind, RunState
 from trimaran.trust.access import LOCAL
 
 Capture = pytest.CaptureFixture[str]
@@ -275,10 +276,8 @@ def test_without_a_manager_a_command_says_whom_it_waits_for_and_what_to_do(capsy
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Of a run without a manager, which nobody could ask."""
     monkeypatch.setenv("TRIMARAN_MANAGER", "127.0.0.1:1")
-    folder = tmp_path / "addition"
-    (folder / "logs").mkdir(parents=True)
+    folder = make_run(tmp_path / "addition", config_of(tmp_path), age=2 * LAPSE_SECONDS).folder
     (folder / "samples").mkdir()
-    (folder / "config.yaml").write_text("")
     (folder / "logs" / "rollout-0.log").write_text("one\ntwo\nthree\n")
     row = {
         "prompt": "What is 2 + 3?",
@@ -293,28 +292,37 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_folder_of_a_run_without_a_manager_is_shown(folder: Path, capsys: Capture) -> None:
-    assert main(["show", str(folder)]) == 2
-    assert "nothing is recorded" in capsys.readouterr().err
+    run = RunContext.in_folder(folder)
 
     async def record() -> None:
-        store = await open_store(RunContext.in_folder(folder).store_url)
-        run = Run("addition", RunState.RUNNING, 3, 20, held="the disk is full")
-        await store.put("run/addition", run_to_tree(run))
-        await store.close()
+        async with launched(run, config_of(folder.parent)) as processes:
+            await processes.take_lease()
+            await processes.report(RunState.RUNNING, 3, held="the disk is full")
 
     asyncio.run(record())
+    before = contents(folder)
     assert main(["show", str(folder)]) == 0
     out = capsys.readouterr().out
     assert "step          3 of 20" in out and "held          the disk is full" in out
     assert main(["show", str(folder), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["state"] == "running"
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["state"], shown["config"]["run"]["name"]) == ("running", "demo")
+    assert contents(folder) == before
+
+    async def end() -> None:
+        async with launched(run, config_of(folder.parent)) as processes:
+            await processes.report(RunState.FAILED, 4, error="no disk")
+
+    asyncio.run(end())
+    assert main(["watch", str(folder)]) == 1
+    assert "addition: failed after step 4 of 20" in capsys.readouterr().out
 
 
 def test_logs_and_samples_of_a_folder(folder: Path, capsys: Capture) -> None:
     assert main(["logs", str(folder), "rollout-0", "-n", "2"]) == 0
     assert capsys.readouterr().out == "two\nthree\n"
-    assert main(["logs", str(folder), "trainer-0"]) == 2
-    assert "there are: rollout-0" in capsys.readouterr().err
+    assert main(["logs", str(folder), "trainer-0"]) == 1
+    assert "those that have: rollout-0" in capsys.readouterr().err
     assert main(["samples", str(folder)]) == 0
     out = capsys.readouterr().out
     assert out.count("reward 1\n") == 2 and out.count("no reward: it could not be scored") == 1
@@ -322,5 +330,7 @@ def test_logs_and_samples_of_a_folder(folder: Path, capsys: Capture) -> None:
         "3 of 3 samples of the validation after step 5\nvalidations after steps (--step N): 5;"
         in out
     )
-    assert main(["samples", str(folder), "7"]) == 2
-    assert "samples of validations: 5" in capsys.readouterr().err
+    assert main(["samples", str(folder), "7"]) == 1
+    assert "those that have: 5" in capsys.readouterr().err
+    assert main(["samples", str(folder), "--trained"]) == 2
+    assert "no step has been trained" in capsys.readouterr().err

@@ -14,8 +14,9 @@ from services.manager.viewing.serve import viewing
 from tests.manager.fakes import asynchronous
 from tests.manager.test_trained_samples import GROUPS, SIZE, STEPS, record_steps
 from tests.manager.viewing.folders import config_of, contents, launched, make_run
+from trimaran.config import config_to_tree
 from trimaran.errors import InputError
-from trimaran.run.runs import EventKind, Run, RunState
+from trimaran.run.runs import EventKind, Run, RunState, config_key
 from trimaran.trust.access import NO_TRUST, TOKEN_NAME, Trust, read_token
 
 ROW = {"prompt": "2 + 3?", "answer": "5", "completions": ["six", "5"], "rewards": [0.0, 1.0]}
@@ -40,6 +41,9 @@ async def record(folder: Path, files: Path) -> None:
             state = Run(run.run_id, RunState.RUNNING, step, STEPS)
             await processes.emit(EventKind.STEP, state, **{"reward/mean": step / STEPS})
         await processes.report(RunState.SUCCEEDED, STEPS, name="demo")
+        tree = config_to_tree(config)
+        of_before = {**tree, "run": {**tree["run"], "a_key_of_an_earlier_version": 1}}
+        await processes.store.put(config_key(run.run_id), of_before)
     token = read_token(folder / TOKEN_NAME)
     (folder / "logs" / "rollout-0.log").write_text(f"one\n{token}\nthree\n")
     (folder / "samples").mkdir()
