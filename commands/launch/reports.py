@@ -77,6 +77,7 @@ class Reports:
             starts=run.starts + 1,
             devices=num_devices,
             ends_at=0.0,
+            doing="starting the processes",
         )
         await self._put(
             {run_key(run.run_id): run_to_tree(run), config_key(run.run_id): config_to_tree(config)}
@@ -92,7 +93,14 @@ class Reports:
         assert run, "starting() comes first"
         ended_at = time.time() if state.has_ended else 0.0
         run = replace(
-            run, state=state, error=error, remedy=remedy, held="", devices=0, ended_at=ended_at
+            run,
+            state=state,
+            error=error,
+            remedy=remedy,
+            held="",
+            devices=0,
+            doing="",
+            ended_at=ended_at,
         )
         await self._record(run)
         kind = EventKind.FINISHED if state.has_ended else EventKind.STATE

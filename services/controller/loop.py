@@ -443,8 +443,8 @@ class Loop:
     async def validate(self, step: int, num_samples: int) -> None:
         """On the live weights, before slots are freed: at lag 0 nothing else generates."""
         if self.validator:
-            with self.reporter.validating(step):
-                validating = self.validator.validate(step, num_samples)
+            with self.reporter.validating(step) as so_far:
+                validating = self.validator.validate(step, num_samples, so_far)
                 validation = await self._unless_ended(validating)
             if validation:
                 self.reporter.validation(step, validation)

@@ -25,6 +25,7 @@ from services.controller.proofs import ProofCheck
 from services.controller.reporting.events import RunLog
 from services.controller.reporting.kept_files import bring_back_metrics, keep_files
 from services.controller.reporting.report import Reporter
+from services.controller.reporting.services_doing import followed
 from services.controller.reporting.step_metrics import describe_proofs
 from services.controller.resuming.resume import replay
 from services.controller.resuming.run_plan import plan
@@ -136,7 +137,9 @@ async def conduct(
             place_of_sync = directory.place("weight-sync")
             await rpc.wait_until_serving(place_of_sync, config.start_timeout, run.trust)
             await loop.leave_devices()
-        await _wait_for_services(config, run, store, services, directory, reporter)
+        with reporter.doing("waiting for the services") as so_far:
+            async with followed(so_far, store, run):
+                await _wait_for_services(config, run, store, services, directory, reporter)
         try:
             return await _conduct(loop, run, store, goals, pause, place, began)
         except HeldError:
@@ -218,20 +221,25 @@ async def _conduct(
 
     def on_step(batch: TrainingBatch, answer: TrainAnswer) -> None:
         """A crash between a step's commit and its row leaves the row to us."""
+        so_far(f"step {batch.step} of {state.step} is trained again")
         if batch.step not in written:
             proofs = state.steps[batch.step].proofs
             reporter.step(batch, answer, describe_proofs(batch, proofs))
 
     await loop.leave_devices()  # a controller before this one may have woken the replicas
-    version, pending, loop.saver.came_at = await replay(loop.ledger, loop.trainer, config, on_step)
+    with reporter.doing("going on from the ledger") as so_far:
+        version, pending, came_at = await replay(loop.ledger, loop.trainer, config, on_step)
+    loop.saver.came_at = came_at
     reporter.running(state.step, goals.state(RunState.RUNNING))
     if pending:
         reporter.start_clock()
         answer = await loop.train_pending(pending, version)
         version = answer.version
         loop.report(pending, answer, {})
-    reporter.progress(f"bringing the weights of step {state.step} to the replicas")
-    await loop.publish(version)
+    bringing = f"bringing the weights of step {state.step} to the replicas"
+    reporter.progress(bringing)
+    with reporter.doing(bringing):
+        await loop.publish(version)
     async with loop.router.watching():
         if config.validation.only:
             await loop.validate(state.step, config.validation.final_samples)
@@ -244,13 +252,16 @@ async def _conduct(
     if not config.validation.only:
         await loop.leave_devices()
         reporter.progress("exporting the model")
-        model = await pause.until_written(lambda: _export(loop))
+        with reporter.doing("exporting the model") as so_far:
+            async with followed(so_far, store, run, "trainer-0"):
+                model = await pause.until_written(lambda: _export(loop))
     before = await _asked(config, lambda: store.get(_heldout_key(run.run_id)))
     wall_seconds = time.monotonic() - began
     summary = _summary(loop, run.folder, model, before and before.value, wall_seconds)
     reporter.progress("drawing the curve and the timeline")
     await reporter.written()
-    await pause.until_written(lambda: asyncio.to_thread(_conclude, run.folder, summary, place))
+    with reporter.doing("drawing the curve and the timeline"):
+        await pause.until_written(lambda: asyncio.to_thread(_conclude, run.folder, summary, place))
     return ended
 
 

@@ -153,7 +153,8 @@ class CheckpointSaver:
     async def _end(self, step: int, has_begun: bool = True) -> None:
         """`has_begun`: False where the trainer may know of no such save."""
         try:
-            path = await self.trainer.wait_checkpoint(step, self._write_seconds)
+            with self.reporter.doing(f"writing the checkpoint of step {step}"):
+                path = await self.trainer.wait_checkpoint(step, self._write_seconds)
         except StaleEpochError:
             raise
         except TrimaranError as error:

@@ -147,7 +147,8 @@ async def _known(store: Store, config: RunConfig, run: RunContext) -> Run:
 def _begin(known: Run, config: RunConfig, goals: Goals) -> Run:
     state = goals.state(RunState.STARTING)
     num_steps = config.run.num_steps or known.num_steps
-    return replace(known, state=state, num_steps=num_steps, error="", remedy="")
+    reads = "reading the data and the ledger"
+    return replace(known, state=state, num_steps=num_steps, error="", remedy="", doing=reads)
 
 
 def _tell_failure(log: RunLog, cause: BaseException) -> None:

@@ -345,7 +345,7 @@ class RunReader:
         }
         words = {
             name: run.without_folder(getattr(event.run, name))
-            for name in ("error", "remedy", "held")
+            for name in ("error", "remedy", "held", "doing")
         }
         is_path = event.kind is EventKind.CHECKPOINT
         text = event.text if is_path else run.without_folder(event.text)

@@ -55,7 +55,7 @@ class Times:
 
 
 TIMES = Times()
-FACTS = ("step", "reward", "held_out", "ends_at")
+FACTS = ("step", "reward", "held_out", "ends_at", "doing")
 """What is taken as the run's processes report it."""
 
 

@@ -87,7 +87,9 @@ class Managed:
     """The client that has created, paused, resumed or cancelled it last."""
     is_deleted: bool = False
     """DeleteRun came: what is left of it is being removed."""
+    # Both change often, and neither is written for its own sake.
     waiting_for: str = field(default="", compare=False)
+    doing: str = field(default="", compare=False)
 
     def go(self, state: RunState, **changes: Any) -> Managed:
         """In another state. Raises StateError where the table does not allow it."""
@@ -130,6 +132,8 @@ class Managed:
         own["devices"] = self._num_accelerators
         if self.state is not RunState.QUEUED:
             own["waiting_for"] = ""
+        if not self.state.has_processes:
+            own["doing"] = ""
         return Run(**own)
 
     @property

@@ -62,8 +62,8 @@ from trimaran.telemetry.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
 from trimaran.trust.tls import socket_tls
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
+from trimaran.wire import health_note, rpc
 from trimaran.wire import messages as wire
-from trimaran.wire import rpc
 
 logger = logging.getLogger(__name__)
 
@@ -290,6 +290,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
     os.environ["VLLM_RPC_BASE_PATH"] = str(make_socket_folder(shared))
     # Made before children are forked, which must not outlive our turn.
     turn = rollout_turn(config, run, index)
+    health_note.own.say("starts its engine")
     with noting(shared):
         # The trainer may have begun a step: who is started again waits for its end.
         await _start(engine, turn, max(config.start_timeout, config.trainer.step_timeout))

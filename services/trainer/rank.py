@@ -52,6 +52,7 @@ from trimaran.types import (
     TrainingBatch,
     VersionId,
 )
+from trimaran.wire import health_note
 from weights.sending.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
@@ -377,6 +378,7 @@ class TrainerRank:
         if self.exports:
             self._held = HeldShard(self._config.weight_sync, self._policy, self._hold)
         lora = self._config.trainer.lora
+        health_note.own.say("looks for a checkpoint and loads it")
         loaded = self._checkpoints.load(self._layout, self._model, self.rank, lora)
         if loaded:
             state = loaded.state
@@ -388,6 +390,7 @@ class TrainerRank:
         other = None
         if not loaded and self._config.trainer.load is not None:
             other = self._begin_with(self._config.trainer.load)
+        health_note.own.say("makes the first snapshot of its weights")
         with self._among_the_others():
             self._adopt(self._take_snapshot())
         if loaded and self._held and self._held.root != loaded.state.root:

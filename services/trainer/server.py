@@ -38,8 +38,8 @@ from trimaran.trust.access import Trust
 from trimaran.trust.tls import socket_tls
 from trimaran.types import TrainingBatch
 from trimaran.v1 import trainer_pb2, trainer_pb2_grpc
+from trimaran.wire import health_note, rpc
 from trimaran.wire import messages as wire
-from trimaran.wire import rpc
 from weights.sending.sender import WeightSender
 
 logger = logging.getLogger(__name__)
@@ -312,6 +312,7 @@ async def _serve(config: RunConfig, run: RunContext, store: Store, index: int, h
             await rank.start(lambda: build_policy(config, meeting, device, index))
             if index == 0:
                 await history.add(rank.version)
+            health_note.own.say("waits for the other ranks")
             for place in places:
                 await rpc.wait_until_serving(place, config.start_timeout, run.trust)
             await server.start()

@@ -420,6 +420,9 @@ class FakeReporter:
 
     def progress(self, text: str) -> None: ...
 
+    def doing(self, what: str) -> nullcontext[Callable[[str], None]]:
+        return nullcontext(lambda text: None)
+
     def phase(self, name: str) -> nullcontext[None]:
         return nullcontext()
 
@@ -437,8 +440,8 @@ class FakeReporter:
 
     async def written(self) -> None: ...
 
-    def validating(self, step: int) -> nullcontext[None]:
-        return nullcontext()
+    def validating(self, step: int) -> nullcontext[Callable[[str], None]]:
+        return nullcontext(lambda text: None)
 
     def validation(self, step: int, validation: Validation) -> None:
         self.events.append(("validated", step))

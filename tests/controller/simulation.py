@@ -455,7 +455,7 @@ class Simulation:
         self.makers[name] = f"{name}~{len(self.found)}"
         self._prove(self.makers[name])
 
-    async def validate(self, step: int, num_samples: int) -> Validation:
+    async def validate(self, step: int, num_samples: int, so_far: Any) -> Validation:
         assert self.live and self.live.version.step == step
         await self.pause()
         return Validation(0.5, 0.5, 0, 1.0)

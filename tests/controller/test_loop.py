@@ -318,7 +318,7 @@ def test_a_cancel_gives_up_the_validation_under_way_and_makes_no_other(tmp_path:
     steps: list[int] = []
 
     class Validator:
-        async def validate(self, step: int, num_samples: int) -> Validation:
+        async def validate(self, step: int, num_samples: int, so_far: Any) -> Validation:
             steps.append(step)
             if step == 2:
                 world.ending.set()

@@ -86,7 +86,7 @@ def test_what_waits_for_the_weights_of_a_step_comes_before_the_next_one(
     world = World(tmp_path, config)
 
     class Validator:
-        async def validate(self, step: int, num_samples: int) -> Validation:
+        async def validate(self, step: int, num_samples: int, so_far: Any) -> Validation:
             assert world.weight_sync.live and world.weight_sync.live.version.step == step
             assert world.trainer.step == step and not world.trainer.ahead
             return Validation(0.5, 0.5, 0, 1.0)

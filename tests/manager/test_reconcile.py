@@ -45,7 +45,9 @@ def run(state: RunState = RunState.RUNNING, **more: Any) -> Managed:
 
 def seen(presence: Presence, state: RunState | None = None, **more: Any) -> ObservedRun:
     reported = (
-        Run("demo-1", state, 7, 20, reward=0.5, held_out=0.75, ends_at=9.0) if state else None
+        Run("demo-1", state, 7, 20, reward=0.5, held_out=0.75, ends_at=9.0, doing="validating")
+        if state
+        else None
     )
     return ObservedRun(presence, more.pop("has_lease", True), reported, **more)
 
@@ -59,7 +61,9 @@ def test_follows_what_the_processes_report() -> None:
     assert (after.run.state, after.run.step, after.run.started_at) == (RunState.RUNNING, 7, NOW)
     view = after.run.view
     assert (view.reward, view.held_out, view.ends_at) == (0.5, 0.75, 9.0)
-    assert after.action is Action.NOTHING
+    assert after.action is Action.NOTHING and view.doing == "validating"
+    ended = look(after.run, seen(Presence.GONE, RunState.SUCCEEDED))
+    assert ended.run.view.doing == ""
     again = look(run(), seen(Presence.THERE, RunState.STARTING))
     assert again.run.state is RunState.STARTING  # its controller died
 

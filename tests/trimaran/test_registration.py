@@ -53,7 +53,7 @@ async def put(store: Store, record: ServiceRecord) -> None:
 
 def test_a_record_comes_back_with_the_lives_before_it() -> None:
     first = ServiceRecord("reward", "a", "10.0.0.7:1", 2, ("error: no rule",))
-    second = ServiceRecord("reward", "b", "10.0.0.7:2", former=first)
+    second = ServiceRecord("reward", "b", "10.0.0.7:2", former=first, doing="starts")
     assert ServiceRecord.from_tree(second.to_tree()) == second
     assert second.find("a") == first and second.find("b") == second
     assert second.find("c") is None

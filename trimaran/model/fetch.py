@@ -22,6 +22,7 @@ from trimaran.config import ModelSection
 from trimaran.errors import InputError, NotFoundError
 from trimaran.host.places import Place, host_lock, open_place, sync, write_at
 from trimaran.model.manifest import MANIFEST, FilePart, ModelManifest, digest_of, read_manifest
+from trimaran.wire import health_note
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +110,10 @@ class _Fetch:
             with (self._partial / name).open("ab") as opened:
                 opened.truncate(file.bytes)
         with ThreadPoolExecutor(NUM_THREADS, "fetch") as pool:
-            fetched = sum(pool.map(self._bring, self._manifest.parts()))
+            parts = list(self._manifest.parts())
+            brought = pool.map(self._bring, parts)
+            counted = health_note.own.counted("fetches", brought, len(parts), "parts of the model")
+            fetched = sum(counted)
         for name in self._manifest.files:
             sync(self._partial / name)
         sync(self._partial)

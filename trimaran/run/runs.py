@@ -124,6 +124,9 @@ class Run:
     ends_at: float = 0.0
     """When its last step may be done, in unix seconds: an estimate, 0 while there is none."""
 
+    doing: str = ""
+    """What takes long at the moment, and how far it is; empty while the run just steps."""
+
     def seconds_left(self, now: float) -> float | None:
         """Until the estimated end; None where there is no estimate, or its time has come."""
         is_on_its_way = self.state is RunState.RUNNING and now < self.ends_at

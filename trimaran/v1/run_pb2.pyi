@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Run(_message.Message):
-    __slots__ = ("run_id", "state", "step", "num_steps", "error", "name", "owner", "priority", "created_at", "started_at", "ended_at", "remedy", "held", "waiting_for", "replicas", "folder", "starts", "reward", "held_out", "devices", "ends_at")
+    __slots__ = ("run_id", "state", "step", "num_steps", "error", "name", "owner", "priority", "created_at", "started_at", "ended_at", "remedy", "held", "waiting_for", "replicas", "folder", "starts", "reward", "held_out", "devices", "ends_at", "doing")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Run.State]
@@ -52,6 +52,7 @@ class Run(_message.Message):
     HELD_OUT_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     ENDS_AT_FIELD_NUMBER: _ClassVar[int]
+    DOING_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     state: Run.State
     step: int
@@ -73,7 +74,8 @@ class Run(_message.Message):
     held_out: float
     devices: int
     ends_at: float
-    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[Run.State, str]] = ..., step: _Optional[int] = ..., num_steps: _Optional[int] = ..., error: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., priority: _Optional[int] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., remedy: _Optional[str] = ..., held: _Optional[str] = ..., waiting_for: _Optional[str] = ..., replicas: _Optional[_Union[Replicas, _Mapping]] = ..., folder: _Optional[str] = ..., starts: _Optional[int] = ..., reward: _Optional[float] = ..., held_out: _Optional[float] = ..., devices: _Optional[int] = ..., ends_at: _Optional[float] = ...) -> None: ...
+    doing: str
+    def __init__(self, run_id: _Optional[str] = ..., state: _Optional[_Union[Run.State, str]] = ..., step: _Optional[int] = ..., num_steps: _Optional[int] = ..., error: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., priority: _Optional[int] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., remedy: _Optional[str] = ..., held: _Optional[str] = ..., waiting_for: _Optional[str] = ..., replicas: _Optional[_Union[Replicas, _Mapping]] = ..., folder: _Optional[str] = ..., starts: _Optional[int] = ..., reward: _Optional[float] = ..., held_out: _Optional[float] = ..., devices: _Optional[int] = ..., ends_at: _Optional[float] = ..., doing: _Optional[str] = ...) -> None: ...
 
 class Replicas(_message.Message):
     __slots__ = ("min", "max", "granted")

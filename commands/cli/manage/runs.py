@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from commands.cli.manage import samples_view
 from commands.cli.manage.find_run import folder_of, shorten
 from commands.cli.manage.folder_client import FolderClient
 from commands.cli.manage.managed import find_managed, open_client
-from commands.cli.train.view import choose_view
+from commands.cli.train.progress import looking
+from commands.cli.train.view import View, choose_view
+from trimaran.clients.run import AsyncRunClient
 from trimaran.clients.run_sync import RunClient
 from trimaran.errors import InputError
 from trimaran.run.answers import RunSamples
@@ -82,8 +85,7 @@ def _follow(client: RunClient, run: Run, after: int, console: Console) -> int:
     """The display of `trimaran train`, until the run has ended."""
     try:
         with choose_view(console, run.num_steps) as display:
-            for event in client.watch_run(run.run_id, after):
-                display.show(event)
+            client.loop.run(_display(client.client, run.run_id, after, display))
     except KeyboardInterrupt:
         console.print(f"{run.run_id} goes on; see it again with: trimaran watch {run.run_id}")
         return 130
@@ -91,6 +93,12 @@ def _follow(client: RunClient, run: Run, after: int, console: Console) -> int:
     for line in view.describe_end(run):
         console.print(Text(line), soft_wrap=True)
     return 1 if run.state is RunState.FAILED else 0
+
+
+async def _display(client: AsyncRunClient, run_id: str, after: int, display: View) -> None:
+    async with looking(partial(client.get_run, run_id), display):
+        async for event in client.watch_run(run_id, after):
+            display.show(event)
 
 
 def _logs(client: RunClient, options: argparse.Namespace) -> int:

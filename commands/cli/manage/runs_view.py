@@ -17,7 +17,7 @@ from trimaran.run.runs import Run, RunState
 
 def runs_table(runs: Sequence[Run]) -> Iterator[str]:
     """One line for each run, whole however narrow the terminal is: an id that is cut names no run. The
-    last column says what keeps a run from going on. A column that says nothing of any run is left out."""
+    last column says what keeps a run from going on, or takes long. A column that says nothing of any run is left out."""
     columns = {
         "run": [run.run_id for run in runs],
         "state": [run.state.value for run in runs],
@@ -39,10 +39,10 @@ def runs_table(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def remark(run: Run) -> str:
-    """What keeps the run from going on, if anything does."""
+    """What keeps the run from going on, or takes long."""
     if run.state is RunState.QUEUED:
         return run.waiting_for
-    return run.error or (f"held: {run.held}" if run.held else "")
+    return run.error or (f"held: {run.held}" if run.held else run.doing)
 
 
 def describe_run(run: Run, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
@@ -55,6 +55,7 @@ def describe_run(run: Run, checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
         "held-out": _number(run.held_out),
         "why it waits": run.waiting_for if run.state is RunState.QUEUED else "",
         "held": run.held,
+        "doing": run.doing,
         "error": run.error,
         "what to do": run.remedy,
         "replicas": _replicas(run),

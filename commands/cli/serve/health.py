@@ -32,7 +32,7 @@ def health(options: argparse.Namespace) -> int:
     note = HealthNote(kind, address) if address else _noted(kind)
     try:
         if not note.address:
-            return _tell(note, time.time() < note.until, f"{note.waits} until {_clock(note.until)}")
+            return _tell(note, time.time() < note.until, f"{note.doing} until {_clock(note.until)}")
         serves = asyncio.run(_serves(note, kind, timeout))
     except TrimaranError as error:
         return _tell(note, False, str(error))

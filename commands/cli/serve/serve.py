@@ -91,7 +91,8 @@ def serve(
     setup_logging(process_name(kind, index), run.run_id)
     raise_limit()
     tracing.configure(os.environ)
-    Notes.claim(process_name(kind, index), os.environ).wait("starts", config.start_timeout)
+    notes = Notes.claim(process_name(kind, index), os.environ, folder)
+    notes.wait("starts", config.start_timeout)
     if config_path:
         return _Service(kind, run, index).run(config)
     return _serve_registered(kind, config, run, index)

@@ -59,6 +59,9 @@ class View:
         # A Text: foreign words may look like rich's markup ("[/x]") or emoji ("rows.jsonl:100:").
         self.console.print(Text(plain(f"{clock}  {text}")), soft_wrap=True)
 
+    def look(self, run: Run) -> None:
+        """How the run stands between events."""
+
     def _step(self, event: RunEvent) -> None:
         raise NotImplementedError
 
@@ -87,6 +90,7 @@ class LiveView(View):
         self._heldout: dict[int, str] = {}
         self._held = ""
         """Why the run does not go on at the moment; empty while it does."""
+        self._doing = ""
         self._bar = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
             BarColumn(),
@@ -112,6 +116,10 @@ class LiveView(View):
     def show(self, event: RunEvent) -> None:
         super().show(event)
         self._held = "" if event.run.state.has_ended else event.run.held
+        self.look(event.run)
+
+    def look(self, run: Run) -> None:
+        self._doing = run.doing
 
     def _step(self, event: RunEvent) -> None:
         step = event.run.step
@@ -130,8 +138,9 @@ class LiveView(View):
             table.add_row(str(step), *format_cells(values, columns))
         heldout = [Text(f"step {step}: {text}") for step, text in self._heldout.items()]
         held = [Text(f"held: {self._held}", style="bold yellow")] if self._held else []
+        doing = [Text(plain(self._doing))] if self._doing else []
         self._bar.update(self._task, times=self._times())
-        return Group(table, *heldout[:1], *heldout[1:][-2:], *held, self._bar)
+        return Group(table, *heldout[:1], *heldout[1:][-2:], *held, *doing, self._bar)
 
     def _times(self) -> str:
         """Since when the run has been going, and when it may end."""

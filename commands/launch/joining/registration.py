@@ -33,6 +33,7 @@ from trimaran.run.runs import (
     stop_key,
 )
 from trimaran.store import ConflictError, Store
+from trimaran.wire import health_note
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class ServiceRegistration:
                     return
                 now = time.monotonic()
                 if now - beaten_at >= BEAT_SECONDS - POLL_SECONDS / 2:
-                    await self._write(self.record)
+                    await self._write(replace(self.record, doing=health_note.own.doing))
                     beaten_at = now
                     if not await self._is_abandoned():
                         abandoned_at = now

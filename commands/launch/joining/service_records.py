@@ -44,6 +44,8 @@ class ServiceRecord:
     is_up: bool = False
     """The process has chosen its address and writes regularly; before that the address is the one of
     the life before."""
+    doing: str = ""
+    """What it does before it listens, or that takes long."""
 
     @property
     def has_ended(self) -> bool:
@@ -75,6 +77,7 @@ class ServiceRecord:
             tuple(tree["lines"]),
             cls.from_tree(tree["former"]) if tree["former"] else None,
             tree["is_up"],
+            tree.get("doing", ""),
         )
 
 

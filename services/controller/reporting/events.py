@@ -38,6 +38,7 @@ KEPT_EVENTS = 20_000
 """The newest events of a run. A watcher that asks for older ones learns up to which they are gone."""
 TRIM_EVERY = 1000
 """So many more than that may stand there."""
+DOING_SECONDS = 1.0
 PROGRESS = (EventKind.STEP, EventKind.VALIDATION, EventKind.RELEASED)
 SAVES = (EventKind.CHECKPOINT, EventKind.CHECKPOINT_FAILED)
 WARNINGS = (
@@ -84,6 +85,7 @@ class RunLog:
         self._trimmed = 0
         self._waiting: list[dict[str, Any]] = []
         self._changed, self._idle = asyncio.Event(), asyncio.Event()
+        self._said = asyncio.Event()
         self._idle.set()
 
     def emit(
@@ -118,6 +120,7 @@ class RunLog:
             reward=_finite(self.step, REWARD_MEAN, self.run.reward),
             held_out=_finite(self.validation, GREEDY_REWARD, self.run.held_out),
             devices=self.run.devices if state.has_processes else 0,
+            doing=self.run.doing if state.has_processes else "",
             ends_at=self._clock.ends_at(self.run.num_steps),
         )
         event = make_event(kind, run, text, values, root)
@@ -130,6 +133,12 @@ class RunLog:
         self._changed.set()
         self._idle.clear()
 
+    def doing(self, text: str) -> None:
+        """What takes long; empty where nothing does. It changes often, so it is no event."""
+        if text != self.run.doing:
+            self.run = replace(self.run, doing=text)
+            self._said.set()
+
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[None]:
         """Inside, what is emitted is written.
@@ -140,12 +149,14 @@ class RunLog:
         try:
             async with asyncio.TaskGroup() as tasks:
                 writer = tasks.create_task(self._write_on())
+                pacer = tasks.create_task(self._write_doing())
                 try:
                     yield
                 finally:
                     if not writer.done():
                         await self.written(LAST_SECONDS)
                     writer.cancel()
+                    pacer.cancel()
         except ExceptionGroup as errors:
             raise first_error(errors) from None
 
@@ -154,6 +165,14 @@ class RunLog:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
+
+    async def _write_doing(self) -> None:
+        """Lets the record be written for it, not more often than every `DOING_SECONDS`."""
+        while True:
+            await self._said.wait()
+            self._said.clear()
+            self._changed.set()
+            await asyncio.sleep(DOING_SECONDS)
 
     async def _write_on(self) -> None:
         while True:
@@ -168,7 +187,8 @@ class RunLog:
                     )
                 )
             # Each by itself: what is written is not written again because the next thing failed.
-            await self._patiently(lambda batch=batch: self._stream.extend(batch))
+            if batch:
+                await self._patiently(lambda batch=batch: self._stream.extend(batch))
             await self._patiently(
                 lambda run=run: self._store.put_fenced(
                     {run_key(run.run_id): run_to_tree(run)}, run.run_id, self._epoch

@@ -76,6 +76,8 @@ class Reporter:
         self.seconds = 0.0
         self.validations: dict[int, Validation] = {}
         self._values: tuple[int, Mapping[str, float]] = (0, {})
+        self._doing: dict[str, str] = {}
+        """What takes long, and how far it is."""
         self._holds: dict[str, str] = {}
         """Why the run is held, by what holds it."""
 
@@ -103,8 +105,28 @@ class Reporter:
         self._log.emit(EventKind.STATE, step=step, state=state)
 
     def progress(self, text: str) -> None:
-        """Work that takes long and has no event of its own: most of it at the run's start and end."""
+        """What has no event of its own: most of it at the run's start and end."""
         self._log.emit(EventKind.PROCESS, text=text)
+
+    @contextmanager
+    def doing(self, what: str) -> Iterator[Callable[[str], None]]:
+        """Around work that takes long: the run says so, and how far it is where that is known.
+
+        Example:
+            with reporter.doing("validating") as so_far:
+                so_far("40 of 100 prompts")
+        """
+
+        def so_far(text: str) -> None:
+            self._doing[what] = f"{what}: {text}" if text else what
+            self._log.doing("; ".join(self._doing.values()))
+
+        so_far("")
+        try:
+            yield so_far
+        finally:
+            del self._doing[what]
+            self._log.doing("; ".join(self._doing.values()))
 
     def start_clock(self) -> None:
         """The next step begins now."""
@@ -168,12 +190,15 @@ class Reporter:
         await self._pause.until_written(flush)
 
     @contextmanager
-    def validating(self, step: int) -> Iterator[None]:
-        """Validation stands on the timeline and outside the step's seconds."""
+    def validating(self, step: int) -> Iterator[Callable[[str], None]]:
+        """As `doing`. Validation stands on the timeline and outside the step's seconds."""
         began = time.monotonic()
         self.progress("validating")
-        with self._timeline.span("controller", "validating", step):
-            yield
+        with (
+            self._timeline.span("controller", "validating", step),
+            self.doing(f"validating step {step}") as so_far,
+        ):
+            yield so_far
         self._step_began += time.monotonic() - began
 
     def validation(self, step: int, validation: Validation) -> None:

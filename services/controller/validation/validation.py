@@ -7,6 +7,7 @@ answer goes into the samples' file and into sums as it comes.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import time
@@ -102,14 +103,18 @@ class Validator:
         self._samples, self._place = run_folder / "samples", place
         self._images = _ImageRoom()
 
-    async def validate(self, step: int, num_samples: int) -> Validation:
-        """Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards, terms, faults, episodes."""
+    async def validate(
+        self, step: int, num_samples: int, so_far: Callable[[str], None] = lambda text: None
+    ) -> Validation:
+        """`so_far` hears how many prompts are done.
+
+        Also writes samples/step-<step>.jsonl: prompt, answer, completions, rewards, terms, faults, episodes."""
         began, indices = time.monotonic(), iter(range(len(self._prompts)))
         found = _Found(self._config, num_samples)
         file = await self._pause.until_written(
             lambda: asyncio.to_thread(SamplesFile, self._samples, step)
         )
-        writing = asyncio.Lock()
+        writing, num_done = asyncio.Lock(), itertools.count(1)
 
         async def work() -> None:
             for index in indices:  # of all workers: each takes the next one
@@ -118,6 +123,7 @@ class Validator:
                 async with writing:
                     await self._written(partial(file.add, index, row))
                 found.add(step, index, answer)
+                so_far(f"{next(num_done)} of {len(self._prompts)} prompts")
 
         with file:
             async with asyncio.TaskGroup() as tasks:

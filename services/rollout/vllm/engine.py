@@ -60,6 +60,7 @@ from trimaran.host.call_waits import within
 from trimaran.host.large_imports import large_imports
 from trimaran.host.lifetime import die_with_parent
 from trimaran.types import Manifest, Message, Ranges, Sampling, Tool, VersionId
+from trimaran.wire import health_note
 
 if TYPE_CHECKING:
     from services.rollout.vllm.loading.synthetic import SyntheticVersion
@@ -134,6 +135,7 @@ class VllmEngine(Engine):
             logger.warning("this vLLM has no hook for the fast sampler; its own one is used")
         up = time.monotonic()
         left = max(1.0, start_timeout - (up - started))
+        health_note.own.say("probes its engine with synthetic weights")
         async with within(left, "vllm, probed with synthetic weights; raise start_timeout"):
             await self.probe()
         logger.info(

@@ -18,6 +18,7 @@ from trimaran.host.places import put_in_place, sync
 from trimaran.host.system_errors import refused
 from trimaran.model.folder import EMBEDDING, HEAD
 from trimaran.model.manifest import MANIFEST
+from trimaran.wire import health_note
 
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
@@ -119,7 +120,8 @@ def _write_weights(
             file = stack.enter_context(TensorFile(folder / name, shard, {"format": "pt"}))
             files |= dict.fromkeys((spec.name for spec in shard), file)
             places |= dict.fromkeys((spec.name for spec in shard), name)
-        for name, tensor in tensors:
+        written = health_note.own.counted("writes", tensors, len(files), "tensors of the model")
+        for name, tensor in written:
             if name not in files:
                 raise InternalError(f"{name}: is not announced among the model's tensors")
             files[name].write(name, tensor)

@@ -55,6 +55,7 @@ from trimaran.errors import InputError, InternalError
 from trimaran.model.memory.model import ModelSizes
 from trimaran.model.memory.trained import patterns, trained_tower
 from trimaran.types import Group, TensorInfo
+from trimaran.wire import health_note
 from weights.memory.host_memory import DTYPE_NAMES
 from weights.sending.snapshot import TensorPart
 from weights.version.grid import cut_tensors
@@ -152,8 +153,9 @@ class MegatronPolicy:
 
     def _load(self, stages: Sequence[PackedGPT], tensors: dict[str, torch.Tensor]) -> None:
         adapters = initial_adapters(self._adapter_rules, self._config.run.seed)
-        named = chain.from_iterable(stage.named_weights() for stage in stages)
-        load_weights(named, self._all_rules, {**tensors, **adapters}, self._place)
+        named = list(chain.from_iterable(stage.named_weights() for stage in stages))
+        loaded = health_note.own.counted("loads", named, len(named), "tensors of the model")
+        load_weights(loaded, self._all_rules, {**tensors, **adapters}, self._place)
 
     def _put_away(self) -> None:
         """What `trainer.offload` names: the optimizer but for an update, gradients from an update until

@@ -80,7 +80,7 @@ def test_runs_are_listed_for_people_and_machines(manager: ThreadedManager, capsy
     assert main(["list"]) == 0
     assert "trimaran submit" in capsys.readouterr().out
     facts = {"error": "the [disk] is full", "reward": 0.25, "created_at": time.time() - 3 * 3600}
-    going = {"held_out": 0.5, "devices": 4, "ends_at": time.time() + 1000}
+    going = {"held_out": 0.5, "devices": 4, "ends_at": time.time() + 1000, "doing": "validating"}
     manager.do(manager.runs.add, "old", RunState.FAILED, owner="ada", **facts)
     manager.do(manager.runs.add, "new", RunState.QUEUED, waiting_for="2 devices of h100")
     assert main(["list"]) == 0
@@ -95,7 +95,7 @@ def test_runs_are_listed_for_people_and_machines(manager: ThreadedManager, capsy
     assert heading.split()[:6] == ["run", "state", "step", "left", "reward", "held-out"]
     at = heading.index("left")
     assert row[at : at + 3] == "16:" and " 0.500 " in row
-    assert row[heading.index("devices") :].startswith("4")
+    assert row[heading.index("devices") :].startswith("4") and row.endswith("  validating")
     assert main(["list", "--state", "failed", "--owner", "ada", "--json"]) == 0
     [run] = json.loads(capsys.readouterr().out)
     assert (run["run_id"], run["state"], run["error"]) == ("old", "failed", "the [disk] is full")

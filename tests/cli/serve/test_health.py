@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.server
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -23,7 +24,7 @@ from tests.certificates import Authority
 from tests.trimaran.trust.test_trust import Reward, reward_service
 from trimaran.trust.access import Trust, new_token
 from trimaran.wire import health_note, rpc
-from trimaran.wire.health_note import VARIABLE, Notes
+from trimaran.wire.health_note import VARIABLE, Notes, read_notes
 
 
 @pytest.fixture
@@ -52,6 +53,29 @@ def test_who_waits_in_good_time_is_well(note: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.startswith("rollout-0: waits for a run until ")
     notes.wait("waits for a run", seconds=-1)
     assert main(["health"]) == 1
+
+
+def test_a_service_of_no_container_has_its_note_beside_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_note, "own", Notes())  # as it was, afterwards
+    (tmp_path / "logs").mkdir()
+    notes = Notes.claim("trainer-0", {}, tmp_path)
+
+    def doing() -> list[str]:
+        return [note.doing for note in read_notes(tmp_path)]
+
+    notes.wait("starts", seconds=60)
+    assert doing() == ["starts"]
+    seen = [doing() for _ in notes.counted("loads", range(40), 40, "tensors of the model")]
+    assert seen == 40 * [["loads 0 of 40 tensors of the model"]]  # within a second
+    assert doing() == [""]
+    notes.serve("127.0.0.1:7001")
+    notes.say("writes")
+    [note] = read_notes(tmp_path)
+    assert (note.address, note.doing) == ("127.0.0.1:7001", "writes")
+    shutil.rmtree(tmp_path / "logs")  # as a disk that takes nothing
+    notes.say("")
 
 
 def test_a_service_is_well_while_it_serves(note: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,15 @@ from commands.cli.train.view import (
     format_seconds,
 )
 from tests.cli.fake_controller import event
-from trimaran.run.runs import RunEvent, RunState, event_to_tree, events_stream
+from trimaran.run.runs import (
+    Run,
+    RunEvent,
+    RunState,
+    event_to_tree,
+    events_stream,
+    run_key,
+    run_to_tree,
+)
 from trimaran.store import open_store
 from trimaran.telemetry import metrics
 
@@ -47,9 +55,13 @@ EVENTS = [
 class Recorder:
     def __init__(self) -> None:
         self.seen: list[RunEvent] = []
+        self.stood: list[Run] = []
 
     def show(self, event: RunEvent) -> None:
         self.seen.append(event)
+
+    def look(self, run: Run) -> None:
+        self.stood.append(run)
 
 
 async def shown(folder: Path, batches: list[list[RunEvent]]) -> list[RunEvent]:
@@ -166,6 +178,30 @@ def test_seconds_as_people_read_them() -> None:
     assert [format_seconds(seconds) for seconds in (0.4, 125.4, 3725.0)] == [
         *("0:00", "2:05", "1:02:05")
     ]
+
+
+def test_what_takes_long_stands_under_the_live_table_until_it_is_done(tmp_path: Path) -> None:
+    view = LiveView(Console(file=io.StringIO(), width=160, force_terminal=True), num_steps=4)
+
+    def picture() -> str:
+        out = io.StringIO()
+        Console(file=out, width=160).print(view._render())
+        return out.getvalue()
+
+    async def body() -> None:
+        store = await open_store(f"sqlite:{tmp_path / 'store.sqlite'}")
+        run = Run("run", RunState.STARTING, 0, 4, doing="rollout-0 starts [its] engine")
+        await store.put(run_key("run"), run_to_tree(run))
+        following = asyncio.create_task(follow(store, "run", view))
+        async with asyncio.timeout(30):
+            while "rollout-0 starts [its] engine" not in picture():
+                await asyncio.sleep(0.02)
+            await store.extend(events_stream("run"), [event_to_tree(EVENTS[-1])])
+            await following
+        await store.close()
+
+    asyncio.run(body())
+    assert "engine" not in picture()
 
 
 def at(seconds: float, each: RunEvent, ends_at: float = 0.0) -> RunEvent:

@@ -70,6 +70,14 @@ def validate(folder: Path, prompts: list[Prompt], num_samples: int) -> tuple[Val
     return asyncio.run(validator.validate(5, num_samples)), maker
 
 
+def test_it_says_how_many_prompts_are_done(tmp_path: Path) -> None:
+    maker: Any = FakeMaker()
+    validator = Validator(held_out(PROMPTS[:3]), maker, maker, CONFIG, tmp_path, WritePause(0))
+    heard: list[str] = []
+    asyncio.run(validator.validate(5, 0, heard.append))
+    assert heard == ["1 of 3 prompts", "2 of 3 prompts", "3 of 3 prompts"]
+
+
 def test_reward_is_the_mean_reward_over_what_was_scored(tmp_path: Path) -> None:
     validation, maker = validate(tmp_path, PROMPTS[:4], 4)
     assert (validation.greedy, validation.sampled, validation.num_skipped) == (2 / 3, 6 / 11, 1)
