@@ -62,8 +62,11 @@ class Notes:
         """Takes the variable out of `environment`, and is `own` from now on."""
         global own
         given = environment.pop(VARIABLE, None)
-        beside = run_folder and run_folder / "logs" / f"{name}{SUFFIX}"
-        own = cls(name, Path(given) if given else beside)
+        path = Path(given) if given else None
+        if path is None and run_folder is not None:
+            path = run_folder / "logs" / f"{name}{SUFFIX}"
+            path.parent.mkdir(exist_ok=True)
+        own = cls(name, path)
         return own
 
     @property

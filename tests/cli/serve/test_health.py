@@ -59,7 +59,6 @@ def test_a_service_of_no_container_has_its_note_beside_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health_note, "own", Notes())  # as it was, afterwards
-    (tmp_path / "logs").mkdir()
     notes = Notes.claim("trainer-0", {}, tmp_path)
 
     def doing() -> list[str]:

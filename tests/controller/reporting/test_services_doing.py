@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,9 +50,9 @@ def test_what_takes_long_is_no_event_and_is_written_once_a_second(
     written: list[str] = []
 
     class Watched(MemoryStore):
-        async def put_fenced(self, values: dict[str, dict[str, str]], *rest: object) -> None:
-            written.extend(tree["doing"] for tree in values.values() if "doing" in tree)
-            await super().put_fenced(values, *rest)
+        async def put_fenced(self, records: Mapping[str, Any], name: str, epoch: int) -> None:
+            written.extend(tree["doing"] for tree in records.values())
+            await super().put_fenced(records, name, epoch)
 
     async def body() -> None:
         store = Watched()
@@ -97,7 +99,6 @@ def test_services_say_what_they_do_beside_their_logs_or_in_the_store(
 
     async def body() -> None:
         store, heard = MemoryStore(), list[str]()
-        (tmp_path / "logs").mkdir()
         run = RunContext("run", tmp_path, "sqlite:store.sqlite", NO_TRUST)
         trainer = Notes.claim("trainer-0", {}, tmp_path)
         Notes.claim("reward", {}, tmp_path).serve("127.0.0.1:7001")
