@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from services.manager.records import Managed
-from services.manager.scheduling.pools import Grant, Need
+from services.manager.scheduling.pools import Grant, Need, PoolDevice
 from trimaran.run.context import RunContext
 from trimaran.run.runs import Run, RunState
 
 LAPSE_SECONDS = 15.0
 """For a launcher to take its lease, or to renew one that has lapsed; then it is taken for dead."""
-NO_NEED = Need("cpu", 0)
-"""Nobody shares devices out here."""
+NO_NEED, SOME_NEED = Need("cpu", 0), Need("cuda", 0)
+"""Nobody shares devices out here. Of what kind those are that a run counts is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ def managed(recorded: Recorded, now: float) -> Managed:
     context, began_at = recorded.context, recorded.began_at
     run = recorded.run or Run(context.run_id, RunState.STARTING, 0, 0, created_at=began_at)
     is_left = run.state.has_processes and now - recorded.alive_at > LAPSE_SECONDS
-    granted = run.replicas.granted if run.state.has_processes and not is_left else 0
+    goes_on = run.state.has_processes and not is_left
+    granted, devices = (run.replicas.granted, run.devices) if goes_on else (0, 0)
     shown: dict[str, Any] = {
         name: getattr(run, name) for name in Run.__slots__ if name in Managed.__slots__
     }
@@ -48,12 +49,15 @@ def managed(recorded: Recorded, now: float) -> Managed:
         request_id="",
         store_url=context.store_url,
         config=recorded.config,
-        trainer=NO_NEED,
+        trainer=SOME_NEED,
         replica=NO_NEED,
         min_replicas=run.replicas.min,
         max_replicas=run.replicas.max,
         queued_at=run.created_at,
-        grant=Grant((), dict.fromkeys(range(granted), ())),
+        grant=Grant(
+            tuple(PoolDevice("", str(number)) for number in range(devices)),
+            dict.fromkeys(range(granted), ()),
+        ),
     )
     if not is_left:
         return found

@@ -37,7 +37,9 @@ async def test_runs_are_found_as_they_stand(tmp_path: Path) -> None:
         await processes.report(RunState.SUCCEEDED, 20, reward=0.5, replicas=Replicas(1, 2, 1))
     left = make_run(runs / "left", config, old)
     async with launched(left, config) as processes:
-        await processes.report(RunState.RUNNING, 7, held="no room", replicas=Replicas(1, 2, 1))
+        await processes.report(
+            RunState.RUNNING, 7, held="no room", replicas=Replicas(1, 2, 1), devices=4
+        )
     make_run(runs / "silent", config, old)
     make_run(runs / "young", config)
     damaged = make_run(runs / "damaged", config).folder
@@ -46,7 +48,9 @@ async def test_runs_are_found_as_they_stand(tmp_path: Path) -> None:
     going = make_run(runs / "going", config, old)
     async with launched(going, config) as processes:
         await processes.take_lease()
-        await processes.report(RunState.RUNNING, 3, replicas=Replicas(1, 2, 1))
+        await processes.report(
+            RunState.RUNNING, 3, replicas=Replicas(1, 2, 1), devices=4, doing="validating"
+        )
         found = FoundRuns(runs, RunStores(find=read_store))
         await found.look()
     views = {run.run_id: run.view for run in found.all()}
@@ -66,6 +70,8 @@ async def test_runs_are_found_as_they_stand(tmp_path: Path) -> None:
     assert "context.json: cannot be read" in views["damaged"].error
     granted = {run_id: view.replicas.granted for run_id, view in views.items()}
     assert (granted["going"], granted["left"], granted["ended"]) == (1, 0, 0)
+    assert (views["going"].devices, views["left"].devices) == (4, 0)
+    assert views["going"].doing == "validating"
     with pytest.raises(NotFoundError, match=f"'no run': there is none in {runs}"):
         found.get("no run")
 
