@@ -179,6 +179,14 @@ class RunReader:
             saved = await saved_checkpoints(store, run_id)
         return await asyncio.to_thread(list_checkpoints, Path(run.folder), saved, _place(run))
 
+    async def sample_steps(
+        self, client: ClientIdentity, run_id: str
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Validations, and trained steps whose payloads are kept."""
+        run = self._of(client, run_id)
+        validated = await asyncio.to_thread(validation_steps, Path(run.folder), _place(run))
+        return validated, await asyncio.to_thread(trained_steps, run)
+
     async def samples(
         self,
         client: ClientIdentity,
@@ -195,8 +203,7 @@ class RunReader:
         if not 0 <= limit <= MAX_SAMPLES:
             raise InputError(f"limit: {limit} is not between 0 and {MAX_SAMPLES}")
         folder, limit, place = Path(run.folder), limit or SAMPLES, _place(run)
-        steps = await asyncio.to_thread(validation_steps, folder, place)
-        trained = await asyncio.to_thread(trained_steps, run)
+        steps, trained = await self.sample_steps(client, run_id)
         if trained_step is not None:
             async with self._stores.of(run.store_url) as store:
                 found = await trained_samples(store, run, trained_step, limit, offset, choice)

@@ -93,9 +93,10 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
         self, request: pb.GetSamplesRequest, context: Any
     ) -> pb.GetSamplesResponse:
         which = request.WhichOneof("which")
-        steps = {which: getattr(request, which)} if which else {}
-        page = {"limit": request.limit, "offset": request.offset}
-        found = await self._runs.samples(rpc.client(), _id(request), **steps, **page)
+        asked: dict[str, Any] = {"limit": request.limit, "offset": request.offset}
+        if which:
+            asked[which] = getattr(request, which)
+        found = await self._runs.samples(rpc.client(), _id(request), **asked)
         return run_wire.encode_samples(found)
 
     async def GetLogs(

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from services.manager.run_data.choice import ALL, Choice
 from services.manager.run_data.log_files import LogLines
 from services.manager.run_data.metric_rows import RowCursor, RowPage
 from services.manager.run_data.past_events import PastEvents
@@ -23,6 +24,7 @@ from trimaran.run.runs import (
     RunState,
     metric_rows,
 )
+from trimaran.types import ScoredGroup
 
 
 @dataclass
@@ -39,6 +41,8 @@ class FakeRuns:
     more_samples: tuple[RunSample, ...] = ()
     """Of every step, beside two."""
     trained_steps: tuple[int, ...] = (1, 2)
+    scored: dict[int, ScoredGroup] = field(default_factory=dict[int, ScoredGroup])
+    """Groups whose tokens are kept."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, run_id: str, state: RunState = RunState.RUNNING, **facts: Any) -> Run:
@@ -207,6 +211,12 @@ class FakeRuns:
         self._find(run_id)
         return (Checkpoint(2, "/runs/run/checkpoints/2", "aa", True),)
 
+    async def sample_steps(
+        self, client: Any, run_id: str
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        self._find(run_id)
+        return (0, 2), self.trained_steps
+
     async def samples(
         self,
         client: Any,
@@ -215,14 +225,17 @@ class FakeRuns:
         trained_step: int | None = None,
         limit: int = 0,
         offset: int = 0,
+        choice: Choice = ALL,
     ) -> RunSamples:
         self.calls.append(("samples", client, run_id, validation_step, trained_step, limit, offset))
         self._find(run_id)
         right = RunSample("rows:1", "What is 2 + 3?", "It is 5.", "5", 1.0, {"last_integer": 1.0})
         fault = RunSample("rows:2", "What is 1 + 1?", "[two]", "2", 0.0, {}, "worker gone")
-        samples = (right, fault, *self.more_samples)
+        known = (right, fault, *self.more_samples)
+        samples = [replace(sample, place=place) for place, sample in enumerate(known)]
+        samples = [one for one in samples if one.fault or not choice.faulted]
         step = trained_step if validation_step is None else validation_step
-        page = samples[offset : offset + limit]
+        page = tuple(samples[offset : offset + limit])
         return RunSamples(
             (0, 2), self.trained_steps, page, len(samples), 2 if step is None else step
         )
@@ -264,6 +277,12 @@ class FakeRuns:
     async def log_names(self, client: Any, run_id: str) -> tuple[str, ...]:
         self._find(run_id)
         return ("controller", "rollout-0")
+
+    async def scored_group(self, client: Any, run_id: str, group: int) -> ScoredGroup:
+        self._find(run_id)
+        if group not in self.scored:
+            raise NotFoundError(f"group {group}: its tokens are not there")
+        return self.scored[group]
 
     async def ledger_group(self, client: Any, run_id: str, group: int) -> LedgerAnswer:
         self._find(run_id)

@@ -12,6 +12,7 @@ from services.manager.pages import session
 from services.manager.pages.route import page_router
 from services.manager.pages.run import config, curves, events, overview
 from services.manager.pages.runs import steer, table
+from services.manager.pages.samples import group, ledger, listing
 
 
 def add_pages(app: FastAPI, runs: Any, *, is_read_only: bool = False) -> None:
@@ -28,6 +29,9 @@ def add_pages(app: FastAPI, runs: Any, *, is_read_only: bool = False) -> None:
         config.routes(runs),
         curves.routes(runs),
         events.routes(runs),
+        listing.routes(runs),
+        group.routes(runs),
+        ledger.routes(runs),
     ):
         app.include_router(router)
     app.mount("/static", StaticFiles(packages=[("services.manager.pages", "static")]), "static")

@@ -24,9 +24,15 @@ TABS = {
 
 
 async def render_tab(
-    request: Request, runs: Any, visitor: Visitor, run_id: str, tab: str, **values: Any
+    request: Request,
+    runs: Any,
+    visitor: Visitor,
+    run_id: str,
+    tab: str,
+    template: str = "",
+    **values: Any,
 ) -> HTMLResponse:
-    """The page `run/TAB.html` within the run's frame. Raises NotFoundError for an unknown run."""
+    """The page `template`, or `run/TAB.html`, within the run's frame. Raises NotFoundError for an unknown run."""
     run = await runs.get(visitor.client, run_id)
-    template = f"run/{tab or 'curves'}.html"
+    template = template or f"run/{tab or 'curves'}.html"
     return render(request, template, visitor=visitor, run=run, tab=tab, tabs=TABS, **values)

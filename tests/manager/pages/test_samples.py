@@ -1,0 +1,132 @@
+"""Samples, tokens and lives of groups in the browser: what stands there, escaped, and where links lead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from services.manager.pages.samples.query import SamplesQuery
+from services.manager.run_data.choice import Choice
+from tests.clients.fake_runs import FakeRuns
+from tests.manager.pages.browsing import PARTIAL, browse
+from tests.told_episode import EPISODE
+from trimaran.run.answers import LedgerAnswer, RunSample
+from trimaran.types import Completion, Faulted, Group, Message, Prompt, Score, ScoredGroup, Segment
+from trimaran.types import VersionId as Version
+
+HOSTILE = "<script>alert(1)</script>"
+PNG = b"\x89PNG\r\n\x1a\nand so on"
+
+
+def scored(*images: bytes, text: str = "5") -> ScoredGroup:
+    answer = Completion((5, 2), (-0.01, -5.0), text, "stop", (Segment(0, 2, Version(0, 7), "r-0"),))
+    prompt = Prompt("rows:7", (Message("user", "2 + 3?", images),), "add", "5")
+    verdicts = (Score(1.0, {"exact": 1.0}), Faulted("worker gone"))
+    return ScoredGroup(Group(17, 1, prompt, (1, 1, 1), (answer, EPISODE)), verdicts)
+
+
+def test_answers_stand_below_their_prompt_and_lead_to_their_tokens_and_group() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        answers = [RunSample("rows:7", "2 + 3?", text, "5", 1.0) for text in (HOSTILE, "x" * 9000)]
+        runs.more_samples = tuple(
+            replace(one, group=17, number=number, num_images=1)
+            for number, one in enumerate(answers)
+        )
+        page = await client.get("/runs/run/samples?of=trained&step=2")
+        assert page.status_code == 200 and page.text.count("2 + 3?") == 2  # of another one, too
+        assert HOSTILE not in page.text and "&lt;script&gt;" in page.text
+        assert 'href="/runs/run/groups/17/1"' in page.text
+        assert 'href="/runs/run/ledger?group=17"' in page.text
+        assert 'src="/runs/run/groups/17/images/0"' in page.text
+        assert "7,500 more characters" in page.text and "x" * 1501 not in page.text
+        assert "worker gone" in page.text
+
+    browse(body, "viewer")
+
+
+def test_the_address_says_which_ones_are_shown_and_empty_fields_say_nothing() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        page = await client.get("/runs/run/samples?step=&low=&high=&faulted=true")
+        assert "What is 1 + 1?" in page.text and "What is 2 + 3?" not in page.text
+        assert runs.calls[-1][3:5] == (2, None), "the last validation"
+        assert "/runs/run/samples?of=validation&amp;step=0&amp;faulted=True" in page.text
+        refused = await client.get("/runs/run/samples?low=much")
+        assert refused.status_code == 422 and "low" in refused.text
+        one = await client.get("/runs/run/samples/validation/0/1")
+        assert "[two]" in one.text and "Answer 2 of 2" in one.text
+        assert (await client.get("/runs/run/samples/validation/0/2")).status_code == 404
+
+    browse(body)
+
+
+def test_a_step_that_has_no_samples_leads_to_the_one_before_it() -> None:
+    for wanted, found in ((None, 20), (7, 5), (99, 20), (1, 5)):
+        assert SamplesQuery(step=wanted).settle((5, 20), (3,)).step == found
+    assert SamplesQuery().settle((), (3, 4)) == SamplesQuery(of="trained", step=4)
+    assert SamplesQuery().settle((), ()) == SamplesQuery(of="validation")
+    assert SamplesQuery(of="trained", kind="greedy").choice == Choice()
+    turned = SamplesQuery(of="trained", step=4, page=3, order="lowest").at(step=3)
+    assert turned.words == "of=trained&step=3&order=lowest"
+
+
+def test_a_completion_shows_each_token_with_its_probability_and_maker() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        runs.scored[17] = scored(text=HOSTILE)
+        page = await client.get("/runs/run/groups/17/0")
+        assert HOSTILE not in page.text and "tokenizer.json cannot be read" in page.text
+        assert 'data-version="0.7" data-replica="r-0"' in page.text
+        assert '<span class="p0" data-at="0" data-id="5" data-log="-0.0100">‹5›</span>' in page.text
+        assert '<span class="p5" data-at="1" data-id="2" data-log="-5.0000">‹2›</span>' in page.text
+        episode = (await client.get("/runs/run/groups/17/1")).text
+        assert '<span class="given"><span data-at="3" data-id="9">‹9›</span>' in episode
+        assert "worker gone" in episode and "no more" in episode and "Branch 1" in episode
+        assert 'data-id="7"' in (await client.get("/runs/run/groups/17/1?sequence=1")).text
+        for missing in ("17/2", "17/1?sequence=2", "18/0"):
+            assert (await client.get(f"/runs/run/groups/{missing}")).status_code == 404
+
+    browse(body)
+
+
+def test_only_images_that_are_png_files_are_served() -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        runs.scored[17] = scored(PNG, b"<svg onload='alert(1)'/>")
+        image = await client.get("/runs/run/groups/17/images/0")
+        assert image.content == PNG and image.headers["content-type"] == "image/png"
+        assert image.headers["x-content-type-options"] == "nosniff"
+        for missing in (1, 2):
+            answer = await client.get(f"/runs/run/groups/17/images/{missing}")
+            assert answer.status_code == 404
+
+    browse(body)
+
+
+def test_a_groups_life_is_told_in_the_words_of_the_command() -> None:
+    class Runs(FakeRuns):
+        async def ledger_group(self, client: object, run_id: str, group: int) -> LedgerAnswer:
+            lines = ("attempt 1: issued", "  generated by r-0", f"    completion 1: {HOSTILE}")
+            facts = {"step": 3, "completions": [{"reward": 1.0, "indigestible": False}]}
+            return LedgerAnswer(lines, facts)
+
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        runs.__class__ = Runs
+        page = (await client.get("/runs/run/ledger?group=17")).text
+        assert '<li class="d0">attempt 1: issued</li>' in page
+        assert '<li class="d1">generated by r-0</li>' in page
+        assert '<li class="d2">completion 1: &lt;script&gt;' in page
+        assert 'href="/runs/run/groups/17/0"' in page and "of=trained&amp;step=3" in page
+        assert "Group" in (await client.get("/runs/run/ledger")).text
+        assert (await client.get("/runs/run/ledger?group=x")).status_code == 422
+
+    browse(body)
+
+
+@pytest.mark.parametrize("token", ["viewer", "operator"])
+def test_the_whole_ledger_is_checked_when_asked(token: str) -> None:
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        part = await client.get("/runs/run/ledger/check", headers=PARTIAL)
+        assert "is not sound" in part.text and "broken at record 7" in part.text
+        assert "<html" not in part.text
+
+    browse(body, token)
