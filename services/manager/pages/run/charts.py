@@ -80,7 +80,7 @@ CHARTS = (
     _chart("held-out", "Held-out reward", {"greedy": GREEDY_REWARD, "sampled": SAMPLED_REWARD}),
     _chart(
         "correct",
-        "Held-out answers that are correct",
+        "Held-out correct answers",
         {"greedy": GREEDY_CORRECT, "pass@{}": "validation/pass_at/<k>"},
     ),
     _chart("terms", "Reward by rule", {"{}": "reward/term/<term>/mean"}),
@@ -93,7 +93,7 @@ CHARTS = (
     ),
     _chart(
         "shares",
-        "Shares of completions and groups",
+        "Completions and groups",
         {
             "truncated": "rollout/completion/truncated/share",
             "faulted": "reward/completion/faulted/share",

@@ -21,7 +21,7 @@ export class ChartFigure {
     title.textContent = chart.title;
     const unit = quiet(["1", "reward"].includes(chart.unit) ? "" : chart.unit);
     this.place = quiet("");
-    title.append(" ", unit, this.place);
+    title.append(unit, this.place);
     title.title = chart.about;
     this.canvas = document.createElement("div");
     this.canvas.setAttribute("role", "img");
