@@ -14,6 +14,7 @@ PARTS = Parts(
         "ledger": "ledger:measure_ledger",
         "memory": "memory:measure_memory",
         "watchers": "watchers:measure_watchers",
+        "curves": "curves:measure_curves",
         "store": "store:measure_store",
         "scheduler": "scheduler:measure_scheduler",
         "start": "start:measure_start",

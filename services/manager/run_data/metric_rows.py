@@ -18,7 +18,7 @@ from trimaran.store import Store, TrimmedError
 
 PAGE_BYTES = 1 << 21
 """Some 700 rows."""
-PAGE_EVENTS = 200
+PAGE_EVENTS = 100
 KINDS = (EventKind.STEP, EventKind.VALIDATION)
 
 

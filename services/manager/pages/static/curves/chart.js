@@ -5,6 +5,7 @@ import { plotData } from "./tables.js";
 import { elapsed, figure } from "./words.js";
 
 const HEIGHT = 220;
+const FEW = 100; // validations, each of which gets a mark
 const COLOURS = 9; // --line-1 to --line-9
 const DASHES = [[], [6, 4], [2, 3], [10, 4, 2, 4], [12, 6], [2, 6]];
 const SECONDS = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 432000, 864000];
@@ -67,7 +68,11 @@ export class ChartFigure {
         width: 1.5,
         dash: line.dash,
         spanGaps: line.isSparse,
-        points: line.isSparse && line.table.step.length < 100 ? { show: true, size: 5 } : {},
+        points: {
+          size: 5,
+          fill: () => colour("--panel"),
+          ...(line.isSparse ? { show: line.table.step.length < FEW } : {}),
+        },
       });
       if (line.hasBand) {
         bands.push({ series: [series.length, series.length + 1], fill: () => tint(line.colour) });
