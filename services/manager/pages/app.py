@@ -10,7 +10,7 @@ from starlette.staticfiles import StaticFiles
 
 from services.manager.pages import session
 from services.manager.pages.route import page_router
-from services.manager.pages.run import config, curves, events, overview
+from services.manager.pages.run import config, curves, events, logs, overview
 from services.manager.pages.runs import steer, table
 from services.manager.pages.samples import group, ledger, listing
 
@@ -32,6 +32,7 @@ def add_pages(app: FastAPI, runs: Any, *, is_read_only: bool = False) -> None:
         listing.routes(runs),
         group.routes(runs),
         ledger.routes(runs),
+        logs.routes(runs),
     ):
         app.include_router(router)
     app.mount("/static", StaticFiles(packages=[("services.manager.pages", "static")]), "static")
