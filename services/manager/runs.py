@@ -95,11 +95,7 @@ class Runs(RunReader):
         # Before what the operator allows by now: who asks again was let in already.
         if (known := await self._known(client.owner, request_id, asked)) is not None:
             return known.view
-        if abs(priority) > self._settings.limits.priority:
-            most = self._settings.limits.priority
-            raise InputError(f"priority: {priority} is not between {-most} and {most}")
-        checked = await asyncio.to_thread(self._admit, config, overrides)
-        needs = await asyncio.to_thread(self._find_needs, checked)
+        checked, needs = await self._check(config, overrides, priority)
         async with locked(self._counting, EARLIER):
             if (known := await self._known(client.owner, request_id, asked)) is not None:
                 return known.view
@@ -111,6 +107,28 @@ class Runs(RunReader):
             await self._records.add(made)
         await self._manager.prepared(made.run_id)
         return made.view
+
+    async def check(
+        self,
+        client: ClientIdentity,
+        config: str,
+        overrides: Sequence[str] = (),
+        priority: int = 0,
+    ) -> None:
+        """Raises what `create` would raise by now for a new request."""
+        await self._check(config, overrides, priority)
+        self._check_number(client.owner)
+        self._check_kept(client.owner)
+
+    async def _check(
+        self, config: str, overrides: Sequence[str], priority: int
+    ) -> tuple[RunConfig, tuple[Need, Need]]:
+        """The configuration as it would run, and what its trainer and a replica need."""
+        if abs(priority) > self._settings.limits.priority:
+            most = self._settings.limits.priority
+            raise InputError(f"priority: {priority} is not between {-most} and {most}")
+        checked = await asyncio.to_thread(self._admit, config, overrides)
+        return checked, await asyncio.to_thread(self._find_needs, checked)
 
     async def _known(self, owner: str, request_id: str, asked: str) -> Managed | None:
         """The run of an earlier request. It is compared with what the client sent, not with what came of

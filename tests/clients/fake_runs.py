@@ -85,16 +85,21 @@ class FakeRuns:
     ) -> Run:
         self.calls.append(("create", client, request_id, tuple(overrides), priority))
         if request_id not in self.requests:
-            try:
-                tree = yaml.safe_load(config)
-            except yaml.YAMLError as error:
-                raise InputError(f"config: not YAML: {error}") from None
-            if not isinstance(tree, dict):
-                raise InputError("config: must hold sections such as model:, data:, reward:")
+            await self.check(client, config, overrides, priority)
             run_id = f"run-{len(self.runs) + 1}"
             self.requests[request_id], self.configs[run_id] = run_id, config
             self.add(run_id, RunState.QUEUED, priority=priority)
         return self.runs[self.requests[request_id]]
+
+    async def check(
+        self, client: Any, config: str, overrides: Sequence[str], priority: int
+    ) -> None:
+        try:
+            tree = yaml.safe_load(config)
+        except yaml.YAMLError as error:
+            raise InputError(f"config: not YAML: {error}") from None
+        if not isinstance(tree, dict):
+            raise InputError("config: must hold sections such as model:, data:, reward:")
 
     async def get(self, client: Any, run_id: str) -> Run:
         return self._find(run_id)

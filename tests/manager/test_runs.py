@@ -668,6 +668,9 @@ async def test_limits_of_an_owner(tmp_path: Path) -> None:
             await served.runs.scale(ANN, run_id, 3, 3)
         with pytest.raises(LimitError):
             await create(served, tmp_path, "2")
+        with pytest.raises(LimitError):
+            await served.runs.check(ANN, specification(tmp_path))
+        await served.runs.check(BOB, specification(tmp_path))
         with pytest.raises(InputError, match="priority"):
             await served.runs.create(BOB, "3", specification(tmp_path), (), 6)
         for bad in ("", "x" * 129, "a\nb"):

@@ -11,7 +11,7 @@ from starlette.staticfiles import StaticFiles
 from services.manager.pages import session
 from services.manager.pages.route import page_router
 from services.manager.pages.run import config, curves, events, logs, overview
-from services.manager.pages.runs import steer, table
+from services.manager.pages.runs import steer, submit, table
 from services.manager.pages.samples import group, ledger, listing
 
 
@@ -24,6 +24,7 @@ def add_pages(app: FastAPI, runs: Any, *, is_read_only: bool = False) -> None:
         home,
         session.routes(),
         table.routes(runs),
+        submit.routes(runs),  # before a run's page, of whose path its own is a case
         steer.routes(runs),
         overview.routes(runs),
         config.routes(runs),
