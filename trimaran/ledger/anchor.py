@@ -66,7 +66,7 @@ def read_anchors(run_folder: Path, place: Place | None = None) -> dict[str, Ledg
     finally:
         file.close()
     found = {str(file.path): noted} if noted else {}
-    for where, state in saved_states(run_folder, place):
+    for where, state, _ in saved_states(run_folder, place):
         if end := state.get("ledger"):
             found[f"{where}/state.json"] = LedgerEnd(**end)
     return found

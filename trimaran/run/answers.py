@@ -22,6 +22,12 @@ class Checkpoint:
     kept: bool
     """It is still there. Older ones are removed: `run.keep_checkpoints` and `run.keep_best` say
     how many stay."""
+    score: float | None = None
+    """How good its step is by `run.best_by`, of one that is kept, where that is known; more is better."""
+    num_bytes: int = 0
+    """The size of one that is kept."""
+    saved_at: float = 0.0
+    """Unix seconds; 0 where it is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)

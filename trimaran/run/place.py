@@ -12,10 +12,10 @@ import json
 import re
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, NotFoundError
@@ -45,14 +45,25 @@ def bucket_of(config: RunConfig, run_id: str) -> Place | None:
     return run_place(config, run_id) if is_bucket(config.run.checkpoints) else None
 
 
-def saved_states(folder: Path, place: Place | None) -> Iterator[tuple[str, Any]]:
-    """Where each checkpoint lies, and what its state.json says. `place`: the run's own; without it
-    they lie in the run folder."""
+class SavedState(NamedTuple):
+    """A checkpoint that lies there. Example: SavedState("runs/demo/checkpoints/step-00010", {"step": 10}, 812)"""
+
+    path: str
+    tree: Mapping[str, Any]
+    """What its state.json says."""
+    num_bytes: int
+    """Of all its files."""
+
+
+def saved_states(folder: Path, place: Place | None) -> Iterator[SavedState]:
+    """Each checkpoint. `place`: the run's own; without it they lie in the run folder."""
     found = place or FolderPlace(folder, KEY)
-    for name in found.sizes("checkpoints"):
+    sizes = found.sizes("checkpoints")
+    for name in sizes:
         if match := STATE.fullmatch(name):
+            size = sum(sizes[each] for each in sizes if each.startswith(f"{match[1]}/"))
             with suppress(NotFoundError):  # removed since
-                yield f"{found.url}/{match[1]}", json.loads(found.read(name))
+                yield SavedState(f"{found.url}/{match[1]}", json.loads(found.read(name)), size)
 
 
 def has_checkpoint(config: RunConfig, run: RunContext) -> bool:

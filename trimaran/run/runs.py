@@ -260,8 +260,8 @@ def ray_key(run_id: str) -> str:
 
 
 def checkpoint_key(run_id: str, step: int | None = None) -> str:
-    """Store record {"path": "...", "root": "5f0c..."} of a checkpoint that was saved, kept or removed
-    since; without a step the prefix of all of them. Unlike its event it stays as long as the run."""
+    """Store record {"path": "...", "root": "5f0c...", "saved_at": 1763.5} of a checkpoint that was saved, kept or
+    removed since; without a step the prefix of all of them. Unlike its event it stays as long as the run."""
     return f"checkpoint/{run_id}/{'' if step is None else f'{step:010}'}"
 
 

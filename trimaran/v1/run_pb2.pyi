@@ -287,16 +287,22 @@ class ListCheckpointsRequest(_message.Message):
     def __init__(self, run_id: _Optional[str] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
-    __slots__ = ("step", "path", "root", "kept")
+    __slots__ = ("step", "path", "root", "kept", "score", "num_bytes", "saved_at")
     STEP_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     ROOT_FIELD_NUMBER: _ClassVar[int]
     KEPT_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SAVED_AT_FIELD_NUMBER: _ClassVar[int]
     step: int
     path: str
     root: str
     kept: bool
-    def __init__(self, step: _Optional[int] = ..., path: _Optional[str] = ..., root: _Optional[str] = ..., kept: bool = ...) -> None: ...
+    score: float
+    num_bytes: int
+    saved_at: float
+    def __init__(self, step: _Optional[int] = ..., path: _Optional[str] = ..., root: _Optional[str] = ..., kept: bool = ..., score: _Optional[float] = ..., num_bytes: _Optional[int] = ..., saved_at: _Optional[float] = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
     __slots__ = ("checkpoints",)

@@ -103,7 +103,12 @@ def encode_checkpoint(checkpoint: run_answers.Checkpoint) -> run_pb2.Checkpoint:
 
 
 def decode_checkpoint(message: run_pb2.Checkpoint) -> run_answers.Checkpoint:
-    return run_answers.Checkpoint(message.step, message.path, message.root, message.kept)
+    return run_answers.Checkpoint(
+        *(message.step, message.path, message.root, message.kept),
+        score=message.score if message.HasField("score") else None,
+        num_bytes=message.num_bytes,
+        saved_at=message.saved_at,
+    )
 
 
 def encode_samples(samples: run_answers.RunSamples) -> run_pb2.GetSamplesResponse:

@@ -33,7 +33,7 @@ class Recorded:
 
     def kept_checkpoints(self) -> list[int]:
         """Their steps."""
-        return sorted(state["step"] for _, state in saved_states(self.run.folder, self.place))
+        return sorted(saved.tree["step"] for saved in saved_states(self.run.folder, self.place))
 
     @property
     def place(self) -> Place | None:

@@ -247,8 +247,9 @@ def _describe(event: RunEvent) -> str:
             return f"{kind.replace('_', ' ')}: {text}"
 
 
-def _saved(batch: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, dict[str, str]]]:
+def _saved(batch: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
     """Step and record of each checkpoint that the events tell of."""
     for tree in batch:
         if tree["kind"] == EventKind.CHECKPOINT:
-            yield tree["run"]["step"], {"path": tree["text"], "root": tree.get("root", "")}
+            where = {"path": tree["text"], "root": tree.get("root", "")}
+            yield tree["run"]["step"], where | {"saved_at": tree["time"]}

@@ -38,8 +38,10 @@ def list_checkpoints(
     """Those that are there, and those of `saved` that were removed since. `place`: the run's own, where
     they lie instead of in the folder."""
     found = {checkpoint.step: checkpoint for checkpoint in saved}
-    for path, tree in saved_states(folder, place):
-        found[tree["step"]] = Checkpoint(tree["step"], path, tree["root"], True)
+    for path, tree, num_bytes in saved_states(folder, place):
+        step, score = tree["step"], tree.get("score")
+        saved_at = found[step].saved_at if step in found else 0.0
+        found[step] = Checkpoint(step, path, tree["root"], True, score, num_bytes, saved_at)
     return [found[step] for step in sorted(found)]
 
 

@@ -39,7 +39,9 @@ def test_checkpoints_are_listed_though_their_events_are_gone(tmp_path: Path) -> 
     store = asyncio.run(body())
     saved = tmp_path / "checkpoints" / "step-00008"
     saved.mkdir(parents=True)
-    (saved / "state.json").write_text(json.dumps({"step": 8, "root": "8f"}))
+    state = json.dumps({"step": 8, "root": "8f", "score": 0.5})
+    (saved / "state.json").write_text(state)
+    (saved / "shard-0").write_bytes(b"0" * 100)
     found = list_checkpoints(tmp_path, asyncio.run(saved_checkpoints(store, "run")))
     assert [(c.step, c.path, c.root, c.kept) for c in found] == [
         (2, "step-00002", "2f", False),
@@ -47,3 +49,5 @@ def test_checkpoints_are_listed_though_their_events_are_gone(tmp_path: Path) -> 
         (6, "step-00006", "6f", False),
         (8, str(saved), "8f", True),
     ]
+    assert (found[-1].score, found[-1].num_bytes) == (0.5, 100 + len(state))
+    assert found[0].score is None and all(each.saved_at > 1e9 for each in found)
