@@ -6,7 +6,10 @@ import signal
 import pytest
 import yaml
 
+from commands.cli.manage.folder_client import FolderClient
 from tests.e2e import runs
+from tests.manager.viewing.folders import contents
+from trimaran.run.runs import EventKind, RunState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -37,7 +40,23 @@ def test_a_run_leaves_all_that_it_promises_and_nothing_alive(write_run, tmp_path
     assert_loads_in_transformers(folder / "model")
     assert str(folder) in output
     assert runs.survivors(tmp_path) == []
+    assert_tells_all_without_a_manager(folder)
     assert_validates_alike(path, folder, tmp_path)
+
+
+def assert_tells_all_without_a_manager(folder):
+    """And none of its files changes meanwhile."""
+    before = contents(folder)
+    with FolderClient(folder) as client:
+        run = client.get_run(folder.name)
+        assert (run.state, run.step) == (RunState.SUCCEEDED, 3)
+        kinds = [event.kind for event in client.watch_run(folder.name)]
+        assert kinds.count(EventKind.STEP) == 3 and kinds[-1] is EventKind.FINISHED
+        assert client.list_checkpoints(folder.name)[-1].kept
+        assert client.get_samples(folder.name).validation_steps == (0, 2, 3)
+        assert client.get_ledger(folder.name, 0).lines
+        assert client.get_ledger(folder.name).sound
+    assert contents(folder) == before
 
 
 def assert_validates_alike(path, first, tmp_path):
