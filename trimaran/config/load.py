@@ -141,7 +141,7 @@ def _validated(tree: Mapping[str, Any], source: str, **how: Any) -> RunConfig:
         raise InputError("\n".join(f"{source}: {fault}" for fault in faults)) from None
 
 
-def parse_recorded(tree: Mapping[str, Any], source: str) -> RunConfig:
+def parse_recorded(tree: Mapping[str, Any], source: str = "configuration") -> RunConfig:
     """The same of a run whose configuration another version has resolved: what this one does not know is
     left out. For who reads what the run has left, never for who goes on with it."""
     return _validated(tree, source, extra="ignore")

@@ -11,7 +11,7 @@ from services.manager.pages.route import page_router
 from services.manager.pages.run.config_rows import compare, config_rows
 from services.manager.pages.run.tabs import render_tab
 from services.manager.pages.session import Visitor, visits
-from trimaran.config import dump_config, parse_config
+from trimaran.config import dump_config, parse_recorded
 
 OTHERS = 100
 """Runs to choose from for a comparison: the newest ones."""
@@ -41,7 +41,7 @@ def routes(runs: Any) -> APIRouter:
     @router.get("/runs/{run_id}/config.yaml")
     async def as_yaml(run_id: str, visitor: Annotated[Visitor, visits("GetRun")]) -> Response:
         tree = await runs.config(visitor.client, run_id)
-        text = dump_config(parse_config(tree, source=f"run {run_id}"))
+        text = dump_config(parse_recorded(tree, source=f"run {run_id}"))
         name = {"Content-Disposition": f'attachment; filename="{run_id}.yaml"'}
         return PlainTextResponse(text, headers=name, media_type="application/yaml")
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from trimaran.config import parse_config
+from trimaran.config import parse_recorded
 from trimaran.config.section import Options
 
 
@@ -36,8 +36,9 @@ GIVEN = object()
 
 
 def config_rows(tree: Mapping[str, Any]) -> Sequence[ConfigRow]:
-    """Raises InputError for a configuration that this version does not read."""
-    return list(_rows("", parse_config(tree), GIVEN))
+    """Without keys that this version does not know. Raises InputError for a configuration that it does not
+    read."""
+    return list(_rows("", parse_recorded(tree), GIVEN))
 
 
 def compare(ours: Sequence[ConfigRow], others: Sequence[ConfigRow]) -> Sequence[ConfigRow]:
