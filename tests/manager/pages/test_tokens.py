@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from math import log
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from services.manager.pages.samples import tokens
 from services.manager.pages.samples.tokens import sequences, show_tokens
@@ -70,6 +72,42 @@ def test_byte_letters_and_sentence_pieces_become_text(tmp_path: Path) -> None:
     pieces = written(tmp_path, decoder=None, model={"vocab": [["▁the", -1.0], ["<0xE2>", -2.0]]})
     found = read_vocabulary(pieces)
     assert [text_of(found, one) for one in (0, 1)] == [" the", "‹E2›"]
+
+
+TEXT = "The naïve answer ✓ is 你好 🙂:\n\tfive, or  5.<|end|>"
+
+
+def byte_level() -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<|end|>"], initial_alphabet=letters
+    )
+    tokenizer.train_from_iterator([TEXT] * 3, trainer)
+    return tokenizer
+
+
+def sentence_pieces() -> Tokenizer:
+    names = [f"<0x{byte:02X}>" for byte in range(256)] + ["▁", "a", "n", "e", "s", "w", "r", "▁a"]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [("▁", "a")], byte_fallback=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence(parts)
+    tokenizer.add_special_tokens(["<|end|>"])
+    return tokenizer
+
+
+@pytest.mark.parametrize("make", [byte_level, sentence_pieces])
+def test_texts_are_those_of_the_library(make: Callable[[], Tokenizer], tmp_path: Path) -> None:
+    tokenizer = make()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    vocabulary = read_vocabulary(tmp_path / "tokenizer.json")
+    ids = tokenizer.encode(TEXT).ids
+    assert len(vocabulary) == tokenizer.get_vocab_size() and len(ids) < len(TEXT.encode())
+    assert text_of_all(vocabulary, ids) == TEXT == tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
