@@ -147,7 +147,7 @@ def _after_death(run: Managed, seen: ObservedRun, now: float, times: Times) -> D
         return Decision(ended(_given_up(after, deaths, seen.last_words), RunState.FAILED, now))
     pause = min(times.first_pause * 2 ** (deaths - 1), times.longest_pause)
     after = _without(after, after.leaving)
-    again = after.go(RunState.STARTING, deaths=deaths, start_at=now + pause, held="")
+    again = after.go(RunState.STARTING, deaths=deaths, start_at=now + pause, held="", doing="")
     return Decision(again, note=f"the launcher died; the run starts it again in {pause:g} s")
 
 

@@ -128,6 +128,7 @@ def test_a_launcher_without_a_lease_has_time_to_start_and_no_more() -> None:
 def test_pauses_grow_and_the_budget_ends() -> None:
     first = look(run(), seen(Presence.GONE, RunState.RUNNING)).run
     assert (first.state, first.deaths, first.start_at) == (RunState.STARTING, 1, NOW + 2)
+    assert not first.view.doing
     second = look(replace(first, start_at=0.0), seen(Presence.GONE)).run
     assert (second.deaths, second.start_at) == (2, NOW + 4)
     third = look(replace(second, start_at=0.0), seen(Presence.GONE, last_words="no disk")).run

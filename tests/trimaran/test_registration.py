@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from commands.launch.joining import registration
 from commands.launch.joining.registered import called_names, with_addresses
 from commands.launch.joining.registration import NameTakenError, ServiceRegistration, find_addresses
 from commands.launch.joining.service_records import (
@@ -25,6 +26,8 @@ from trimaran.errors import UnavailableError
 from trimaran.run.lease import holder_name, is_elsewhere, is_gone, place
 from trimaran.run.runs import service_key
 from trimaran.store import Store, open_store
+from trimaran.wire import health_note
+from trimaran.wire.health_note import Notes
 
 RUN = "demo-1"
 OTHER = "gpu-8/00000000/4026531836 4711 182345"
@@ -116,6 +119,25 @@ def test_a_write_that_was_done_and_not_answered_is_no_conflict(on_store: OnStore
         await claimed.end(0)
         known, _ = (await read_services(store, RUN))["reward"]
         assert known.code == 0
+
+    on_store(body)
+
+
+def test_each_beat_says_what_the_process_does(
+    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(registration, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(health_note, "own", notes := Notes("reward"))
+    notes.say("fetches 3 of 64 parts of the model")
+
+    async def body(store: Store) -> None:
+        claimed = await ServiceRegistration.claim(store, RUN, ["reward"], 0.0)
+        keeping = asyncio.create_task(claimed.keep())
+        while not (known := (await read_services(store, RUN))["reward"][0]).doing:
+            await asyncio.sleep(0.01)
+        assert known.doing == notes.doing
+        keeping.cancel()
 
     on_store(body)
 

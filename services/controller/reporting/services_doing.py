@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
@@ -13,6 +14,7 @@ from trimaran.store import Store, records
 from trimaran.wire.health_note import read_notes
 
 LOOK_SECONDS = 1.0
+NUMBER = re.compile(r"\d+")
 
 
 @asynccontextmanager
@@ -48,12 +50,12 @@ async def _read(store: Store, run: RunContext) -> dict[str, str]:
 
 
 def describe(doing: Mapping[str, str]) -> str:
-    """One of those that do the same, and how many more there are.
+    """One of those that do the same, however far each is, and how many more there are.
 
     Example: "rollout-0 starts its engine (and 1 more); trainer-0 loads 3 of 9 tensors of the model"
     """
     alike: dict[str, list[str]] = {}
     for name, text in sorted(doing.items()):
-        alike.setdefault(text.partition(" ")[0], []).append(f"{name} {text}")
+        alike.setdefault(NUMBER.sub("", text), []).append(f"{name} {text}")
     more = (f" (and {len(texts) - 1} more)" if texts[1:] else "" for texts in alike.values())
     return "; ".join(texts[0] + rest for texts, rest in zip(alike.values(), more, strict=True))

@@ -117,5 +117,8 @@ def test_services_say_what_they_do_beside_their_logs_or_in_the_store(
 
 def test_who_does_the_same_is_counted() -> None:
     ranks = {f"trainer-{rank}": f"loads {rank} of 9 tensors of the model" for rank in range(3)}
-    assert describe(ranks) == "trainer-0 loads 0 of 9 tensors of the model (and 2 more)"
+    loads = "trainer-0 loads 0 of 9 tensors of the model (and 2 more)"
+    assert describe(ranks) == loads
+    others = {"reward": "starts", "rollout-0": "starts its engine"}
+    assert describe({**ranks, **others}) == f"reward starts; rollout-0 starts its engine; {loads}"
     assert describe({}) == ""
