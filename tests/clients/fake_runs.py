@@ -43,6 +43,7 @@ class FakeRuns:
     trained_steps: tuple[int, ...] = (1, 2)
     scored: dict[int, ScoredGroup] = field(default_factory=dict[int, ScoredGroup])
     """Groups whose tokens are kept."""
+    lives: dict[int, LedgerAnswer] = field(default_factory=dict[int, LedgerAnswer])
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add(self, run_id: str, state: RunState = RunState.RUNNING, **facts: Any) -> Run:
@@ -291,7 +292,8 @@ class FakeRuns:
 
     async def ledger_group(self, client: Any, run_id: str, group: int) -> LedgerAnswer:
         self._find(run_id)
-        return LedgerAnswer((f"group {group}: issued, trained in step 2",), {"group": group})
+        usual = LedgerAnswer((f"group {group}: issued, trained in step 2",), {"group": group})
+        return self.lives.get(group, usual)
 
     async def ledger_verify(self, client: Any, run_id: str) -> LedgerAnswer:
         self._find(run_id)
