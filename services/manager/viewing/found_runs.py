@@ -26,7 +26,9 @@ from trimaran.run.runs import Run, RunState, config_key, launcher_lease, run_fro
 from trimaran.store import store_in, written_at
 
 LOOK_SECONDS = 1.0
-AT_A_TIME = 8
+READ_SECONDS = 5.0
+"""For one run: a store that does not answer holds the others up no longer."""
+AT_A_TIME = 16
 """Runs that are read."""
 
 
@@ -84,12 +86,16 @@ class FoundRuns:
             return before
         async with self._places:
             try:
-                return await self._read(folder, mark, before.alive_at if before else 0.0)
+                async with asyncio.timeout(READ_SECONDS):
+                    return await self._read(folder, mark, before.alive_at if before else 0.0)
+            except TimeoutError:
+                problem = f"its store has not answered for {READ_SECONDS:g} s"
             except TrimaranError as error:
-                if before:  # perhaps for a moment: what is known of it stays
-                    return replace(before, run=replace(before.run, held=str(error)), mark=())
-                context = RunContext(folder.name, folder, "")
-                return _Found(unreadable(context, str(error)), (), 0.0)
+                problem = str(error)
+        if before and before.run.state is not RunState.UNKNOWN:
+            # Perhaps for a moment: what is known of it stays.
+            return replace(before, run=replace(before.run, held=problem), mark=())
+        return _Found(unreadable(RunContext(folder.name, folder, ""), problem), (), 0.0)
 
     async def _read(self, folder: Path, mark: tuple[float, ...], alive_at: float) -> _Found:
         context = await asyncio.to_thread(RunContext.in_folder, folder)
@@ -127,6 +133,6 @@ def _marks(path: Path) -> Iterator[tuple[Path, tuple[float, ...]]]:
     """Each run's folder and mark."""
     own = path / CONFIG_NAME
     for config in [own] if own.is_file() else sorted(path.glob(f"*/{CONFIG_NAME}")):
-        with suppress(FileNotFoundError):  # removed meanwhile
+        with suppress(OSError):  # removed meanwhile, or not for our eyes
             folder = config.parent
             yield folder, (config.stat().st_mtime, written_at(store_in(folder)))

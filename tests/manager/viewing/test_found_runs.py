@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -118,6 +119,26 @@ async def test_only_what_changes_is_read_again_and_nothing_is_written(tmp_path: 
     shutil.rmtree(going.folder)
     await found.look()
     assert [run.run_id for run in found.all()] == ["ended"] and contents(runs) == before
+
+
+@asynchronous
+async def test_a_store_that_does_not_answer_holds_no_other_run_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.manager.viewing.found_runs.READ_SECONDS", 0.5)
+    config, runs = config_of(tmp_path), tmp_path / "runs"
+    for name in ("hangs", "young"):
+        make_run(runs / name, config)
+
+    async def find(url: str) -> Store | None:
+        if "hangs" in url:
+            await asyncio.Event().wait()
+        return await read_store(url)
+
+    found = FoundRuns(runs, RunStores(find=find))
+    await found.look()
+    assert found.get("young").state is RunState.STARTING
+    assert found.get("hangs").error == "its store has not answered for 0.5 s"
 
 
 @asynchronous
