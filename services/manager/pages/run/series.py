@@ -14,13 +14,13 @@ from services.manager.pages.run.thinning import SECONDS, STEP, Floats, Table
 from services.manager.run_data.metric_rows import RowCursor, RowPage
 from trimaran.run.runs import EventKind, Run
 
-MOST_RUNS = 12
-"""In memory, some 10 MB each at the most."""
-MOST_STEPS, MOST_VALIDATIONS = 4096, 1024
+MOST_RUNS = 10
+"""In memory, some 20 MB each at the most."""
+MOST_STEPS, MOST_VALIDATIONS = 8192, 1024
 """Rows of a run."""
 POINTS = 1000
 """Of a line, in one answer."""
-READ_SECONDS = 0.1
+READ_SECONDS = 0.5
 """For which one request reads on."""
 
 Read = Callable[[RowCursor], Awaitable[RowPage]]

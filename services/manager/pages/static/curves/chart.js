@@ -49,7 +49,9 @@ export class ChartFigure {
     const x = data[0];
     const [from, to] = range || [x[0], x.at(-1)];
     this.plot.setScale("x", { min: from, max: to > from ? to : from + 1 });
-    this.describe();
+    // Once it is drawn: the cursor stands over other rows now.
+    const { left, top } = this.plot.cursor;
+    queueMicrotask(() => this.plot.setCursor({ left, top }, true, false));
   }
 
   redraw() {
@@ -94,7 +96,7 @@ export class ChartFigure {
         sync: { key: "curves", scales: ["x", null] },
         y: false,
         drag: { x: true, y: false, setScale: false },
-        points: { size: 6 },
+        points: { size: 6, fill: (plot, index) => plot.series[index].stroke(plot, index) },
         bind: { dblclick: () => () => this.onWhole() },
       },
       hooks: {

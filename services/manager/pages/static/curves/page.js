@@ -9,6 +9,7 @@ const POLL_MS = 3000;
 const form = document.getElementById("curves");
 const place = document.getElementById("charts");
 const reading = document.getElementById("reading");
+const density = document.getElementById("density");
 const whole = document.getElementById("whole");
 const { from, to, x } = form.elements;
 
@@ -60,7 +61,7 @@ async function follow(run) {
   for (;;) {
     let hasMore = false;
     try {
-      if (!document.hidden && !(run.isOver && run.rows.since)) {
+      if (!document.hidden) {
         hasMore = await ask(run);
         show();
       }
@@ -69,7 +70,7 @@ async function follow(run) {
       run.word = "The server does not answer. The page goes on when it does.";
       show();
     }
-    await wait(hasMore ? 50 : POLL_MS);
+    await wait(hasMore ? 0 : run.isOver ? 10 * POLL_MS : POLL_MS); // one that is over may be resumed
   }
 }
 
@@ -87,6 +88,7 @@ function show() {
   if (!words.length && !runs[0].rows.charts.length && runs[0].rows.since) words.push("No step has been trained yet.");
   reading.textContent = words.join(" · ");
   const known = runs.filter((run) => run.rows.charts.length).map((run) => [run.name, run.rows]);
+  density.textContent = densityOf(known);
   const charts = new Map(known.flatMap(([, rows]) => rows.charts).map((chart) => [chart.name, chart]));
   for (const [name, chart] of figures)
     if (!charts.has(name)) {
@@ -101,16 +103,23 @@ function show() {
   }
 }
 
+// What a point is, where it is not a step.
+function densityOf(known) {
+  const stride = Math.max(1, ...known.map(([, rows]) => rows.tables[0].stride));
+  if (stride === 1) return "";
+  const band = runs.length === 1 ? ", and the band around a first line is from the least to the greatest" : "";
+  return `A point is the mean of up to ${stride} steps${band}; zoomed in, there are more points.`;
+}
+
 // The part of the axis that all charts show; null: all.
 function axisRange() {
   const rows = runs.map((run) => run.rows).filter((one) => one.tables[0]?.step.length);
   if (!rows.length) return null;
   const [first, last] = range();
-  const ends = rows.map((one) => one.tables[0]);
   const column = x.value === "time" ? "seconds" : "step";
   const firsts = rows.flatMap((one) => one.tables.map((table) => table[column][0])).filter((one) => one !== undefined);
-  const lasts = ends.map((table) => table[column].at(-1));
-  const of = (step) => (x.value === "time" && runs[0].rows.tables[0] ? runs[0].rows.secondsAt(step) : step);
+  const lasts = rows.map((one) => one.tables[0][column].at(-1));
+  const of = (step) => (x.value === "time" ? rows[0].secondsAt(step) : step);
   return [first === null ? Math.min(...firsts) : of(first), last === null ? Math.max(...lasts) : of(last)];
 }
 
@@ -134,10 +143,7 @@ function restart() {
   turn += 1;
   history.replaceState(null, "", address());
   whole.hidden = from.value === "" && to.value === "";
-  for (const run of runs) {
-    run.rows.since = "";
-    run.isOver = false;
-  }
+  for (const run of runs) run.rows.since = "";
   show();
   for (const go of waiting) go();
 }
