@@ -9,7 +9,7 @@ them, drawn from SEED. A queue that is full drops what comes. Packets are large 
 can keep up: a byte is lost less often than with the usual 1500.
 
 It says "up" once it works, and then obeys lines: "cut" (all packets vanish, as in a partition), "cut
-ADDRESS" (those from and to one host) and "mend"; it ends with its input.
+ADDRESS" (those from and to one host) and "fix"; it ends with its input.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the processes that a test has started, whoever started them for it: by a mark in their
+"""Finds the processes that a test has started, whatever started them for it: by a mark in their
 environment."""
 
 from __future__ import annotations

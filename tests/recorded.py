@@ -60,8 +60,8 @@ def results(name: str) -> dict[str, Any]:
 
 def cluster_rows(seen: Mapping[str, Any]) -> Iterator[str]:
     """Of what was killed, by SIGKILL, or done."""
-    for name, told in FAULTS.items():
-        cells = (told, *(_seconds(seen[name][key]) for key in ("noted", "answers", "steps")))
+    for name, reported in FAULTS.items():
+        cells = (reported, *(_seconds(seen[name][key]) for key in ("noted", "answers", "steps")))
         yield f"| {' | '.join(cells)} |".replace("|  |", "| |")
     yield (
         "| the manager, and another was started on another node: it had the metrics of all processes"
@@ -71,9 +71,9 @@ def cluster_rows(seen: Mapping[str, Any]) -> Iterator[str]:
 
 def compose_rows(seen: Mapping[str, Any]) -> Iterator[str]:
     """Of what was done."""
-    for steps, told in ACTIONS.items():
+    for steps, reported in ACTIONS.items():
         seconds = _seconds(sum(seen["steps"][step]["seconds"] for step in steps))
-        yield f"| {told} | {seconds}{' in all' * (steps in IN_ALL)} |"
+        yield f"| {reported} | {seconds}{' in all' * (steps in IN_ALL)} |"
 
 
 def _seconds(number: float | None) -> str:

@@ -28,7 +28,7 @@ RESULTS = Path(__file__).parent / "results" / "test-all.json"
 
 CORE = (
     # Controller, trainer, rollout, reward and weight sync are killed and resume.
-    "tests/e2e/test_revival.py::test_whoever_is_killed_comes_back_and_the_weights_are_those_of_an_undisturbed_run",
+    "tests/e2e/test_revival.py::test_whatever_is_killed_comes_back_and_the_weights_are_those_of_an_undisturbed_run",
     # The environment service is killed and resumes; episodes train.
     "tests/e2e/test_episodes_run.py::test_an_environment_service_that_is_killed_or_frozen_comes_back[9]",
     # Over two hosts, by each transport; through the manager; on vLLM with images and experts.
@@ -41,7 +41,7 @@ CORE = (
     "tests/weights/transports/collective/test_collective.py",
     "tests/trainer/test_parity.py::test_logits_and_four_optimizer_steps_equal_plain_transformers[qwen3-tensor_parallel=2,data_parallel=2,sequence_parallel=True,distributed_optimizer=True]",
     "tests/trainer/test_parity.py::test_logits_and_four_optimizer_steps_equal_plain_transformers[qwen2-pipeline_parallel=2]",
-    "tests/weights/memory/test_room.py",
+    "tests/weights/memory/test_free_memory.py",
     "tests/weight_sync/test_relay.py",
     "tests/weights/transports/collective/test_rendezvous.py",
     "tests/weight_sync/test_coordinator.py",

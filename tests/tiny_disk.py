@@ -22,7 +22,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @contextmanager
 def mounted(folder: Path, size: str) -> Iterator[Path]:
-    """`size`: as mount(8) has it, such as "80m". Skips where nobody may mount."""
+    """`size`: as mount(8) has it, such as "80m". Skips where mounting is not permitted."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     if subprocess.run(mount, capture_output=True).returncode:
@@ -34,7 +34,7 @@ def mounted(folder: Path, size: str) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> None:
-    """Nobody can write a byte until `empty`."""
+    """Nothing can write a byte until `empty`."""
     with suppress(OSError), (disk / BALLAST).open("ab", buffering=0) as ballast:
         while True:
             ballast.write(bytes(4096))

@@ -112,7 +112,7 @@ class Engine(Protocol):
                 return dict(read_by_name(self._tensors.__getitem__, manifest, ranges))
     """
 
-    tells_experts: ClassVar[bool] = False
+    reports_experts: ClassVar[bool] = False
     """It fills `Ended.experts` where `config.trainer.router.replay` asks for them."""
     spans_hosts: ClassVar[bool] = False
     """It can stand on several hosts. Where `rollout.hosts` is above 1 it is made with `place`, a
@@ -244,7 +244,7 @@ def create_engine(config: RunConfig, device: Device, place: HostPlace = ONE_HOST
             f"environment: rollout.engine {config.rollout.engine} takes no turns of an episode; leave the"
             " section out, or take an engine that does (vllm, transformers)"
         )
-    if config.trainer.router.replay and not engine.tells_experts:
+    if config.trainer.router.replay and not engine.reports_experts:
         raise InputError(
             f"trainer.router.replay: rollout.engine {config.rollout.engine} does not report which experts"
             " it chose for a token; leave it out, or take one that does (vllm)"

@@ -1,4 +1,4 @@
-"""A weight-sync service that tells what it was given, and records what it was asked."""
+"""A weight-sync service that reports what it was given, and records what it was asked."""
 
 from __future__ import annotations
 

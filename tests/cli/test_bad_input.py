@@ -88,7 +88,7 @@ NESTED = "a: " + "[" * 600
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         ("train {nested}", "not YAML: too many levels"),
         ("submit {nested}", "not YAML: too many levels"),
@@ -103,14 +103,14 @@ NESTED = "a: " + "[" * 600
     ],
 )
 def test_a_file_or_folder_that_cannot_be_used_is_named(
-    words: str, told: str, write_run: WriteRun, refused: Refused, tmp_path: Path
+    words: str, reported: str, write_run: WriteRun, refused: Refused, tmp_path: Path
 ) -> None:
     names = {name: tmp_path / name for name in ("nested", "nested_value", "file")}
     names["nested"].write_text(NESTED)
     names["nested_value"].write_text("run: {name: 2020-13-45}")
     names["file"].touch()
     names["run"] = write_run()
-    assert told.format(**names) in refused(*(word.format(**names) for word in words.split()))
+    assert reported.format(**names) in refused(*(word.format(**names) for word in words.split()))
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_ctrl_c_before_anything_is_started(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         ("model.path=nowhere", "model.path"),
         ("model.path=hollow", "config.json"),
@@ -264,9 +264,9 @@ def test_ctrl_c_before_anything_is_started(
     ],
 )
 def test_what_is_wrong_with_a_run_is_named_before_anything_starts(
-    words: str, told: str, write_run: WriteRun, refused: Refused, tmp_path: Path
+    words: str, reported: str, write_run: WriteRun, refused: Refused, tmp_path: Path
 ) -> None:
     (tmp_path / "hollow").mkdir()
     (tmp_path / "hollow.jsonl").write_text("\n")
     (tmp_path / "words.jsonl").write_text('{"prompt": "1 + 1?", "answer": "two"}\n')
-    assert told in refused("train", write_run(), *words.split())
+    assert reported in refused("train", write_run(), *words.split())

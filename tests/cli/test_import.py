@@ -121,14 +121,14 @@ def test_a_refused_or_unknown_key_writes_nothing(
     assert "is there already" in capsys.readouterr().err
 
 
-def test_an_option_of_a_launch_script_is_told_to_be_a_variable(
+def test_an_option_of_a_launch_script_is_named_as_a_variable(
     theirs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--data_path=data/geo3k", "--model_path=models/qwen"]
     with pytest.raises(SystemExit):
         main(["import", "easyr1", str(theirs), *words])
-    told = "is a variable: data_path=data/geo3k model_path=models/qwen trimaran import"
-    assert told in capsys.readouterr().err
+    reported = "is a variable: data_path=data/geo3k model_path=models/qwen trimaran import"
+    assert reported in capsys.readouterr().err
 
 
 def test_keys_that_a_file_must_have_are_counted(
@@ -166,7 +166,7 @@ def test_a_run_of_theirs_is_recognized_where_one_of_ours_is_wanted(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("1: 2\n", "1: unknown key"),
         ("1: 2\nactor_rollout_ref: {rollout: {n: 4}}\n", "is a file of verl; go on with"),
@@ -176,13 +176,13 @@ def test_a_run_of_theirs_is_recognized_where_one_of_ours_is_wanted(
         ("actor_rollout_ref: &all {rollout: *all}\n", "is a file of verl; go on with"),
     ],
 )
-def test_a_file_with_odd_content_is_told_in_one_line(
-    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_file_with_odd_content_is_reported_in_one_line(
+    text: str, reported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "odd.yaml"
     path.write_text(text)
     assert main(["plan", str(path)]) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 SMALL = """

@@ -1,4 +1,4 @@
-"""A manager that serves `FakeRuns` over gRPC, and can be told to fail."""
+"""A manager that serves `FakeRuns` over gRPC, and can be made to fail."""
 
 from __future__ import annotations
 

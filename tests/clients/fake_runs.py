@@ -32,7 +32,7 @@ class FakeRuns:
     """`calls` records what was asked, with the client that asked."""
 
     runs: dict[str, Run] = field(default_factory=dict[str, Run])
-    told: dict[str, list[RunEvent]] = field(default_factory=dict[str, list[RunEvent]])
+    reported: dict[str, list[RunEvent]] = field(default_factory=dict[str, list[RunEvent]])
     calls: list[tuple[Any, ...]] = field(default_factory=list[tuple[Any, ...]])
     configs: dict[str, str] = field(default_factory=dict[str, str])
     requests: dict[str, str] = field(default_factory=dict[str, str])
@@ -49,7 +49,7 @@ class FakeRuns:
     def add(self, run_id: str, state: RunState = RunState.RUNNING, **facts: Any) -> Run:
         """A run with its first event."""
         run = Run(run_id, state, **{"step": 0, "num_steps": 4, "name": run_id} | facts)
-        self.runs[run_id], self.told[run_id] = run, []
+        self.runs[run_id], self.reported[run_id] = run, []
         self.tell(run_id, EventKind.STATE)
         return self.runs[run_id]
 
@@ -62,7 +62,7 @@ class FakeRuns:
         **facts: Any,
     ) -> None:
         self.runs[run_id] = run = replace(self.runs[run_id], **facts)
-        events = self.told[run_id]
+        events = self.reported[run_id]
         number = len(events) + 1
         events.append(RunEvent(number, kind, run, values or {}, text, 1000.0 + number))
         self.changed.set()
@@ -135,7 +135,7 @@ class FakeRuns:
             is_over = (
                 not follow or self.runs[run_id].state.has_ended
             )  # it may end while events go out
-            for event in self.told[run_id][after:]:
+            for event in self.reported[run_id][after:]:
                 yield event
                 after = event.sequence
             if is_over:
@@ -191,7 +191,7 @@ class FakeRuns:
         self.calls.append(("delete", client, run_id))
         if not self._find(run_id).state.has_ended:
             raise StateError(f"run_id: {run_id} has not ended; cancel it first")
-        del self.runs[run_id], self.told[run_id]
+        del self.runs[run_id], self.reported[run_id]
 
     async def scale(self, client: Any, run_id: str, min_replicas: int, max_replicas: int) -> Run:
         self.calls.append(("scale", client, run_id, min_replicas, max_replicas))

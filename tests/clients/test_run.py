@@ -245,7 +245,7 @@ def test_a_quiet_run_is_watched_on(manager: ThreadedManager, client: RunClient) 
     assert manager.manager.num_calls["GetRun"] >= 1
 
 
-def test_an_ended_run_is_told_whole_and_from_behind_its_end(
+def test_an_ended_run_is_reported_whole_and_from_behind_its_end(
     manager: ThreadedManager, client: RunClient
 ) -> None:
     manager.do(manager.runs.add, "run")
@@ -275,12 +275,12 @@ def test_a_failure_of_tls_names_the_certificate_and_not_a_missing_manager(tmp_pa
     async def body() -> None:
         trust = Trust(tls=TlsFiles(files.certificate, files.key))
         server = await serve(FakeManager(), trust=trust)
-        told = await ask(server.address, files.authorities)
-        assert told.endswith(
+        reported = await ask(server.address, files.authorities)
+        assert reported.endswith(
             ": its certificate is not for this name; ask it by a name that it holds"
         )
-        told = await ask(server.address, other.authorities)
-        assert "signed by no authority that you trust" in told
+        reported = await ask(server.address, other.authorities)
+        assert "signed by no authority that you trust" in reported
         assert "it closes the connection; where it speaks TLS" in await ask(server.address, None)
         await server.stop()
         server = await serve(FakeManager())
@@ -290,15 +290,15 @@ def test_a_failure_of_tls_names_the_certificate_and_not_a_missing_manager(tmp_pa
     asyncio.run(asyncio.wait_for(body(), 60))
 
 
-def test_nobody_there_is_waited_for_no_longer_than_the_patience() -> None:
+def test_an_absent_manager_is_waited_for_no_longer_than_the_patience() -> None:
     """Of the minute that a call may take; who waits hears of it before."""
-    told: list[str] = []
-    options = {"timeout": 60.0, "patience": 1.5, "on_wait": told.append}
+    reported: list[str] = []
+    options = {"timeout": 60.0, "patience": 1.5, "on_wait": reported.append}
     began, gone = time.monotonic(), pytest.raises(UnreachableError)
     with RunClient("127.0.0.1:1", **options) as client, gone as caught:
         client.get_run("run")
     assert time.monotonic() - began < 45
-    assert told == ["127.0.0.1:1"]
+    assert reported == ["127.0.0.1:1"]
     assert str(caught.value) == (
         "no manager answers at 127.0.0.1:1 (nothing listens there). One that was just started listens"
         " only once its predecessor's lease has ended, 10 s after a kill: ask again. Else start one"
@@ -318,17 +318,17 @@ def test_a_manager_whose_store_is_away_says_it_itself(manager: ThreadedManager) 
     """It is no manager that does not answer, and who asks has the patience of the whole call."""
     manager.manager.failures["GetRun"] = 10**6
     manager.do(manager.runs.add, "run")
-    told = pytest.raises(UnavailableError, match="^the answer was lost$")
-    with RunClient(manager.address, timeout=1.0, patience=0.0) as client, told:
+    reported = pytest.raises(UnavailableError, match="^the answer was lost$")
+    with RunClient(manager.address, timeout=1.0, patience=0.0) as client, reported:
         client.get_run("run")
     assert manager.manager.num_calls["GetRun"] > 1
 
 
-def test_an_address_that_swallows_everything_is_nobody(tmp_path: Path) -> None:
+def test_an_address_that_swallows_everything_counts_as_absent(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:  # it accepts, and says nothing
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        told = pytest.raises(UnreachableError, match=f"at {address} .no connection within 1 s")
-        with RunClient(address, timeout=1.0) as client, told:
+        reported = pytest.raises(UnreachableError, match=f"at {address} .no connection within 1 s")
+        with RunClient(address, timeout=1.0) as client, reported:
             client.get_run("run")
 
 

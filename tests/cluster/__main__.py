@@ -1,7 +1,7 @@
 """`python -m tests.cluster [--only NAME]`: runs on a Ray cluster of several hosts.
 
 A head, whose memory is in Redis, and three nodes, each with its own network, disk and processes. A
-run goes to its end; then one is harmed in every way that docs/deploy.md names, and nobody helps it.
+run goes to its end; then one is harmed in every way that docs/deploy.md names, and nothing helps it.
 Needs root, iproute2, util-linux, redis-server and Ray. `results.json` is what came of it last.
 """
 

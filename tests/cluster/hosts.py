@@ -186,7 +186,7 @@ class Network:
 def _hold(*spaces: str) -> subprocess.Popen[bytes]:
     """A process that lives in namespaces of its own and does nothing."""
     ends_with_us = ("setpriv", "--pdeathsig", "KILL")
-    # It is process 1 there and reaps nobody, as in many a container.
+    # It is process 1 there and reaps nothing, as in many a container.
     body = ("--", "sh", "-c", "echo; exec sleep infinity")
     words: Sequence[str] = (*ends_with_us, "unshare", *spaces, *body)
     holder = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)

@@ -24,7 +24,7 @@ class Recovery:
     """Seconds after a fault."""
 
     noted: float | None
-    """Until the run's events said so; None where nobody had to."""
+    """Until the run's events said so; None where nothing had to."""
     answers: float
     """Until a new life of the service answered."""
     steps: float
@@ -93,8 +93,8 @@ class ManagedRun:
         answered = self._first(began, again, f"{name} to answer again")
         step = answered["step"]
         stepped = self._first(answered["time"], lambda look: look["step"] > step, "a step")
-        told = [note for look in self.looks for note in look["notes"]]
-        noted = [at - began for at, text in told if at >= began and name in text]
+        reported = [note for look in self.looks for note in look["notes"]]
+        noted = [at - began for at, text in reported if at >= began and name in text]
         return Recovery(
             round(noted[0], 1) if noted else None,
             round(answered["time"] - began, 1),
@@ -114,7 +114,7 @@ class ManagedRun:
         return found[0]
 
     def metrics(self, name: str) -> str:
-        """What the manager is told by one of the run's processes, which wants the run's token."""
+        """What the manager hears from one of the run's processes, which wants the run's token."""
         url = f"http://127.0.0.1:7980/metrics/runs/{self.run_id}/{name}"
         return self.host.run(sys.executable, "-c", GET, url)
 

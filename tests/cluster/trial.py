@@ -187,8 +187,8 @@ class Trial:
         assert printed.splitlines()[-1] == "[] []", printed
 
     def _record(self, title: str, **seconds: float | None) -> None:
-        told = {
+        reported = {
             name: value if value is None else round(value, 1) for name, value in seconds.items()
         }
-        self.results[title] = told
-        print(f"{title}: {told}", flush=True)
+        self.results[title] = reported
+        print(f"{title}: {reported}", flush=True)

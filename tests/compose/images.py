@@ -88,7 +88,7 @@ def sizes(environment: Mapping[str, str]) -> dict[str, int]:
 
 
 def _import_wheels(environment: Mapping[str, str]) -> None:
-    """Those of this machine, where pip is told of some: PyTorch's index may be out of reach."""
+    """Those of this machine, where pip knows of some: PyTorch's index may be out of reach."""
     folder = os.environ.get("PIP_FIND_LINKS", "")
     archive = ["tar", "-C", folder, "-c", "."] if Path(folder).is_dir() and folder else []
     archive = archive or ["tar", "-c", "-T", "/dev/null"]

@@ -1,4 +1,4 @@
-"""The compose project of one test: what it is told, and what is asked of its run."""
+"""The compose project of one test: its variables, and what is asked of its run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Stack:
         return {state.get("Health", {}).get("Status", state["Status"]) for state in states}
 
     def run(self) -> dict[str, Any]:
-        """The newest run, as `trimaran show --json` tells it; empty where there is none yet."""
+        """The newest run, as `trimaran show --json` reports it; empty where there is none yet."""
         try:
             shown = self.compose("exec", "-T", "manager", "trimaran", "show", "latest", "--json")
         except RuntimeError:

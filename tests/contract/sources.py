@@ -221,7 +221,7 @@ def _members(archive: Path) -> Iterator[tuple[str, Callable[[], str]]]:
             if member.isfile() and _is_wanted(path):
                 file = tar.extractfile(member)
                 assert file
-                # All of it now: to go back in a compressed archive is to read it anew.
+                # All of it now: to go back in a compressed archive is to read it again.
                 content = file.read()
                 yield path, lambda content=content: content.decode()
 

@@ -35,7 +35,7 @@ def test_the_adaptor_patches_when_it_is_imported(with_mindspeed: Stack) -> None:
 
 
 def test_adamw_counts_in_its_groups(with_mindspeed: Stack) -> None:
-    """So a resumed optimizer needs `group["step"]`, or the bias correction starts anew."""
+    """So a resumed optimizer needs `group["step"]`, or the bias correction starts again."""
     step = with_mindspeed.text("mindspeed.core.optimizer.adamw", "AdamW", "step")
     assert "if 'step' in group:" in step and "group['step'] = 1" in step
     ours = with_mindspeed.text("services.trainer.megatron.policy", "MegatronPolicy", "load_state")

@@ -35,7 +35,7 @@ OF_INSTANCES: dict[str, dict[str, str]] = {
         "vllm.config.model.ModelConfig": "hf_config",
         "vllm_ascend.worker.model_runner_v1.NPUModelRunner": "device get_model kv_caches sampler",
     },
-    f"{VLLM}.told_experts": {
+    f"{VLLM}.reported_experts": {
         "vllm.outputs.CompletionOutput": "stop_reason",
         "vllm.outputs.RequestOutput": "add",
     },

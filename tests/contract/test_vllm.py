@@ -84,7 +84,7 @@ def test_the_processed_mode_is_one_that_vllm_knows(stack: Stack) -> None:
     assert modes and "'processed_logprobs'" in stack.text(modes.module, modes.name)
 
 
-def test_an_answer_that_nobody_waits_for_reaches_no_other_call(stack: Stack) -> None:
+def test_an_answer_that_nothing_waits_for_reaches_no_other_call(stack: Stack) -> None:
     """So a deadline may cut off a collective_rpc; see `VllmWorkers._call`."""
     core = stack.text("vllm.v1.engine.core", "EngineCore", "collective_rpc")
     assert core.endswith("return self.model_executor.collective_rpc(method, timeout, args, kwargs)")

@@ -105,7 +105,7 @@ def test_the_worker_of_0_23_hands_load_weights(installed: Stack) -> None:
     assert update.count("receive_weights(") == update.count("load_weights=") == 2
     assert "load_weights=model.load_weights" in update
     assert "finalize_layerwise_reload(model, self.model_config)" in finish
-    # So nobody packs tied heads there unless we do: the engine is not asked at the end.
+    # So nothing packs tied heads there unless we do: the engine is not asked at the end.
     assert "self.weight_transfer_engine." not in finish
 
 

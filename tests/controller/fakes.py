@@ -1,4 +1,4 @@
-"""A world of fake services: they record events, and fail where a test tells them to."""
+"""A world of fake services: they record events, and fail where a test asks for it."""
 
 from __future__ import annotations
 
@@ -568,7 +568,7 @@ class World:
             self.ledger,
             fake.trainer,
             self.config,
-            lambda batch, answer: self.events.append(("told", batch.step)),
+            lambda batch, answer: self.events.append(("reported", batch.step)),
         )
         if pending:
             version = (await loop.train_pending(pending, version)).version

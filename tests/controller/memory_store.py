@@ -1,4 +1,4 @@
-"""A store and a payload store in memory, which fail and forget where a test tells them to."""
+"""A store and a payload store in memory, which fail and forget where a test asks for it."""
 
 from __future__ import annotations
 

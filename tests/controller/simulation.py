@@ -103,7 +103,7 @@ class Plan:
     lives: tuple[float, ...] = ()
     """After how many seconds each controller but for the last is killed."""
     ends_at: float | None = None
-    """In the last life: when somebody pauses or cancels it."""
+    """In the last life: when an operator pauses or cancels it."""
     cancels: bool = True
     faults: float = 0.0
     """How often a call fails: of a replica, of the reward service, of weight sync, of the store."""
@@ -178,7 +178,7 @@ def draw_plan(seed: int, *kinds: str) -> Plan:
 
 
 @dataclass(slots=True)
-class Told:
+class Report:
     """Outside of all lives."""
 
     lives: int = 0
@@ -187,7 +187,7 @@ class Told:
     held: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     ended_at: int | None = None
-    """Last step whose batch was consumed when somebody ended the run."""
+    """Last step whose batch was consumed when an operator ended the run."""
     given_up: bool = False
     """Somebody ended it while a record was held, which is lost then."""
     ahead: int = 0
@@ -201,7 +201,7 @@ class Simulation:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.config = plan, plan.config
         self.rng = random.Random(plan.seed)
-        self.told = Told()
+        self.reported = Report()
         self.store, self.payloads, self.anchor = MemoryStore(), MemoryPayloads(), MemoryAnchor()
         self.proofs: dict[tuple[VersionId, str], Proof] = {}
         self.found: list[Proof] = []
@@ -226,20 +226,20 @@ class Simulation:
     def fails(self) -> bool:
         return self.rng.random() < self.plan.faults
 
-    async def run(self) -> Told:
+    async def run(self) -> Report:
         """To its end, or to the first life that hangs or fails for good."""
         for seconds in (*self.plan.lives, None):
             if await self._live(seconds):
-                return self.told
+                return self.reported
         # Faults may end a controller: the launcher starts it again.
-        while self.told.lives < MOST_LIVES:
+        while self.reported.lives < MOST_LIVES:
             if await self._live(None):
-                return self.told
-        raise AssertionError(f"{MOST_LIVES} controllers have failed: {self.told.failures}")
+                return self.reported
+        raise AssertionError(f"{MOST_LIVES} controllers have failed: {self.reported.failures}")
 
     async def _live(self, seconds: float | None) -> bool:
         """Whether the run has come to its end."""
-        self.told.lives += 1
+        self.reported.lives += 1
         self.epoch += 1
         self.is_dead = False
         life = asyncio.create_task(self._conduct(self.epoch))
@@ -247,18 +247,18 @@ class Simulation:
         try:
             done, _ = await asyncio.wait([life], timeout=seconds if seconds else DEADLINE)
             if not done and seconds is None:
-                self.told.failures.append(f"stands still: {self.describe()}")
-                raise AssertionError(self.told.failures[-1])
+                self.reported.failures.append(f"stands still: {self.describe()}")
+                raise AssertionError(self.reported.failures[-1])
             if done:
                 try:
                     return life.result()
-                except HeldError:  # it is not started again where somebody has ended it
+                except HeldError:  # it is not started again where an operator has ended it
                     if not self.ending.is_set():
                         raise
-                    self.told.given_up = True
+                    self.reported.given_up = True
                     return True
                 except (UnavailableError, DeadlineError, InternalError) as error:
-                    self.told.failures.append(f"{type(error).__name__}: {error}")
+                    self.reported.failures.append(f"{type(error).__name__}: {error}")
             return False
         finally:
             self.is_dead = True
@@ -274,7 +274,7 @@ class Simulation:
         pause = WritePause(
             self.config.run.hold_timeout,
             self.ending,
-            on_hold=lambda text, values: self.told.held.append(f"{now():g}: {text}"),
+            on_hold=lambda text, values: self.reported.held.append(f"{now():g}: {text}"),
         )
         retention = Retention(
             False, self.config.run.payload_quota_gib, self.rng.choice([15, 10_000])
@@ -336,11 +336,11 @@ class Simulation:
             raise first_error(errors) from None
         finally:
             await ledger.close()
-            self.told.state = ledger.state
+            self.reported.state = ledger.state
         return True
 
     async def _move(self, is_last: bool) -> None:
-        """Replicas leave and come back; in the last life, somebody cancels."""
+        """Replicas leave and come back; in the last life, an operator cancels."""
         began, ends_at = now(), self.plan.ends_at
         names = self._names
         while True:
@@ -358,7 +358,7 @@ class Simulation:
                     self.unroutable[name] = "it is silent"
             if self.rng.random() < self.plan.taints:
                 self._find_fault()
-            # Whatever was reported or has left is back after a while, as mended by weight sync.
+            # Whatever was reported or has left is back after a while, as repaired by weight sync.
             if self.rng.random() < 0.2:
                 self.unroutable.clear()
                 self.drained.clear()
@@ -367,7 +367,7 @@ class Simulation:
         if self.ending.is_set():
             return
         if loop := getattr(self, "loop", None):
-            self.told.ended_at = max((0, *loop.ledger.state.steps))
+            self.reported.ended_at = max((0, *loop.ledger.state.steps))
         self.ending.set()
         if self.plan.cancels:
             self.cancelled.set()
@@ -379,7 +379,7 @@ class Simulation:
     def describe(self) -> str:
         loop = getattr(self, "loop", None)
         buffer = getattr(loop, "buffer", None)
-        return f"{self.plan}; held {self.told.held[-1:]}; {buffer and vars(buffer)}"
+        return f"{self.plan}; held {self.reported.held[-1:]}; {buffer and vars(buffer)}"
 
     # --- what the loop calls -----------------------------------------------------------------
 
@@ -445,7 +445,7 @@ class Simulation:
             )
 
     def _find_fault(self) -> None:
-        """And mend it at once: tokens from then on name another maker."""
+        """And fix it at once: tokens from then on name another maker."""
         if not self.proofs:
             return
         key = self.rng.choice(sorted(self.proofs))
@@ -552,11 +552,11 @@ class SimulatedTrainer(FakeTrainer):
     async def _train(self, batch: TrainingBatch) -> None:
         task = self.training.get(batch.step)
         if task is None:
-            told, world = self.world.told, self.world
+            reported, world = self.world.reported, self.world
             numbers = [scored.group.number for scored in batch.groups]
-            assert told.batches.setdefault(batch.step, numbers) == numbers, "trained by others"
+            assert reported.batches.setdefault(batch.step, numbers) == numbers, "trained by others"
             self.batches.append(batch)
-            told.lags += [
+            reported.lags += [
                 batch.step - 1 - version.step
                 for scored in batch.groups
                 for version, _ in scored.group.makers
@@ -578,7 +578,7 @@ class SimulatedTrainer(FakeTrainer):
         return answer
 
     async def train_ahead(self, batch: TrainingBatch, timeout: float, proofs: Any = ()) -> None:
-        self.world.told.ahead += 1
+        self.world.reported.ahead += 1
         await super().train_ahead(batch, timeout, proofs)
 
     async def begin_checkpoint(
@@ -611,7 +611,7 @@ class SimulatedTrainer(FakeTrainer):
 class Reporter(FakeReporter):
     def __init__(self, world: Simulation) -> None:
         super().__init__(world.events, world.validations)
-        self._told = world.told
+        self._told = world.reported
 
     def held(self, text: str, values: Any, by: str = "") -> None:
         self._told.held.append(text)
@@ -627,28 +627,30 @@ def virtual_clock() -> Iterator[None]:
         yield
 
 
-def simulate(plan: Plan, check: Callable[[Told], None] = lambda told: None) -> Told:
+def simulate(plan: Plan, check: Callable[[Report], None] = lambda reported: None) -> Report:
     """Raises AssertionError where the run stands still, ends at another step than it should, or its ledger
     does not add up."""
     with virtual_clock():
         world = Simulation(plan)
-        told = run_virtually(world.run())
-    state = told.state
+        reported = run_virtually(world.run())
+    state = reported.state
     if plan.ends_at is None:
         assert state.step == plan.steps, f"ended at {state.step}"
         assert not state.has_pending_batch
-    elif plan.cancels and told.ended_at is not None:
-        assert state.step <= told.ended_at, f"ended at {told.ended_at}, trained to {state.step}"
-    assert max(told.lags, default=0) <= plan.max_lag
-    numbers = [number for step in sorted(told.batches) for number in told.batches[step]]
+    elif plan.cancels and reported.ended_at is not None:
+        assert state.step <= reported.ended_at, (
+            f"ended at {reported.ended_at}, trained to {state.step}"
+        )
+    assert max(reported.lags, default=0) <= plan.max_lag
+    numbers = [number for step in sorted(reported.batches) for number in reported.batches[step]]
     assert numbers == sorted(set(numbers)), "out of order, or twice"
-    assert set(range(1, state.step + 1)) <= set(told.batches)
+    assert set(range(1, state.step + 1)) <= set(reported.batches)
     findings = asyncio.run(
         check_ledger(cast(Any, world.store), cast(Any, world.payloads), RUN_ID, {})
     )
     assert not findings.faults, findings.faults
-    assert findings.state.step == state.step or told.given_up
+    assert findings.state.step == state.step or reported.given_up
     if plan.ends_at is None:
         assert not findings.state.groups and not findings.state.unissued
-    check(told)
-    return told
+    check(reported)
+    return reported

@@ -1,4 +1,4 @@
-"""Back-up and restore as docs/operations.md tells it, of a run that goes on meanwhile."""
+"""Back-up and restore as docs/operations.md describes it, of a run that goes on meanwhile."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_whatever_is_late_skipped_or_made_again_nothing_stalls_or_gets_too_old(
     unproven: dict[int, int],
     step_seconds: int,
 ) -> None:
-    """Virtual time fails where everybody waits and nobody will wake any of them."""
+    """Virtual time fails where all wait and nothing will wake any of them."""
     steps = 12
     buffer = Buffer(groups_per_step, max_lag, steps)
     issued_at: dict[int, int] = {}

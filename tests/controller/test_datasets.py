@@ -40,7 +40,7 @@ def write(path: Path, size: int, **columns: Any) -> str:
     return str(path)
 
 
-def test_a_disk_that_hangs_is_told_and_not_waited_for(
+def test_a_disk_that_hangs_is_reported_and_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configured(tmp_path, train=[{"path": write(tmp_path / "a.jsonl", 5)}])

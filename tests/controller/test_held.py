@@ -1,4 +1,4 @@
-"""Whole runs whose disk is full: held, and told so, until there is room or somebody ends them."""
+"""Whole runs whose disk is full: held, and reported as held, until there is room or an operator ends them."""
 
 from __future__ import annotations
 

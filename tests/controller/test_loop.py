@@ -43,7 +43,7 @@ def test_lag_reaches_its_bound_and_never_passes_it(tmp_path: Path, max_lag: int)
     assert max(world.lags()) == max_lag
 
 
-def test_groups_train_in_prompt_order_whoever_is_late(tmp_path: Path) -> None:
+def test_groups_train_in_prompt_order_whatever_is_late(tmp_path: Path) -> None:
     world = World(tmp_path, make_config(run={"max_lag": 2}))
     world.delay = lambda number: asyncio.sleep(0.02 if number % 3 == 0 else 0)
     run(world)
@@ -271,8 +271,8 @@ def out_of_order(world: World) -> Callable[[bool], None]:
     return down
 
 
-class Told(list[Any]):
-    """The world's events; calls `on_pause` when a pause is told."""
+class Report(list[Any]):
+    """The world's events; calls `on_pause` when a pause is reported."""
 
     def __init__(self, on_pause: Callable[[], object]) -> None:
         super().__init__()
@@ -290,7 +290,7 @@ def paused_world(
     """The reward service goes out of order while step 2 trains."""
     rollout = {"group_size": 8}  # two groups are enough to judge
     world = World(folder, make_config(run=run, rollout=rollout))
-    world.events = world.trainer.events = world.weight_sync.events = Told(on_pause)
+    world.events = world.trainer.events = world.weight_sync.events = Report(on_pause)
     down = out_of_order(world)
 
     async def pace() -> None:
@@ -398,7 +398,7 @@ def test_a_checkpoint_that_fails_costs_a_message(tmp_path: Path) -> None:
 
 
 def test_steps_train_while_a_checkpoint_is_written(tmp_path: Path) -> None:
-    """It is recorded and told once it is written; the next save waits for that, and so does the run's end."""
+    """It is recorded and reported once it is written; the next save waits for that, and so does the run's end."""
     world = World(tmp_path, make_config(run={"checkpoint_every": 2}))
 
     async def write(step: int) -> None:
@@ -448,8 +448,8 @@ def test_a_run_that_fails_ends_once_its_checkpoint_is_written(tmp_path: Path) ->
     assert world.ledger.state.checkpoints == [6]
     saved = {event[1]: event[2] for event in world.events if event[0] == "saved"}
     assert saved == {6: world.checkpoints[6]}
-    told = [event[0] for event in world.events if event[0] in ("failing", "saved")]
-    assert told == ["failing", "saved"], "people hear why before they wait for it"
+    reported = [event[0] for event in world.events if event[0] in ("failing", "saved")]
+    assert reported == ["failing", "saved"], "people hear why before they wait for it"
     assert ("failing", "step 7 failed") in world.events
 
 

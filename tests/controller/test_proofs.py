@@ -64,12 +64,12 @@ def test_tokens_of_an_unproven_replica_never_train_and_their_group_is_reissued(
     assert again
     for number in again:
         assert attempts(world, number)[:2] == [(1, "rollout-1"), (2, "rollout-0")]
-    # Nobody vouches for it, so it takes no more groups until it is proven.
+    # Nothing vouches for it, so it takes no more groups until it is proven.
     assert world.events.count(("report", "rollout-1")) == 1
     assert not world.skipped()
 
 
-def test_a_replica_that_was_mended_once_is_reported_by_its_own_name(tmp_path: Path) -> None:
+def test_a_replica_that_was_fixed_once_is_reported_by_its_own_name(tmp_path: Path) -> None:
     world = World(tmp_path, make_config(run={"steps": 1}))
     world.weight_sync.makers = {"rollout-1": "rollout-1~1"}
     run(world)
@@ -140,7 +140,7 @@ def test_a_batch_waits_until_its_weights_have_the_level_that_the_run_needs(
     answer, may_rise = world.weight_sync.get_routing, ProofCheck._may_rise
     is_waited_for = asyncio.Event()
 
-    def may_rise_and_tell(check: ProofCheck, *given: Any) -> bool:
+    def may_rise_and_report(check: ProofCheck, *given: Any) -> bool:
         is_waited_for.set()
         return may_rise(check, *given)
 
@@ -167,7 +167,7 @@ def test_a_batch_waits_until_its_weights_have_the_level_that_the_run_needs(
 
     world.weight_sync.get_routing, world.weight_sync.pace = get_routing, until_read_back
     world.trainer.pace = note
-    monkeypatch.setattr(ProofCheck, "_may_rise", may_rise_and_tell)
+    monkeypatch.setattr(ProofCheck, "_may_rise", may_rise_and_report)
     run(world)
     assert trained_at == [True] * 3
     assert all(len(attempts(world, number)) == 1 for number in range(3 * GROUPS))

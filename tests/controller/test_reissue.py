@@ -167,11 +167,11 @@ def test_the_life_of_a_group_in_plain_words() -> None:
         "the step made version 0.8, root 02d7",
     ]
     life.verdicts_G = ()
-    told = "\n".join(tell(life))
-    assert "completion 1: reward 0.75\n    completion 2: could not be scored\n" in told
+    reported = "\n".join(tell(life))
+    assert "completion 1: reward 0.75\n    completion 2: could not be scored\n" in reported
     assert (
-        "(why some could not be scored is no longer kept" in told
-        and "unless run.keep_payloads is all" in told
+        "(why some could not be scored is no longer kept" in reported
+        and "unless run.keep_payloads is all" in reported
     )
 
 
@@ -193,17 +193,17 @@ def test_what_a_group_scored_by_term_outlives_its_payload() -> None:
     ]
     faulted_G = (Score(1.0, {"exact": 1.0}), Faulted("style: timeout", {"exact": 0.0}))
     life.add(Scored(17, 2, "88cd", rewards_of(faulted_G), terms_of(faulted_G)))
-    told = "\n".join(tell(life))
-    assert "completion 2: could not be scored (exact 0)\n" in told
-    assert "(why some could not be scored is no longer kept" in told
+    reported = "\n".join(tell(life))
+    assert "completion 2: could not be scored (exact 0)\n" in reported
+    assert "(why some could not be scored is no longer kept" in reported
 
 
 def test_a_later_attempt_that_is_replaced_hides_what_an_earlier_one_scored() -> None:
     life = GroupLife(17)
     life.add(Scored(17, 1, "77ab", (0.5,)))
     life.add(Filtered(17, 2, "all its rewards are 1", (1.0,), (("exact", (1.0,)),)))
-    told = list(tell(life))
-    assert told[-1] == "    completion 1: reward 1 (exact 1)" and len(told) == 4
+    reported = list(tell(life))
+    assert reported[-1] == "    completion 1: reward 1 (exact 1)" and len(reported) == 4
 
 
 def test_a_group_that_does_not_train_says_why() -> None:

@@ -19,26 +19,26 @@ def live(step: int) -> PolicyVersion:
 
 
 def losses(*routings: Routing) -> list[tuple[str, str]]:
-    """What the router tells of replicas that it lost (with the fault) and that came back ("back"),
+    """What the router reports of replicas that it lost (with the fault) and that came back ("back"),
     as it takes over one routing after the other."""
-    told: list[tuple[str, str]] = []
-    nobody: Any = None
+    reported: list[tuple[str, str]] = []
+    unused: Any = None
 
     async def follow() -> None:
         router = Router(
-            nobody,
-            nobody,
+            unused,
+            unused,
             8,
             1.0,
-            on_lost=lambda name, fault: told.append((name, fault)),
-            on_back=lambda name: told.append((name, "back")),
-            on_busy=nobody,
+            on_lost=lambda name, fault: reported.append((name, fault)),
+            on_back=lambda name: reported.append((name, "back")),
+            on_busy=unused,
         )
         for routing in routings:
             await router.update(routing)
 
     asyncio.run(follow())
-    return told
+    return reported
 
 
 def test_a_replica_that_is_only_behind_a_publication_is_not_lost() -> None:
@@ -133,10 +133,10 @@ def test_every_lease_gets_the_least_loaded_replica_and_none_is_forgotten(
     routable = set("abc")
 
     async def body() -> None:
-        nobody: Any = None
+        unused: Any = None
         clients: Any = lambda address: None  # noqa: E731
         router = Router(
-            *(nobody, clients, limit, 1e6),
+            *(unused, clients, limit, 1e6),
             on_lost=lambda name, fault: None,
             on_back=lambda name: None,
             on_busy=lambda name, start, end: None,
@@ -164,6 +164,6 @@ def test_every_lease_gets_the_least_loaded_replica_and_none_is_forgotten(
 
         await route(set("abc"))
         await asyncio.gather(change(), *(use(*lease) for lease in leases))
-        assert now() < 1000  # nobody waited for the patience to end
+        assert now() < 1000  # nothing waited for the patience to end
 
     run_virtually(body())

@@ -44,19 +44,19 @@ def down(group: Group) -> tuple[Verdict, ...]:
 
 
 class Bench:
-    """A scorer over a reward client that answers as it is told, and records its calls."""
+    """A scorer over a reward client that answers as it is asked, and records its calls."""
 
     def __init__(self, answer: Answer, config: RunConfig | None = None) -> None:
         self.answer = answer
         self.calls: list[tuple[float, int]] = []
         """When, and which group."""
-        self.told: list[tuple[float, str, str]] = []
+        self.reported: list[tuple[float, str, str]] = []
         self.num_under_way = self.most_in_pause = 0
         config = config or configure()
         self.gate = FaultedGate(
             config,
-            lambda text, values: self.told.append((now(), "paused", text)),
-            lambda text, values: self.told.append((now(), "unpaused", text)),
+            lambda text, values: self.reported.append((now(), "paused", text)),
+            lambda text, values: self.reported.append((now(), "unpaused", text)),
         )
         client: Any = self
         self.scorer = Scorer(client, self.gate, config)
@@ -91,7 +91,7 @@ class Bench:
 
     @property
     def kinds(self) -> list[str]:
-        return [kind for _, kind, _ in self.told]
+        return [kind for _, kind, _ in self.reported]
 
 
 def configure(**reward: Any) -> RunConfig:
@@ -144,7 +144,7 @@ def test_a_frozen_service_is_no_fault_of_the_group() -> None:
     with pytest.raises(DeadlineError, match="ScoreGroup"):
         run_virtually(bench.score(make_group(1)))
     assert len(bench.calls) == 3
-    assert not bench.told
+    assert not bench.reported
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_an_outage_pauses_once_and_costs_no_group() -> None:
     assert all(isinstance(each, ScoredGroup) for each in came)
     assert bench.kinds == ["paused", "unpaused"]
     assert bench.most_in_pause == 1
-    (began, _, text), (ended, _, _) = bench.told
+    (began, _, text), (ended, _, _) = bench.reported
     for part in (
         "16 of the last 16 answers",
         "100%",
@@ -220,7 +220,7 @@ def test_a_pause_that_lasts_too_long_fails_the_run_with_its_reason() -> None:
         return now()
 
     ended = run_virtually(body())
-    assert ended == pytest.approx(bench.told[0][0] + 600)
+    assert ended == pytest.approx(bench.reported[0][0] + 600)
     assert bench.kinds == ["paused"]
 
 
@@ -228,7 +228,7 @@ def test_a_share_that_stays_within_the_limit_never_pauses() -> None:
     bench = Bench(lambda group: mixed(1))  # 12.5% of 64
     came = run_virtually(bench.score_all([make_group(number) for number in range(30)]))
     assert all(isinstance(each, ScoredGroup) for each in came)
-    assert not bench.told
+    assert not bench.reported
 
 
 def test_noise_that_leaves_half_of_every_group_pauses_all_the_same() -> None:

@@ -186,7 +186,7 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
         if request.step == self.pool.full_disk_step:
             while request.step and self.policy.version.step == request.step:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0.5)  # the step after it is told of
+            await asyncio.sleep(0.5)  # the step after it is reported
             raise TrimaranError("No space left on device")
         return trainer_pb2.WaitCheckpointResponse(path=f"checkpoints/{request.step}")
 
@@ -481,10 +481,10 @@ def test_a_run_that_only_validates_trains_saves_and_exports_nothing(tmp_path: Pa
     assert {GREEDY_REWARD, "validation/pass_at/4", "validation/task/default/pass_at/4"} <= set(kept)
     written = io.StringIO()
     show_summary(folder, Console(file=written, width=120))
-    told = written.getvalue()
-    assert "last validation: greedy " in told
-    assert "pass@4 " in told
-    assert "from_pretrained" not in told
+    reported = written.getvalue()
+    assert "last validation: greedy " in reported
+    assert "pass@4 " in reported
+    assert "from_pretrained" not in reported
 
 
 def test_a_broken_stream_goes_on_from_what_had_arrived(tmp_path: Path) -> None:
@@ -494,7 +494,7 @@ def test_a_broken_stream_goes_on_from_what_had_arrived(tmp_path: Path) -> None:
     assert tries == [(1, {0: 0, 1: 0, 2: 0}), (2, {0: 1, 1: 0, 2: 0})]
 
 
-def test_in_a_deterministic_run_a_broken_stream_is_made_anew(tmp_path: Path) -> None:
+def test_in_a_deterministic_run_a_broken_stream_is_made_again(tmp_path: Path) -> None:
     pool = Pool()
     asyncio.run(serve(tmp_path, pool, deterministic=True))
     tries = [(attempt, starts) for number, attempt, starts in pool.starts if number == 1]
@@ -502,7 +502,7 @@ def test_in_a_deterministic_run_a_broken_stream_is_made_anew(tmp_path: Path) -> 
 
 
 def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
-    pool, told, began = Pool(), {}, time.time()
+    pool, reported, began = Pool(), {}, time.time()
 
     async def body() -> None:
         (tmp_path / "run").mkdir()
@@ -510,7 +510,7 @@ def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
 
         async def look(step: int) -> None:
             async with MetricsClient(endpoints["controller"]) as process:
-                told[step] = values(await process.get_metrics())
+                reported[step] = values(await process.get_metrics())
 
         pool.trainer.during_step = look
         config = configure(tmp_path, endpoints, steps=2)
@@ -518,16 +518,16 @@ def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
         await pool.stop()
 
     asyncio.run(body())
-    assert [told[step]["trimaran_controller_step",] for step in (1, 2)] == [0, 1]
-    assert told[2]["trimaran_controller_wanted_steps",] == 2
-    assert told[2]["trimaran_controller_held",] == 0
-    assert told[2]["trimaran_controller_groups", "consumed"] > 0
+    assert [reported[step]["trimaran_controller_step",] for step in (1, 2)] == [0, 1]
+    assert reported[2]["trimaran_controller_wanted_steps",] == 2
+    assert reported[2]["trimaran_controller_held",] == 0
+    assert reported[2]["trimaran_controller_groups", "consumed"] > 0
     progress = ("trimaran_controller_progress_time_seconds",)
-    assert began < told[1][progress] < told[2][progress]
-    assert told[1]["trimaran_controller_disk_free_bytes",] > 0
-    assert told[1]["trimaran_store_duration_seconds_count", "extend"] > 0
-    assert ("trimaran_step_reward_completion_mean",) not in told[1]
-    assert told[2]["trimaran_step_reward_completion_mean",] >= 0
+    assert began < reported[1][progress] < reported[2][progress]
+    assert reported[1]["trimaran_controller_disk_free_bytes",] > 0
+    assert reported[1]["trimaran_store_duration_seconds_count", "extend"] > 0
+    assert ("trimaran_step_reward_completion_mean",) not in reported[1]
+    assert reported[2]["trimaran_step_reward_completion_mean",] >= 0
 
 
 @pytest.mark.parametrize("may_pass", [False, True])
@@ -828,22 +828,24 @@ def test_an_empty_dataset_ends_before_anything_starts(tmp_path: Path) -> None:
         asyncio.run(controller.serve(config, RunContext.in_folder(tmp_path)))
 
 
-def test_answers_that_hang_their_checkers_train_and_the_user_is_told(tmp_path: Path) -> None:
+def test_answers_that_hang_their_checkers_train_and_the_user_is_warned(tmp_path: Path) -> None:
     pool = Pool()
     pool.hangs = True
     events = asyncio.run(serve(tmp_path, pool))
-    told = [event for event in events if event.kind == "indigestible"]
-    assert told
-    assert told[0].text.startswith("100.0% of this step's answers got the minimum")
+    reported = [event for event in events if event.kind == "indigestible"]
+    assert reported
+    assert reported[0].text.startswith("100.0% of this step's answers got the minimum")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert (summary["indigestible_share"], summary["faulted_share"]) == (1.0, 0.0)
 
 
-def test_tokens_that_have_trained_before_their_fault_was_found_are_told_of(tmp_path: Path) -> None:
+def test_tokens_that_have_trained_before_their_fault_was_found_are_reported(tmp_path: Path) -> None:
     pool = Pool()
     for name in ("rollout-0", "rollout-1"):
         pool.faults.append(Proof(VersionId(0, 0), name, "root-0", 4, 1, "w block 2"))
     events = asyncio.run(serve(tmp_path, pool))
-    told = [event for event in events if event.kind is EventKind.TAINTED]
-    assert told and all(event.text.endswith("w block 2; the ledger names them") for event in told)
-    assert sum(event.values["groups"] for event in told) >= 1
+    reported = [event for event in events if event.kind is EventKind.TAINTED]
+    assert reported and all(
+        event.text.endswith("w block 2; the ledger names them") for event in reported
+    )
+    assert sum(event.values["groups"] for event in reported) >= 1

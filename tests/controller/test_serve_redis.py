@@ -69,7 +69,7 @@ def test_a_server_that_lost_the_end_of_the_ledger_ends_the_run_and_is_named(
     pool.trainer.during_step = tear
 
     async def body() -> None:
-        """Nobody watches: an event of the end cannot be written any more."""
+        """Nothing watches: an event of the end cannot be written any more."""
         endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         run = RunContext.in_folder(tmp_path / "run")
         try:

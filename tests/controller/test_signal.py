@@ -68,7 +68,7 @@ def test_where_nothing_has_a_signal_the_run_goes_on_all_the_same(tmp_path: Path)
     assert len(world.trained_numbers()) == STEPS * GROUPS
 
 
-def test_groups_may_be_told_by_one_term(tmp_path: Path) -> None:
+def test_groups_may_be_chosen_by_one_term(tmp_path: Path) -> None:
     """All right, and one of them a little long: nothing to learn but brevity."""
     algorithm = {"dynamic_sampling": {"term": "exact_match"}}
     world = World(tmp_path, make_config(algorithm=algorithm))

@@ -30,8 +30,8 @@ def test_a_run_ends_whatever_takes_long_and_dies(kinds: tuple[str, ...]) -> None
 def test_hundreds_of_runs_end_whatever_takes_long_and_dies(kinds: tuple[str, ...]) -> None:
     num_ahead = num_lives = 0
     for seed in range(1000, 1150):
-        told = simulate(draw_plan(seed, *kinds))
-        num_ahead, num_lives = num_ahead + told.ahead, num_lives + told.lives
+        reported = simulate(draw_plan(seed, *kinds))
+        num_ahead, num_lives = num_ahead + reported.ahead, num_lives + reported.lives
     assert num_ahead > 30, "steps hardly ever train beside a publication"
     assert num_lives > 150 * (1.5 if "kills" in kinds else 0.99)
 
@@ -83,5 +83,5 @@ def test_a_cancel_lets_no_further_batch_train(max_lag: int) -> None:
     """As `simulate` looks."""
     for seed in range(12):
         plan = Plan(seed, 12, 2, max_lag, ends_at=3 + seed, times=(0.0, 1.0, 6.0))
-        told = simulate(plan)
-        assert told.state.step < 12
+        reported = simulate(plan)
+        assert reported.state.step < 12

@@ -49,12 +49,18 @@ def test_the_next_batch_trains_while_weights_are_published_and_waits_for_them(
     tmp_path: Path,
 ) -> None:
     world = run(overlapping_world(tmp_path))
-    told = order(world, "train", "version", "publish", "live", "step")
+    reported = order(world, "train", "version", "publish", "live", "step")
     for step in range(2, 7):
         before, own = ("train", step), ("version", step)
-        places = [told.index(one) for one in (("publish", step - 1), before, ("live", step - 1))]
+        places = [
+            reported.index(one) for one in (("publish", step - 1), before, ("live", step - 1))
+        ]
         assert places == sorted(places)
-        assert told.index(("step", step - 1)) < told.index(own) < told.index(("publish", step))
+        assert (
+            reported.index(("step", step - 1))
+            < reported.index(own)
+            < reported.index(("publish", step))
+        )
     assert world.trained_numbers() == list(range(6 * GROUPS))
     assert max(world.lags()) == 1
     assert [entry.root for entry in world.ledger.state.steps.values()][-1] == world.trainer.root
@@ -73,8 +79,10 @@ def test_without_lag_nothing_trains_or_waits_beside_a_publication(
 
     monkeypatch.setattr(FakeReporter, "phase", phase)
     run(world)
-    told = [event[0] for event in world.events if event[0] in ("train", "live", "ahead", "waiting")]
-    assert told == ["live", *["waiting", "train", "live"] * 3]
+    reported = [
+        event[0] for event in world.events if event[0] in ("train", "live", "ahead", "waiting")
+    ]
+    assert reported == ["live", *["waiting", "train", "live"] * 3]
 
 
 @pytest.mark.parametrize("key", ["checkpoint", "validation"])
@@ -107,11 +115,11 @@ def test_what_waits_for_the_weights_of_a_step_comes_before_the_next_one(
     if key == "validation":
         world.validator, kind = Validator(), "validated"
     run(world)
-    told = order(world, "ahead", "train", "live", kind)
+    reported = order(world, "ahead", "train", "live", kind)
     for step in (2, 4):
         due = [("live", step), (kind, step), ("train", step + 1)]
-        assert [one for one in told if one in due] == due
-    assert [step for name, step in told if name == "ahead"] == [2, 4, 6]
+        assert [one for one in reported if one in due] == due
+    assert [step for name, step in reported if name == "ahead"] == [2, 4, 6]
 
 
 def test_a_publication_that_fails_ends_the_run_and_comes_first_in_the_next(tmp_path: Path) -> None:
@@ -137,8 +145,8 @@ def test_a_publication_that_fails_ends_the_run_and_comes_first_in_the_next(tmp_p
     assert world.ledger.state.step == 3 and world.ledger.state.has_pending_batch
     assert ("version", 4) not in world.events
     again = run(World(tmp_path, world.config, {3: world.trainer.root}))
-    told = order(again, "train", "publish", "live")
-    assert told[:4] == [("publish", 3), ("live", 3), ("train", 4), ("publish", 4)]
+    reported = order(again, "train", "publish", "live")
+    assert reported[:4] == [("publish", 3), ("live", 3), ("train", 4), ("publish", 4)]
     numbers = [scored.group.number for scored in world.trainer.batches[3].groups]
     assert numbers == [scored.group.number for scored in again.trainer.batches[0].groups]
     assert again.trained_numbers() == list(range(3 * GROUPS, 6 * GROUPS))
@@ -154,7 +162,7 @@ def test_a_publication_that_fails_ends_the_run_and_comes_first_in_the_next(tmp_p
 def test_however_long_anything_takes_tokens_get_no_older_and_versions_keep_their_order(
     max_lag: int, latencies: list[int], step_seconds: int, publish_seconds: int, seed: int
 ) -> None:
-    """The real loop and buffer in virtual time, which fails where everybody waits for nobody."""
+    """The real loop and buffer in virtual time, which fails where everybody waits for nothing."""
     world = SimulatedWorld(
         *([float(one) for one in latencies], step_seconds, max_lag, seed),
         publish_seconds=publish_seconds,

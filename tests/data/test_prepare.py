@@ -102,7 +102,7 @@ def test_what_is_current_is_known_by_source_plan_and_file(tmp_path: Path) -> Non
     assert not is_current(source, made, path)
 
 
-def test_long_prompts_are_dropped_and_lengths_are_told(tmp_path: Path) -> None:
+def test_long_prompts_are_dropped_and_lengths_are_named(tmp_path: Path) -> None:
     rows = [{"instruction": "a " * length, "output": "1"} for length in (1, 9, 4, 5)]
     card = prepared(tmp_path, rows, plan("alpaca", max_tokens=5, model=tmp_path))
     assert card["tokens"] == {"min": 1, "median": 4, "max": 5}

@@ -185,12 +185,12 @@ def test_a_rows_tools_and_its_conversation_with_them_are_read(tmp_path: Path, fo
     assert json.loads(second.parameters)["properties"] == {"zone": {"enum": ["UTC"]}}
     answer = Message("tool", "3", call_id="c0", name="add")
     calls = (ToolCall("add", '{"a": 1}'),)
-    told = Message("assistant", "I add.", tool_calls=calls, reasoning="Easy.")
+    reported = Message("assistant", "I add.", tool_calls=calls, reasoning="Easy.")
     if form == "parquet":
-        assert prompt.messages[1:] == (told, answer)
+        assert prompt.messages[1:] == (reported, answer)
     else:
         called = Message("assistant", "", tool_calls=(ToolCall("add", '{"a": 1}', "c0"),))
-        assert prompt.messages[1:] == (called, answer, told, answer)
+        assert prompt.messages[1:] == (called, answer, reported, answer)
     assert "tools" not in prompt.extras
 
 

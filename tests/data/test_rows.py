@@ -53,7 +53,7 @@ def test_parquet_rows_by_place_are_those_in_order(
     assert [rows[place] for place in places] == [expected[place] for place in places]
 
 
-def test_row_groups_are_kept_up_to_a_size_and_large_ones_are_told(
+def test_row_groups_are_kept_up_to_a_size_and_large_ones_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "a.parquet"
@@ -105,10 +105,10 @@ def test_a_jsonl_file_that_changes_after_the_start_is_named(tmp_path: Path, chan
         other.replace(path)
     if change == "removed":
         path.unlink()
-    told = "cannot be read" if change == "removed" else "changed after it was opened"
-    with pytest.raises(InputError, match=rf"a\.jsonl: {told}"):
+    reported = "cannot be read" if change == "removed" else "changed after it was opened"
+    with pytest.raises(InputError, match=rf"a\.jsonl: {reported}"):
         rows[1]
-    with pytest.raises(InputError, match=rf"a\.jsonl: {told}"):
+    with pytest.raises(InputError, match=rf"a\.jsonl: {reported}"):
         list(rows)
 
 

@@ -237,7 +237,7 @@ def test_sinks_functions_and_rules_reach_the_manager_and_the_rewards(tmp_path: P
     assert every and every.rules is None
 
 
-def test_environments_are_there_where_somebody_asks_for_them(tmp_path: Path) -> None:
+def test_environments_are_there_where_they_are_asked_for(tmp_path: Path) -> None:
     assert "environment" not in dict(pods(render("npu")))
     allow = {"functions": ["/tools/mine.py:add"], "commands": ["command npx server"]}
     values = (f"manager.allow={json.dumps(allow)}", "environment.replicas=2")
@@ -695,7 +695,7 @@ def test_a_node_of_two_cores_takes_the_demo() -> None:
     assert millicores <= 1500
 
 
-def test_nobody_else_may_exchange_the_example() -> None:
+def test_no_other_user_may_exchange_the_example() -> None:
     """Everybody may write into an emptyDir's own folder, and the manager takes no model from such a one."""
     objects = render("cpu")
     empty = {

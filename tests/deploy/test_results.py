@@ -26,8 +26,8 @@ def test_the_last_result_says_which_commit_and_when(name: str) -> None:
 def test_the_tables_in_the_docs_are_those_of_the_last_results(
     name: str, rows: Callable[[dict[str, Any]], Iterator[str]]
 ) -> None:
-    told = DEPLOY.read_text(encoding="utf-8")
-    assert "\n".join(rows(results(name))) in told, "print them: python -m tests.recorded"
+    reported = DEPLOY.read_text(encoding="utf-8")
+    assert "\n".join(rows(results(name))) in reported, "print them: python -m tests.recorded"
 
 
 def test_every_fault_of_the_cluster_is_in_the_docs() -> None:
@@ -36,7 +36,7 @@ def test_every_fault_of_the_cluster_is_in_the_docs() -> None:
 
 
 def test_the_sizes_of_images_in_the_docs_are_those_of_the_last_results() -> None:
-    told = DEPLOY.read_text(encoding="utf-8")
+    reported = DEPLOY.read_text(encoding="utf-8")
     for image, megabytes in results("compose")["images"]["megabytes"].items():
-        size = re.search(rf"(?m)^\| `{image}` \| [^|]+ \| ([\d.]+) GB \|", told)
+        size = re.search(rf"(?m)^\| `{image}` \| [^|]+ \| ([\d.]+) GB \|", reported)
         assert size and size[1] == f"{megabytes / 1000:.1f}", image

@@ -1,4 +1,4 @@
-"""How each fault of a host is made, and the words by which it is told."""
+"""How each fault of a host is made, and the words by which it is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each fault of a run on its hosts is made, and the words by which it is told."""
+"""How each fault of a run on its hosts is made, and the words by which it is reported."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def container(root: Path) -> Made:
 def no_folder(root: Path) -> Made:
     """A file is where the run's folder should be made."""
     system = cpu_host(root)
-    folder = Path("/proc/trimaran-runs")  # nobody may write there, root neither
+    folder = Path("/proc/trimaran-runs")  # nothing may write there, root neither
     return examine(system, config(root, run={"folder": str(folder)}))
 
 
@@ -124,9 +124,9 @@ def no_host(root: Path) -> Made:
 
 
 def other(here: dict[str, str], **facts: object) -> Callable[[Path], Made]:
-    told = Other("10.0.0.2:7990", versions={"python": "3.11.2"})
-    told = replace(told, **facts)  # pyright: ignore
-    return lambda root: list(check_host(told, here, "/models/a", 5))
+    reported = Other("10.0.0.2:7990", versions={"python": "3.11.2"})
+    reported = replace(reported, **facts)  # pyright: ignore
+    return lambda root: list(check_host(reported, here, "/models/a", 5))
 
 
 def broken_link(root: Path) -> Made:

@@ -28,7 +28,7 @@ def run_file(tmp_path: Path) -> str:
     return str(tmp_path / "run.yaml")
 
 
-def test_json_has_the_form_that_the_document_tells(
+def test_json_has_the_form_that_the_document_shows(
     run_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["doctor", run_file, "--json"])
@@ -74,7 +74,7 @@ def test_warnings_alone_are_no_failure(
     assert "warning: VLLM_USE_V1=0" in capsys.readouterr().out
 
 
-def test_gpus_that_others_have_filled_are_told(
+def test_gpus_that_others_have_filled_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = config(tmp_path, rollout={"max_tokens": 64, "max_prompt_tokens": 64})
@@ -102,7 +102,7 @@ def test_gpus_that_others_have_filled_are_told(
         (["--store", "sqlite:x"], "give redis://HOST:PORT/DB"),
     ],
 )
-def test_what_is_given_wrongly_is_told(
+def test_what_is_given_wrongly_is_reported(
     arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "token").write_text("a-token-of-a-test")
@@ -166,5 +166,5 @@ def test_a_run_says_so_before_it_starts(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         endpoint = f"endpoints.reward=127.0.0.1:{taken.getsockname()[1]}"
         assert main(["train", str(tmp_path / "run.yaml"), endpoint]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in told] == ["doctor", "error"], told
+    reported = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in reported] == ["doctor", "error"], reported

@@ -37,13 +37,13 @@ def test_in_a_subnet_each_interface_is_that_of_the_subnet(tmp_path: Path) -> Non
     assert finding.fault == "other-interface"
 
 
-def test_an_interface_that_is_not_there_is_told_once(tmp_path: Path) -> None:
+def test_an_interface_that_is_not_there_is_reported_once(tmp_path: Path) -> None:
     (finding,) = in_subnet(tmp_path, GLOO_SOCKET_IFNAME="eth9")
     assert finding.fault == "no-interface"
     assert finding.fix == "export GLOO_SOCKET_IFNAME=ib0"
 
 
-def test_where_the_kernel_tells_no_interfaces_nothing_is_said_of_them() -> None:
+def test_where_the_kernel_lists_no_interfaces_nothing_is_said_of_them() -> None:
     facts = Addresses("node-1", {}, (), {"GLOO_SOCKET_IFNAME": "eth9", "HCCL_IF_IP": "10.7.0.4"})
     assert not list(check_addresses(facts, None))
 
@@ -51,7 +51,7 @@ def test_where_the_kernel_tells_no_interfaces_nothing_is_said_of_them() -> None:
 def test_a_run_on_one_machine_may_have_its_name_on_loopback(tmp_path: Path) -> None:
     facts = Addresses("node-1", {"node-1": "127.0.1.1"}, INTERFACES, {})
     assert not list(check_addresses(facts, config(tmp_path)))
-    (finding,) = check_addresses(facts, None)  # a host of which nobody knows what it is for
+    (finding,) = check_addresses(facts, None)  # a host without a purpose
     assert finding.fault == "own-name"
     assert finding.fix == "sed -i '1i 192.168.1.4 node-1' /etc/hosts"
 
@@ -62,11 +62,11 @@ def test_variables_of_npus_mean_nothing_elsewhere(tmp_path: Path) -> None:
     assert not devices_of(tmp_path, "cpu", given, **run)
 
 
-def test_what_a_placement_says_as_well_is_told_once(tmp_path: Path) -> None:
+def test_what_a_placement_says_as_well_is_reported_once(tmp_path: Path) -> None:
     pools = {"rollout": {"device": "npu"}, "trainer": {"device": "npu"}}
     findings = devices_of(tmp_path, "npu", {"RANK_TABLE_FILE": "x"}, **pools)
-    told = [one.fault for one in findings if "RANK_TABLE_FILE" in one.what]
-    assert told == ["harmful-variable"]
+    reported = [one.fault for one in findings if "RANK_TABLE_FILE" in one.what]
+    assert reported == ["harmful-variable"]
     assert "refused" in {one.fault for one in findings}  # there are no dies
 
 
@@ -106,12 +106,12 @@ def test_a_rank_needs_what_the_plan_knows_and_vllm_its_share(tmp_path: Path) -> 
     assert not filled(130, 15, engine="transformers")(tmp_path)
     (finding,) = filled(130, 14, engine="transformers")(tmp_path)
     assert "rollout 0 takes 14.2 GiB" in finding.what
-    assert not filled()(tmp_path)  # they do not tell
+    assert not filled()(tmp_path)  # they do not report it
 
 
-def test_what_a_run_refuses_is_not_told_of_the_shell_as_well(tmp_path: Path) -> None:
+def test_what_a_run_refuses_is_not_reported_of_the_shell_as_well(tmp_path: Path) -> None:
     system = without(npu_host(tmp_path), "ASCEND_HOME_PATH", "ATB_HOME_PATH")
-    told = [one.what.split()[0] for one in examine(system, None) if one.fault == "environment"]
-    assert told == ["CANN", "ATB"]
+    reported = [one.what.split()[0] for one in examine(system, None) if one.fault == "environment"]
+    assert reported == ["CANN", "ATB"]
     run = config(tmp_path, rollout={"device": "npu"}, trainer={"device": "npu"})
     assert not [one for one in examine(system, run) if one.fault == "environment"]

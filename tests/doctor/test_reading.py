@@ -55,7 +55,7 @@ def test_shared_memory_is_what_its_file_system_has_left(tmp_path: Path) -> None:
         assert faults(examine(system, None)) == {"limits/shared-memory"}
 
 
-def test_a_full_disk_is_told_with_what_it_has(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_what_it_has(tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", "4m") as folder:
         place = read_place(System(os.environ), folder / "runs/new", "checkpoints", wants=1 << 30)
         assert (place.has, place.kind, place.said) == (4 << 20, "tmpfs", "")
@@ -145,7 +145,7 @@ def test_a_redis_server_is_asked_for_its_settings(
     assert all("append" in one.what and "config set appendonly yes" in one.fix for one in findings)
 
 
-def test_a_wrong_password_is_told_and_not_shown(redis_program: str, tmp_path: Path) -> None:
+def test_a_wrong_password_is_reported_and_not_shown(redis_program: str, tmp_path: Path) -> None:
     server = RedisServer(tmp_path / "redis").start()
     try:
         server.require("the-right-one")

@@ -63,7 +63,7 @@ class Hosts:
         return self.root / name / RUN_ID
 
     def make(self, name: str, config: RunConfig) -> None:
-        """A fresh host, with what whoever starts services puts there."""
+        """A fresh host, with what the starter of services puts there."""
         folder = self.run_folder(name)
         folder.mkdir(parents=True)
         (self.root.with_name("hosts.mounts") / name).mkdir(exist_ok=True)

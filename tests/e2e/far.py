@@ -88,7 +88,7 @@ class Site:
             self._start_manager()
 
     def lose(self, host: str) -> None:
-        """It is gone with its disk and what ran on it, and nobody hears of it."""
+        """It is gone with its disk and what ran on it, and nothing hears of it."""
         self.link.cut(self.net(host))
         self.end(host)
         shutil.rmtree(self.root / host)

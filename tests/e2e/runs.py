@@ -33,7 +33,7 @@ def start(*arguments: str | Path, run_folder_parent: Path) -> subprocess.Popen:
 
 
 def listen(process: subprocess.Popen) -> list[str]:
-    """What it prints, line by line as it comes: a pipe that nobody reads stops a long run."""
+    """What it prints, line by line as it comes: a pipe that nothing reads stops a long run."""
     lines: list[str] = []
     output = process.stdout
     assert output

@@ -1,4 +1,4 @@
-"""Trainer and rollout in turns on the same devices: the same weights as in separate pools, whoever dies."""
+"""Trainer and rollout in turns on the same devices: the same weights as in separate pools, whatever dies."""
 
 import signal
 
@@ -11,7 +11,7 @@ TWO = {"trainer": {"data_parallel": 2}, "rollout": {"engine": "transformers", "r
 """Ranks and replicas, on two devices or, in separate pools, on four."""
 
 
-def test_colocated_pools_reach_the_weights_of_separate_ones_whoever_dies_in_whose_turn(
+def test_colocated_pools_reach_the_weights_of_separate_ones_whatever_dies_in_whose_turn(
     write_run, tmp_path
 ):
     steps = {"steps": 8, "deterministic": True}

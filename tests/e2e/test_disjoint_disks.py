@@ -42,7 +42,7 @@ def usual_roots(write_run: Any, folder: Path) -> dict[int, str]:
 
 
 def disjoint(write_run: Any, tmp_path: Path, tiny_model: Path, store_url: str) -> tuple[Any, Any]:
-    """Hosts, and the configuration of a run in which nobody needs the disk of another."""
+    """Hosts, and the configuration of a run in which no process needs the disk of another."""
     name = tmp_path.name
     digest = push_model(tiny_model, open_place(f"s3://payloads/{name}/model", "URL"))
     hosts, data = Hosts(tmp_path, store_url), tmp_path / "hosts/controller/data"

@@ -1,4 +1,4 @@
-"""A whole run of episodes: a class answers, some of its turns fail, and what happened is told turn by turn."""
+"""A whole run of episodes: a class answers, some of its turns fail, and what happened is reported turn by turn."""
 
 import json
 import signal
@@ -46,7 +46,7 @@ def model_of_turns(folder):
 
 
 @pytest.mark.parametrize("history", ["exact", "template"])
-def test_a_run_of_episodes_trains_and_tells_them(write_run, tmp_path, history):
+def test_a_run_of_episodes_trains_and_reports_them(write_run, tmp_path, history):
     model = model_of_turns(tmp_path / "tiny")
     environment = {"factory": "echo.py:Echo", "max_turns": 4, "max_tokens": 300}
     path = write_run(
@@ -69,8 +69,8 @@ def test_a_run_of_episodes_trains_and_tells_them(write_run, tmp_path, history):
     [episode] = row["greedy_episodes"]
     assert [turn["turn"]["num_sampled"] > 0 for turn in episode["turns"]] == [True] * 3
     assert episode["turns"][0]["versions"] == ["0.2"]
-    told = runs.finish(runs.start("samples", folder, run_folder_parent=tmp_path))
-    assert "  user:      more 1\n" in told and "  turn 3:    [" in told
+    reported = runs.finish(runs.start("samples", folder, run_folder_parent=tmp_path))
+    assert "  user:      more 1\n" in reported and "  turn 3:    [" in reported
     lines = [
         runs.finish(runs.start("ledger", "show", folder, str(number), run_folder_parent=tmp_path))
         for number in range(4)

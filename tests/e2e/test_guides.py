@@ -18,7 +18,7 @@ FUNCTIONS = {
     "easyr1": "reward_of_easyr1.py",
     "mindspeed-rl": "reward_of_verl.py",
 }
-"""A model without any skill gets 0 of each published rule. This one beside it tells its answers apart."""
+"""A model without any skill gets 0 of each published rule. This one beside it distinguishes its answers."""
 UPDATES = {"verl": 4, "easyr1": 4, "mindspeed-rl": 1}
 """Of a step, as published."""
 TEMPLATES = {"verl-gsm8k": "output the final answer after"}

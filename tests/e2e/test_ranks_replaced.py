@@ -1,4 +1,4 @@
-"""Trainer ranks are replaced while the run has no launcher: nobody is told, and they meet again."""
+"""Trainer ranks are replaced while the run has no launcher: nothing is reported, and they meet again."""
 
 from __future__ import annotations
 

@@ -69,10 +69,10 @@ def test_a_run_that_has_ended_is_extended_and_replayed_with_the_rates_that_it_ha
     words = ("--resume", folder, "run.steps=4", "validation.every=3")
     code, output = runs.train(*words, run_folder_parent=tmp_path)
     assert code == 0, output
-    told = (
+    reported = (
         "from step 3 on: run.steps 4 (was 2), validation.every 3 (was 2); trainer.schedule linear"
     )
-    assert told in output
+    assert reported in output
     rates = [row["trainer/learning_rate"] for row in runs.rows(folder, "step")]
     assert rates == pytest.approx([0.5e-3, 0.0, 0.25e-3, 0.0])
     assert [row["step"] for row in runs.rows(folder, "validation")] == [0, 2, 3, 4]

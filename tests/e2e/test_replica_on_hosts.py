@@ -33,11 +33,11 @@ def test_a_replica_on_two_hosts_trains_and_comes_back_when_one_is_lost(
             process.kill()
         far.until_noted("the run starts it again with")  # whichever of the two was missed first
         far.until_step(2)
-        told = len(far.events())
+        reported = len(far.events())
         for process in far.processes("third", "follower"):
             process.terminate()
         # Added, or started again where the engine's own end was seen first.
-        far.until_noted("rollout-0 is ", after=told)
+        far.until_noted("rollout-0 is ", after=reported)
         assert far.until_ended() is RunState.SUCCEEDED, far.tell()
         assert far.roots().keys() == set(range(5))
         [leader], [follower] = far.hosts["second"].engines, far.hosts["third"].engines

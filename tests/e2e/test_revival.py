@@ -82,7 +82,7 @@ def disturb(process, runs_folder, mark, kinds, number):
         process_of(mark, kind).send_signal(number)
 
 
-def test_whoever_is_killed_comes_back_and_the_weights_are_those_of_an_undisturbed_run(
+def test_whatever_is_killed_comes_back_and_the_weights_are_those_of_an_undisturbed_run(
     write_run, tmp_path
 ):
     steps = {"steps": 8, "deterministic": True, "checkpoint_every": 3}
@@ -107,7 +107,7 @@ def test_whoever_is_killed_comes_back_and_the_weights_are_those_of_an_undisturbe
     assert runs.survivors(tmp_path) == []
 
 
-def test_whoever_is_frozen_is_killed_and_comes_back(write_run, tmp_path):
+def test_whatever_is_frozen_is_killed_and_comes_back(write_run, tmp_path):
     path = write_run(run={"steps": 8})
     process = runs.start("train", path, "frozen_timeout=15", run_folder_parent=tmp_path)
     disturb(process, tmp_path / "runs", tmp_path, KINDS, signal.SIGSTOP)

@@ -113,7 +113,7 @@ def score(sample):
 """
 
 
-def test_answers_that_nobody_can_judge_get_the_minimum_and_the_server_goes_on(
+def test_answers_that_cannot_be_judged_get_the_minimum_and_the_server_goes_on(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)

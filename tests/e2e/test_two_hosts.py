@@ -164,7 +164,7 @@ def test_a_run_on_two_hosts_reaches_the_weights_of_one_on_loopback(
     assert runs.survivors(tmp_path / "hosts") == []
 
 
-def test_a_run_on_two_hosts_that_trusts_nobody_but_by_tls(pair, write_run, tmp_path):
+def test_a_run_on_two_hosts_that_trusts_only_by_tls(pair, write_run, tmp_path):
     """Each host has a certificate of its own, which names its address."""
     authority = Authority("services")
     files = [authority.write(tmp_path / host.name, addresses=(host.address,)) for host in pair]

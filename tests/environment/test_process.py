@@ -148,7 +148,9 @@ FAULTS = {
 }
 
 
-def test_of_200_seeded_faults_each_is_told_and_costs_its_own_episode_alone(tmp_path: Path) -> None:
+def test_of_200_seeded_faults_each_is_reported_and_costs_its_own_episode_alone(
+    tmp_path: Path,
+) -> None:
     chance, left = random.Random(32), [200]
 
     async def play(client: EnvironmentClient, player: int) -> None:
@@ -163,8 +165,8 @@ def test_of_200_seeded_faults_each_is_told_and_costs_its_own_episode_alone(tmp_p
                     assert (await ask(client, episode, turn, how)).isdigit()
                     continue
                 left[0] -= 1
-                kind, told = FAULTS[how]
-                with pytest.raises(kind, match=told):
+                kind, reported = FAULTS[how]
+                with pytest.raises(kind, match=reported):
                     await ask(client, episode, turn, how)
                 with pytest.raises(NotFoundError):
                     await ask(client, episode, turn, "")

@@ -97,11 +97,11 @@ def test_a_class_of_ours_plays(tmp_path: Path) -> None:
     async def use(client: EnvironmentClient) -> None:
         opening = await client.open("1.0", prompt(), 6, SECONDS)
         assert opening.messages == (Message("system", "Guess."), Message("user", "1 to 8"))
-        for turn, (text, told, reward, done) in enumerate(
+        for turn, (text, reported, reward, done) in enumerate(
             [("5", "no", 0.0, False), ("?", "a hint", None, False), ("7", "yes", 1.0, True)], 1
         ):
             reply = await client.step("1.0", turn, Message("assistant", text), "stop", SECONDS)
-            assert (reply.messages[0].text, reply.reward, reply.done) == (told, reward, done)
+            assert (reply.messages[0].text, reply.reward, reply.done) == (reported, reward, done)
         as_it_is = await client.open("2.0", prompt(task="as it is"), 6, SECONDS)
         assert as_it_is.messages == prompt().messages
         with pytest.raises(InternalError, match="ValueError: no such game"):

@@ -12,7 +12,7 @@ TOOL = Tool("look", "Look around.", '{"type": "object", "properties": {}}')
 
 
 class World:
-    """Answers with what it was told; "hang" and "fail" are orders, "end" ends the episode."""
+    """Answers with what it was sent; "hang" and "fail" are orders, "end" ends the episode."""
 
     def __init__(self, name: str, log: list[str]) -> None:
         self.name, self.log, self.turn = name, log, 0

@@ -22,7 +22,7 @@ def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
     def install_one(title: str) -> Recipe:
         RECIPES[title].install(folder)
-        # Once more for each: what is installed is looked up anew when sys.path has changed.
+        # Once more for each: what is installed is looked up again when sys.path has changed.
         monkeypatch.syspath_prepend(folder)
         return RECIPES[title]
 

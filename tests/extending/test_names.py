@@ -1,4 +1,4 @@
-"""What the recipes that edit the tree tell a reader to open is there; and each recipe is complete."""
+"""What the recipes that edit the tree ask a reader to open is there; and each recipe is complete."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_the_rule_judges_and_its_other_numbers_are_metrics(
     assert f"`{key}`" in RECIPES["A metric"].text
 
 
-def test_the_rule_is_refused_where_nobody_allowed_it(tmp_path: Path) -> None:
+def test_the_rule_is_refused_where_it_was_not_allowed(tmp_path: Path) -> None:
     rules = write_rule(tmp_path)
 
     async def use(client: RewardClient) -> None: ...

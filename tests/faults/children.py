@@ -112,7 +112,7 @@ def _serve(
 
 
 def _announce(kind: Any, file: Path, door: Door) -> None:
-    """Peers are told the door on the driver's wire; who it really is goes to a file."""
+    """Peers get the door on the driver's wire; who it really is goes to a file."""
     own = kind.peer.fget
 
     def peer(self: Any) -> Peer:

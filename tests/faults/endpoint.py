@@ -3,7 +3,7 @@
     python -m tests.faults.endpoint sender|receiver ADDRESS
 
 Reads one request a line, {"id": …, "do": …, …}, and answers one line each with
-the same id; requests run at the same time. It serves whoever cannot be reached
+the same id; requests run at the same time. It serves those that cannot be reached
 by gRPC, as from one network namespace to another.
 """
 
@@ -109,8 +109,8 @@ class Receiver:
     def stage(self, manifest: Values, source: Values, timeout: float) -> Values:
         found = manifest_from_json(manifest)
         version = PolicyVersion("run", VersionId(0, 1), found.root)
-        told = [source_of(source)]
-        staged = self._receiver.stage(version, found, told, limits_of(timeout))
+        reported = [source_of(source)]
+        staged = self._receiver.stage(version, found, reported, limits_of(timeout))
         return asdict(staged)
 
     def holds(self) -> Values:

@@ -1,6 +1,6 @@
 """An engine that holds real tensors, and whose every token says which tensors it holds.
 
-Each token is a checksum taken anew over all the memory that the engine has
+Each token is a checksum taken again over all the memory that the engine has
 loaded, so that a mixture, a half load or a flipped bit shows in the very tokens
 that were made with it.
 """

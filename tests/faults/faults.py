@@ -77,7 +77,7 @@ async def freeze_replica(stand: Stand, case: Case, dice: random.Random) -> bool:
 
 
 async def kill_trainer(stand: Stand, case: Case, dice: random.Random) -> bool:
-    """The launcher ends the run then, and somebody resumes it."""
+    """The launcher ends the run then, and it is resumed."""
     victim = stand.house.children[dice.choice(stand.house.trainers)]
     holder = victim.name if case.place == "send" else dice.choice(stand.house.replicas[:-1])
     stand.may_end = True
@@ -266,7 +266,7 @@ async def corrupt_engine(stand: Stand, case: Case, dice: random.Random) -> bool:
         proofs, _ = await client.verify_replicas([name], REACH_SECONDS)
     if any(proof.replica == suspect[0] and not proof.fault for proof in proofs):
         raise Broken(f"{name} has a flipped bit in its engine and was read back as good: {proofs}")
-    await stand.recover()  # it is mended at the same version, of which it has made wrong tokens
+    await stand.recover()  # it is fixed at the same version, of which it has made wrong tokens
     spoilt = audit.spoilt - before
     for _ in range(2):  # until their batch is due
         await stand.open_step()
@@ -277,7 +277,7 @@ async def corrupt_engine(stand: Stand, case: Case, dice: random.Random) -> bool:
 
 
 async def flip_in_memory(stand: Stand, case: Case, dice: random.Random) -> bool:
-    """A sender's memory goes bad after it was digested: nobody may take what it sends."""
+    """A sender's memory goes bad after it was digested: no replica may take what it sends."""
     name = dice.choice(stand.house.trainers)
     orders.give(stand.house.run_folder, name, "snapshot", "flip")
     await stand.open_step()
@@ -294,7 +294,7 @@ async def flip_in_memory(stand: Stand, case: Case, dice: random.Random) -> bool:
     if orders.is_open(stand.house.run_folder, name):
         return False
     await stand.until_served(stand.step - 1)
-    await stand.resume()  # the version cannot be had any more: its trainers make it anew
+    await stand.resume()  # the version cannot be had any more: its trainers make it again
     return True
 
 
@@ -326,7 +326,7 @@ async def harm_relay(stand: Stand, case: Case, dice: random.Random) -> bool:
 
 async def leave_over(stand: Stand, case: Case, dice: random.Random) -> bool:
     """Somebody left over from before tries to take part: with an old nonce, group, key or epoch, or
-    with tokens that nobody has proven."""
+    with tokens that have no proof."""
     await stand.open_step()
     await leftovers.LEFTOVERS[case.place](stand, dice)
     return True
@@ -348,7 +348,7 @@ class Moment:
         self.frozen[child] = asyncio.create_task(thaw())
 
     def go_on(self) -> None:
-        """Whoever shows that the sync is at the place stands there no longer."""
+        """Whatever shows that the sync is at the place stands there no longer."""
         if self.holder not in self.frozen:
             self.holder.thaw()
 

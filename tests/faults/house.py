@@ -253,7 +253,7 @@ def _configure(folder: Path, setting: Setting, seed: int, model: Path) -> dict[s
             "sample_share": 0.25,
         },
         "endpoints": {
-            "controller": "127.0.0.1:0",  # nobody calls it, and one may replace another
+            "controller": "127.0.0.1:0",  # nothing calls it, and one may replace another
             "reward": addresses[0],
             "weight_sync": addresses[1],
             "trainer": addresses[2 : 2 + setting.num_senders],
@@ -271,7 +271,7 @@ async def _take_over(run_folder: Path) -> None:
 
 
 def write_model(folder: Path, model: dict[str, Any] = MODEL) -> Path:
-    """What the services look at of a model that nobody computes with."""
+    """What the services look at of a model that nothing computes with."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(model))
     for name in ("model.safetensors", "tokenizer.json"):

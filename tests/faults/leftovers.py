@@ -1,7 +1,7 @@
 """Those who belong to an earlier time, or speak without right, while a run goes on.
 
-A refusal counts only with the reason that is meant: an address where nobody
-listens, or a version that is too old, refuses nobody.
+A refusal counts only with the reason that is meant: an address where nothing
+listens, or a version that is too old, refuses nothing.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Greeting(Connection):
 
 
 async def old_group(stand: Stand, dice: random.Random) -> None:
-    """A replica is told a group that has ended: it fails by the deadline and stages nothing."""
+    """A replica is sent a group that has ended: it fails by the deadline and stages nothing."""
     await stand.recover()
     async with stand.trainer() as trainer:
         version, manifest = await trainer.get_policy_version(CALL_SECONDS)
@@ -114,7 +114,7 @@ async def old_group(stand: Stand, dice: random.Random) -> None:
         await expect(
             TransferError,
             replica.stage_weights(version, manifest, [source], limits, "leftover"),
-            f"{name} was told to stage from a group that had ended",
+            f"{name} was asked to stage from a group that had ended",
         )
     if time.monotonic() - started > SECONDS + 6:
         raise Broken(f"{name} noticed only after {time.monotonic() - started:.1f} s")
@@ -138,7 +138,7 @@ async def old_nonce(stand: Stand, dice: random.Random) -> None:
 
 
 async def unproven_tokens(stand: Stand, dice: random.Random) -> None:
-    """Whoever forgets to look at proofs gets nothing trained."""
+    """Whatever forgets to look at proofs gets nothing trained."""
     await stand.recover()
     await stand.until(
         lambda: stand.audit.consumed > stand.step, CALL_SECONDS, "a batch to train without right"
@@ -178,7 +178,7 @@ def _group(stand: Stand, dice: random.Random) -> TransferGroup:
 
 
 async def _open_group(stand: Stand, dice: random.Random) -> TransferGroup:
-    """One whose rendezvous answers: else nobody would be refused there."""
+    """One whose rendezvous answers: else nothing would be refused there."""
     for _ in range(3):
         await stand.recover()
         group = _group(stand, dice)

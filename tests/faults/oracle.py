@@ -1,4 +1,4 @@
-"""Tells whether tokens were made by the very weights that their stamp names."""
+"""Says whether tokens were made by the very weights that their stamp names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the driver tells a process to do when it gets to a certain place in the protocol.
+"""What the driver asks of a process when it gets to a certain place in the protocol.
 
 An order is a file, `<folder>/<process>.order`: a place, how many times to pass
 it first, and what to do there. The commonest one is "stop": the process sends

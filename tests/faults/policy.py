@@ -27,7 +27,7 @@ class StandInPolicy:
     def __init__(self, config: RunConfig, meeting: Meeting, rank: int) -> None:
         self.device, self.data_rank = torch.device("cpu"), 0
         self._rank, self._size = rank, config.num_trainer_ranks
-        # The default group, in which the ranks tell each other their digests.
+        # The default group, in which the ranks send each other their digests.
         join_ranks("gloo", rank, self._size, meeting, config.start_timeout, config.start_timeout)
         facts = read_model_folder(config.model.path)
         shapes = llama_shapes(facts)

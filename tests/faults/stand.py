@@ -32,7 +32,7 @@ AWAY = (UnavailableError, DeadlineError)
 
 
 def replica_of(maker: str) -> str:
-    """A replica that was mended makes its tokens as name~1, name~2, …"""
+    """A replica that was fixed makes its tokens as name~1, name~2, …"""
     return maker.partition("~")[0]
 
 
@@ -76,7 +76,7 @@ class Stand:
             await asyncio.sleep(POLL_SECONDS)
 
     async def start_controller(self, beside: bool = False) -> None:
-        """Returns once it has taken over from whoever was before it."""
+        """Returns once it has taken over from the one before it."""
         before = self.audit.epoch
         self.house.start(CONTROLLER, beside)
         await self.until(lambda: self.audit.epoch > before, CALL_SECONDS, "a new controller")

@@ -173,7 +173,7 @@ def _become(request: Request, outputs: list[int]) -> None:
 
 
 def _show(command: list[str], environment: dict[str, str]) -> None:
-    """Write over the memory that the kernel reads for /proc; nobody else uses it any more."""
+    """Write over the memory that the kernel reads for /proc; nothing else uses it any more."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     arguments, environ = ((int(fields[place]), int(fields[place + 1])) for place in (45, 47))
     words = b"\0".join(map(os.fsencode, command)) + b"\0"

@@ -7,7 +7,7 @@ only test processes have, carries it out on the next such call:
     lose       it is done, but its answer never arrives
     delay S    it arrives S seconds late
     twice      it arrives twice at once; the caller gets the first answer
-    again S    a copy of it arrives S seconds after it was answered; nobody hears the second answer
+    again S    a copy of it arrives S seconds after it was answered; nothing hears the second answer
     cut N      its stream of answers breaks after N of them
 """
 
@@ -107,8 +107,8 @@ async def _break(context: Any) -> None:
     await context.abort(grpc.StatusCode.UNAVAILABLE, "test: the connection broke")
 
 
-class _Nobody:
-    """The context of a call to which nobody listens."""
+class _NoCaller:
+    """The context of a call to which nothing listens."""
 
     def __init__(self, context: Any) -> None:
         self._metadata = context.invocation_metadata()
@@ -117,7 +117,7 @@ class _Nobody:
         return self._metadata
 
     def peer(self) -> str:
-        return "test:nobody"
+        return "test:no_caller"
 
     async def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> None:
         logger.warning("test: the copy was refused: %s %s", code, details)
@@ -125,19 +125,19 @@ class _Nobody:
 
 
 async def _unheard(behavior: Any, request: Any, context: Any, seconds: float) -> None:
-    nobody = _Nobody(context)
+    no_caller = _NoCaller(context)
     await asyncio.sleep(seconds)
     try:
-        await behavior(request, nobody)
+        await behavior(request, no_caller)
     except grpc.aio.AbortError:
         return
 
 
 async def _unheard_stream(behavior: Any, request: Any, context: Any, seconds: float) -> None:
-    nobody = _Nobody(context)
+    no_caller = _NoCaller(context)
     await asyncio.sleep(seconds)
     try:
-        async for _ in behavior(request, nobody):
+        async for _ in behavior(request, no_caller):
             pass
     except grpc.aio.AbortError:
         return

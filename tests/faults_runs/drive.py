@@ -22,14 +22,14 @@ from pathlib import Path
 from tests.faults.replaced import Broken
 from tests.faults_runs import judge, moves, results
 from tests.faults_runs.moves import Case, Done
+from tests.faults_runs.reported import Harm
 from tests.faults_runs.site import REDIS, DrivenRun, Setting, Site
-from tests.faults_runs.told import Harm
 from trimaran.wire import rpc
 
 RECOVERY_SECONDS = 90.0
 """For the next step to be trained and every process to be back. Longer is a hang."""
 END_SECONDS = 120.0
-"""For the runs to end once nobody harms them any more."""
+"""For the runs to end once nothing harms them any more."""
 POLL_SECONDS = 0.1
 MAX_DEATHS = 3
 """Of one kind of process in one run: who dies again and again is given up."""

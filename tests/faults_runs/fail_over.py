@@ -82,13 +82,13 @@ async def take_over(server: RedisServer, of: RedisServer) -> None:
 
 
 async def look_at_loss(site: Site, run: DrivenRun, seen: int) -> list[str]:
-    """On the older store: who has seen more is told, and who comes new trains nothing."""
+    """On the older store: who has seen more gets an error, and who comes new trains nothing."""
     wrong: list[str] = []
     try:
         await run.read()
-        wrong.append("a client that had seen more was not told that the store has gone back")
+        wrong.append("a client that had seen more got no error that the store has gone back")
     except LostWritesError as error:
-        print(f"a client is told: {error}", flush=True)
+        print(f"a client gets: {error}", flush=True)
     await run.close()
     failed = await end_of(site, run)
     print(f"the run is {failed.state}: {failed.error} {failed.remedy}", flush=True)
@@ -104,7 +104,7 @@ async def look_at_loss(site: Site, run: DrivenRun, seen: int) -> list[str]:
 
 
 async def end_of(site: Site, run: DrivenRun) -> Run:
-    """As its manager says, also one that was started anew meanwhile."""
+    """As its manager says, also one that was started again meanwhile."""
     deadline = time.monotonic() + SECONDS
     found = run.run
     while not found.state.has_ended:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tests.faults_runs.audit import Audit, audit
 from tests.faults_runs.replay import replay
+from tests.faults_runs.reported import find_untrue
 from tests.faults_runs.site import DrivenRun, Site
-from tests.faults_runs.told import find_untrue
 from trimaran.errors import InputError
 from trimaran.host.shared_memory import FOLDER, semaphore_prefix
 from trimaran.run.folder import locked
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.faults_runs.drive import Report
 
 MOST = 10
-"""Faults of one run that are told: the first ones say what the others follow from."""
+"""Faults of one run that are reported: the first ones say what the others follow from."""
 PARTIAL = (".partial", ".part", ".tmp")
 """Ends of the names of files that are not whole yet."""
 

@@ -42,7 +42,7 @@ class Life:
 
     @property
     def _process(self) -> psutil.Process | None:
-        """None once its number is nobody's, or another process's."""
+        """None once its number is free, or another process's."""
         try:
             process = psutil.Process(self.pid)
         except psutil.NoSuchProcess:

@@ -106,7 +106,7 @@ async def freeze(site: Site, run: DrivenRun, case: Case, dice: random.Random) ->
 
 
 async def stay_frozen(site: Site, run: DrivenRun, case: Case, dice: random.Random) -> Done | None:
-    """Nobody lets it go on. Raises Broken unless it is found and killed in time."""
+    """Nothing lets it go on. Raises Broken unless it is found and killed in time."""
     life = _pick(site, run, case.victim, dice)
     if life is None:
         return None

@@ -45,7 +45,7 @@ def add(path: Path, report: Report) -> None:
         text = file.read()
         tree: dict[str, Any] = json.loads(text) if text else {"pieces": []}
         this = {"commit": report.commit, "seed": report.seed, "store": report.store}
-        # Again after each site: what it told before is in what it tells now.
+        # Again after each site: what it reported before is in what it reports now.
         tree["pieces"] = [p for p in tree["pieces"] if not this.items() <= p.items()]
         tree["pieces"].append(
             {

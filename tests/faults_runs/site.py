@@ -18,9 +18,9 @@ import yaml
 from tests.faults import house, orders
 from tests.faults_runs import born, entry
 from tests.faults_runs.lives import Life, Lives
+from tests.faults_runs.reported import Harm
 from tests.faults_runs.standins import MODEL
 from tests.faults_runs.supervisor import Supervisor
-from tests.faults_runs.told import Harm
 from tests.marked import MARK, marked, survivors, words
 from tests.redis_server import RedisServer
 from trimaran.clients import AsyncRunClient
@@ -220,7 +220,7 @@ class Site:
         return self.runs[-1]
 
     async def look(self) -> None:
-        """Brings `runs` up to date, as far as somebody answers."""
+        """Brings `runs` up to date, as far as a process answers."""
         async with self._looking:
             for driven in self.runs:
                 try:

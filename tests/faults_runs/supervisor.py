@@ -26,7 +26,7 @@ class Supervisor:
         self._kill, self._start = kill, start
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        self._socket.bind("")  # a free abstract name, which nobody has to remove
+        self._socket.bind("")  # a free abstract name, which nothing has to remove
         self._is_ready, self._silence = False, 0.0
         self._watching: asyncio.Task[None] | None = None
 

@@ -1,4 +1,4 @@
-"""The guides' performance tables as runs: valid, as large as published, and planned. Nobody has run them."""
+"""The guides' performance tables as runs: valid, as large as published, and planned. Nothing has run them."""
 
 from __future__ import annotations
 

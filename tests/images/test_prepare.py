@@ -117,10 +117,10 @@ def test_a_large_transparent_image_takes_few_copies() -> None:
         "prepare_image(data, 784, 784, 28)\n"
         "print(peak() - before)\n"
     )
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "-c", code], input=data, capture_output=True, check=True, timeout=60
     )
-    assert int(told.stdout) < 8 * side**2  # 17 bytes a pixel as a whole
+    assert int(reported.stdout) < 8 * side**2  # 17 bytes a pixel as a whole
 
 
 def test_an_mpo_photograph_is_its_first_picture() -> None:

@@ -105,7 +105,7 @@ def test_what_cannot_be_prepared_so_is_refused(key: str, value: Any) -> None:
     assert list(made(DEEPSCALER | {key: value}).having("refused")) == [key]
 
 
-def test_templates_that_differ_are_told() -> None:
+def test_templates_that_differ_are_named() -> None:
     assert made(MATH_17K).having("noted").keys() == {"prompt_type"}
     assert made(DEEPSCALER | {"prompt_type": "gemma"}).having("noted") == {}
     assert (

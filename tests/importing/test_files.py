@@ -98,7 +98,7 @@ def test_a_section_is_laid_over_the_one_that_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("word", "reported"),
     [
         (
             "~trainer.projct_name",
@@ -109,10 +109,12 @@ def test_a_section_is_laid_over_the_one_that_is_there(tmp_path: Path) -> None:
         ("~actor_rollout_ref.rollout.n=6", "actor_rollout_ref.rollout.n is 5; "),
     ],
 )
-def test_a_word_that_takes_nothing_away_is_refused(tmp_path: Path, word: str, told: str) -> None:
+def test_a_word_that_takes_nothing_away_is_refused(
+    tmp_path: Path, word: str, reported: str
+) -> None:
     with pytest.raises(InputError) as caught:
         given(tmp_path, word)
-    assert told in str(caught.value)
+    assert reported in str(caught.value)
     assert "actor_rollout_ref.rollout.n" not in given(tmp_path, "~actor_rollout_ref.rollout.n=5")
 
 

@@ -105,7 +105,7 @@ def serving(handler: type[BaseHTTPRequestHandler], folder: Path | None) -> Itera
 
 
 def make_certificate(folder: Path) -> ssl.SSLContext:
-    """Of nobody: the installer is told to accept it (UV_INSECURE_HOST)."""
+    """Of no authority: the installer is asked to accept it (UV_INSECURE_HOST)."""
     request = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=stand-in"
     files = "-keyout key.pem -out certificate.pem"
     subprocess.run(

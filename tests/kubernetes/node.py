@@ -35,7 +35,7 @@ START_SECONDS = 300.0
 STOP_SECONDS = 20.0
 SET_BY_KUBELET = ("vm/overcommit_memory", "kernel/panic", "kernel/panic_on_oops")
 OWN = ("/run", "/var/log", "/var/lib/dockershim", "/etc/kubernetes", "/opt/cni")
-"""Folders of a machine that parts of a node write into, wherever else they are told to."""
+"""Folders of a machine that parts of a node write into, wherever else they are asked to."""
 RUNC = """\
 #!/bin/sh
 # The kubelet wants its pods killed late when memory lacks; not everybody may say so (CAP_SYS_RESOURCE).
@@ -48,7 +48,7 @@ exec runc "$@"
 
 def run_on_node(folder: Path, *command: str) -> int:
     """With KUBECONFIG for kubectl and helm. `folder` takes all that the node writes. Its exit status."""
-    # The shell is process 1 there, and buries whom nobody waits for.
+    # The shell is process 1 there, and reaps what nothing waits for.
     shell = ("sh", "-c", '"$@"; exit $?', "sh")
     namespaces = ("--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
     inside = (*shell, sys.executable, "-m", "tests.kubernetes.node", str(folder), *command)
@@ -228,7 +228,7 @@ def _make_volumes(folder: Path, config: Path) -> None:
 
 
 def _remove_containers(environment: Mapping[str, str]) -> None:
-    """Those that nobody removed while there was a kubelet."""
+    """Those that were not removed while there was a kubelet."""
     command = [str(which("docker")), "ps", "--all", "--quiet"]
     left = subprocess.run(command, env=environment, capture_output=True, text=True).stdout.split()
     if left:

@@ -66,7 +66,7 @@ class Release:
         return self.kubectl("exec", f"deployment/{NAME}-manager", "--", "trimaran", *words)
 
     def run(self) -> dict[str, Any]:
-        """The newest run; empty while nobody says anything about it."""
+        """The newest run; empty while nothing is said about it."""
         try:
             return json.loads(self.trimaran("show", "latest", "--json"))
         except RuntimeError:

@@ -1,4 +1,4 @@
-"""A service that registers and does as it is told: `registering.py STORE_URL RUN NAME WHAT MARK`.
+"""A service that registers and does as it is asked: `registering.py STORE_URL RUN NAME WHAT MARK`.
 
 run: until it is asked to end; finishN: until MARK-may-finish is there, then exit code N.
 """

@@ -1,4 +1,4 @@
-"""A service that does as it is told: `stand_in.py WHAT MARK`."""
+"""A service that does as it is asked: `stand_in.py WHAT MARK`."""
 
 import os
 import signal

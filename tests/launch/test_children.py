@@ -50,7 +50,7 @@ async def test_who_is_asked_to_end_is_gone_and_leaves_no_exit(stage: Stage) -> N
         assert not children.alive and children.exits.empty()
 
 
-async def test_who_ends_by_itself_tells_how(stage: Stage) -> None:
+async def test_who_ends_by_itself_says_how(stage: Stage) -> None:
     async with opened(stage) as children:
         await children.start(stage.make("controller", "finish3"))
         await begun(stage, children, "controller")
@@ -75,7 +75,7 @@ async def test_who_is_killed_has_died_and_lives_again_as_another(stage: Stage) -
         assert again.incarnation != first.incarnation and again.began > first.began
 
 
-async def test_whoever_the_launcher_ends_for_silence_has_died(stage: Stage) -> None:
+async def test_what_the_launcher_ends_for_silence_has_died(stage: Stage) -> None:
     async with opened(stage) as children:
         await children.start(stage.make("reward", "run"))
         await begun(stage, children, "reward")
@@ -90,7 +90,7 @@ async def test_one_is_started_again_after_it_was_ended(stage: Stage) -> None:
         service = stage.make("trainer-0", "run")
         await children.start(service)
         first = await begun(stage, children, "trainer-0")
-        # Before the end: an engine may start the next one at once, which makes the file anew.
+        # Before the end: an engine may start the next one at once, which makes the file again.
         (stage.folder / "trainer-0").unlink()
         await children.end(["trainer-0"], 20.0)
         await children.start(service)

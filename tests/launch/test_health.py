@@ -72,7 +72,7 @@ async def test_who_has_answered_and_is_silent_is_killed_and_who_still_loads_is_n
     assert len(notes) == 3
 
 
-async def test_a_launcher_that_stood_still_blames_nobody(tmp_path: Path) -> None:
+async def test_a_launcher_that_stood_still_blames_no_process(tmp_path: Path) -> None:
     """It could hear no answer meanwhile."""
     [service] = make_services(tmp_path, {"reward": "run"})
     notes: list[str] = []
@@ -171,7 +171,7 @@ class Elsewhere:
 
 
 def watched(child: AskedToEnd, start_timeout: float, seconds: float) -> Elsewhere:
-    """Nobody answers. It says after a moment where it listens."""
+    """Nothing answers. It says after a moment where it listens."""
     processes = Elsewhere(child)
 
     async def silent(address: str, timeout: float, trust: Trust) -> bool:

@@ -87,17 +87,17 @@ class Launched:
     folder: Path
     store: Store
     run: RunContext
-    told: list[Goal] = field(default_factory=list)
+    reported: list[Goal] = field(default_factory=list)
     processes: Processes | None = None
     is_away: bool = False
-    """The controller cannot be told its goal."""
+    """The controller cannot be sent its goal."""
     config: RunConfig = field(default_factory=configure)
     more: list[ServiceProcess] = field(default_factory=list)
 
     async def set_goal(self, address: str, goal: Goal) -> None:
         if self.is_away:
             raise UnavailableError("connection refused")
-        self.told.append(goal)
+        self.reported.append(goal)
 
     async def launch(self, tasks: Mapping[str, str]) -> Run | None:
         def on_start(processes: Processes) -> None:
@@ -223,7 +223,7 @@ async def test_a_run_that_still_starts_is_ended_at_once(
         assert (ended.state, bool(ended.ended_at)) == (state, state.has_ended)
         [event] = await launched.events()
         assert (event.kind, event.run) == (kind, ended)
-        assert not launched.told
+        assert not launched.reported
         assert not any(map(is_alive, pids))
 
 
@@ -246,7 +246,7 @@ async def test_logs_that_became_long_are_emptied_while_the_run_goes_on(
         await task
 
 
-async def test_the_controller_of_a_run_under_way_is_told_its_goal_until_it_hears(
+async def test_the_controller_of_a_run_under_way_is_sent_its_goal_until_it_hears(
     tmp_path: Path,
 ) -> None:
     async with launching(tmp_path) as launched:
@@ -257,10 +257,10 @@ async def test_the_controller_of_a_run_under_way_is_told_its_goal_until_it_hears
         await launched.put_goal(Goal.PAUSE)
         await asyncio.sleep(0.7)
         launched.is_away = False
-        while not launched.told:
+        while not launched.reported:
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.7)
-        assert launched.told == [Goal.PAUSE]
+        assert launched.reported == [Goal.PAUSE]
         await launched.report(RunState.PAUSED)
         launched.finish()
         ended = await task
@@ -271,7 +271,7 @@ async def test_the_controller_of_a_run_under_way_is_told_its_goal_until_it_hears
 async def test_a_controller_that_is_killed_after_its_last_word_had_it(
     tmp_path: Path, state: RunState
 ) -> None:
-    """Services of others would wait for one that nobody starts for a run that has ended."""
+    """Services of others would wait for one that nothing starts for a run that has ended."""
 
     async with launching(tmp_path) as launched:
         task = asyncio.create_task(launched.launch({"controller": "finish", "reward": "run"}))
@@ -388,7 +388,7 @@ class Deaf(SqliteStore):
         return await super().get(key)
 
 
-async def test_what_was_overdue_under_the_launcher_before_ends_nobody(tmp_path: Path) -> None:
+async def test_what_was_overdue_under_the_launcher_before_ends_no_process(tmp_path: Path) -> None:
     """Also where this one cannot read it before its own replica is up."""
 
     async with launching(tmp_path) as launched:

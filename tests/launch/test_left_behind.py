@@ -20,7 +20,7 @@ TWICE = partial(Restarts, first_pause=0.0, max_in_a_row=2)
 RANKS = ("trainer-0", "trainer-1", "trainer-2")
 
 
-class Told:
+class Report:
     """Children that end as the test says."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ def live_through(folder: Path, ends: Sequence[tuple[str, int]]) -> None:
     """Raises ServiceDiedError where the run does not outlive all of them."""
 
     async def run() -> None:
-        children = Told()
+        children = Report()
         services = make_services(folder, dict.fromkeys(("controller", *RANKS), "run"))
         by_name = {service.name: service for service in services}
         async with Processes(services, restarts=TWICE, children=children) as processes:

@@ -87,6 +87,6 @@ def test_vllms_own_messages_between_hosts_want_a_trusted_network() -> None:
     check_tensors(configure(hosts=2), Trust("f" * 32, is_network_trusted=True), there)
 
 
-def test_a_follower_of_a_replica_on_one_host_is_told_so() -> None:
+def test_a_follower_of_a_replica_on_one_host_is_refused() -> None:
     with pytest.raises(InputError, match=r"follower-0: .* one host each; .* set rollout\.hosts"):
         part_of(configure(), "follower", 0)

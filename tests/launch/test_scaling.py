@@ -120,7 +120,7 @@ def test_a_wish_that_names_replicas_knows_the_bounds() -> None:
     assert sorted(processes.services) == ["controller", "rollout-5"]
 
 
-def test_without_devices_none_joins_and_that_is_told_once() -> None:
+def test_without_devices_none_joins_and_that_is_reported_once() -> None:
     processes, notes = FakeProcesses("rollout-0", "rollout-1"), list[str]()
     wish: dict[str, object] = {"wanted": 3}
     scaled(configure("cuda"), processes, notes, wish, wish)

@@ -83,7 +83,7 @@ MUTATIONS = (
         Drive("kill weight sync, recorded", "weight sync recovered to"),
     ),
     Mutation(
-        "a commit is recorded before any replica is told",
+        "a commit is recorded before any replica loads",
         PUBLISHING,
         """            await self._ledger.commit(attempt.caller, live, target.manifest, proofs)
         except (UnavailableError, StaleEpochError):
@@ -190,7 +190,7 @@ MUTATIONS = (
         "        if not digest:\n",
         (
             "tests/weight_sync/proving/test_proving.py::test_a_fault_names_tensor_and_block",
-            "tests/weight_sync/test_together.py::test_a_wrong_bit_in_an_engine_is_found_and_mended",
+            "tests/weight_sync/test_together.py::test_a_wrong_bit_in_an_engine_is_found_and_fixed",
         ),
     ),
     Mutation(
@@ -342,7 +342,7 @@ MUTATIONS = (
         "        if not maker:\n",
         (
             "tests/rollout/test_service.py"
-            "::test_what_wrong_weights_made_never_passes_for_what_mended_ones_make",
+            "::test_what_wrong_weights_made_never_passes_for_what_fixed_ones_make",
         ),
     ),
     Mutation(
@@ -485,7 +485,9 @@ MUTATIONS = (
         "weights/transports/collective/turns.py",
         "        while not has_come(key):\n",
         "        while False:\n",
-        ("tests/weight_sync/test_hccl.py::test_nobody_enters_a_collective_before_all_are_there",),
+        (
+            "tests/weight_sync/test_hccl.py::test_no_member_enters_a_collective_before_all_are_there",
+        ),
     ),
     Mutation(
         "a bucket is not used again before what came in it lies in the shadow",
@@ -497,7 +499,7 @@ MUTATIONS = (
         ),
     ),
     Mutation(
-        "whoever has registered memory is told before it is unmapped",
+        "registered memory is given up before it is unmapped",
         "weights/memory/host_memory.py",
         "        for end in self.ends:\n            end()\n",
         "        pass\n",

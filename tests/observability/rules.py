@@ -32,11 +32,17 @@ def table() -> Iterator[str]:
     yield "| alert | severity | for | it means | what to do |"
     yield "|---|---|---|---|---|"
     for alert in alerts():
-        told = alert["annotations"]
-        path, _, anchor = told["runbook"].removeprefix("docs/").partition("#")
+        reported = alert["annotations"]
+        path, _, anchor = reported["runbook"].removeprefix("docs/").partition("#")
         link = f"[{path.removesuffix('.md')}]({path}{'#' + anchor if anchor else ''})"
         wait, severity = alert.get("for", "0m"), alert["labels"]["severity"]
-        cells = (alert["alert"], severity, wait, told["meaning"], f"{told['action']} {link}")
+        cells = (
+            alert["alert"],
+            severity,
+            wait,
+            reported["meaning"],
+            f"{reported['action']} {link}",
+        )
         yield f"| {' | '.join(cells)} |"
 
 

@@ -53,8 +53,8 @@ def test_a_group_is_one_trace_and_its_log_lines_are_found_by_its_number(
     lines = log_lines(folder)
     for number in range(STEPS * GROUPS_PER_STEP):
         see_lines(lines, folder.name, number)
-    told = "".join(path.read_text() for path in (folder / "logs").iterdir())
-    assert COLLECTORS_TOKEN not in told + output
+    reported = "".join(path.read_text() for path in (folder / "logs").iterdir())
+    assert COLLECTORS_TOKEN not in reported + output
 
 
 def see_group(collected: Collected, run_id: str, number: int) -> None:
@@ -114,10 +114,10 @@ def log_lines(folder: Path) -> list[dict[str, Any]]:
 
 def see_lines(lines: list[dict[str, Any]], run_id: str, number: int) -> None:
     found = [line for line in lines if line.get("group") == number]
-    told = {(line["process"], line["message"].split(" after ")[0]) for line in found}
-    told -= {("weight-sync", f"{SHARED}: OK")}
+    reported = {(line["process"], line["message"].split(" after ")[0]) for line in found}
+    reported -= {("weight-sync", f"{SHARED}: OK")}
     step = number // GROUPS_PER_STEP + 1
-    assert told == {
+    assert reported == {
         *{("controller", "issued, attempt 1"), ("controller", "scored")},
         *{("controller", f"consumed by step {step}"), ("reward", "RewardService/ScoreGroup: OK")},
         ("rollout-0", "RolloutService/Generate: OK"),

@@ -72,7 +72,7 @@ class Extension(WorkerExtension):
         return has_packed_copy(self.model_runner.get_model().lm_head)
 
     def leave_head_unpacked(self) -> None:
-        """As if nobody packed a tied output layer anew."""
+        """As if nothing packed a tied output layer again."""
         head = self.model_runner.get_model().lm_head
         head.quant_method = copy.copy(head.quant_method)
         head.quant_method.process_weights_after_loading = lambda layer: None

@@ -181,7 +181,7 @@ async def _start(config, model, folder, run_folder, script) -> RunningReplica:
             [sys.executable, "-c", script, str(folder / "config.yaml"), str(run_folder)],
             stdout=output,
             stderr=output,
-            # All of it, or the command starts anew, without what a script has replaced.
+            # All of it, or the command starts again, without what a script has replaced.
             env=placed_environment(config, "rollout", 0, variables),
         )
     # Weight sync comes up after the replica started: registration must be tried again.

@@ -18,7 +18,7 @@ from trimaran.types import Message, Prompt, Sampling
 pytestmark = pytest.mark.e2e
 
 ASKED = Prompt("train.jsonl:1", (Message("user", "Guess a number."),), "guess", "")
-TOLD = Prompt("train.jsonl:1", (Message("user", "higher"),), "guess", "")
+HIGHER = Prompt("train.jsonl:1", (Message("user", "higher"),), "guess", "")
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +66,11 @@ def test_a_turn_goes_on_from_all_tokens_before_it(replica, reference):
     async def body(client):
         asked, first, _ = await turn(client, ASKED)
         prefix = (*asked, *first.token_ids_T)
-        told, second, assembly = await turn(client, TOLD, prefix)
-        return asked, first, told, second, assembly
+        reported, second, assembly = await turn(client, HIGHER, prefix)
+        return asked, first, reported, second, assembly
 
-    asked, first, told, second, assembly = with_client(replica, reference, body)
-    tokens = (*asked, *first.token_ids_T, *told, *second.token_ids_T)
+    asked, first, reported, second, assembly = with_client(replica, reference, body)
+    tokens = (*asked, *first.token_ids_T, *reported, *second.token_ids_T)
     with torch.no_grad():
         logits_LV = reference(torch.tensor([tokens])).logits[0].log_softmax(-1)
     num_before = len(tokens) - len(second.token_ids_T)
@@ -80,7 +80,7 @@ def test_a_turn_goes_on_from_all_tokens_before_it(replica, reference):
     assert assembly.message.text == second.text
     if "vllm" in replica.log:
         # Whole blocks of keys and values, of 32 tokens.
-        assert assembly.cached_tokens == (num_before - len(told)) // 32 * 32 > 0
+        assert assembly.cached_tokens == (num_before - len(reported)) // 32 * 32 > 0
 
 
 def test_a_stop_text_ends_a_turn_and_its_tokens_stay(replica, reference):
@@ -110,12 +110,12 @@ def test_a_turn_gets_the_room_that_is_left(replica, reference):
 
     async def body(client):
         asked, first, _ = await turn(client, ASKED)
-        told = len((await turn(client, TOLD, (*asked, *first.token_ids_T), max_tokens=1))[0])
+        reported = len((await turn(client, HIGHER, (*asked, *first.token_ids_T), max_tokens=1))[0])
         prefix = asked * (most // len(asked))
-        fitting = prefix[: most - told - 3]
-        assert len((await turn(client, TOLD, fitting))[1].token_ids_T) == 3
+        fitting = prefix[: most - reported - 3]
+        assert len((await turn(client, HIGHER, fitting))[1].token_ids_T) == 3
         with pytest.raises(PromptTooLongError, match=f"max_tokens is {most}"):
-            await turn(client, TOLD, prefix[: most - told + 1])
+            await turn(client, HIGHER, prefix[: most - reported + 1])
         with pytest.raises(InputError, match="one sample"):
             await turn(client, ASKED, num_samples=2)
 

@@ -1,4 +1,4 @@
-"""Tokens of an episode are appended and never made anew, whatever was sampled."""
+"""Tokens of an episode are appended and never made again, whatever was sampled."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ def test_a_follower_takes_a_version_from_the_first_host_and_keeps_or_forgets_it(
 
     async def body(first: WeightReceiver, own: WeightReceiver) -> None:
         async with served(own) as client:
-            told = version, snapshot.manifest, [by_relay(snapshot, first.peer)], limits_of()
-            staged, path = await client.stage(*told, "a")
+            reported = version, snapshot.manifest, [by_relay(snapshot, first.peer)], limits_of()
+            staged, path = await client.stage(*reported, "a")
             assert staged.root == version.root and staged.num_blocks == 9
             assert staged.bytes_by_transport.keys() == {Transport.RELAY}
             assert own.staged and own.staged.shadow.path == path
@@ -58,7 +58,7 @@ def test_a_follower_takes_a_version_from_the_first_host_and_keeps_or_forgets_it(
             assert own.staged
             await client.abort(zero_one, "a")
             assert own.staged is None
-            await client.stage(*told, "b")
+            await client.stage(*reported, "b")
             await client.keep(zero_one)
             assert own.held and own.held.version == version
             with pytest.raises(TransferError):

@@ -76,7 +76,7 @@ async def test_who_has_met_has_its_time_to_start_an_engine(
     assert after.waits == "starts its engine"
 
 
-async def test_what_an_earlier_process_left_takes_nobody_in() -> None:
+async def test_what_an_earlier_process_left_takes_no_process_in() -> None:
     """The leader of a former life has called and is dead; a follower of a former life has answered."""
 
     store = MemoryStore()
@@ -91,7 +91,7 @@ async def test_what_an_earlier_process_left_takes_nobody_in() -> None:
 
 
 @pytest.mark.parametrize(("kind", "index"), [("rollout", 0), ("follower", 1)])
-async def test_whoever_was_started_anew_ends_the_others(kind: str, index: int) -> None:
+async def test_a_process_that_was_started_again_ends_the_others(kind: str, index: int) -> None:
     store = MemoryStore()
     members = {(k, n): meeting(k, n) for k, n in (("rollout", 0), ("follower", 0), ("follower", 1))}
     followers = [members["follower", n] for n in (0, 1)]
@@ -103,8 +103,8 @@ async def test_whoever_was_started_anew_ends_the_others(kind: str, index: int) -
     again = meeting(kind, index, configure(0.05))
     with pytest.raises(DeadlineError):
         await (again.follow(store) if index else again.lead(store, "10.0.0.7:3000"))
-    told = watching if kind == "rollout" else leading
+    reported = watching if kind == "rollout" else leading
     with pytest.raises(LeftBehindError, match=f"{kind}-{index} was started again"):
-        await asyncio.wait_for(told, SECONDS)
+        await asyncio.wait_for(reported, SECONDS)
     for task in (watching, leading):
         task.cancel()

@@ -1,4 +1,4 @@
-"""A replica that ends removes the names that it shares, and waits for nobody."""
+"""A replica that ends removes the names that it shares, and waits for nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trimaran.host.shared_memory import ENDING_SECONDS, note_of, remove_left
 from trimaran.run.context import RunContext
 
 
-def test_what_the_replica_itself_still_maps_holds_up_nobody(
+def test_what_the_replica_itself_still_maps_holds_up_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait would be in the event loop."""

@@ -170,10 +170,10 @@ def test_what_a_chat_template_is_given_besides_stands_in_the_prompt(model, tmp_p
         with pytest.raises(InputError, match=f"data.chat_template_kwargs.{key}: is no option"):
             rendered(plain, turns, **{key: value})
     # A word of the template that is no name which it takes.
-    told = "{# effort #}{% generation %}{% set mood = '' %}{% endgeneration %}" + plain
+    reported = "{# effort #}{% generation %}{% set mood = '' %}{% endgeneration %}" + plain
     for key in ("effort", "mood", "content", "m"):
         with pytest.raises(InputError, match=f"data.chat_template_kwargs.{key}: is no option"):
-            rendered(told, turns, **{key: "low"})
+            rendered(reported, turns, **{key: "low"})
     with pytest.raises(InputError, match=r"its chat template is broken \(.*endfor"):
         rendered(plain[:-6], turns, effort="low")
 

@@ -7,12 +7,12 @@ from trimaran.types import VersionId
 CHUNK = Chunk(0, 0, VersionId(0, 0), (7,), (-0.1,))
 
 
-def test_each_completion_whose_experts_are_told_ends_a_response():
-    plain, told = Ended(0, "stop"), Ended(1, "stop", b"ab", b"cd")
+def test_each_completion_whose_experts_are_reported_ends_a_response():
+    plain, reported = Ended(0, "stop"), Ended(1, "stop", b"ab", b"cd")
     assert list(_portions([CHUNK, plain, plain, CHUNK])) == [[CHUNK, plain, plain, CHUNK]]
-    assert list(_portions([CHUNK, told, CHUNK, told, plain])) == [
-        [CHUNK, told],
-        [CHUNK, told],
+    assert list(_portions([CHUNK, reported, CHUNK, reported, plain])) == [
+        [CHUNK, reported],
+        [CHUNK, reported],
         [plain],
     ]
 

@@ -269,6 +269,6 @@ def test_the_kinds_that_are_stale_in_vllm_are_named(said, broken, kinds):
 
 
 @pytest.mark.e2e
-def test_raw_log_probabilities_of_vllm_are_refused_and_the_mode_mends_them(said):
+def test_raw_log_probabilities_of_vllm_are_refused_and_the_mode_fixes_them(said):
     assert "rollout.engine: its log-probabilities" in said["raw logprobs"]
     assert said["processed logprobs"] == ""

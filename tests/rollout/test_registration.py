@@ -1,4 +1,4 @@
-"""A replica that registers, gives signs of life, and registers again with whoever forgot it."""
+"""A replica that registers, gives signs of life, and registers again with a weight sync that forgot it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_it_waits_for_weight_sync_and_then_gives_signs_of_life_with_what_it_hold
     run(body)
 
 
-def test_whoever_forgot_it_gets_a_fresh_registration():
+def test_a_weight_sync_that_forgot_it_gets_a_fresh_registration():
     async def body(server, events, staying, port):
         await server.start()
         await next_beat(events, 1)
@@ -121,7 +121,7 @@ def test_whoever_forgot_it_gets_a_fresh_registration():
     run(body)
 
 
-def test_an_absence_of_weight_sync_is_told_once_and_ends_nothing(caplog):
+def test_an_absence_of_weight_sync_is_reported_once_and_ends_nothing(caplog):
     async def body(server, events, staying, port):
         await server.start()
         await next_beat(events, 1)
@@ -134,7 +134,7 @@ def test_an_absence_of_weight_sync_is_told_once_and_ends_nothing(caplog):
     assert sum("weight sync is away" in record.message for record in caplog.records) == 1
 
 
-def test_nobody_takes_the_first_registration():
+def test_the_first_registration_is_not_taken():
     async def body(server, events, staying, port):
         with pytest.raises(DeadlineError, match="did not take rollout-0 in 0.1 s"):
             await staying
@@ -148,18 +148,18 @@ class Leaving(WeightSync):
     def __init__(self, num_slow: float) -> None:
         super().__init__(asyncio.Queue())
         self.num_slow = num_slow
-        self.told: list[tuple[str, int]] = []
+        self.reported: list[tuple[str, int]] = []
 
     async def DeregisterReplica(self, request, context):
-        self.told.append((request.name, request.incarnation))
-        if len(self.told) <= self.num_slow:
+        self.reported.append((request.name, request.incarnation))
+        if len(self.reported) <= self.num_slow:
             await asyncio.Event().wait()
         return weight_sync_pb2.DeregisterReplicaResponse()
 
 
 def leave(num_slow: float, stop_behind: int | None = None) -> tuple[list[tuple[str, int]], float]:
-    """What weight sync is told, and how long the replica waited. `stop_behind`: weight sync ends as
-    soon as it has been told so often."""
+    """What weight sync hears, and how long the replica waited. `stop_behind`: weight sync ends as
+    soon as it has heard it so often."""
 
     async def main():
         (port,) = free_ports(1)
@@ -172,25 +172,25 @@ def leave(num_slow: float, stop_behind: int | None = None) -> tuple[list[tuple[s
                 server.address, Caller("run", 0), "rollout-2", Registration(3, 1.0), NO_TRUST
             )
         )
-        while stop_behind is not None and len(service.told) < stop_behind:
+        while stop_behind is not None and len(service.reported) < stop_behind:
             await asyncio.sleep(0.01)
         if stop_behind is not None:
             await server.stop()
         await leaving
         seconds = asyncio.get_running_loop().time() - began
         await server.stop()
-        return service.told, seconds
+        return service.reported, seconds
 
     return asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_a_replica_that_leaves_waits_for_the_publication_under_way():
-    told, _ = leave(num_slow=2)
-    assert told == [("rollout-2", 3)] * 3
+    reported, _ = leave(num_slow=2)
+    assert reported == [("rollout-2", 3)] * 3
 
 
 def test_a_replica_that_leaves_does_not_wait_for_a_weight_sync_that_ends_too():
-    told, seconds = leave(num_slow=math.inf, stop_behind=1)
-    assert len(told) <= 2
+    reported, seconds = leave(num_slow=math.inf, stop_behind=1)
+    assert len(reported) <= 2
     tries = registration.DEREGISTER_TRIES * registration.DEREGISTER_SECONDS
     assert seconds < tries

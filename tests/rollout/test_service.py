@@ -171,9 +171,9 @@ def test_top_p_draws_from_the_likeliest_tokens_alone(replica, weights):
 def test_prometheus_sees_the_tokens(replica, weights):
     async def tokens(address):
         async with MetricsClient(address) as process:
-            told = values(await process.get_metrics())
-        assert told["trimaran_rollout_running_completions",] == 0
-        return told["trimaran_rollout_tokens_total",]
+            reported = values(await process.get_metrics())
+        assert reported["trimaran_rollout_running_completions",] == 0
+        return reported["trimaran_rollout_tokens_total",]
 
     async def body(client):
         version = await replica.publish(client, weights)
@@ -303,7 +303,7 @@ def test_a_load_that_fails_leaves_no_version_until_one_succeeds(
     with_client(replica, body)
 
 
-def test_what_wrong_weights_made_never_passes_for_what_mended_ones_make(replica, weights):
+def test_what_wrong_weights_made_never_passes_for_what_fixed_ones_make(replica, weights):
     mended = f"{replicas.MAKER}~1"
 
     async def body(client):
@@ -425,7 +425,7 @@ def test_a_killed_server_takes_its_engine_with_it(replica):
 
 
 def is_gone(process: int) -> bool:
-    """A zombie counts: nobody in a container may be there to wait for it."""
+    """A zombie counts: nothing in a container may be there to wait for it."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:

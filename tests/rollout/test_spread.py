@@ -42,7 +42,7 @@ class Follower:
         self.name, self.receiver = name, receiver
         self.fault: Exception | None = None
         self.answer: Staged | None = None
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.sources: list[tuple[Any, ...]] = []
 
     async def stage(
@@ -58,11 +58,11 @@ class Follower:
         return self.answer or found, self.receiver.staged.shadow.path
 
     async def keep(self, version: VersionId) -> None:
-        self.told.append(f"keep {version}")
+        self.reported.append(f"keep {version}")
         self.receiver.keep(version)
 
     async def abort(self, version: VersionId, attempt: str) -> None:
-        self.told.append(f"abort {version}")
+        self.reported.append(f"abort {version}")
         self.receiver.discard(version, attempt)
 
 
@@ -91,14 +91,14 @@ def test_every_host_gets_the_version_and_its_workers_find_it_there() -> None:
         shadow = receiver.staged.shadow
         assert len({shadow.path, *shadow.elsewhere}) == 3
         assert followers[1].receiver.staged
-        followers[1].receiver.staged.shadow.buffer.zero_()  # to tell the hosts apart
+        followers[1].receiver.staged.shadow.buffer.zero_()  # to distinguish the hosts
         for host in range(3):
             there = dict(open_shadow(shadow.path, shadow.description(), MemoryReader(), host))
             equal = [torch.equal(there[name], value) for name, value in shadow.tensors()]
             assert all(equal) is (host < 2)
         receiver.keep(VersionId(0, 1))
         assert receiver.staged is None
-        assert all(one.told == ["keep 0.1"] and one.receiver.held for one in followers)
+        assert all(one.reported == ["keep 0.1"] and one.receiver.held for one in followers)
 
 
 def test_memory_of_a_version_that_did_not_load_is_free_before_the_next_one_needs_it() -> None:
@@ -133,7 +133,7 @@ def test_where_one_host_fails_nothing_is_staged_on_any(fault: Exception) -> None
             stage(receiver, second, from_memory(second), step=2, attempt="b")
         assert receiver.staged is None
         assert followers[0].receiver.staged is None
-        assert followers[0].told[-1] == "abort 0.2"
+        assert followers[0].reported[-1] == "abort 0.2"
         followers[1].fault = None
         stage(receiver, second, from_memory(second), step=2, attempt="c")
         assert receiver.staged is not None
@@ -185,8 +185,15 @@ def test_a_delta_travels_on_as_one_and_whole_to_a_host_that_lacks_its_base(
         source = in_group(second, group, delta=delta)
         stage(receiver, second, source, step=2, attempt="b")
         sent.join()
-        assert [any(s.delta for s in told) for told in followers[0].sources] == [False, True]
-        assert [any(s.delta for s in told) for told in followers[1].sources] == [False, True, False]
+        assert [any(s.delta for s in reported) for reported in followers[0].sources] == [
+            False,
+            True,
+        ]
+        assert [any(s.delta for s in reported) for reported in followers[1].sources] == [
+            False,
+            True,
+            False,
+        ]
         assert receiver.staged
         assert receiver.staged.shadow.changes is None, "a worker there could not read them"
         for one in followers:

@@ -1,4 +1,4 @@
-"""Does the check of an engine's log-probabilities tell right ones from wrong ones?"""
+"""Does the check of an engine's log-probabilities distinguish right ones from wrong ones?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUM_TOKENS = 300
 
 
 class ToyEngine:
-    """Logits are drawn anew for each prompt: `spread` is their standard deviation.
+    """Logits are drawn again for each prompt: `spread` is their standard deviation.
 
     `reported(logits_V, temperature)` gives log-probabilities, `sampled` those that are drawn from.
     """
@@ -112,7 +112,7 @@ def test_raw_log_probabilities_of_tied_tokens_are_refused():
 
 
 @pytest.mark.parametrize("spread", [0.0, 40.0])
-def test_under_uniform_and_under_certain_models_the_check_says_that_it_cannot_tell(spread, caplog):
+def test_under_uniform_and_under_certain_models_the_check_says_that_it_cannot_judge(spread, caplog):
     with caplog.at_level(logging.WARNING):
         assert not check(ToyEngine(spread, right))
         assert not check(ToyEngine(spread, raw))

@@ -93,7 +93,7 @@ def test_what_a_template_cannot_do_is_refused_before_the_run(style, kind, tmp_pa
         turns.check(EnvironmentSection(**way))
 
 
-def test_what_holds_is_told_in_a_line(tmp_path):
+def test_what_holds_is_reported_in_a_line(tmp_path):
     turns = TurnTokenizer(write_chat(tmp_path / "a", CHATML))
     assert turns.check(EnvironmentSection(tools=("tools.py:add",))) == (
         "the chat template ends a turn by <end>, shows tools, keeps what was before; calls are read as hermes"

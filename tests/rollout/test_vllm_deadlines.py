@@ -205,7 +205,7 @@ def test_what_is_read_while_a_version_is_loaded_shows_nothing(
     async def load_meanwhile(manifest, ranges):
         await engine.load_weights(
             SHADOW, NEW
-        )  # the same once more, as a replica that is mended does
+        )  # the same once more, as a replica that is fixed does
         return await read(manifest, ranges)
 
     monkeypatch.setattr(engine._workers, "read_back", load_meanwhile)
@@ -371,7 +371,7 @@ async def test_after_changes_that_were_written_by_half_everything_is_loaded(
 
 
 @pytest.mark.parametrize("call", LOAD)
-async def test_a_load_that_is_cut_off_leaves_nothing_live_and_the_next_one_begins_anew(
+async def test_a_load_that_is_cut_off_leaves_nothing_live_and_the_next_one_begins_again(
     engine, llm, call
 ):
     llm.hangs = {call}

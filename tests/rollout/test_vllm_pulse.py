@@ -116,7 +116,7 @@ async def test_a_busy_core_lives_and_a_stopped_one_ends_its_replica(start, model
 
 
 @pytest.mark.e2e
-def test_a_stopped_worker_of_two_ends_its_replica_though_nobody_asks_for_tokens(start):
+def test_a_stopped_worker_of_two_ends_its_replica_though_nothing_asks_for_tokens(start):
     """The core answers by itself all the while."""
     replica, children = start(tensor_parallel=2)
     workers = [child for child in children if child.children() == [] and "Worker" in title(child)]

@@ -29,7 +29,7 @@ CONFIG = parse_config(
 )
 
 
-def test_only_an_npu_is_told_to_keep_weights_out_of_nz():
+def test_only_an_npu_is_asked_to_keep_weights_out_of_nz():
     """vLLM-Ascend 0.30 has no variable for it."""
     assert engine_arguments(CONFIG, NPU, None)["additional_config"] == {"weight_nz_mode": 0}
     for device in (CUDA, CPU):

@@ -13,7 +13,7 @@ from trimaran.host.shared_memory import FOLDER, remove_left, semaphore_prefix
 pytestmark = pytest.mark.e2e
 
 
-def test_a_killed_replica_of_two_ranks_leaves_names_that_its_note_tells(model, tmp_path):
+def test_a_killed_replica_of_two_ranks_leaves_names_that_its_note_lists(model, tmp_path):
     replica = replicas.start_replica("vllm", model, tmp_path, SERVE, tensor_parallel=2)
     note = replica.note
     noted = {path.name for path in FOLDER.iterdir() if path.name in unescaped(note)}

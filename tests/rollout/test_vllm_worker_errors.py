@@ -69,7 +69,7 @@ class Worker(WorkerExtension):
 
 
 class Queue:
-    """Of one reader. Whoever takes from an empty one ends."""
+    """Of one reader. Whatever takes from an empty one ends."""
 
     def __init__(self) -> None:
         self.waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()

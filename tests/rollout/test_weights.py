@@ -50,7 +50,7 @@ class Receiver:
     def __init__(self, events):
         self.events, self.staged, self.gate = events, None, None
         self.base = ""
-        """Root of the version that the next one is told to be a few changes away from."""
+        """Root of the version that the next one is said to be a few changes away from."""
 
     def stage(self, version, manifest, sources, limits, attempt, keep_held):
         if self.gate is not None:
@@ -301,7 +301,7 @@ async def test_a_check_that_does_not_end_fails_the_load_which_may_be_tried_again
         assert weights.live == ONE
 
 
-async def test_a_live_version_that_is_staged_anew_is_loaded_anew():
+async def test_a_live_version_that_is_staged_again_is_loaded_again():
     """A replica whose loaded weights went wrong catches up with the version that it holds."""
 
     async with running() as (weights, receiver, _):
@@ -469,7 +469,7 @@ async def test_a_replica_on_which_every_load_fails_for_long_ends(clock):
     async with running(stage_timeout=20, commit_timeout=10) as (weights, _, engine):
         engine.fails = True
         for seconds in (0, 29, 200):
-            weights.check()  # not yet, or nobody has tried since
+            weights.check()  # not yet, or nothing has tried since
             clock.now += seconds
             with pytest.raises(TransferError):
                 await publish(weights, ONE, FIRST)

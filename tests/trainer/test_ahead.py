@@ -52,18 +52,18 @@ def test_a_step_that_was_trained_ahead_is_the_same_step(
 async def test_the_version_before_is_held_and_sent_until_the_next_one_is_made(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    told: list[str | None] = []
+    reported: list[str | None] = []
 
     def read(snapshot: Snapshot) -> tuple[str, torch.Tensor]:
         return snapshot.manifest.root, snapshot.buffer.clone()
 
-    hold = lambda snapshot: told.append(snapshot and snapshot.manifest.root)  # noqa: E731
+    hold = lambda snapshot: reported.append(snapshot and snapshot.manifest.root)  # noqa: E731
     async with started(make_config(model=BF16), tmp_path, hold) as rank:
         first = await rank.train(random_batch(1))
         _, before = await rank.send(VersionId(0, 1), read)
         (place,) = {rank.offer(PEER)[1].memory}
         await asyncio.gather(*(rank.train_ahead(random_batch(2)) for _ in range(2)))
-        held = rank.version, rank.manifest.root, told[-1]
+        held = rank.version, rank.manifest.root, reported[-1]
         assert held == (first.version, first.version.root, first.version.root)
         root, after = await rank.send(VersionId(0, 1), read)
         assert root == first.version.root and torch.equal(before, after)

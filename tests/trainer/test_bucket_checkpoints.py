@@ -106,7 +106,7 @@ def test_it_is_no_checkpoint_while_a_part_is_missing(place: Place, tmp_path: Pat
     assert BucketCheckpoints(place, tmp_path).load(LAYOUT, MODEL, 0) is None
 
 
-def test_a_damaged_copy_on_the_disk_is_fetched_anew(place: Place, tmp_path: Path) -> None:
+def test_a_damaged_copy_on_the_disk_is_fetched_again(place: Place, tmp_path: Path) -> None:
     hosts = [tmp_path / "a", tmp_path / "b"]
     saved(place, hosts, 5, 1.0)
     (part,) = hosts[1].glob("checkpoints/*/*.safetensors")

@@ -31,7 +31,7 @@ async def test_what_was_announced_last_is_found_by_the_ranks_of_this_run_only() 
     assert await asyncio.to_thread(other.find) is None
 
 
-async def test_what_earlier_ranks_announced_misleads_nobody() -> None:
+async def test_what_earlier_ranks_announced_misleads_no_rank() -> None:
     """Their port may be another program's by now, or a store of another run's ranks."""
 
     meeting, stranger = Meeting(MemoryStore(), "run"), host()
@@ -63,7 +63,7 @@ async def test_a_rank_is_left_behind_once_another_rank_0_announces_itself() -> N
     store = MemoryStore()
     mine, other = Meeting(store, "run"), Meeting(store, "run")
     watch = asyncio.create_task(mine.until_broken(1, LOOK))
-    for port in (1, 2):  # of earlier ranks: it has met nobody yet
+    for port in (1, 2):  # of earlier ranks: it has met no rank yet
         await asyncio.to_thread(other.announce, {"port": port, "nonce": f"{port}"})
         await stays(watch)
     mine.meets({"port": 2, "nonce": "2"})
@@ -73,8 +73,8 @@ async def test_a_rank_is_left_behind_once_another_rank_0_announces_itself() -> N
         await asyncio.wait_for(watch, 60)
 
 
-async def test_a_rank_that_comes_after_another_has_rank_0_start_anew_and_waits_for_it() -> None:
-    """Nobody else may have seen the death of the one before."""
+async def test_a_rank_that_comes_after_another_has_rank_0_start_again_and_waits_for_it() -> None:
+    """Nothing else may have seen the death of the one before."""
 
     store = MemoryStore()
     of_rank_0, of_rank_1, after = (Meeting(store, "run") for _ in range(3))

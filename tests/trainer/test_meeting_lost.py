@@ -29,7 +29,7 @@ def replica(tmp_path: Path, redis_server: RedisServer) -> Iterator[RedisServer]:
 async def test_an_older_announcement_is_not_taken_for_a_newer_one(
     redis_server: RedisServer, replica: RedisServer
 ) -> None:
-    """The store tells all that have met that it went back, so they start again and meet again: no rank
+    """The store warns all that have met that it went back, so they start again and meet again: no rank
     goes on beside ranks that cannot see what it sees."""
 
     async with door_to(redis_server.port) as door:

@@ -73,14 +73,14 @@ class Ranks:
 
 
 @pytest.mark.parametrize(
-    ("place", "number", "told"),
+    ("place", "number", "reported"),
     CASES,
     ids=lambda value: value.name if isinstance(value, signal.Signals) else None,
 )
 def test_a_rank_that_dies_or_stops_ends_in_the_last_good_state(
     place: str,
     number: signal.Signals,
-    told: str,
+    reported: str,
     make_config: Callable[..., RunConfig],
     model_folders: dict[str, Path],
     tmp_path: Path,
@@ -110,7 +110,7 @@ def test_a_rank_that_dies_or_stops_ends_in_the_last_good_state(
                 batch = random_batch(1)
                 proofs = proofs_for(batch, start.root)
                 began = time.monotonic()
-                with pytest.raises(TrimaranError, match=told):
+                with pytest.raises(TrimaranError, match=reported):
                     if place == "stepping":
                         await client.train_batch(batch, SLACK_SECONDS, proofs=proofs)
                     else:
@@ -118,7 +118,7 @@ def test_a_rank_that_dies_or_stops_ends_in_the_last_good_state(
                 limit = STEP_SECONDS if place == "stepping" else 2 * SAVE_SECONDS + 5
                 assert time.monotonic() - began < limit + SLACK_SECONDS / 2
             if (place, number) == ("stepping", signal.SIGKILL):
-                # Whoever started it starts all of them again.
+                # Whatever started it starts all of them again.
                 assert await ranks.end_of_first(SLACK_SECONDS) != 0
         finally:
             ranks.kill()

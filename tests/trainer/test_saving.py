@@ -104,7 +104,7 @@ async def test_a_save_that_hangs_is_given_up_and_training_goes_on(
         async with asyncio.timeout(LONG):
             while rank.saver._disk.hangs:
                 await asyncio.sleep(0.01)
-        # What came too late was written while step 3 trained: it is whole, or nobody loads it.
+        # What came too late was written while step 3 trained: it is whole, or nothing loads it.
         last = await service.save(3)
         assert rank.version.root == root
         assert not list(last.parent.glob("*.tmp"))
@@ -169,7 +169,7 @@ async def test_steps_train_while_a_checkpoint_of_an_earlier_one_is_written(
 async def test_a_save_waits_for_the_one_that_is_being_written(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when whoever asked for that one has gone away."""
+    """Also when the caller that asked for that one has gone away."""
     config = make_config(run={"keep_checkpoints": 2})
 
     async with started(config, tmp_path) as rank:

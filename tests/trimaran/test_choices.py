@@ -43,7 +43,7 @@ def config_of(**sections: Any) -> RunConfig:
 
 
 class ToyEngine:
-    tells_experts = spans_hosts = sleeps = False
+    reports_experts = spans_hosts = sleeps = False
 
     def __init__(self, config: RunConfig, device: Any) -> None:
         self.config, self.device = config, device
@@ -82,11 +82,11 @@ def test_what_is_built_in_may_be_named_and_nothing_else(section: str, key: str) 
         found = getattr(getattr(config_of(**{section: {key: given}}), section), key)
         assert (found.type if isinstance(found, Options) else found) == name
     near, names = next(iter(table.built_in)), ", ".join(table.built_in)
-    told = (
+    reported = (
         f"configuration: {section}.{key}: {near + 'x'!r} is unknown; did you mean {near}? (known"
         f" here: {names}; installed packages add entry points to {table.group})"
     )
-    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+    with pytest.raises(InputError, match=f"^{re.escape(reported)}$"):
         config_of(**{section: {key: near + "x"}})
 
 
@@ -124,15 +124,15 @@ def test_an_aggregation_of_an_installed_package(add: Add) -> None:
     found: Any = config.algorithm.aggregation
     assert found(torch.tensor([3, 4])).tolist() == [2.0, 0.0]
     assert parse_config(config_to_tree(config)) == config
-    told = r"algorithm\.aggregation: toy: wieght: unknown key; did you mean weight\?"
-    with pytest.raises(InputError, match=told):
+    reported = r"algorithm\.aggregation: toy: wieght: unknown key; did you mean weight\?"
+    with pytest.raises(InputError, match=reported):
         config_of(algorithm={"aggregation": {"type": "toy", "wieght": 2}})
 
 
 def test_what_a_package_names_must_be_a_class_of_its_kind(add: Add) -> None:
     add("trimaran.losses", "toy", f"{__name__}:count_bytes")
-    told = r"algorithm\.loss: toy: <function .* does not derive from .*\.Loss; docs/"
-    with pytest.raises(InputError, match=told):
+    reported = r"algorithm\.loss: toy: <function .* does not derive from .*\.Loss; docs/"
+    with pytest.raises(InputError, match=reported):
         config_of(algorithm={"loss": "toy"})
 
 
@@ -156,7 +156,7 @@ def test_what_is_not_named_is_not_imported(add: Add) -> None:
 
 
 @pytest.mark.parametrize("name", ["ppo_clip", "mine"])
-def test_a_name_that_two_have_is_refused_and_both_are_told(name: str, add: Add) -> None:
+def test_a_name_that_two_have_is_refused_and_both_are_named(name: str, add: Add) -> None:
     add("trimaran.losses", name, "one:loss", package="first")
     add("trimaran.losses", name, "two:loss", package="second")
     first = f"first 0.1's entry point trimaran.losses: {name} = one:loss"
@@ -181,11 +181,11 @@ def test_a_name_that_two_have_is_refused_and_both_are_told(name: str, add: Add) 
 def test_a_broken_package_is_named_with_its_remedy(place: str, cause: str, add: Add) -> None:
     files = {"broken": "raise RuntimeError('no licence')", "empty": ""}
     add("trimaran.losses", "mine", place, package="my-losses", **files)
-    told = (
+    reported = (
         f"my-losses 0.1's entry point trimaran.losses: mine = {place} cannot be loaded ({cause});"
         " fix or uninstall the package"
     )
-    with pytest.raises(InputError, match=f"^{re.escape(told)}$"):
+    with pytest.raises(InputError, match=f"^{re.escape(reported)}$"):
         choices.LOSSES.load("mine")
 
 

@@ -155,7 +155,7 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("section", "values", "told"),
+    ("section", "values", "reported"),
     [
         ("trainer", {"learning_rat": 1}, "did you mean trainer.learning_rate?"),
         ("rollout", {"temperature": "warm"}, "rollout.temperature"),
@@ -249,8 +249,8 @@ def test_the_resolved_configuration_reads_back_the_same(tmp_path):
         ),
     ],
 )
-def test_a_wrong_key_or_value_is_named_with_what_would_be_right(section, values, told):
-    assert told in fault({**MINIMAL, section: values})
+def test_a_wrong_key_or_value_is_named_with_what_would_be_right(section, values, reported):
+    assert reported in fault({**MINIMAL, section: values})
 
 
 def test_best_checkpoints_are_chosen_by_any_metric_that_the_run_makes():
@@ -273,12 +273,12 @@ def test_every_fault_is_named_at_once():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [("- a list", "must hold sections"), ("a: [", "not YAML"), (None, "cannot be read")],
 )
-def test_a_file_that_is_no_configuration(tmp_path, text, told):
+def test_a_file_that_is_no_configuration(tmp_path, text, reported):
     path = tmp_path / "run.yaml" if text is None else written(tmp_path, text)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=reported):
         load_config(path)
 
 
@@ -378,7 +378,7 @@ def test_pools_that_cannot_take_turns_are_refused_with_what_to_change():
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "reported"),
     [
         (
             {"validation": {"correct_by": "a.b"}},
@@ -392,18 +392,18 @@ def test_pools_that_cannot_take_turns_are_refused_with_what_to_change():
         ),
     ],
 )
-def test_what_judges_and_what_is_judged_have_names(section: Any, told: str | None) -> None:
+def test_what_judges_and_what_is_judged_have_names(section: Any, reported: str | None) -> None:
     rules = {"rules": {"a.b": {"rule": "exact_match"}}}
     tree = {"model": {"path": "m"}, "data": {"train": "t"}, "reward": rules, **section}
-    if told is None:
+    if reported is None:
         parse_config(tree)
         return
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=reported):
         parse_config(tree)
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "told"),
+    ("kwargs", "reported"),
     [
         (
             {"enable_thinking": 0},
@@ -420,7 +420,7 @@ def test_what_judges_and_what_is_judged_have_names(section: Any, told: str | Non
         ),
     ],
 )
-def test_options_of_a_chat_template_are_what_it_can_compare(kwargs: Any, told: str) -> None:
+def test_options_of_a_chat_template_are_what_it_can_compare(kwargs: Any, reported: str) -> None:
     tree = {
         "model": {"path": "m"},
         "data": {"train": "t", "chat_template_kwargs": {"enable_thinking": False, "effort": "low"}},
@@ -428,5 +428,5 @@ def test_options_of_a_chat_template_are_what_it_can_compare(kwargs: Any, told: s
     }
     assert parse_config(tree).data.chat_template_kwargs["enable_thinking"] is False
     tree["data"]["chat_template_kwargs"] = kwargs
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=reported):
         parse_config(tree)

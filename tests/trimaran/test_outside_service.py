@@ -91,7 +91,7 @@ async def echo(channel, text, caller=None):
     return (await rpc.call(method, request, timeout=10)).text
 
 
-def test_a_service_of_somebody_else_is_served_fenced_and_fails_as_ours_do():
+def test_a_service_of_another_project_is_served_fenced_and_fails_as_ours_do():
     async def scenario():
         server = rpc.Server("127.0.0.1:0", [rpc.service(FILE, add, EchoServicer())])
         await server.start()

@@ -75,7 +75,7 @@ def test_a_name_has_one_holder(on_store: OnStore) -> None:
     on_store(body)
 
 
-def test_what_has_ended_is_free_and_its_end_is_still_told(on_store: OnStore) -> None:
+def test_what_has_ended_is_free_and_its_end_is_still_reported(on_store: OnStore) -> None:
     async def body(store: Store) -> None:
         await put(store, ServiceRecord("controller", OTHER, "10.0.0.7:1", 1, ("error: no",)))
         claimed = await ServiceRegistration.claim(store, RUN, ["controller"], 0.0)
@@ -98,7 +98,7 @@ def test_a_process_of_this_place_that_is_gone_is_not_waited_for(on_store: OnStor
     on_store(body)
 
 
-def test_who_executes_itself_anew_keeps_its_name(on_store: OnStore) -> None:
+def test_who_executes_itself_again_keeps_its_name(on_store: OnStore) -> None:
     async def body(store: Store) -> None:
         first = await ServiceRegistration.claim(store, RUN, ["reward"], 0.0)
         await first.move("10.0.0.7:1")
@@ -179,7 +179,7 @@ def test_silence_counts_while_we_listen() -> None:
 
 
 def test_who_only_starts_has_more_time() -> None:
-    """It has taken its name, and executes itself anew: on a busy machine that takes long."""
+    """It has taken its name, and executes itself again: on a busy machine that takes long."""
     sightings, record = Sightings(), ServiceRecord("reward", "a")
     sightings.note({}, now=100.0)
     for second in range(int(STARTING_SECONDS)):
@@ -189,7 +189,7 @@ def test_who_only_starts_has_more_time() -> None:
     assert sightings.is_lost("reward")
 
 
-def test_an_outage_in_which_we_heard_nobody_blames_nobody() -> None:
+def test_an_outage_in_which_nothing_was_heard_blames_no_process() -> None:
     sightings = Sightings()
     sightings.note({}, now=100.0)
     sightings.note(found(1), now=101.0)
@@ -206,7 +206,7 @@ def test_addresses_are_those_of_services_that_are_heard(on_store: OnStore) -> No
             await find_addresses(store, RUN, ["reward", "trainer-0"], 0.0)
         finding = asyncio.create_task(find_addresses(store, RUN, ["reward"], 20.0))
         await asyncio.sleep(1.0)
-        await put(store, ServiceRecord("reward", OTHER, "10.0.0.7:1"))  # it starts anew
+        await put(store, ServiceRecord("reward", OTHER, "10.0.0.7:1"))  # it starts again
         await asyncio.sleep(1.0)
         await put(store, ServiceRecord("reward", OTHER, "10.0.0.8:1", is_up=True))
         assert await finding == {"reward": "10.0.0.8:1"}

@@ -76,7 +76,7 @@ def test_a_group_is_whole_wherever_its_streams_break(breaks, asked) -> None:
 
 def test_a_proxy_of_the_shell_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "grpc_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")  # nobody listens there
+        monkeypatch.setenv(name, "http://127.0.0.1:1")  # nothing listens there
     for name in ("no_proxy", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
     assert isinstance(asyncio.run(generate(Replica())), Group)

@@ -75,7 +75,7 @@ def test_a_neighbour_reads_the_owners_memory_and_takes_nothing(ends):
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_the_owner_writes_over_it_once_nobody_reads_it(ends, keeps):
+def test_the_owner_writes_over_it_once_nothing_reads_it(ends, keeps):
     """A keeper has two shadows. All are mapped once, here and by the workers of both engines."""
     _, owner, neighbour = ends
     places, mapped, reader = set(), set(), MemoryReader()
@@ -141,8 +141,8 @@ def test_a_neighbour_knows_what_a_delta_has_changed(ends, num_changed, monkeypat
     following = snapshot_of(changed, reuse=live, keep_delta=True)
     sender.hold(following)
     stage(owner, following, by_relay(following, sender.peer, delta=delta_of(following)), step=2)
-    told = replace(shared(following, owner), delta=delta_of(following))
-    assert stage(neighbour, following, told, step=2).path == ""
+    reported = replace(shared(following, owner), delta=delta_of(following))
+    assert stage(neighbour, following, reported, step=2).path == ""
     own, found = (
         list(one.staged.shadow.changes.tensors(following.manifest.tensors))
         for one in (owner, neighbour)
@@ -161,8 +161,8 @@ def test_without_the_pieces_a_neighbour_loads_everything(ends, caplog):
     take_from_memory(owner, live)
     following = snapshot_of(make_values(2), reuse=live, keep_delta=True)
     stage(owner, following, from_memory(following), step=2)
-    told = replace(shared(following, owner), delta=delta_of(following))
-    stage(neighbour, following, told, step=2)
+    reported = replace(shared(following, owner), delta=delta_of(following))
+    stage(neighbour, following, reported, step=2)
     assert holds(neighbour, following) and neighbour.staged.shadow.changes is None
     assert "is loaded whole: relay: no peer is left" in caplog.text
 
@@ -179,9 +179,9 @@ def test_a_stage_that_is_cut_off_gives_back_what_it_has_borrowed(ends, monkeypat
         raise RuntimeError("the end")
 
     monkeypatch.setattr(receiver_module, "fetch_pieces", cut_off)
-    told = replace(shared(following, owner), delta=delta_of(following))
+    reported = replace(shared(following, owner), delta=delta_of(following))
     with pytest.raises(RuntimeError, match="the end"):
-        stage(neighbour, following, told, step=2)
+        stage(neighbour, following, reported, step=2)
     assert owner.staged.shadow.claim()
 
 
@@ -234,7 +234,7 @@ def test_a_neighbour_gives_its_own_memory_up(ends):
 
 
 def test_an_owner_loads_its_own_copy_again(ends):
-    """Whose engine has a wrong block, or has not loaded what was staged. Nobody needs to have another."""
+    """Whose engine has a wrong block, or has not loaded what was staged. Nothing needs to have another."""
     _, owner, neighbour = ends
     snapshot = make_snapshot()
     stage(owner, snapshot, from_memory(snapshot))

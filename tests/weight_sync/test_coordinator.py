@@ -31,7 +31,7 @@ from trimaran.types import Caller, ProofLevel, VersionId
 
 CONFIG = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=10)
 QUICK = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=0.2, prove_timeout=10)
-"""Where nobody takes a version, it is given up soon."""
+"""Where nothing takes a version, it is given up soon."""
 PAUSE = 0.01
 
 
@@ -53,7 +53,7 @@ async def running(
         level,
     )
     if former_life:
-        await coordinator.forget_gone()  # nobody listens at the relays of fakes
+        await coordinator.forget_gone()  # nothing listens at the relays of fakes
     coordinator.start()
     try:
         yield coordinator
@@ -148,7 +148,7 @@ async def test_a_healthy_group_is_kept_while_its_members_stay(world, tmp_path):
     assert opened == ["open 1 for 3", "open 1 for 3", "open 2 for 3"]
 
 
-async def test_a_block_that_nobody_offers_is_named(world, tmp_path):
+async def test_a_block_that_nothing_offers_is_named(world, tmp_path):
     world.shares = (((0, 2),), ((2, 4),))
 
     async with running(world, tmp_path) as coordinator:
@@ -281,7 +281,7 @@ async def test_a_joiner_needs_no_trainer(world, tmp_path, trainer):
     assert "b stages 0.1 from a" in world.events
 
 
-async def test_a_joiner_waits_while_nobody_holds_the_version(world, tmp_path):
+async def test_a_joiner_waits_while_nothing_holds_the_version(world, tmp_path):
     async with joined(world, tmp_path, "a") as coordinator:
         world.step = 2  # trained, not yet published
         world.replicas["a"].proof = world.replicas["a"].stage = "gone"
@@ -341,7 +341,7 @@ async def test_when_the_trainer_goes_the_old_version_serves_on(world, tmp_path):
     assert "record 0.2" not in world.events
 
 
-async def test_while_nobody_can_take_the_next_version_the_old_one_serves_on(world, tmp_path):
+async def test_while_nothing_can_take_the_next_version_the_old_one_serves_on(world, tmp_path):
     """Their own transfers break, but they answer: what they hold is as it was."""
 
     async with joined(world, tmp_path, "ab", config=QUICK) as coordinator:
@@ -479,7 +479,7 @@ async def test_a_silent_replica_leaves_routing_and_is_tried_again(world, tmp_pat
 async def test_the_watch_over_replicas_outlives_a_store_that_fails(
     world, tmp_path, monkeypatch, error
 ):
-    """A Redis that refuses us after a fail-over is set right by an operator, who starts nobody again."""
+    """A Redis that refuses us after a fail-over is set right by an operator, who starts no process again."""
     saved = VersionLedger.save_members
 
     failed = asyncio.Event()
@@ -507,14 +507,14 @@ async def test_signs_of_life_keep_a_replica_in_routing_and_write_nothing(world, 
         assert world.points_left >= 10**6 - 4  # what was still under way
 
 
-async def test_a_weight_sync_that_stood_still_takes_nobody_for_silent(world, tmp_path):
+async def test_a_weight_sync_that_stood_still_takes_no_replica_for_silent(world, tmp_path):
     async with joined(world, tmp_path, "a", config=heartbeats(1.0)) as coordinator:
         time.sleep(1.5)  # the whole process, as after SIGSTOP
         await asyncio.sleep(0.3)
         assert names(coordinator) == ["a"]
 
 
-async def test_an_unknown_incarnation_is_told_to_register(world, tmp_path):
+async def test_an_unknown_incarnation_is_asked_to_register(world, tmp_path):
     async with running(world, tmp_path) as coordinator:
         assert not await coordinator.heartbeat(RUN, "a", 1, None)
         await join(coordinator, world, "a", "a")
@@ -611,7 +611,7 @@ async def test_a_disk_that_hangs_fails_what_had_to_be_recorded_and_the_old_versi
         assert live_of(coordinator) == VersionId(0, 2)
 
 
-async def test_nobody_is_sent_to_the_replicas_of_a_former_life(world, tmp_path, caplog):
+async def test_nothing_is_sent_to_the_replicas_of_a_former_life(world, tmp_path, caplog):
     """A resumed run: the store names replicas that have ended, and the trainer replays its steps."""
 
     async with running(world, tmp_path) as coordinator:

@@ -53,7 +53,7 @@ async def test_one_that_is_drained_in_a_publication_stays_in_its_group_to_the_en
         await publishing
         await leaving
         assert not coordinator.routing().unroutable
-    # Nobody's transfer broke.
+    # No transfer broke.
     assert {"a stages 0.2 in 1", "b stages 0.2 in 1", "a commits 0.2"} <= set(world.events)
 
 

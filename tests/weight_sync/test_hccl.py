@@ -163,7 +163,7 @@ def _ending(wire: Wire, rank: int) -> list[str]:
     return events[len(events) - events[::-1].index("broadcast") :]
 
 
-def test_nobody_enters_a_collective_before_all_are_there(wire):
+def test_no_member_enters_a_collective_before_all_are_there(wire):
     """A member that is dead or frozen before a transfer costs a deadline, not a stuck device."""
     both = Ends("hccl")
     sender = Collective.host(both.device, 0, LOOPBACK, group_of(1, world_size=3), LONG)
@@ -279,7 +279,7 @@ class Meeting(Carrier[CollectiveSource]):
 
 @pytest.mark.parametrize("with_base", [0, 40])
 def test_eight_senders_and_64_receivers_pass_in_the_order_of_the_plan(with_base):
-    """Nobody waits in a circle, because every receiver has the same order of senders."""
+    """Nothing waits in a circle, because every receiver has the same order of senders."""
     whole = snapshot_of(make_values())
     held = version_of(whole, 1)
     members = [

@@ -145,7 +145,7 @@ async def test_a_fault_that_was_recorded_by_half_is_listed_in_full_when_it_is_fo
 
 
 async def test_the_versions_before_a_fault_that_a_sample_has_found_are_tainted(tmp_path):
-    """The engine takes block 2 wrong from 0.3 on; nobody reads it before 0.4."""
+    """The engine takes block 2 wrong from 0.3 on; nothing reads it before 0.4."""
     world = World()
 
     async with joined(world, tmp_path, "ab", config=sampling(1.0)) as coordinator:
@@ -197,7 +197,7 @@ async def test_a_fault_is_recorded_also_when_the_next_commit_cuts_its_read_back_
         await until(lambda: names(coordinator) == ["a", "b"])
 
 
-async def test_a_wrong_block_that_the_next_version_left_in_place_is_mended(tmp_path, monkeypatch):
+async def test_a_wrong_block_that_the_next_version_left_in_place_is_fixed(tmp_path, monkeypatch):
     """An operator's read-back holds no commit off. Its answer may be taken in after the next version,
     of which the engine has written what changed alone."""
     world = World()
@@ -266,7 +266,7 @@ async def test_a_version_that_becomes_live_while_a_fault_is_recorded_has_it_too(
         assert world.replicas["b"].maker == "b~1"
 
 
-async def test_a_fault_that_was_recorded_as_weight_sync_died_is_mended_after_its_restart(
+async def test_a_fault_that_was_recorded_as_weight_sync_died_is_fixed_after_its_restart(
     tmp_path, monkeypatch
 ):
     """Between the record of the fault and that of the replica."""

@@ -72,13 +72,13 @@ def test_the_service_speaks_our_types(monkeypatch, tmp_path, unused_port):
             assert metrics["weight_sync/replicas"] == 1
             assert await client.get_routing() == routing
             async with MetricsClient(address) as process:
-                told = values(await process.get_metrics())
-            assert told["trimaran_weight_sync_live_step",] == 1
-            assert told["trimaran_weight_sync_live_lineage",] == 0
-            assert told["trimaran_weight_sync_routable_replicas",] == 1
-            assert told["trimaran_weight_sync_unroutable_replicas", "faulty"] == 0
+                reported = values(await process.get_metrics())
+            assert reported["trimaran_weight_sync_live_step",] == 1
+            assert reported["trimaran_weight_sync_live_lineage",] == 0
+            assert reported["trimaran_weight_sync_routable_replicas",] == 1
+            assert reported["trimaran_weight_sync_unroutable_replicas", "faulty"] == 0
             pause = metrics["weight_sync/pause/seconds"]
-            assert told["trimaran_weight_sync_pause_seconds",] == pytest.approx(pause)
+            assert reported["trimaran_weight_sync_pause_seconds",] == pytest.approx(pause)
             assert await client.heartbeat("7001", 1, routing.live, 30)
             with pytest.raises(InputError, match="known: 7001"):
                 await client.report_replica("b", "gone")

@@ -95,8 +95,8 @@ async def test_one_that_does_not_sleep_leaves_routing_and_the_others_go_on(world
         await coordinator.sleep(CALLER)
         assert names(coordinator) == ["a"]
         assert "does not sleep" in coordinator.routing().unroutable["b"]
-        told = await recorded(tmp_path, overdue_key(RUN))
-        assert told == {"b": "does not sleep: b: connection refused"}
+        reported = await recorded(tmp_path, overdue_key(RUN))
+        assert reported == {"b": "does not sleep: b: connection refused"}
         await publish(coordinator, world, 2)
         assert names(coordinator) == ["a"]
         await join(coordinator, world, "b")
@@ -117,7 +117,7 @@ async def test_a_controller_that_was_started_again_wakes_them_with_the_version_t
 
 
 @pytest.mark.parametrize("level", [ProofLevel.DELIVERED, ProofLevel.LOADED])
-async def test_weight_sync_that_was_started_again_in_the_trainers_turn_wakes_nobody_before_its_end(
+async def test_weight_sync_that_was_started_again_in_the_trainers_turn_wakes_no_replica_before_its_end(
     world, tmp_path, level
 ):
     async with joined(world, tmp_path, "ab", level=level) as coordinator:

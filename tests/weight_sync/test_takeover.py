@@ -39,7 +39,7 @@ def when_staged(world, act):
 
 
 async def test_a_controller_that_is_replaced_while_it_stages_publishes_nothing(world, tmp_path):
-    """The newer one has only drawn its epoch: nobody here has heard of it yet."""
+    """The newer one has only drawn its epoch: nothing here has heard of it yet."""
 
     async def draw():
         await take_over(tmp_path)
@@ -74,7 +74,7 @@ async def test_a_publication_speaks_in_the_epoch_that_began_it(world, tmp_path):
         )
 
 
-async def test_what_is_recorded_rolls_forward_in_the_epoch_of_whoever_has_taken_over(
+async def test_what_is_recorded_rolls_forward_in_the_epoch_of_the_one_that_has_taken_over(
     world, tmp_path, monkeypatch
 ):
     async with joined(world, tmp_path, "ab") as coordinator:
@@ -125,7 +125,7 @@ async def test_a_replica_that_knows_the_successor_is_not_blamed(world, tmp_path)
 
 
 @pytest.mark.parametrize("epoch", [2, 1000, 2**62, 2**63, 2**64 - 1])
-async def test_an_epoch_that_nobody_has_drawn_locks_nobody_out(world, tmp_path, epoch):
+async def test_an_epoch_that_was_never_drawn_locks_nothing_out(world, tmp_path, epoch):
     async with running(world, tmp_path) as coordinator:
         await join(coordinator, world, "a")
         with pytest.raises(InputError, match=f"epoch {epoch} was never drawn"):

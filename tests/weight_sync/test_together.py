@@ -84,10 +84,10 @@ class RealRank:
     async def open_transfer(self, group, timeout):
         return await asyncio.to_thread(self.sender.open, group, timeout)
 
-    async def send_weights(self, version, *told):
+    async def send_weights(self, version, *reported):
         assert self.snapshot
         self.num_sends += 1
-        return await asyncio.to_thread(self.sender.send, self.snapshot, *told)
+        return await asyncio.to_thread(self.sender.send, self.snapshot, *reported)
 
     async def close(self):
         pass
@@ -243,7 +243,7 @@ async def test_survivors_finish_the_version_and_the_lost_one_returns(make, tmp_p
     together.check()
 
 
-async def test_a_wrong_bit_in_an_engine_is_found_and_mended(make, tmp_path):
+async def test_a_wrong_bit_in_an_engine_is_found_and_fixed(make, tmp_path):
     config = config_of("auto", sample_share=1.0)
     together = make(config)
 

@@ -36,6 +36,7 @@ from services.rollout.vllm.loading.shown import Shown
 from services.rollout.vllm.no_torchvision import do_without_torchvision
 from services.rollout.vllm.plugin import BACKEND, HOST_RANK, SYNTHETIC, register
 from services.rollout.vllm.pulse import Pulse
+from services.rollout.vllm.reported_experts import keep_experts_of_merged_outputs, reported_experts
 from services.rollout.vllm.settings import (
     check_environment,
     engine_arguments,
@@ -44,7 +45,6 @@ from services.rollout.vllm.settings import (
     set_environment,
 )
 from services.rollout.vllm.stream import VllmStream, merge
-from services.rollout.vllm.told_experts import keep_experts_of_merged_outputs, told_experts
 from services.rollout.vllm.workers import VllmWorkers
 from trimaran.config import RunConfig
 from trimaran.data.images.processor import takes_images
@@ -76,7 +76,7 @@ SUBMIT_SECONDS = 20.0
 
 
 class VllmEngine(Engine):
-    tells_experts = True
+    reports_experts = True
     spans_hosts = True
     takes_turns = True
     sleeps = True
@@ -253,7 +253,7 @@ class VllmEngine(Engine):
                 if output.finish_reason is not None:
                     stream.open.discard(output.index)
                     num_pending = len(pending[output.index][0])
-                    experts = told_experts(
+                    experts = reported_experts(
                         self._config,
                         output,
                         len(request.prompt_token_ids),

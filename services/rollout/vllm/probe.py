@@ -47,7 +47,7 @@ from services.rollout.vllm.loading.synthetic import (
     kind_of,
     read_shapes,
 )
-from services.rollout.vllm.told_experts import told_experts
+from services.rollout.vllm.reported_experts import reported_experts
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
 
@@ -189,7 +189,7 @@ async def probe_engine(
         tokens = TokensPrompt(prompt_token_ids=list(prompt))
         outputs = [output async for output in llm.generate(tokens, params, next(names))]
         completion = outputs[-1].outputs[0]
-        told_experts(
+        reported_experts(
             config, completion, len(prompt), len(completion.token_ids)
         )  # where they are needed
         return [

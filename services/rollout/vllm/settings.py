@@ -9,7 +9,7 @@ from typing import Any
 from services.rollout.hosts import ONE_HOST, HostPlace
 from services.rollout.vllm import ascend
 from services.rollout.vllm.plugin import BACKEND
-from services.rollout.vllm.told_experts import check_tells_experts
+from services.rollout.vllm.reported_experts import check_reports_experts
 from trimaran.config import RunConfig
 from trimaran.data.images.processor import takes_images
 from trimaran.errors import InputError
@@ -108,7 +108,7 @@ def engine_arguments(
     if config.is_colocated and not device.on_host:
         arguments["enable_sleep_mode"] = True
     if config.trainer.router.replay:
-        check_tells_experts()
+        check_reports_experts()
         arguments["enable_return_routed_experts"] = True
     if place.count > 1:
         address, port = split(place.rendezvous)

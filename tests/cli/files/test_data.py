@@ -97,7 +97,7 @@ def test_options_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["prepare", "gsm8k", "--from", "a", "-o", "b", "--limit", "-1"], "--limit: -1 is less"),
         (["prepare", "gsm8k", "--from", "a", "-o", "b", "--hold-out", "-1"], "--hold-out: -1 is"),
@@ -108,12 +108,12 @@ def test_options_that_do_not_fit_are_refused(
     ],
 )
 def test_numbers_that_mean_nothing_are_refused(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["data", *words])
     assert caught.value.code == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 def test_prompts_are_counted_by_the_models_tokenizer(
@@ -135,7 +135,7 @@ THINKING = TEMPLATE + "{% if not enable_thinking | default(true) %}no thoughts{%
 
 
 @pytest.mark.parametrize(
-    ("template", "told", "seen", "tokens"),
+    ("template", "reported", "seen", "tokens"),
     [
         (THINKING, "enable_thinking=False is given to the chat template", "no thoughts", 35),
         # The tokenizer has neither "/" nor "_".
@@ -144,7 +144,7 @@ THINKING = TEMPLATE + "{% if not enable_thinking | default(true) %}no thoughts{%
 )
 def test_prepare_check_and_show_render_a_prompt_without_thinking_as_the_run_does(
     template: str,
-    told: str,
+    reported: str,
     seen: str,
     tokens: int,
     tmp_path: Path,
@@ -167,7 +167,7 @@ def test_prepare_check_and_show_render_a_prompt_without_thinking_as_the_run_does
     kwargs = "data.chat_template_kwargs.enable_thinking=false"
     assert main(["data", "show", config, kwargs, "--count", "1"]) == 0
     out = capsys.readouterr().out
-    assert told in out
+    assert reported in out
     assert seen in out
     assert f"... {tokens} tokens" in out
     assert main(["data", "check", config, kwargs, f"rollout.max_prompt_tokens={tokens - 1}"]) == 1
@@ -220,8 +220,8 @@ def test_show_has_tools_and_calls(
         "content": "I add.",
         "tool_calls": [{"function": {"name": "add"}}],
     }
-    told = {"role": "tool", "content": "3", "name": "add"}
-    prompt = [{"role": "user", "content": "1 + 2?"}, called, told]
+    reported = {"role": "tool", "content": "3", "name": "add"}
+    prompt = [{"role": "user", "content": "1 + 2?"}, called, reported]
     row = {"prompt": prompt, "answer": "3", "tools": [{"function": {"name": "add"}}]}
     path = write(tmp_path / "train.jsonl", [row])
     assert main(["data", "show", str(path)]) == 0
@@ -307,15 +307,15 @@ def test_a_text_with_the_models_own_image_token_is_named(
     rows = [{"prompt": text, "answer": "1"} for text in ("wide?", "<|image_pad|>?")]
     path = write(tmp_path / "train.jsonl", rows)
     config = run_file(tmp_path, model, train=str(path))
-    told = "1 image tokens of 0 images; a text must not hold the model's image token itself"
+    reported = "1 image tokens of 0 images; a text must not hold the model's image token itself"
     assert main(["data", "check", config]) == 1
     named, last = capsys.readouterr().out.splitlines()
-    assert named.startswith(f"{path}:2: the chat template makes {told}")
+    assert named.startswith(f"{path}:2: the chat template makes {reported}")
     assert last == f"{path}: 2 rows, 1 of them bad"
     assert main(["data", "show", config, "data.shuffle=false", "--count", "2"]) == 0
     first, second = capsys.readouterr().out.split("--- 1: ")
     assert "skipped" not in first
-    assert f"... skipped: the chat template makes {told}" in second
+    assert f"... skipped: the chat template makes {reported}" in second
     (model / "config.json").write_text(json.dumps({**CONFIG, "model_type": "qwen2"}))
     assert main(["data", "check", config]) == 0
 

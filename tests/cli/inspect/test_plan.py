@@ -93,7 +93,7 @@ def test_a_model_that_is_not_here_is_bad_input(
         ("max_position_embeddings", 64, "128 is more than the 64 positions of the model"),
     ],
 )
-def test_a_model_that_cannot_be_trained_is_told_before_anything_starts(
+def test_a_model_that_cannot_be_trained_is_reported_before_anything_starts(
     key: str, value: object, words: str, run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the trainer's own check, here and where a run starts, without torch."""
@@ -115,7 +115,7 @@ def test_a_model_that_cannot_be_trained_is_told_before_anything_starts(
         ("*", "matches every tensor of the model"),
     ],
 )
-def test_parameters_that_cannot_be_frozen_are_told_before_anything_starts(
+def test_parameters_that_cannot_be_frozen_are_named_before_anything_starts(
     pattern: str, words: str, has_weights: bool, run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = run_file.parent / "model"

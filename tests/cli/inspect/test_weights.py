@@ -25,7 +25,7 @@ from trimaran.v1 import weight_sync_pb2, weight_sync_pb2_grpc
 from trimaran.wire import rpc
 
 GONE = "127.0.0.1:1"
-"""Nobody listens there."""
+"""Nothing listens there."""
 
 Runs = Callable[..., Path]
 Answer = tuple[int, str, str]

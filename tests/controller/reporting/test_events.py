@@ -48,7 +48,7 @@ async def kept(store: MemoryStore) -> list[int]:
     return [number async for number, _ in entries(store, STREAM)]
 
 
-def test_the_newest_events_are_kept_and_who_asks_for_older_ones_is_told() -> None:
+def test_the_newest_events_are_kept_and_who_asks_for_older_ones_is_warned() -> None:
     async def body() -> None:
         store = MemoryStore()
         await emit(store, 12)
@@ -56,9 +56,9 @@ def test_the_newest_events_are_kept_and_who_asks_for_older_ones_is_told() -> Non
         await emit(store, 10)  # a controller that came after
         numbers = await kept(store)
         assert numbers[-1] == 22 and 10 <= len(numbers) < 10 + 3
-        with pytest.raises(TrimmedError) as told:
+        with pytest.raises(TrimmedError) as reported:
             await store.read(STREAM, 1)
-        assert told.value.through == numbers[0] - 1
+        assert reported.value.through == numbers[0] - 1
 
     asyncio.run(body())
 
@@ -140,8 +140,8 @@ def test_a_checkpoint_of_an_earlier_step_does_not_take_the_run_back() -> None:
             log.emit(EventKind.CHECKPOINT_FAILED, text="the disk is full", step=11)
             log.emit(EventKind.SKIPPED)
             await log.written()
-        told = [tree["run"]["step"] async for _, tree in entries(store, STREAM)]
-        assert told == [12, 10, 11, 12] and log.run.step == 12
+        reported = [tree["run"]["step"] async for _, tree in entries(store, STREAM)]
+        assert reported == [12, 10, 11, 12] and log.run.step == 12
         saved = await store.get(checkpoint_key("run", 10))
         where = {"path": "checkpoints/step-00010", "root": "r"}
         assert saved and saved.value == where | {"saved_at": saved.value["saved_at"]}

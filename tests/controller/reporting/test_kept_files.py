@@ -31,7 +31,7 @@ def test_rows_come_back_as_far_as_their_events_are_kept(
     asyncio.run(body())
     rows = [json.loads(line)["step"] for line in (tmp_path / METRICS_NAME).open()]
     assert rows == list(range(through + 1, 6))
-    told = [record.getMessage() for record in caplog.records]
-    assert [f"metrics.jsonl begins at step {through + 1}" in text for text in told] == [
+    reported = [record.getMessage() for record in caplog.records]
+    assert [f"metrics.jsonl begins at step {through + 1}" in text for text in reported] == [
         True
     ] * bool(through)

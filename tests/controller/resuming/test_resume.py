@@ -194,7 +194,7 @@ def test_a_trainer_that_lives_on_answers_the_batch_that_was_not_committed(
     assert resumed.ledger.state.steps[2].root == roots[2]
 
 
-def test_a_step_is_told_whose_controller_died_before_it_told_of_it(
+def test_a_step_is_reported_whose_controller_died_before_it_reported_it(
     finished: Path, tmp_path: Path
 ) -> None:
     """The trainer lives on and has nothing to train again, but knows its answer."""
@@ -202,7 +202,7 @@ def test_a_step_is_told_whose_controller_died_before_it_told_of_it(
     rows = records(finished)
     roots = {r.version.step: r.root for r in rows if isinstance(r, Committed)}
     timed = next(i for i, r in enumerate(rows, 1) if isinstance(r, Timed) and r.step == 2)
-    for name, place, has_answer, told in (
+    for name, place, has_answer, reported in (
         ("before", timed - 1, True, [2]),
         ("after", timed, True, []),
         ("restarted", timed - 1, False, []),
@@ -210,7 +210,7 @@ def test_a_step_is_told_whose_controller_died_before_it_told_of_it(
         cut_ledger(finished, tmp_path / name, place)
         checkpoints = {0: "root-0", 2: roots[2]}
         resumed = run_world(tmp_path / name, config, checkpoints, has_answer=has_answer)
-        assert [event[1] for event in resumed.events if event[0] == "told"] == told
+        assert [event[1] for event in resumed.events if event[0] == "reported"] == reported
         assert resumed.ledger.state.step == 3
 
 
@@ -229,8 +229,8 @@ def test_a_checkpoint_whose_controller_died_is_recorded_also_where_steps_have_fo
     finally:
         world.close()
     assert loop.ledger.state.checkpoints == ([saved] if saved else [])
-    told = [event for event in world.events if event[0] in ("saved", "checkpoint failed")]
-    assert told == ([("saved", saved, roots[saved])] if saved else [])
+    reported = [event for event in world.events if event[0] in ("saved", "checkpoint failed")]
+    assert reported == ([("saved", saved, roots[saved])] if saved else [])
 
 
 def test_a_trainer_ahead_of_the_ledger_is_refused(finished: Path, tmp_path: Path) -> None:

@@ -28,20 +28,20 @@ def test_more_is_better_whichever_is_best(best: dict[str, Any], score: float) ->
 
 
 @pytest.mark.parametrize(
-    ("key", "told"),
+    ("key", "reported"),
     [
         ("validation/pass_at/2", "step 10 has a value that is not finite for validation/pass_at/2"),
         ("validation/task/a/pass_at/2", "step 10 has no validation/task/a/pass_at/2"),
         ("trainer/kl", "step 10 has no trainer/kl"),
     ],
 )
-def test_a_step_without_the_number_is_never_best_and_told(
-    key: str, told: str, caplog: pytest.LogCaptureFixture
+def test_a_step_without_the_number_is_never_best_and_is_reported(
+    key: str, reported: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
     run = RunSection(keep_best=1, best_by=key)
     assert score_of(run, 10, {**STEP, **VALIDATION}) is None
-    assert told in caplog.text
+    assert reported in caplog.text
 
 
 def test_a_step_that_was_not_validated_is_no_news(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from services.controller.groups import PromptSkipped
 from services.controller.validation.validation import FIRST_NUMBER, Validation, Validator
 from services.manager.run_data.results import validation_samples
 from tests.controller.fakes import PROMPTS, make_config
-from tests.told_episode import EPISODE, TOLD
+from tests.episode_in_words import EPISODE, WORDS
 from trimaran.data.prompts import UnusableImageError
 from trimaran.ledger.episode_words import tell_episode
 from trimaran.ledger.write_pause import WritePause
@@ -137,7 +137,7 @@ def test_an_episode_lies_there_turn_by_turn_and_is_read_again(tmp_path: Path) ->
     )
     validation = asyncio.run(validator.validate(5, 0))
     [sample], _ = validation_samples(tmp_path, 5, 10)
-    assert sample.episode and tuple(tell_episode(sample.episode)) == TOLD
+    assert sample.episode and tuple(tell_episode(sample.episode)) == WORDS
     shown = "\n".join(describe_sample(sample, full=False))
     assert "  tool add:  3\n             no more\n  turn 2:" in shown and "answer:" not in shown
     assert validation.answers[0].answer.startswith("turn 1: [3 tokens of version 0.6; ")

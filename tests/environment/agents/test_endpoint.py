@@ -36,19 +36,19 @@ def test_a_program_started_elsewhere_takes_an_episode_and_ends_it_by_its_word(
                 assert refused.status == 401
             shown = {"Authorization": f"Bearer {endpoint['token']}"}
             async with session.post(place, headers=shown) as answer:
-                told = await answer.json()
-        assert "answer" not in told["row"]
-        client = openai.AsyncOpenAI(base_url=told["base_url"], api_key=told["api_key"])
+                reported = await answer.json()
+        assert "answer" not in reported["row"]
+        client = openai.AsyncOpenAI(base_url=reported["base_url"], api_key=reported["api_key"])
         async with client:
             said = await client.chat.completions.create(
-                model=told["model"], messages=told["row"]["messages"]
+                model=reported["model"], messages=reported["row"]["messages"]
             )
             await client.post("/reward", body={"reward": 0.5}, cast_to=object)
             await client.post("/reward", body={"reward": 0.25, "done": True}, cast_to=object)
             with pytest.raises(openai.APIStatusError, match="over") as over:
                 await client.models.list()
                 await client.chat.completions.create(
-                    model=told["model"], messages=told["row"]["messages"]
+                    model=reported["model"], messages=reported["row"]["messages"]
                 )
             assert over.value.status_code == 410
         return said.choices[0].message.content or ""
@@ -89,13 +89,13 @@ def test_beyond_this_machine_the_endpoint_has_tls_and_asks_for_keys_alone(tmp_pa
                     pass
         async with serving(Rules("policy"), live, host, Trust("x" * 32, tls)) as endpoint:
             endpoint.write(tmp_path / "endpoint-0.json")
-            told = json.loads((tmp_path / "endpoint-0.json").read_text())
-            assert told["url"].startswith(f"https://{address}:")
+            reported = json.loads((tmp_path / "endpoint-0.json").read_text())
+            assert reported["url"].startswith(f"https://{address}:")
             context = ssl.create_default_context(cafile=str(tls.authorities))
-            shown = {"Authorization": f"Bearer {told['token']}"}
+            shown = {"Authorization": f"Bearer {reported['token']}"}
             async with (
                 aiohttp.ClientSession() as session,
-                session.get(told["url"] + "/v1/models", ssl=context, headers=shown) as answer,
+                session.get(reported["url"] + "/v1/models", ssl=context, headers=shown) as answer,
             ):
                 assert (await answer.json())["data"][0]["id"] == "policy"
 
@@ -114,9 +114,12 @@ def test_a_client_that_asks_again_is_answered_by_the_turn_that_it_asked_for(tmp_
             async with aiohttp.ClientSession() as session:
                 place = endpoint["url"] + "/v1/episodes/next"
                 async with session.post(place, headers=shown) as answer:
-                    told = await answer.json()
+                    reported = await answer.json()
             client = openai.AsyncOpenAI(
-                base_url=told["base_url"], api_key=told["api_key"], timeout=0.3, max_retries=20
+                base_url=reported["base_url"],
+                api_key=reported["api_key"],
+                timeout=0.3,
+                max_retries=20,
             )
             async with client:
 
@@ -127,15 +130,15 @@ def test_a_client_that_asks_again_is_answered_by_the_turn_that_it_asked_for(tmp_
                     )
                     return said.choices[0].message.content or ""
 
-                asking = asyncio.create_task(ask(told["row"]["messages"]))
+                asking = asyncio.create_task(ask(reported["row"]["messages"]))
                 await opening
                 await asyncio.sleep(1.5)  # it has given up, and asked again
                 stepping = asyncio.create_task(
                     environment.step(Message("assistant", "3"), "length")
                 )
                 assert await asking == "3"
-                # What was delivered is sampled anew where it is asked for again.
-                again = asyncio.create_task(ask(told["row"]["messages"]))
+                # What was delivered is sampled again where it is asked for again.
+                again = asyncio.create_task(ask(reported["row"]["messages"]))
                 reply = await stepping
                 assert (reply.sequence, reply.messages) == (1, PROMPT.messages)
                 await environment.close()

@@ -97,15 +97,15 @@ def test_arguments_become_what_the_hints_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         ({"a": "three"}, "a: Input should be a valid integer"),
         ({"b": 1.0}, "a: it is missing"),
         ({"a": 1, "c": 1}, "c: there is no such argument"),
     ],
 )
-def test_arguments_that_do_not_fit_are_named(arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(UnfitArgumentsError, match=told):
+def test_arguments_that_do_not_fit_are_named(arguments: dict[str, Any], reported: str) -> None:
+    with pytest.raises(UnfitArgumentsError, match=reported):
         CallableTool.of(simple).call(arguments)
 
 
@@ -124,9 +124,9 @@ def variadic(*a: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "reported"),
     [(bare, "no docstring"), (unhinted, "no type hint"), (variadic, "name each argument")],
 )
-def test_what_no_policy_could_be_shown_is_refused(function: Any, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_what_no_policy_could_be_shown_is_refused(function: Any, reported: str) -> None:
+    with pytest.raises(InputError, match=reported):
         CallableTool.of(function)

@@ -101,11 +101,11 @@ def test_an_instance_lives_as_long_as_its_episode(target: str, by: str) -> None:
     words = {"check": {"create_kwargs": {"ground_truth": "7"}}}
     for extras in ({"tools_kwargs": words}, {"extra_info": {"tools_kwargs": words}}):
         assert worker.answer({"do": "open", "row": row(**extras)}) == {"said": ""}
-        told: list[Any] = []
+        reported: list[Any] = []
         for answer in ("7", "8"):
             call = ["check", json.dumps({"answer": answer})]
-            told += worker.answer({"do": "call", "calls": [call]})["answers"]
-        assert told == [("score 1.0 points", False), ("score 0.0 points", False)]
+            reported += worker.answer({"do": "call", "calls": [call]})["answers"]
+        assert reported == [("score 1.0 points", False), ("score 0.0 points", False)]
         assert worker.answer({"do": "reward"}) == {"reward": 1.0}
         worker.answer({"do": "close"})
         assert "fault" in worker.answer({"do": "reward"})  # it is released

@@ -71,8 +71,11 @@ async def calls(frame: Frame, _: web.WebSocketResponse) -> Frame | None:
     if data["type"] == "list_tools":
         return observation(tools=[ADD])
     if data["tool_name"] != "add":
-        told = {"error_type": "tool_not_found", "message": f"Unknown tool: '{data['tool_name']}'"}
-        return observation(tool_name=data["tool_name"], result=None, error=told)
+        reported = {
+            "error_type": "tool_not_found",
+            "message": f"Unknown tool: '{data['tool_name']}'",
+        }
+        return observation(tool_name=data["tool_name"], result=None, error=reported)
     total = data["arguments"]["a"] + data["arguments"]["b"]
     part = {"type": "text", "text": str(total), "annotations": None, "meta": None}
     result = {"content": [part], "structured_content": {"result": total}, "is_error": False}

@@ -153,7 +153,7 @@ def test_a_full_server_is_waited_for() -> None:
 
 
 def test_a_session_outlives_a_long_turn_of_the_policy() -> None:
-    """The server pings, and ends a connection that answers none: also while nobody asks."""
+    """The server pings, and ends a connection that answers none: also while nothing asks."""
 
     async def scenario() -> None:
         async with OpenEnvServer(ping=0.2) as server, host_of(server) as host:

@@ -125,10 +125,10 @@ def test_a_step_that_lost_its_answer_is_asked_again_and_done_once() -> None:
                 await passed_on(url, request)
                 hostile.abort(writer)
 
-            async def told(request: Received, writer: asyncio.StreamWriter) -> None:
+            async def reported(request: Received, writer: asyncio.StreamWriter) -> None:
                 await answer(200, await passed_on(url, request))(request, writer)
 
-            async with Server(told, lost, told) as between, host_of(between.url) as host:
+            async with Server(reported, lost, reported) as between, host_of(between.url) as host:
                 environment = host.create("e")
                 await environment.open(PROMPT, 7)
                 reply = await environment.step(Message("assistant", "x"), "stop")

@@ -1,4 +1,4 @@
-"""What the policy is told of its calls, on sources that do as their test says."""
+"""What the policy hears of its calls, on sources that do as their test says."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def test_calls_of_one_message_are_answered_in_order_each_by_its_own_source() -> 
     )
 
 
-def test_what_cannot_be_called_is_told_to_the_policy() -> None:
+def test_what_cannot_be_called_is_an_answer_to_the_policy() -> None:
     message = calling(("c", "{}"), ("a", "{x"), ("a", "[1]"), ("bad", "{}"), ("a", "{}"))
     _, reply = play([Source("a", "bad")], message)
-    told = [message.text for message in reply.messages]
-    assert told[0] == "error: there is no tool 'c'; the tools are: a, bad"
-    assert told[1].startswith("error: the arguments of a are no JSON: ")
-    assert told[2] == "error: the arguments of a are no JSON object"
+    reported = [message.text for message in reply.messages]
+    assert reported[0] == "error: there is no tool 'c'; the tools are: a, bad"
+    assert reported[1].startswith("error: the arguments of a are no JSON: ")
+    assert reported[2] == "error: the arguments of a are no JSON object"
     assert (reply.num_calls, reply.num_failures, reply.done) == (5, 4, False)
 
 
@@ -88,13 +88,15 @@ def test_a_long_answer_is_cut_and_says_so() -> None:
     assert reply.messages[0].text == 'a: {"x": 999999999999\n[cut: it has 110 characters]'
 
 
-@pytest.mark.parametrize(("kind", "told"), [("sum", [1.0, -0.5, 0.25]), ("last", [1.0, 0.5, 0.75])])
+@pytest.mark.parametrize(
+    ("kind", "reported"), [("sum", [1.0, -0.5, 0.25]), ("last", [1.0, 0.5, 0.75])]
+)
 def test_steps_have_the_share_of_the_reward_that_makes_the_episode_s(
-    kind: str, told: list[float]
+    kind: str, reported: list[float]
 ) -> None:
     source = Source("a", rewards=[1.0, 0.5, 0.75])
     _, *replies = play([source, Source("b")], *[calling(("a", "{}"))] * 3, reward=kind)
-    assert [reply.reward for reply in replies] == told
+    assert [reply.reward for reply in replies] == reported
 
 
 def test_two_tools_of_one_name_are_refused() -> None:

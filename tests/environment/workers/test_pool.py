@@ -74,7 +74,7 @@ def test_what_tools_do_wrong_is_an_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "reported"),
     [
         ("crash", r"died \(SIGSEGV\)"),
         ("exit", r"died \(exit code 7\)"),
@@ -82,10 +82,10 @@ def test_what_tools_do_wrong_is_an_answer() -> None:
         ("memory", r"wanted more than 1024 MiB \(environment.memory_mib\)"),
     ],
 )
-def test_a_process_that_fails_says_why_and_is_replaced(how: str, told: str) -> None:
+def test_a_process_that_fails_says_why_and_is_replaced(how: str, reported: str) -> None:
     async def use(pool: EnvironmentPool) -> None:
         worker = await opened(pool)
-        with pytest.raises(UnavailableError, match=told):
+        with pytest.raises(UnavailableError, match=reported):
             await ask_to(worker, "end", f'{{"how": "{how}"}}')
         await pool.give_back(worker)
         assert pool.num_processes == {"busy": 0, "idle": 0}
@@ -121,19 +121,19 @@ def test_processes_that_user_code_leaves_are_gone_after_its_episode() -> None:
 
 
 def test_code_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
-    for text, told in (
+    for text, reported in (
         ("import nothing_of_this_name", "ModuleNotFoundError"),
         ("add = 3", "it is no function but a int"),
         ("def add(a): 'Add.'", "no type hint"),
     ):
-        file = tmp_path / f"{told[:5].strip()}.py"
+        file = tmp_path / f"{reported[:5].strip()}.py"
         file.write_text(text)
 
         async def run(file: Path = file) -> None:
             async with EnvironmentPool(LoadSpec(tools=(f"{file}:add",)), 4096, 100):
                 pass
 
-        with pytest.raises(InputError, match=told):
+        with pytest.raises(InputError, match=reported):
             asyncio.run(run())
 
 

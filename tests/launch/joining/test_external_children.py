@@ -27,7 +27,7 @@ class Site:
     children: ExternalChildren
 
     async def open(self) -> None:
-        """And has looked around once: whoever writes from now on is heard."""
+        """And has looked around once: what writes from now on is heard."""
         await self.children.open()
         await self.looks()
 
@@ -144,7 +144,7 @@ def test_a_replica_on_several_hosts_leaves_as_one_on_a_single_host_does(on_site:
 
 
 def test_a_record_from_before_counts_once_its_holder_is_heard(on_site: OnSite) -> None:
-    """A launcher that was started again goes on with who lives, and with nobody who is dead."""
+    """A launcher that was started again goes on with who lives, and with none that is dead."""
 
     async def body(site: Site) -> None:
         await site.put("reward", "alive")
@@ -268,7 +268,7 @@ def test_an_address_that_moves_is_followed(on_site: OnSite) -> None:
 def test_all_that_registered_are_asked_to_end_at_the_close(on_site: OnSite) -> None:
     async def body(site: Site) -> None:
         await site.open()
-        await site.put("rollout-1", "life-1")  # nobody has taken it in
+        await site.put("rollout-1", "life-1")  # nothing has taken it in
         await site.put("rollout-2", "life-1", code=0)
         await site.looks()
         await site.children.close()

@@ -1,4 +1,4 @@
-"""What a launcher makes of what Ray tells; the services are real, Ray is not."""
+"""What a launcher makes of what Ray reports; the services are real, Ray is not."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ async def test_no_secret_lies_in_rays_own_store(tmp_path: Path) -> None:
         assert stage.cluster.given and token not in repr(stage.cluster.given)
 
 
-async def test_a_death_tells_its_exit_code_and_its_last_lines(tmp_path: Path) -> None:
+async def test_a_death_reports_its_exit_code_and_its_last_lines(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         await stage.children.start(stage.service("reward", "die2"))
         ended = await stage.next_exit()
@@ -246,7 +246,7 @@ async def test_processes_on_a_node_that_leaves_are_ended_in_order(tmp_path: Path
         assert where.node_id == "n1"
 
 
-async def test_a_trainer_group_is_made_anew_after_a_rank_is_lost(tmp_path: Path) -> None:
+async def test_a_trainer_group_is_made_again_after_a_rank_is_lost(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         await stage.start("trainer-0")
         [group] = stage.cluster.groups

@@ -1,4 +1,4 @@
-"""Placement groups: nobody keeps one that no process needs."""
+"""Placement groups: nothing keeps one that no process needs."""
 
 from __future__ import annotations
 

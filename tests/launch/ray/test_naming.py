@@ -1,4 +1,4 @@
-"""What tells runs of one id apart on a cluster."""
+"""What distinguishes runs of one id on a cluster."""
 
 from __future__ import annotations
 

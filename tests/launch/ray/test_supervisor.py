@@ -132,7 +132,7 @@ def test_a_frozen_service_is_seen_and_killed(tmp_path: Path, supervisors: list[S
     assert ended(supervisor).code == -signal.SIGKILL
 
 
-def test_when_nobody_asks_any_more_nothing_is_left(
+def test_when_nothing_asks_any_more_nothing_is_left(
     tmp_path: Path, supervisors: list[Supervisor]
 ) -> None:
     left = threading.Event()

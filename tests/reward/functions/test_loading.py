@@ -226,9 +226,9 @@ def test_trl_gets_the_messages_of_an_episode(load: Load) -> None:
     seen = """
         def f(prompts, completions{}):
             call = dict(type="function", function=dict(name="add", arguments=dict(a=2, b=2)))
-            called, told, last = completions[0]
+            called, answered, last = completions[0]
             assert called == dict(role="assistant", content="I add.", tool_calls=[call])
-            assert told == dict(role="tool", name="add", content="4")
+            assert answered == dict(role="tool", name="add", content="4")
             return [float(last["content"] == "four")]
         """
     for annotation in ("", ": list[list[dict[str, str]]]"):

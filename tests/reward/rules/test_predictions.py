@@ -68,7 +68,7 @@ STRANGE = ["", "\ud800", "#### ", "\\boxed{", "boxed", "9" * 10_000, "Answer:", 
 
 @pytest.mark.parametrize("text", STRANGE)
 @pytest.mark.parametrize("rule", sorted({rule for rule, _, _ in CASES}))
-def test_whatever_a_text_holds_reading_it_fails_nobody(rule: str, text: str) -> None:
+def test_whatever_a_text_holds_reading_it_fails_nothing(rule: str, text: str) -> None:
     """It would count as the answer's own fault."""
     found = predicted(rule, text)
     assert found is not None

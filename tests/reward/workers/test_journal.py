@@ -71,7 +71,7 @@ def test_a_line_that_no_worker_writes_is_refused(reader: JournalReader, line: by
         reader.read(1, [1])
 
 
-def test_a_chunk_starts_anew_and_half_a_line_does_not_count(reader: JournalReader) -> None:
+def test_a_chunk_starts_again_and_half_a_line_does_not_count(reader: JournalReader) -> None:
     writer = JournalWriter(reader.path)
     assert reader.read(1, [1]) is None
     writer.begin(1)

@@ -160,7 +160,7 @@ CULPRITS = {
 
 
 @pytest.mark.parametrize("text", CULPRITS)
-def test_a_culprit_costs_nobody_else_anything(log: Path, text: str) -> None:
+def test_a_culprit_costs_nothing_else_anything(log: Path, text: str) -> None:
     texts = ["right", text, "wrong", "right"]
     outcomes = without_exit_codes(judge(texts, log))
     assert outcomes == (RIGHT, CULPRITS[text], WRONG, RIGHT)
@@ -358,7 +358,7 @@ def seconds_at_most(seconds: float) -> Iterator[None]:
     assert time.monotonic() - begin < seconds
 
 
-def test_closing_ends_hung_processes_and_tells_who_waits(log: Path) -> None:
+def test_closing_ends_hung_processes_and_answers_who_waits(log: Path) -> None:
     async def run() -> list[Outcome]:
         async with WorkerPool(2, 600, MEMORY_MIB) as pool:
             await pool.load([ANSWER])

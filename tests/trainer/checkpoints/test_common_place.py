@@ -73,10 +73,12 @@ def test_one_folder_does_and_nothing_stays_in_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writers", [{0, 1}, {0}])
-def test_two_folders_of_one_name_are_found_whoever_saves(tmp_path: Path, writers: set[int]) -> None:
-    told = Ranks(folders(tmp_path / "a", tmp_path / "b"), writers).check()
-    assert all(line.startswith("InputError") for line in told)
-    first, second = told
+def test_two_folders_of_one_name_are_found_whatever_saves(
+    tmp_path: Path, writers: set[int]
+) -> None:
+    reported = Ranks(folders(tmp_path / "a", tmp_path / "b"), writers).check()
+    assert all(line.startswith("InputError") for line in reported)
+    first, second = reported
     assert "lacks what trainer rank 0 has just written" in second
     assert "run.checkpoints name a folder that all hosts of the trainer see" in second
     if writers == {0, 1}:

@@ -130,7 +130,7 @@ def saved_with(ranks: ParallelLayout, **more: Any) -> RankLayout:
 
 
 class InMemory(SavedTensors):
-    """Which tells what was read of it."""
+    """Which lists what was read of it."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors, self.read = tensors, set[str]()

@@ -75,7 +75,7 @@ def test_sampled_tokens_of_branches_need_a_maker_and_its_proof_and_given_ones_no
         (Segment(0, 3, FIRST, "r0"),),
     ],
 )
-def test_tokens_of_nobody_may_not_train(segments: tuple[Segment, ...]) -> None:
+def test_tokens_without_a_maker_may_not_train(segments: tuple[Segment, ...]) -> None:
     batch = batch_of((FIRST, "r0"), (FIRST, "r0"))
     object.__setattr__(batch.groups[0].group.completions_G[0], "segments", segments)
     with pytest.raises(UnprovenError, match="group 7: some tokens do not say which"):
@@ -134,7 +134,7 @@ def test_an_unproven_greedy_answer_may_not_train() -> None:
         check(batch, proof(FIRST, "r0", "one"))
 
 
-def test_a_version_that_nobody_here_made_is_refused_whatever_its_proof() -> None:
+def test_a_version_that_no_rank_here_made_is_refused_whatever_its_proof() -> None:
     made_elsewhere = VersionId(4, 1)
     with pytest.raises(UnprovenError, match="no trainer of this run made that version"):
         check(batch_of((made_elsewhere, "r0")), proof(made_elsewhere, "r0", "one"))

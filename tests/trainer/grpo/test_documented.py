@@ -39,21 +39,21 @@ def test_every_function_has_its_row_with_all_options_and_defaults(
     assert found.keys() == choices.built_in.keys()
     for name, row in found.items():
         fields = choices.load(name).model_fields
-        told = {option: yaml.safe_load(given) for option, given in OPTION.findall(row) if given}
-        assert told.keys() <= fields.keys(), name
+        reported = {option: yaml.safe_load(given) for option, given in OPTION.findall(row) if given}
+        assert reported.keys() <= fields.keys(), name
         for option, field in fields.items():
             if option == "type":
                 continue
             assert f"`{option}" in row, (name, option)
             if field.default not in (None, PydanticUndefined):
-                assert number(told[option]) == field.default, (name, option)
+                assert number(reported[option]) == field.default, (name, option)
 
 
 def test_the_defaults_of_the_section_are_those_in_the_document() -> None:
     block = TEXT.split("```yaml\n")[1].split("```")[0]
-    told = yaml.safe_load(block)["algorithm"]
+    reported = yaml.safe_load(block)["algorithm"]
     default = AlgorithmSection().model_dump(mode="json")
-    assert told.keys() == default.keys() - {"recipe"}
-    assert AlgorithmSection.model_validate(told) == AlgorithmSection()
+    assert reported.keys() == default.keys() - {"recipe"}
+    assert AlgorithmSection.model_validate(reported) == AlgorithmSection()
     for key in ("kl", "correction", "entropy"):
-        assert told[key].keys() == default[key].keys()
+        assert reported[key].keys() == default[key].keys()

@@ -121,15 +121,15 @@ def test_rewards_of_turns_are_not_looked_for_where_there_are_none() -> None:
     assert StepBatch.of((group,), mask_truncated=False).rewards({}).turns is None
 
 
-def test_a_number_that_is_not_finite_is_told_with_the_replica_that_made_it() -> None:
+def test_a_number_that_is_not_finite_is_reported_with_the_replica_that_made_it() -> None:
     one = episode(THREE_TURNS, BRANCH)
     maker = replace(one.branches[0].segments[0], replica="rollout-3")
     branch = replace(one.branches[0], logprobs_S=(float("nan"),), segments=(maker,))
     group = scored_group([4], [replace(one, branches=(branch,))], [1.0], number=7)
     step = StepBatch.of((group,), mask_truncated=False)
     faults = find_input_faults(step, {0}, step.rollout_logprobs(), None)
-    told = "group 7: completion 0: log-probability nan of token 5, from rollout-3"
-    assert faults == {0: told}
+    reported = "group 7: completion 0: log-probability nan of token 5, from rollout-3"
+    assert faults == {0: reported}
 
 
 def test_the_reward_of_the_environment_is_a_term_that_gdpo_weighs(

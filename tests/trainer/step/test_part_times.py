@@ -48,7 +48,7 @@ def test_a_part_has_the_sum_of_its_spans_and_each_is_taken_once(
 
 
 class Device:
-    """A queue of work in milliseconds, that is done when somebody waits for it."""
+    """A queue of work in milliseconds, that is done when it is waited for."""
 
     def __init__(self) -> None:
         self.now, self.num_waits = 0.0, 0

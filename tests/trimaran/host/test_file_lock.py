@@ -35,15 +35,17 @@ def take_turn(folder: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.EBADF, errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
 @pytest.mark.parametrize("lock", [lock_run, lock_host, take_turn])
-def test_a_file_system_without_locks_is_told_with_what_helps(
+def test_a_file_system_without_locks_is_reported_with_what_helps(
     lock: Callable[[Path], None], code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def flock(file: int, kind: int) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    told = rf"{tmp_path}.*: cannot be locked .*\({re.escape(os.strerror(code))}\); name a folder on"
-    with pytest.raises(InputError, match=told):
+    reported = (
+        rf"{tmp_path}.*: cannot be locked .*\({re.escape(os.strerror(code))}\); name a folder on"
+    )
+    with pytest.raises(InputError, match=reported):
         lock(tmp_path)
 
 

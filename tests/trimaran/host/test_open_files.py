@@ -14,6 +14,6 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE), most_connections())
 """
 
 
-def test_the_soft_limit_becomes_the_hard_one_and_half_of_it_is_nobody_elses() -> None:
+def test_the_soft_limit_becomes_the_hard_one_and_half_of_it_stays_free() -> None:
     ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     assert ran.stdout == "(200, 200) 50\n"

@@ -15,7 +15,7 @@ PLACE, SIZE = 0x7F0000000000, 3 << 20
 
 
 class Runtime:
-    """Of either vendor; `code` is what it answers to whoever asks for a lock."""
+    """Of either vendor; `code` is what it answers to whatever asks for a lock."""
 
     def __init__(self, code: int) -> None:
         self.code = code

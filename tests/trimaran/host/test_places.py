@@ -140,7 +140,7 @@ def folder_with(path: Path, text: str) -> Path:
 def test_a_replaced_folder_that_cannot_be_removed_is_out_of_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As on NFS, where a file that somebody has open stays."""
+    """As on NFS, where a file that a process has open stays."""
 
     def refuse(path: Path) -> None:
         raise OSError(16, "Device or resource busy", str(path / ".nfs0001"))

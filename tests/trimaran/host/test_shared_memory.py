@@ -1,4 +1,4 @@
-"""Names in shared memory are removed once nobody maps them. Any folder serves: /proc tells alike."""
+"""Names in shared memory are removed once nothing maps them. Any folder serves: /proc shows the same."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_what_a_process_and_its_children_map_is_noted_and_removed_once_they_are_
     assert other.poll() is None
 
 
-def test_a_folder_of_sockets_is_removed_once_nobody_listens_in_it(tmp_path: Path) -> None:
+def test_a_folder_of_sockets_is_removed_once_nothing_listens_in_it(tmp_path: Path) -> None:
     note = note_of(tmp_path, "rollout-0")
     # The path of a socket has at most 107 bytes; that of tmp_path may have as many.
     with TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as listening:
@@ -156,7 +156,7 @@ def test_who_cannot_note_says_so_in_a_line(tmp_path: Path) -> None:
 def test_a_semaphore_is_known_by_its_inode_and_by_the_name_of_its_run(
     shm: Path, tmp_path: Path, start: Start
 ) -> None:
-    """Whoever makes one maps it under another name, which is then removed."""
+    """Whatever makes one maps it under another name, which is then removed."""
     note, own = note_of(tmp_path, "reward"), f"sem.{semaphore_prefix(tmp_path)}-1"
     note_names(note, [])
     maker = start("sem.Ab3xYz")
@@ -171,7 +171,7 @@ def test_a_semaphore_is_known_by_its_inode_and_by_the_name_of_its_run(
     assert len(left(shm)) == 1
 
 
-def test_what_is_no_note_removes_nothing_and_harms_nobody(shm: Path, tmp_path: Path) -> None:
+def test_what_is_no_note_removes_nothing_and_harms_nothing(shm: Path, tmp_path: Path) -> None:
     (shm / "psm_1").touch()
     note = note_of(tmp_path, "rollout-0")
     note.mkdir(parents=True)

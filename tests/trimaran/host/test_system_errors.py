@@ -65,10 +65,10 @@ def test_a_file_for_which_there_is_no_descriptor_is_no_wrong_input(
     [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE, errno.ETIMEDOUT],
 )
 def test_what_a_machine_lacks_may_pass(number: int) -> None:
-    told = refused("x", OSError(number, os.strerror(number)), "name another")
-    assert isinstance(told, UnavailableError)
-    told = refused("x", OSError(errno.ENOENT, "no such file"), "name another")
-    assert isinstance(told, InputError) and str(told) == "x (no such file); name another"
+    reported = refused("x", OSError(number, os.strerror(number)), "name another")
+    assert isinstance(reported, UnavailableError)
+    reported = refused("x", OSError(errno.ENOENT, "no such file"), "name another")
+    assert isinstance(reported, InputError) and str(reported) == "x (no such file); name another"
 
 
 def test_what_libraries_make_of_it_is_seen_through() -> None:

@@ -1,4 +1,4 @@
-"""What a call's work waits for is told to its caller in time; work that only takes long is not."""
+"""What a call's work waits for is reported to its caller in time; work that only takes long is not."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def test_a_caller_hears_what_is_waited_for_before_its_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As if the deadline were nearer than it is: the answer has time for its way on a busy machine."""
-    told: list[float] = []
+    reported: list[float] = []
 
     def nearer(seconds: float) -> AbstractAsyncContextManager[None]:
-        told.append(seconds)
+        reported.append(seconds)
         return answering_within(0.5)
 
     monkeypatch.setattr(rpc, "answering_within", nearer)
     why = "the store redis://host:6379/0 does not answer .connection refused."
     with pytest.raises(UnavailableError, match=why):
         ask(away, timeout=50.0)
-    assert len(told) == 1 and told[0] <= 50.0
+    assert len(reported) == 1 and reported[0] <= 50.0
 
 
 def test_work_that_takes_long_and_waits_for_nothing_has_its_whole_time() -> None:

@@ -44,7 +44,7 @@ async def live(given: dict[str, str], seconds: float, is_stuck: bool = False) ->
 
 def test_it_is_ready_and_then_lives_until_it_stops(systemd: socket.socket) -> None:
     given = environment(systemd, WATCHDOG_USEC="60000", WATCHDOG_PID=str(os.getpid()))
-    asyncio.run(live(given, 0.1))  # the kernel keeps ten notices that nobody reads
+    asyncio.run(live(given, 0.1))  # the kernel keeps ten notices that nothing reads
     first, *signs, last = heard(systemd)
     assert (first, last) == ("READY=1", "STOPPING=1")
     assert set(signs) == {"WATCHDOG=1"} and len(signs) > 1

@@ -1,11 +1,11 @@
-"""An episode is told turn by turn, and what tells it travels and is stored whole."""
+"""An episode is reported turn by turn, and what reports it travels and is stored whole."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 
-from tests.told_episode import EPISODE, TOLD
+from tests.episode_in_words import EPISODE, WORDS
 from trimaran.ledger.episode_words import tell_episode
 from trimaran.ledger.group_life import GroupLife
 from trimaran.ledger.group_words import tell
@@ -27,7 +27,7 @@ def episode() -> RunEpisode:
 
 
 def test_who_said_what_with_how_many_tokens_of_which_version() -> None:
-    assert tuple(tell_episode(episode())) == TOLD
+    assert tuple(tell_episode(episode())) == WORDS
     assert RunEpisode.of(Completion((1,), (0.0,), "3", "stop", ())) is None
 
 
@@ -49,7 +49,7 @@ def test_it_is_the_same_over_the_wire_and_in_a_file() -> None:
     }
 
 
-def test_the_life_of_a_group_tells_its_episodes_in_a_line_each() -> None:
+def test_the_life_of_a_group_reports_its_episodes_in_a_line_each() -> None:
     scored = Scored(17, 1, "payload", (0.5, None))
     life = GroupLife(17, [Issued(17, 1, "p:1"), scored])
     answers = (EPISODE, Completion((1,), (0.0,), "3", "stop", ()))
@@ -59,8 +59,8 @@ def test_the_life_of_a_group_tells_its_episodes_in_a_line_each() -> None:
     lines = list(tell(life))
     first = lines.index("    completion 1: reward 0.5 (environment 0.5)")
     last = lines.index("    completion 2: could not be scored: environment-0: it died")
-    told = lines[first + 1 : last]
-    assert told[0] == f"      turn 1: {TOLD[0][1]}"
-    assert "      tool add: 3 no more" in told and len(told) == len(TOLD)
+    reported = lines[first + 1 : last]
+    assert reported[0] == f"      turn 1: {WORDS[0][1]}"
+    assert "      tool add: 3 no more" in reported and len(reported) == len(WORDS)
     assert life.tree()["completions"][0]["episode"] == episode_to_tree(episode())
     assert "episode" not in life.tree()["completions"][1]

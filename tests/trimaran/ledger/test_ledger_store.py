@@ -80,7 +80,7 @@ def test_what_an_older_controller_writes_while_its_successor_reads_is_read_again
         await store.next_epoch("run")
         reads.clear()
         older = await RunLedger.open(store, payloads, "run", anchor=anchor)
-        with pytest.raises(StaleEpochError):  # somebody newer has come: no more tries
+        with pytest.raises(StaleEpochError):  # a newer controller has come: no more tries
             await take_over(read, store, caller, patience=30.0)
         assert len(reads) == 1
         anchor.close()

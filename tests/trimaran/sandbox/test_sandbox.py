@@ -67,7 +67,7 @@ def test_input_and_output_are_utf_8_and_input_ends() -> None:
     assert printed(source, stdin="ä\n漢") == "äü 漢 True\n"
 
 
-def test_exit_codes_and_errors_are_told() -> None:
+def test_exit_codes_and_errors_are_named() -> None:
     assert ran("raise SystemExit(3)").exit_code == 3
     assert ran("import os; os.abort()").exit_code > 128
     failed = ran("print(1, flush=True)\nx = (")

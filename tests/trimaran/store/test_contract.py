@@ -122,7 +122,7 @@ def test_streams_grow_without_gaps(connect: Connect) -> None:
     run(connect, body)
 
 
-def test_a_stream_that_somebody_else_has_extended_is_left_alone(connect: Connect) -> None:
+def test_a_stream_that_another_writer_has_extended_is_left_alone(connect: Connect) -> None:
     async def body(store: Store, other: Store) -> None:
         await other.extend("ledger", [1])
         for after in (0, 2):
@@ -139,9 +139,9 @@ def test_a_stream_goes_on_behind_what_was_dropped(connect: Connect) -> None:
         await store.trim("s", 3)
         await store.trim("s", 2)
         assert await store.read("s") == await store.read("s", after=3) == ((4, "d"), (5, "e"))
-        with pytest.raises(TrimmedError, match="s: entries 3 to 3 are no longer kept") as told:
+        with pytest.raises(TrimmedError, match="s: entries 3 to 3 are no longer kept") as reported:
             await store.read("s", after=2)
-        assert told.value.through == 3
+        assert reported.value.through == 3
         assert await store.extend("s", ["f"], after=5) == 6
         await store.trim("s", 100)
         assert (await store.read("s"), await store.last("s")) == ((), 6)
@@ -194,7 +194,7 @@ def test_a_lease_is_one_holders_until_it_ends(connect: Connect) -> None:
         await store.renew(lease, 0.05)
         while await other.holder("manager"):
             await asyncio.sleep(0.01)
-        await store.renew(lease, 0.0)  # nobody came between
+        await store.renew(lease, 0.0)  # nothing came between
         second = await acquire(other, "manager", "two")
         assert second == Lease("manager", "two", 2)
         with pytest.raises(ConflictError, match="lease manager: one does not hold it any more"):

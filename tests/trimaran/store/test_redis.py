@@ -124,7 +124,7 @@ def test_a_server_that_stays_away_is_unavailable_and_may_come_back(
     finish(body())
 
 
-def test_a_frozen_server_is_unavailable_and_does_late_what_nobody_undid(
+def test_a_frozen_server_is_unavailable_and_does_late_what_nothing_undid(
     redis_server: RedisServer,
 ) -> None:
     async def body() -> None:
@@ -189,9 +189,9 @@ def test_a_server_that_waits_for_its_replicas_is_waited_for(redis_server: RedisS
         hasty = RedisStore(redis_server.url("demo"), timeout=2.0)
         await store.put("a", 1)
         want(1)
-        with pytest.raises(UnavailableError) as told:
+        with pytest.raises(UnavailableError) as reported:
             await hasty.put("a", 2)
-        assert str(told.value).endswith(
+        assert str(reported.value).endswith(
             ": has not answered for 2 s (it waits for replicas: min-replicas-to-write);"
             " see `INFO replication` there"
         )

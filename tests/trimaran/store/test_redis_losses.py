@@ -1,4 +1,4 @@
-"""A server that lost what it had acknowledged is found out by whoever knows more than it does.
+"""A server that lost what it had acknowledged is found out by what knows more than it does.
 
 Its file is torn at the end, or a replica takes over that lacks the last writes. Real servers.
 """
@@ -52,7 +52,7 @@ def test_a_file_that_is_torn_at_its_end(redis_server: RedisServer, name: str) ->
         for _ in range(2):  # and it stays so
             with pytest.raises(LostWritesError, match="acknowledged 2 writes and holds 1 "):
                 await call(knows, name)
-        # Whoever saw nothing of it goes on from what there is, whole writes only.
+        # Whatever saw nothing of it goes on from what there is, whole writes only.
         assert (await knew.read("s"), await value_of(knew, "a")) == ((), 1)
         await knew.extend("s", ["other"])
         await knew.extend("s", ["writes"])
@@ -64,7 +64,7 @@ def test_a_file_that_is_torn_at_its_end(redis_server: RedisServer, name: str) ->
     finish(body())
 
 
-def test_a_file_that_is_whole_disturbs_nobody(redis_server: RedisServer) -> None:
+def test_a_file_that_is_whole_disturbs_nothing(redis_server: RedisServer) -> None:
     async def body() -> None:
         one, other = [await open_store(redis_server.url("demo")) for _ in range(2)]
         for number in range(1, 6):
@@ -88,7 +88,7 @@ def test_a_server_that_is_empty_after_its_restart(redis_server: RedisServer) -> 
         with pytest.raises(LostWritesError, match="acknowledged 1 writes and holds 0"):
             await store.get("a")
         fresh = await open_store(redis_server.url("demo"))
-        await fresh.put("a", 1)  # somebody begins anew; that does not deceive who knows
+        await fresh.put("a", 1)  # a writer begins again; that does not deceive who knows
         with pytest.raises(LostWritesError):
             await store.get("a")
         for each in (store, fresh):

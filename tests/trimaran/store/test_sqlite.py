@@ -44,7 +44,7 @@ def test_records_streams_leases_and_epochs_survive_a_restart(tmp_path):
 
 
 def test_a_lease_ends_with_the_boot_of_the_machine(tmp_path, monkeypatch):
-    """The clock by which it is held starts anew."""
+    """The clock by which it is held starts again."""
 
     async def body():
         store = SqliteStore(tmp_path / "store.sqlite")
@@ -85,7 +85,7 @@ def write(path: Path, script: str) -> None:
         connection.executescript(script)
 
 
-def test_a_file_is_made_once_whoever_opens_it_first(tmp_path):
+def test_a_file_is_made_once_whatever_opens_it_first(tmp_path):
     path = tmp_path / "store.sqlite"
 
     async def body():
@@ -312,7 +312,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
-def test_who_only_reads_changes_no_file_whoever_writes_or_was_killed(tmp_path):
+def test_who_only_reads_changes_no_file_whatever_writes_or_was_killed(tmp_path):
     path, step = tmp_path / "a# b?c%.sqlite", {"step": 1}
     assert asyncio.run(read_store(f"sqlite:{path}")) is None
 

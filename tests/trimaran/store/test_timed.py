@@ -26,9 +26,9 @@ def test_each_call_is_counted_also_one_that_fails(tmp_path: Path) -> None:
         await store.close()
 
     asyncio.run(body())
-    told = metrics.text().decode()
-    assert 'trimaran_store_duration_seconds_count{call="put"} 2.0' in told
-    assert 'trimaran_store_duration_seconds_count{call="get"} 1.0' in told
+    reported = metrics.text().decode()
+    assert 'trimaran_store_duration_seconds_count{call="put"} 2.0' in reported
+    assert 'trimaran_store_duration_seconds_count{call="get"} 1.0' in reported
 
 
 def test_every_call_of_the_port_is_timed() -> None:

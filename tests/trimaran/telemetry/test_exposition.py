@@ -1,4 +1,4 @@
-"""What processes tell Prometheus."""
+"""What processes report to Prometheus."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_readings_are_taken_when_they_are_asked_for() -> None:
     metrics.show(STATES, lambda: {"queued": 3.0, "running": 1.0})
     metrics.show(SYNC_STEP, lambda: None)
     state["running"] = 5.0
-    told = values(metrics.text())
-    assert told["trimaran_rollout_running_completions",] == 5.0
-    assert told["trimaran_rollout_tokens_total",] == 10.0
-    assert told["trimaran_manager_runs", "queued"] == 3.0
-    assert ("trimaran_weight_sync_live_step",) not in told
-    assert ("process_resident_memory_bytes",) in told
+    reported = values(metrics.text())
+    assert reported["trimaran_rollout_running_completions",] == 5.0
+    assert reported["trimaran_rollout_tokens_total",] == 10.0
+    assert reported["trimaran_manager_runs", "queued"] == 3.0
+    assert ("trimaran_weight_sync_live_step",) not in reported
+    assert ("process_resident_memory_bytes",) in reported
 
 
 def test_the_metrics_of_a_step_have_their_axes_as_labels() -> None:
@@ -60,15 +60,15 @@ def test_the_metrics_of_a_step_have_their_axes_as_labels() -> None:
             "validation/task/openai/gsm8k/pass_at/4": 0.875,
         }
     )
-    told = values(metrics.text())
-    assert told["trimaran_step_reward_completion_mean",] == 0.25
-    assert told["trimaran_step_reward_term_mean", "gsm8k"] == 0.5
-    assert told["trimaran_step_reward_term_mean", "style.words"] == 3.0
-    assert told["trimaran_step_weight_sync_bytes",] == 10.0
-    assert told["trimaran_step_weight_sync_bytes_by_transport", "memory"] == 7.0
-    assert told["trimaran_step_controller_phase_seconds", "waiting"] == 0.5
-    assert told["trimaran_step_validation_pass_at_by_k", "4"] == 0.75
-    assert told["trimaran_step_validation_task_pass_at_by_k", "4", "openai/gsm8k"] == 0.875
+    reported = values(metrics.text())
+    assert reported["trimaran_step_reward_completion_mean",] == 0.25
+    assert reported["trimaran_step_reward_term_mean", "gsm8k"] == 0.5
+    assert reported["trimaran_step_reward_term_mean", "style.words"] == 3.0
+    assert reported["trimaran_step_weight_sync_bytes",] == 10.0
+    assert reported["trimaran_step_weight_sync_bytes_by_transport", "memory"] == 7.0
+    assert reported["trimaran_step_controller_phase_seconds", "waiting"] == 0.5
+    assert reported["trimaran_step_validation_pass_at_by_k", "4"] == 0.75
+    assert reported["trimaran_step_validation_task_pass_at_by_k", "4", "openai/gsm8k"] == 0.875
 
 
 def test_names_are_unique_and_as_prometheus_wants_them() -> None:
@@ -125,7 +125,7 @@ def test_every_server_counts_its_calls_by_method_and_code() -> None:
             assert values(await client.get_metrics())[open_calls] == 1
             await left.aclose()
             async with asyncio.timeout(30):
-                while values(told := await client.get_metrics())[open_calls]:
+                while values(reported := await client.get_metrics())[open_calls]:
                     await asyncio.sleep(0.02)
         for method, code, count in (
             ("GetRun", "OK", 2),
@@ -135,8 +135,8 @@ def test_every_server_counts_its_calls_by_method_and_code() -> None:
             ("WatchRun", "CANCELLED", 1),
         ):
             name = f"RunService/{method}"
-            assert values(told)["trimaran_rpc_calls_total", code, name] == count
-        assert values(told)["trimaran_rpc_duration_seconds_count", "RunService/GetRun"] == 4
+            assert values(reported)["trimaran_rpc_calls_total", code, name] == count
+        assert values(reported)["trimaran_rpc_duration_seconds_count", "RunService/GetRun"] == 4
         async with MetricsClient(other.address) as client:
             assert "RunService" not in await client.get_metrics()  # nothing is shared
         for each in (server, other):

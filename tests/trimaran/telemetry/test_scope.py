@@ -43,12 +43,12 @@ def test_whatever_a_stranger_sends_is_numbers_or_nothing(text: str) -> None:
 
 
 def test_others_baggage_is_left_alone() -> None:
-    told = "userId=alice, trimaran.group=17,trimaran.step=x,trimaran.attempt=2;p=1"
-    assert scope.read([("traceparent", "00-1"), (scope.HEADER, told)]) == {"group": 17}
+    reported = "userId=alice, trimaran.group=17,trimaran.step=x,trimaran.attempt=2;p=1"
+    assert scope.read([("traceparent", "00-1"), (scope.HEADER, reported)]) == {"group": 17}
     assert scope.read(None) == {}
 
 
-def test_nothing_is_sent_while_nobody_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_while_nothing_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scope.process, "travels", False)
     with scope.about(group=17):
         assert scope.headers() == ()
@@ -96,8 +96,8 @@ def test_a_handler_is_about_what_its_caller_is(caplog: pytest.LogCaptureFixture)
 
     asyncio.run(asyncio.wait_for(body(), 60))
     lines = [json.loads(line) for line in caplog.text.splitlines()]
-    told = [(line["message"].split(" after")[0], line.get("group")) for line in lines]
-    assert told == [
+    reported = [(line["message"].split(" after")[0], line.get("group")) for line in lines]
+    assert reported == [
         *(("from the handler", 17), ("RunService/GetRun: OK", 17)),
         *(("from the handler", 18), ("RunService/GetRun: INVALID_ARGUMENT", 18)),
         ("from the handler", None),  # which is about nothing, and has no line of its own

@@ -107,7 +107,7 @@ def test_a_validation_is_a_table_of_wandb(tmp_path: Path, monkeypatch: pytest.Mo
     assert logged == [({"validation/samples": ("table", COLUMNS, [CELLS])}, 5)]
 
 
-def test_a_slow_one_holds_up_nobody(
+def test_a_slow_one_holds_up_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sinks, "MOST_ROWS", 3)
@@ -122,7 +122,7 @@ def test_a_slow_one_holds_up_nobody(
     assert threading.active_count() >= 1
 
 
-def test_a_failure_is_told_once_without_secrets(
+def test_a_failure_is_reported_once_without_secrets(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MINE_API_KEY", "abcdef0123456789")
@@ -187,7 +187,7 @@ class Lines:
         open_sinks(["swanlab"], About("p", "n", tmp_path, {}))
 
 
-def test_wandb_is_told_to_take_numbers_only(
+def test_wandb_is_asked_to_take_numbers_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: dict[str, Any] = {}

@@ -29,7 +29,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
         ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
     ],
 )
-def test_no_traces_unless_somebody_wants_them(environment: dict[str, str]) -> None:
+def test_no_traces_unless_they_are_asked_for(environment: dict[str, str]) -> None:
     tracing.configure(environment)
     tracing.start()
     assert not tracing.is_on() and not scope.process.travels
@@ -62,7 +62,7 @@ needs_sdk = pytest.mark.skipif(
 
 
 @needs_sdk
-def test_a_collector_that_is_away_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collector_that_is_away_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDPOINTS[1], "http://127.0.0.1:9")
     tracing.configure({ENDPOINTS[1]: "http://127.0.0.1:9"})
     tracing.start()

@@ -82,7 +82,7 @@ def test_without_authorities_a_server_asks_clients_for_a_token_alone(tmp_path):
 
 
 def test_a_new_authority_counts_at_once_and_the_old_one_no_more(tmp_path):
-    """Server and client change to certificates of another authority; nobody is started again.
+    """Server and client change to certificates of another authority; nothing is started again.
 
     Connections outlive their certificates, so the server ends each after half a second.
     """
@@ -158,7 +158,7 @@ def test_http_takes_new_certificates_and_a_new_authority_too(tmp_path):
         writer.close()
 
     async def ask(port, files):
-        """What the server says; nothing where it refuses us, which TLS 1.3 tells with the data."""
+        """What the server says; nothing where it refuses us, which TLS 1.3 reports with the data."""
         context = ssl.create_default_context(cafile=files.authorities)
         if files.certificate:
             context.load_cert_chain(files.certificate, files.key)

@@ -81,7 +81,7 @@ async def score(address, trust):
 
 
 @pytest.mark.parametrize("token", ["", "short", "0123456789abcdef" * 4, "x" * 5000])
-def test_a_service_refuses_whoever_does_not_show_the_token_of_its_run(token):
+def test_a_service_refuses_a_caller_that_does_not_show_the_token_of_its_run(token):
     ours, servicer = Trust(new_token()), Reward()
 
     async def run():
@@ -253,8 +253,8 @@ def test_weights_travel_beyond_loopback_only_on_a_trusted_network(module, tmp_pa
     check_tensors(parse_config(tree), Trust(is_network_trusted=True), host)
     check_tensors(parse_config(relay), Trust(tls=files), host)
     check_tensors(parse_config(tree), Trust(), LOOPBACK)
-    for refused, told in ((tree, "weight_sync.transport: auto"), (ranks, "trainer: 2 ranks")):
-        with pytest.raises(errors.InputError, match=told):
+    for refused, reported in ((tree, "weight_sync.transport: auto"), (ranks, "trainer: 2 ranks")):
+        with pytest.raises(errors.InputError, match=reported):
             check_tensors(parse_config(refused), Trust(tls=files), host)
 
 

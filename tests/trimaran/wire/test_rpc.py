@@ -234,7 +234,7 @@ def test_an_older_epoch_is_refused_and_other_runs_are_not_touched():
 
 
 @pytest.mark.parametrize("epoch", [0, 3, 2**62, 2**63, 2**64 - 1])
-def test_an_epoch_that_was_never_drawn_locks_nobody_out(tmp_path, epoch):
+def test_an_epoch_that_was_never_drawn_locks_nothing_out(tmp_path, epoch):
     store = SqliteStore(tmp_path / "store.sqlite")
     fake = FakeReward()
 
@@ -318,7 +318,7 @@ def test_a_silent_stream_ends_at_its_idle_deadline():
     asyncio.run(run())
 
 
-def test_nobody_there_is_unavailable():
+def test_an_absent_service_is_unavailable():
     async def run():
         async with RewardClient("127.0.0.1:1", Caller("run", 1)) as client:
             with pytest.raises(errors.UnavailableError):
@@ -359,7 +359,7 @@ class StartedAgain(Broken):
 
 
 def test_who_was_started_again_meanwhile_is_not_to_blame_for_what_it_does_not_know(monkeypatch):
-    """So that the caller begins anew, as it does when a service has died."""
+    """So that the caller begins again, as it does when a service has died."""
     monkeypatch.setattr(rpc, "REACH_PAUSE_SECONDS", 0.01)
     request = run_pb2.WatchRunRequest()
     with pytest.raises(errors.UnreachableError, match="started again meanwhile: step 7"):

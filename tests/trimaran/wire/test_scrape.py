@@ -1,4 +1,4 @@
-"""What a process tells a Prometheus that scrapes it by itself."""
+"""What a process reports to a Prometheus that scrapes it by itself."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_a_process_of_a_run_says_which_it_is(monkeypatch: pytest.MonkeyPatch) ->
     async def body(server: rpc.Server) -> None:
         server.metrics.show(REWARD_WORKERS, lambda: {"busy": 2.0})
         async with httpx.AsyncClient() as client:
-            told = (await client.get(f"http://{address_of(server)}/metrics")).text
+            reported = (await client.get(f"http://{address_of(server)}/metrics")).text
         labels = 'index="3",kind="rollout",process="rollout-3",run="addition-1"'
-        assert f"trimaran_rollout_tokens_total{{{labels}}} 10.0" in told
-        assert f'trimaran_reward_workers{{{labels},state="busy"}} 2.0' in told
-        assert told.count("# TYPE trimaran_reward_workers gauge") == 1
+        assert f"trimaran_rollout_tokens_total{{{labels}}} 10.0" in reported
+        assert f'trimaran_reward_workers{{{labels},state="busy"}} 2.0' in reported
+        assert reported.count("# TYPE trimaran_reward_workers gauge") == 1
 
     while_served(body)
 

@@ -64,17 +64,17 @@ def test_faults_in_a_row_are_counted_and_forgotten_with_the_next_proof():
 def test_of_who_registered_again_or_is_gone_nothing_more_is_heard():
     members, former = with_one()
     again = members.register(former.replica, peer_of("new"), 1.0)
-    told = [
+    reported = [
         lambda m: m.load(version_of(1), "a"),
         lambda m: m.fail("gone", 0.0),
         lambda m: m.condemn("wrong", "a", 0.0),
         Member.drain,
         Member.leave,
     ]
-    assert not any(members.tell(former, happened) for happened in told)
+    assert not any(members.tell(former, happened) for happened in reported)
     assert members.get("a") == again and not members.is_current(former)
     members.tell(again, Member.leave)
-    assert not any(members.tell(again, happened) for happened in told)
+    assert not any(members.tell(again, happened) for happened in reported)
     with pytest.raises(InputError, match="'a' has not registered; known: none"):
         members.get("a")
 
@@ -138,8 +138,8 @@ def test_what_a_wrong_one_says_that_it_holds_does_not_count_until_it_has_loaded(
 
     def claim_twice() -> bool:
         a = members.get("a")
-        told = [members.tell(a, lambda m: m.hear(version_of(2), 1.0)) for _ in range(2)]
-        return any(told)
+        reported = [members.tell(a, lambda m: m.hear(version_of(2), 1.0)) for _ in range(2)]
+        return any(reported)
 
     assert not claim_twice()
     members = Members.from_json(members.to_json(), now=0.0)
@@ -272,7 +272,7 @@ class Interleaved:
         self.members.tell(member, lambda m: m.read(to_ranges(portion), maker))
 
     def damage(self, name: str, n: int) -> None:
-        """Nobody sees it yet."""
+        """Nothing sees it yet."""
         self.engines[name].wrong = True
 
     def restart(self, name: str, n: int) -> None:

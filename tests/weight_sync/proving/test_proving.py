@@ -330,7 +330,7 @@ async def test_a_replica_joins_although_versions_follow_each_other_faster_than_i
 
     is_waited_for = asyncio.Event()
 
-    async def let_join_and_tell(prover, members):
+    async def let_join_and_report(prover, members):
         is_waited_for.set()
         await let_join(prover, members)
         is_waited_for.clear()
@@ -339,7 +339,7 @@ async def test_a_replica_joins_although_versions_follow_each_other_faster_than_i
         if name == "b" and "b" not in names(coordinator):
             await is_waited_for.wait()
 
-    monkeypatch.setattr(ReadBackProver, "let_join", let_join_and_tell)
+    monkeypatch.setattr(ReadBackProver, "let_join", let_join_and_report)
     async with joined(world, tmp_path, "a") as coordinator:
         world.hooks["read back"] = as_slow_as_may_be
         await join(coordinator, world, "b")
@@ -394,7 +394,7 @@ async def test_a_restart_reads_back_what_the_run_needs_of_the_live_version(tmp_p
 
 
 async def test_a_read_back_that_hangs_delays_each_commit_longer_until_it_is_given_up(tmp_path):
-    """It would else be begun anew for ever, and nothing of that replica ever be read."""
+    """It would else be begun again for ever, and nothing of that replica ever be read."""
     world = World()
     config = WeightSyncSection(sample_share=1.0, join_timeout=10, prove_timeout=1.5)
 
@@ -411,7 +411,7 @@ def coordinator_reads(world) -> list[str]:
     return [event for event in world.events if "reads back" in event]
 
 
-async def test_a_sampled_fault_takes_the_replica_out_until_it_is_mended_under_another_name(
+async def test_a_sampled_fault_takes_the_replica_out_until_it_is_fixed_under_another_name(
     tmp_path,
 ):
     """Tokens of 0.2 from b exist that were made before the fault was found."""

@@ -127,7 +127,7 @@ def test_a_delta_is_for_those_that_hold_its_base_and_the_rest_pulls():
     assert delta_share(MANIFEST, plan) == 10 / 40
 
 
-def test_a_delta_that_is_not_smaller_or_whose_base_nobody_holds_is_not_sent():
+def test_a_delta_that_is_not_smaller_or_whose_base_nothing_holds_is_not_sent():
     for offered, held in ((offer(delta_bytes=40), 1), (offer(delta_bytes=10), 7)):
         plan = plan_stage(MANIFEST, [offered], [member("a", step=held)], "auto", 2)
         assert plan.groups[0].delta is None
@@ -179,7 +179,7 @@ def test_the_tree_worked_by_hand():
 
 
 @given(st.integers(0, 6), st.integers(0, 60), st.integers(1, 4))
-def test_nobody_is_parent_of_more_than_the_fan_out_and_all_hang_on_a_root(
+def test_no_replica_is_parent_of_more_than_the_fan_out_and_all_hang_on_a_root(
     num_roots, num_pullers, fan_out
 ):
     nodes = [peer_of(str(n)) for n in range(num_roots + num_pullers)]
@@ -197,7 +197,7 @@ def test_nobody_is_parent_of_more_than_the_fan_out_and_all_hang_on_a_root(
 
 
 @given(st.integers(1, 9), st.integers(1, 40), st.integers(1, 4))
-def test_nobody_is_first_asked_over_more_connections_than_it_serves(num_senders, num, fan_out):
+def test_no_replica_is_first_asked_over_more_connections_than_it_serves(num_senders, num, fan_out):
     """It serves `fan_out` pullers, each over one connection a sender."""
     shares = [((n, n + 1),) for n in range(min(num_senders, NUM_BLOCKS - 1))]
     shares.append(((len(shares), NUM_BLOCKS),))

@@ -134,7 +134,7 @@ async def test_one_that_dies_with_the_version_leaves_its_neighbours_to_pull(worl
     assert stages(world)[-1] == "b from trainer0"
 
 
-async def test_who_has_memory_keeps_its_part_whoever_joins(world, tmp_path):
+async def test_who_has_memory_keeps_its_part_whatever_joins(world, tmp_path):
     async with running(world, tmp_path) as coordinator:
         await join(coordinator, world, "b", host="here")
         await publish_all(coordinator, world, 1)
@@ -156,7 +156,7 @@ async def test_a_restart_of_weight_sync_forgets_no_owner(world, tmp_path):
     assert stages(world, 1)[-1] == "a in the memory of b"
 
 
-async def test_nobody_is_sent_for_blocks_to_one_without_a_copy(world, tmp_path):
+async def test_no_replica_is_sent_for_blocks_to_one_without_a_copy(world, tmp_path):
     async with running(world, tmp_path) as coordinator:
         await join(coordinator, world, "a", "b", host="here")
         await publish_all(coordinator, world)

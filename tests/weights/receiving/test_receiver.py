@@ -112,7 +112,7 @@ def test_a_delta_makes_the_next_version_bit_for_bit(ends):
     assert holds(other, snapshot)
 
 
-def test_an_engine_is_told_what_alone_a_delta_changed_until_it_has_loaded_it(ends, monkeypatch):
+def test_an_engine_hears_what_alone_a_delta_changed_until_it_has_loaded_it(ends, monkeypatch):
     monkeypatch.setattr(delta_changes, "MAX_SHARE", 1.0)
     sender, (receiver, _) = ends
     versions = Versions(sender)
@@ -243,7 +243,7 @@ def test_deltas_and_blocks_do_not_mix(ends):
     assert torch.equal(held_bytes(receiver), versions.contents[0])
 
 
-def test_a_staged_shadow_that_somebody_reads_stays_as_it_is(ends):
+def test_a_staged_shadow_that_is_still_read_stays_as_it_is(ends):
     _, (receiver, _) = ends
     first, second = make_snapshot(1), make_snapshot(2)
     stage(receiver, first, from_memory(first))
@@ -286,7 +286,7 @@ def test_bad_requests_change_nothing(ends):
 def test_the_culprit_is_named_and_stops_the_others(ends):
     sender, (receiver, _) = ends
     snapshot = make_snapshot()
-    group = sender.open(group_of(1), LONG)  # nobody sends
+    group = sender.open(group_of(1), LONG)  # nothing sends
     sources = [
         CollectiveSource(((0, 4),), group, rank=1),
         MemorySource(((4, 9),), "/proc/1/fd/99999"),

@@ -78,10 +78,10 @@ def test_ranks_with_shards_and_one_rank_with_everything_make_the_same_version():
         ),
     ]
     everyone = dict(enumerate(list_digests(one.manifest)))
-    told = []
+    reported = []
 
     def exchange(own):
-        told.append(own)
+        reported.append(own)
         return everyone
 
     for ranges, parts in shares:
@@ -89,8 +89,8 @@ def test_ranks_with_shards_and_one_rank_with_everything_make_the_same_version():
         assert snapshot.manifest == one.manifest
         assert snapshot.layout.ranges == ranges
         assert snapshot.buffer.numel() < one.buffer.numel()
-    assert {**told[0], **told[1]} == everyone
-    assert not told[0].keys() & told[1].keys()
+    assert {**reported[0], **reported[1]} == everyone
+    assert not reported[0].keys() & reported[1].keys()
 
 
 @given(st.lists(st.sampled_from([0.0, -0.0, 1.5, -2.0]), min_size=1), st.booleans())
@@ -187,7 +187,7 @@ def test_a_wrong_part_is_named(part, what):
         take_snapshot(TENSORS, parts, ALL)
 
 
-def test_a_block_that_nobody_has_is_named():
+def test_a_block_that_nothing_has_is_named():
     with pytest.raises(InputError, match="rows: no part holds the block.* start at 0, 2, 4"):
         take_snapshot(TENSORS, whole(values())[1:], ALL)
     with pytest.raises(InputError, match="rows: no rank has digested its block 2"):

@@ -71,7 +71,7 @@ def test_a_name_that_changes_its_mind_gains_nothing() -> None:
 
 
 @pytest.mark.parametrize("host", ["2130706433", "127.1"])
-def test_odd_spellings_of_addresses_reach_nobody(host: str) -> None:
+def test_odd_spellings_of_addresses_reach_nothing(host: str) -> None:
     outcome = judged_by_name(Names(["127.0.0.1"]), host=host)
     assert isinstance(outcome, Fault)
 

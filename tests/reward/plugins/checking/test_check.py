@@ -221,7 +221,7 @@ def test_each_fault_is_found_by_the_check_that_should(name: str) -> None:
     assert names(findings, "fail") == [line], findings
 
 
-def test_what_cannot_be_told_is_skipped_with_its_reason() -> None:
+def test_what_cannot_be_judged_is_skipped_with_its_reason() -> None:
     async def constant(samples: Sequence[Sample]) -> list[Outcome]:
         return [Value(1.0)] * len(samples)
 

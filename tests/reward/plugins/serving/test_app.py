@@ -224,7 +224,7 @@ def test_answers_are_bounded_in_number_and_bytes() -> None:
     asyncio.run(scenario())
 
 
-def test_more_requests_than_it_bears_are_told_to_come_back() -> None:
+def test_more_requests_than_it_bears_are_asked_to_come_back() -> None:
     async def scenario(client: Client, judge: FakeJudge) -> None:
         held = [asyncio.create_task(client.score("x", key=str(n))) for n in range(2)]
         for _ in held:
@@ -249,7 +249,7 @@ def test_scoring_has_a_deadline() -> None:
     play(scenario, hold=True, limits=ServerLimits(work_seconds=0.2))
 
 
-def test_who_is_still_at_work_when_the_server_ends_is_told_to_come_back() -> None:
+def test_who_is_still_at_work_when_the_server_ends_is_asked_to_come_back() -> None:
     async def run() -> list[Any]:
         judge, sent = FakeJudge(), []
         body = {"contract": CONTRACT, "idempotency_key": "k", "samples": [{"text": "a"}]}

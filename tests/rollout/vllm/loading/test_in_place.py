@@ -1,4 +1,4 @@
-"""Which parameters of a vLLM model are the version's own numbers, told by their layers' types."""
+"""Which parameters of a vLLM model are the version's own numbers, judged by their layers' types."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_elements_are_replaced_where_they_lie() -> None:
 
 
 def changes_of(*tensors: TensorInfo) -> tuple[Changes, dict[str, Any]]:
-    """Three elements of each become 7, 8 and 9. With what a worker is told."""
+    """Three elements of each become 7, 8 and 9. With what a worker gets."""
     counts = {tensor.name: (2, 1) for tensor in tensors}
     changes = Changes("base", counts, HostMemory(lay_out_changes(tensors, counts)[1]))
     for changed in changes.tensors(tensors):
@@ -263,7 +263,7 @@ def test_a_model_with_a_layer_that_derives_from_weights_is_not_written_to() -> N
 
 
 def test_a_model_with_attention_sinks_is_not_written_to() -> None:
-    """vLLM's FlashInfer keeps a copy of them in float32, and makes it anew after each load of its own."""
+    """vLLM's FlashInfer keeps a copy of them in float32, and makes it again after each load of its own."""
     model = model_of()
     kind = type("Attention", (Module,), {"process_weights_after_loading": lambda *_: None})
     attention: Any = kind()

@@ -71,7 +71,7 @@ def report(request, tmp_path_factory):
 def experts_for_this_vllm(family, dtype, tensor_parallel):
     """Also for vLLM 0.23, which computes on a host only with experts that it can pack: in bfloat16
     where the processor has AMX, and of an inner size that is a multiple of 32. With any others it
-    ends with "Current vLLM config is not set", whoever starts it."""
+    ends with "Current vLLM config is not set", whatever starts it."""
     from vllm import __version__
 
     if Version(__version__) >= Version("0.30"):

@@ -248,7 +248,7 @@ def test_the_command_finds_the_checkpoints_of_a_run_that_keeps_them_elsewhere(
     assert code == 2 and "lie in s3://bucket/kept/one; fetch one" in text
 
 
-def test_what_cannot_be_converted_is_told_before_anything_is_written(
+def test_what_cannot_be_converted_is_reported_before_anything_is_written(
     model_folders: dict[str, Path],
     tmp_path: Path,
     run_convert: Run,
@@ -334,7 +334,7 @@ def test_of_two_conversions_to_one_target_the_second_is_refused(
     assert code == 2 and "already" in text
 
 
-def test_what_a_killed_conversion_has_left_is_in_nobodys_way(
+def test_what_a_killed_conversion_has_left_is_in_the_way_of_nothing(
     model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
 ) -> None:
     source, target = model_folders["qwen2"], tmp_path / "other"

@@ -319,7 +319,7 @@ def test_metadata_that_is_wrong_is_refused(
     assert not list(tmp_path.glob("back*"))
 
 
-def test_what_cannot_be_read_is_told_with_a_remedy(
+def test_what_cannot_be_read_is_reported_with_a_remedy(
     made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
 ) -> None:
     source, release = model_folders["qwen2"], made / "release"
@@ -423,7 +423,7 @@ def test_the_newest_of_megatrons_iterations_is_taken(
     assert code == 0, text
 
 
-def test_what_cannot_be_written_is_told_before_anything_is(
+def test_what_cannot_be_written_is_reported_before_anything_is(
     made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
 ) -> None:
     source, other = model_folders["qwen2"], tmp_path / "other"

@@ -146,7 +146,7 @@ def test_credentials_do_not_stand_in_the_configuration() -> None:
 
 
 @pytest.mark.e2e
-def test_a_bucket_that_is_lost_is_told_after_the_deadline(endpoint: Endpoint) -> None:
+def test_a_bucket_that_is_lost_is_reported_after_the_deadline(endpoint: Endpoint) -> None:
     async def body() -> None:
         payloads = bucket("run")
         await payloads.write(ROW)
@@ -294,7 +294,7 @@ def test_a_full_disk_holds_the_run_until_there_is_room(tiny_disk: Path) -> None:
     assert free == "free"
 
 
-def test_enospc_itself_is_told_and_leaves_nothing_behind(tiny_disk: Path) -> None:
+def test_enospc_itself_is_reported_and_leaves_nothing_behind(tiny_disk: Path) -> None:
     """Others write to the disk between our look at it and our write."""
 
     class Blind(FolderPayloads):
@@ -449,7 +449,7 @@ def test_a_held_run_that_is_ended_ends() -> None:
 
 @pytest.mark.parametrize("fault", ["crash before", "crash after"])
 @pytest.mark.parametrize("num_writes", range(12))
-def test_a_controller_that_dies_at_any_write_leaves_no_archive_that_nobody_names(
+def test_a_controller_that_dies_at_any_write_leaves_no_archive_that_nothing_names(
     num_writes: int, fault: str
 ) -> None:
     async def body() -> None:

@@ -138,15 +138,15 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-def test_a_transfer_of_another_size_is_refused_and_ends_nobody(ends, child, what):
-    """gloo would end the process: "op.preamble.length <= op.nbytes", thrown where nobody catches."""
+def test_a_transfer_of_another_size_is_refused_and_ends_no_process(ends, child, what):
+    """gloo would end the process: "op.preamble.length <= op.nbytes", thrown where nothing catches."""
     (sending, receiving), (sender, _) = DIFFERENT[what], ends
     group = sender.open(group_of(1), LONG)
-    told = child.apply_async(_receive_and_say, (group, receiving.get("ranges", ALL)))
+    reported = child.apply_async(_receive_and_say, (group, receiving.get("ranges", ALL)))
     snapshot = make_snapshot(sending.get("seed", 0))
     with suppress(TransferError):  # the receiver may have left already
         sender.send(snapshot, 1, ALL, "", limits_of(20.0, sending.get("bucket_bytes", BUCKET)))
-    said, pid = told.get(LONG)
+    said, pid = reported.get(LONG)
     assert "the sender offers" in said and "this receiver expects" in said
     assert child.apply_async(os.getpid).get(LONG) == pid  # the same process
 
@@ -170,7 +170,7 @@ def test_a_sender_refuses_blocks_that_it_does_not_hold(ends):
         sender.send(make_snapshot(), 1, ((5, 12),), "", limits_of())
 
 
-def test_nobody_joins_with_another_nonce(pool, ends):
+def test_no_process_joins_with_another_nonce(pool, ends):
     sender, (receiver, _) = ends
     group = replace(sender.open(group_of(1), LONG), nonce="stale")
     sent, [staged] = transfer(pool, sender, [receiver], make_snapshot(), group, timeout=1.0)
@@ -208,7 +208,7 @@ def test_a_failed_group_is_condemned_and_the_next_one_works(pool, ends):
     snapshot = make_snapshot()
     sender.open(group_of(1), LONG)
     with pytest.raises(TransferError, match="transfer group 1 rank 0"):
-        sender.send(snapshot, 1, ALL, "", limits_of(0.5))  # nobody comes
+        sender.send(snapshot, 1, ALL, "", limits_of(0.5))  # nothing comes
     with pytest.raises(TransferError, match="failed; open a new one"):
         sender.open(group_of(1), LONG)
     group = sender.open(group_of(2), LONG)

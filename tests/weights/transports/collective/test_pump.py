@@ -21,7 +21,7 @@ LAYOUT = make_layout([TensorInfo("w", "U8", (NUM_SPANS * SPAN,), 0)])
 
 
 class Gates:
-    """Opened one by one; whoever comes to one that is closed waits."""
+    """Opened one by one; what comes to one that is closed waits."""
 
     def __init__(self, is_open: bool) -> None:
         self.seen: list[int] = []

@@ -75,7 +75,7 @@ def test_who_does_not_know_the_nonce_reads_and_writes_nothing(group):
 
 @pytest.mark.e2e
 def test_no_store_of_torch_answers_at_an_open_group():
-    """It listed its keys, with the nonce in them, to whoever asked, and kept what was sent."""
+    """It listed its keys, with the nonce in them, to any process that asked, and kept what was sent."""
     with started(receivers=0) as ([sender], _):
         group = sender.open(group_of(1), LONG)
         host, _, port = group.rendezvous.rpartition(":")

@@ -31,7 +31,7 @@ EPISODE = Completion(
     branches=(Branch((7,), (-0.5,), (Segment(0, 1, SECOND, "rollout-1"),)),),
     reward=0.5,
 )
-TOLD = (
+WORDS = (
     ("turn 1", "[3 tokens of version 0.6; 2 given after 0.0213 s; 2 calls, 1 failed; reward 0.5]"),
     ("thinks", "Easy."),
     ("says", "I add."),

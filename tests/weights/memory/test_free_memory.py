@@ -1,4 +1,4 @@
-"""Memory that is not there is an error, and nobody is killed for it."""
+"""Memory that is not there is an error, and no process is killed for it."""
 
 import os
 import subprocess

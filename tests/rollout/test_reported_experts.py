@@ -70,15 +70,15 @@ def fused(weights):
     return whole
 
 
-def told(data):
+def reported(data):
     numbers = torch.frombuffer(bytearray(data), dtype=torch.uint8).long()
     return numbers.view(-1, LAYERS, CHOSEN).sort(-1).values
 
 
-def same(told, wanted):
+def same(reported, wanted):
     """Two logits may lie within rounding."""
-    assert told.shape == wanted.shape
-    return (told == wanted).double().mean() > 0.99
+    assert reported.shape == wanted.shape
+    return (reported == wanted).double().mean() > 0.99
 
 
 def tokens_of(group, completion):
@@ -100,8 +100,8 @@ def test_of_fresh_and_of_continued_completions(replica, folder):
         for completion in group.completions_G:
             wanted = choices(folder, weights, tokens_of(group, completion))
             num_prompt = len(group.prompt_token_ids)
-            assert same(told(group.prompt_experts), wanted[:num_prompt])
-            assert same(told(completion.experts), wanted[num_prompt:])
+            assert same(reported(group.prompt_experts), wanted[:num_prompt])
+            assert same(reported(completion.experts), wanted[num_prompt:])
 
 
 def test_of_a_completion_that_a_stop_text_ends_they_are_unknown(replica, folder):
@@ -152,7 +152,7 @@ def test_tokens_before_an_update_keep_what_made_them(replica, folder):
         assert begin.version == first
         # A token's own choices are made when the next one is.
         end = num_prompt + begin.end - 1
-        experts = torch.cat([told(group.prompt_experts), told(completion.experts)])
+        experts = torch.cat([reported(group.prompt_experts), reported(completion.experts)])
         assert same(experts[:end], before[:end])
         assert same(experts[end:], after[end:])
         assert not same(experts[end:], before[end:])

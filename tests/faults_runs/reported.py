@@ -1,4 +1,4 @@
-"""Whether what a run's watchers were told can be true, judged from its events and the faults made."""
+"""Whether what a run's watchers were shown can be true, judged from its events and the faults made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED = ("kill manager", "kill redis")
 """Of every run beside; so are those that freeze the two."""
 DEADLY = (*SHARED, "kill launcher")
 FREEZING = ("freeze", "frozen")
-"""Whoever is frozen in a write keeps a store locked, and its launcher loses the lease."""
+"""Whatever is frozen in a write keeps a store locked, and its launcher loses the lease."""
 EXPLAINS_SECONDS = 90.0
 """From the beginning of a fault to the last word on what it did. A launcher that is frozen while it
 starts is found after 60 s."""
@@ -42,7 +42,7 @@ def find_untrue(events: Iterable[RunEvent], harms: Sequence[Harm], starts: int) 
     """`events`: all of the run. `harms`: of the run, and shared ones. `starts`: of its launchers, as
     the manager counts them.
 
-    A run finishes once, unless somebody resumes it. Each death of a launcher has a fault of its own
+    A run finishes once, unless it is resumed. Each death of a launcher has a fault of its own
     that may be its cause, and each start a submission, a resumption or a death.
     """
     wrong: list[str] = []
@@ -56,7 +56,7 @@ def find_untrue(events: Iterable[RunEvent], harms: Sequence[Harm], starts: int) 
                 wrong.append(f"event {event.sequence}: it finishes once more, {event.run.state}")
             has_finished = True
         if event.kind is EventKind.PROCESS and event.text.startswith(DEATH):
-            # A manager that was killed before it had recorded the death tells it again.
+            # A manager that was killed before it had recorded the death reports it again.
             deaths.setdefault(event.run.starts, event.time)
     for start, time in _unexplained(deaths, harms):
         wrong.append(

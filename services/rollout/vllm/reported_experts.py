@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 _has_warned = threading.Event()
 
 
-def check_tells_experts() -> None:
+def check_reports_experts() -> None:
     """Raises InputError where this vLLM has no option for it."""
     from vllm import __version__
     from vllm.engine.arg_utils import EngineArgs
@@ -51,7 +51,7 @@ def keep_experts_of_merged_outputs() -> None:
     RequestOutput.add = patched
 
 
-def told_experts(
+def reported_experts(
     config: RunConfig, completion: Any, num_prompt: int, num_tokens: int
 ) -> tuple[bytes, bytes]:
     """The experts of a completion of `num_tokens` that has ended, and those of its prompt. Empty unless they are
