@@ -27,7 +27,18 @@ from trimaran.ledger.records import (
 )
 from trimaran.ledger.scores import rewards_of, terms_of
 from trimaran.store.sqlite import SqliteStore
-from trimaran.types import Faulted, Prompt, Proof, Score, VersionId
+from trimaran.types import (
+    Completion,
+    Faulted,
+    Group,
+    Message,
+    Prompt,
+    Proof,
+    Score,
+    ScoredGroup,
+    Segment,
+    VersionId,
+)
 
 
 def issued(folder: Path, number: int) -> list[Issued]:
@@ -147,11 +158,13 @@ def test_the_life_of_a_group_in_plain_words() -> None:
         Committed(VersionId(0, 9), "33aa"),
     ):
         life.add(record)
-    life.verdicts_G = (
+    completion = Completion((5,), (-0.5,), "5", "stop", (Segment(0, 1, made.version, "rollout-0"),))
+    prompt = Prompt("train.jsonl:3", (Message("user", "2 + 3"),), "", "5")
+    verdicts_G = (
         Score(0.75, {"exact": 1.0, "brevity": -0.5}),
         Faulted("style: timeout", {"exact": 0.0}),
     )
-    life.episodes_G = (None, None)
+    life.whole = ScoredGroup(Group(17, 2, prompt, (1,), (completion,) * 2), verdicts_G)
     assert list(tell(life)) == [
         "group 17, prompt train.jsonl:3",
         "attempt 1: issued",
@@ -166,7 +179,7 @@ def test_the_life_of_a_group_in_plain_words() -> None:
         " engine, no fault",
         "the step made version 0.8, root 02d7",
     ]
-    life.verdicts_G = ()
+    life.whole = None
     reported = "\n".join(tell(life))
     assert "completion 1: reward 0.75\n    completion 2: could not be scored\n" in reported
     assert (
