@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, NamedTuple
+from typing import Any
 
 from trimaran.errors import InputError, did_you_mean
 
@@ -178,70 +178,35 @@ ENVIRONMENTS = Choices("trimaran.environments", {})
 `trimaran.episodes.Environment`."""
 
 
-class FamilyFacts(NamedTuple):
-    """What is known of a built-in model family before its code is loaded."""
-
-    code: str
-    """The `services.trainer.megatron.families.family.Family`, in `families/` of the trainer."""
-    head_norms: bool = False
-    """Queries and keys of each head have a norm."""
-    tower: str = ""
-    """The vision tower: module and class of `transformers.models`; empty for a model that takes no images."""
-    nested_names: bool = False
-    """Names of its tensors begin with those of the two modules, `model_folder.LANGUAGE` and `VISION`."""
-    stacked_experts: bool = False
-    """One tensor holds the matrices of all experts of a layer."""
-
-    @property
-    def takes_images(self) -> bool:
-        return bool(self.tower)
-
-
-FAMILY_FACTS = {
-    "llama": FamilyFacts("llama:LLAMA"),
-    "qwen2": FamilyFacts("qwen2:QWEN2"),
-    "qwen2_moe": FamilyFacts("qwen2:QWEN2_MOE"),
-    "qwen3": FamilyFacts("qwen3:QWEN3", head_norms=True),
-    "qwen3_moe": FamilyFacts("qwen3:QWEN3_MOE", head_norms=True),
-    "qwen2_5_vl": FamilyFacts(
-        "qwen2:QWEN2",
-        tower="qwen2_5_vl.modeling_qwen2_5_vl:Qwen2_5_VisionTransformerPretrainedModel",
-    ),
-    "qwen3_vl": FamilyFacts(
-        "qwen3:QWEN3",
-        head_norms=True,
-        tower="qwen3_vl.modeling_qwen3_vl:Qwen3VLVisionModel",
-        nested_names=True,
-    ),
-    "qwen3_vl_moe": FamilyFacts(
-        "qwen3:QWEN3_VL_MOE",
-        head_norms=True,
-        tower="qwen3_vl_moe.modeling_qwen3_vl_moe:Qwen3VLMoeVisionModel",
-        nested_names=True,
-        stacked_experts=True,
-    ),
-}
-"""By `model_type` of a model's config.json. The only table of families; those of packages have the defaults."""
-
 SINKS = Choices("trimaran.sinks", {"wandb": "trimaran.telemetry.sinks:WandbSink"})
 """`metrics.sinks`: classes, called with `trimaran.telemetry.sinks.About`, that keep the contract of `Sink` there."""
 
 FAMILIES = Choices(
     "trimaran.model_families",
     {
-        name: f"services.trainer.megatron.families.{facts.code}"
-        for name, facts in FAMILY_FACTS.items()
+        name: f"trimaran.model.families.{place}"
+        for name, place in {
+            "llama": "llama:LLAMA",
+            "qwen2": "qwen2:QWEN2",
+            "qwen2_moe": "qwen2:QWEN2_MOE",
+            "qwen3": "qwen3:QWEN3",
+            "qwen3_moe": "qwen3:QWEN3_MOE",
+            "qwen2_5_vl": "qwen2:QWEN2_5_VL",
+            "qwen3_vl": "qwen3:QWEN3_VL",
+            "qwen3_vl_moe": "qwen3:QWEN3_VL_MOE",
+            "deepseek_v3": "deepseek:DEEPSEEK_V3",
+            "glm4_moe": "glm4:GLM4_MOE",
+        }.items()
     },
 )
 """By `model_type` of a model's config.json: what the trainer can map to Megatron and back, each a
-`services.trainer.megatron.families.family.Family`."""
+`trimaran.model.families.family.Family`. The only table of families."""
 
 
-def family_facts(name: object) -> FamilyFacts:
-    """Also of a family that a package adds."""
-    return FAMILY_FACTS.get(str(name), FamilyFacts(""))
+def takes_images(family: object) -> bool:
+    return family in FAMILIES.names() and FAMILIES.load(str(family)).takes_images
 
 
 def vision_families() -> str:
     """The families that take images, for messages."""
-    return ", ".join(name for name, facts in FAMILY_FACTS.items() if facts.takes_images)
+    return ", ".join(name for name in FAMILIES.built_in if takes_images(name))

@@ -66,7 +66,7 @@ def _flop(packed_tokens: int, trained_tokens: int) -> float:
     from trimaran.model.folder import read_model_folder
 
     facts = read_model_folder(MODEL)
-    layers = 2 * facts.layer_parameters * facts.num_layers * packed_tokens
+    layers = 2 * facts.used_parameters(0) * facts.num_layers * packed_tokens
     return 3 * (layers + 2 * facts.hidden_size * facts.vocab_size * trained_tokens)
 
 

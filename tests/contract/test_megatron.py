@@ -8,7 +8,6 @@ import pytest
 
 from tests.contract.calls import Arguments, parameters
 from tests.contract.stack import Stack
-from trimaran.choices import FAMILIES
 
 ATTENTION = "megatron.core.transformer.attention"
 EMBEDDINGS = "megatron.core.models.common.embeddings"
@@ -38,32 +37,33 @@ def built(stack: Stack, module: str, part: str) -> list[Arguments]:
 
 
 def by_name(stack: Stack) -> dict[str, set[str]]:
-    """Keywords that reach TransformerConfig in dictionaries: of each family, and of our model."""
-    model = stack.sources.tree("services.trainer.megatron.model")
-    named = {
-        key.value
-        for part in model.body
-        if isinstance(part, ast.Assign | ast.FunctionDef)
-        and ("RECOMPUTE" in ast.unparse(part) or getattr(part, "name", "") == "_expert_config")
-        for node in ast.walk(part)
-        if isinstance(node, ast.Dict)
-        for key in node.keys
-        if isinstance(key, ast.Constant) and isinstance(key.value, str)
+    """Keywords that reach TransformerConfig in dictionaries, by the function or constant that makes them."""
+    ours = stack.sources.tree("services.trainer.megatron.transformer_config")
+    parts = {ast.unparse(part).split("(")[0]: ast.walk(part) for part in ours.body}
+    return {
+        name: {
+            key.value
+            for node in nodes
+            if isinstance(node, ast.Dict)
+            for key in node.keys
+            if isinstance(key, ast.Constant) and isinstance(key.value, str)
+        }
+        for name, nodes in parts.items()
     }
-    families = {name: set(FAMILIES.load(name).keywords({})) for name in FAMILIES.names()}
-    return families | {"model.py": named}
 
 
 def test_keywords_from_dictionaries_are_of_the_transformer_config(installed: Stack) -> None:
-    config = installed.types.class_of(
-        "megatron.core.transformer.transformer_config", "TransformerConfig"
+    module = "megatron.core.transformer.transformer_config"
+    plain, latent = (
+        installed.types.constructor(installed.types.class_of(module, name))
+        for name in ("TransformerConfig", "MLATransformerConfig")
     )
-    known = installed.types.constructor(config)
-    assert known
+    assert plain and latent
     keywords = by_name(installed)
-    assert {"recompute_granularity", "num_moe_experts"} <= keywords["model.py"]
-    assert "add_qkv_bias" in keywords["qwen2"]
+    assert "num_moe_experts" in keywords["def _expert_config"]
+    assert "v_head_dim" in keywords["def _attention_config"]
     for part, names in keywords.items():
+        known = latent if part == "def _attention_config" else plain
         assert known.objection(Arguments(0, tuple(names), True)) == "", part
 
 
@@ -96,7 +96,7 @@ def test_core_attention_is_called_with_what_ours_takes(installed: Stack) -> None
 )
 def test_a_norm_is_made_with_what_ours_takes(installed: Stack, module: str, part: str) -> None:
     made = built(installed, module, part)
-    ours = installed.method("services.trainer.megatron.model", "RMSNorm", "__init__")
+    ours = installed.method("services.trainer.megatron.layer_spec", "RMSNorm", "__init__")
     assert made and {parameters(ours, True).objection(call) for call in made} == {""}
 
 

@@ -1,4 +1,4 @@
-"""The recipe of a model family: a tiny Mistral trains as plain transformers trains it."""
+"""The recipe of a model family: a tiny Seed-OSS trains as plain transformers trains it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 pytestmark = pytest.mark.e2e
 
 
-def save_mistral(folder: Path) -> Any:
+def save_seed_oss(folder: Path) -> Any:
     from tests.trainer.models import SHAPE
 
     torch.manual_seed(0)
-    shape = {**SHAPE, "vocab_size": 96, "tie_word_embeddings": False, "sliding_window": None}
-    model = transformers.MistralForCausalLM(transformers.MistralConfig(**shape))
+    shape = {**SHAPE, "vocab_size": 96, "tie_word_embeddings": False, "residual_dropout": 0.0}
+    model = transformers.SeedOssForCausalLM(transformers.SeedOssConfig(**shape))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.ndim == 1 else 0.05))
@@ -41,11 +41,11 @@ def test_a_family_like_llama_trains(follow: Callable[[str], Recipe], tmp_path: P
     from tests.trainer.test_parity import whole_root
 
     folder = tmp_path / "model"
-    model = save_mistral(folder)
-    with pytest.raises(InputError, match="family 'mistral'; supported are llama, qwen2"):
+    model = save_seed_oss(folder)
+    with pytest.raises(InputError, match="family 'seed_oss'; supported are llama, qwen2"):
         read_model_folder(folder)
     follow("A model family")
-    assert read_model_folder(folder).family == "mistral"
+    assert read_model_folder(folder).family == "seed_oss"
     config = parse_config(
         {
             "run": {"groups_per_step": 4},

@@ -59,8 +59,8 @@ NAMES = {
         "tests/extending/memory_store.py": "MemoryStore",
     },
     "A model family": {
-        "services/trainer/megatron/families/family.py": "Family attention mlp experts",
-        "services/trainer/megatron/families/llama.py": "LLAMA",
+        "trimaran/model/families/family.py": "Family",
+        "services/trainer/megatron/parameters/layer_rules.py": "layer_rules",
         "services/trainer/megatron/parameters/rules.py": "MappingRule",
         "trimaran/model/folder.py": "ModelFacts",
         "trimaran/model/trainer_layout.py": "check_trainer_layout",

@@ -31,18 +31,14 @@ from services.rollout.vllm.worker import WorkerExtension
 from tests.rollout.ascend_method import AscendUnquantizedFusedMoEMethod
 from tests.rollout.packed import has_packed_copy
 from tests.rollout.versions import patched_shadow_of, shadow_of
-from trimaran.choices import FAMILIES, Choices
 from trimaran.config import parse_config
 from trimaran.errors import TransferError
 from trimaran.host.device import pick
 from trimaran.host.shared_memory import note_mapped, note_of, remove_left
-from trimaran.model import folder as model_folder
+from trimaran.model.folder import read_model_folder
 from trimaran.types import Manifest, Sampling, VersionId
 from weights.memory.shadow import Shadow
 from weights.version.manifest import list_blocks, list_digests
-
-# The trainer knows none of these yet. Here only the cuts of their tensors are needed.
-EXPERT_FAMILIES = {"qwen2_moe": "", "qwen3_moe": ""}
 
 
 class Extension(WorkerExtension):
@@ -101,8 +97,7 @@ def main(folder: Path, dtype: str, tensor_parallel: int, worker: str) -> None:
         "worker_extension_cls": "tests.rollout.loaded.Extension",
         "worker_cls": worker,
     }
-    model_folder.FAMILIES = Choices(FAMILIES.group, {**FAMILIES.built_in, **EXPERT_FAMILIES})
-    if model_folder.read_model_folder(folder).family in EXPERT_FAMILIES:
+    if read_model_folder(folder).num_experts:
         ours["enable_expert_parallel"] = tensor_parallel > 1
     vllm_engine.engine_arguments = lambda *given: arguments(*given) | ours
     rollout = {

@@ -32,7 +32,20 @@ LLAMA3 = {
 }
 WIDE: dict[str, Any] = {"head_dim": 12}
 EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-FAMILIES = ("qwen2", "llama", "qwen3", "qwen2_moe", "qwen3_moe")
+LATENT: dict[str, Any] = {
+    **{"q_lora_rank": 20, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4},
+    "v_head_dim": 6,
+    "num_key_value_heads": 4,
+    "rope_parameters": {
+        **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "mscale": 1.0},
+        **{"mscale_all_dim": 1.0, "original_max_position_embeddings": 32},
+    },
+}
+GROUPED: dict[str, Any] = {
+    **{"n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 24},
+    **{"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5},
+}
+FAMILIES = ("qwen2", "llama", "qwen3", "qwen2_moe", "qwen3_moe", "deepseek_v3", "glm4_moe")
 DEEP = "qwen2_of_4_layers"
 TIED = ("qwen2", DEEP)
 
@@ -60,13 +73,24 @@ def make_model(family: str) -> Any:
             **SHAPE, **EXPERTS, vocab_size=96, shared_expert_intermediate_size=40
         )
         model = transformers.Qwen2MoeForCausalLM(config)
+    elif family == "deepseek_v3":
+        config = transformers.DeepseekV3Config(**{**SHAPE, **LATENT, **GROUPED}, vocab_size=96)
+        model = transformers.DeepseekV3ForCausalLM(config)
+    elif family == "glm4_moe":
+        biases = {"attention_bias": True, "use_qk_norm": True}
+        rope = {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5}
+        config = transformers.Glm4MoeConfig(
+            **{**SHAPE, **GROUPED, **biases, **WIDE}, rope_parameters=rope, vocab_size=96
+        )
+        model = transformers.Glm4MoeForCausalLM(config)
     else:
         config = transformers.Qwen3MoeConfig(
             **SHAPE, **EXPERTS, **WIDE, vocab_size=96, norm_topk_prob=True
         )
         model = transformers.Qwen3MoeForCausalLM(config)
     with torch.no_grad():
-        for parameter in model.parameters():
+        biases = (one for name, one in model.named_buffers() if name.endswith("_bias"))
+        for parameter in (*model.parameters(), *biases):
             # Norms and biases start at 1 and 0, which would hide a mistake in their mapping.
             parameter.add_(torch.randn_like(parameter) * (0.1 if parameter.ndim == 1 else 0.05))
     return model

@@ -112,14 +112,21 @@ def build(config: dict[str, Any], job: Job) -> Any:
     import torch.nn.functional as F
     from megatron.core import parallel_state
     from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.transformer import TransformerConfig
+    from megatron.core.models.gpt.gpt_layer_specs import (
+        get_gpt_decoder_block_spec,
+        get_gpt_layer_local_spec,
+    )
+    from megatron.core.transformer import (
+        MLATransformerConfig,
+        TransformerConfig,
+        multi_latent_attention,
+    )
+    from megatron.core.transformer.identity_op import IdentityOp
     from megatron.core.transformer.moe import moe_utils
 
-    kind, experts = (
-        config["model_type"],
-        config.get("num_local_experts") or config.get("num_experts"),
-    )
+    kind = config["model_type"]
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    experts = next(filter(None, map(config.get, names)), None)
     extra: dict[str, Any] = {}
     if experts:
         moe_utils.te_general_gemm = None
@@ -130,12 +137,25 @@ def build(config: dict[str, Any], job: Job) -> Any:
             "moe_shared_expert_intermediate_size": config.get("shared_expert_intermediate_size"),
             "moe_shared_expert_gate": "shared_expert_intermediate_size" in config,
             "moe_router_pre_softmax": not config["norm_topk_prob"],
+            **(_grouped(config) if "n_group" in config else {}),
             "moe_router_load_balancing_type": "none",
             "moe_token_dispatcher_type": "alltoall",
             "expert_model_parallel_size": job.expert,
             "expert_tensor_parallel_size": 1,
         }
-    transformer = TransformerConfig(
+    latent = "kv_lora_rank" in config
+    if latent:
+        extra |= {
+            "q_lora_rank": config["q_lora_rank"],
+            "kv_lora_rank": config["kv_lora_rank"],
+            "qk_head_dim": config["qk_nope_head_dim"],
+            "qk_pos_emb_head_dim": config["qk_rope_head_dim"],
+            "v_head_dim": config["v_head_dim"],
+            "rope_type": "rope",
+        }
+        # Else it cannot be built without TransformerEngine.
+        multi_latent_attention.HAVE_TE = False
+    transformer = (MLATransformerConfig if latent else TransformerConfig)(
         num_layers=config["num_hidden_layers"],
         hidden_size=config["hidden_size"],
         ffn_hidden_size=config["intermediate_size"],
@@ -147,8 +167,8 @@ def build(config: dict[str, Any], job: Job) -> Any:
         gated_linear_unit=True,
         activation_func=F.silu,
         add_bias_linear=False,
-        add_qkv_bias=kind.startswith("qwen2"),
-        qk_layernorm=kind.startswith("qwen3"),
+        add_qkv_bias=kind.startswith("qwen2") or config.get("attention_bias", False),
+        qk_layernorm=kind.startswith("qwen3") or config.get("use_qk_norm", latent),
         hidden_dropout=0.0,
         attention_dropout=0.0,
         tensor_model_parallel_size=job.tensor,
@@ -162,11 +182,17 @@ def build(config: dict[str, Any], job: Job) -> Any:
         persist_layer_norm=False,
         **extra,
     )
-    spec = get_gpt_layer_local_spec(
+    spec: Any = get_gpt_layer_local_spec(
         num_experts=experts or None,
         normalization="RMSNorm",
         qk_layernorm=bool(transformer.qk_layernorm),
+        multi_latent_attention=latent,
     )
+    if "n_group" in config:
+        spec = get_gpt_decoder_block_spec(transformer, False, normalization="RMSNorm")
+    for layer in spec.layer_specs if latent else ():
+        # It has no parameters, and megatron-core's own cannot be made with latent attention.
+        layer.submodules.self_attention.submodules.core_attention = IdentityOp
     return GPTModel(
         config=transformer,
         transformer_layer_spec=spec,
@@ -180,6 +206,21 @@ def build(config: dict[str, Any], job: Job) -> Any:
         rotary_base=int(config["rope_parameters"]["rope_theta"]),
         parallel_output=False,
     )
+
+
+def _grouped(config: dict[str, Any]) -> dict[str, Any]:
+    dense = config["first_k_dense_replace"]
+    return {
+        "moe_shared_expert_intermediate_size": config["n_shared_experts"]
+        * config["moe_intermediate_size"],
+        "moe_router_score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True,
+        "moe_router_dtype": "fp32",
+        "moe_router_num_groups": config["n_group"],
+        "moe_router_group_topk": config["topk_group"],
+        "moe_router_topk_scaling_factor": config["routed_scaling_factor"],
+        "moe_layer_freq": [0] * dense + [1] * (config["num_hidden_layers"] - dense),
+    }
 
 
 def forward(model: Any, ids: Any, hidden_size: int, job: Job) -> Any:

@@ -7,13 +7,16 @@ No weights are read and no torch is loaded, so the checks run before anything st
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any, cast
 
-from trimaran.choices import FAMILIES, family_facts
+from trimaran.choices import FAMILIES
 from trimaran.errors import InputError
 from trimaran.host.system_errors import refused
+from trimaran.model.families.family import Family, Feature
 from trimaran.model.tensor_names import read_names
 from trimaran.model.vision_tower import VisionFacts, num_tower_parameters, vision_facts
 
@@ -23,8 +26,25 @@ LANGUAGE, VISION = "model.language_model.", "model.visual."
 """Before the names of tensors of the language model, and of the tower, in folders with nested names. Those of
 Qwen2.5-VL as its makers publish them have "model." and "visual."; folders that were saved with the names of
 transformers' modules have these."""
+Shape = tuple[int, ...]
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
 """The first behind the prefix of the language model."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentFacts:
+    """Sizes of latent attention. Example: DeepSeek-V3 has LatentFacts(1536, 512, plain=128, turned=64, values=128)."""
+
+    queries_rank: int
+    """Channels out of which all heads' queries come; 0 where they come straight from the layer's input."""
+    keys_rank: int
+    """Channels out of which keys and values come, but for the turned channels of keys."""
+    plain: int
+    """Channels of a head's queries and keys without a position."""
+    turned: int
+    """Those with one, behind the plain ones; all heads have the same of keys."""
+    values: int
+    """Channels of a head's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +73,26 @@ class ModelFacts:
     """The vision tower in front of the language model, to which all other facts belong."""
     nested_names: bool = False
     """Whether the folder's tensors have the prefixes `LANGUAGE` and `VISION`, also where the family's need not."""
+    switches: tuple[str, ...] = ()
+    """The keys of config.json that are true, of those by which models of the family differ."""
+    first_experts: int = 0
+    """The first layer with experts; those before it have one MLP."""
+    latent: LatentFacts | None = None
+
+    @property
+    def described(self) -> Family:
+        return FAMILIES.load(self.family)  # type: ignore[no-any-return]
+
+    @property
+    def has_biases(self) -> bool:
+        return self._has(self.described.biases)
+
+    @property
+    def has_head_norms(self) -> bool:
+        return self._has(self.described.head_norms)
+
+    def _has(self, feature: Feature) -> bool:
+        return feature if isinstance(feature, bool) else feature in self.switches
 
     @property
     def language_prefix(self) -> str:
@@ -66,7 +106,7 @@ class ModelFacts:
 
     @property
     def _is_nested(self) -> bool:
-        return self.nested_names or family_facts(self.family).nested_names
+        return self.nested_names or self.described.nested_names
 
     @property
     def choice_bytes(self) -> int:
@@ -76,36 +116,60 @@ class ModelFacts:
     @property
     def stacks_experts(self) -> bool:
         """One tensor holds the matrices of all experts of a layer."""
-        return family_facts(self.family).stacked_experts
+        return bool((experts := self.described.experts) and experts.stacked)
 
     @property
     def tower_parameters(self) -> int:
         """All of the vision tower's; 0 without one."""
         return num_tower_parameters(self.vision, self.hidden_size) if self.vision else 0
 
-    @property
-    def layer_parameters(self) -> int:
-        """Parameters of the matrices of one layer."""
-        return self._layer_parameters(self.num_experts)
+    def has_experts(self, layer: int) -> bool:
+        return bool(self.num_experts) and layer >= self.first_experts
 
     @property
-    def used_layer_parameters(self) -> int:
-        """Parameters of those that a token passes."""
-        return self._layer_parameters(self.experts_per_token)
+    def projections(self) -> Mapping[str, Shape]:
+        """The matrices of attention, [outputs, inputs], by their names in a layer."""
+        hidden, queries = self.hidden_size, self.num_heads * self.head_dim
+        if (latent := self.latent) is None:
+            keys = self.num_kv_heads * self.head_dim
+            return {
+                "q_proj": (queries, hidden),
+                "k_proj": (keys, hidden),
+                "v_proj": (keys, hidden),
+                "o_proj": (hidden, queries),
+            }
+        rank = latent.queries_rank
+        found = {"q_a_proj": (rank, hidden), "q_b_proj": (queries, rank)}
+        return {
+            **(found if rank else {"q_proj": (queries, hidden)}),
+            "kv_a_proj_with_mqa": (latent.keys_rank + latent.turned, hidden),
+            "kv_b_proj": (self.num_heads * (latent.plain + latent.values), latent.keys_rank),
+            "o_proj": (hidden, self.num_heads * latent.values),
+        }
 
-    def _layer_parameters(self, num_experts: int) -> int:
-        queries, keys = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        inner = num_experts * self.expert_size + self.shared_expert_size
-        if not self.num_experts:
-            inner = self.intermediate_size
-        return self.hidden_size * (2 * queries + 2 * keys + 3 * inner + self.num_experts)
+    @property
+    def attention_parameters(self) -> int:
+        """Parameters of the matrices of one layer's attention."""
+        return sum(map(prod, self.projections.values()))
+
+    def used_parameters(self, layer: int) -> int:
+        """Parameters of the layer's matrices that a token passes."""
+        return self._layer_parameters(layer, self.experts_per_token)
+
+    def _layer_parameters(self, layer: int, num_experts: int) -> int:
+        inner = self.intermediate_size
+        if self.has_experts(layer):
+            inner = num_experts * self.expert_size + self.shared_expert_size
+        router = self.num_experts if self.has_experts(layer) else 0
+        return self.attention_parameters + self.hidden_size * (3 * inner + router)
 
     @property
     def num_parameters(self) -> int:
         """Parameters of the matrices; norms and biases are less than a thousandth of a model in use. With all of
         the vision tower."""
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tied else 2)
-        return self.num_layers * self.layer_parameters + embeddings + self.tower_parameters
+        layers = sum(self._layer_parameters(n, self.num_experts) for n in range(self.num_layers))
+        return layers + embeddings + self.tower_parameters
 
 
 def read_model_folder(path: Path, is_whole: bool = True) -> ModelFacts:
@@ -132,7 +196,7 @@ def read_model_folder(path: Path, is_whole: bool = True) -> ModelFacts:
             " set use_sliding_window to false in its config.json if it was trained without"
         )
     facts = _facts(config, path / "config.json")
-    if facts.vision and not family_facts(family).nested_names and has_weights(path):
+    if facts.vision and not facts.described.nested_names and has_weights(path):
         nested = any(name.startswith((LANGUAGE, VISION)) for name in read_names(path))
         facts = replace(facts, nested_names=nested)
     return facts
@@ -178,14 +242,36 @@ def _read_config(path: Path) -> dict[str, Any]:
 
 
 def _expert_facts(config: dict[str, Any]) -> dict[str, Any]:
-    num_experts = int(config.get("num_experts") or config.get("num_local_experts") or 0)
+    named = map(config.get, ("num_experts", "num_local_experts", "n_routed_experts"))
+    num_experts = int(next(filter(None, named), 0))
     if not num_experts:
         return {}
+    size = int(config["moe_intermediate_size"])
+    shared = config.get("shared_expert_intermediate_size")
     return {
         "num_experts": num_experts,
         "experts_per_token": int(config["num_experts_per_tok"]),
-        "expert_size": int(config["moe_intermediate_size"]),
-        "shared_expert_size": int(config.get("shared_expert_intermediate_size") or 0),
+        "expert_size": size,
+        "shared_expert_size": int(shared or size * config.get("n_shared_experts", 0)),
+        "first_experts": int(config.get("first_k_dense_replace", 0)),
+    }
+
+
+def _attention_facts(config: dict[str, Any], family: Family, hidden_size: int) -> dict[str, Any]:
+    num_heads = _size(config, "num_attention_heads")
+    if not family.latent:
+        return {
+            "num_heads": num_heads,
+            "num_kv_heads": int(config.get("num_key_value_heads") or num_heads),
+            "head_dim": int(config.get("head_dim") or hidden_size // num_heads),
+        }
+    names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    latent = LatentFacts(int(config["q_lora_rank"] or 0), *(_size(config, name) for name in names))
+    return {
+        "num_heads": num_heads,
+        "num_kv_heads": num_heads,
+        "head_dim": latent.plain + latent.turned,
+        "latent": latent,
     }
 
 
@@ -207,21 +293,20 @@ def _size(config: dict[str, Any], name: str) -> int:
 def _facts(whole: dict[str, Any], path: Path) -> ModelFacts:
     config = language_config(whole)
     try:
-        num_heads = _size(config, "num_attention_heads")
+        family: Family = FAMILIES.load(whole["model_type"])
         hidden_size = _size(config, "hidden_size")
         return ModelFacts(
             family=whole["model_type"],
             num_layers=_size(config, "num_hidden_layers"),
             hidden_size=hidden_size,
             intermediate_size=_size(config, "intermediate_size"),
-            num_heads=num_heads,
-            num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
-            head_dim=int(config.get("head_dim") or hidden_size // num_heads),
             vocab_size=_size(config, "vocab_size"),
             # transformers ties by the top level, where a folder has it there.
             tied=bool((config | whole).get("tie_word_embeddings", False)),
             max_positions=_size(config, "max_position_embeddings"),
             vision=_vision(whole, hidden_size),
+            switches=tuple(key for key in family.switches if config.get(key)),
+            **_attention_facts(config, family, hidden_size),
             **_expert_facts(config),
         )
     except KeyError as error:

@@ -135,6 +135,11 @@ def _vision_faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
 
 def _lora_faults(facts: ModelFacts, section: TrainerSection) -> Iterator[str]:
     targets = section.lora.targets if section.lora else ()
+    if facts.latent and (ones := [one for one in targets if one in ATTENTION[:3]]):
+        yield (
+            f"trainer.lora.targets: latent attention has no {', '.join(ones)} that take adapters here; leave"
+            " them out"
+        )
     if facts.num_experts and (mlp := [one for one in targets if one not in ATTENTION]):
         yield (
             f"trainer.lora.targets: the model has experts, which have no adapters here; leave out"
@@ -162,7 +167,11 @@ def _tensor_fault(facts: ModelFacts, size: int) -> str:
         return f"does not divide the model's {facts.num_kv_heads} KV heads of {facts.head_dim} channels"
     inner = {"intermediate_size": facts.intermediate_size}
     if facts.num_experts:  # experts have a size of their own (`_slices_faults`)
-        inner = {"shared_expert_intermediate_size": facts.shared_expert_size}
+        shared = {"shared_expert_intermediate_size": facts.shared_expert_size}
+        inner = shared | (inner if facts.first_experts else {})
+    if latent := facts.latent:
+        inner["q_lora_rank"] = latent.queries_rank
+        inner["kv_lora_rank + qk_rope_head_dim"] = latent.keys_rank + latent.turned
     for name, length in inner.items():
         if length % size:
             return f"does not divide the model's {name} {length}"

@@ -4,6 +4,7 @@ Pure: name, shape and model facts decide, never the layout of a run, so that
 roots are the same under any layout.
 
     q, k, v (and biases)     axis 0   at the heads where a tensor-parallel rank begins
+    latent attention         axis 0   at equal parts: as the trainer splits the small vectors, and at heads
     gate, up (and biases)    axis 0   at equal parts
     o, down                  axis 1   at equal parts
     embeddings, output layer axis 0   as the trainer splits the vocabulary, and as vLLM does
@@ -46,13 +47,15 @@ def permitted_sizes(facts: ModelFacts) -> tuple[int, ...]:
     Where there are more ranks than key/value heads, a head is held by several ranks.
     """
     # Of a model with experts only the one that every token passes is split, where there is one.
-    inner = facts.shared_expert_size if facts.num_experts else facts.intermediate_size
+    inner = [facts.shared_expert_size] if facts.num_experts else [facts.intermediate_size]
+    if facts.first_experts:
+        inner.append(facts.intermediate_size)
     return tuple(
         size
         for size in range(1, MAX_TENSOR_PARALLEL + 1)
         if facts.num_heads % size == 0
         and (facts.num_kv_heads % size == 0 or size % facts.num_kv_heads == 0)
-        and inner % size == 0
+        and not any(length % size for length in inner)
     )
 
 
@@ -68,6 +71,12 @@ def _grid(name: str, shape: tuple[int, ...], facts: ModelFacts | None) -> tuple[
 def _queries(length: int, facts: ModelFacts) -> Cuts:
     # Another length is that of another kind of attention (a vision tower's): one block.
     if length != facts.num_heads * facts.head_dim:
+        return ()
+    return _equal_parts(length, facts)
+
+
+def _outputs(length: int, facts: ModelFacts) -> Cuts:
+    if length != facts.projections["o_proj"][1]:
         return ()
     return _equal_parts(length, facts)
 
@@ -118,7 +127,13 @@ RULES: tuple[tuple[str, tuple[int, ...], int, Callable[[int, ModelFacts], Cuts]]
     (r"\bself_attn\.q_proj\.(weight|bias)$", (1, 2), 0, _queries),
     (r"\bself_attn\.[kv]_proj\.(weight|bias)$", (1, 2), 0, _keys),
     (r"\b(gate|up)_proj\.(weight|bias)$", (1, 2), 0, _equal_parts),
-    (r"\bself_attn\.o_proj\.weight$", (2,), 1, _queries),
+    (
+        r"\bself_attn\.(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)\.weight$",
+        (2,),
+        0,
+        _equal_parts,
+    ),
+    (r"\bself_attn\.o_proj\.weight$", (2,), 1, _outputs),
     (r"\bdown_proj\.weight$", (2,), 1, _equal_parts),
     (r"\b(embed_tokens|lm_head)\.(weight|bias)$", (1, 2), 0, _vocabulary),
 )

@@ -9,14 +9,27 @@ from pathlib import Path
 from typing import Any
 
 from services.trainer.megatron.attention.rope import Rope, parse_rope
-from services.trainer.megatron.families.family import Family
 from services.trainer.megatron.known_keys import check_keys
 from trimaran.choices import FAMILIES
 from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
+from trimaran.model.families.family import Experts, Family
 from trimaran.model.folder import ModelFacts, language_config, read_model_folder
 from trimaran.model.memory.model import ModelSizes
 from trimaran.model.memory.stages import tower_passes
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """What config.json says of a token's way to its experts; the defaults where there are none."""
+
+    normalized: bool = True
+    """The weights of a token's experts add up to 1, before they are multiplied by `scale`."""
+    scale: float = 1.0
+    groups: int | None = None
+    """Groups of experts; None where a token's may be of any."""
+    chosen_groups: int | None = None
+    """Those that a token's experts are of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +37,9 @@ class Architecture:
     """Example: read_architecture(Path("models/SmolLM2-135M-Instruct")).facts.num_layers == 30"""
 
     facts: ModelFacts
-    family: Family
-    keywords: Mapping[str, Any]
-    """The family's, of megatron-core's TransformerConfig."""
     norm_epsilon: float
     rope: Rope
+    routing: Routing
 
 
 def read_architecture(folder: Path, is_whole: bool = True) -> Architecture:
@@ -41,19 +52,40 @@ def read_architecture(folder: Path, is_whole: bool = True) -> Architecture:
     if not isinstance(family, Family):
         raise InputError(
             f"model.path: {source}: the family {facts.family!r} of {FAMILIES.group} is a"
-            f" {type(family).__name__}, and no services.trainer.megatron.families.family.Family;"
+            f" {type(family).__name__}, and no trimaran.model.families.family.Family;"
             " docs/extending.md has the recipe"
         )
     check_keys(config, family, f"model.path: {source}")
     if "rms_norm_eps" not in config:
         raise InputError(f"model.path: {source} lacks rms_norm_eps")
-    rope = parse_rope(config, f"model.path: {source}")
+    rope = parse_rope(config, f"model.path: {source}", family.partial_rope)
     if facts.vision and sum(rope.sections) * 2 != facts.head_dim:
         raise InputError(
             f"model.path: {source}: mrope_section {list(rope.sections)} is not of heads with"
             f" {facts.head_dim} channels; it must have three numbers that add up to the half"
         )
-    return Architecture(facts, family, family.keywords(config), config["rms_norm_eps"], rope)
+    routing = _routing(config, family.experts, f"model.path: {source}")
+    return Architecture(facts, config["rms_norm_eps"], rope, routing)
+
+
+def _routing(config: Mapping[str, Any], experts: Experts | None, where: str) -> Routing:
+    """Raises InputError for groups that megatron-core cannot choose as the model does."""
+    if experts is None:
+        return Routing()
+    if experts.scores == "softmax":
+        key = experts.normalized
+        return Routing(key if isinstance(key, bool) else bool(config.get(key, False)))
+    scale, groups = float(config["routed_scaling_factor"]), config["n_group"]
+    chosen, count = config["topk_group"], config["num_experts_per_tok"]
+    if groups == chosen:
+        return Routing(scale=scale)
+    if count != 2 * chosen:
+        raise InputError(
+            f"{where}: num_experts_per_tok {count} with topk_group {chosen} is not supported: the model ranks"
+            f" groups by their two best experts, and megatron-core by their {count // chosen} best"
+            " (num_experts_per_tok / topk_group)"
+        )
+    return Routing(scale=scale, groups=groups, chosen_groups=chosen)
 
 
 def image_cost(
@@ -69,12 +101,14 @@ def image_cost(
     if facts.vision is None:
         return 0.0
     most = max(len(one.layers(facts.num_layers, virtual_stages)) for one in layout.senders)
-    layers = most * facts.used_layer_parameters / (layout.tensor * layout.context)
+    used = facts.used_parameters(facts.num_layers - 1)
+    layers = most * used / (layout.tensor * layout.context)
     tower = facts.vision.merged * facts.vision.depth * facts.vision.block_parameters
     return tower_passes(ModelSizes(facts), freeze) * tower / layers
 
 
 def attention_cost(facts: ModelFacts) -> float:
-    """The cost of attending to one token, in passes of a token through a layer's matrices: query and key,
+    """The cost of attending to one token, in passes of a token through the last layer's matrices: query and key,
     then weight and value, are multiplied once each for every channel."""
-    return 2 * facts.num_heads * facts.head_dim / facts.used_layer_parameters
+    used = facts.used_parameters(facts.num_layers - 1)
+    return 2 * facts.num_heads * facts.head_dim / used

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from services.trainer.megatron.families.family import Family
 from trimaran.errors import InputError
+from trimaran.model.families.family import Family
 
 READ = frozenset(
     {
         *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
         *("num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings"),
         *("rms_norm_eps", "tie_word_embeddings", "rope_theta", "rope_scaling", "rope_parameters"),
-        *("text_config", "vision_config", "image_token_id"),
+        *("text_config", "vision_config", "image_token_id", "quantization_config"),
         "partial_rotary_factor",
     }
 )
@@ -52,7 +52,6 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
     "cross_attention_hidden_size": (None,),
     "pruned_heads": ({}, None),
     "rope_interleaved": (False,),
-    "quantization_config": (None,),
 }
 """Keys that need one of these values in each family."""
 WINDOW = frozenset({"sliding_window", "max_window_layers", "layer_types"})
@@ -62,6 +61,12 @@ def check_keys(config: Mapping[str, Any], family: Family, where: str) -> None:
     """Raises InputError, which begins with `where`, for a key that would make the model another one, or that is
     not known."""
     fixed = {**FIXED, **{key: (value,) for key, value in family.required.items()}}
+    fixed |= dict.fromkeys(family.switches, (True, False))
+    if quantized := config.get("quantization_config"):
+        raise InputError(
+            f"{where}: the weights are quantized ({quantized.get('quant_method')}), which are not trained; take a"
+            " folder with weights in bfloat16, and without quantization_config"
+        )
     for key, value in config.items():
         if key in fixed:
             if value not in fixed[key]:

@@ -9,19 +9,17 @@ import torch
 import torch.nn.functional as F
 from megatron.core import tensor_parallel
 from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer import TransformerConfig
-from megatron.core.transformer.moe import moe_utils
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from megatron.core.transformer.moe.router import TopKRouter
 
 from services.trainer.megatron.architecture import Architecture
-from services.trainer.megatron.attention.attention import PackedAttention, build_layout
+from services.trainer.megatron.attention.attention import build_layout
 from services.trainer.megatron.attention.context import ContextSplit
 from services.trainer.megatron.attention.positions import Places, axis_of_channels, packed_positions
 from services.trainer.megatron.attention.rope import inverse_frequencies
 from services.trainer.megatron.experts.replay import own_share
 from services.trainer.megatron.groups import context_group, tensor_group
-from services.trainer.megatron.lean import SwiGLU, rms_norm
+from services.trainer.megatron.layer_spec import block_spec
 from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_outputs
 from services.trainer.megatron.parameters.lora import attach
 from services.trainer.megatron.parameters.mapping import mark_shards, parameters
@@ -40,28 +38,8 @@ from services.trainer.step.outputs import TokenOutputs
 from services.trainer.step.packing import GroupLengths
 from services.trainer.step.prompt_images import PromptImages
 from trimaran.config import RunConfig
-from trimaran.config.parallel import ParallelLayout, RankPlace
+from trimaran.config.parallel import RankPlace
 from trimaran.errors import InputError
-from trimaran.model.folder import ModelFacts
-
-RECOMPUTE = {
-    "recompute_granularity": "full",
-    "recompute_method": "uniform",
-    "recompute_num_layers": 1,
-}
-RECOMPUTE_SELECTIVE = {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
-
-
-class RMSNorm(torch.nn.RMSNorm):
-    def __init__(self, config: Any, hidden_size: int, eps: float, **_: Any) -> None:
-        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        # With sequence parallelism a rank sees its share of the tokens only: finalize_model_grads
-        # sums what is marked so.
-        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        assert self.eps is not None
-        return rms_norm(x, self.weight, self.eps)
 
 
 class PackedGPT(GPTModel):
@@ -86,7 +64,7 @@ class PackedGPT(GPTModel):
         stage = virtual if run.trainer.virtual_stages > 1 else None
         stages = place.layout.stages(architecture.facts.num_layers, run.trainer.virtual_stages)
         own = stages[virtual * place.layout.pipeline + place.pipeline]
-        spec: Any = _block_spec(config, len(own))
+        spec: Any = block_spec(config, architecture.facts, own)
         super().__init__(
             config=config,
             transformer_layer_spec=spec,
@@ -109,7 +87,10 @@ class PackedGPT(GPTModel):
         self._head = OutputHead(run.rollout.temperature, tensor_group(), fp32=run.trainer.fp32_head)
         # More ranks than key/value heads share one each.
         self._num_key_heads = max(1, architecture.facts.num_kv_heads // size)
-        frequencies = inverse_frequencies(architecture.rope, architecture.facts.head_dim)
+        _fix_biases(self)
+        latent = architecture.facts.latent
+        turned = latent.turned if latent else architecture.facts.head_dim
+        frequencies = inverse_frequencies(architecture.rope, turned)
         self._inverse_frequencies = frequencies.to(device)
         self._images = images
         if images and self.pre_process:
@@ -234,6 +215,15 @@ class PackedGPT(GPTModel):
         return weight if real == weight.shape[0] else weight[:real], first
 
 
+def _fix_biases(model: torch.nn.Module) -> None:
+    """The biases of routers are parameters that do not train, so that they are loaded, sent and saved as all the others
+    are. megatron-core has them as buffers."""
+    for module in model.modules():
+        if isinstance(module, TopKRouter) and module.enable_expert_bias:
+            bias: Any = module._buffers.pop("expert_bias")
+            module.register_parameter("expert_bias", torch.nn.Parameter(bias, requires_grad=False))
+
+
 def _pad(packed: PackedTokens, multiple: int) -> tuple[torch.Tensor, tuple[GroupLengths, ...]]:
     """Tokens up to a multiple: a prompt of its own, to which nothing attends."""
     missing = -len(packed.token_ids_N) % multiple
@@ -241,135 +231,3 @@ def _pad(packed: PackedTokens, multiple: int) -> tuple[torch.Tensor, tuple[Group
         return packed.token_ids_N, packed.groups
     padding = GroupLengths(missing, (0,))
     return F.pad(packed.token_ids_N, (0, missing)), (*packed.groups, padding)
-
-
-def transformer_config(
-    architecture: Architecture, run: RunConfig, dtype: torch.dtype
-) -> TransformerConfig:
-    facts, layout = architecture.facts, run.trainer.layout
-    return TransformerConfig(
-        num_layers=facts.num_layers,
-        hidden_size=facts.hidden_size,
-        ffn_hidden_size=facts.intermediate_size,
-        num_attention_heads=facts.num_heads,
-        num_query_groups=facts.num_kv_heads,
-        kv_channels=facts.head_dim,
-        normalization="RMSNorm",
-        layernorm_epsilon=architecture.norm_epsilon,
-        gated_linear_unit=True,
-        activation_func=F.silu,
-        add_bias_linear=False,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        tensor_model_parallel_size=layout.tensor,
-        pipeline_model_parallel_size=layout.pipeline,
-        pipeline_model_parallel_layout=_stages(facts, layout, run.trainer.virtual_stages),
-        context_parallel_size=layout.context,
-        sequence_parallel=run.trainer.sequence_parallel,
-        **(_interleaved(run.trainer.virtual_stages) if run.trainer.virtual_stages > 1 else {}),
-        # Micro-batches have as many tokens as they have.
-        variable_seq_lengths=layout.pipeline > 1,
-        # The only one that takes them; also looked at where there are no experts.
-        moe_token_dispatcher_type="alltoall",
-        pipeline_dtype=dtype,
-        params_dtype=dtype,
-        bf16=dtype == torch.bfloat16,
-        use_cpu_initialization=True,
-        # The weights are loaded right after.
-        perform_initialization=False,
-        # The loss is a sum with its denominator inside, so gradients are summed over ranks.
-        calculate_per_token_loss=True,
-        masked_softmax_fusion=False,
-        bias_activation_fusion=False,
-        # That the MLP takes the spec's activation, which is our own (lean.py).
-        use_te_activation_func=True,
-        bias_dropout_fusion=False,
-        gradient_accumulation_fusion=False,
-        # Its embedding's gradient is summed in a fixed order.
-        deterministic_mode=run.run.deterministic,
-        persist_layer_norm=False,
-        **_recompute(run.trainer.recompute),
-        **_expert_config(facts, layout),
-        **{**architecture.keywords, **_router_losses(run)},
-    )
-
-
-def _stages(
-    facts: ModelFacts, layout: ParallelLayout, virtual_stages: int
-) -> list[list[str]] | None:
-    """What each holds, in megatron-core's words."""
-    if layout.pipeline == 1:
-        return None
-    stages = [
-        ["decoder"] * len(layers) for layers in layout.stages(facts.num_layers, virtual_stages)
-    ]
-    stages[0].insert(0, "embedding")
-    stages[-1].append("loss")
-    return stages
-
-
-def _recompute(choice: bool | str) -> dict[str, Any]:
-    if choice == "selective":
-        return RECOMPUTE_SELECTIVE
-    return RECOMPUTE if choice else {}
-
-
-def _interleaved(virtual_stages: int) -> dict[str, Any]:
-    """Both directions at a time would be mixed up between two ranks, which are each other's next and
-    previous one; megatron-core keeps them apart where it overlaps them."""
-    return {
-        "virtual_pipeline_model_parallel_size": virtual_stages,
-        "overlap_p2p_comm": True,
-        "batch_p2p_comm": False,
-    }
-
-
-def _expert_config(facts: ModelFacts, layout: ParallelLayout) -> dict[str, Any]:
-    if not facts.num_experts:
-        return {}
-    _mend_router()
-    return {
-        "num_moe_experts": facts.num_experts,
-        "moe_router_topk": facts.experts_per_token,
-        "moe_ffn_hidden_size": facts.expert_size,
-        "moe_shared_expert_intermediate_size": facts.shared_expert_size or None,
-        "expert_model_parallel_size": layout.expert,
-        "expert_tensor_parallel_size": layout.expert_tensor,
-    }
-
-
-def _router_losses(run: RunConfig) -> dict[str, Any]:
-    """megatron-core's own; `router.set_losses` says how much they weigh."""
-    section, keywords = run.trainer.router, dict[str, Any]()
-    if section.load_balancing:
-        keywords["moe_router_load_balancing_type"] = "aux_loss"
-        keywords["moe_aux_loss_coeff"] = section.load_balancing
-    if section.z_loss:
-        keywords["moe_z_loss_coeff"] = section.z_loss
-    return keywords
-
-
-def _mend_router() -> None:
-    """megatron-core 0.16 looks for a function of TransformerEngine by a name that it does not define
-    where that is not installed."""
-    if not hasattr(moe_utils, "te_general_gemm"):
-        moe_utils.te_general_gemm = None
-
-
-def _block_spec(config: TransformerConfig, num_layers: int) -> TransformerBlockSubmodules:
-    layer = get_gpt_layer_local_spec(
-        num_experts=config.num_moe_experts,
-        normalization="RMSNorm",
-        qk_layernorm=bool(config.qk_layernorm),
-    )
-    parts: Any = layer.submodules
-    parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-    mlp = parts.mlp.submodules
-    for one in (mlp.experts, mlp.shared_experts) if config.num_moe_experts else (parts.mlp,):
-        one.submodules.activation_func = SwiGLU
-    attention = parts.self_attention.submodules
-    attention.core_attention = PackedAttention
-    if config.qk_layernorm:
-        attention.q_layernorm = attention.k_layernorm = RMSNorm
-    norm: Any = RMSNorm
-    return TransformerBlockSubmodules(layer_specs=[layer] * num_layers, layer_norm=norm)

@@ -28,7 +28,7 @@ from services.trainer.megatron.experts.replay import RouterReplays
 from services.trainer.megatron.experts.router import LoadCounter, set_losses
 from services.trainer.megatron.experts.shared_experts import SharedExperts
 from services.trainer.megatron.groups import from_last, gather_rows, sender_group, stage_group
-from services.trainer.megatron.model import PackedGPT, transformer_config
+from services.trainer.megatron.model import PackedGPT
 from services.trainer.megatron.offload import HostCopies
 from services.trainer.megatron.parameters.adapter_rules import adapter_rules
 from services.trainer.megatron.parameters.family_rules import TOWER
@@ -41,9 +41,10 @@ from services.trainer.megatron.parameters.mapping import (
     load_weights,
     model_rules,
     num_sources,
-    tensor_shapes,
+    tensor_specs,
 )
 from services.trainer.megatron.parameters.rules import Rules
+from services.trainer.megatron.transformer_config import transformer_config
 from services.trainer.megatron.vision.kept_features import KeptFeatures
 from services.trainer.megatron.vision.vision import ImageReader
 from services.trainer.step.batch import PackedBatch
@@ -56,7 +57,6 @@ from trimaran.model.memory.model import ModelSizes
 from trimaran.model.memory.trained import patterns, trained_tower
 from trimaran.types import Group, TensorInfo
 from trimaran.wire import health_note
-from weights.memory.host_memory import DTYPE_NAMES
 from weights.sending.snapshot import TensorPart
 from weights.version.grid import cut_tensors
 
@@ -296,10 +296,8 @@ class MegatronPolicy:
     @property
     def tensors(self) -> tuple[TensorInfo, ...]:
         """The tensors of the whole model, cut into blocks; the same on every rank."""
-        dtype = DTYPE_NAMES[self._dtype]
-        shapes = tensor_shapes(self._architecture)
-        specs = ((name, dtype, shape) for name, shape in shapes)
-        return cut_tensors(specs, self._architecture.facts)
+        facts = self._architecture.facts
+        return cut_tensors(tensor_specs(facts, self._dtype), facts)
 
     def parts(self) -> Iterator[TensorPart]:
         """This rank's parts of the tensors, as views of live parameters where that is possible; with
@@ -356,7 +354,8 @@ class MegatronPolicy:
             parts = {part.name: part for part in list_parts(own, rules, self._place, gather_rows)}
             for hf_name, shape in () if rule.is_copy else zip(rule.names, rule.shapes, strict=True):
                 if hf_name not in begun:
-                    begun[hf_name] = torch.zeros(shape, dtype=self._dtype, device=self.device)
+                    dtype = torch.float32 if rule.is_fixed else self._dtype
+                    begun[hf_name] = torch.zeros(shape, dtype=dtype, device=self.device)
                 whole = begun[hf_name]
                 if part := parts.get(hf_name):
                     share = whole.narrow(axes[hf_name], part.start, part.stop - part.start)

@@ -13,21 +13,21 @@ from trimaran.types import ExpertLoads
 
 
 def loads_by_layer(loads_LE: torch.Tensor) -> tuple[ExpertLoads, ...]:
-    """Nothing where no token has passed."""
-    if not loads_LE.any():
-        return ()
-    return tuple(ExpertLoads(layer, tuple(row)) for layer, row in enumerate(loads_LE.tolist()))
+    """Nothing of a layer that no token has passed, as of one without experts."""
+    return tuple(
+        ExpertLoads(layer, tuple(row)) for layer, row in enumerate(loads_LE.tolist()) if any(row)
+    )
 
 
 def load_metrics(loads_LE: torch.Tensor) -> dict[str, float]:
-    """Metrics from counts of tokens. Nothing where no token has passed.
+    """Metrics from counts of tokens, over the layers that have experts. Nothing where no token has passed.
 
     The entropy of a layer is that of its shares, -sum p log p, over log E.
     """
-    loads_LE = loads_LE.double()
-    totals_L = loads_LE.sum(dim=-1)
-    if not len(totals_L) or not totals_L.all():
+    loads_LE = loads_LE[loads_LE.any(dim=-1)].double()
+    if not len(loads_LE):
         return {}
+    totals_L = loads_LE.sum(dim=-1)
     num_experts = loads_LE.shape[-1]
     shares_LE = loads_LE / totals_L[:, None]
     busiest_L = shares_LE.amax(dim=-1) * num_experts

@@ -13,7 +13,7 @@ import torch
 from services.trainer.checkpoints.model_files import load_tensors
 from services.trainer.exchange.shard import blocks_of, share_digests
 from services.trainer.megatron.architecture import Architecture, read_architecture
-from services.trainer.megatron.parameters.mapping import list_parts, model_rules, tensor_shapes
+from services.trainer.megatron.parameters.mapping import list_parts, model_rules, tensor_specs
 from tests.trainer.models import FAMILIES, TIED
 from trimaran.config.parallel import ParallelLayout, RankPlace
 from trimaran.types import Manifest, TensorInfo
@@ -25,9 +25,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def cut(architecture: Architecture) -> tuple[TensorInfo, ...]:
-    return cut_tensors(
-        ((name, "F32", shape) for name, shape in tensor_shapes(architecture)), architecture.facts
-    )
+    return cut_tensors(tensor_specs(architecture.facts, torch.float32), architecture.facts)
 
 
 def names_of_stage(architecture: Architecture, stage: int, stages: int) -> Iterator[str]:

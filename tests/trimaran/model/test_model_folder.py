@@ -52,7 +52,7 @@ def test_old_folders_leave_out_what_has_a_default(tmp_path: Path) -> None:
         (SMOLLM2, "model.safetensors", "lacks model.safetensors or model.safetensors.index.json"),
         (SMOLLM2, "tokenizer.json", "lacks tokenizer.json"),
         ({**SMOLLM2, "model_type": "gpt2"}, "", "'gpt2'; supported are llama, qwen2"),
-        ({"model_type": "llama"}, "", "lacks num_attention_heads"),
+        ({"model_type": "llama"}, "", "lacks hidden_size"),
         ({**SMOLLM2, "use_sliding_window": True}, "", "sliding-window"),
         ({**SMOLLM2, "hidden_size": "big"}, "", "holds sizes that are none"),
         ({**SMOLLM2, "num_attention_heads": 0}, "", "holds sizes that are none"),

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimaran.choices import family_facts, vision_families
+from trimaran import choices
 from trimaran.errors import InputError
 from trimaran.host.system_errors import refused
 
@@ -53,7 +53,7 @@ def takes_images(model_folder: Path) -> bool:
     """Whether the folder holds a model whose images `ImageProcessor` knows."""
     if not (model_folder / "config.json").is_file():
         return False
-    return family_facts(_read_config(model_folder).get("model_type")).takes_images
+    return choices.takes_images(_read_config(model_folder).get("model_type"))
 
 
 def image_token(model_folder: Path) -> int | None:
@@ -74,10 +74,10 @@ class ImageProcessor:
     def __init__(self, model_folder: Path) -> None:
         """`model_folder`: a Hugging Face folder. Raises InputError for a model without images."""
         config = _read_config(model_folder)
-        if not family_facts(config.get("model_type")).takes_images:
+        if not choices.takes_images(config.get("model_type")):
             raise InputError(
                 f"model.path: {model_folder} is a {config.get('model_type')!r}, which takes no images;"
-                f" use a model of {vision_families()}, or a dataset without images"
+                f" use a model of {choices.vision_families()}, or a dataset without images"
             )
         self.image_token_id = _image_token(config, model_folder)
         self._processor = _load_processor(model_folder)

@@ -60,11 +60,11 @@ def layer_bytes(
     """On one rank. `on_host`: it computes on a CPU."""
     hidden, size, tensor = model.facts.hidden_size, model.number_bytes, layout.tensor
     split = tensor if sequence_parallel else 1
-    heads = (model.queries + model.keys) / tensor if model.has_head_norms else 0
+    heads = (model.queries + model.keys) / tensor if model.facts.has_head_norms else 0
     context, pair_cost = layout.context, PAIR_COST_CPU if on_host else PAIR_COST
     return LayerBytes(
         norms=size * (2 * hidden / split + heads) / context,
-        inputs=size * (2 * hidden / split + model.queries / tensor) / context,
+        inputs=size * (2 * hidden / split + model.values / tensor + _latent(model)) / context,
         mlp=_mlp(model, tensor, layout.expert_tensor) / context,
         attention=_attention(model, work, tensor * context, pair_cost),
     )
@@ -84,6 +84,12 @@ def attention_input(model: ModelSizes, layout: ParallelLayout) -> float:
         model.keys / layout.tensor, model.facts.head_dim
     )
     return model.number_bytes * channels / layout.context
+
+
+def _latent(model: ModelSizes) -> int:
+    """Channels of latent attention's small vectors, before and behind their norms."""
+    latent = model.facts.latent
+    return 2 * (latent.queries_rank + latent.keys_rank) if latent else 0
 
 
 def _mlp(model: ModelSizes, tensor: int, slices: int) -> float:

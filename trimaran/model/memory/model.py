@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trimaran.choices import family_facts
 from trimaran.config.parallel import RankPlace
 from trimaran.model.folder import ModelFacts
 
@@ -37,29 +36,28 @@ class ModelSizes:
         return self.facts.num_kv_heads * self.facts.head_dim
 
     @property
-    def has_head_norms(self) -> bool:
-        return family_facts(self.facts.family).head_norms
-
-    @property
-    def attention_matrices(self) -> int:
-        """Parameters of one layer's."""
-        return 2 * self.facts.hidden_size * (self.queries + self.keys)
+    def values(self) -> int:
+        """Channels of the attention's output, of all heads."""
+        return self.facts.projections["o_proj"][1]
 
     @property
     def expert_matrices(self) -> int:
-        """Parameters of one layer's experts together; 0 without experts."""
+        """Parameters of the experts of a layer that has some, together; 0 without experts."""
         return self.facts.num_experts * 3 * self.facts.hidden_size * self.facts.expert_size
 
-    @property
-    def mlp_matrices(self) -> int:
-        """Parameters of what one layer's tokens all pass: its MLP, or the expert that is shared."""
+    def mlp_matrices(self, layer: int) -> int:
+        """Parameters of what the layer's tokens all pass: its MLP, or the expert that is shared."""
         facts = self.facts
-        inner = facts.shared_expert_size if facts.num_experts else facts.intermediate_size
-        return 3 * facts.hidden_size * inner
+        shared = facts.has_experts(layer)
+        return (
+            3
+            * facts.hidden_size
+            * (facts.shared_expert_size if shared else facts.intermediate_size)
+        )
 
     @property
     def router_matrices(self) -> int:
-        """Parameters of what chooses one layer's experts; 0 without experts."""
+        """Parameters of what chooses the experts of a layer that has some; 0 without experts."""
         return self.facts.hidden_size * self.facts.num_experts
 
     @property
@@ -70,19 +68,17 @@ class ModelSizes:
     @property
     def matrices(self) -> int:
         """Parameters of the whole model."""
-        dense = self.attention_matrices + self.mlp_matrices
-        layer = dense + self.router_matrices + self.expert_matrices
-        tables = 1 if self.facts.tied else 2
-        return (
-            self.facts.num_layers * layer
-            + tables * self.facts.vocab_size * self.facts.hidden_size
-            + self.tower
-        )
+        return self.facts.num_parameters
 
 
 def num_layers(model: ModelSizes, place: RankPlace) -> int:
     """Layers of the rank."""
     return len(place.layers(model.facts.num_layers))
+
+
+def num_expert_layers(model: ModelSizes, place: RankPlace) -> int:
+    """Those of them that have experts."""
+    return sum(map(model.facts.has_experts, place.layers(model.facts.num_layers)))
 
 
 def vocabulary(model: ModelSizes, place: RankPlace) -> int:
@@ -94,18 +90,21 @@ def dense_parameters(model: ModelSizes, place: RankPlace) -> int:
     """Parameters of the rank, without experts. The first stage has the embedding, the last one the head; with one
     stage, a tied head is the embedding. The router of experts stands on every tensor-parallel rank, a vision
     tower on every one of the first stage."""
-    split = (model.attention_matrices + model.mlp_matrices) // place.layout.tensor
-    tables = num_tables(model, place)
+    facts, tables = model.facts, num_tables(model, place)
+    split = sum(
+        (facts.attention_parameters + model.mlp_matrices(layer)) // place.layout.tensor
+        for layer in place.layers(facts.num_layers)
+    )
     return (
-        num_layers(model, place) * split
-        + tables * vocabulary(model, place) * model.facts.hidden_size
+        split
+        + tables * vocabulary(model, place) * facts.hidden_size
         + whole_parameters(model, place)
     )
 
 
 def whole_parameters(model: ModelSizes, place: RankPlace) -> int:
     """Those among them that every tensor-parallel rank has."""
-    routers = num_layers(model, place) * model.router_matrices
+    routers = num_expert_layers(model, place) * model.router_matrices
     return routers + (model.tower if place.pipeline == 0 else 0)
 
 
@@ -117,4 +116,4 @@ def num_tables(model: ModelSizes, place: RankPlace) -> int:
 
 def expert_parameters(model: ModelSizes, place: RankPlace) -> int:
     """Parameters of the rank's part of the experts."""
-    return num_layers(model, place) * model.expert_matrices // place.layout.expert_parts
+    return num_expert_layers(model, place) * model.expert_matrices // place.layout.expert_parts

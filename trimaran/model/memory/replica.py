@@ -40,8 +40,12 @@ def replica_memory(
     model: ModelSizes, tensor_parallel: int, max_model_tokens: int, bucket_mib: int
 ) -> ReplicaMemory:
     """Example: replica_memory(model, 1, 2048, 64).sequences(room=16 << 30)"""
-    size, heads = model.number_bytes, -(-model.facts.num_kv_heads // tensor_parallel)
-    token = 2 * model.facts.num_layers * heads * model.facts.head_dim * size
+    size, facts = model.number_bytes, model.facts
+    if latent := facts.latent:  # each device has the small vector of all heads
+        channels = latent.keys_rank + latent.turned
+    else:
+        channels = 2 * -(-facts.num_kv_heads // tensor_parallel) * facts.head_dim
+    token = facts.num_layers * channels * size
     return ReplicaMemory(
         # Each device has the whole vision tower, and computes some of the images.
         weights=size * ((model.matrices - model.tower) // tensor_parallel + model.tower),

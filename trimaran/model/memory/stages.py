@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trimaran.config.parallel import ParallelLayout
-from trimaran.model.memory.model import ModelSizes, num_layers
+from trimaran.model.memory.model import ModelSizes
 from trimaran.model.memory.trained import trained_tower
 
 FORWARD = 1 / 3
@@ -37,7 +37,9 @@ def stage_costs(
     many of these tokens stand for images, and have a log-probability."""
     facts, ranks = model.facts, layout.tensor * layout.context
     places = map(layout.place, range(0, layout.num_ranks, ranks * layout.data))
-    costs = [num_layers(model, one) * facts.used_layer_parameters / ranks for one in places]
+    costs = [
+        sum(map(facts.used_parameters, one.layers(facts.num_layers))) / ranks for one in places
+    ]
     costs[-1] += trained * facts.vocab_size * facts.hidden_size / ranks
     if tower := facts.vision:
         passes = tower_passes(model, freeze)

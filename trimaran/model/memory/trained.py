@@ -27,12 +27,12 @@ class Matrix(NamedTuple):
     """The same on every tensor-parallel rank."""
 
 
-def layer_matrices(model: ModelSizes) -> Iterator[Matrix]:
-    """All of one layer. Norms and biases are left out, as in `ModelSizes`."""
+def layer_matrices(model: ModelSizes, layer: int) -> Iterator[Matrix]:
+    """All of the layer. Norms and biases are left out, as in `ModelSizes`."""
     facts, hidden = model.facts, model.facts.hidden_size
-    for name, channels in zip("qkvo", _channels(model), strict=True):
-        yield Matrix(f"self_attn.{name}_proj.weight", channels * hidden)
-    if not facts.num_experts:
+    for name, shape in facts.projections.items():
+        yield Matrix(f"self_attn.{name}.weight", prod(shape))
+    if not facts.has_experts(layer):
         yield from _mlp("mlp.", hidden * facts.intermediate_size)
         return
     yield Matrix("mlp.gate.weight", model.router_matrices, is_whole=True)
@@ -44,12 +44,8 @@ def layer_matrices(model: ModelSizes) -> Iterator[Matrix]:
     for expert in range(facts.num_experts):
         for one in _mlp(f"mlp.experts.{expert}.", hidden * facts.expert_size):
             yield one._replace(is_expert=True)
-    if facts.shared_expert_size:
-        yield from _mlp("mlp.shared_expert.", hidden * facts.shared_expert_size)
-
-
-def _channels(model: ModelSizes) -> tuple[int, int, int, int]:
-    return model.queries, model.keys, model.keys, model.queries
+    if (experts := facts.described.experts) and facts.shared_expert_size:
+        yield from _mlp(f"mlp.{experts.shared}.", hidden * facts.shared_expert_size)
 
 
 def _mlp(prefix: str, parameters: int) -> Iterator[Matrix]:
@@ -117,7 +113,8 @@ def adapter_parameters(
     wide as what ranks share is split, the other stands on each of them."""
     facts, tensor = model.facts, place.layout.tensor
     hidden, inner = facts.hidden_size, facts.intermediate_size
-    shared = {f"{name}_proj": size for name, size in zip("qkvo", _channels(model), strict=True)}
+    shapes = facts.projections
+    shared = {name: shape[1 if name == "o_proj" else 0] for name, shape in shapes.items()}
     shared |= {f"{name}_proj": inner for name in ("gate", "up", "down")}
     layer = sum(rank * (hidden + shared[target] // tensor) for target in targets)
     return num_layers(model, place) * layer
@@ -129,7 +126,7 @@ def _trained_of_layer(
 ) -> tuple[int, int, int]:
     """Parameters that tensor-parallel ranks share, that each of them has, and of experts."""
     sums = [0, 0, 0]
-    for matrix in layer_matrices(model):
+    for matrix in layer_matrices(model, layer):
         name = f"{model.facts.language_prefix}layers.{layer}.{matrix.name}"
         if not is_frozen(name, freeze):
             sums[2 if matrix.is_expert else 1 if matrix.is_whole else 0] += matrix.parameters

@@ -79,8 +79,10 @@ def _written(
     facts: ModelFacts, whole: Parameters, writer: TorchDistWriter, dtype: torch.dtype
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Each parameter goes on once it is in the file."""
+    rules = family_rules(facts)
     for name, parameter in whole:
-        own, parameter = slots(name, facts), parameter.to(dtype)
+        own, rule = slots(name, facts), rules[name]
+        parameter = parameter.to(torch.float32 if rule.is_fixed else dtype)
         writer.write(own, parameter)
         if key := extra_state(own[0]):
             writer.write_nothing(key)
@@ -131,7 +133,9 @@ class MegatronCheckpoint:
     @property
     def dtype(self) -> str:
         """As the weights are; float32 where they differ, or are float16."""
-        dtypes = {self._entries[slot.key].dtype for slot, _ in self._found.values()}
+        rules = family_rules(self._facts)
+        trained = (slot for name, (slot, _) in self._found.items() if not rules[name].is_fixed)
+        dtypes = {self._entries[slot.key].dtype for slot in trained}
         return "bfloat16" if dtypes == {torch.bfloat16} else "float32"
 
     def parameters(self) -> Iterator[tuple[str, torch.Tensor]]:

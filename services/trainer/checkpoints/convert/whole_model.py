@@ -14,11 +14,11 @@ import torch
 from services.trainer.checkpoints.saved import SavedTensors
 from services.trainer.checkpoints.tensor_file import Spec
 from services.trainer.megatron.parameters.family_rules import family_rules
-from services.trainer.megatron.parameters.mapping import cut_shard, family_shapes, num_sources
+from services.trainer.megatron.parameters.mapping import cut_shard, num_sources, tensor_specs
 from services.trainer.megatron.parameters.shards import held_names, shard_shape
 from trimaran.config.parallel import RankPlace
 from trimaran.model.folder import ModelFacts
-from weights.memory.host_memory import DTYPE_NAMES
+from weights.memory.host_memory import DTYPES
 from weights.version.digest import digest_value
 from weights.version.grid import cut_tensors
 from weights.version.manifest import compute_root, list_blocks
@@ -42,9 +42,9 @@ class Version:
     """The Hugging Face tensors of a model, one by one, and in the end their weight root."""
 
     def __init__(self, facts: ModelFacts, dtype: torch.dtype) -> None:
-        self._facts, self._dtype = facts, dtype
-        specs = ((name, DTYPE_NAMES[dtype], shape) for name, shape in family_shapes(facts))
-        self._infos = {info.name: info for info in cut_tensors(specs, facts)}
+        self._facts = facts
+        infos = cut_tensors(tensor_specs(facts, dtype), facts)
+        self._infos = {info.name: info for info in infos}
 
     @property
     def specs(self) -> list[Spec]:
@@ -57,7 +57,7 @@ class Version:
         for name, parameter in whole:
             rule = rules[name]
             for hf_name, share in zip(rule.names, rule.shares(parameter, 0, 1), strict=True):
-                tensor = share.tensor.to(self._dtype)
+                tensor = share.tensor.to(DTYPES[self._infos[hf_name].dtype])
                 if missing[hf_name] > 1 or hf_name in begun:  # one expert of a stack
                     if hf_name not in begun:
                         begun[hf_name] = self._empty(hf_name)
@@ -70,7 +70,8 @@ class Version:
                     yield hf_name, tensor
 
     def _empty(self, name: str) -> torch.Tensor:
-        return torch.empty(self._infos[name].shape, dtype=self._dtype)
+        info = self._infos[name]
+        return torch.empty(info.shape, dtype=DTYPES[info.dtype])
 
     def read(self, whole: Parameters) -> str:
         """The weight root of `whole` alone."""

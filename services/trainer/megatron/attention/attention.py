@@ -3,7 +3,8 @@
 Each group's prompt serves its completions where it stands (`shared_prompts`),
 or the group is laid out as whole sequences (`sequences`), whichever costs less.
 
-Axes: N packed tokens, H heads, K key/value heads, D channels of a head.
+Axes: N packed tokens, H heads, K key/value heads, D channels of a head, V of its values: fewer than D in latent
+attention, where the rest is 0.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.module import MegatronModule
 
@@ -83,16 +85,21 @@ def build_layout(
 
 
 def rotate(x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor) -> torch.Tensor:
-    """Rotary position embedding with the two halves of a head as pairs (as Hugging Face has it)."""
-    first, second = x_NHD.chunk(2, dim=-1)
-    return x_NHD * cos_ND[:, None] + torch.cat((-second, first), dim=-1) * sin_ND[:, None]
+    """Rotary position embedding with the two halves of a head as pairs (as Hugging Face has it). Where cosines are
+    of fewer channels than a head has, the first ones turn."""
+    turned, plain = x_NHD.split([cos_ND.shape[1], x_NHD.shape[2] - cos_ND.shape[1]], dim=-1)
+    first, second = turned.chunk(2, dim=-1)
+    turned = turned * cos_ND[:, None] + torch.cat((-second, first), dim=-1) * sin_ND[:, None]
+    return torch.cat([turned, plain], dim=-1) if plain.shape[2] else turned
 
 
 class PackedAttention(MegatronModule):
     """The `core_attention` of our layer spec: rotary embedding and causal attention."""
 
-    def __init__(self, config: Any, **_: Any) -> None:
+    def __init__(self, config: Any, softmax_scale: float | None = None, **_: Any) -> None:
+        """`softmax_scale`: by which scores are multiplied, where it is not 1 / root of the channels."""
         super().__init__(config=config)
+        self._scale = softmax_scale
 
     def forward(
         self,
@@ -104,17 +111,21 @@ class PackedAttention(MegatronModule):
         packed_seq_params: PackedLayout,
         **_: Any,
     ) -> torch.Tensor:
-        """[N, 1, H, D], [N, 1, K, D], [N, 1, K, D] -> [N, 1, H * D].
+        """[N, 1, H, D], [N, 1, K, D], [N, 1, K, V] -> [N, 1, H * V].
 
         With context parallelism N is this rank's share of the tokens.
         """
         layout = packed_seq_params
         assert layout.cos_ND is not None and layout.sin_ND is not None
+        channels, missing = value.shape[-1], query.shape[-1] - value.shape[-1]
+        value = F.pad(value, (0, missing)) if missing else value
+        if self._scale:
+            query = query * (self._scale * query.shape[-1] ** 0.5)
         query, key, value = layout.context.to_heads(*(x.squeeze(1) for x in (query, key, value)))
         query = rotate(query, layout.cos_ND, layout.sin_ND)
         key = rotate(key, layout.cos_ND, layout.sin_ND)
         out = layout.context.to_tokens(attend(query, key, value, layout))
-        return out.flatten(1).unsqueeze(1)
+        return out[..., :channels].flatten(1).unsqueeze(1)
 
 
 def attend(

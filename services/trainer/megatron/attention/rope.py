@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trimaran.errors import InputError
@@ -42,13 +42,30 @@ class Rope:
     """Pairs of channels for time, height and width of images; empty where a token has one position."""
     interleaved: bool = False
     """The pairs of the three axes take turns."""
+    scores_mscale: float = 0.0
+    """yarn: mscale_all_dim, by which latent attention scales its scores."""
+    share: float = 1.0
+    """Of a head's channels, the first ones, that turn."""
 
 
-def parse_rope(config: Mapping[str, Any], where: str) -> Rope:
-    """transformers 5 writes `rope_parameters`; older folders `rope_theta` and `rope_scaling`.
+def parse_rope(config: Mapping[str, Any], where: str, may_be_partial: bool = False) -> Rope:
+    """transformers 5 writes `rope_parameters`; older folders `rope_theta` and `rope_scaling`. `may_be_partial`: models
+    of the family may turn a share of the channels alone.
 
     Raises InputError, which begins with `where`, for a kind that we do not have.
     """
+    share = _share(config)
+    if share != 1.0 and not may_be_partial:
+        raise InputError(f"{where}: partial_rotary_factor {share} is not supported; it must be 1.0")
+    return replace(_parse_kind(config, where), share=share)
+
+
+def _share(config: Mapping[str, Any]) -> float:
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return float(given.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0)
+
+
+def _parse_kind(config: Mapping[str, Any], where: str) -> Rope:
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     base = given.get("rope_theta") or config.get("rope_theta") or 10000.0
     try:
@@ -59,10 +76,8 @@ def parse_rope(config: Mapping[str, Any], where: str) -> Rope:
     sections = tuple(given.get("mrope_section") or ())
     if kind == MULTIMODAL or (sections and kind == "default"):
         return Rope(theta, sections=sections, interleaved=bool(given.get("mrope_interleaved")))
-    partial = given.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
-    if kind not in KINDS or partial != 1.0:
-        what = f"rope type {kind!r}" if partial == 1.0 else f"partial_rotary_factor {partial}"
-        raise InputError(f"{where}: {what} is not supported; use {', '.join(KINDS)}")
+    if kind not in KINDS:
+        raise InputError(f"{where}: rope type {kind!r} is not supported; use {', '.join(KINDS)}")
     positions = float(config["max_position_embeddings"])
     original = float(given.get("original_max_position_embeddings") or positions)
     try:
@@ -82,23 +97,26 @@ def parse_rope(config: Mapping[str, Any], where: str) -> Rope:
 def _parse_yarn(theta: float, given: Mapping[str, Any], original: float, positions: float) -> Rope:
     factor = float(given.get("factor") or positions / original)
     attention = given.get("attention_factor")
+    over, under = given.get("mscale"), given.get("mscale_all_dim")
     if attention is None:
-        over, under = given.get("mscale"), given.get("mscale_all_dim")
         attention = _mscale(factor, 1.0)
         if over and under:
             attention = _mscale(factor, over) / _mscale(factor, under)
     low, high = float(given.get("beta_slow") or 1.0), float(given.get("beta_fast") or 32.0)
     truncate = bool(given.get("truncate", True))
-    return Rope(theta, "yarn", factor, original, low, high, float(attention), truncate)
+    sizes = theta, "yarn", factor, original, low, high, float(attention), truncate
+    return Rope(*sizes, scores_mscale=float(under or 0.0))
 
 
 def _mscale(factor: float, scale: float) -> float:
     return 0.1 * scale * math.log(factor) + 1.0 if factor > 1.0 else 1.0
 
 
-def inverse_frequencies(rope: Rope, head_dim: int) -> torch.Tensor:
-    """Rotations per token and pair of channels, float32 [head_dim / 2]."""
+def inverse_frequencies(rope: Rope, channels: int) -> torch.Tensor:
+    """Rotations per token and pair of channels, float32 [channels / 2]. `channels`: of a head, that may turn."""
     import torch  # not above: `trimaran plan` reads a rope without it
+
+    head_dim = int(channels * rope.share)
 
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
     frequencies = 1.0 / rope.theta**exponents

@@ -91,7 +91,8 @@ class RouterReplays:
         modules = chain.from_iterable(stage.modules() for stage in stages)
         layers = (module for module in modules if isinstance(module, TransformerLayer))
         for number, layer in enumerate(layers):
-            self._attach(layer, number)
+            if layer.is_moe_layer:
+                self._attach(layer, number)
 
     def _attach(self, layer: Any, number: int) -> None:
         """`number`: among the layers of this rank."""

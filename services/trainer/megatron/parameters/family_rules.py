@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from services.trainer.megatron.families.family import Family
+from services.trainer.megatron.parameters.layer_rules import layer_rules
 from services.trainer.megatron.parameters.rules import Rules, rows, whole
-from trimaran.choices import FAMILIES
 from trimaran.model.folder import EMBEDDING, HEAD, ModelFacts
 from trimaran.model.vision_tower import tower_tensors
 
@@ -20,13 +19,14 @@ TOWER = "visual."
 def family_rules(facts: ModelFacts) -> Rules:
     """The embedding, layer by layer, the last norm, the output layer, and the vision tower where there is
     one. Facts are all that it takes: a checkpoint holds them."""
-    family: Family = FAMILIES.load(facts.family)
     table, prefix = (facts.vocab_size, facts.hidden_size), facts.language_prefix
     embedding = rows(f"{prefix}{EMBEDDING}", table)
     rules = {"embedding.word_embeddings.weight": embedding}
-    layer_rules = family.layer(facts)
+    # Layers of a kind are alike, and there are many experts.
+    kinds = {facts.has_experts(layer) for layer in range(facts.num_layers)}
+    made = {kind: layer_rules(facts, kind) for kind in kinds}
     for layer in range(facts.num_layers):
-        for name, rule in layer_rules.items():
+        for name, rule in made[facts.has_experts(layer)].items():
             rules[f"decoder.layers.{layer}.{name}"] = rule.inside(f"{prefix}layers.{layer}.")
     rules["decoder.final_layernorm.weight"] = whole(f"{prefix}norm.weight", (facts.hidden_size,))
     # A tied model has an output layer of its own where it is on another stage than the embedding.

@@ -19,8 +19,9 @@ def frozen_parameters(rules: Rules, patterns: Sequence[str]) -> frozenset[str]:
     Raises InputError for a pattern without a match, for one that matches a part of a parameter, and
     where nothing would train.
     """
+    fixed = frozenset(name for name, rule in rules.items() if rule.is_fixed)
     if not patterns:
-        return frozenset()
+        return fixed
     check_patterns(patterns, (name for rule in rules.values() for name in rule.names))
     matched = {
         name: [one for one in rule.names if is_frozen(one, patterns)]
@@ -34,7 +35,7 @@ def frozen_parameters(rules: Rules, patterns: Sequence[str]) -> frozenset[str]:
             )
     frozen = frozenset(name for name, own in matched.items() if own)
     _check_biases(rules, frozen)
-    return frozen
+    return frozen | fixed
 
 
 def _check_biases(rules: Mapping[str, object], frozen: frozenset[str]) -> None:

@@ -18,6 +18,7 @@ from services.trainer.megatron.parameters.rules import MappingRule, Rules, Shape
 from trimaran.config.parallel import RankPlace
 from trimaran.errors import InputError, InternalError
 from trimaran.model.folder import HEAD, ModelFacts
+from weights.memory.host_memory import DTYPE_NAMES
 from weights.sending.snapshot import TensorPart
 
 LAYER = re.compile(r"((?:module\.)*)decoder\.layers\.(\d+)\.")
@@ -37,23 +38,22 @@ def rule_for(name: str, rules: Rules) -> MappingRule:
     if name not in rules:
         raise InternalError(
             f"{name}: a parameter of megatron-core's model for which the model's family has no rule;"
-            " add one to its file in services/trainer/megatron/families"
+            " add one to services/trainer/megatron/parameters/layer_rules.py"
         )
     return rules[name]
 
 
-def tensor_shapes(architecture: Architecture) -> Iterator[tuple[str, Shape]]:
-    """(name, shape) of the Hugging Face tensors of the whole model, in one order on every rank."""
-    return family_shapes(architecture.facts)
-
-
-def family_shapes(facts: ModelFacts) -> Iterator[tuple[str, Shape]]:
-    """The same where only the facts are known."""
-    found: dict[str, Shape] = {}
+def tensor_specs(facts: ModelFacts, dtype: torch.dtype) -> list[tuple[str, str, Shape]]:
+    """(name, dtype, shape) of the Hugging Face tensors of the whole model, in one order on every rank."""
+    found: dict[str, tuple[str, str, Shape]] = {}
     for rule in family_rules(facts).values():
         if not rule.is_copy:
-            found |= zip(rule.names, rule.shapes, strict=True)
-    yield from found.items()
+            kind = DTYPE_NAMES[torch.float32 if rule.is_fixed else dtype]
+            found |= {
+                name: (name, kind, shape)
+                for name, shape in zip(rule.names, rule.shapes, strict=True)
+            }
+    return [*found.values()]
 
 
 def num_sources(rules: Rules) -> Counter[str]:
@@ -115,14 +115,18 @@ def _checked(tensors: Mapping[str, torch.Tensor], name: str, shape: Shape) -> to
 def check_names(names: Iterable[str], architecture: Architecture) -> None:
     """Checks the tensors in a folder. Raises InputError for one that the family does not have: trained
     without it the model would be another."""
-    known = {name for name, _ in tensor_shapes(architecture)}
+    facts = architecture.facts
+    known = {name for name, _, _ in tensor_specs(facts, torch.float32)}
     unknown = [name for name in names if name not in known and not NOT_WEIGHTS.fullmatch(name)]
-    if architecture.facts.tied:
+    if (experts := facts.described.experts) and experts.scores == "sigmoid":
+        behind = f"{facts.language_prefix}layers.{facts.num_layers}."
+        unknown = [name for name in unknown if not name.startswith(behind)]
+    if facts.tied:
         unknown = [name for name in unknown if name != HEAD]  # a copy of the embedding
     if unknown:
         more = f", and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise InputError(
-            f"model.path: {unknown[0]}{more}: no tensor of the family {architecture.facts.family}, so"
+            f"model.path: {unknown[0]}{more}: no tensor of the family {facts.family}, so"
             " the trained model would not be the one in the folder; docs/extending.md says how a"
             " family is added"
         )

@@ -2,6 +2,7 @@
 
     kind     parameter                    Hugging Face                 split over tensor-parallel ranks
     whole    norms, routers               the same                     on every rank
+    fixed    biases of routers            the same, never trained      on every rank
     rows     embeddings, output layer     the same                     by row, padded
     columns  linear_proj, linear_fc2      o_proj, down_proj            by column
     gated    linear_fc1 [2 * F, C]        gate_proj, up_proj           each by row
@@ -71,6 +72,8 @@ class MappingRule:
     """Along which tensors are split: 1 of `columns`."""
     own_shape: Shape | None = None
     """The shape of a parameter that has not the rows of its tensors: an element of a stack."""
+    is_fixed: bool = False
+    """It never trains, and is in float32 whatever the model's dtype is."""
 
     def at(self, place: RankPlace) -> tuple[int, int]:
         """The rank's number among those that share the parameter, and how many they are."""
@@ -95,6 +98,11 @@ def whole(name: str, shape: Shape) -> MappingRule:
         shares=lambda parameter, rank, size: [Share(0, len(parameter), parameter)],
         replicated=True,
     )
+
+
+def fixed(name: str, shape: Shape) -> MappingRule:
+    """`whole` of what does not train."""
+    return replace(whole(name, shape), is_fixed=True)
 
 
 def rows(name: str, shape: Shape) -> MappingRule:

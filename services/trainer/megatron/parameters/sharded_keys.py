@@ -23,7 +23,13 @@ NORMS = (
     ("decoder.layers.input_layernorm.", "decoder.layers.self_attention.linear_qkv.layer_norm_"),
     ("decoder.layers.pre_mlp_layernorm.", "decoder.layers.mlp.linear_fc1.layer_norm_"),
 )
-"""TransformerEngine has a norm inside the matrix after it, and megatron-core saves all models by its names."""
+"""TransformerEngine has a norm inside the matrix after it, and megatron-core saves all models by its names; but for
+those of latent attention, whose names are those of the layers that saved them."""
+LATENT_NORMS = (
+    ("self_attention.q_layernorm.", "self_attention.linear_q_up_proj.layer_norm_"),
+    ("self_attention.kv_layernorm.", "self_attention.linear_kv_up_proj.layer_norm_"),
+    ("pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"),
+)
 LINEAR = re.compile(r"(.*\.linear_\w+\.)weight")
 
 
@@ -42,11 +48,11 @@ class Slot(NamedTuple):
 
 
 def slots(name: str, facts: ModelFacts) -> list[Slot]:
-    """The slots of the parameter that `family_rules` calls `name`: under each key by which a model of layers that are
-    alike may ask for it.
+    """The slots of the parameter that `family_rules` calls `name`: under each key by which a model may ask for it.
 
     With experts the norm before them has two. It is in no matrix, so its key is its own with
-    TransformerEngine; megatron-core's own layers have it under a dense model's.
+    TransformerEngine; megatron-core's own layers have it under a dense model's. Where the first layers have no
+    experts, layers differ.
     """
     at, stack = (), ()
     if layer := LAYER.match(name):
@@ -55,13 +61,16 @@ def slots(name: str, facts: ModelFacts) -> list[Slot]:
     if expert := EXPERT.search(name):
         at, stack = (*at, int(expert[1])), (*stack, facts.num_experts)
         name = EXPERT.sub("experts.", name)
+    found = [Slot(one, at, stack) for one in _keys(name, facts)]
+    return list(map(numbered, found)) if facts.first_experts else found
+
+
+def _keys(name: str, facts: ModelFacts) -> list[str]:
     key = name
-    for own, fused in NORMS:
+    for own, fused in LATENT_NORMS if facts.latent else NORMS:
         key = key.replace(own, fused)
-    keys = [key]
-    if facts.num_experts and name.startswith(NORMS[1][0]):
-        keys.append(name)
-    return [Slot(one, at, stack) for one in keys]
+    both = facts.latent or (facts.num_experts and name.startswith(NORMS[1][0]))
+    return [key, name] if both and key != name else [key]
 
 
 def numbered(slot: Slot) -> Slot:
@@ -76,7 +85,7 @@ def extra_state(slot: Slot) -> str | None:
     """The key of what a linear layer saves besides its weight, for FP8; empty without. A model asks for it
     all the same."""
     linear = LINEAR.fullmatch(slot.key)
-    if linear is None or not slot.stack:
+    if linear is None or not slot.key.startswith("decoder."):
         return None
-    at, stack = (".".join(map(str, numbers)) for numbers in (slot.at, slot.stack))
+    at, stack = (".".join(map(str, numbers)) for numbers in (slot.at or (0,), slot.stack or (1,)))
     return f"{linear[1]}_extra_state/shard_{at}_{stack}"

@@ -32,7 +32,7 @@ from services.trainer.megatron.attention.context import ContextSplit
 from services.trainer.megatron.attention.positions import Grid, Places, prompt_positions
 from services.trainer.megatron.vision.kept_features import KeptFeatures, SeenPrompt, see
 from services.trainer.step.prompt_images import PromptImages
-from trimaran.choices import family_facts
+from trimaran.choices import FAMILIES
 from trimaran.data.images.processor import ImageProcessor, ProcessedImages
 from trimaran.errors import InputError
 from trimaran.model.vision_tower import VisionFacts
@@ -176,7 +176,7 @@ def make_tower(folder: Path, config: TransformerConfig, device: torch.device) ->
     from transformers import AutoConfig
 
     whole = AutoConfig.from_pretrained(folder, local_files_only=True)
-    module, name = family_facts(whole.model_type).tower.split(":")
+    module, name = FAMILIES.load(whole.model_type).tower.split(":")
     tower_class: Any = getattr(import_module(f"transformers.models.{module}"), name)
     with device:
         # What from_config of the auto classes calls; these know no towers before transformers 5.2x.

@@ -44,7 +44,8 @@ CASES = [
 def in_bfloat16(source: Path, target: Path) -> Path:
     shutil.copytree(source, target)
     tensors = load_tensors(source, tied=True)
-    save_file({n: t.bfloat16() for n, t in tensors.items()}, target / "model.safetensors")
+    rounded = {n: t if n.endswith("_bias") else t.bfloat16() for n, t in tensors.items()}
+    save_file(rounded, target / "model.safetensors")
     config = json.loads((source / "config.json").read_text())
     (target / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16"}))
     return target

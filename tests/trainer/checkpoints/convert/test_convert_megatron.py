@@ -47,6 +47,7 @@ def root_in(text: str) -> str:
     return root
 
 
+PRE_MLP, FUSED = "pre_mlp_layernorm.weight", ".layer_norm_weight"
 CASES = [
     ("llama", {}),
     ("qwen2", {"tensor": 2}),
@@ -127,9 +128,11 @@ def test_keys_and_shapes_are_those_of_the_model(
     found = {
         key: tuple(one.size) for key, one in held.items() if isinstance(one, TensorStorageMetadata)
     }
-    # The norm before experts, as layers of TransformerEngine call it.
-    extra = {"decoder.layers.pre_mlp_layernorm.weight"} if "moe" in family else set()
-    assert found.keys() - tensors.keys() == extra
+    # Norms, as layers of TransformerEngine call them.
+    end = {"qwen2_moe": PRE_MLP, "qwen3_moe": PRE_MLP, "glm4_moe": PRE_MLP, "deepseek_v3": FUSED}
+    extra = found.keys() - tensors.keys()
+    assert all(key.endswith(end[family]) for key in extra)
+    assert bool(extra) == (family in end)
     assert {key: found[key] for key in tensors} == tensors
     assert held.keys() - found.keys() == objects
 

@@ -12,18 +12,18 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from services.trainer.checkpoints.model_files import load_tensors
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.megatron.attention.rope import inverse_frequencies, parse_rope
-from services.trainer.megatron.families.family import Family, attention, mlp
 from services.trainer.megatron.parameters.mapping import (
     check_names,
     load_weights,
     model_rules,
-    tensor_shapes,
+    tensor_specs,
 )
 from services.trainer.megatron.parameters.rules import Rules
 from tests.extending.packages import install
 from tests.trainer.models import LLAMA3, SHAPE
 from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
+from trimaran.model.families.family import Family
 
 NAMES = [
     "embedding.word_embeddings.weight",
@@ -169,10 +169,7 @@ def test_a_rope_that_we_do_not_have_is_refused(scaling: dict[str, Any], words: s
         parse_rope({"max_position_embeddings": 8, "rope_scaling": scaling}, "here")
 
 
-TOY = Family(
-    layer=lambda facts: attention(facts, bias=True) | mlp(facts),
-    keywords=lambda config: {"add_qkv_bias": True},
-)
+TOY = Family(biases=True)
 
 
 def test_a_family_of_an_installed_package(
@@ -188,8 +185,8 @@ def test_a_family_of_an_installed_package(
     monkeypatch.syspath_prepend(install(tmp_path / "packages", point))
     like = read_architecture(model_folders["qwen2"])
     toy = read_architecture(tmp_path)
-    assert toy == replace(like, facts=replace(like.facts, family="toy"), family=toy.family)
-    assert dict(tensor_shapes(toy)) == dict(tensor_shapes(like))
+    assert toy == replace(like, facts=replace(like.facts, family="toy"))
+    assert tensor_specs(toy.facts, torch.float32) == tensor_specs(like.facts, torch.float32)
 
 
 def test_a_layer_that_the_family_does_not_have_is_refused(
@@ -205,7 +202,7 @@ def test_a_layer_that_the_family_does_not_have_is_refused(
 
 def test_a_tensor_that_the_family_does_not_have_is_named(model_folders: dict[str, Path]) -> None:
     architecture = read_architecture(model_folders["qwen2"])
-    names = [name for name, _ in tensor_shapes(architecture)]
+    names = [name for name, _, _ in tensor_specs(architecture.facts, torch.float32)]
     check_names(
         [*names, "lm_head.weight", "model.layers.0.self_attn.rotary_emb.inv_freq"], architecture
     )

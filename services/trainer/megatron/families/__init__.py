@@ -1,1 +1,0 @@
-"""One file a model family; `trimaran.choices.FAMILIES` names them."""

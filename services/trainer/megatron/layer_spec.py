@@ -1,0 +1,59 @@
+"""The layers of megatron-core's model, with our own attention, norms and activation in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.transformer import ModuleSpec, TransformerConfig
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+
+from services.trainer.megatron.attention.attention import PackedAttention
+from services.trainer.megatron.attention.latent import LatentAttention
+from services.trainer.megatron.lean import SwiGLU, rms_norm
+from trimaran.model.folder import ModelFacts
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    def __init__(self, config: Any, hidden_size: int, eps: float, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        # With sequence parallelism a rank sees its share of the tokens only: finalize_model_grads
+        # sums what is marked so.
+        self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.eps is not None
+        return rms_norm(x, self.weight, self.eps)
+
+
+def block_spec(
+    config: TransformerConfig, facts: ModelFacts, layers: Sequence[int]
+) -> TransformerBlockSubmodules:
+    """Those of one stage. `layers`: their numbers."""
+    norm: Any = RMSNorm
+    specs = [_layer_spec(config, facts.has_experts(layer)) for layer in layers]
+    return TransformerBlockSubmodules(layer_specs=specs, layer_norm=norm)
+
+
+def _layer_spec(config: TransformerConfig, has_experts: bool) -> ModuleSpec:
+    layer = get_gpt_layer_local_spec(
+        num_experts=config.num_moe_experts if has_experts else None,
+        normalization="RMSNorm",
+        qk_layernorm=bool(config.qk_layernorm),
+        multi_latent_attention=config.multi_latent_attention,
+    )
+    parts: Any = layer.submodules
+    parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
+    mlp = parts.mlp.submodules
+    for one in (mlp.experts, mlp.shared_experts) if has_experts else (parts.mlp,):
+        one.submodules.activation_func = SwiGLU
+    attention = parts.self_attention.submodules
+    attention.core_attention = PackedAttention
+    if config.multi_latent_attention:
+        parts.self_attention.module = LatentAttention
+        attention.q_layernorm = attention.kv_layernorm = RMSNorm
+    elif config.qk_layernorm:
+        attention.q_layernorm = attention.k_layernorm = RMSNorm
+    return layer
