@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 def test_a_run_leaves_all_that_it_promises_and_nothing_alive(write_run, tmp_path):
     path = write_run(run={"max_lag": 1})
     also = "metrics.also=[verl, mindspeed-rl]"
-    code, output = runs.train(path, "run.seed=7", also, run_folder_parent=tmp_path)
+    code, output = runs.train(path, "run.seed=7", also, "--view", run_folder_parent=tmp_path)
     assert code == 0, output
     folder = runs.only_run(tmp_path / "runs")
     summary = json.loads((folder / "summary.json").read_text())
@@ -39,6 +39,8 @@ def test_a_run_leaves_all_that_it_promises_and_nothing_alive(write_run, tmp_path
     assert (folder / "checkpoints" / "step-00003").is_dir()
     assert_loads_in_transformers(folder / "model")
     assert str(folder) in output
+    assert f"{folder.parent}: read only at http://127.0.0.1:" in output
+    assert f"trimaran view {folder} shows them again" in output
     assert runs.survivors(tmp_path) == []
     assert_tells_all_without_a_manager(folder)
     assert_validates_alike(path, folder, tmp_path)
