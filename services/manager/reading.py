@@ -7,7 +7,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +32,7 @@ from services.manager.run_data.results import (
 )
 from services.manager.run_data.run_stores import RunStores
 from services.manager.run_data.tails import Tails, watch
+from services.manager.run_data.timeline import Timeline, read_timeline
 from services.manager.run_data.watchers import Watchers
 from trimaran.clients import MetricsClient
 from trimaran.config import parse_recorded
@@ -42,7 +43,7 @@ from trimaran.errors import (
     UnauthenticatedError,
 )
 from trimaran.host.call_waits import locked
-from trimaran.host.places import Place
+from trimaran.host.places import Place, fetch_file
 from trimaran.run.answers import Checkpoint, LedgerAnswer, RunSamples
 from trimaran.run.context import RunContext
 from trimaran.run.launchers import LOG_NAME
@@ -54,7 +55,8 @@ from trimaran.run.runs import (
     RunState,
     endpoints_key,
 )
-from trimaran.telemetry.run_files import METRICS_NAME
+from trimaran.run.weights import RunWeights, read_weights
+from trimaran.telemetry.run_files import METRICS_NAME, TIMELINE_NAME
 from trimaran.trust.access import ClientIdentity, Role, Trust
 from trimaran.types import ScoredGroup
 
@@ -173,6 +175,17 @@ class RunReader:
         events = tuple(self._complete(run, event) for event in past.events)
         return replace(past, events=events)
 
+    async def timeline(
+        self, client: ClientIdentity, run_id: str, seconds: float = 0.0, until: float = 0.0
+    ) -> Timeline:
+        """As `read_timeline`. Empty where the controller's host alone has it, which gives it away at the end."""
+        run = self._of(client, run_id)
+        path, place = Path(run.folder) / TIMELINE_NAME, _place(run)
+        if place and run.state.has_ended and not path.is_file():
+            with suppress(NotFoundError):
+                await asyncio.to_thread(fetch_file, place, TIMELINE_NAME, path)
+        return await asyncio.to_thread(read_timeline, path, seconds, until)
+
     async def checkpoints(self, client: ClientIdentity, run_id: str) -> list[Checkpoint]:
         run = self._of(client, run_id)
         async with self._stores.of(run.store_url) as store:
@@ -260,6 +273,15 @@ class RunReader:
                     return
                 else:
                     await asyncio.sleep(FOLLOW_SECONDS)
+
+    async def weights(self, client: ClientIdentity, run_id: str) -> RunWeights:
+        """As weight sync has recorded them last."""
+        run = self._of(client, run_id)
+        try:
+            async with self._stores.of(run.store_url) as store:
+                return await read_weights(store, run_id)
+        except NotFoundError:
+            return RunWeights(None, ())  # it has just started
 
     async def processes(self, client: ClientIdentity, run_id: str) -> Mapping[str, str]:
         """Those that listen at the moment: their names and addresses."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from services.weight_sync.members.members import Members
 from trimaran.run.runs import overdue_key
+from trimaran.run.weights import version_from_tree, weights_key
 from trimaran.store import Store, entries
 from trimaran.types import (
     Caller,
@@ -54,7 +55,7 @@ class VersionLedger:
         """Use `open`."""
         self._store = store
         self._run_id = run_id
-        self._key = f"weight_sync/{run_id}"
+        self._key = weights_key(run_id)
         self.caller = Caller(run_id, 0)
         """The newest controller that is known."""
         self.members = Members()
@@ -78,7 +79,7 @@ class VersionLedger:
         if (commit := await self._get("live")) is None:
             return
         tree = self._live_tree = await self._get(f"version/{commit['version']}")
-        record = self._record(tree)
+        record = version_from_tree(self._run_id, tree)
         self.live, self._slot = record.policy, commit["slot"]
         self.asleep = await self._get("asleep") == str(self.live.version)
         self.manifest = manifest_from_json(await self._get(f"manifest/{self._slot}"))
@@ -220,7 +221,7 @@ class VersionLedger:
         tree = self._live_tree or None
         records: list[VersionRecord] = []
         while tree and (len(records) < limit or not limit):
-            record = self._record(tree)
+            record = version_from_tree(self._run_id, tree)
             if not records:
                 record = replace(record, proofs=tuple(self.proofs.values()))
             records.append(record)
@@ -235,20 +236,8 @@ class VersionLedger:
                 found += self.proofs.values()
             elif self.live and version < self.live.version:
                 tree = await self._get(f"version/{version}")
-                found += self._record(tree).proofs if tree else ()
+                found += version_from_tree(self._run_id, tree).proofs if tree else ()
         return tuple(found)
-
-    def _record(self, tree: dict[str, Any]) -> VersionRecord:
-        version = VersionId(*tree["version"])
-        return VersionRecord(
-            PolicyVersion(self._run_id, version, tree["root"]),
-            tree["num_blocks"],
-            tree["num_bytes"],
-            tree["committed_at"],
-            tuple(
-                Proof(version, name, tree["root"], *row[:3]) for name, row in tree["proofs"].items()
-            ),
-        )
 
     async def _write_members(self) -> None:
         await self._put("members", self.members.to_json())

@@ -13,6 +13,7 @@ from services.manager.run_data.choice import ALL, Choice
 from services.manager.run_data.log_files import LogLines
 from services.manager.run_data.metric_rows import RowCursor, RowPage
 from services.manager.run_data.past_events import PastEvents
+from services.manager.run_data.timeline import Span, Timeline
 from trimaran.errors import InputError, NotFoundError, StateError, UnavailableError
 from trimaran.run.answers import Checkpoint, LedgerAnswer, RunSample, RunSamples
 from trimaran.run.runs import (
@@ -24,7 +25,8 @@ from trimaran.run.runs import (
     RunState,
     metric_rows,
 )
-from trimaran.types import ScoredGroup
+from trimaran.run.weights import ReplicaWeights, RunWeights
+from trimaran.types import PolicyVersion, Proof, ScoredGroup, VersionId, VersionRecord
 
 
 @dataclass
@@ -298,6 +300,18 @@ class FakeRuns:
     async def ledger_verify(self, client: Any, run_id: str) -> LedgerAnswer:
         self._find(run_id)
         return LedgerAnswer(("the chain is broken at record 7",), {"broken_at": 7}, sound=False)
+
+    async def weights(self, client: Any, run_id: str) -> RunWeights:
+        self._find(run_id)
+        version = VersionId(0, 7)
+        proof = Proof(version, "rollout-0", "aa", 10, 3)
+        live = VersionRecord(PolicyVersion(run_id, version, "aa"), 10, 1000, 1000.0, (proof,))
+        late = ReplicaWeights("rollout-1", VersionId(0, 6), 1, "no answer")
+        return RunWeights(live, (ReplicaWeights("rollout-0", version, 2, ""), late))
+
+    async def timeline(self, client: Any, run_id: str, seconds: float, until: float) -> Timeline:
+        self._find(run_id)
+        return Timeline((Span("rollout-0", "generating", 1000.0, 1004.0, 1),), 995.0, 1005.0, 900.0)
 
     async def processes(self, client: Any, run_id: str) -> Mapping[str, str]:
         return {"rollout-0": "here:1", "controller": "here:2"} if run_id == "run" else {}

@@ -32,7 +32,8 @@ from trimaran.telemetry.sinks import AnswerRow, SinkThread
 Activity = Literal["generating", "scoring", "training", "syncing", "validating"]
 
 METRICS_NAME = "metrics.jsonl"
-"""In the controller's run folder."""
+"""In the controller's run folder, as the next one."""
+TIMELINE_NAME = "timeline.jsonl"
 LOG_FORMAT = "%(asctime)s %(process_name)s %(levelname)s %(name)s: %(message)s"
 LOG_VARIABLE = "TRIMARAN_LOG"
 """`text`, the default, or `json`: one object a line."""
@@ -258,7 +259,7 @@ class TimelineWriter:
     """
 
     def __init__(self, run_folder: Path) -> None:
-        self._rows = JsonLines(run_folder / "timeline.jsonl")
+        self._rows = JsonLines(run_folder / TIMELINE_NAME)
 
     def add(self, process: str, activity: Activity, start: float, end: float, step: int) -> None:
         self._rows.append(

@@ -10,7 +10,16 @@ from starlette.staticfiles import StaticFiles
 
 from services.manager.pages import session
 from services.manager.pages.route import page_router
-from services.manager.pages.run import checkpoints, config, curves, events, logs, overview
+from services.manager.pages.run import (
+    checkpoints,
+    config,
+    curves,
+    events,
+    logs,
+    overview,
+    processes,
+    timeline,
+)
 from services.manager.pages.runs import steer, submit, table
 from services.manager.pages.samples import group, ledger, listing
 
@@ -29,6 +38,8 @@ def add_pages(app: FastAPI, runs: Any, *, is_read_only: bool = False) -> None:
         overview.routes(runs),
         config.routes(runs),
         checkpoints.routes(runs),
+        processes.routes(runs),
+        timeline.routes(runs),
         curves.routes(runs),
         events.routes(runs),
         listing.routes(runs),
