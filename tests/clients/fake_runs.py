@@ -146,7 +146,7 @@ class FakeRuns:
 
     async def metric_rows(self, client: Any, run_id: str, after: RowCursor) -> RowPage:
         self._find(run_id)
-        rows = [row for event in self.told[run_id] for row in metric_rows([event])]
+        rows = [row for event in self.reported[run_id] for row in metric_rows([event])]
         found = rows[after.position : after.position + 100]
         end = after.position + len(found)
         share = end / len(rows) if rows else 1.0
@@ -161,10 +161,10 @@ class FakeRuns:
         limit: int = 100,
     ) -> PastEvents:
         self._find(run_id)
-        told = self.told[run_id][: before - 1 if before else None]
-        found = [event for event in reversed(told) if not kinds or event.kind in kinds]
+        past = self.reported[run_id][: before - 1 if before else None]
+        found = [event for event in reversed(past) if not kinds or event.kind in kinds]
         page = tuple(found[:limit])
-        return PastEvents(page, len(told), page[-1].sequence if len(found) > limit else 0)
+        return PastEvents(page, len(past), page[-1].sequence if len(found) > limit else 0)
 
     async def _move(self, client: Any, call: str, run_id: str, state: RunState) -> Run:
         self.calls.append((call, client, run_id))

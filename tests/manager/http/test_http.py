@@ -394,7 +394,7 @@ def test_a_watcher_that_goes_away_is_let_go() -> None:
 def test_an_error_on_the_way_is_told_as_an_event() -> None:
     class Breaking(FakeRuns):
         async def events(self, *arguments: Any, **options: Any) -> AsyncIterator[RunEvent]:
-            yield self.told["run"][0]
+            yield self.reported["run"][0]
             raise UnavailableError("the store does not answer")
 
     async def body() -> None:

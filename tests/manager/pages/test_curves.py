@@ -76,7 +76,7 @@ def test_what_is_kept_is_shown_to_nobody_else_and_of_no_other_run() -> None:
         await ask(client)
         former = runs.runs.pop("run")
         assert (await client.get(SERIES)).status_code == 404
-        runs.runs["run"], runs.told["run"] = replace(former, created_at=5.0), []
+        runs.runs["run"], runs.reported["run"] = replace(former, created_at=5.0), []
         assert (await ask(client))["tables"][0]["step"] == []
         client.cookies.clear()
         assert (await client.get(SERIES)).status_code == 303
