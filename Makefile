@@ -3,7 +3,7 @@
 # make demo-tools   the same model learns to use a calculator over several turns
 # make test   set everything up, check the code, run the quick tests and the core of the others: at most 12 minutes on two cores
 # make unit   the quick tests alone
-# make test-all  `make test` and all other tests: an hour or more. PART=kills, engines, layouts, guides, installs or cluster
+# make test-all  `make test` and all other tests: an hour or more. PART=kills, engines, layouts, guides, installs, cluster or browser
 #             runs that part alone; figures go to tests/results/test-all.json
 # make contract  download the NPU packages that we pin and check, without importing them, that they have what we use
 # make test-cluster  runs on a Ray cluster of four hosts (network namespaces), harmed in every way: about 10 minutes, as root

@@ -61,6 +61,7 @@ CORE = (
 
 PARTS = {
     "tests/": "kills",
+    "tests/browser/": "browser",
     "tests/cli/files/test_data.py": "guides",
     "tests/cli/reward/test_reward.py": "guides",
     "tests/clients/": "guides",
@@ -95,7 +96,7 @@ PARTS = {
 
 PART_NAMES = tuple(sorted(set(PARTS.values())))
 TEST = ("lint", "unit", "core")
-E2E_FOLDERS = ("tests/e2e/", "tests/faults/", "tests/install/", "tests/launch/")
+E2E_FOLDERS = ("tests/browser/", "tests/e2e/", "tests/faults/", "tests/install/", "tests/launch/")
 """All of their tests are e2e, marked or not."""
 SELECTIONS = {
     "unit": ("-m", "not e2e", *(f"--ignore={folder}" for folder in E2E_FOLDERS)),

@@ -1,0 +1,1 @@
+"""The pages in Debian's chromium, driven by Playwright, over fake runs."""
