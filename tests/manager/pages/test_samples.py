@@ -10,8 +10,8 @@ import pytest
 from services.manager.pages.samples.query import SamplesQuery
 from services.manager.run_data.choice import Choice
 from tests.clients.fake_runs import FakeRuns
+from tests.episode_in_words import EPISODE
 from tests.manager.pages.browsing import PARTIAL, browse
-from tests.told_episode import EPISODE
 from trimaran.run.answers import LedgerAnswer, RunSample
 from trimaran.types import Completion, Faulted, Group, Message, Prompt, Score, ScoredGroup, Segment
 from trimaran.types import VersionId as Version

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from services.manager.pages.samples import tokens
 from services.manager.pages.samples.tokens import sequences, show_tokens
 from services.manager.pages.samples.vocabulary import read_vocabulary, text_of, text_of_all
-from tests.told_episode import EPISODE
+from tests.episode_in_words import EPISODE
 from trimaran.types import Completion, Segment, VersionId
 
 FIRST, SECOND = ("0.6", "rollout-0"), ("0.7", "rollout-1")
