@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 CHUNK = 1 << 14
-MOST_BYTES = 3 << 20
-"""Of one window, about 25,000 rows: of a longer one its end."""
+MOST_BYTES = 2 << 20
+"""Of one window, about 20,000 rows: of a longer one its end."""
 
 
 class Span(NamedTuple):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -36,7 +38,8 @@ def routes(runs: Any) -> APIRouter:
         if not until and run.state.has_processes:
             until = time.time()
         found = await runs.timeline(visitor.client, run_id, seconds, until)
-        return JSONResponse(drawn(found) | {"grows": run.state.has_processes})
+        picture = await asyncio.to_thread(drawn, found)
+        return JSONResponse(picture | {"grows": run.state.has_processes})
 
     return router
 
@@ -44,16 +47,17 @@ def routes(runs: Any) -> APIRouter:
 def drawn(timeline: Timeline) -> dict[str, Any]:
     """Each span as [lane, activity, start, length, first step, last step, share]: seconds since the window's
     start, and which share of a span that stands for several is busy."""
-    lanes = sorted({span.process for span in timeline.spans}, key=_lane_key)
-    activities = sorted({span.activity for span in timeline.spans})
+    found: defaultdict[tuple[str, str], list[Span]] = defaultdict(list)
+    for span in timeline.spans:
+        found[span.process, span.activity].append(span)
+    lanes = sorted({process for process, _ in found}, key=_lane_key)
+    activities = sorted({activity for _, activity in found})
     pixels = min(MOST_PIXELS, MOST_SPANS // max(len(lanes), 1))
     apart = (timeline.end - timeline.start) / pixels
     spans: list[list[float]] = []
-    for lane, process in enumerate(lanes):
-        for number, activity in enumerate(activities):
-            own = [one for one in timeline.spans if one[:2] == (process, activity)]
-            rows = _together(own, apart)
-            spans += [[lane, number, *_as_one(run, timeline.start)] for run in rows]
+    for (process, activity), own in sorted(found.items()):
+        row = lanes.index(process), activities.index(activity)
+        spans += [[*row, *_as_one(near, timeline.start)] for near in _together(own, apart)]
     return {
         "start": timeline.start,
         "end": timeline.end,

@@ -74,7 +74,7 @@ function draw() {
     const right = Math.min(xOf(start + length), canvas.clientWidth);
     pen.globalAlpha = 0.25 + 0.75 * share;
     pen.fillStyle = colour(COLOURS[shown.activities[activity]] || "--line-9");
-    pen.fillRect(left, lane * LANE + 3, Math.max(right - left, 0.7), LANE - 6);
+    pen.fillRect(left, lane * LANE + 3, Math.max(right - left, 1), LANE - 6);
   }
   pen.globalAlpha = 1;
   drawAxis(height);
@@ -125,10 +125,11 @@ function tell() {
   };
   shares.replaceChildren(
     row("th", ["Share of the time", ...shown.activities]),
-    ...shown.lanes.map((name, lane) => row("td", [name, ...busy[lane].map((time) => `${((100 * time) / whole).toFixed(1)} %`)])),
+    ...shown.lanes.map((name, lane) => row("td", [name, ...busy[lane].map((time) => (time ? `${((100 * time) / whole).toFixed(1)} %` : ""))])),
   );
   canvas.setAttribute("aria-label", `Timeline of ${shown.lanes.length} processes; the table below has its shares`);
-  if (!shown.spans.length) facts.textContent = shown.first ? "Nothing ended in this time." : "There is no timeline yet, or not on this machine.";
+  if (!seconds && shown.start > shown.first + 1) facts.textContent = "Of so long a time the end is shown; Earlier goes back.";
+  else if (!shown.spans.length) facts.textContent = shown.first ? "Nothing ended in this time." : "There is no timeline yet, or not on this machine.";
 }
 
 function point(event) {
