@@ -43,6 +43,7 @@ class FakeRuns:
     more_samples: tuple[RunSample, ...] = ()
     """Of every step, beside two."""
     trained_steps: tuple[int, ...] = (1, 2)
+    with_log: tuple[str, ...] = ("controller", "rollout-0")
     scored: dict[int, ScoredGroup] = field(default_factory=dict[int, ScoredGroup])
     """Groups whose tokens are kept."""
     lives: dict[int, LedgerAnswer] = field(default_factory=dict[int, LedgerAnswer])
@@ -259,7 +260,7 @@ class FakeRuns:
     ) -> AsyncIterator[LogLines]:
         self.calls.append(("logs", client, run_id, process, lines, follow))
         self._find(run_id)
-        if process not in ("", "rollout-0"):
+        if process not in ("", *self.with_log):
             raise NotFoundError(f"process: {run_id} has no {process!r}; there are: rollout-0")
         name = process or "launcher"
         begun = [f"line {number} of {name}" for number in range(min(lines or 3, 3))]
@@ -284,7 +285,7 @@ class FakeRuns:
 
     async def log_names(self, client: Any, run_id: str) -> tuple[str, ...]:
         self._find(run_id)
-        return ("controller", "rollout-0")
+        return self.with_log
 
     async def scored_group(self, client: Any, run_id: str, group: int) -> ScoredGroup:
         self._find(run_id)

@@ -30,6 +30,21 @@ def test_a_log_goes_on_where_the_page_ended() -> None:
     browse(body)
 
 
+def test_a_log_is_shown_that_the_run_has() -> None:
+    """Runs of `trimaran train` have no launcher's, and young ones none at all."""
+
+    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
+        page = (await client.get("/runs/run/logs")).text
+        assert "line 2 of controller" in page and "<option selected>controller</option>" in page
+        runs.with_log = ()
+        page = await client.get("/runs/run/logs")
+        assert (
+            page.status_code == 200 and ">Download<" not in page.text and 'id="more"' in page.text
+        )
+
+    browse(body)
+
+
 @pytest.mark.parametrize(
     ("line", "level"),
     [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -14,10 +16,12 @@ from services.manager.pages.route import page_router
 from services.manager.pages.run.tabs import render_tab
 from services.manager.pages.session import Visitor, visits
 from services.manager.run_data.log_files import LogLines
+from trimaran.run.launchers import LOG_NAME
 
 LINES = (200, 1000, 5000)
 """How many of the last lines a reader may ask for."""
 DOWNLOADED = 10_000
+LAUNCHER = Path(LOG_NAME).stem
 LEVEL = re.compile(r"\b(WARN|WARNING|ERROR|CRITICAL|FATAL)\b")
 LEVEL_WITHIN = 120
 """Characters at a line's beginning among which its level stands."""
@@ -38,7 +42,11 @@ def routes(runs: Any) -> APIRouter:
     ) -> Response:
         """A part of it is what came behind the position `after`."""
         lines = lines if lines in LINES else LINES[0]
-        found = await _read(runs, visitor, run_id, process, lines, after)
+        names = await runs.log_names(visitor.client, run_id)
+        process = process or _usual(names)
+        found = LogLines([], 0)
+        if process:
+            found = await _read(runs, visitor, run_id, process, lines, after)
         values: dict[str, Any] = {
             "process": process,
             "lines": [(line, level_of(line)) for line in found.lines],
@@ -46,7 +54,6 @@ def routes(runs: Any) -> APIRouter:
         }
         if is_partial(request):
             return render(request, "run/_logs.html", **values)
-        names = await runs.log_names(visitor.client, run_id)
         values |= {"names": names, "num_lines": lines, "choices": LINES}
         return await render_tab(request, runs, visitor, run_id, "logs", **values)
 
@@ -65,6 +72,12 @@ def level_of(line: str) -> str:
     """`warn`, `bad`, or nothing. Example: level_of("2026-11-28 03:22:48 reward ERROR x: y") == "bad" """
     found = LEVEL.search(line, 0, LEVEL_WITHIN)
     return LEVELS.get(found[1], "bad") if found else ""
+
+
+def _usual(names: Sequence[str]) -> str:
+    """The log that is shown unless one is named; empty where there is none yet. Only runs of a manager
+    have a launcher's."""
+    return LAUNCHER if LAUNCHER in names else next(iter(names), "")
 
 
 async def _read(
