@@ -29,6 +29,12 @@ def served() -> Iterator[Endpoint]:
             server.kill()
 
 
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Endpoint]:
+    with served() as endpoint:
+        yield endpoint
+
+
 class Endpoint:
     """An S3 server in a process of its own, which forgets everything when it is killed."""
 

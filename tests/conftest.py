@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.bucket_server import bucket
 from tests.redis_server import redis_program, redis_server, shared_redis
 from tests.suite import E2E_FOLDERS, PART_NAMES, place_of, suite_of
 from trimaran.host.device import VISIBLE_DEVICES, find_visible
@@ -17,7 +18,7 @@ from trimaran.host.machine import read_machine
 from trimaran.telemetry import scope
 from trimaran.telemetry.run_files import LIVES
 
-__all__ = ["redis_program", "redis_server", "shared_redis"]
+__all__ = ["bucket", "redis_program", "redis_server", "shared_redis"]
 
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.manager.run_data.results import list_checkpoints, validation_samples, validation_steps
-from tests.bucket_server import Endpoint, served
+from tests.bucket_server import Endpoint
 from tests.e2e import runs
 from tests.e2e.disjoint import RUN_ID, Hosts, read_config, roots_of
 from tests.redis_server import RedisServer
@@ -25,12 +24,6 @@ from trimaran.run.runs import RunState
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 STEPS = {"steps": 5, "deterministic": True, "checkpoint_every": 2}
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[Endpoint]:
-    with served() as endpoint:
-        yield endpoint
 
 
 def usual_roots(write_run: Any, folder: Path) -> dict[int, str]:

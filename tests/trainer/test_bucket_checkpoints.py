@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from services.trainer.checkpoints.checkpoints import (
     LoadedCheckpoint,
     open_checkpoints,
 )
-from tests.bucket_server import Endpoint, served
+from tests.bucket_server import Endpoint
 from tests.trainer.batches import random_batch
 from tests.trainer.test_rank import save, started
 from trimaran.config import RunConfig
@@ -29,12 +29,6 @@ from trimaran.run.place import bucket_of
 
 LAYOUT = RankLayout(ParallelLayout(tensor=2), "float32", 1)
 MODEL = TrainedModel("tiny", ModelFacts("llama", 2, 32, 48, 4, 2, 8, 96, False, 128))
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[Endpoint]:
-    with served() as endpoint:
-        yield endpoint
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from tests.weight_sync.fakes import (
     RUN,
     FakeRollout,
     RecordingStore,
-    World,
     take_over,
     version_of,
 )
@@ -33,11 +32,6 @@ CONFIG = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=10)
 QUICK = WeightSyncSection(stage_timeout=20, commit_timeout=5, join_timeout=0.2, prove_timeout=10)
 """Where nothing takes a version, it is given up soon."""
 PAUSE = 0.01
-
-
-@pytest.fixture
-def world():
-    return World()
 
 
 @asynccontextmanager

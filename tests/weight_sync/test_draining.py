@@ -3,20 +3,17 @@
 import asyncio
 
 from tests.weight_sync.fakes import RUN
-from tests.weight_sync.test_coordinator import (  # noqa: F401  (world is a fixture)
+from tests.weight_sync.test_coordinator import (
     join,
     joined,
     names,
     publish,
-    publish_all,
-    running,
     until,
-    world,
 )
 from trimaran.config import WeightSyncSection
 
 
-async def test_a_drained_replica_is_routable_and_staged_no_more(world, tmp_path):  # noqa: F811
+async def test_a_drained_replica_is_routable_and_staged_no_more(world, tmp_path):
     async with joined(world, tmp_path, "ab") as coordinator:
         await coordinator.deregister(RUN, "b", 1)
         routing = coordinator.routing()
@@ -30,7 +27,7 @@ async def test_a_drained_replica_is_routable_and_staged_no_more(world, tmp_path)
 
 
 async def test_one_that_is_drained_in_a_publication_stays_in_its_group_to_the_end(
-    world,  # noqa: F811
+    world,
     tmp_path,
 ):
     staging, go_on = asyncio.Event(), asyncio.Event()
@@ -57,7 +54,7 @@ async def test_one_that_is_drained_in_a_publication_stays_in_its_group_to_the_en
     assert {"a stages 0.2 in 1", "b stages 0.2 in 1", "a commits 0.2"} <= set(world.events)
 
 
-async def test_one_that_waits_no_longer_is_gone_all_the_same(world, tmp_path):  # noqa: F811
+async def test_one_that_waits_no_longer_is_gone_all_the_same(world, tmp_path):
     staging, go_on = asyncio.Event(), asyncio.Event()
 
     async def hold(name, version):
@@ -77,7 +74,7 @@ async def test_one_that_waits_no_longer_is_gone_all_the_same(world, tmp_path):  
         await until(lambda: coordinator._pool.members.find("b") is None)
 
 
-async def test_a_drained_name_may_come_back_as_a_newcomer(world, tmp_path):  # noqa: F811
+async def test_a_drained_name_may_come_back_as_a_newcomer(world, tmp_path):
     async with joined(
         world, tmp_path, "ab", config=WeightSyncSection(heartbeat_timeout=30)
     ) as coordinator:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.weight_sync.fakes import CALLER, RUN, World, take_over, version_of
+from tests.weight_sync.fakes import CALLER, RUN, take_over, version_of
 from tests.weight_sync.test_coordinator import (
     join,
     joined,
@@ -21,11 +21,6 @@ from trimaran.errors import StaleEpochError
 from trimaran.run.runs import overdue_key
 from trimaran.store import open_store
 from trimaran.types import ProofLevel
-
-
-@pytest.fixture
-def world() -> World:
-    return World()
 
 
 async def recorded(folder, key):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.weight_sync.fakes import RUN, World, take_over
+from tests.weight_sync.fakes import RUN, take_over
 from tests.weight_sync.test_coordinator import (
     QUICK,
     join,
@@ -18,11 +18,6 @@ from tests.weight_sync.test_coordinator import (
 )
 from trimaran.errors import InputError, StaleEpochError, UnavailableError
 from trimaran.types import Caller, VersionId
-
-
-@pytest.fixture
-def world():
-    return World()
 
 
 def when_staged(world, act):

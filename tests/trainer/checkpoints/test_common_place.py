@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -14,7 +13,6 @@ import torch
 from services.trainer.checkpoints import checkpoint
 from services.trainer.checkpoints.checkpoint_folder import FOLDER
 from services.trainer.checkpoints.common_place import CommonPlace
-from tests.bucket_server import Endpoint, served
 from trimaran.errors import InputError, UnavailableError
 from trimaran.host.places import FolderPlace, Place
 
@@ -59,12 +57,6 @@ class Ranks:
 
 def folders(*paths: Path) -> list[Place]:
     return [FolderPlace(path, "run.checkpoints") for path in paths]
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[Endpoint]:
-    with served() as endpoint:
-        yield endpoint
 
 
 def test_one_folder_does_and_nothing_stays_in_it(tmp_path: Path) -> None:

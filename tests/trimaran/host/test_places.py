@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -12,7 +11,7 @@ from threading import Thread
 
 import pytest
 
-from tests.bucket_server import Endpoint, served
+from tests.bucket_server import Endpoint
 from trimaran.errors import DeadlineError, InputError, NotFoundError, UnavailableError
 from trimaran.host.places import (
     PART_BYTES,
@@ -23,12 +22,6 @@ from trimaran.host.places import (
     open_place,
     put_in_place,
 )
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[Endpoint]:
-    with served() as endpoint:
-        yield endpoint
 
 
 @pytest.fixture(params=["folder", "bucket"])

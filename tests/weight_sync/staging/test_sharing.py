@@ -22,7 +22,6 @@ from tests.weight_sync.test_coordinator import (
     running,
     until,
     without_proofs,
-    world,
 )
 from trimaran.types import RelaySource
 
