@@ -25,8 +25,6 @@ from tests.weight_sync.test_coordinator import (
 )
 from trimaran.types import RelaySource
 
-__all__ = ["world"]
-
 A, B, C = member("a", "here"), member("b", "here"), member("c", "there")
 ALONE = member("d")
 LENDER = Lender(A.peer, "/shadow/a")
