@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from services.manager.pages.run.tabs import TABS
 from services.manager.viewing.serve import viewing
 from tests.manager.fakes import asynchronous
 from tests.manager.test_trained_samples import GROUPS, SIZE, STEPS, record_steps
@@ -75,8 +76,9 @@ async def test_all_that_a_run_has_left_is_read_and_none_of_it_is_changed(tmp_pat
         assert (await get("/ended/logs/rollout-0")).text == "one\n***\nthree\n"
         assert (await get("/ended/ledger/groups/1")).json()["facts"]["group"] == 1
         assert (await get("/ended/ledger")).json()["lines"]
-        page = await client.get("/runs")
-        assert page.status_code == 200 and "ended" in page.text
+        for page in ("", *(f"/ended/{tab}" for tab in TABS)):
+            shown = (await client.get(f"/runs{page}".rstrip("/"))).raise_for_status().text
+            assert "read only" in shown and "ended" in shown
     assert contents(runs) == before
 
 
