@@ -33,6 +33,7 @@ PAGES = {
     "episode": "/runs/run/groups/17/1",
     "config": "/runs/run/config?show=all",
     "compared": "/runs/run/config?with=other",
+    "processes": "/runs/run/processes",
     "checkpoints": "/runs/run/checkpoints",
     "events": "/runs/run/events",
     "logs": "/runs/run/logs?process=rollout-0",

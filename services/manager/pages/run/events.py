@@ -52,11 +52,11 @@ def routes(runs: Any) -> APIRouter:
         values: dict[str, Any] = {"kind": kind, "kinds": KINDS}
         if is_partial(request) and after is not None:
             newest, found = await _behind(runs, visitor, run_id, after, kind)
-            values |= {"rows": _rows(found), "newest": newest, "older": 0}
+            values |= {"rows": rows_of(found), "newest": newest, "older": 0}
             return render(request, "run/_events.html", **values)
         past = await runs.past_events(visitor.client, run_id, before, KINDS[kind], PAGE)
         newest = None if before else past.newest
-        values |= {"rows": _rows(past.events), "newest": newest, "older": past.older}
+        values |= {"rows": rows_of(past.events), "newest": newest, "older": past.older}
         if is_partial(request):
             return render(request, "run/_events.html", **values)
         return await render_tab(request, runs, visitor, run_id, "events", **values)
@@ -80,5 +80,5 @@ async def _behind(
     return newest, found[::-1]
 
 
-def _rows(events: Any) -> list[tuple[RunEvent, str]]:
+def rows_of(events: Any) -> list[tuple[RunEvent, str]]:
     return [(event, event_words(event)) for event in events]

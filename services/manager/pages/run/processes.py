@@ -9,9 +9,13 @@ from fastapi.responses import Response
 
 from services.manager.pages.frame import render
 from services.manager.pages.route import page_router
+from services.manager.pages.run.events import KINDS, rows_of
 from services.manager.pages.run.process_rows import ask_all
 from services.manager.pages.run.tabs import render_tab
 from services.manager.pages.session import Visitor, visits
+
+EVENTS = 8
+"""Deaths, starts and the like, the last ones."""
 
 
 def routes(runs: Any) -> APIRouter:
@@ -22,7 +26,10 @@ def routes(runs: Any) -> APIRouter:
         request: Request, run_id: str, visitor: Annotated[Visitor, visits("GetRun")]
     ) -> Response:
         """It asks for the rows itself, so that a process that does not answer holds up nothing else."""
-        return await render_tab(request, runs, visitor, run_id, "processes")
+        kinds = KINDS["processes"]
+        past = await runs.past_events(visitor.client, run_id, kinds=kinds, limit=EVENTS)
+        values: dict[str, Any] = {"rows": rows_of(past.events), "newest": None, "older": 0}
+        return await render_tab(request, runs, visitor, run_id, "processes", kind="", **values)
 
     @router.get("/runs/{run_id}/processes/rows")
     async def rows(
