@@ -16,8 +16,8 @@ from typing import Any, Literal
 from trimaran.run.runs import EventKind, events_stream
 from trimaran.store import Store, TrimmedError
 
-PAGE_BYTES = 1 << 21
-"""Some 700 rows."""
+PAGE_BYTES = 1 << 20
+"""Some 400 rows."""
 PAGE_EVENTS = 100
 KINDS = (EventKind.STEP, EventKind.VALIDATION)
 
