@@ -1,0 +1,183 @@
+"""What an operator does to runs, with the mouse and with the keyboard alone; and who may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from services.manager.pages.runs.actions import Action
+from tests.browser.filled import filled_runs
+from tests.browser.site import Site, Visits, let_poll, serving
+from trimaran.run.runs import Replicas, RunState
+
+FOCUSED = "document.activeElement.id"
+
+
+def tab_to(page: Page, ident: str) -> None:
+    """With the keyboard; wherever the focus is on the way, it is seen. On the body: in the browser's own bar."""
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        style = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        where = page.evaluate("document.activeElement.outerHTML.slice(0, 200)")
+        assert style != "none" or where.startswith("<body"), where
+        if page.evaluate(FOCUSED) == ident:
+            return
+    raise AssertionError(f"no Tab leads to {ident}")
+
+
+@pytest.mark.parametrize(
+    ("run_id", "action", "state"),
+    [
+        ("run", Action.PAUSE, RunState.PAUSING),
+        ("run", Action.CANCEL, RunState.CANCELLING),
+        ("queued-1", Action.CANCEL, RunState.CANCELLED),
+        ("failed-1", Action.RESUME, RunState.QUEUED),
+        ("succeeded-1", Action.DELETE, None),
+    ],
+)
+def test_a_button_asks_first_and_can_be_left(
+    visits: Visits, site: Site, run_id: str, action: Action, state: RunState | None
+) -> None:
+    page = visits.to(f"/runs/{run_id}")
+    before = site.runs.runs[run_id]
+    question = page.get_by_role("dialog", name=f"{action.capitalize()} {run_id}?")
+    for leave in ("Escape", "Enter"):  # whoever presses Enter has changed nothing
+        page.click(f"#{action}")
+        expect(question).to_be_visible()
+        let_poll(page)
+        expect(question).to_be_visible()
+        page.keyboard.press(leave)
+        expect(question).to_be_hidden()
+        assert site.runs.runs[run_id] == before
+    page.click(f"#{action}")
+    page.click("#confirm")
+    if state is None:
+        page.wait_for_url("**/runs")
+        assert run_id not in site.runs.runs
+    else:
+        expect(page.locator("h1 .state")).to_have_text(state)
+        expect(question).to_be_hidden()
+        assert site.runs.runs[run_id].state is state
+    assert visits.complaints == []
+
+
+def test_a_number_that_is_refused_stays_in_its_dialog(visits: Visits, site: Site) -> None:
+    page = visits.to("/runs/run/config")
+    page.click("#scale")
+    page.fill("#min_replicas", "9")
+    page.click("#confirm")
+    dialog = page.locator("#dialog")
+    expect(dialog.locator(".problem")).to_contain_text("min_replicas: 9")
+    assert page.input_value("#min_replicas") == "9"
+    page.fill("#min_replicas", "2")
+    page.click("#confirm")
+    expect(dialog).to_be_hidden()
+    assert site.runs.runs["run"].replicas == Replicas(2, 4)
+    assert page.url.endswith("/runs/run/config")
+
+
+def test_a_file_becomes_a_run_once_what_is_wrong_with_it_was_said(
+    visits: Visits, site: Site, tmp_path: Path
+) -> None:
+    (tmp_path / "run.yaml").write_text("- a list\n")
+    page = visits.to("/runs")
+    page.click("text=New run")
+    page.set_input_files("#file", tmp_path / "run.yaml")
+    expect(page.locator("#config")).to_have_value("- a list\n")
+    page.fill("#overrides", "run.seed=2")
+    page.click("#queue")
+    expect(page.get_by_role("alert").filter(has_text="must hold sections")).to_be_visible()
+    assert page.input_value("#overrides") == "run.seed=2"
+    page.fill("#config", "run: {steps: 3}")
+    page.click("#check")
+    expect(page.get_by_role("status")).to_contain_text("not queued yet")
+    num_runs = len(site.runs.runs)
+    page.dblclick("#queue")
+    page.wait_for_url("**/runs/run-*")
+    assert len(site.runs.runs) == num_runs + 1
+    created = [call for call in site.runs.calls if call[0] == "create"]
+    assert created[-1][3] == ("run.seed=2",)
+
+
+def test_the_keyboard_alone_opens_a_run_and_pauses_it(visits: Visits, site: Site) -> None:
+    page = visits.to("/runs")
+    tab_to(page, "by-reward")
+    page.keyboard.press("Enter")
+    expect(page.locator("th[aria-sort]")).to_have_text("Reward")
+    let_poll(page)
+    assert page.evaluate(FOCUSED) == "by-reward"
+    tab_to(page, "to-run")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs/run")
+    tab_to(page, "pause")
+    page.keyboard.press("Enter")
+    expect(page.locator("#dialog")).to_be_visible()
+    tab_to(page, "confirm")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1 .state")).to_have_text("pausing")
+    assert visits.complaints == []
+
+
+def test_the_table_follows_its_filters_and_its_address(visits: Visits, site: Site) -> None:
+    page = visits.to("/runs?sort=-priority")
+    page.select_option("#state", "unended")
+    page.fill("#text", "r")
+    page.wait_for_url("**/runs?state=unended&text=r&sort=-priority")
+    rows = page.locator("tr[id^=run-]")
+    expect(rows.first).to_have_attribute("id", "run-run")
+    count = rows.count()
+    site.ask(lambda: site.runs.add("rapid", RunState.QUEUED))
+    let_poll(page)
+    expect(rows).to_have_count(count + 1)
+    page.reload()
+    expect(rows).to_have_count(count + 1)
+    assert page.input_value("#text") == "r" and page.input_value("#state") == "unended"
+    assert visits.complaints == []
+
+
+def test_a_token_opens_a_session_that_no_script_reads_until_it_is_closed(
+    visits: Visits, site: Site
+) -> None:
+    page = visits.to("/runs/run/events", role="")
+    page.fill("#token", "operator")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{site.address}/runs/run/events")
+    assert page.evaluate("document.cookie") == ""
+    page.click("text=Sign out")
+    page.wait_for_url(f"{site.address}/sign-in")
+    page.goto("/runs")
+    assert "/sign-in" in page.url and visits.complaints == []
+
+
+def test_who_only_looks_has_no_buttons(visits: Visits, chromium: Browser) -> None:
+    page = visits.to("/runs/run", role="viewer")
+    with serving(filled_runs("words"), is_read_only=True) as site:
+        reader = Visits(chromium, site)
+        for one in (page, reader.to("/runs/run")):
+            expect(one.locator("h1")).to_contain_text("run")
+            assert one.locator("#pause, #cancel, #copy").count() == 0
+            assert one.get_by_text("New run").count() == 0
+        reader.close()
+
+
+def test_the_theme_is_chosen_and_stays(visits: Visits) -> None:
+    page = visits.to("/runs/run")
+    for theme in ("light", "dark"):
+        page.click("#theme")
+        expect(page.locator("html")).to_have_attribute("data-theme", theme)
+    page.goto("/runs")
+    ground = page.locator("body").evaluate("(e) => getComputedStyle(e).backgroundColor")
+    assert ground == "rgb(20, 24, 29)"
+    assert visits.complaints == []
+
+
+def test_a_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(visits: Visits) -> None:
+    page = visits.to("/runs")
+    page.context.set_offline(True)
+    let_poll(page)
+    expect(page.locator("#problem")).to_contain_text("does not answer")
+    page.context.set_offline(False)
+    let_poll(page)
+    expect(page.locator("#problem")).to_be_empty()
