@@ -305,10 +305,10 @@ class FakeRuns:
     async def weights(self, client: Any, run_id: str) -> RunWeights:
         self._find(run_id)
         version = VersionId(0, 7)
-        proof = Proof(version, "rollout-0", "aa", 10, 3)
+        proof = Proof(version, "rollout-0~1", "aa", 10, 3)
         live = VersionRecord(PolicyVersion(run_id, version, "aa"), 10, 1000, 1000.0, (proof,))
-        late = ReplicaWeights("rollout-1", VersionId(0, 6), 1, "no answer")
-        return RunWeights(live, (ReplicaWeights("rollout-0", version, 2, ""), late))
+        late = ReplicaWeights("rollout-1", "rollout-1", VersionId(0, 6), 1, "no answer")
+        return RunWeights(live, (ReplicaWeights("rollout-0", "rollout-0~1", version, 2, ""), late))
 
     async def timeline(self, client: Any, run_id: str, seconds: float, until: float) -> Timeline:
         self._find(run_id)

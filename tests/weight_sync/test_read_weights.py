@@ -18,14 +18,18 @@ async def test_the_live_version_its_proofs_and_the_replicas_are_read(tmp_path: P
     assert await read_weights(store, RUN) == RunWeights(None, ())
     for _ in range(2):
         ledger.members.register(Replica("a", "here:1"), Peer("here:2", "key", "here", "gloo"), 0.0)
-    member = ledger.members.get("a")
-    ledger.members.tell(member, lambda member: member.fail("no answer", 0.0))
+    for happened in (
+        lambda member: member.condemn("wrong", "a", 0.0),
+        lambda member: member.load(version_of(1), "a~1"),
+        lambda member: member.fail("no answer", 0.0),
+    ):
+        ledger.members.tell(ledger.members.get("a"), happened)
     await ledger.save_members()
     await ledger.prepare(manifest_of(1))
     await ledger.commit(CALLER, version_of(1), manifest_of(1), [proof("a", 1, 0)])
     await ledger.save_proofs([proof("a", 1, 2)], ((0, 2),))
     weights = await read_weights(store, RUN)
-    assert weights.replicas == (ReplicaWeights("a", None, 2, "no answer"),)
+    assert weights.replicas == (ReplicaWeights("a", "a~1", VersionId(0, 1), 2, "no answer"),)
     assert weights.live and weights.live.policy.version == VersionId(0, 1)
     assert [one.level for one in weights.live.proofs] == [ProofLevel.SAMPLED]
     await store.close()

@@ -27,11 +27,18 @@ def version_from_tree(run_id: str, tree: Mapping[str, Any]) -> VersionRecord:
     )
 
 
+def maker_name(replica: str, num_wrong: int) -> str:
+    """Who a replica's tokens and proofs say that they are by, after so many wrong blocks of its weights."""
+    return f"{replica}~{num_wrong}" if num_wrong else replica
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaWeights:
-    """Example: ReplicaWeights("rollout-0", VersionId(0, 7), registrations=2, fault="")"""
+    """Example: ReplicaWeights("rollout-0", "rollout-0", VersionId(0, 7), registrations=2, fault="")"""
 
     name: str
+    maker: str
+    """As in its proofs: `maker_name`."""
     version: VersionId | None
     """That it holds; None before the first."""
     registrations: int
@@ -55,6 +62,7 @@ async def read_weights(store: Store, run_id: str) -> RunWeights:
     replicas = [
         ReplicaWeights(
             row["name"],
+            maker_name(row["name"], row["num_wrong"]),
             VersionId(*row["held"][1:3]) if row["held"] else None,
             row["incarnation"],
             row["reason"],

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
+from trimaran.run.weights import maker_name
 from trimaran.types import Peer, PolicyVersion, Ranges, Replica
 from weights.version.layout import count, unite
 
@@ -88,7 +89,7 @@ class Member:
     @property
     def maker(self) -> str:
         """Who its tokens say that they are by."""
-        return f"{self.name}~{self.num_wrong}" if self.num_wrong else self.name
+        return maker_name(self.name, self.num_wrong)
 
     @property
     def key(self) -> tuple[str, int]:

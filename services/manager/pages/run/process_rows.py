@@ -56,7 +56,8 @@ async def ask_all(runs: Any, client: Any, run_id: str, weights: RunWeights) -> S
     room = asyncio.Semaphore(AT_ONCE)
 
     async def ask(name: str) -> ProcessRow:
-        held, proof = replicas.get(name), proofs.get(name)
+        held = replicas.get(name)
+        proof = proofs.get(held.maker) if held else None
         about: dict[str, Any] = {"name": name, "address": addresses.get(name, "")}
         if held:
             about["version"] = "" if held.version is None else str(held.version)
