@@ -3,13 +3,13 @@
 
 const MOST_LINES = 5000;
 const log = document.getElementById("log");
-const find = document.getElementById("find");
+const only = document.getElementById("only");
 const follow = document.getElementById("follow");
 const wrap = document.getElementById("wrap");
 let isAtEnd = true;
 
 function sift(lines) {
-  const text = find.value.toLowerCase();
+  const text = only.value.toLowerCase();
   for (const line of lines) line.hidden = !line.textContent.toLowerCase().includes(text);
 }
 
@@ -17,7 +17,7 @@ function goToEnd() {
   log.scrollTop = log.scrollHeight;
 }
 
-find.addEventListener("input", () => {
+only.addEventListener("input", () => {
   sift(log.querySelectorAll("div"));
   goToEnd();
 });
@@ -35,7 +35,7 @@ log.addEventListener("htmx:beforeSwap", () => {
 });
 log.addEventListener("htmx:afterSettle", () => {
   for (let extra = log.children.length - 1 - MOST_LINES; extra > 0; extra--) log.firstElementChild.remove();
-  if (find.value) sift(log.querySelectorAll("div"));
+  if (only.value) sift(log.querySelectorAll("div"));
   if (isAtEnd) goToEnd();
 });
 goToEnd();
