@@ -10,7 +10,7 @@
 
         def step(self, message: Message) -> Answer:           # once a turn of the policy
             right = message.text.strip() == str(self.number)
-            return "no", float(right), right                  # what it is told, the step's reward, the end
+            return "no", float(right), right                  # what the policy reads, the step's reward, the end
 
 Classes of TRL and verl work as they stand; docs/agents.md has them all.
 """
@@ -56,7 +56,7 @@ Said = str | Message | Mapping[str, Any] | Sequence[Message | Mapping[str, Any]]
 Beginning = Said | Opening | None
 """What the episode begins with, in the place of the row's messages; None: with those. `Opening` has tools, too."""
 Answer = Reply | tuple[Said | None, float | None, bool]
-"""What the policy is told, the reward of the step or None, and whether the episode is over."""
+"""What the policy reads, the reward of the step or None, and whether the episode is over."""
 
 
 class Environment(Protocol):

@@ -581,7 +581,7 @@ Spans = tuple[tuple[int, int], ...]
 
 
 def sampled_spans(segments: Iterable[Segment]) -> Spans:
-    """Where sampled tokens stand, whoever made them.
+    """Where sampled tokens stand, whatever made them.
 
     Example: sampled_spans((Segment(0, 3, v, "a"), Segment(3, 8, w, "a"), Segment(12, 14, w, "a")))
     is ((0, 8), (12, 14))
@@ -637,7 +637,7 @@ class Turn:
     num_calls: int = 0
     """Tools that were called."""
     num_failures: int = 0
-    """Calls that failed; the policy was told why."""
+    """Calls that failed; the policy was shown why."""
     sequence: int = 0
     """Where the tokens stand: 0 for the completion's own, n for its n-th branch, from 1 on."""
     num_before: int = 0

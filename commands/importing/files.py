@@ -24,7 +24,7 @@ OPTIONS = ("--config-name", "--config-path", "--config-dir")
 TRAINERS = ("ppo_trainer", "ppo_megatron_trainer")
 """verl's own files, whose defaults the table has."""
 HYDRAS = ("defaults", "hydra")
-"""Sections that tell Hydra which files and folders to take."""
+"""Sections that say which files and folders Hydra takes."""
 MISSING = "???"
 """Hydra's sign for a value that has to be given."""
 DEPTH = 32

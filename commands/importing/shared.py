@@ -346,7 +346,7 @@ def lora(rank: Any, alpha: Any, targets: Any) -> KeyOutcome:
 
 
 def excluded(has_adapters: Callable[[Theirs], bool]) -> Convert:
-    """Matrices that get no adapters: here a vision tower never has any, and others are not told apart by layer."""
+    """Matrices that get no adapters: here a vision tower never has any, and others are not distinguished by layer."""
 
     def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         named = [value] if isinstance(value, str) else list(value or [])

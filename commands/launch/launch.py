@@ -35,7 +35,7 @@ DONE = (RunState.SUCCEEDED, RunState.CANCELLED, RunState.PAUSED)
 seen to."""
 
 SetGoal = Callable[[str, Goal], Awaitable[None]]
-"""Tells the controller at this address; raises UnavailableError or DeadlineError while there is none."""
+"""Sends the goal to the controller at this address; raises UnavailableError or DeadlineError while there is none."""
 
 
 async def launch(

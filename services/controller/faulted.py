@@ -207,7 +207,7 @@ class FaultedGate:
         self.paused.set()
         self._on_pause(
             f"{reason}. Fix the cause: the run goes on by itself once answers can be scored, and"
-            f" fails after {self._timeout:g} s (logs/reward.log in the run folder tells more)",
+            f" fails after {self._timeout:g} s (logs/reward.log in the run folder says more)",
             {"share": self._window.share, "window": float(len(window))},
         )
 

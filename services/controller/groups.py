@@ -149,7 +149,7 @@ class GroupMaker:
         on_retry: Callable[[Reissue], None],
     ) -> MadeTurn:
         """The next turn of an episode of group `number`, in the same way. `prefix`: all tokens of its sequence so
-        far. `prompt.messages` follow them. `prefer`: the replica that has computed them. `on_retry` is told
+        far. `prompt.messages` follow them. `prefer`: the replica that has computed them. `on_retry` hears
         why a further replica is asked.
 
         Raises PromptSkipped as `generate` does, and PromptTooLongError where no room is left.

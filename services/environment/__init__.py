@@ -3,7 +3,7 @@
 The road of a turn, from the request to what answers it:
 
     server.py     EnvironmentService over gRPC
-    episodes.py   the episodes that are open, by name: idempotent, bounded, ended when nobody asks
+    episodes.py   the episodes that are open, by name: idempotent, bounded, ended when nothing asks
     hosts.py      the table of kinds: who makes the environment of an episode
     environment.py  what an environment is to the service, and who makes one
 

@@ -31,7 +31,7 @@ OPEN_SECONDS = 60.0
 ROOM_SECONDS = 60.0
 """For another episode to end, where all places are taken."""
 CLOSE_SECONDS = 10.0
-"""For an environment to end what it has started; whoever waits for it no longer goes on."""
+"""For an environment to end what it has started; a caller that waits for it no longer goes on."""
 IDLE_SECONDS = 3600.0
 """Without a call, after which an episode has lost its controller. A turn of the policy takes less."""
 
@@ -202,7 +202,7 @@ class OpenEpisodes:
         return begun.result()
 
     def _meet(self, epoch: int) -> None:
-        """The episodes of a controller that was replaced have nobody who asks for them; what it still asks
+        """The episodes of a controller that was replaced have no caller that asks for them; what it still asks
         itself, the server's fence refuses."""
         if epoch > self._epoch:
             self._epoch = epoch
@@ -244,7 +244,7 @@ class OpenEpisodes:
             for episode in tuple(self._known.values()):
                 if episode.asked_at < oldest and (episode.work is None or episode.work.done()):
                     logger.warning(
-                        "episode %s: nobody has asked for it for %g s; it is closed",
+                        "episode %s: nothing has asked for it for %g s; it is closed",
                         *(episode.name, self._idle_seconds),
                     )
                     self._forget(episode)

@@ -62,15 +62,15 @@ class ChatTokenizer:
 
     def describe_options(self) -> str:
         """How the prompt is rendered besides, for people; nothing without options."""
-        told = [
+        reported = [
             f"{key}={value!r} is given to the chat template" for key, value in self._kwargs.items()
         ]
         if self._suffix:
-            told.append(
+            reported.append(
                 f"the chat template does not know enable_thinking, so{self._suffix} stands behind the last"
                 " message of the user"
             )
-        return "; ".join(told)
+        return "; ".join(reported)
 
     @property
     def template(self) -> str:

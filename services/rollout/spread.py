@@ -125,11 +125,11 @@ class SpreadReceiver:
         # In as many parts as it came to us, each over a connection of its own.
         whole = [RelaySource(source.blocks, peers) for source in sources]
         patched = [RelaySource(source.blocks, peers, source.delta) for source in sources]
-        told = patched if has_pieces else whole
+        reported = patched if has_pieces else whole
         try:
-            staged, path = await one.stage(version, manifest, told, limits, attempt)
+            staged, path = await one.stage(version, manifest, reported, limits, attempt)
         except OutOfOrderError:
-            if told is whole:
+            if reported is whole:
                 raise
             # It lacks the delta's base; we have all of the version.
             staged, path = await one.stage(version, manifest, whole, limits, attempt)

@@ -18,7 +18,7 @@ temperature and reports raw numbers does not pass as such: it draws one token ag
 calls it unlikely. Rounding may tie tokens of a real model, so one prompt alone never decides; two
 bad ones do, unless more are good.
 
-What it cannot tell: whether an engine that treats 0.02 right treats other temperatures alike, and
+What it cannot judge: whether an engine that treats 0.02 right treats other temperatures alike, and
 what an engine does under a model that is certain or uniform everywhere (the log then says so).
 
 Axes: D draws of one prompt.
@@ -98,7 +98,7 @@ async def check_temperature(engine: Engine, max_prompt_tokens: int, timeout: flo
     if not count[Verdict.GOOD]:
         logger.warning(
             "whether log-probabilities follow the temperature is still unknown: under these weights"
-            " %d of %d prompts cannot tell",
+            " %d of %d prompts cannot judge",
             count[Verdict.NOTHING],
             len(prompts),
         )

@@ -117,7 +117,7 @@ def test_under_uniform_and_under_certain_models_the_check_says_that_it_cannot_ju
         assert not check(ToyEngine(spread, right))
         assert not check(ToyEngine(spread, raw))
     assert len(caplog.records) == 2
-    assert all("6 of 6 prompts cannot tell" in record.message for record in caplog.records)
+    assert all("6 of 6 prompts cannot judge" in record.message for record in caplog.records)
 
 
 def test_one_number_for_every_token_is_refused():

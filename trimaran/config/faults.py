@@ -16,7 +16,7 @@ def describe_faults(model: type[BaseModel], error: ValidationError) -> list[str]
     """
     faults, described = error.errors(), list[str]()
     for number, fault in enumerate(faults):
-        # A list whose only element is wrong is too short for pydantic, too, which tells both.
+        # A list whose only element is wrong is too short for pydantic, too, which reports both.
         place = fault["loc"]
         inside = any(one["loc"][: len(place)] == place for one in faults[:number])
         if not (inside and fault["type"] == "too_short"):

@@ -69,7 +69,7 @@ def read_tools(place: str, value: Any) -> tuple[Tool, ...]:
         )
     names = [tool.name for tool in found]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise InputError(f"{place}: 'tools' has {twice!r} twice; a name tells which is called")
+        raise InputError(f"{place}: 'tools' has {twice!r} twice; a name says which is called")
     return found
 
 

@@ -82,7 +82,7 @@ class GpuMemory:
 
 
 def read_gpus(machine: Machine) -> tuple[GpuMemory, ...]:
-    """Memory of each of its GPUs, as nvidia-smi numbers them; nothing where one does not tell."""
+    """Memory of each of its GPUs, as nvidia-smi numbers them; nothing where one does not report it."""
     sizes: list[GpuMemory] = []
     with _nvml() as nvml:
         for index in range(machine.num_gpus):
@@ -97,7 +97,7 @@ def read_gpus(machine: Machine) -> tuple[GpuMemory, ...]:
 
 
 def read_gpu_memory(machine: Machine) -> int | None:
-    """Bytes of the largest of its GPUs, so that nothing is refused because of a small one beside it; None where there are none, or one does not tell."""
+    """Bytes of the largest of its GPUs, so that nothing is refused because of a small one beside it; None where there are none, or one does not report it."""
     return max((gpu.total for gpu in read_gpus(machine)), default=None)
 
 

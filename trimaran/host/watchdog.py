@@ -1,4 +1,4 @@
-"""Tells systemd that this process is ready, and that it lives: the protocol of sd_notify(3).
+"""Reports to systemd that this process is ready, and that it lives: the protocol of sd_notify(3).
 
 systemd starts a service with a socket's name in NOTIFY_SOCKET, and with WATCHDOG_USEC where the unit
 has WatchdogSec=. A service that then is silent for so long is killed and started again.

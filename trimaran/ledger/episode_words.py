@@ -26,18 +26,18 @@ def tell_episode(episode: RunEpisode) -> Iterator[tuple[str, str]]:
         …
         end       turns: it had all its turns
     """
-    for number, told in enumerate(episode.turns, start=1):
-        yield f"turn {number}", f"[{'; '.join(_facts(told))}]"
-        yield from _said(told.turn.message)
-        for reply in told.turn.replies:
+    for number, reported in enumerate(episode.turns, start=1):
+        yield f"turn {number}", f"[{'; '.join(_facts(reported))}]"
+        yield from _said(reported.turn.message)
+        for reply in reported.turn.replies:
             yield " ".join(filter(None, (reply.role, reply.name))), reply.text
     reason = episode.finish_reason
     yield "end", f"{reason}: {ENDS[reason]}" if reason in ENDS else reason
 
 
-def _facts(told: RunTurn) -> Iterator[str]:
-    turn = told.turn
-    versions = f" of version {' and '.join(told.versions)}" if told.versions else ""
+def _facts(reported: RunTurn) -> Iterator[str]:
+    turn = reported.turn
+    versions = f" of version {' and '.join(reported.versions)}" if reported.versions else ""
     yield f"{_number(turn.num_sampled, 'token')}{versions}"
     if turn.finish_reason != "stop":
         yield f"ended by {turn.finish_reason}"

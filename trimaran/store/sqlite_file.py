@@ -45,7 +45,7 @@ DISK_SECONDS = 60.0
 """For one call, with those that stand before it."""
 CLOSE_SECONDS = 10.0
 LOG = "-wal"
-"""Behind the file's name: its write-ahead log, while somebody has it open."""
+"""Behind the file's name: its write-ahead log, while a process has it open."""
 
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 Result = TypeVar("Result")
@@ -121,7 +121,7 @@ class SqliteFile:
 
 
 class SqliteReader(SqliteFile):
-    """The same file for who only reads. Nothing is written into it or beside it, whoever else has it
+    """The same file for who only reads. Nothing is written into it or beside it, whatever else has it
     open, and nothing is held between two calls: its last writer can still tidy up.
 
     Example: await SqliteReader(path, 60.0, 10.0).call(lambda connection: ...)
@@ -131,7 +131,7 @@ class SqliteReader(SqliteFile):
         log = self.path.with_name(f"{self.path.name}{LOG}")
         while True:
             has_log = log.exists()
-            # Without a log nobody has it open, and no lock is needed. With one, the index beside it is
+            # Without a log no process has it open, and no lock is needed. With one, the index beside it is
             # only read; where its writers were killed, SQLite makes an index in memory.
             how = "readonly_shm=1" if has_log else "immutable=1"
             url = f"file:{quote(str(self.path))}?mode=ro&{how}"

@@ -1,4 +1,4 @@
-"""A store that tells how long its calls take, for Prometheus."""
+"""A store that reports how long its calls take, for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process tells Prometheus: the series of `trimaran/telemetry/series.py`, read when they are asked for."""
+"""What a process reports to Prometheus: the series of `trimaran/telemetry/series.py`, read when they are asked for."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Exposition:
 
 
 def process_labels(run_id: str, process: str) -> dict[str, str]:
-    """What tells a process of a run from others.
+    """What distinguishes a process of a run from others.
 
     Example: process_labels("addition-1", "rollout-3")["kind"] == "rollout"
     """

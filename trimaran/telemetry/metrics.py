@@ -130,7 +130,7 @@ environment/given_tokens/mean | tokens | mean number of tokens that an episode's
 environment/prefix/cached/share | share | tokens before an episode's later turns that the engine had in its prefix cache
 environment/seconds/mean | seconds | mean time of an episode in its environment
 environment/calls/mean | calls | mean number of tools that an episode called
-environment/calls/failed/share | share | calls that failed, of which the policy was told why; only where some were made
+environment/calls/failed/share | share | calls that failed, of which the policy was shown why; only where some were made
 trainer/learning_rate | 1 | learning rate of the step
 trainer/nonfinite_updates | updates | optimizer updates that were left out because a number was not finite
 trainer/loss | 1 | loss of an update, mean over the updates

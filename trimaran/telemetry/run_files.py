@@ -44,7 +44,7 @@ LIVES = "trimaran.lives"
 def setup_logging(process_name: str, run_id: str = "") -> None:
     """Every log line of this process goes to stderr and says which process wrote it.
 
-    Ours from INFO on; libraries, some of which tell their whole configuration, from WARNING on.
+    Ours from INFO on; libraries, some of which report their whole configuration, from WARNING on.
     Raises InputError for an unknown format.
     """
     form = os.environ.get(LOG_VARIABLE) or "text"

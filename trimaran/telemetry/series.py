@@ -1,6 +1,6 @@
 """What each process counts and measures for Prometheus, declared once: name, kind, labels, meaning.
 
-docs/metrics.md has the table. Every process has those of `rpc`, and what Prometheus' client tells of
+docs/metrics.md has the table. Every process has those of `rpc`, and what Prometheus' client reports of
 a process (`process_resident_memory_bytes` and its like). `run` and `process` are labels that the
 manager's list of targets adds.
 """

@@ -246,7 +246,7 @@ def read_token(path: Path) -> str:
 
 
 def read_secret(path: str | Path, option: str) -> str:
-    """One line of a file that an engine shows to its container, whoever owns it there.
+    """One line of a file that an engine shows to its container, whatever user owns it there.
 
     Raises InputError for one that everybody may write.
     """

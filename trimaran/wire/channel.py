@@ -22,7 +22,7 @@ Options = Sequence[tuple[str, Any]]
 DIRECT = ("grpc.enable_http_proxy", 0)
 """gRPC would send calls, with their tokens, to the proxy that the shell names, even those to 127.0.0.1."""
 AWAY = [
-    # On one machine the kernel tells of a peer's death. A host that is gone says nothing: calls under
+    # On one machine the kernel reports a peer's death. A host that is gone says nothing: calls under
     # way end within the sum of the first two, new connections are given up after the last. The
     # second is also how long the kernel (TCP_USER_TIMEOUT) sends unanswered bytes again: a network
     # that is away for some seconds must not end a step.

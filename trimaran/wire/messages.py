@@ -267,17 +267,17 @@ def decode_source(message: types_pb2.Source) -> types.Source:
     """Raises InputError for a source without a transport."""
     match message.WhichOneof("source"):
         case "collective":
-            told = message.collective
-            group = decode_transfer_group(told.group)
-            blocks, delta = decode_ranges(told.blocks), decode_delta(told.delta)
-            return types.CollectiveSource(blocks, group, told.rank, delta)
+            reported = message.collective
+            group = decode_transfer_group(reported.group)
+            blocks, delta = decode_ranges(reported.blocks), decode_delta(reported.delta)
+            return types.CollectiveSource(blocks, group, reported.rank, delta)
         case "memory":
             return types.MemorySource(decode_ranges(message.memory.blocks), message.memory.path)
         case "relay":
-            told = message.relay
-            peers = tuple(decode_peer(peer) for peer in told.peers)
-            blocks, delta = decode_ranges(told.blocks), decode_delta(told.delta)
-            return types.RelaySource(blocks, peers, delta, told.shared)
+            reported = message.relay
+            peers = tuple(decode_peer(peer) for peer in reported.peers)
+            blocks, delta = decode_ranges(reported.blocks), decode_delta(reported.delta)
+            return types.RelaySource(blocks, peers, delta, reported.shared)
         case _:
             raise InputError("a source names no transport; set collective, memory or relay")
 

@@ -1,4 +1,4 @@
-"""Every gRPC server counts its calls, and tells what it has counted: MetricsService."""
+"""Every gRPC server counts its calls, and reports what it has counted: MetricsService."""
 
 from __future__ import annotations
 

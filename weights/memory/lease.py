@@ -1,4 +1,4 @@
-"""Who uses memory that several processes have open, as the kernel's file locks tell it.
+"""Who uses memory that several processes have open, as the kernel's file locks say.
 
     claimed   by one process, which may write to it
     leased    by any number of others, which read it and may rely on what they have found there

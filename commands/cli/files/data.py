@@ -155,8 +155,8 @@ def show(options: argparse.Namespace) -> int:
     tokens = PromptTokens.of(config)
     if tokens is None:
         print(f"{config.model.path}: no such model; texts are shown without its chat template")
-    elif told := tokens.tokenizer.describe_options():
-        print(f"data.chat_template_kwargs: {told}")
+    elif reported := tokens.tokenizer.describe_options():
+        print(f"data.chat_template_kwargs: {reported}")
     last = options.first + options.count
     for number in range(options.first, min(last, len(prompts)) if options.validation else last):
         try:

@@ -142,8 +142,8 @@ def check_lengths(config: RunConfig, facts: ModelFacts) -> None:
 
 
 def room_here(config: RunConfig, machine: Machine) -> DeviceCapacity:
-    """What this machine tells without opening a device: memory of GPUs, and of the host where all of
-    the run is on it. NPUs do not tell."""
+    """What this machine reports without opening a device: memory of GPUs, and of the host where all of
+    the run is on it. NPUs do not report theirs."""
     host = read_memory(System(os.environ)).total if config.network.subnet is None else None
     sizes = {"cuda": read_gpu_memory(machine)}
     pools = (config.trainer, config.rollout)

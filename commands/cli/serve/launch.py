@@ -117,7 +117,7 @@ async def launch_here(
         async with ControllerClient(address, run.run_id, run.trust) as client:
             await client.set_goal(goal)
 
-    # An address for one process; of those that we start the manager tells.
+    # An address for one process; of those that we start the manager knows.
     os.environ.pop(ADDRESS_VARIABLE, None)
     site = SITES[run.launcher](config, run, store)
     # The reward service and the controller have theirs; what else is started gets none.

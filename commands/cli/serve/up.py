@@ -100,8 +100,8 @@ def announce(settings: ManagerSettings, served: Serving) -> None:
         _say(f"allow: {why}, so runs may name any file that this user may read or write")
     else:
         places = {"models": allow.models, "data": allow.data, "payloads": allow.payloads}
-        told = (f"{kind} {', '.join(map(str, p)) or 'none'}" for kind, p in places.items())
-        _say(f"allow: {'; '.join(told)}")
+        reported = (f"{kind} {', '.join(map(str, p)) or 'none'}" for kind, p in places.items())
+        _say(f"allow: {'; '.join(reported)}")
     scheme = "https" if settings.tls else "http"
     _say(f"RunService listens on {served.address}, HTTP on {scheme}://{served.http_address}")
 

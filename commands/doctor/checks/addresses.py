@@ -32,7 +32,7 @@ OWN_NAME = KnownFault(
     "addresses/own-name",
     Severity.WARNING,
     "/etc/hosts gives this machine's name {name} the address {value}",
-    "libraries that ask for the address of their own host tell loopback to the others; Debian"
+    "libraries that ask for the address of their own host give loopback to the others; Debian"
     " installs it so",
     "sed -i '1i {address} {name}' /etc/hosts",
 )
@@ -83,7 +83,7 @@ class Addresses:
     names: Mapping[str, str]
     """Name -> its first address in /etc/hosts."""
     interfaces: Sequence[Interface]
-    """None, where the kernel does not tell them: then nothing is said of them."""
+    """None, where the kernel does not list them: then nothing is said of them."""
     variables: Mapping[str, str]
 
     def own(self, network: NetworkSection) -> Interface:

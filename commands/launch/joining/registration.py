@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 0.5
 LIVES = 4
-"""That a record tells of besides the last one: more than end between two looks of a launcher."""
+"""That a record names besides the last one: more than end between two looks of a launcher."""
 ABANDONED_SECONDS = 30.0
 """Without a launcher, for a service whose run shall not go on."""
 

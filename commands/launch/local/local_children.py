@@ -1,7 +1,7 @@
 """Processes of this machine: start them, hear of their end, end them. It decides nothing.
 
 Each service leads its own process group, so Ctrl-C reaches only the launcher and what a service
-started can be ended with it. When the launcher itself is killed, the kernel tells the services,
+started can be ended with it. When the launcher itself is killed, the kernel signals the services,
 and a guardian ends what is left of them.
 """
 

@@ -1,6 +1,6 @@
 """Names on a Ray cluster, which several managers may use.
 
-Two stores may have a run of one id. A mark that lies in the run's store tells them apart, however
+Two stores may have a run of one id. A mark that lies in the run's store distinguishes them, however
 the store is reached: URL and host name may differ from one launcher to the next.
 """
 

@@ -94,7 +94,7 @@ class EpisodeMaker:
                     fault = f"environment-{process}: {error}"
                     avoid.add(process)
                 finally:
-                    with suppress(TrimaranError):  # it ends by itself where nobody asks for it
+                    with suppress(TrimaranError):  # it ends by itself where it is not asked for
                         await environment.close_episode(name)
             logger.warning("group %d, episode %d: %s", number, index, fault)
             if number_of_try < self._max_attempts:

@@ -248,7 +248,7 @@ def _describe(event: RunEvent) -> str:
 
 
 def _saved(batch: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Step and record of each checkpoint that the events tell of."""
+    """Step and record of each checkpoint that the events name."""
     for tree in batch:
         if tree["kind"] == EventKind.CHECKPOINT:
             where = {"path": tree["text"], "root": tree.get("root", "")}

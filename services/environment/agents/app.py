@@ -1,4 +1,4 @@
-"""The endpoint over HTTP: of each episode one of its own, below its name, for whoever has its key.
+"""The endpoint over HTTP: of each episode one of its own, below its name, for the holder of its key.
 
 POST /episodes/17.1.0/v1/chat/completions    the policy's next turn; streamed, too
 GET  /episodes/17.1.0/v1/models              the one name there is
@@ -38,9 +38,9 @@ from trimaran.wire.http_problems import read_body
 MAX_BODY_BYTES = 16 << 20
 BODY_SECONDS = 30.0
 CLIENT_CLOSED = 499
-"""nginx's word for a client that has gone; nobody reads it."""
+"""nginx's word for a client that has gone; nothing reads it."""
 OFFER_SECONDS = 25.0
-"""For an episode to come, before who asks for one is told to ask again: 204."""
+"""For an episode to come, before who asks for one is asked to ask again: 204."""
 Result = TypeVar("Result")
 
 
@@ -138,8 +138,13 @@ def _own_routes(episodes: Desks, live: Live) -> APIRouter:
             return Response(status_code=204)
         base_url = episodes.url + path_of(offer.name)
         model = episodes.rules.model
-        told = {"base_url": base_url, "api_key": offer.desk.key, "model": model, "row": offer.row}
-        return JSONResponse({"episode": offer.name, **told})
+        reported = {
+            "base_url": base_url,
+            "api_key": offer.desk.key,
+            "model": model,
+            "row": offer.row,
+        }
+        return JSONResponse({"episode": offer.name, **reported})
 
     @router.post("/chat/completions")
     async def complete(request: Request) -> Response:
@@ -186,8 +191,8 @@ def _episode_routes(episodes: Desks) -> APIRouter:
     @router.post("/reward")
     async def report(name: str, request: Request) -> Response:
         desk = episodes.find(name, request)
-        told = await read(request, _read_report)
-        desk.report(told.reward, told.done)
+        reported = await read(request, _read_report)
+        desk.report(reported.reward, reported.done)
         return JSONResponse({})
 
     return router

@@ -115,12 +115,12 @@ class Desk:
         return reward
 
     def end(self) -> None:
-        """Who still waits is told that the episode is over."""
+        """Who still waits hears that the episode is over."""
         self.is_over = True
         for asked in (*self._waiting, *filter(None, [self._current])):
             if not asked.answer.done():
                 asked.answer.set_exception(_over())
-                asked.answer.exception()  # nobody may be there to look at it
+                asked.answer.exception()  # nothing may be there to look at it
 
     def _check_open(self) -> None:
         if self.is_over or self.is_done:

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class AgentEnvironment(EpisodeEnvironment):
-    """What the program says over the endpoint, whoever starts it.
+    """What the program says over the endpoint, whatever starts it.
 
     Example:
         environment = AgentEnvironment("17.1.0", endpoint)
@@ -164,7 +164,7 @@ class StartedAgent(AgentEnvironment):
 
 
 def row_of(prompt: Prompt, seed: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a program is told of its row. The reference is kept from it, unless the option `answer` gives it."""
+    """What a program gets of its row. The reference is kept from it, unless the option `answer` gives it."""
     row: dict[str, Any] = {
         "prompt_id": prompt.prompt_id,
         "task": prompt.task,

@@ -14,7 +14,7 @@ from services.environment.agents.desk import Desk
 
 @dataclass(frozen=True, slots=True)
 class EpisodeOffer:
-    """What a program is told that takes the episode. Example: EpisodeOffer("17.1.0", desk, {"seed": 7})"""
+    """What a program gets that takes the episode. Example: EpisodeOffer("17.1.0", desk, {"seed": 7})"""
 
     name: str
     desk: Desk

@@ -23,7 +23,7 @@ ARGUMENTS = ConfigDict(
 
 
 class ToldError(Exception):
-    """A call that failed; the policy is told the text as it stands."""
+    """A call that failed; the policy reads the text as it stands."""
 
 
 class UnfitArgumentsError(ToldError):

@@ -38,10 +38,10 @@ def _run(limits: SandboxLimits, arguments: Mapping[str, Any]) -> str:
     if not isinstance(code, str) or len(arguments) != 1:
         raise ToldError("error: python takes one argument: code, a text")
     done = run(code, "", limits)
-    told = _told(done, limits)
+    reported = _told(done, limits)
     if done.stopped or done.exit_code:
-        raise ToldError(told)
-    return told
+        raise ToldError(reported)
+    return reported
 
 
 def _told(done: SandboxRun, limits: SandboxLimits) -> str:

@@ -48,13 +48,13 @@ def describe(function: Callable[..., Any], name: str) -> Tool:
 
         describe(add, "add").description        # "Add two numbers."
     """
-    about, told = read_docstring(inspect.getdoc(function) or "")
+    about, reported = read_docstring(inspect.getdoc(function) or "")
     if not about:
         raise InputError(f"{name}: it has no docstring, which the policy is shown; write one")
     properties: dict[str, Any] = {}
     required: list[str] = []
     for key, (hint, default) in parameters_of(function, name).items():
-        properties[key] = _with_text(schema_of(hint), told.get(key, ""))
+        properties[key] = _with_text(schema_of(hint), reported.get(key, ""))
         if default is inspect.Parameter.empty:
             required.append(key)
     parameters = {"type": "object", "properties": properties}
@@ -103,7 +103,7 @@ def schema_of(hint: Any) -> dict[str, Any]:
 def read_docstring(text: str) -> tuple[str, dict[str, str]]:
     """Google's style: what stands before the sections, and of each argument what is said of it."""
     about: list[str] = []
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     section, indent, lines = "", 0, [line.rstrip() for line in text.splitlines() if line.strip()]
     for line in lines:
         depth = len(line) - len(line.lstrip())
@@ -114,10 +114,10 @@ def read_docstring(text: str) -> tuple[str, dict[str, str]]:
         elif section == "Args":
             indent = indent or depth
             if depth <= indent and (found := ARGUMENT.fullmatch(line.strip())):
-                told[found[1]] = [found[2]]
-            elif told:
-                next(reversed(told.values())).append(line.strip())
-    return _prose(text, about), {name: " ".join(words).strip() for name, words in told.items()}
+                reported[found[1]] = [found[2]]
+            elif reported:
+                next(reversed(reported.values())).append(line.strip())
+    return _prose(text, about), {name: " ".join(words).strip() for name, words in reported.items()}
 
 
 def _prose(text: str, about: Sequence[str]) -> str:

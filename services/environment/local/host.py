@@ -20,7 +20,7 @@ from trimaran.errors import InputError
 from trimaran.trust.allowed import Allowed
 
 PYTHON_SHARE = 0.8
-"""Of a step's time, for a program of the tool `python`: who takes longer is told so, and the episode goes on."""
+"""Of a step's time, for a program of the tool `python`: a program that takes longer hears so, and the episode goes on."""
 
 
 def load_spec(config: RunConfig, section: EnvironmentSection, allowed: Allowed) -> LoadSpec:

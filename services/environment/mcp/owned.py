@@ -1,4 +1,4 @@
-"""Runs a command that ends with whoever started it, and takes along what it started itself.
+"""Runs a command that ends with the process that started it, and takes along what it started itself.
 
     python -S owned.py PARENT COMMAND …
 

@@ -24,7 +24,7 @@ from trimaran.plugins.forms import CallError, Lenient, Model, parse
 
 MAX_FRAME_BYTES = 16 << 20
 MAX_WAITING = 16
-"""Messages that nobody asked for; beyond it a server is not read."""
+"""Messages that were not asked for; beyond it a server is not read."""
 CLOSE_SECONDS = 2.0
 
 

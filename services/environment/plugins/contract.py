@@ -7,7 +7,7 @@
     POST {url}/v1/close  CloseRequest -> 200 CloseAnswer
 
 The caller names the session. Session and turn are the idempotency key: the last turn, asked again, has the
-same answer and changes nothing; an open session, opened again, begins anew; a closed one, closed again,
+same answer and changes nothing; an open session, opened again, begins again; a closed one, closed again,
 stays closed.
 Health and Problem are in trimaran/plugins/forms.py. Errors are a Problem, a document of RFC 9457: 401 wrong or
 missing bearer token, 404 no such session, 409 a turn that is neither the last nor the next, 413 too many bytes,

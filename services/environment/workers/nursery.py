@@ -2,7 +2,7 @@
 
     python -m services.environment.workers.nursery FD        FD: of the service
 
-It forks when the service sends it the other end of a connection, and tells who has ended and why. A fork
+It forks when the service sends it the other end of a connection, and reports who has ended and why. A fork
 costs milliseconds, and what is imported is shared. Every process that user code starts ends here: a worker
 adopts what its children leave, and this process what workers leave and kills it. When the service is gone,
 however it went, all of them are killed and this process ends.
@@ -150,10 +150,10 @@ class Nursery:
             os._exit(code)
 
     def _reap(self) -> None:
-        """Tells who has ended, and kills what they left."""
+        """Reports who has ended, and kills what they left."""
         while (pid := _ended_child()) is not None:
             if pid in self._numbers:
-                kill_group(pid)  # before nobody has its number any more
+                kill_group(pid)  # before its number is free
             _, status = os.waitpid(pid, 0)
             number = self._numbers.pop(pid, None)
             for orphan in children():

@@ -107,7 +107,7 @@ class NurseryProcess:
         return EnvironmentProcess(self, number, *streams)
 
     def kill(self, number: int) -> None:
-        """And all that it has started. Its end is told later."""
+        """And all that it has started. Its end is reported later."""
         with suppress(UnavailableError):  # the nursery is gone, and its workers with it
             self._send({"do": "kill", "number": number})
 
@@ -173,7 +173,7 @@ class NurseryProcess:
         for waited in (self._prepared, *self._started.values()):
             if not waited.done():
                 waited.set_exception(lost)
-                waited.exception()  # nobody may wait for it
+                waited.exception()  # nothing may wait for it
         for ended in self._ended.values():
             if not ended.done():
                 ended.set_result("what had started it has ended")

@@ -40,7 +40,7 @@ class TemplateFacts:
     strips: bool
     """White space at the ends of an answer."""
     adds_system: bool
-    """A system message that nobody gave."""
+    """A system message that no row gave."""
 
     def describe(self) -> str:
         """In a line."""
@@ -52,7 +52,7 @@ class TemplateFacts:
             )
             if not keeps
         ]
-        told = [
+        reported = [
             f"ends a turn by {self.end_of_turn or 'no token'}",
             f"{'shows' if self.shows_tools else 'ignores'} tools",
             f"would rewrite what was before {' and '.join(rewrites)}"
@@ -60,14 +60,14 @@ class TemplateFacts:
             else "keeps what was before",
         ]
         if self.why_no_user:
-            told.append(f"takes no message of the user: {self.why_no_user}")
+            reported.append(f"takes no message of the user: {self.why_no_user}")
         if self.why_no_result:
-            told.append(f"takes no result of a tool: {self.why_no_result}")
+            reported.append(f"takes no result of a tool: {self.why_no_result}")
         elif not self.shows_two_results:
-            told.append("shows one result of a tool at a time")
+            reported.append("shows one result of a tool at a time")
         if self.adds_system:
-            told.append("adds a system message")
-        return f"the chat template {', '.join(told)}"
+            reported.append("adds a system message")
+        return f"the chat template {', '.join(reported)}"
 
 
 def read_facts(render: RenderWithTools, ends: Ends) -> TemplateFacts:

@@ -453,12 +453,12 @@ class VllmEngine(Engine):
         renderer: Any = getattr(self.llm, "renderer", None)
         if hasattr(core, "pause_scheduler_async") and hasattr(renderer, "clear_mm_cache_async"):
             await renderer.clear_mm_cache_async()
-            told = time.monotonic()
+            reported = time.monotonic()
             await core.pause_scheduler_async(mode="keep", clear_cache=True)
         else:
-            told = time.monotonic()
+            reported = time.monotonic()
             await self.llm.pause_generation(mode="keep", clear_cache=True)
-        return told
+        return reported
 
     async def _pass_outputs(self) -> None:
         """Returns once every output that the core made before its pause reached its request.

@@ -15,14 +15,14 @@ So synthetic weights are loaded, the way of every version, and vLLM says what it
    number, does not fit the others any more: the factors between P and M are 4 to 2^72.
 
 Where step 3 fails, the same prompt is sent once more: what has changed then is the device's noise,
-and is allowed for. Then the gauges are tried one by one: those that fail tell the kind of tensor.
+and is allowed for. Then the gauges are tried one by one: those that fail show the kind of tensor.
 
 Cost: five loads of a version (six with query norms) and as many requests of two tokens. Two replicas
 of SmolLM2-135M that start together on two busy cores take 3 to 4 s for it. On 70B over 8 ranks each
 load moves 17.5 GB a rank to its device, from buffers of a few MB. That takes about as long as loads
 of a version that lies on the host; that has not been measured.
 
-What it cannot tell: the final norm and the output layer, where both stayed as they were; the
+What it cannot judge: the final norm and the output layer, where both stayed as they were; the
 attention or the MLP of one layer alone that computes with nothing but vLLM's dummy weights; rows of
 the embedding that are not in the prompt; experts that no token was sent to; graphs captured for
 other sizes of a batch; and a vision tower, through which no text passes.

@@ -43,7 +43,7 @@ class VllmStream:
 
     def cut(self, stops: StopTexts, output: Any) -> bool:
         """Ends `output` where a stop text ends that began in the prefix: vLLM looks for one in its own tokens alone.
-        Returns whether vLLM goes on with it, and must be told."""
+        Returns whether vLLM goes on with it, and must hear of it."""
         if not self.given[0]:
             return False
         first = len(self._said)

@@ -1,6 +1,6 @@
 """Our engine behind vLLM's weight-transfer interface: it loads from a shadow on the same host.
 
-Two generations of that interface are known; a method's parameters tell them
+Two generations of that interface are known; a method's parameters distinguish them
 apart. In the one the engine owns the whole update. In the other (vLLM 0.23
 with vLLM-Ascend) the worker runs the layerwise reload around it and hands it
 `load_weights`.

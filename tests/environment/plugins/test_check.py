@@ -131,7 +131,7 @@ async def hangs(request: Request, right: Right) -> Answer:
         (answers_differ, "idempotency", "keep the last answer"),
         (any_turn, "order of turns", "status 200 instead of 409"),
         (one_world, "two sessions", "after the other was closed"),
-        (opens_once, "opened again", "does not begin anew"),
+        (opens_once, "opened again", "does not begin again"),
         (unknown_is_new, "unknown session", "status 200 instead of 404"),
         (closes_once, "closed twice", "its end is reached"),
         (lenient, "errors", "status 200 instead of 422"),

@@ -21,7 +21,7 @@ from trimaran.ledger.write_pause import WritePause
 
 GIB = 1 << 30
 NUM_RECENT = 256
-"""Groups, whose mean size tells how many more there is room for."""
+"""Groups, whose mean size says how many more there is room for."""
 
 Act = Callable[[], Awaitable[None]]
 

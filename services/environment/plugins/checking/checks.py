@@ -100,8 +100,8 @@ async def opened_again(asker: EpisodeAsker) -> str:
         try:
             await asker.step(session, 1)
         except Failed as error:
-            raise Failed(f"opened again, it does not begin anew: turn 1: {error}") from None
-    return "an open session, opened again, begins anew"
+            raise Failed(f"opened again, it does not begin again: turn 1: {error}") from None
+    return "an open session, opened again, begins again"
 
 
 async def unknown_session(asker: EpisodeAsker) -> str:

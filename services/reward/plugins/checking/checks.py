@@ -210,10 +210,10 @@ async def episodes(asker: ScoreAsker) -> str:
         content="",
         tool_calls=[PluginCall(name="add", arguments='{"a": 3, "b": 4}', id="c0")],
     )
-    told = PluginMessage(role="tool", content="7", tool_call_id="c0", name="add")
+    reported = PluginMessage(role="tool", content="7", tool_call_id="c0", name="add")
     last = PluginMessage(role="assistant", content="7")
     episode = sample("7").model_copy(
-        update={"conversation": [called, told, last], "finish_reason": "turns"}
+        update={"conversation": [called, reported, last], "finish_reason": "turns"}
     )
     reply = await asker.post([episode])
     if reply.status == 422:
