@@ -1,5 +1,5 @@
 """Rules and functions in processes that can be killed: symbolic checkers hang, and a thread that
-hangs cannot be stopped. docs/reward-pool.md explains it.
+hangs cannot be stopped.
 
 A *batch* is what a function is called with: one sample, or the whole group for functions that judge
 groups. Batches are handed to a free process in *chunks* of some milliseconds of work, because
