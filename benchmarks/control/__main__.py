@@ -15,6 +15,7 @@ PARTS = Parts(
         "memory": "memory:measure_memory",
         "watchers": "watchers:measure_watchers",
         "curves": "curves:measure_curves",
+        "table": "table:measure_table",
         "store": "store:measure_store",
         "scheduler": "scheduler:measure_scheduler",
         "start": "start:measure_start",

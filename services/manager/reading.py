@@ -347,7 +347,7 @@ class RunReader:
     def _shown(self, run: Managed) -> Run:
         """A run whose store is full or away cannot say itself that it is held."""
         trouble = self._trouble(run) if run.state.has_processes else ""
-        return replace(run.view, held=run.held or trouble)
+        return replace(run.view, held=trouble) if trouble and not run.held else run.view
 
     def _trouble(self, run: Managed) -> str:
         """Why the run's store cannot be used; empty where it can."""
