@@ -73,7 +73,7 @@ async def test_who_has_met_has_its_time_to_start_an_engine(
     await asyncio.gather(leading, *(meeting("follower", n).follow(store) for n in (0, 1)))
     after = read_note(path)
     assert before and after and after.until > before.until + 0.2
-    assert after.waits == "starts its engine"
+    assert after.doing == "starts its engine"
 
 
 async def test_what_an_earlier_process_left_takes_no_process_in() -> None:
