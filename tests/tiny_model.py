@@ -33,6 +33,20 @@ _EXPERTS = {
 EXPERTS = {
     "qwen2_moe": _EXPERTS | {"shared_expert_intermediate_size": 64},
     "qwen3_moe": _EXPERTS | {"head_dim": 32},
+    "deepseek_v3": {
+        **{"n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 64},
+        **{"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "num_key_value_heads": 4},
+        # The only sizes that vLLM's kernel for processors has.
+        **{"kv_lora_rank": 512, "qk_rope_head_dim": 64},
+        **{"q_lora_rank": 48, "qk_nope_head_dim": 32, "v_head_dim": 32},
+        # vLLM goes by these, which transformers does not write by itself.
+        **{"topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+    },
+    "glm4_moe": {
+        **{"n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 64},
+        **{"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "attention_bias": True},
+        **{"use_qk_norm": True, "head_dim": 32},
+    },
 }
 """Of these families, in addition to SHAPE."""
 
@@ -55,6 +69,8 @@ def write_tiny_model(
         "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
         "qwen2_moe": (transformers.Qwen2MoeConfig, transformers.Qwen2MoeForCausalLM),
         "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
+        "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
+        "glm4_moe": (transformers.Glm4MoeConfig, transformers.Glm4MoeForCausalLM),
     }
     config_class, model_class = kinds[family]
     torch.manual_seed(seed)
@@ -66,7 +82,11 @@ def write_tiny_model(
             else:
                 parameter.mul_(3)
     model.generation_config.eos_token_id = 1
-    model.to(getattr(torch, dtype)).save_pretrained(folder)
+    biases = {name: one for name, one in model.named_buffers() if name.endswith("_bias")}
+    model.to(getattr(torch, dtype))
+    for name, bias in biases.items():  # of routers: in float32, as folders have them
+        model.get_submodule(name.rpartition(".")[0]).e_score_correction_bias = bias.float()
+    model.save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
 

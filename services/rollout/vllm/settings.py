@@ -14,6 +14,7 @@ from trimaran.config import RunConfig
 from trimaran.data.images.processor import takes_images
 from trimaran.errors import InputError
 from trimaran.host.device import Device
+from trimaran.model.folder import read_model_folder
 from trimaran.run.network import find_host, split
 
 STREAM_TOKENS = 16
@@ -134,4 +135,7 @@ def engine_arguments(
             "block_size": BLOCK_TOKENS,
             "kv_cache_memory_bytes": int(rollout.kv_cache_gib * 2**30),
         }
+        if read_model_folder(config.model.path).latent:
+            # Left to itself, vLLM 0.30 takes AMX where the processor has it, and that loads weights once alone.
+            arguments["attention_backend"] = "CPU_MLA"
     return arguments

@@ -39,8 +39,12 @@ from trimaran.errors import InternalError
 from trimaran.types import TensorInfo
 
 PLAIN_METHODS = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
-FUSIONS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-"""For models that do not name each of theirs, such as those with a shared expert."""
+FUSIONS = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
+}
+"""For models that do not name each of theirs, such as those with a shared expert or latent attention."""
 
 
 @dataclass(frozen=True, slots=True)

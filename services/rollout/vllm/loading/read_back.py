@@ -115,12 +115,26 @@ def _read_copies(
     if place.parameter != "weight":
         return [getattr(place.module, place.parameter)]
     if not isinstance(place.module, VocabParallelEmbedding):
-        return [(yield from _read_weight(place.module))]
+        own = yield from _read_weight(place.module)
+        return [own, *_parts_of_latents(model, place.module)]
     looked_up = getattr(place.module, place.parameter)
     copies = [] if isinstance(place.module, ParallelLMHead) else [looked_up]
     for head in _heads(model, tied, place.module):
         copies.append((yield from _read_weight(head)))  # noqa: PERF401  a generator yields here
     return copies
+
+
+def _parts_of_latents(model: torch.nn.Module, module: Any) -> list[torch.Tensor]:
+    """What latent attention decodes with: its `kv_b_proj` taken apart, of which each load makes new copies."""
+    layers: list[Any] = [
+        layer
+        for layer in model.modules()
+        if getattr(layer, "kv_b_proj", None) is module and hasattr(layer, "W_UK_T")
+    ]
+    return [
+        torch.cat([layer.W_UK_T, layer.W_UV.transpose(1, 2)], dim=1).flatten(0, 1)
+        for layer in layers
+    ]
 
 
 def _heads(model: torch.nn.Module, tied: bool, module: Any) -> list[Any]:

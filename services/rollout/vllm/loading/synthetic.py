@@ -39,6 +39,8 @@ GAUGES: Mapping[str, Mapping[str, int]] = {
         "q_proj.weight": -26,
         "k_proj.weight": -26,
         "v_proj.weight": -26,
+        "q_a_proj.weight": -26,
+        "kv_a_proj_with_mqa.weight": -26,
     },
     "mlp's norm": {
         "post_attention_layernorm.weight": 26,
@@ -54,6 +56,8 @@ GAUGES: Mapping[str, Mapping[str, int]] = {
     },
     "norms of queries and keys": {"q_norm.weight": 10, "k_norm.weight": -10},
     "values": {"v_proj.weight": 18, "v_proj.bias": 18, "o_proj.weight": -18},
+    "latent queries": {"q_a_layernorm.weight": 10, "q_b_proj.weight": -10},
+    "latent keys and values": {"kv_a_layernorm.weight": 10, "kv_b_proj.weight": -10},
     "mlp's channels": {"up_proj.weight": 18, "down_proj.weight": -18},
 }
 """Gauge -> kind of tensor -> exponent of two. The large ones make also a layer that still computes
@@ -63,9 +67,11 @@ NEGATED = "attention's norm"
 """Where this gauge is multiplied in, its tensors are negated as well: where queries and keys have
 norms of their own, these hide every other factor."""
 
-KINDS = frozenset(kind for exponents in GAUGES.values() for kind in exponents)
+KINDS = frozenset(kind for exponents in GAUGES.values() for kind in exponents) | {
+    "gate.e_score_correction_bias"
+}
 """A tensor's kind is the end of its name: `q_proj.weight` of `model.layers.3.self_attn.q_proj.weight`.
-`gate.weight` is a router's."""
+`gate.weight` is a router's; its bias is in no gauge."""
 
 STREAM = 1024.0
 """Standard deviation of the embedding, and so of what each layer adds to the stream. Beside its square
@@ -105,9 +111,14 @@ class SyntheticVersion:
 
 def gauges_of(shapes: Collection[str]) -> list[str]:
     """Those that leave the function of a model with these tensors as it is."""
-    has_norms = any(kind_of(name) == "q_norm.weight" for name in shapes)
-    # Behind a norm, queries have the same length whatever was multiplied in before it.
-    return [gauge for gauge in GAUGES if gauge != "queries and keys" or not has_norms]
+    present = {kind_of(name) for name in shapes}
+    without = set[str]()
+    if "q_norm.weight" in present or "k_proj.weight" not in present:
+        # Behind a norm, queries have the same length whatever was multiplied in before it.
+        without.add("queries and keys")
+    if "v_proj.weight" not in present:
+        without.add("values")
+    return [gauge for gauge in GAUGES if gauge not in without]
 
 
 def is_of_tower(name: str) -> bool:

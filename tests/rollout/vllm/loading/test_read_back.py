@@ -36,6 +36,8 @@ ENGINES = {
     "qwen3-vl, tied, two ranks with a tower each": ("qwen3_vl", True, "bfloat16", 2, 2, "auto"),
     "qwen3-vl, tied, with plain parameters": ("qwen3_vl", True, "bfloat16", 1, 2, PLAIN_WORKER),
     "qwen3-vl with stacked experts": ("qwen3_vl_moe", False, "float32", 1, 2, "auto"),
+    "deepseek-v3, latent attention": ("deepseek_v3", False, "bfloat16", 1, 4, "auto"),
+    "glm-4.5": ("glm4_moe", False, "bfloat16", 1, 2, "auto"),
     "qwen3, experts on two ranks": ("qwen3_moe", True, "float32", 2, 2, "auto"),
 }
 

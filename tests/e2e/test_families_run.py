@@ -1,0 +1,32 @@
+"""Whole runs of families with layers of their own, on vLLM, in bfloat16 with the routers' biases in float32."""
+
+import pytest
+
+from tests.e2e import runs
+from tests.tiny_model import EXPERTS, SHAPE, write_tiny_model
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "glm4_moe"])
+def test_a_run_on_vllm_replays_its_choices_and_is_proven_in_full(family, write_run, tmp_path):
+    model = write_tiny_model(
+        tmp_path / "model", family, False, "bfloat16", shape=SHAPE | EXPERTS[family]
+    )
+    path = write_run(
+        run={"max_lag": 0, "proof": "loaded"},
+        model={"path": str(model), "dtype": "bfloat16"},
+        rollout={"engine": "vllm", "kv_cache_gib": 0.05},
+        trainer={"data_parallel": 2, "expert_parallel": 2, "router": {"replay": True}},
+        # The rewards of a random model are all equal: all tokens are computed for this alone.
+        algorithm={"kl": {"coefficient": 0.01}},
+        validation={"every": 100},
+    )
+    code, output = runs.train(path, run_folder_parent=tmp_path)
+    assert code == 0, output
+    rows = runs.rows(runs.only_run(tmp_path / "runs"), "step")
+    assert len(rows) == 3
+    for row in rows:
+        assert row["weight_sync/proof/tokens/loaded"] > 0
+        assert row["trainer/experts/replay/differs/share"] < 0.1
+        assert row["trainer/computed/logprob_diff/mean"] < 0.05
