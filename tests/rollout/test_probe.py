@@ -41,9 +41,18 @@ from tests.tiny_model import SHAPE, write_tiny_model
 from trimaran.errors import InputError
 
 TIMEOUT = 300.0
+LATENT = {
+    **{"q_lora_rank": 48, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16},
+    **{"v_head_dim": 32, "num_key_value_heads": 4},
+}
 FAMILIES = {
     "llama, tied": (transformers.LlamaConfig, transformers.LlamaForCausalLM, {}),
     "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM, {"untied": True}),
+    "latent attention": (
+        transformers.DeepseekV3Config,
+        transformers.DeepseekV3ForCausalLM,
+        {"first_k_dense_replace": 3, **LATENT},
+    ),
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM, {"head_dim": 32}),
 }
 

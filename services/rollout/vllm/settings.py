@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from services.rollout.hosts import ONE_HOST, HostPlace
 from services.rollout.vllm import ascend
 from services.rollout.vllm.plugin import BACKEND
 from services.rollout.vllm.reported_experts import check_reports_experts
+from trimaran.choices import FAMILIES
 from trimaran.config import RunConfig
 from trimaran.data.images.processor import takes_images
 from trimaran.errors import InputError
 from trimaran.host.device import Device
-from trimaran.model.folder import read_model_folder
 from trimaran.run.network import find_host, split
 
 STREAM_TOKENS = 16
@@ -82,6 +84,12 @@ def is_eager(config: RunConfig, device: Device) -> bool:
     return device.eager if chosen == "auto" else chosen
 
 
+def _has_latents(path: Path) -> bool:
+    """Whether the config.json is of a model with latent attention."""
+    family = json.loads(path.read_text(encoding="utf-8"))["model_type"] if path.is_file() else ""
+    return family in FAMILIES.names() and FAMILIES.load(family).latent
+
+
 def engine_arguments(
     config: RunConfig, device: Device, transfer: str | None, place: HostPlace = ONE_HOST
 ) -> dict[str, Any]:
@@ -135,7 +143,9 @@ def engine_arguments(
             "block_size": BLOCK_TOKENS,
             "kv_cache_memory_bytes": int(rollout.kv_cache_gib * 2**30),
         }
-        if read_model_folder(config.model.path).latent:
+        if _has_latents(config.model.path / "config.json"):
             # Left to itself, vLLM 0.30 takes AMX where the processor has it, and that loads weights once alone.
+            # Its rotary kernel for processors takes the heads of a token for tokens.
             arguments["attention_backend"] = "CPU_MLA"
+            arguments["compilation_config"] = {"custom_ops": ["-rotary_embedding"]}
     return arguments
