@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, field
 from threading import Thread
 from typing import Any
@@ -29,7 +34,8 @@ class Site:
     """Example: with serving(runs) as site: Visits(browser, site).to("/runs")"""
 
     address: str
-    runs: FakeRuns
+    runs: Any
+    """A fake's, or a manager's."""
     loop: asyncio.AbstractEventLoop
 
     def ask(self, call: Callable[[], Any]) -> Any:
@@ -47,18 +53,27 @@ def let_poll(page: Page) -> None:
     page.wait_for_timeout(SETTLE_MS)
 
 
-@contextmanager
-def serving(runs: FakeRuns, *, is_read_only: bool = False) -> Generator[Site]:
+def serving(runs: FakeRuns, *, is_read_only: bool = False) -> AbstractContextManager[Site]:
     """Until the block ends. Each role's name is a token."""
+    return serving_from(nullcontext(runs), is_read_only=is_read_only)
+
+
+@contextmanager
+def serving_from(
+    opened: AbstractAsyncContextManager[Any], *, is_read_only: bool = False
+) -> Generator[Site]:
+    """The same of runs that are opened in the server's event loop."""
     begun: Future[tuple[Site, asyncio.Event]] = Future()
 
     async def serve() -> None:
-        app: Any = make_app(runs, identify, Exposition(), is_read_only=is_read_only)
-        listener, address = listening_at("127.0.0.1:0", "address")
         over = asyncio.Event()
-        async with serving_http(app, listener, None):
-            begun.set_result((Site(f"http://{address}", runs, asyncio.get_running_loop()), over))
-            await over.wait()
+        async with opened as runs:
+            app: Any = make_app(runs, identify, Exposition(), is_read_only=is_read_only)
+            listener, address = listening_at("127.0.0.1:0", "address")
+            site = Site(f"http://{address}", runs, asyncio.get_running_loop())
+            async with serving_http(app, listener, None):
+                begun.set_result((site, over))
+                await over.wait()
 
     thread = Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from services.manager.pages.runs.actions import Action
+from services.manager.runs import Runs
 from tests.browser.filled import filled_runs
-from tests.browser.site import Site, Visits, let_poll, serving
+from tests.browser.site import Site, Visits, let_poll, serving, serving_from
+from tests.manager.fakes import managing, specification
 from trimaran.run.runs import Replicas, RunState
 
 FOCUSED = "document.activeElement.id"
@@ -99,6 +103,49 @@ def test_a_file_becomes_a_run_once_what_is_wrong_with_it_was_said(
     assert len(site.runs.runs) == num_runs + 1
     created = [call for call in site.runs.calls if call[0] == "create"]
     assert created[-1][3] == ("run.seed=2",)
+
+
+@asynccontextmanager
+async def managed(folder: Path) -> AsyncGenerator[Runs]:
+    async with managing(folder) as served:
+        yield served.runs
+
+
+def test_a_manager_takes_runs_from_a_file_and_as_copies_and_steers_them(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(specification(tmp_path, rollout={"max_replicas": 2}))
+    with serving_from(managed(tmp_path / "runs")) as site:
+        visits = Visits(chromium, site)
+        page = visits.to("/runs/new")
+        page.set_input_files("#file", file)
+        page.fill("#overrides", "trainer.data_paralel=6")
+        page.click("#queue")
+        expect(page.get_by_role("alert").filter(has_text="data_parallel")).to_be_visible()
+        page.fill("#overrides", "trainer.data_parallel=6")
+        page.click("#queue")
+        page.wait_for_url("**/runs/demo-*")
+        page.click("#copy")
+        assert "data_parallel: 6" in page.input_value("#config")
+        page.fill("#overrides", "run.seed=3\nrun.name=copy")
+        page.click("#queue")
+        page.wait_for_url("**/runs/copy-*")
+        expect(page.locator(".note")).to_contain_text("Waits: ")
+        page.click("#scale")
+        page.fill("#max_replicas", "3")
+        page.click("#confirm")
+        for action, state in (("pause", "paused"), ("resume", "queued"), ("cancel", "cancelled")):
+            page.click(f"#{action}")
+            page.click("#confirm")
+            expect(page.locator("h1 .state")).to_have_text(state)
+        page.goto(page.url + "/events")
+        expect(page.locator(".events")).to_contain_text("scaled to 1:3 by anna-operator")
+        page.click("#delete")
+        page.click("#confirm")
+        page.wait_for_url("**/runs")
+        expect(page.locator("tr[id^=run-]")).to_have_count(1)
+        visits.close()
 
 
 def test_the_keyboard_alone_opens_a_run_and_pauses_it(visits: Visits, site: Site) -> None:

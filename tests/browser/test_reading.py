@@ -76,7 +76,7 @@ def test_a_log_follows_is_sifted_and_stops(visits: Visits, site: Site) -> None:
     site.ask(lambda: site.runs.log("rollout-0", "a fresh line"))
     let_poll(page)
     expect(log).to_contain_text("a fresh line")
-    page.fill("#find", "fresh")
+    page.fill("#only", "fresh")
     expect(log.locator("div:visible")).to_have_count(1)
     page.uncheck("#follow")
     site.ask(lambda: site.runs.log("rollout-0", "a fresher line"))
