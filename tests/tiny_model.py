@@ -71,6 +71,7 @@ def write_tiny_model(
         "qwen3_moe": (transformers.Qwen3MoeConfig, transformers.Qwen3MoeForCausalLM),
         "deepseek_v3": (transformers.DeepseekV3Config, transformers.DeepseekV3ForCausalLM),
         "glm4_moe": (transformers.Glm4MoeConfig, transformers.Glm4MoeForCausalLM),
+        "mistral": (transformers.MistralConfig, transformers.MistralForCausalLM),
     }
     config_class, model_class = kinds[family]
     torch.manual_seed(seed)

@@ -187,6 +187,7 @@ FAMILIES = Choices(
         name: f"trimaran.model.families.{place}"
         for name, place in {
             "llama": "llama:LLAMA",
+            "mistral": "mistral:MISTRAL",
             "qwen2": "qwen2:QWEN2",
             "qwen2_moe": "qwen2:QWEN2_MOE",
             "qwen3": "qwen3:QWEN3",

@@ -45,7 +45,16 @@ GROUPED: dict[str, Any] = {
     **{"n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 24},
     **{"n_group": 4, "topk_group": 2, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5},
 }
-FAMILIES = ("qwen2", "llama", "qwen3", "qwen2_moe", "qwen3_moe", "deepseek_v3", "glm4_moe")
+FAMILIES = (
+    "qwen2",
+    "llama",
+    "qwen3",
+    "qwen2_moe",
+    "qwen3_moe",
+    "deepseek_v3",
+    "glm4_moe",
+    "mistral",
+)
 DEEP = "qwen2_of_4_layers"
 TIED = ("qwen2", DEEP)
 
@@ -73,6 +82,9 @@ def make_model(family: str) -> Any:
             **SHAPE, **EXPERTS, vocab_size=96, shared_expert_intermediate_size=40
         )
         model = transformers.Qwen2MoeForCausalLM(config)
+    elif family == "mistral":
+        config = transformers.MistralConfig(**SHAPE, vocab_size=96, sliding_window=6)
+        model = transformers.MistralForCausalLM(config)
     elif family == "deepseek_v3":
         config = transformers.DeepseekV3Config(**{**SHAPE, **LATENT, **GROUPED}, vocab_size=96)
         model = transformers.DeepseekV3ForCausalLM(config)

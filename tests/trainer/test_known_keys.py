@@ -24,6 +24,7 @@ CLASSES = {
     "qwen2_5_vl": "Qwen2_5_VLConfig",
     "qwen3_vl": "Qwen3VLConfig",
     "qwen3_vl_moe": "Qwen3VLMoeConfig",
+    "mistral": "MistralConfig",
     "deepseek_v3": "DeepseekV3Config",
     "glm4_moe": "Glm4MoeConfig",
 }

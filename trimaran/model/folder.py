@@ -78,6 +78,8 @@ class ModelFacts:
     first_experts: int = 0
     """The first layer with experts; those before it have one MLP."""
     latent: LatentFacts | None = None
+    window: int = 0
+    """The last tokens, itself included, to which a token attends; 0 for all."""
 
     @property
     def described(self) -> Family:
@@ -305,6 +307,7 @@ def _facts(whole: dict[str, Any], path: Path) -> ModelFacts:
             tied=bool((config | whole).get("tie_word_embeddings", False)),
             max_positions=_size(config, "max_position_embeddings"),
             vision=_vision(whole, hidden_size),
+            window=int(config.get("sliding_window") or 0) if family.window else 0,
             switches=tuple(key for key in family.switches if config.get(key)),
             **_attention_facts(config, family, hidden_size),
             **_expert_facts(config),

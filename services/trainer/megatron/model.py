@@ -85,6 +85,7 @@ class PackedGPT(GPTModel):
         self._replayed = architecture.facts if run.trainer.router.replay else None
         self._vocab_size, self._rope = architecture.facts.vocab_size, architecture.rope
         self._head = OutputHead(run.rollout.temperature, tensor_group(), fp32=run.trainer.fp32_head)
+        self._window = architecture.facts.window
         # More ranks than key/value heads share one each.
         self._num_key_heads = max(1, architecture.facts.num_kv_heads // size)
         _fix_biases(self)
@@ -138,6 +139,7 @@ class PackedGPT(GPTModel):
             self._rope.attention_factor,
             self._context,
             self._positions(groups, places) if places else None,
+            self._window,
         )
         layout.experts_nLK = self._chosen_experts(packed, len(token_ids))
         hidden = None  # what the stage before has sent is set by megatron-core's schedule

@@ -6,7 +6,14 @@ from trimaran.choices import FAMILIES
 from trimaran.model.families.family import Experts, Family, Feature
 
 FEATURES = (
-    *("`model_type`", "biases of q, k, v", "norms of heads", "latent attention", "partial rope"),
+    *(
+        "`model_type`",
+        "biases of q, k, v",
+        "norms of heads",
+        "latent attention",
+        "window",
+        "partial rope",
+    ),
     *("scores of experts", "shared expert", "experts in a stack", "vision tower"),
 )
 
@@ -20,7 +27,10 @@ def table() -> str:
 def _row(family: Family) -> tuple[str, ...]:
     experts = family.experts or Experts()
     return (
-        *map(_word, (family.biases, family.head_norms, family.latent, family.partial_rope)),
+        *map(
+            _word,
+            (family.biases, family.head_norms, family.latent, family.window, family.partial_rope),
+        ),
         experts.scores if family.experts else "",
         ("with a gate" if experts.shared_gate else "yes") if experts.shared else "",
         _word(experts.stacked),

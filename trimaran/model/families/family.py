@@ -43,6 +43,8 @@ class Family:
     """Only the first of a head's channels may turn with the position (`partial_rotary_factor`)."""
     latent: bool = False
     """Queries, keys and values come out of small vectors (multi-head latent attention)."""
+    window: bool = False
+    """A token may attend to the last `sliding_window` tokens alone, in all layers; null or absent for all."""
     experts: Experts | None = None
     tower: str = ""
     """The vision tower: module and class of `transformers.models`; empty for a model that takes no images."""

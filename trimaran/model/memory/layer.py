@@ -107,7 +107,8 @@ def _mlp(model: ModelSizes, tensor: int, slices: int) -> float:
 
 def _attention(model: ModelSizes, work: Work, ranks: int, pair_cost: float) -> float:
     """`ranks`: that divide the heads."""
-    if not work.shares_prompt(pair_cost):
+    is_windowed = 0 < model.facts.window < work.sequence
+    if is_windowed or not work.shares_prompt(pair_cost):
         return work.rows * _attention_row(model, work.sequence, ranks)
     of_prompt = work.prompt / work.group_tokens
     keys = 2 * model.number_bytes * max(model.keys / ranks, model.facts.head_dim)

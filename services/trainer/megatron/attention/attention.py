@@ -45,6 +45,8 @@ class PackedLayout(PackedSeqParams):
     cos_ND: torch.Tensor | None = None
     sin_ND: torch.Tensor | None = None
     context: ContextSplit = ALONE
+    window: int = 0
+    """The last tokens to which one attends; 0 for all."""
     deepstack: Deepstack | None = None
     """Features of images, where some layers add features of them."""
     experts_nLK: torch.Tensor | None = None
@@ -59,11 +61,13 @@ def build_layout(
     attention_factor: float = 1.0,
     context: ContextSplit = ALONE,
     positions_ND: torch.Tensor | None = None,
+    window: int = 0,
 ) -> PackedLayout:
     """Decide for each group how its prompt is attended to, and say where its tokens go.
 
     `num_key_heads`: key/value heads of this rank outside the attention. `attention_factor`: `rope.Rope` says of what.
     `positions_ND`: of each token for each pair of channels, [N, D / 2]; else each token has one in its sequence.
+    `window`: as `ModelFacts` has it.
     """
     device = inverse_frequencies.device
     if positions_ND is None:
@@ -71,6 +75,10 @@ def build_layout(
     angles = positions_ND.float().to(device) * inverse_frequencies
     angles = torch.cat([angles, angles], dim=-1)
     pair_cost = PAIR_COST_CPU if device.type == "cpu" else PAIR_COST
+    if window >= max(group.prompt + max(group.completions, default=0) for group in groups):
+        window = 0
+    if window:  # of a shared prompt each token of a completion would see another part
+        pair_cost = float("inf")
     segments, in_sequences, sharing = assign(groups, pair_cost)
     return PackedLayout(
         segments=segments,
@@ -81,6 +89,7 @@ def build_layout(
         cos_ND=(angles.cos() * attention_factor).to(dtype),
         sin_ND=(angles.sin() * attention_factor).to(dtype),
         context=context,
+        window=window,
     )
 
 
@@ -137,7 +146,9 @@ def attend(
         layout.segments.split(x) for x in (query_NHD, key_NKD, value_NKD)
     )
     rows = zip(*(layout.sequences.to_rows(x) for x in (query_U, key_U, value_U)), strict=True)
-    out_U = layout.sequences.to_tokens([sequences.attend_within(*grid) for grid in rows])
+    out_U = layout.sequences.to_tokens(
+        [sequences.attend_within(*grid, layout.window) for grid in rows]
+    )
     if query_A is None or key_A is None or value_A is None or layout.shared is None:
         return out_U
     own, others = (key_A, value_A), (key_U, value_U)

@@ -167,16 +167,22 @@ class _ToTokens(torch.autograd.Function):
 
 
 def attend_within(
-    query_STHD: torch.Tensor, key_STKD: torch.Tensor, value_STKD: torch.Tensor
+    query_STHD: torch.Tensor, key_STKD: torch.Tensor, value_STKD: torch.Tensor, window: int = 0
 ) -> torch.Tensor:
-    """Causal attention of each sequence of a grid: [S, T, H, D]."""
+    """Causal attention of each sequence of a grid, over the last `window` tokens where it is not 0: [S, T, H, D]."""
     short = query_STHD.shape[1] <= EXPLICIT_LENGTH
     attention = explicit_attention if short else fused_attention
-    return attention(query_STHD, key_STKD, value_STKD)
+    return attention(query_STHD, key_STKD, value_STKD, window)
+
+
+def _hidden(length: int, window: int, device: torch.device) -> torch.Tensor:
+    """bool [T, T]: which keys a query does not see."""
+    pairs = torch.ones(length, length, dtype=torch.bool, device=device)
+    return pairs.triu(1) | pairs.tril(-window) if window else pairs.triu(1)
 
 
 def explicit_attention(
-    query_STHD: torch.Tensor, key_STKD: torch.Tensor, value_STKD: torch.Tensor
+    query_STHD: torch.Tensor, key_STKD: torch.Tensor, value_STKD: torch.Tensor, window: int = 0
 ) -> torch.Tensor:
     """Causal attention; the heads that share a key are folded into the rows of one product."""
     S, T, H, D = query_STHD.shape
@@ -185,7 +191,7 @@ def explicit_attention(
     rows = query_STHD.view(S, T, K, R, D).permute(0, 2, 3, 1, 4).reshape(S * K, R * T, D)
     keys = key_STKD.permute(0, 2, 3, 1).reshape(S * K, D, T)
     values = value_STKD.permute(0, 2, 1, 3).reshape(S * K, T, D)
-    hidden = torch.ones(T, T, dtype=torch.bool, device=rows.device).triu(1).repeat(R, 1)
+    hidden = _hidden(T, window, rows.device).repeat(R, 1)
     scores = torch.bmm(rows * D**-0.5, keys).float()
     weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1).to(rows.dtype)
     out = torch.bmm(weights, values)
@@ -193,9 +199,12 @@ def explicit_attention(
 
 
 def fused_attention(
-    query_STHD: torch.Tensor, key_STKD: torch.Tensor, value_STKD: torch.Tensor
+    query_STHD: torch.Tensor, key_STKD: torch.Tensor, value_STKD: torch.Tensor, window: int = 0
 ) -> torch.Tensor:
     query, key, value = (x.transpose(1, 2) for x in (query_STHD, key_STKD, value_STKD))
     grouped = query.shape[1] != key.shape[1]
-    out = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=grouped)
+    seen = ~_hidden(query.shape[2], window, query.device) if window else None
+    out = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=seen, is_causal=not window, enable_gqa=grouped
+    )
     return out.transpose(1, 2)
