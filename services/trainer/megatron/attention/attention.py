@@ -147,7 +147,7 @@ def attend(
     )
     rows = zip(*(layout.sequences.to_rows(x) for x in (query_U, key_U, value_U)), strict=True)
     out_U = layout.sequences.to_tokens(
-        [sequences.attend_within(*grid, layout.window) for grid in rows]
+        [sequences.attend_within(*one, window=layout.window) for one in rows]
     )
     if query_A is None or key_A is None or value_A is None or layout.shared is None:
         return out_U
