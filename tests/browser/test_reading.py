@@ -107,3 +107,19 @@ def test_a_configuration_is_compared_and_copied(visits: Visits) -> None:
     assert downloading.value.suggested_filename == "run.yaml"
     page.locator("#copy").click()
     assert "steps: 40" in page.input_value("#config")
+
+
+def test_processes_are_asked_and_the_timeline_says_what_lies_under_the_pointer(
+    visits: Visits,
+) -> None:
+    page = visits.to("/runs/run/processes")
+    expect(page.locator("#process-rollout-1")).to_contain_text("no answer")
+    canvas = page.locator("#timeline canvas")
+    box = canvas.bounding_box()
+    assert box
+    canvas.hover(position={"x": box["width"] * 0.75, "y": 12})
+    expect(page.locator("#span-facts")).to_contain_text("rollout-0: generating")
+    page.click("summary")
+    expect(page.locator("#shares")).to_contain_text("rollout-0")
+    with page.expect_request("**/timeline?seconds=0&until=0"):
+        page.get_by_role("button", name="All", exact=True).click()
