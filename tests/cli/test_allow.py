@@ -19,7 +19,7 @@ Train = Callable[..., int]
 def train(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Train:
     """train(arguments…) -> exit code; 0 where the run would have been started."""
     monkeypatch.setenv(ALLOW_VARIABLE, "")  # main() adds to it; undone afterwards
-    monkeypatch.setattr("commands.cli.train.train._launch", lambda config, folder, network: 0)
+    monkeypatch.setattr("commands.cli.train.train._launch", lambda *_: 0)
     return lambda *arguments: main(["train", *map(str, arguments)])
 
 
@@ -98,7 +98,7 @@ def test_overrides_may_stand_before_and_behind_it(
     seen: list[int] = []
     monkeypatch.setattr(
         "commands.cli.train.train._launch",
-        lambda config, folder, network: seen.append(config.run.seed) or 0,
+        lambda config, *_: seen.append(config.run.seed) or 0,
     )
     arguments = ["--allow", "http://one:1"]
     arguments.insert(place, "run.seed=7")

@@ -56,11 +56,14 @@ OF_INSTANCES: dict[str, dict[str, str]] = {
         f"{LAYERS}.linear.RowParallelLinear": "input_size_per_partition",
         f"{LAYERS}.vocab_parallel_embedding.VocabParallelEmbedding": "shard_indices",
     },
-    f"{MEGATRON}.model": {
+    f"{MEGATRON}.layer_spec": {
         f"{CORE}.spec_utils.ModuleSpec": "submodules",
+        f"{CORE}.transformer_config.TransformerConfig": "num_moe_experts params_dtype qk_layernorm",
+    },
+    f"{MEGATRON}.model": {
         f"{CORE}.transformer_block.TransformerBlock": "layers",
-        f"{CORE}.transformer_config.TransformerConfig": "num_moe_experts params_dtype qk_layernorm"
-        " recompute_granularity sequence_parallel",
+        f"{CORE}.transformer_config.TransformerConfig": "params_dtype recompute_granularity"
+        " sequence_parallel",
         f"{MEGATRON}.model.PackedGPT": "decoder embedding output_layer post_process pre_process"
         " share_embeddings_and_output_weights shared_embedding_or_output_weight",
     },

@@ -52,13 +52,17 @@ def assert_tells_all_without_a_manager(folder):
     with FolderClient(folder) as client:
         run = client.get_run(folder.name)
         assert (run.state, run.step) == (RunState.SUCCEEDED, 3)
-        kinds = [event.kind for event in client.watch_run(folder.name)]
+        kinds = client.loop.run(kinds_of(client.client.watch_run(folder.name)))
         assert kinds.count(EventKind.STEP) == 3 and kinds[-1] is EventKind.FINISHED
         assert client.list_checkpoints(folder.name)[-1].kept
         assert client.get_samples(folder.name).validation_steps == (0, 2, 3)
         assert client.get_ledger(folder.name, 0).lines
         assert client.get_ledger(folder.name).sound
     assert contents(folder) == before
+
+
+async def kinds_of(events):
+    return [event.kind async for event in events]
 
 
 def assert_validates_alike(path, first, tmp_path):

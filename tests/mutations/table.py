@@ -348,7 +348,7 @@ MUTATIONS = (
     Mutation(
         "a replica whose weights were wrong gets another maker's name",
         MEMBER,
-        'f"{self.name}~{self.num_wrong}" if self.num_wrong else self.name',
+        "maker_name(self.name, self.num_wrong)",
         "self.name",
         (
             "tests/weight_sync/proving/test_proving.py"

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from services.manager.reading import RunReader
 from services.manager.viewing.serve import reading
 from trimaran.errors import InputError
 from trimaran.run.answers import Checkpoint, LedgerAnswer, RunSamples
@@ -15,6 +16,19 @@ from trimaran.run.runs import Run, RunEvent
 from trimaran.trust.access import LOCAL
 
 T = TypeVar("T")
+
+
+class AsyncFolderClient:
+    """What `trimaran watch` asks, as `AsyncRunClient` has it; on the loop of a `FolderClient`."""
+
+    def __init__(self, reader: RunReader) -> None:
+        self._reader = reader
+
+    async def get_run(self, run_id: str) -> Run:
+        return await self._reader.get(LOCAL, run_id)
+
+    def watch_run(self, run_id: str, after: int = 0) -> AsyncGenerator[RunEvent]:
+        return self._reader.events(LOCAL, run_id, after)
 
 
 class FolderClient:
@@ -27,7 +41,7 @@ class FolderClient:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._stack = folder, AsyncExitStack()
-        self._runner = asyncio.Runner()
+        self.loop = asyncio.Runner()
 
     def __enter__(self) -> Self:
         async def enter() -> Any:
@@ -37,6 +51,7 @@ class FolderClient:
             return reader, found.all()
 
         self._reader, runs = self._ask(enter())
+        self.client = AsyncFolderClient(self._reader)
         if not runs:
             raise InputError(f"{self._folder}: not a run's folder")
         self.run_id: str = runs[0].run_id
@@ -44,7 +59,7 @@ class FolderClient:
 
     def __exit__(self, *error: object) -> None:
         self._ask(self._stack.aclose())
-        self._runner.close()
+        self.loop.close()
 
     def get_run(self, run_id: str) -> Run:
         return self._ask(self._reader.get(LOCAL, run_id))
@@ -54,9 +69,6 @@ class FolderClient:
 
     def list_checkpoints(self, run_id: str) -> list[Checkpoint]:
         return self._ask(self._reader.checkpoints(LOCAL, run_id))
-
-    def watch_run(self, run_id: str, after: int = 0) -> Iterator[RunEvent]:
-        return self._each(self._reader.events(LOCAL, run_id, after))
 
     def list_logs(self, run_id: str) -> list[str]:
         return self._ask(self._reader.log_names(LOCAL, run_id))
@@ -86,7 +98,7 @@ class FolderClient:
         async def ask() -> T:
             return await work
 
-        return self._runner.run(ask())
+        return self.loop.run(ask())
 
     def _each(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         try:

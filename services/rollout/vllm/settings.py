@@ -90,6 +90,10 @@ def _has_latents(path: Path) -> bool:
     return family in FAMILIES.names() and FAMILIES.load(family).latent
 
 
+PLAIN_ROTARY = {"custom_ops": ["-rotary_embedding"]}
+"""vLLM computes rotary embeddings in Python."""
+
+
 def engine_arguments(
     config: RunConfig, device: Device, transfer: str | None, place: HostPlace = ONE_HOST
 ) -> dict[str, Any]:
@@ -147,5 +151,5 @@ def engine_arguments(
             # Left to itself, vLLM 0.30 takes AMX where the processor has it, and that loads weights once alone.
             # Its rotary kernel for processors takes the heads of a token for tokens.
             arguments["attention_backend"] = "CPU_MLA"
-            arguments["compilation_config"] = {"custom_ops": ["-rotary_embedding"]}
+            arguments["compilation_config"] = PLAIN_ROTARY
     return arguments
