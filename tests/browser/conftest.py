@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.filled import filled_runs
-from tests.browser.site import Site, Visits, serving
+from tests.browser.site import ServedPages, Visits, serving
 
 
 @pytest.fixture(scope="package")
@@ -25,13 +25,13 @@ def chromium() -> Generator[Browser]:
 
 
 @pytest.fixture
-def site() -> Generator[Site]:
+def site() -> Generator[ServedPages]:
     with serving(filled_runs("some words")) as site:
         yield site
 
 
 @pytest.fixture
-def visits(chromium: Browser, site: Site) -> Generator[Visits]:
+def visits(chromium: Browser, site: ServedPages) -> Generator[Visits]:
     visits = Visits(chromium, site)
     yield visits
     visits.close()

@@ -43,7 +43,7 @@ PAGES = {
 """Each page by its name, as `filled_runs` has it."""
 
 
-class Told(FakeRuns):
+class WordyRuns(FakeRuns):
     """`words` stand wherever a run may say something of its own."""
 
     def __init__(self, words: str) -> None:
@@ -61,7 +61,7 @@ class Told(FakeRuns):
 
 def filled_runs(words: str) -> FakeRuns:
     """`run`, which trains, `other`, and one of each other state."""
-    runs, now = Told(words), time.time()
+    runs, now = WordyRuns(words), time.time()
     facts: dict[str, Any] = {"owner": words, "num_steps": STEPS, "replicas": Replicas(1, 4, 2)}
     for number, state in enumerate(s for s in RunState if s is not RunState.UNKNOWN):
         why = {"waiting_for": WAITS, "error": words if state is RunState.FAILED else ""}

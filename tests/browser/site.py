@@ -30,7 +30,7 @@ SETTLE_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class ServedPages:
     """Example: with serving(runs) as site: Visits(browser, site).to("/runs")"""
 
     address: str
@@ -53,7 +53,7 @@ def let_poll(page: Page) -> None:
     page.wait_for_timeout(SETTLE_MS)
 
 
-def serving(runs: FakeRuns, *, is_read_only: bool = False) -> AbstractContextManager[Site]:
+def serving(runs: FakeRuns, *, is_read_only: bool = False) -> AbstractContextManager[ServedPages]:
     """Until the block ends. Each role's name is a token."""
     return serving_from(nullcontext(runs), is_read_only=is_read_only)
 
@@ -61,16 +61,16 @@ def serving(runs: FakeRuns, *, is_read_only: bool = False) -> AbstractContextMan
 @contextmanager
 def serving_from(
     opened: AbstractAsyncContextManager[Any], *, is_read_only: bool = False
-) -> Generator[Site]:
+) -> Generator[ServedPages]:
     """The same of runs that are opened in the server's event loop."""
-    begun: Future[tuple[Site, asyncio.Event]] = Future()
+    begun: Future[tuple[ServedPages, asyncio.Event]] = Future()
 
     async def serve() -> None:
         over = asyncio.Event()
         async with opened as runs:
             app: Any = make_app(runs, identify, Exposition(), is_read_only=is_read_only)
             listener, address = listening_at("127.0.0.1:0", "address")
-            site = Site(f"http://{address}", runs, asyncio.get_running_loop())
+            site = ServedPages(f"http://{address}", runs, asyncio.get_running_loop())
             async with serving_http(app, listener, None):
                 begun.set_result((site, over))
                 await over.wait()
@@ -90,7 +90,7 @@ class Visits:
     """Pages of a site, and what was wrong with them."""
 
     browser: Browser
-    site: Site
+    site: ServedPages
     complaints: list[str] = field(default_factory=list[str])
     """Errors in the console, violations of the content policy among them; dialogs; requests elsewhere."""
     contexts: list[BrowserContext] = field(default_factory=list[BrowserContext])

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from services.manager.pages.runs.actions import Action
+from services.manager.pages.runs.actions import RunAction
 from services.manager.runs import Runs
 from tests.browser.filled import filled_runs
-from tests.browser.site import Site, Visits, let_poll, serving, serving_from
+from tests.browser.site import ServedPages, Visits, let_poll, serving, serving_from
 from tests.manager.fakes import managing, specification
 from trimaran.run.runs import Replicas, RunState
 
@@ -35,15 +35,15 @@ def tab_to(page: Page, ident: str) -> None:
 @pytest.mark.parametrize(
     ("run_id", "action", "state"),
     [
-        ("run", Action.PAUSE, RunState.PAUSING),
-        ("run", Action.CANCEL, RunState.CANCELLING),
-        ("queued-1", Action.CANCEL, RunState.CANCELLED),
-        ("failed-1", Action.RESUME, RunState.QUEUED),
-        ("succeeded-1", Action.DELETE, None),
+        ("run", RunAction.PAUSE, RunState.PAUSING),
+        ("run", RunAction.CANCEL, RunState.CANCELLING),
+        ("queued-1", RunAction.CANCEL, RunState.CANCELLED),
+        ("failed-1", RunAction.RESUME, RunState.QUEUED),
+        ("succeeded-1", RunAction.DELETE, None),
     ],
 )
 def test_a_button_asks_first_and_can_be_left(
-    visits: Visits, site: Site, run_id: str, action: Action, state: RunState | None
+    visits: Visits, site: ServedPages, run_id: str, action: RunAction, state: RunState | None
 ) -> None:
     page = visits.to(f"/runs/{run_id}")
     before = site.runs.runs[run_id]
@@ -68,7 +68,7 @@ def test_a_button_asks_first_and_can_be_left(
     assert visits.complaints == []
 
 
-def test_a_number_that_is_refused_stays_in_its_dialog(visits: Visits, site: Site) -> None:
+def test_a_number_that_is_refused_stays_in_its_dialog(visits: Visits, site: ServedPages) -> None:
     page = visits.to("/runs/run/config")
     page.click("#scale")
     page.fill("#min_replicas", "9")
@@ -84,7 +84,7 @@ def test_a_number_that_is_refused_stays_in_its_dialog(visits: Visits, site: Site
 
 
 def test_a_file_becomes_a_run_once_what_is_wrong_with_it_was_said(
-    visits: Visits, site: Site, tmp_path: Path
+    visits: Visits, site: ServedPages, tmp_path: Path
 ) -> None:
     (tmp_path / "run.yaml").write_text("- a list\n")
     page = visits.to("/runs")
@@ -149,7 +149,7 @@ def test_a_manager_takes_runs_from_a_file_and_as_copies_and_steers_them(
         visits.close()
 
 
-def test_the_keyboard_alone_opens_a_run_and_pauses_it(visits: Visits, site: Site) -> None:
+def test_the_keyboard_alone_opens_a_run_and_pauses_it(visits: Visits, site: ServedPages) -> None:
     page = visits.to("/runs")
     tab_to(page, "by-reward")
     page.keyboard.press("Enter")
@@ -168,7 +168,7 @@ def test_the_keyboard_alone_opens_a_run_and_pauses_it(visits: Visits, site: Site
     assert visits.complaints == []
 
 
-def test_the_table_follows_its_filters_and_its_address(visits: Visits, site: Site) -> None:
+def test_the_table_follows_its_filters_and_its_address(visits: Visits, site: ServedPages) -> None:
     page = visits.to("/runs?sort=-priority")
     page.select_option("#state", "unended")
     page.fill("#text", "r")
@@ -186,7 +186,7 @@ def test_the_table_follows_its_filters_and_its_address(visits: Visits, site: Sit
 
 
 def test_a_token_opens_a_session_that_no_script_reads_until_it_is_closed(
-    visits: Visits, site: Site
+    visits: Visits, site: ServedPages
 ) -> None:
     page = visits.to("/runs/run/events", role="")
     page.fill("#token", "operator")

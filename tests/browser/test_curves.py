@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.site import Site, Visits, let_poll
+from tests.browser.site import ServedPages, Visits, let_poll
 from trimaran.run.runs import EventKind
 from trimaran.telemetry.metrics import REWARD_MEAN
 
@@ -31,7 +31,7 @@ def drag(page: Page, begin: float, end: float) -> None:
     page.mouse.up()
 
 
-def test_a_chart_grows_with_its_run(visits: Visits, site: Site) -> None:
+def test_a_chart_grows_with_its_run(visits: Visits, site: ServedPages) -> None:
     page = curves(visits)
     chart = page.get_by_role("img", name=re.compile("^Reward by step"))
     site.ask(lambda: site.runs.tell("run", EventKind.STEP, {REWARD_MEAN: 0.8125}, step=1000))

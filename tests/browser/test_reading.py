@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.filled import STEPS
-from tests.browser.site import Site, Visits, let_poll
+from tests.browser.site import ServedPages, Visits, let_poll
 from trimaran.run.runs import EventKind
 
 
@@ -19,7 +19,7 @@ def uncomplaining(visits: Visits) -> Generator[None]:
     assert visits.complaints == []
 
 
-def test_curves_are_drawn_chosen_zoomed_and_grow(visits: Visits, site: Site) -> None:
+def test_curves_are_drawn_chosen_zoomed_and_grow(visits: Visits, site: ServedPages) -> None:
     page = visits.to("/runs/run?with=other")
     charts = page.locator("#charts canvas")
     expect(charts.first).to_be_visible()
@@ -69,7 +69,7 @@ def test_samples_are_chosen_and_lead_to_tokens_and_to_the_ledger(visits: Visits)
     expect(page.locator("#check")).to_contain_text("not sound")
 
 
-def test_a_log_follows_is_sifted_and_stops(visits: Visits, site: Site) -> None:
+def test_a_log_follows_is_sifted_and_stops(visits: Visits, site: ServedPages) -> None:
     page = visits.to("/runs/run/logs?process=rollout-0")
     log = page.get_by_role("log")
     expect(log).to_contain_text("a replica is late")
@@ -87,7 +87,7 @@ def test_a_log_follows_is_sifted_and_stops(visits: Visits, site: Site) -> None:
     expect(log.locator("div:visible")).to_have_count(2)
 
 
-def test_events_come_newest_first_and_by_kind(visits: Visits, site: Site) -> None:
+def test_events_come_newest_first_and_by_kind(visits: Visits, site: ServedPages) -> None:
     page = visits.to("/runs/run/events")
     site.ask(lambda: site.runs.tell("run", EventKind.REPLICA_BACK, text="rollout-7"))
     let_poll(page)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from services.manager.pages.runs.actions import Action, actions
+from services.manager.pages.runs.actions import RunAction, actions
 from tests.clients.fake_runs import FakeRuns
 from tests.manager.pages.browsing import browse
 from trimaran.run.runs import TRANSITIONS, Replicas, RunState
@@ -23,9 +23,9 @@ def test_each_button_of_a_state_asks_first_and_then_does_it(state: RunState) -> 
             form = {"min_replicas": "2", "max_replicas": "3"}
             done = await client.post(f"/runs/run/steer/{action}", data=form)
             assert done.status_code == 200, done.text
-            if action is Action.DELETE:
+            if action is RunAction.DELETE:
                 assert done.headers["hx-redirect"] == "/runs" and "run" not in runs.runs
-            elif action is Action.SCALE:
+            elif action is RunAction.SCALE:
                 assert runs.runs["run"].replicas == Replicas(2, 3)
             else:
                 assert runs.runs["run"].state in TRANSITIONS[state]
@@ -49,7 +49,7 @@ def test_what_cannot_be_done_stays_a_question_that_says_why() -> None:
 def test_a_viewer_has_no_buttons_and_may_not_press_them() -> None:
     async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
         assert "steer" not in (await client.get("/runs/run")).text
-        for action in Action:
+        for action in RunAction:
             assert (await client.get(f"/runs/run/steer/{action}")).status_code == 403
             assert (await client.post(f"/runs/run/steer/{action}")).status_code == 403
         assert {call[0] for call in runs.calls} <= {"list"}

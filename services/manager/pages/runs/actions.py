@@ -7,7 +7,7 @@ from enum import StrEnum
 from trimaran.run.runs import ENDED, RunState
 
 
-class Action(StrEnum):
+class RunAction(StrEnum):
     """A button of a run's head."""
 
     PAUSE = "pause"
@@ -24,14 +24,14 @@ class Action(StrEnum):
 
 _ON_ITS_WAY = frozenset((RunState.QUEUED, RunState.STARTING, RunState.RUNNING))
 _STATES = {
-    Action.PAUSE: _ON_ITS_WAY,
-    Action.RESUME: frozenset((RunState.PAUSED, RunState.CANCELLED, RunState.FAILED)),
-    Action.SCALE: _ON_ITS_WAY | {RunState.PAUSED},
-    Action.CANCEL: _ON_ITS_WAY | {RunState.PAUSING, RunState.PAUSED},
-    Action.DELETE: ENDED,
+    RunAction.PAUSE: _ON_ITS_WAY,
+    RunAction.RESUME: frozenset((RunState.PAUSED, RunState.CANCELLED, RunState.FAILED)),
+    RunAction.SCALE: _ON_ITS_WAY | {RunState.PAUSED},
+    RunAction.CANCEL: _ON_ITS_WAY | {RunState.PAUSING, RunState.PAUSED},
+    RunAction.DELETE: ENDED,
 }
 
 
-def actions(state: RunState) -> list[Action]:
+def actions(state: RunState) -> list[RunAction]:
     """Those that make sense in a state; the manager decides."""
-    return [action for action in Action if state in _STATES[action]]
+    return [action for action in RunAction if state in _STATES[action]]

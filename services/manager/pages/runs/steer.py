@@ -9,7 +9,7 @@ from fastapi.responses import Response
 
 from services.manager.pages.frame import render
 from services.manager.pages.route import page_router
-from services.manager.pages.runs.actions import Action
+from services.manager.pages.runs.actions import RunAction
 from services.manager.pages.session import Visitor, visit_to_change
 from trimaran.errors import TrimaranError
 from trimaran.run.runs import Run
@@ -18,7 +18,7 @@ from trimaran.wire.http_problems import problem_of
 IN_DIALOG = {"HX-Retarget": "#dialog", "HX-Reswap": "innerHTML"}
 
 
-def _steers(request: Request, action: Action) -> Visitor:
+def _steers(request: Request, action: RunAction) -> Visitor:
     return visit_to_change(request, action.method)
 
 
@@ -29,7 +29,7 @@ def routes(runs: Any) -> APIRouter:
     router = page_router()
 
     @router.get("/runs/{run_id}/steer/{action}")
-    async def ask(request: Request, run_id: str, action: Action, visitor: Steering) -> Response:
+    async def ask(request: Request, run_id: str, action: RunAction, visitor: Steering) -> Response:
         run = await runs.get(visitor.client, run_id)
         return _question(request, run, action, run.replicas.min, run.replicas.max)
 
@@ -37,7 +37,7 @@ def routes(runs: Any) -> APIRouter:
     async def steer(
         request: Request,
         run_id: str,
-        action: Action,
+        action: RunAction,
         visitor: Steering,
         min_replicas: Annotated[int, Form()] = 0,
         max_replicas: Annotated[int, Form()] = 0,
@@ -45,10 +45,10 @@ def routes(runs: Any) -> APIRouter:
         run: Run = await runs.get(visitor.client, run_id)
         try:
             match action:
-                case Action.DELETE:
+                case RunAction.DELETE:
                     await runs.delete(visitor.client, run_id)
                     return Response(headers={"HX-Redirect": "/runs"})
-                case Action.SCALE:
+                case RunAction.SCALE:
                     run = await runs.scale(visitor.client, run_id, min_replicas, max_replicas)
                 case _:
                     run = await getattr(runs, action)(visitor.client, run_id)
@@ -62,7 +62,7 @@ def routes(runs: Any) -> APIRouter:
 def _question(
     request: Request,
     run: Run,
-    action: Action,
+    action: RunAction,
     least: int,
     most: int,
     error: TrimaranError | None = None,

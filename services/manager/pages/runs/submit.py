@@ -19,7 +19,7 @@ from trimaran.wire.http_problems import problem_of
 
 
 @dataclass(frozen=True, slots=True)
-class _Typed:
+class _Draft:
     """What stands in the form."""
 
     config: str = ""
@@ -44,7 +44,7 @@ def routes(runs: Any) -> APIRouter:
     async def empty(
         request: Request, visitor: Annotated[Visitor, changes("CreateRun")], copy: str = ""
     ) -> Response:
-        typed = await _copy(runs, visitor, copy) if copy else _Typed()
+        typed = await _copy(runs, visitor, copy) if copy else _Draft()
         return _show(request, visitor, typed, copy=copy)
 
     @router.post("/runs/new")
@@ -57,7 +57,7 @@ def routes(runs: Any) -> APIRouter:
         priority: Annotated[str, Form()] = "0",
         only_check: Annotated[bool, Form()] = False,
     ) -> Response:
-        typed = _Typed(config, overrides, priority, request_id)
+        typed = _Draft(config, overrides, priority, request_id)
         try:
             if only_check:
                 await runs.check(visitor.client, *typed.asked())
@@ -67,27 +67,27 @@ def routes(runs: Any) -> APIRouter:
             raise
         except TrimaranError as error:
             if isinstance(error, AlreadyExistsError):  # a form that was gone back to, and changed
-                typed = _Typed(config, overrides, priority)
+                typed = _Draft(config, overrides, priority)
             return _show(request, visitor, typed, error)
         return RedirectResponse(f"/runs/{run.run_id}", 303)
 
     return router
 
 
-async def _copy(runs: Any, visitor: Visitor, run_id: str) -> _Typed:
+async def _copy(runs: Any, visitor: Visitor, run_id: str) -> _Draft:
     """What differs from the defaults of this version."""
     run = await runs.get(visitor.client, run_id)
     tree = await runs.config(visitor.client, run_id)
     config = parse_config(tree, source=f"run {run_id}")
     changed = config.model_dump(mode="json", exclude_defaults=True)
     text = yaml.safe_dump(changed, sort_keys=False, allow_unicode=True)
-    return _Typed(text, priority=str(run.priority))
+    return _Draft(text, priority=str(run.priority))
 
 
 def _show(
     request: Request,
     visitor: Visitor,
-    typed: _Typed,
+    typed: _Draft,
     error: TrimaranError | None = None,
     *,
     copy: str = "",
