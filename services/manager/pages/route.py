@@ -55,5 +55,6 @@ def _to_sign_in(request: Request) -> Response:
     """The address names the page to come back to, never a token."""
     if is_partial(request):
         return Response(headers={"HX-Redirect": "/sign-in"})
-    place = request.url.path if request.method == "GET" else "/runs"
+    here = f"{request.url.path}?{request.url.query}".rstrip("?")
+    place = here if request.method == "GET" else "/runs"
     return RedirectResponse(f"/sign-in?to={quote(place)}", 303)

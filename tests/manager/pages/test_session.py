@@ -13,6 +13,8 @@ def test_a_token_opens_a_session_that_no_script_and_no_address_holds() -> None:
     async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
         answer = await client.get("/runs/run")
         assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?to=/runs/run")
+        shared = await client.get("/runs?state=failed&sort=-age")
+        assert shared.headers["location"] == "/sign-in?to=/runs%3Fstate%3Dfailed%26sort%3D-age"
         refused = await client.post("/sign-in", data={"token": "stranger"})
         assert refused.status_code == 401 and "no such token" in refused.text
         assert "stranger" not in refused.text
