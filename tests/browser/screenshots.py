@@ -46,7 +46,7 @@ def draw(folder: Path, curves: str, episodes: str) -> None:
         "logs": f"/runs/{curves}/logs?process=controller",
         "samples": f"/runs/{episodes}/samples?of=trained&order=highest",
         "ledger": f"/runs/{episodes}/ledger?group=17",
-        "tokens": f"/runs/{episodes}/groups/17/0#tokens",
+        "tokens": f"/runs/{episodes}/groups/17/0#by-probability",
     }
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
