@@ -188,6 +188,7 @@ FAMILIES = Choices(
         for name, place in {
             "llama": "llama:LLAMA",
             "mistral": "mistral:MISTRAL",
+            "gemma3_text": "gemma3:GEMMA3_TEXT",
             "qwen2": "qwen2:QWEN2",
             "qwen2_moe": "qwen2:QWEN2_MOE",
             "qwen3": "qwen3:QWEN3",

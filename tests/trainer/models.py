@@ -54,9 +54,10 @@ FAMILIES = (
     "deepseek_v3",
     "glm4_moe",
     "mistral",
+    "gemma3_text",
 )
 DEEP = "qwen2_of_4_layers"
-TIED = ("qwen2", DEEP)
+TIED = ("qwen2", DEEP, "gemma3_text")
 
 
 def make_model(family: str) -> Any:
@@ -64,7 +65,7 @@ def make_model(family: str) -> Any:
     norms of queries and keys, heads that are not hidden_size / heads wide; with experts: qwen2_moe has
     one that every token passes, qwen3_moe weighs the chosen ones to 1."""
     torch.manual_seed(0)
-    if family in TIED:
+    if family in ("qwen2", DEEP):
         layers = {"num_hidden_layers": 4} if family == DEEP else {}
         shape = {**SHAPE, **layers}
         config: Any = transformers.Qwen2Config(**shape, vocab_size=97, tie_word_embeddings=True)
@@ -85,6 +86,13 @@ def make_model(family: str) -> Any:
     elif family == "mistral":
         config = transformers.MistralConfig(**SHAPE, vocab_size=96, sliding_window=6)
         model = transformers.MistralForCausalLM(config)
+    elif family == "gemma3_text":
+        kinds = [*["sliding_attention"] * 3, "full_attention"]
+        shape = {**SHAPE, **WIDE, "num_hidden_layers": 4, "layer_types": kinds}
+        config = transformers.Gemma3TextConfig(
+            **shape, vocab_size=96, sliding_window=6, query_pre_attn_scalar=9
+        )
+        model = transformers.Gemma3ForCausalLM(config)
     elif family == "deepseek_v3":
         config = transformers.DeepseekV3Config(**{**SHAPE, **LATENT, **GROUPED}, vocab_size=96)
         model = transformers.DeepseekV3ForCausalLM(config)

@@ -25,6 +25,7 @@ CLASSES = {
     "qwen3_vl": "Qwen3VLConfig",
     "qwen3_vl_moe": "Qwen3VLMoeConfig",
     "mistral": "MistralConfig",
+    "gemma3_text": "Gemma3TextConfig",
     "deepseek_v3": "DeepseekV3Config",
     "glm4_moe": "Glm4MoeConfig",
 }

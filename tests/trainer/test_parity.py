@@ -50,6 +50,8 @@ LAYOUTS: list[tuple[str, dict[str, Any]]] = [
     ("deepseek_v3", {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE),
     ("deepseek_v3", {"pipeline_parallel": 2, "expert_parallel": 2, "data_parallel": 2} | SPLIT),
     ("deepseek_v3", SLICED | {"context_parallel": 2, "recompute": "selective"} | SEQUENCE),
+    ("gemma3_text", {"tensor_parallel": 2, "pipeline_parallel": 2} | SEQUENCE),
+    ("gemma3_text", {"context_parallel": 2, "data_parallel": 2, "recompute": True} | SPLIT),
     ("mistral", {"tensor_parallel": 2, "pipeline_parallel": 2} | SEQUENCE),
     ("glm4_moe", {"tensor_parallel": 2, "expert_parallel": 2} | SEQUENCE),
     ("glm4_moe", {"pipeline_parallel": 2, "expert_parallel": 2, "data_parallel": 2} | SPLIT),

@@ -89,7 +89,8 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     wanted = unfused({name: parameter.grad for name, parameter in named})
     assert gradients.keys() == wanted.keys()
     for name, gradient in wanted.items():
-        torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=1e-5, msg=name)
+        atol = max(1e-5, 4e-6 * gradient.abs().max().item())
+        torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=atol, msg=name)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])

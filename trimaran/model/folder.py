@@ -80,6 +80,8 @@ class ModelFacts:
     latent: LatentFacts | None = None
     window: int = 0
     """The last tokens, itself included, to which a token attends; 0 for all."""
+    full_layers: tuple[int, ...] = ()
+    """The layers without a window, where others have one."""
 
     @property
     def described(self) -> Family:
@@ -259,6 +261,16 @@ def _expert_facts(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _window_facts(config: dict[str, Any]) -> dict[str, Any]:
+    """Layers by their types, or each n-th without a window."""
+    kinds, every = config.get("layer_types"), config.get("sliding_window_pattern")
+    layers = range(_size(config, "num_hidden_layers"))
+    full = tuple(layer for layer in layers if every and not (layer + 1) % int(every))
+    if kinds:
+        full = tuple(layer for layer in layers if kinds[layer] == "full_attention")
+    return {"window": int(config.get("sliding_window") or 0), "full_layers": full}
+
+
 def _attention_facts(config: dict[str, Any], family: Family, hidden_size: int) -> dict[str, Any]:
     num_heads = _size(config, "num_attention_heads")
     if not family.latent:
@@ -304,10 +316,10 @@ def _facts(whole: dict[str, Any], path: Path) -> ModelFacts:
             intermediate_size=_size(config, "intermediate_size"),
             vocab_size=_size(config, "vocab_size"),
             # transformers ties by the top level, where a folder has it there.
-            tied=bool((config | whole).get("tie_word_embeddings", False)),
+            tied=bool((config | whole).get("tie_word_embeddings", family.tied)),
             max_positions=_size(config, "max_position_embeddings"),
             vision=_vision(whole, hidden_size),
-            window=int(config.get("sliding_window") or 0) if family.window else 0,
+            **(_window_facts(config) if family.window else {}),
             switches=tuple(key for key in family.switches if config.get(key)),
             **_attention_facts(config, family, hidden_size),
             **_expert_facts(config),

@@ -40,6 +40,10 @@ class Architecture:
     norm_epsilon: float
     rope: Rope
     routing: Routing
+    window_rope: Rope | None = None
+    """That of layers with a window, where it is another one."""
+    softmax_scale: float | None = None
+    """By which scores are multiplied, where it is not 1 / root of a head's channels."""
 
 
 def read_architecture(folder: Path, is_whole: bool = True) -> Architecture:
@@ -58,14 +62,28 @@ def read_architecture(folder: Path, is_whole: bool = True) -> Architecture:
     check_keys(config, family, f"model.path: {source}")
     if "rms_norm_eps" not in config:
         raise InputError(f"model.path: {source} lacks rms_norm_eps")
-    rope = parse_rope(config, f"model.path: {source}", family.partial_rope)
+    rope, window_rope = _ropes(config, family, f"model.path: {source}")
     if facts.vision and sum(rope.sections) * 2 != facts.head_dim:
         raise InputError(
             f"model.path: {source}: mrope_section {list(rope.sections)} is not of heads with"
             f" {facts.head_dim} channels; it must have three numbers that add up to the half"
         )
     routing = _routing(config, family.experts, f"model.path: {source}")
-    return Architecture(facts, config["rms_norm_eps"], rope, routing)
+    scalar = config.get("query_pre_attn_scalar")
+    scale = float(scalar) ** -0.5 if scalar else None
+    return Architecture(facts, config["rms_norm_eps"], rope, routing, window_rope, scale)
+
+
+def _ropes(config: Mapping[str, Any], family: Family, where: str) -> tuple[Rope, Rope | None]:
+    """That of layers that attend to all, and that of those with a window where it is another one."""
+    given = config.get("rope_parameters") or {}
+    if "full_attention" in given:  # as transformers 5 writes them
+        parts = (given[f"{kind}_attention"] for kind in ("full", "sliding"))
+        full, window = (parse_rope({**config, "rope_parameters": one}, where) for one in parts)
+        return full, window
+    rope = parse_rope(config, where, family.partial_rope)
+    local = config.get("rope_local_base_freq")
+    return rope, Rope(float(local)) if local else None
 
 
 def _routing(config: Mapping[str, Any], experts: Experts | None, where: str) -> Routing:

@@ -79,9 +79,8 @@ def check_keys(config: Mapping[str, Any], family: Family, where: str) -> None:
                 " changes nothing, or name it in the `known` or `required` of the family (docs/extending.md)"
             )
     has_window = config.get("sliding_window") and config.get("use_sliding_window", True)
-    if (has_window and not family.window) or set(config.get("layer_types") or ()) - {
-        "full_attention"
-    }:
+    has_window = has_window or set(config.get("layer_types") or ()) - {"full_attention"}
+    if has_window and not family.window:
         raise InputError(
             f"{where}: has sliding-window attention (sliding_window: {config.get('sliding_window')!r}), which is"
             " not supported; set sliding_window to null where it was trained without"

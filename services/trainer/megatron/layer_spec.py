@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 
 from services.trainer.megatron.attention.attention import PackedAttention
 from services.trainer.megatron.attention.latent import LatentAttention
-from services.trainer.megatron.lean import SwiGLU, rms_norm
+from services.trainer.megatron.lean import GeGLU, SwiGLU, rms_norm
+from trimaran.model.families.family import Family
 from trimaran.model.folder import ModelFacts
 
 
@@ -22,10 +23,30 @@ class RMSNorm(torch.nn.RMSNorm):
         # With sequence parallelism a rank sees its share of the tokens only: finalize_model_grads
         # sums what is marked so.
         self.weight.sequence_parallel = config.sequence_parallel  # type: ignore[attr-defined]
+        self._is_around_one = config.layernorm_zero_centered_gamma
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         assert self.eps is not None
+        if self._is_around_one:  # in bfloat16 the sum would lose bits of w
+            weight = 1.0 + self.weight.float()
+            return rms_norm(x.float(), weight, self.eps).to(x.dtype)
         return rms_norm(x, self.weight, self.eps)
+
+
+class NormBehind(torch.nn.Module):
+    """Where megatron-core adds the output of attention or MLP to the stream: with a norm before that."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
+
+    def forward(self, *_: bool) -> Callable[..., torch.Tensor]:
+        return self._add
+
+    def _add(
+        self, output_with_bias: tuple[torch.Tensor, None], residual: torch.Tensor, _: float
+    ) -> torch.Tensor:
+        return residual + self.norm(output_with_bias[0])
 
 
 def block_spec(
@@ -33,11 +54,11 @@ def block_spec(
 ) -> TransformerBlockSubmodules:
     """Those of one stage. `layers`: their numbers."""
     norm: Any = RMSNorm
-    specs = [_layer_spec(config, facts.has_experts(layer)) for layer in layers]
+    specs = [_layer_spec(config, facts.described, facts.has_experts(layer)) for layer in layers]
     return TransformerBlockSubmodules(layer_specs=specs, layer_norm=norm)
 
 
-def _layer_spec(config: TransformerConfig, has_experts: bool) -> ModuleSpec:
+def _layer_spec(config: TransformerConfig, family: Family, has_experts: bool) -> ModuleSpec:
     layer = get_gpt_layer_local_spec(
         num_experts=config.num_moe_experts if has_experts else None,
         normalization="RMSNorm",
@@ -48,7 +69,9 @@ def _layer_spec(config: TransformerConfig, has_experts: bool) -> ModuleSpec:
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
     mlp = parts.mlp.submodules
     for one in (mlp.experts, mlp.shared_experts) if has_experts else (parts.mlp,):
-        one.submodules.activation_func = SwiGLU
+        one.submodules.activation_func = SwiGLU if family.activation == "silu" else GeGLU
+    if family.norms_behind:
+        parts.self_attn_bda = parts.mlp_bda = ModuleSpec(NormBehind, params={"config": config})
     attention = parts.self_attention.submodules
     attention.core_attention = PackedAttention
     if config.multi_latent_attention:

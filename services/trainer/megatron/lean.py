@@ -71,3 +71,26 @@ class SwiGLU(torch.nn.Module):
 
     def forward(self, both: torch.Tensor) -> torch.Tensor:
         return _SwiGLU.apply(both)  # type: ignore[no-any-return]
+
+
+class _GeGLU(torch.autograd.Function):
+    """The same with gelu, by its tanh approximation."""
+
+    @staticmethod
+    def forward(ctx: Any, both: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(both)
+        gate, up = both.chunk(2, dim=-1)
+        return F.gelu(gate, approximate="tanh").mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (both,), gradient = ctx.saved_tensors, gradients[0]
+        gate, up = both.chunk(2, dim=-1)
+        of_up = gradient * F.gelu(gate, approximate="tanh")
+        of_gate = torch.ops.aten.gelu_backward(gradient * up, gate, approximate="tanh")
+        return torch.cat([of_gate, of_up], dim=-1)
+
+
+class GeGLU(SwiGLU):
+    def forward(self, both: torch.Tensor) -> torch.Tensor:
+        return _GeGLU.apply(both)  # type: ignore[no-any-return]

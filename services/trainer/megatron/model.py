@@ -93,6 +93,15 @@ class PackedGPT(GPTModel):
         turned = latent.turned if latent else architecture.facts.head_dim
         frequencies = inverse_frequencies(architecture.rope, turned)
         self._inverse_frequencies = frequencies.to(device)
+        self._window_frequencies = None
+        if architecture.window_rope:
+            self._window_frequencies = inverse_frequencies(architecture.window_rope, turned).to(
+                device
+            )
+        self._embedding_scale = 1.0
+        if architecture.facts.described.scaled_embeddings:
+            root = torch.tensor(architecture.facts.hidden_size**0.5, dtype=config.params_dtype)
+            self._embedding_scale = root.item()
         self._images = images
         if images and self.pre_process:
             self.visual = make_tower(run.model.path, config, device)
@@ -140,11 +149,14 @@ class PackedGPT(GPTModel):
             self._context,
             self._positions(groups, places) if places else None,
             self._window,
+            self._window_frequencies,
         )
         layout.experts_nLK = self._chosen_experts(packed, len(token_ids))
         hidden = None  # what the stage before has sent is set by megatron-core's schedule
         if self.pre_process:
             hidden = self.embedding(input_ids=self._context.own(token_ids)[None], position_ids=None)
+            if self._embedding_scale != 1.0:
+                hidden = hidden * self._embedding_scale
             if images:
                 hidden, layout.deepstack = self._look(images, hidden)
             if self.config.recompute_granularity and torch.is_grad_enabled():

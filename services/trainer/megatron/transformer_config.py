@@ -110,7 +110,16 @@ def _attention_config(architecture: Architecture) -> dict[str, Any]:
     facts, latent = architecture.facts, architecture.facts.latent
     if latent is None:
         # finalize_model_grads sums the norms' gradients over the heads of all tensor-parallel ranks by it.
-        return {"add_qkv_bias": facts.has_biases, "qk_layernorm": facts.has_head_norms}
+        return {
+            "add_qkv_bias": facts.has_biases,
+            "qk_layernorm": facts.has_head_norms,
+            "layernorm_zero_centered_gamma": facts.described.norms_around_one,
+            "softmax_scale": architecture.softmax_scale,
+            "window_size": (facts.window - 1, 0) if facts.window else None,
+            "window_attn_skip_freq": [
+                int(layer not in facts.full_layers) for layer in range(facts.num_layers)
+            ],
+        }
     return {
         "qk_layernorm": True,  # of the small vectors
         "q_lora_rank": latent.queries_rank or None,

@@ -14,6 +14,7 @@ FEATURES = (
         "window",
         "partial rope",
     ),
+    *("norms behind, of 1 + w", "scaled embeddings", "activation"),
     *("scores of experts", "shared expert", "experts in a stack", "vision tower"),
 )
 
@@ -31,6 +32,8 @@ def _row(family: Family) -> tuple[str, ...]:
             _word,
             (family.biases, family.head_norms, family.latent, family.window, family.partial_rope),
         ),
+        *map(_word, (family.norms_behind and family.norms_around_one, family.scaled_embeddings)),
+        family.activation,
         experts.scores if family.experts else "",
         ("with a gate" if experts.shared_gate else "yes") if experts.shared else "",
         _word(experts.stacked),

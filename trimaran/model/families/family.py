@@ -44,7 +44,18 @@ class Family:
     latent: bool = False
     """Queries, keys and values come out of small vectors (multi-head latent attention)."""
     window: bool = False
-    """A token may attend to the last `sliding_window` tokens alone, in all layers; null or absent for all."""
+    """A token may attend to the last `sliding_window` tokens alone, null or absent for all; in all layers, or in those
+    of which `layer_types` or `sliding_window_pattern` says so."""
+    norms_behind: bool = False
+    """Attention and MLP have a norm behind them as well."""
+    norms_around_one: bool = False
+    """Norms multiply by 1 + w."""
+    scaled_embeddings: bool = False
+    """By the root of their channels."""
+    activation: Literal["silu", "gelu_tanh"] = "silu"
+    """Of the gated MLP."""
+    tied: bool = False
+    """The output layer is the embedding where config.json does not say."""
     experts: Experts | None = None
     tower: str = ""
     """The vision tower: module and class of `transformers.models`; empty for a model that takes no images."""

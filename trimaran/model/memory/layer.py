@@ -63,7 +63,9 @@ def layer_bytes(
     heads = (model.queries + model.keys) / tensor if model.facts.has_head_norms else 0
     context, pair_cost = layout.context, PAIR_COST_CPU if on_host else PAIR_COST
     return LayerBytes(
-        norms=size * (2 * hidden / split + heads) / context,
+        norms=size
+        * ((4 if model.facts.described.norms_behind else 2) * hidden / split + heads)
+        / context,
         inputs=size * (2 * hidden / split + model.values / tensor + _latent(model)) / context,
         mlp=_mlp(model, tensor, layout.expert_tensor) / context,
         attention=_attention(model, work, tensor * context, pair_cost),

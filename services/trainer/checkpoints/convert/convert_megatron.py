@@ -68,6 +68,12 @@ def write_torch_dist(facts: ModelFacts, whole: Parameters, target: Path, dtype: 
 
 
 def refuse_vision(facts: ModelFacts) -> None:
+    """And norms behind attention and MLP."""
+    if facts.described.norms_behind:
+        raise InputError(
+            f"{facts.family}: megatron-core's GPTModel has no norms behind attention and MLP, and projects that"
+            " add them name them each in their own way; the Hugging Face folder is what they read"
+        )
     if facts.vision:
         raise InputError(
             f"{facts.family}: megatron-core's GPTModel has no vision tower, and projects that add one name"

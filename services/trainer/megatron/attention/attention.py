@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.utils import is_layer_window_attention
 
 from services.trainer.megatron.attention import sequences, shared_prompts
 from services.trainer.megatron.attention.context import ALONE, ContextSplit
@@ -46,7 +47,9 @@ class PackedLayout(PackedSeqParams):
     sin_ND: torch.Tensor | None = None
     context: ContextSplit = ALONE
     window: int = 0
-    """The last tokens to which one attends; 0 for all."""
+    """The last tokens to which one attends, in layers with a window; 0 for all."""
+    of_windows: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Cosines and sines of these layers, where they are others."""
     deepstack: Deepstack | None = None
     """Features of images, where some layers add features of them."""
     experts_nLK: torch.Tensor | None = None
@@ -62,6 +65,7 @@ def build_layout(
     context: ContextSplit = ALONE,
     positions_ND: torch.Tensor | None = None,
     window: int = 0,
+    window_frequencies: torch.Tensor | None = None,
 ) -> PackedLayout:
     """Decide for each group how its prompt is attended to, and say where its tokens go.
 
@@ -72,8 +76,18 @@ def build_layout(
     device = inverse_frequencies.device
     if positions_ND is None:
         positions_ND = positions(groups)[:, None]
-    angles = positions_ND.float().to(device) * inverse_frequencies
-    angles = torch.cat([angles, angles], dim=-1)
+    positions_ND = positions_ND.float().to(device)
+
+    def turns(frequencies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        angles = positions_ND * frequencies
+        angles = torch.cat([angles, angles], dim=-1)
+        return angles.cos(), angles.sin()
+
+    cos, sin = turns(inverse_frequencies)
+    of_windows = None
+    if window_frequencies is not None:
+        local_cos, local_sin = turns(window_frequencies)
+        of_windows = local_cos.to(dtype), local_sin.to(dtype)
     pair_cost = PAIR_COST_CPU if device.type == "cpu" else PAIR_COST
     if window >= max(group.prompt + max(group.completions, default=0) for group in groups):
         window = 0
@@ -86,10 +100,11 @@ def build_layout(
         shared=shared_prompts.lay_out(sharing, context.key_heads(num_key_heads), device)
         if sharing
         else None,
-        cos_ND=(angles.cos() * attention_factor).to(dtype),
-        sin_ND=(angles.sin() * attention_factor).to(dtype),
+        cos_ND=(cos * attention_factor).to(dtype),
+        sin_ND=(sin * attention_factor).to(dtype),
         context=context,
         window=window,
+        of_windows=of_windows,
     )
 
 
@@ -105,10 +120,14 @@ def rotate(x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor) -> t
 class PackedAttention(MegatronModule):
     """The `core_attention` of our layer spec: rotary embedding and causal attention."""
 
-    def __init__(self, config: Any, softmax_scale: float | None = None, **_: Any) -> None:
+    def __init__(
+        self, config: Any, layer_number: int, softmax_scale: float | None = None, **_: Any
+    ) -> None:
         """`softmax_scale`: by which scores are multiplied, where it is not 1 / root of the channels."""
         super().__init__(config=config)
         self._scale = softmax_scale
+        sizes = config.window_size, config.window_attn_skip_freq
+        self._has_window = is_layer_window_attention(*sizes, layer_number)
 
     def forward(
         self,
@@ -131,23 +150,29 @@ class PackedAttention(MegatronModule):
         if self._scale:
             query = query * (self._scale * query.shape[-1] ** 0.5)
         query, key, value = layout.context.to_heads(*(x.squeeze(1) for x in (query, key, value)))
-        query = rotate(query, layout.cos_ND, layout.sin_ND)
-        key = rotate(key, layout.cos_ND, layout.sin_ND)
-        out = layout.context.to_tokens(attend(query, key, value, layout))
+        turns, window = (layout.cos_ND, layout.sin_ND), 0
+        if self._has_window:
+            turns, window = layout.of_windows or turns, layout.window
+        query, key = rotate(query, *turns), rotate(key, *turns)
+        out = layout.context.to_tokens(attend(query, key, value, layout, window))
         return out[..., :channels].flatten(1).unsqueeze(1)
 
 
 def attend(
-    query_NHD: torch.Tensor, key_NKD: torch.Tensor, value_NKD: torch.Tensor, layout: PackedLayout
+    query_NHD: torch.Tensor,
+    key_NKD: torch.Tensor,
+    value_NKD: torch.Tensor,
+    layout: PackedLayout,
+    window: int = 0,
 ) -> torch.Tensor:
-    """Causal attention of each completion over its prompt and itself: [N, H, D]."""
+    """Causal attention of each completion over its prompt and itself, or over the last `window` tokens: [N, H, D]."""
     assert layout.segments and layout.sequences
     (query_U, query_A), (key_U, key_A), (value_U, value_A) = (
         layout.segments.split(x) for x in (query_NHD, key_NKD, value_NKD)
     )
     rows = zip(*(layout.sequences.to_rows(x) for x in (query_U, key_U, value_U)), strict=True)
     out_U = layout.sequences.to_tokens(
-        [sequences.attend_within(*one, window=layout.window) for one in rows]
+        [sequences.attend_within(*one, window=window) for one in rows]
     )
     if query_A is None or key_A is None or value_A is None or layout.shared is None:
         return out_U

@@ -33,11 +33,20 @@ LATENT = {
 def layer_rules(facts: ModelFacts, has_experts: bool) -> Rules:
     attention = _latent_attention(facts) if facts.latent else _attention(facts)
     output = columns("self_attn.o_proj.weight", facts.projections["o_proj"])
+    before_mlp, behind = "post_attention_layernorm", dict[str, MappingRule]()
+    if facts.described.norms_behind:
+        before_mlp = "pre_feedforward_layernorm"
+        names = {"self_attn_bda": "post_attention", "mlp_bda": "post_feedforward"}
+        behind = {
+            f"{own}.norm.weight": whole(f"{name}_layernorm.weight", (facts.hidden_size,))
+            for own, name in names.items()
+        }
     return {
         "input_layernorm.weight": whole("input_layernorm.weight", (facts.hidden_size,)),
         "self_attention.linear_proj.weight": output,
         **attention,
-        "pre_mlp_layernorm.weight": whole("post_attention_layernorm.weight", (facts.hidden_size,)),
+        "pre_mlp_layernorm.weight": whole(f"{before_mlp}.weight", (facts.hidden_size,)),
+        **behind,
         **(_experts(facts) if has_experts else _mlp(facts)),
     }
 
