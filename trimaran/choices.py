@@ -187,8 +187,6 @@ FAMILIES = Choices(
         name: f"trimaran.model.families.{place}"
         for name, place in {
             "llama": "llama:LLAMA",
-            "mistral": "mistral:MISTRAL",
-            "gemma3_text": "gemma3:GEMMA3_TEXT",
             "qwen2": "qwen2:QWEN2",
             "qwen2_moe": "qwen2:QWEN2_MOE",
             "qwen3": "qwen3:QWEN3",
@@ -198,6 +196,8 @@ FAMILIES = Choices(
             "qwen3_vl_moe": "qwen3:QWEN3_VL_MOE",
             "deepseek_v3": "deepseek:DEEPSEEK_V3",
             "glm4_moe": "glm4:GLM4_MOE",
+            "mistral": "mistral:MISTRAL",
+            "gemma3_text": "gemma3:GEMMA3_TEXT",
         }.items()
     },
 )
