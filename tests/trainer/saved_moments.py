@@ -36,7 +36,8 @@ def first_moments(run: Path) -> dict[str, torch.Tensor]:
             for hf_name, shape, share in zip(rule.names, rule.shapes, shares, strict=True):
                 # An expert is one element of a stack in some families.
                 tensor = found.setdefault(hf_name, torch.full(shape, torch.nan))
-                tensor[share.start : share.stop] = share.tensor
+                length = share.stop - share.start
+                tensor.narrow(rule.axis, share.start, length).copy_(share.tensor)
     return found
 
 
