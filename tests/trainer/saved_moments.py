@@ -34,10 +34,12 @@ def first_moments(run: Path) -> dict[str, torch.Tensor]:
         if f"exp_avg.{name}" in whole:
             shares = rule.shares(whole[f"exp_avg.{name}"], 0, 1)
             for hf_name, shape, share in zip(rule.names, rule.shapes, shares, strict=True):
+                if rule.own_shape is None:
+                    found[hf_name] = share.tensor
+                    continue
                 # An expert is one element of a stack in some families.
                 tensor = found.setdefault(hf_name, torch.full(shape, torch.nan))
-                length = share.stop - share.start
-                tensor.narrow(rule.axis, share.start, length).copy_(share.tensor)
+                tensor[share.start : share.stop] = share.tensor
     return found
 
 
