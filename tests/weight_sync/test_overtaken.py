@@ -54,6 +54,9 @@ async def test_who_is_overtaken_by_a_version_takes_part_in_the_next_one(tmp_path
 
 async def test_who_is_overtaken_in_the_pause_after_its_fault_does_not_take_part(tmp_path):
     async with joined(world := World(), tmp_path, "ab", first_retry=3600) as coordinator:
+        # A read-back that ends behind the report would prove it again.
+        reading = {"sample", "catch-up of b"}
+        await until(lambda: not reading & {task.get_name() for task in asyncio.all_tasks()})
         await coordinator.report("b", "a fault")
         for step in (2, 3, 4):
             await publish(coordinator, world, step)
