@@ -213,8 +213,8 @@ def test_a_run_that_was_held_too_long_ends_with_1_and_the_way_to_go_on(
     assert main(["train", str(write_run())]) == 1
     out, err = capsys.readouterr()
     assert "step 2: held: no plugin" in out
-    assert "step 2: finished: the run was paused for 1 s" in out
-    assert out.count("finished:") == 1  # the launcher adds no failure of its own
+    assert "step 2: failed: the run was paused for 1 s" in out
+    assert out.count("failed:") == 1  # the launcher adds no failure of its own
     assert "go on with: trimaran train --resume" in err
 
 
