@@ -70,7 +70,7 @@ def test_it_passes_every_check(url: str, token: None, capsys: pytest.CaptureFixt
     code = main(["reward", "check", url, "--token-variable", "TRIMARAN_BREVITY_TOKEN"])
     out = capsys.readouterr().out
     assert code == 0, out
-    assert out.splitlines()[-1] == "19 passed, 0 failed, 0 skipped"
+    assert out.splitlines()[-1] == "20 passed, 0 failed, 0 skipped"
 
 
 def test_a_group_is_scored_through_it_as_a_run_does(url: str, token: None) -> None:

@@ -49,7 +49,12 @@ def begin(script: Path, run_folder: Path) -> subprocess.Popen[str]:
 
 
 def find_all(run: Path) -> list[Path]:
+    """With the note that names them."""
     return list(FOLDER.glob(f"*{semaphore_prefix(run)}-*"))
+
+
+def find_semaphores(run: Path) -> list[Path]:
+    return [path for path in find_all(run) if path.name.startswith("sem.")]
 
 
 def test_the_next_life_removes_what_a_kill_has_left(tmp_path):
@@ -59,10 +64,10 @@ def test_the_next_life_removes_what_a_kill_has_left(tmp_path):
     for life in lives:
         os.killpg(life.pid, signal.SIGKILL)
         life.communicate()
-    left = find_all(run)
+    left = find_semaphores(run)
     assert left
     second = begin(script, run)
-    assert not set(left) & set(find_all(run))
+    assert not set(left) & set(find_semaphores(run))
     second.communicate("", timeout=30)  # ends in order
     assert not find_all(run)
     assert find_all(other)  # of another run: not ours to remove
