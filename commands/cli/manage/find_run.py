@@ -114,5 +114,5 @@ def _folders() -> list[Path]:
 def _known_runs() -> str:
     names = [folder.name for folder in _folders()]
     if not names:
-        return f"there are no runs in {RUNS.resolve()}; give a run's folder, or --address HOST:PORT"
+        return f"there are no runs in {RUNS.resolve()}; give a run's folder"
     return f"known in {RUNS.resolve()}: {shorten(names)}"

@@ -29,12 +29,17 @@ def routes(runs: Any) -> APIRouter:
         group: Annotated[str, Query(pattern=r"^\s*\d{0,18}\s*$")] = "",
     ) -> Response:
         number = int(group) if group.strip() else None
-        values: dict[str, Any] = {"number": number, "told": (), "answer": None, "has_tokens": False}
+        values: dict[str, Any] = {
+            "number": number,
+            "lines": (),
+            "answer": None,
+            "has_tokens": False,
+        }
         if number is not None:
             answer: LedgerAnswer = await runs.ledger_group(visitor.client, run_id, number)
             judged = answer.facts.get("completions", ())
             values |= {
-                "told": indented(answer.lines),
+                "lines": indented(answer.lines),
                 "answer": answer,
                 # Who judged stands in the payload alone, beside the tokens.
                 "has_tokens": any("fault" in one or "indigestible" in one for one in judged),

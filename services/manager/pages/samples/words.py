@@ -1,4 +1,4 @@
-"""Texts of samples as a page has them: cut, and told turn by turn."""
+"""Texts of samples as a page has them: cut, and turn by turn."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ OWN = frozenset(("thinks", "says", "calls", "end"))
 
 def conversation(episode: RunEpisode | None) -> Sequence[Said]:
     """In the words of `trimaran samples`; empty for an answer of one turn."""
-    told = tell_episode(episode) if episode else ()
-    return [Said(_kind(who), who, text) for who, text in told]
+    lines = tell_episode(episode) if episode else ()
+    return [Said(_kind(who), who, text) for who, text in lines]
 
 
 def _kind(who: str) -> str:
