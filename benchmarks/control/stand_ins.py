@@ -216,7 +216,8 @@ def _answer(
         responses.append(response)
     for index in range(shape.samples):
         _, _, text = _tokens(shape, index)
-        responses[-1].finished.add(index=index, finish_reason="stop", text=text)
+        message = wire.encode_message(Message("assistant", text)) if shape.turns else None
+        responses[-1].finished.add(index=index, finish_reason="stop", text=text, message=message)
     return tuple(responses)
 
 

@@ -163,8 +163,8 @@ class GroupMaker:
             number, prompt, sampling, on_issue, 1, None, prefix, prefer
         )
         (completion,) = group.completions_G
-        message = assembly.message or Message("assistant", completion.text)
-        return MadeTurn(group, completion, message, replica, assembly.cached_tokens)
+        assert assembly.message, "rollout parses every turn"
+        return MadeTurn(group, completion, assembly.message, replica, assembly.cached_tokens)
 
     async def _generate(
         self,
