@@ -28,6 +28,27 @@ class StepClock(TrainerCallback):
         self.ends.append(time.monotonic())
 
 
+def settings(folder: str, steps: int, num_samples: int, **own: object) -> GRPOConfig:
+    """8 samples a prompt, bf16 weights, no KL, on the CPU. `own`: what differs by task."""
+    return GRPOConfig(
+        output_dir=folder,
+        max_steps=steps,
+        per_device_train_batch_size=num_samples,
+        generation_batch_size=num_samples,
+        num_generations=8,
+        learning_rate=2e-5,
+        beta=0.0,
+        bf16=True,
+        use_cpu=True,
+        gradient_checkpointing=False,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        model_init_kwargs={"dtype": "bfloat16"},
+        **own,
+    )
+
+
 def main(model: str, prompts: str, steps: int) -> None:
     torch.set_num_threads(2)
     with open(prompts, encoding="utf-8") as file:
@@ -52,24 +73,7 @@ def main(model: str, prompts: str, steps: int) -> None:
             reward_funcs=last_integer,
             train_dataset=dataset,
             callbacks=[clock],
-            args=GRPOConfig(
-                output_dir=folder,
-                max_steps=steps,
-                per_device_train_batch_size=64,
-                generation_batch_size=64,
-                num_generations=8,
-                max_completion_length=24,
-                learning_rate=2e-5,
-                beta=0.0,
-                temperature=1.0,
-                bf16=True,
-                use_cpu=True,
-                gradient_checkpointing=False,
-                save_strategy="no",
-                report_to=[],
-                disable_tqdm=True,
-                model_init_kwargs={"dtype": "bfloat16"},
-            ),
+            args=settings(folder, steps, num_samples=64, max_completion_length=24, temperature=1.0),
         )
         trainer.train()
     seconds = [end - start for start, end in itertools.pairwise(clock.ends)]

@@ -15,11 +15,11 @@ import torch
 from datasets import Dataset  # pyright: ignore[reportMissingImports]  # TRL's environment has it
 from multiply import multiply
 from transformers import AutoTokenizer
-from trl import GRPOConfig, GRPOTrainer  # pyright: ignore[reportMissingImports]  # likewise
+from trl import GRPOTrainer  # pyright: ignore[reportMissingImports]  # likewise
 from trl.chat_template_utils import (  # pyright: ignore[reportMissingImports]  # likewise
     qwen3_template,
 )
-from trl_steps import StepClock
+from trl_steps import StepClock, settings
 
 
 def main(model: str, rows: str, steps: int, max_turns: int, max_tokens: int) -> None:
@@ -45,24 +45,13 @@ def main(model: str, rows: str, steps: int, max_turns: int, max_tokens: int) -> 
             train_dataset=dataset,
             tools=[multiply],
             callbacks=[clock],
-            args=GRPOConfig(
-                output_dir=folder,
-                max_steps=steps,
-                per_device_train_batch_size=16,
-                generation_batch_size=16,
-                num_generations=8,
+            args=settings(
+                folder,
+                steps,
+                num_samples=16,
                 max_completion_length=max_tokens,
                 max_tool_calling_iterations=max_turns - 1,
-                learning_rate=2e-5,
-                beta=0.0,
                 temperature=0.6,
-                bf16=True,
-                use_cpu=True,
-                gradient_checkpointing=False,
-                save_strategy="no",
-                report_to=[],
-                disable_tqdm=True,
-                model_init_kwargs={"dtype": "bfloat16"},
             ),
         )
         trainer.train()
