@@ -63,7 +63,7 @@ async def _measure(run_folder: Path) -> dict[str, list[float]]:
             "endpoints": {"environment": [LOOPBACK.free_address()]},
         }
     )
-    pool = Pool(Shape(replicas=1, samples=1, tokens=64, chunks=1))
+    pool = Pool(Shape(replicas=1, samples=1, tokens=64, chunks=1, turns=8))
     add = rollout_pb2_grpc.add_RolloutServiceServicer_to_server
     ends: dict[str, list[float]] = {"calm": [], "hang": []}
     async with (
