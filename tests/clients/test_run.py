@@ -262,7 +262,9 @@ def test_waiting_has_an_end(manager: ThreadedManager, client: RunClient) -> None
         client.wait_run("run", timeout=0.3)
 
 
-def test_a_failure_of_tls_names_the_certificate_and_not_a_missing_manager(tmp_path: Path) -> None:
+async def test_a_failure_of_tls_names_the_certificate_and_not_a_missing_manager(
+    tmp_path: Path,
+) -> None:
     files = Authority("ours").write(tmp_path / "ours", addresses=("10.9.9.9",))
     other = Authority("other").write(tmp_path / "other")
 
@@ -272,22 +274,19 @@ def test_a_failure_of_tls_names_the_certificate_and_not_a_missing_manager(tmp_pa
                 await client.get_run("run")
         return str(caught.value)
 
-    async def body() -> None:
-        trust = Trust(tls=TlsFiles(files.certificate, files.key))
-        server = await serve(FakeManager(), trust=trust)
-        reported = await ask(server.address, files.authorities)
-        assert reported.endswith(
-            ": its certificate is not for this name; ask it by a name that it holds"
-        )
-        reported = await ask(server.address, other.authorities)
-        assert "signed by no authority that you trust" in reported
-        assert "it closes the connection; where it speaks TLS" in await ask(server.address, None)
-        await server.stop()
-        server = await serve(FakeManager())
-        assert "it does not speak TLS" in await ask(server.address, files.authorities)
-        await server.stop()
-
-    asyncio.run(asyncio.wait_for(body(), 60))
+    trust = Trust(tls=TlsFiles(files.certificate, files.key))
+    server = await serve(FakeManager(), trust=trust)
+    reported = await ask(server.address, files.authorities)
+    assert reported.endswith(
+        ": its certificate is not for this name; ask it by a name that it holds"
+    )
+    reported = await ask(server.address, other.authorities)
+    assert "signed by no authority that you trust" in reported
+    assert "it closes the connection; where it speaks TLS" in await ask(server.address, None)
+    await server.stop()
+    server = await serve(FakeManager())
+    assert "it does not speak TLS" in await ask(server.address, files.authorities)
+    await server.stop()
 
 
 def test_an_absent_manager_is_waited_for_no_longer_than_the_patience() -> None:

@@ -199,20 +199,16 @@ def test_each_checkpoint_holds_its_model_where_that_is_asked_for(
 
 
 @pytest.mark.parametrize(("first", "then"), [("adamw", "adamw_bf16"), ("adamw_bf16", "adamw")])
-def test_an_optimizer_goes_on_from_the_moments_of_the_other(
+async def test_an_optimizer_goes_on_from_the_moments_of_the_other(
     make_config: MakeConfig, tmp_path: Path, first: str, then: str
 ) -> None:
     bf16 = {"model": {"dtype": "bfloat16"}}
-
-    async def scenario() -> None:
-        path, root, _ = await first_run(
-            make_config("llama", **bf16, trainer={"optimizer": first}), tmp_path / "first"
-        )
-        (tmp_path / "second").mkdir()
-        config = make_config("llama", **bf16, trainer={"load": str(path), "optimizer": then})
-        async with started(config, tmp_path / "second") as rank:
-            assert rank.version.root == root
-            answer = await rank.train(random_batch(1))
-            assert answer.version.root != root and policy_of(rank).num_updates == 3
-
-    asyncio.run(scenario())
+    path, root, _ = await first_run(
+        make_config("llama", **bf16, trainer={"optimizer": first}), tmp_path / "first"
+    )
+    (tmp_path / "second").mkdir()
+    config = make_config("llama", **bf16, trainer={"load": str(path), "optimizer": then})
+    async with started(config, tmp_path / "second") as rank:
+        assert rank.version.root == root
+        answer = await rank.train(random_batch(1))
+        assert answer.version.root != root and policy_of(rank).num_updates == 3

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from services.trainer.grpo.kinds import Aggregation
+from tests.configs import configure
 from tests.extending.packages import install
 from trimaran import choices
 from trimaran.choices import Choices
@@ -23,7 +24,6 @@ from trimaran.config import (
 )
 from trimaran.config.section import Options
 from trimaran.errors import InputError
-from trimaran.host.device import BACKENDS, VISIBLE_DEVICES, DeviceName
 from trimaran.types import Transport
 
 Add = Callable[..., None]
@@ -35,11 +35,6 @@ CONFIGURED = {
 }
 NEEDED_OPTIONS = {"fixed": {"type": "fixed", "tokens": 8}}
 ALL = [value for value in vars(choices).values() if isinstance(value, Choices)]
-
-
-def config_of(**sections: Any) -> RunConfig:
-    needed = {"model": {"path": "m"}, "data": {"train": "t"}, "reward": {"rules": {"exact": 1}}}
-    return parse_config({**needed, **sections})
 
 
 class ToyEngine:
@@ -79,7 +74,7 @@ def test_what_is_built_in_may_be_named_and_nothing_else(section: str, key: str) 
     table = CONFIGURED[section, key]
     for name in table.built_in:
         given = NEEDED_OPTIONS.get(name, name)
-        found = getattr(getattr(config_of(**{section: {key: given}}), section), key)
+        found = getattr(getattr(configure(**{section: {key: given}}), section), key)
         assert (found.type if isinstance(found, Options) else found) == name
     near, names = next(iter(table.built_in)), ", ".join(table.built_in)
     reported = (
@@ -87,7 +82,7 @@ def test_what_is_built_in_may_be_named_and_nothing_else(section: str, key: str) 
         f" here: {names}; installed packages add entry points to {table.group})"
     )
     with pytest.raises(InputError, match=f"^{re.escape(reported)}$"):
-        config_of(**{section: {key: near + "x"}})
+        configure(**{section: {key: near + "x"}})
 
 
 @pytest.mark.parametrize("table", ALL, ids=lambda table: table.group)
@@ -97,20 +92,16 @@ def test_every_built_in_name_leads_somewhere(table: Choices) -> None:
     assert all(table.load(name) is not None for name in table.built_in)
 
 
-def test_groups_are_named_once_each() -> None:
-    assert len({table.group for table in ALL}) == len(ALL) == 8
-
-
 def test_an_engine_of_an_installed_package(add: Add) -> None:
     from services.rollout.engine import create_engine
 
     add("trimaran.engines", "toy", f"{__name__}:ToyEngine")
     assert choices.ENGINES.names() == ["vllm", "transformers", "toy"]
-    config, device = config_of(rollout={"engine": "toy"}), object()
+    config, device = configure(rollout={"engine": "toy"}), object()
     engine: Any = create_engine(config, device)  # type: ignore[arg-type]
     assert type(engine) is ToyEngine
     assert (engine.config, engine.device) == (config, device)
-    replays = config_of(rollout={"engine": "toy"}, trainer={"router": {"replay": True}})
+    replays = configure(rollout={"engine": "toy"}, trainer={"router": {"replay": True}})
     with pytest.raises(
         InputError, match=r"^trainer.router.replay: rollout.engine toy does not report"
     ):
@@ -120,39 +111,39 @@ def test_an_engine_of_an_installed_package(add: Add) -> None:
 def test_an_aggregation_of_an_installed_package(add: Add) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed; the trainer needs it")
     add("trimaran.aggregations", "toy", f"{__name__}:FirstOnly")
-    config = config_of(algorithm={"aggregation": {"type": "toy", "weight": 2}})
+    config = configure(algorithm={"aggregation": {"type": "toy", "weight": 2}})
     found: Any = config.algorithm.aggregation
     assert found(torch.tensor([3, 4])).tolist() == [2.0, 0.0]
     assert parse_config(config_to_tree(config)) == config
     reported = r"algorithm\.aggregation: toy: wieght: unknown key; did you mean weight\?"
     with pytest.raises(InputError, match=reported):
-        config_of(algorithm={"aggregation": {"type": "toy", "wieght": 2}})
+        configure(algorithm={"aggregation": {"type": "toy", "wieght": 2}})
 
 
 def test_what_a_package_names_must_be_a_class_of_its_kind(add: Add) -> None:
     add("trimaran.losses", "toy", f"{__name__}:count_bytes")
     reported = r"algorithm\.loss: toy: <function .* does not derive from .*\.Loss; docs/"
     with pytest.raises(InputError, match=reported):
-        config_of(algorithm={"loss": "toy"})
+        configure(algorithm={"loss": "toy"})
 
 
 def test_options_without_a_type_are_those_of_the_default() -> None:
-    config = config_of(algorithm={"loss": {"clip_high": 0.28}})
+    config = configure(algorithm={"loss": {"clip_high": 0.28}})
     found: Any = config.algorithm.loss
     assert (found.type, found.clip_high) == ("ppo_clip", 0.28)
     with pytest.raises(InputError, match=r"algorithm\.loss: gspo: dual_clip: unknown key"):
-        config_of(algorithm={"loss": {"type": "gspo", "dual_clip": 3.0}})
+        configure(algorithm={"loss": {"type": "gspo", "dual_clip": 3.0}})
     with pytest.raises(
         InputError, match=r"algorithm\.loss: must be a name, or a section with type"
     ):
-        config_of(algorithm={"loss": 3})
+        configure(algorithm={"loss": 3})
 
 
 def test_what_is_not_named_is_not_imported(add: Add) -> None:
     add("trimaran.losses", "other", "explosive:loss", explosive="raise SystemExit")
     assert choices.LOSSES.check("other") == "other"
     assert callable(choices.LOSSES.load("ppo_clip"))
-    config_of()
+    configure()
 
 
 @pytest.mark.parametrize("name", ["ppo_clip", "mine"])
@@ -162,7 +153,7 @@ def test_a_name_that_two_have_is_refused_and_both_are_named(name: str, add: Add)
     first = f"first 0.1's entry point trimaran.losses: {name} = one:loss"
     second = f"second 0.1's entry point trimaran.losses: {name} = two:loss"
     with pytest.raises(InputError, match=r"algorithm\.loss: '\w+' is the name of ") as refused:
-        config_of(algorithm={"loss": name})
+        configure(algorithm={"loss": name})
     assert first in str(refused.value) and second in str(refused.value)
     assert ("the built-in services.trainer.grpo.losses:PpoClip" in str(refused.value)) is (
         name == "ppo_clip"
@@ -187,11 +178,6 @@ def test_a_broken_package_is_named_with_its_remedy(place: str, cause: str, add: 
     )
     with pytest.raises(InputError, match=f"^{re.escape(reported)}$"):
         choices.LOSSES.load("mine")
-
-
-def test_devices_have_a_backend_and_a_variable_each() -> None:
-    assert get_args(DeviceName) == ("auto", *BACKENDS)
-    assert BACKENDS.keys() == VISIBLE_DEVICES.keys()
 
 
 def test_transports_are_those_of_the_wire() -> None:

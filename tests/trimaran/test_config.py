@@ -320,12 +320,7 @@ reward: {rules: {exact_match: 1}}
 
 
 def test_a_replica_has_room_for_the_longest_answer_whatever_it_is_for() -> None:
-    least: dict[str, Any] = {
-        "model": {"path": "m"},
-        "data": {"train": "t"},
-        "reward": {"rules": {"gsm8k": 1}},
-        "rollout": {"max_tokens": 100, "max_prompt_tokens": 10},
-    }
+    least = MINIMAL | {"rollout": {"max_tokens": 100, "max_prompt_tokens": 10}}
     found = [
         (one.max_answer_tokens, one.max_answer_key, one.max_model_tokens)
         for one in (
@@ -394,7 +389,7 @@ def test_pools_that_cannot_take_turns_are_refused_with_what_to_change():
 )
 def test_what_judges_and_what_is_judged_have_names(section: Any, reported: str | None) -> None:
     rules = {"rules": {"a.b": {"rule": "exact_match"}}}
-    tree = {"model": {"path": "m"}, "data": {"train": "t"}, "reward": rules, **section}
+    tree = {**MINIMAL, "reward": rules, **section}
     if reported is None:
         parse_config(tree)
         return
@@ -421,11 +416,8 @@ def test_what_judges_and_what_is_judged_have_names(section: Any, reported: str |
     ],
 )
 def test_options_of_a_chat_template_are_what_it_can_compare(kwargs: Any, reported: str) -> None:
-    tree = {
-        "model": {"path": "m"},
-        "data": {"train": "t", "chat_template_kwargs": {"enable_thinking": False, "effort": "low"}},
-        "reward": {"rules": {"exact_match": 1.0}},
-    }
+    data = {"train": "t", "chat_template_kwargs": {"enable_thinking": False, "effort": "low"}}
+    tree: dict[str, Any] = MINIMAL | {"data": data}
     assert parse_config(tree).data.chat_template_kwargs["enable_thinking"] is False
     tree["data"]["chat_template_kwargs"] = kwargs
     with pytest.raises(InputError, match=reported):

@@ -8,7 +8,6 @@ Its messages are built here, as protoc would build them from:
     service EchoService { rpc Echo(EchoRequest) returns (EchoResponse); }
 """
 
-import asyncio
 from typing import Any
 
 import grpc
@@ -91,20 +90,17 @@ async def echo(channel, text, caller=None):
     return (await rpc.call(method, request, timeout=10)).text
 
 
-def test_a_service_of_another_project_is_served_fenced_and_fails_as_ours_do():
-    async def scenario():
-        server = rpc.Server("127.0.0.1:0", [rpc.service(FILE, add, EchoServicer())])
-        await server.start()
-        try:
-            async with rpc.connect(server.address) as channel:
-                assert await echo(channel, "hello", Caller("run", 2)) == "hello"
-                with pytest.raises(BehindError, match="nothing to echo"):
-                    await echo(channel, "", Caller("run", 2))
-                with pytest.raises(StaleEpochError):
-                    await echo(channel, "hello", Caller("run", 1))
-                with pytest.raises(InputError, match="EchoRequest: caller is missing"):
-                    await echo(channel, "hello")
-        finally:
-            await server.stop()
-
-    asyncio.run(scenario())
+async def test_a_service_of_another_project_is_served_fenced_and_fails_as_ours_do():
+    server = rpc.Server("127.0.0.1:0", [rpc.service(FILE, add, EchoServicer())])
+    await server.start()
+    try:
+        async with rpc.connect(server.address) as channel:
+            assert await echo(channel, "hello", Caller("run", 2)) == "hello"
+            with pytest.raises(BehindError, match="nothing to echo"):
+                await echo(channel, "", Caller("run", 2))
+            with pytest.raises(StaleEpochError):
+                await echo(channel, "hello", Caller("run", 1))
+            with pytest.raises(InputError, match="EchoRequest: caller is missing"):
+                await echo(channel, "hello")
+    finally:
+        await server.stop()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,8 @@ from commands.launch.joining.service_records import (
     Sightings,
     read_services,
 )
-from trimaran.config import EnvironmentSection, parse_config
+from tests.configs import configure
+from trimaran.config import EnvironmentSection
 from trimaran.errors import UnavailableError
 from trimaran.run.lease import holder_name, is_elsewhere, is_gone, place
 from trimaran.run.runs import service_key
@@ -34,20 +36,14 @@ OTHER = "gpu-8/00000000/4026531836 4711 182345"
 """A process of another host."""
 
 
-@pytest.fixture
-def on_store(tmp_path: Path) -> Callable[[Callable[[Store], Awaitable[None]]], None]:
-    async def run(body: Callable[[Store], Awaitable[None]]) -> None:
-        store = await open_store(f"sqlite:{tmp_path / 'store.sqlite'}")
-        try:
-            async with asyncio.timeout(30):
-                await body(store)
-        finally:
-            await store.close()
-
-    return lambda body: asyncio.run(run(body))
-
-
-OnStore = Callable[[Callable[[Store], Awaitable[None]]], None]
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncGenerator[Store]:
+    store = await open_store(f"sqlite:{folder / 'store.sqlite'}")
+    try:
+        async with asyncio.timeout(30):
+            yield store
+    finally:
+        await store.close()
 
 
 async def put(store: Store, record: ServiceRecord) -> None:
@@ -62,8 +58,8 @@ def test_a_record_comes_back_with_the_lives_before_it() -> None:
     assert second.find("c") is None
 
 
-def test_a_name_has_one_holder(on_store: OnStore) -> None:
-    async def body(store: Store) -> None:
+async def test_a_name_has_one_holder(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
         for index in (0, 1):
             await put(store, ServiceRecord(f"rollout-{index}", OTHER))
         names = [f"rollout-{index}" for index in range(3)]
@@ -72,11 +68,9 @@ def test_a_name_has_one_holder(on_store: OnStore) -> None:
         with pytest.raises(UnavailableError, match=r"others still have rollout-0 \(gpu-8"):
             await ServiceRegistration.claim(store, RUN, ["rollout-0"], 0.0)
 
-    on_store(body)
 
-
-def test_what_has_ended_is_free_and_its_end_is_still_reported(on_store: OnStore) -> None:
-    async def body(store: Store) -> None:
+async def test_what_has_ended_is_free_and_its_end_is_still_reported(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
         await put(store, ServiceRecord("controller", OTHER, "10.0.0.7:1", 1, ("error: no",)))
         claimed = await ServiceRegistration.claim(store, RUN, ["controller"], 0.0)
         assert claimed.record.address == "10.0.0.7:1"  # where it may listen again
@@ -84,22 +78,18 @@ def test_what_has_ended_is_free_and_its_end_is_still_reported(on_store: OnStore)
         ended = known.find(OTHER)
         assert ended and (ended.code, ended.lines) == (1, ("error: no",))
 
-    on_store(body)
 
-
-def test_a_process_of_this_place_that_is_gone_is_not_waited_for(on_store: OnStore) -> None:
-    async def body(store: Store) -> None:
+async def test_a_process_of_this_place_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
         gone = f"{place()} 4194304 1"  # no process has this id
         await put(store, ServiceRecord("rollout-1", gone))
         names = ["rollout-0", "rollout-1"]
         claimed = await ServiceRegistration.claim(store, RUN, names, 0.0)
         assert claimed.record.name == "rollout-1"  # it is most likely ours
 
-    on_store(body)
 
-
-def test_who_executes_itself_again_keeps_its_name(on_store: OnStore) -> None:
-    async def body(store: Store) -> None:
+async def test_who_executes_itself_again_keeps_its_name(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
         first = await ServiceRegistration.claim(store, RUN, ["reward"], 0.0)
         await first.move("10.0.0.7:1")
         again = await ServiceRegistration.claim(store, RUN, ["reward"], 0.0)
@@ -109,29 +99,24 @@ def test_who_executes_itself_again_keeps_its_name(on_store: OnStore) -> None:
             await put(store, replace(first.record, incarnation=OTHER))
             await again.move("10.0.0.7:2")
 
-    on_store(body)
 
-
-def test_a_write_that_was_done_and_not_answered_is_no_conflict(on_store: OnStore) -> None:
-    async def body(store: Store) -> None:
+async def test_a_write_that_was_done_and_not_answered_is_no_conflict(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
         claimed = await ServiceRegistration.claim(store, RUN, ["reward"], 0.0)
         await put(store, claimed.record)  # as the store did it
         await claimed.end(0)
         known, _ = (await read_services(store, RUN))["reward"]
         assert known.code == 0
 
-    on_store(body)
 
-
-def test_each_beat_says_what_the_process_does(
-    on_store: OnStore, monkeypatch: pytest.MonkeyPatch
+async def test_each_beat_says_what_the_process_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "BEAT_SECONDS", 0.0)
     monkeypatch.setattr(registration, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(health_note, "own", notes := Notes("reward"))
     notes.say("fetches 3 of 64 parts of the model")
-
-    async def body(store: Store) -> None:
+    async with opened(tmp_path) as store:
         claimed = await ServiceRegistration.claim(store, RUN, ["reward"], 0.0)
         keeping = asyncio.create_task(claimed.keep())
         while not (known := (await read_services(store, RUN))["reward"][0]).doing:
@@ -139,17 +124,13 @@ def test_each_beat_says_what_the_process_does(
         assert known.doing == notes.doing
         keeping.cancel()
 
-    on_store(body)
 
-
-def test_a_run_that_is_deleted_ends_its_services(on_store: OnStore) -> None:
-    async def body(store: Store) -> None:
+async def test_a_run_that_is_deleted_ends_its_services(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
         claimed = await ServiceRegistration.claim(store, RUN, ["reward"], 0.0)
         await store.delete_all()
         with pytest.raises(NameTakenError, match="deleted"):
             await claimed.keep()
-
-    on_store(body)
 
 
 def found(version: int, incarnation: str = "a") -> dict[str, tuple[ServiceRecord, int]]:
@@ -199,8 +180,8 @@ def test_an_outage_in_which_nothing_was_heard_blames_no_process() -> None:
     assert not sightings.is_lost("reward")
 
 
-def test_addresses_are_those_of_services_that_are_heard(on_store: OnStore) -> None:
-    async def body(store: Store) -> None:
+async def test_addresses_are_those_of_services_that_are_heard(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
         await put(store, ServiceRecord("reward", OTHER, "10.0.0.7:1", is_up=True))
         with pytest.raises(UnavailableError, match="reward, trainer-0 did not register"):
             await find_addresses(store, RUN, ["reward", "trainer-0"], 0.0)
@@ -211,18 +192,9 @@ def test_addresses_are_those_of_services_that_are_heard(on_store: OnStore) -> No
         await put(store, ServiceRecord("reward", OTHER, "10.0.0.8:1", is_up=True))
         assert await finding == {"reward": "10.0.0.8:1"}
 
-    on_store(body)
-
 
 def test_each_kind_waits_for_those_that_it_calls() -> None:
-    config = parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"train": "d"},
-            "reward": {"rules": {"exact_match": 1}},
-            "trainer": {"data_parallel": 2},
-        }
-    )
+    config = configure(trainer={"data_parallel": 2})
     ranks = {"trainer-0", "trainer-1"}
     assert called_names(config, "controller", 0) == {"reward", "weight-sync"} | ranks
     assert called_names(config, "weight-sync", 0) == ranks

@@ -299,7 +299,7 @@ def test_another_run_at_the_address_of_one_that_has_ended(
     assert "is not served here" in err
 
 
-def test_with_the_real_service(
+async def test_with_the_real_service(
     runs: Runs, address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The coordinator that a run has, before replicas that move no bytes."""
@@ -310,42 +310,39 @@ def test_with_the_real_service(
         code = await asyncio.to_thread(main, ["weights", *arguments])
         return code, capsys.readouterr().out
 
-    async def scenario() -> None:
-        await store.next_epoch(fakes.RUN)
-        coordinator = Coordinator(
-            *(fakes.RUN, WeightSyncSection(), await VersionLedger.open(store, fakes.RUN)),
-            *(world.connect_senders, world.connect_rollout),
-            Pauses(first_retry=0.05),
-        )
-        add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
-        servicer = WeightSyncServicer(coordinator)
-        service = rpc.service(weight_sync_pb2.DESCRIPTOR, add, servicer)
-        server = rpc.Server(address, [service])
-        await server.start()
-        coordinator.start()
-        try:
-            for name in ("a", "b"):
-                await coordinator.register(fakes.RUN, *world.add(name))
-            await coordinator.publish(fakes.CALLER, fakes.version_of(1))
-            async with asyncio.timeout(30):
-                while len(coordinator.routing().routable) < 2:
-                    await asyncio.sleep(0.05)
-            code, out = await command("verify")
-            assert (code, "2 of 2 replicas" in out) == (0, True)
-            assert (await command("verify", "b", "--address", address))[0] == 0
-            assert "2 of 2" in (await command("list", "--address", address))[1]
+    await store.next_epoch(fakes.RUN)
+    coordinator = Coordinator(
+        *(fakes.RUN, WeightSyncSection(), await VersionLedger.open(store, fakes.RUN)),
+        *(world.connect_senders, world.connect_rollout),
+        Pauses(first_retry=0.05),
+    )
+    add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
+    servicer = WeightSyncServicer(coordinator)
+    service = rpc.service(weight_sync_pb2.DESCRIPTOR, add, servicer)
+    server = rpc.Server(address, [service])
+    await server.start()
+    coordinator.start()
+    try:
+        for name in ("a", "b"):
+            await coordinator.register(fakes.RUN, *world.add(name))
+        await coordinator.publish(fakes.CALLER, fakes.version_of(1))
+        async with asyncio.timeout(30):
+            while len(coordinator.routing().routable) < 2:
+                await asyncio.sleep(0.05)
+        code, out = await command("verify")
+        assert (code, "2 of 2 replicas" in out) == (0, True)
+        assert (await command("verify", "b", "--address", address))[0] == 0
+        assert "2 of 2" in (await command("list", "--address", address))[1]
 
-            world.replicas["b"].wrong, world.replicas["b"].proof = {2}, "wrong"
-            code, out = await command("verify")
-            assert code == 1
-            assert "1 of 2 replicas" in out
-            assert "w block 2" in " ".join(out.split())
-            code, out = await command("verify")
-            assert (code, "1 of 2 replicas" in out) == (1, True), "b has left routing, not the pool"
-            assert (await command("show"))[0] == 1
-        finally:
-            await server.stop()
-            await coordinator.close()
-            await store.close()
-
-    asyncio.run(scenario())
+        world.replicas["b"].wrong, world.replicas["b"].proof = {2}, "wrong"
+        code, out = await command("verify")
+        assert code == 1
+        assert "1 of 2 replicas" in out
+        assert "w block 2" in " ".join(out.split())
+        code, out = await command("verify")
+        assert (code, "1 of 2 replicas" in out) == (1, True), "b has left routing, not the pool"
+        assert (await command("show"))[0] == 1
+    finally:
+        await server.stop()
+        await coordinator.close()
+        await store.close()

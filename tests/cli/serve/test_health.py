@@ -77,50 +77,42 @@ def test_a_service_of_no_container_has_its_note_beside_its_log(
     notes.say("")
 
 
-def test_a_service_is_well_while_it_serves(note: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    async def run() -> None:
-        claim("reward")
-        server = rpc.Server("127.0.0.1:0", [reward_service(Reward())])
-        await server.start()
+async def test_a_service_is_well_while_it_serves(
+    note: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim("reward")
+    server = rpc.Server("127.0.0.1:0", [reward_service(Reward())])
+    await server.start()
+    assert await ask() == 0
+    assert capsys.readouterr().out == f"reward: serves at {server.address}\n"
+    assert await ask("reward") == 0
+    assert await ask("rollout") == 2  # another kind has noted itself
+    await server.stop()
+    assert await ask("--timeout", "1") == 1
+
+
+async def test_a_service_with_tls_is_asked_with_its_own_files(note: Path, tmp_path: Path) -> None:
+    claim("reward")
+    files = Authority("ours").write(tmp_path / "tls")
+    trust = Trust(new_token(), files)
+    server = rpc.Server("127.0.0.1:0", [reward_service(Reward())], trust=trust)
+    await server.start()
+    try:
         assert await ask() == 0
-        assert capsys.readouterr().out == f"reward: serves at {server.address}\n"
-        assert await ask("reward") == 0
-        assert await ask("rollout") == 2  # another kind has noted itself
+    finally:
         await server.stop()
-        assert await ask("--timeout", "1") == 1
-
-    asyncio.run(run())
 
 
-def test_a_service_with_tls_is_asked_with_its_own_files(note: Path, tmp_path: Path) -> None:
-    async def run() -> None:
-        claim("reward")
-        files = Authority("ours").write(tmp_path / "tls")
-        trust = Trust(new_token(), files)
-        server = rpc.Server("127.0.0.1:0", [reward_service(Reward())], trust=trust)
-        await server.start()
-        try:
-            assert await ask() == 0
-        finally:
-            await server.stop()
-
-    asyncio.run(run())
-
-
-def test_all_interfaces_are_asked_on_loopback(note: Path, tmp_path: Path) -> None:
+async def test_all_interfaces_are_asked_on_loopback(note: Path, tmp_path: Path) -> None:
     """For which there is a certificate."""
-
-    async def run() -> None:
-        claim("reward")
-        trust = Trust(new_token(), Authority("ours").write(tmp_path / "tls"))
-        server = rpc.Server("0.0.0.0:0", [reward_service(Reward())], trust=trust)
-        await server.start()
-        try:
-            assert await ask() == 0
-        finally:
-            await server.stop()
-
-    asyncio.run(run())
+    claim("reward")
+    trust = Trust(new_token(), Authority("ours").write(tmp_path / "tls"))
+    server = rpc.Server("0.0.0.0:0", [reward_service(Reward())], trust=trust)
+    await server.start()
+    try:
+        assert await ask() == 0
+    finally:
+        await server.stop()
 
 
 def test_who_takes_connections_and_says_nothing_is_not_well() -> None:

@@ -14,8 +14,8 @@ from commands.cli.serve.serve_joined import serve_joined
 from commands.launch.joining.registration import find_addresses
 from commands.launch.joining.service_records import ServiceRecord, read_services
 from commands.launch.reports import Reports
+from tests.configs import configure
 from tests.redis_server import RedisServer
-from trimaran.config import parse_config
 from trimaran.errors import InputError
 from trimaran.run.context import RunContext
 from trimaran.run.runs import launcher_lease, stop_key
@@ -49,17 +49,11 @@ def test_a_thread_that_hangs_does_not_hold_a_service_that_has_failed():
     assert "ending now; it ends because of: the engine is gone" in done.stderr
 
 
-def test_a_service_finds_its_configuration_in_the_runs_store_and_registers_there(
+async def test_a_service_finds_its_configuration_in_the_runs_store_and_registers_there(
     tmp_path: Path,
 ) -> None:
     """Nothing but the context lies in its folder."""
-    config = parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"train": "d"},
-            "reward": {"rules": {"exact_match": 1}, "workers": 1},
-        }
-    )
+    config = configure(reward={"rules": {"exact_match": 1}, "workers": 1})
     run = RunContext("sums-1", tmp_path, f"sqlite:{tmp_path / 'elsewhere.sqlite'}")
     run.write()
     command = ("-m", "commands.cli", "serve", "reward", "--run-folder", str(tmp_path))
@@ -86,51 +80,41 @@ def test_a_service_finds_its_configuration_in_the_runs_store_and_registers_there
         assert ended.code == -signal.SIGTERM
         return ended
 
-    async def start() -> None:
-        store = await open_store(run.store_url)
-        lease = await store.acquire(launcher_lease(run.run_id), "launcher", 60.0)
-        assert lease
-        await Reports(store, run, lease).starting(config)
-        first = await life(store, "SIGTERM")
-        # What asked an earlier life to end does not end the next one.
-        await store.put(stop_key("sums-1", "reward"), {"incarnation": first.incarnation})
-        second = await life(store, "stop")
-        assert second.incarnation != first.incarnation
-        assert second.address == first.address  # who knew it finds it again
-        await store.close()
-
-    asyncio.run(start())
+    store = await open_store(run.store_url)
+    lease = await store.acquire(launcher_lease(run.run_id), "launcher", 60.0)
+    assert lease
+    await Reports(store, run, lease).starting(config)
+    first = await life(store, "SIGTERM")
+    # What asked an earlier life to end does not end the next one.
+    await store.put(stop_key("sums-1", "reward"), {"incarnation": first.incarnation})
+    second = await life(store, "stop")
+    assert second.incarnation != first.incarnation
+    assert second.address == first.address  # who knew it finds it again
+    await store.close()
 
 
-def test_a_service_that_waits_for_others_ends_at_once_and_says_so(tmp_path: Path) -> None:
-    config = parse_config(
-        {"model": {"path": "m"}, "data": {"train": "d"}, "reward": {"rules": {"exact_match": 1}}}
-    )
+async def test_a_service_that_waits_for_others_ends_at_once_and_says_so(tmp_path: Path) -> None:
     run = RunContext("sums-1", tmp_path, f"sqlite:{tmp_path / 'run.sqlite'}")
     run.write()
     command = ("-m", "commands.cli", "serve", "weight-sync", "--run-folder", str(tmp_path))
-
-    async def start() -> None:
-        store = await open_store(run.store_url)
-        lease = await store.acquire(launcher_lease(run.run_id), "launcher", 60.0)
-        assert lease
-        await Reports(store, run, lease).starting(config)
-        process = await asyncio.create_subprocess_exec(sys.executable, *command)
-        try:
-            async with asyncio.timeout(60):
-                while not (await read_services(store, "sums-1")):
-                    await asyncio.sleep(0.05)
-                await asyncio.sleep(0.5)  # no trainer comes
-                process.terminate()
-                assert await process.wait() == 0
-        finally:
-            if process.returncode is None:
-                process.kill()
-        ended, _ = (await read_services(store, "sums-1"))["weight-sync"]
-        assert ended.code == -signal.SIGTERM
-        await store.close()
-
-    asyncio.run(start())
+    store = await open_store(run.store_url)
+    lease = await store.acquire(launcher_lease(run.run_id), "launcher", 60.0)
+    assert lease
+    await Reports(store, run, lease).starting(configure())
+    process = await asyncio.create_subprocess_exec(sys.executable, *command)
+    try:
+        async with asyncio.timeout(60):
+            while not (await read_services(store, "sums-1")):
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.5)  # no trainer comes
+            process.terminate()
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+    ended, _ = (await read_services(store, "sums-1"))["weight-sync"]
+    assert ended.code == -signal.SIGTERM
+    await store.close()
 
 
 def waiting(folder: Path, url: str, mode: int = 0o644) -> argparse.Namespace:

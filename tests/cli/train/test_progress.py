@@ -180,7 +180,7 @@ def test_seconds_as_people_read_them() -> None:
     ]
 
 
-def test_what_takes_long_stands_under_the_live_table_until_it_is_done(tmp_path: Path) -> None:
+async def test_what_takes_long_stands_under_the_live_table_until_it_is_done(tmp_path: Path) -> None:
     view = LiveView(Console(file=io.StringIO(), width=160, force_terminal=True), num_steps=4)
 
     def picture() -> str:
@@ -188,19 +188,16 @@ def test_what_takes_long_stands_under_the_live_table_until_it_is_done(tmp_path: 
         Console(file=out, width=160).print(view._render())
         return out.getvalue()
 
-    async def body() -> None:
-        store = await open_store(f"sqlite:{tmp_path / 'store.sqlite'}")
-        run = Run("run", RunState.STARTING, 0, 4, doing="rollout-0 starts [its] engine")
-        await store.put(run_key("run"), run_to_tree(run))
-        following = asyncio.create_task(follow(store, "run", view))
-        async with asyncio.timeout(30):
-            while "rollout-0 starts [its] engine" not in picture():
-                await asyncio.sleep(0.02)
-            await store.extend(events_stream("run"), [event_to_tree(EVENTS[-1])])
-            await following
-        await store.close()
-
-    asyncio.run(body())
+    store = await open_store(f"sqlite:{tmp_path / 'store.sqlite'}")
+    run = Run("run", RunState.STARTING, 0, 4, doing="rollout-0 starts [its] engine")
+    await store.put(run_key("run"), run_to_tree(run))
+    following = asyncio.create_task(follow(store, "run", view))
+    async with asyncio.timeout(30):
+        while "rollout-0 starts [its] engine" not in picture():
+            await asyncio.sleep(0.02)
+        await store.extend(events_stream("run"), [event_to_tree(EVENTS[-1])])
+        await following
+    await store.close()
     assert "engine" not in picture()
 
 

@@ -101,26 +101,6 @@ def test_a_layout_written_out() -> None:
     assert [layout.place(rank).shard for rank in (2, 3, 6, 7)] == [0, 1, 2, 3]
 
 
-def test_experts_are_spread_over_data_ranks() -> None:
-    layout = ParallelLayout(data=4, expert=2)
-    assert [p.expert for p in places(layout)] == [0, 1, 0, 1]
-    assert [place.rank for place in layout.senders] == [0, 1]
-    assert [p.sends_dense for p in places(layout)] == [True, False, False, False]
-
-
-def test_experts_are_spread_over_tensor_parallel_ranks_too() -> None:
-    layout = ParallelLayout(tensor=2, data=2, expert=4)
-    assert [(p.tensor, p.expert) for p in places(layout)] == [(0, 0), (1, 1), (0, 2), (1, 3)]
-    assert [p.sends for p in places(layout)] == [True] * 4
-    assert [p.sends_dense for p in places(layout)] == [True, True, False, False]
-
-
-def test_slices_of_an_expert_lie_on_neighbours() -> None:
-    layout = ParallelLayout(tensor=2, data=2, expert=2, expert_tensor=2)
-    assert [(p.expert_tensor, p.expert) for p in places(layout)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
-    assert [p.sends_experts for p in places(layout)] == [True] * 4
-
-
 def test_a_rank_that_there_is_not() -> None:
     with pytest.raises(IndexError, match="rank 4 of 4"):
         ParallelLayout(tensor=2, data=2).place(4)

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
+from tests.configs import configure
 from trimaran.config import RunConfig, config_to_tree, parse_config
 from trimaran.config.recipes import RECIPES
 from trimaran.errors import InputError
 
 
 def config_of(algorithm: dict[str, Any], **sections: Any) -> RunConfig:
-    needed = {"model": {"path": "m"}, "data": {"train": "t"}, "reward": {"rules": {"exact": 1}}}
-    return parse_config({**needed, **sections, "algorithm": algorithm})
+    rules = {"rules": {"exact": 1}}
+    return configure(**{"reward": rules, **sections, "algorithm": algorithm})
 
 
 def test_dapo_is_clip_higher_dynamic_sampling_token_level_and_overlong_shaping() -> None:

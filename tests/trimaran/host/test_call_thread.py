@@ -13,7 +13,7 @@ from trimaran.host.call_thread import Disk
 LONG = 30.0
 
 
-def test_work_that_hangs_is_given_up_and_its_end_is_logged(
+async def test_work_that_hangs_is_given_up_and_its_end_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     goes_on = threading.Event()
@@ -22,21 +22,18 @@ def test_work_that_hangs_is_given_up_and_its_end_is_logged(
         assert goes_on.wait(LONG)
         raise OSError(5, "Input/output error")
 
-    async def scenario() -> None:
-        disk = Disk("checkpoints", 0.05, "trainer.save_timeout")
-        expected = r"its disk has not answered for 0.05 s \(trainer.save_timeout\)"
-        with pytest.raises(UnavailableError, match=f"the save: {expected}"):
-            await disk.do(fail, "the save")
-        with pytest.raises(UnavailableError, match=f"another: {expected}"):
-            await disk.do(lambda: None, "another")  # at once
-        goes_on.set()
-        async with asyncio.timeout(LONG):
-            while disk.hangs:
-                await asyncio.sleep(0.01)
-        assert await disk.do(lambda: 3) == 3
-        disk.close(LONG)
-
-    asyncio.run(scenario())
+    disk = Disk("checkpoints", 0.05, "trainer.save_timeout")
+    expected = r"its disk has not answered for 0.05 s \(trainer.save_timeout\)"
+    with pytest.raises(UnavailableError, match=f"the save: {expected}"):
+        await disk.do(fail, "the save")
+    with pytest.raises(UnavailableError, match=f"another: {expected}"):
+        await disk.do(lambda: None, "another")  # at once
+    goes_on.set()
+    async with asyncio.timeout(LONG):
+        while disk.hangs:
+            await asyncio.sleep(0.01)
+    assert await disk.do(lambda: 3) == 3
+    disk.close(LONG)
     assert "a call that had been given up has returned: [Errno 5] Input/output error" in caplog.text
 
 
@@ -48,11 +45,7 @@ def test_an_error_of_the_work_rises_as_it_is() -> None:
         asyncio.run(Disk("folder", LONG).do(fail))
 
 
-def test_several_threads_work_at_a_time() -> None:
+async def test_several_threads_work_at_a_time() -> None:
     disk, meeting = Disk("prompts", LONG, num_threads=2), threading.Barrier(2)
-
-    async def body() -> None:
-        await asyncio.gather(*(disk.do(lambda: meeting.wait(LONG)) for _ in range(2)))
-
-    asyncio.run(body())
+    await asyncio.gather(*(disk.do(lambda: meeting.wait(LONG)) for _ in range(2)))
     disk.close(LONG)

@@ -8,7 +8,6 @@ import importlib.abc
 import importlib.machinery
 import json
 import os
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -286,11 +285,6 @@ def test_variables_that_do_no_harm_are_left_alone():
         assert not find_harmful("npu", make_machine(plugin=True, npus=1, **harmless))
     elsewhere = make_machine(gpus=1, RANK_TABLE_FILE="/etc/hccl.json")
     assert not find_harmful("cuda", elsewhere) and pick("cpu", elsewhere).kind == "cpu"
-
-
-def test_the_module_loads_no_torch():
-    check = "import sys, trimaran.host.device; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ from trimaran.host.places import (
     Place,
     fetch_file,
     host_lock,
-    is_bucket,
     open_place,
     put_in_place,
 )
@@ -114,14 +113,6 @@ def test_a_bucket_that_refuses_us_is_no_bucket_that_is_away(
             with pytest.raises(InputError, match="403 Forbidden.*give this host credentials"):
                 call()
         server.shutdown()
-
-
-@pytest.mark.parametrize(
-    ("place", "expected"),
-    [("s3://a/b", True), ("/shared/runs", False), ("file:///shared", False), (None, False)],
-)
-def test_what_is_a_bucket(place: str | None, expected: bool) -> None:
-    assert is_bucket(place) is expected
 
 
 def folder_with(path: Path, text: str) -> Path:

@@ -191,9 +191,3 @@ def test_a_note_names_nothing_outside(shm: Path, tmp_path: Path, pattern: str) -
     note_names(note, [pattern])
     assert remove_left(note, 0.0, shm) == []
     assert (tmp_path / "precious").exists() and (shm / "sub" / "x").exists()
-
-
-def test_without_a_note_there_is_nothing_to_remove(shm: Path, tmp_path: Path) -> None:
-    (shm / "psm_1").touch()
-    assert remove_left(note_of(tmp_path, "reward"), 0.0, shm) == []
-    assert left(shm) == ["psm_1"]

@@ -78,34 +78,28 @@ def test_work_that_takes_long_and_waits_for_nothing_has_its_whole_time() -> None
         ask(lambda: asyncio.sleep(3600), timeout=1.0)
 
 
-def test_who_holds_a_lock_and_waits_is_named_to_those_behind() -> None:
-    async def body() -> None:
-        lock = asyncio.Lock()
+async def test_who_holds_a_lock_and_waits_is_named_to_those_behind() -> None:
+    lock = asyncio.Lock()
 
-        async def hold() -> None:
-            async with locked(lock, "unused"):
-                await away()
+    async def hold() -> None:
+        async with locked(lock, "unused"):
+            await away()
 
-        async def behind() -> None:
-            async with answering_within(0.5), locked(lock, "the manager's store"):
-                raise AssertionError("nobody has the lock twice")
+    async def behind() -> None:
+        async with answering_within(0.5), locked(lock, "the manager's store"):
+            raise AssertionError("nobody has the lock twice")
 
-        holder = asyncio.create_task(hold())
-        await asyncio.sleep(0)
-        with pytest.raises(UnavailableError, match="the manager's store does not answer"):
-            await behind()
-        holder.cancel()
-        await asyncio.gather(holder, return_exceptions=True)
-        async with locked(lock, "free again"):
-            pass
-
-    asyncio.run(asyncio.wait_for(body(), 30))
+    holder = asyncio.create_task(hold())
+    await asyncio.sleep(0)
+    with pytest.raises(UnavailableError, match="the manager's store does not answer"):
+        await behind()
+    holder.cancel()
+    await asyncio.gather(holder, return_exceptions=True)
+    async with locked(lock, "free again"):
+        pass
 
 
-def test_a_task_that_outlives_its_call_is_left_alone() -> None:
-    async def body() -> None:
-        async with answering_within(0.2):
-            task = asyncio.create_task(away(0.4))
-        await task
-
-    asyncio.run(asyncio.wait_for(body(), 30))
+async def test_a_task_that_outlives_its_call_is_left_alone() -> None:
+    async with answering_within(0.2):
+        task = asyncio.create_task(away(0.4))
+    await task

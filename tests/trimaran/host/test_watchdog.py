@@ -67,14 +67,10 @@ def test_without_systemd_nothing_is_said() -> None:
     asyncio.run(live({"WATCHDOG_USEC": "60000"}, 0.1))
 
 
-def test_who_does_not_listen_is_not_waited_for(systemd: socket.socket) -> None:
+async def test_who_does_not_listen_is_not_waited_for(systemd: socket.socket) -> None:
     """Its queue is full after some notices; then it is gone."""
     given = environment(systemd, WATCHDOG_USEC="100")
-
-    async def run() -> None:
-        async with watched(given):
-            await asyncio.sleep(0.5)
-            systemd.close()
-            await asyncio.sleep(0.1)
-
-    asyncio.run(asyncio.wait_for(run(), 30))
+    async with watched(given):
+        await asyncio.sleep(0.5)
+        systemd.close()
+        await asyncio.sleep(0.1)

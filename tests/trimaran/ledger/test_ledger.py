@@ -115,23 +115,6 @@ def test_a_record_that_does_not_fit_is_named() -> None:
         folded("run", rows)
 
 
-def test_what_is_flushed_can_be_read_after_a_crash(tmp_path: Path) -> None:
-    async def body() -> str:
-        store = SqliteStore(tmp_path / "store.sqlite")
-        ledger = await RunLedger.open(store, FolderPayloads(tmp_path / "payloads"), "run")
-        ledger.record(RECORDS[1])
-        ledger.record(RECORDS[2])
-        payload = ledger.keep(b"tokens")
-        ledger.record(Scored(0, 1, payload))
-        await ledger.flush()
-        return payload  # and the process is gone
-
-    payload = asyncio.run(body())
-    state = asyncio.run(read(tmp_path))
-    assert state.groups[0].payload == payload
-    assert asyncio.run(FolderPayloads(tmp_path / "payloads").read(payload)) == b"tokens"
-
-
 def test_the_state_comes_back_from_a_snapshot() -> None:
     state = folded("run", chained("run", RECORDS))
     state.apply(Issued(3, 1, "p"))

@@ -55,40 +55,37 @@ def with_ledger(
     return asyncio.run(asyncio.wait_for(whole(), 120))
 
 
-def test_what_an_older_controller_writes_while_its_successor_reads_is_read_again(
+async def test_what_an_older_controller_writes_while_its_successor_reads_is_read_again(
     tmp_path: Path,
 ) -> None:
-    async def body() -> None:
-        store, payloads, reads = MemoryStore(), FolderPayloads(tmp_path), list[int]()
-        anchor = AnchorFile(tmp_path)
-        older = await RunLedger.open(store, payloads, "run", anchor=anchor)
-        caller = Caller("run", await store.next_epoch("run"))
+    store, payloads, reads = MemoryStore(), FolderPayloads(tmp_path), list[int]()
+    anchor = AnchorFile(tmp_path)
+    older = await RunLedger.open(store, payloads, "run", anchor=anchor)
+    caller = Caller("run", await store.next_epoch("run"))
 
-        async def read() -> RunLedger:
-            ledger = await RunLedger.open(store, payloads, "run", anchor=anchor)
-            reads.append(ledger.durable.records)
-            if len(reads) <= 2:  # it goes on for a while
-                older.record(Issued(100 + ledger.durable.records, 1, "p"))
-                await older.flush()
-            return ledger
-
-        ledger = await take_over(read, store, caller, patience=30.0)
-        assert (reads, ledger.durable.records) == ([0, 1, 2], 3)
-        older.record(Issued(3, 1, "p"))
-        with pytest.raises(StaleEpochError):
+    async def read() -> RunLedger:
+        ledger = await RunLedger.open(store, payloads, "run", anchor=anchor)
+        reads.append(ledger.durable.records)
+        if len(reads) <= 2:  # it goes on for a while
+            older.record(Issued(100 + ledger.durable.records, 1, "p"))
             await older.flush()
-        await store.next_epoch("run")
-        reads.clear()
-        older = await RunLedger.open(store, payloads, "run", anchor=anchor)
-        with pytest.raises(StaleEpochError):  # a newer controller has come: no more tries
-            await take_over(read, store, caller, patience=30.0)
-        assert len(reads) == 1
-        anchor.close()
+        return ledger
 
-    asyncio.run(asyncio.wait_for(body(), 120))
+    ledger = await take_over(read, store, caller, patience=30.0)
+    assert (reads, ledger.durable.records) == ([0, 1, 2], 3)
+    older.record(Issued(3, 1, "p"))
+    with pytest.raises(StaleEpochError):
+        await older.flush()
+    await store.next_epoch("run")
+    reads.clear()
+    older = await RunLedger.open(store, payloads, "run", anchor=anchor)
+    with pytest.raises(StaleEpochError):  # a newer controller has come: no more tries
+        await take_over(read, store, caller, patience=30.0)
+    assert len(reads) == 1
+    anchor.close()
 
 
-def test_a_record_and_an_anchor_that_come_while_the_ledger_is_read_are_no_loss(
+async def test_a_record_and_an_anchor_that_come_while_the_ledger_is_read_are_no_loss(
     tmp_path: Path,
 ) -> None:
     class Racing(MemoryStore):
@@ -102,14 +99,11 @@ def test_a_record_and_an_anchor_that_come_while_the_ledger_is_read_are_no_loss(
                 await older.flush()
             return found
 
-    async def body() -> None:
-        store, payloads, anchor = Racing(), FolderPayloads(tmp_path), AnchorFile(tmp_path)
-        store.older = await RunLedger.open(store, payloads, "run", anchor=anchor)
-        await RunLedger.open(store, payloads, "run", anchor=anchor)
-        assert anchor.read() == (await RunLedger.open(store, payloads, "run")).durable
-        anchor.close()
-
-    asyncio.run(asyncio.wait_for(body(), 120))
+    store, payloads, anchor = Racing(), FolderPayloads(tmp_path), AnchorFile(tmp_path)
+    store.older = await RunLedger.open(store, payloads, "run", anchor=anchor)
+    await RunLedger.open(store, payloads, "run", anchor=anchor)
+    assert anchor.read() == (await RunLedger.open(store, payloads, "run")).durable
+    anchor.close()
 
 
 @pytest.mark.parametrize("done_first", [False, True])

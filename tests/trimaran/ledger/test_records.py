@@ -39,39 +39,13 @@ records = st.one_of(
 
 @given(record=records)
 def test_every_record_comes_back_from_the_store(record: Record) -> None:
-    assert decode(json.loads(json.dumps(encode(record)))) == record
-
-
-@given(record=records)
-def test_its_hash_is_the_same_before_and_after(record: Record) -> None:
     tree = encode(record)
-    assert canonical(json.loads(json.dumps(tree))) == canonical(tree)
+    stored = json.loads(json.dumps(tree))
+    assert decode(stored) == record
+    assert canonical(stored) == canonical(tree), "and so its hash"
 
 
 def test_a_kind_is_the_types_name() -> None:
-    assert set(TYPES) == {
-        *(
-            "opened",
-            "began",
-            "planned",
-            "issued",
-            "generated",
-            "scored",
-            "filtered",
-            "skipped",
-            "consumed",
-        ),
-        *(
-            "retried",
-            "committed",
-            "timed",
-            "branched",
-            "replayed",
-            "checkpointed",
-            "tainted",
-            "compacted",
-        ),
-    }
     assert encode(Issued(17, 2, "p", Reissue("it died", "rollout-0"))) == {
         "kind": "issued",
         "group": 17,

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from commands.launch.local.endpoints import fill_endpoints
 from commands.launch.run_services import run_services
+from tests.configs import configure
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.host.machine import Machine
@@ -50,8 +51,7 @@ def make_config(
     }
     for name, keys in sections.items():
         given[name] = given.get(name, {}) | keys
-    base = {"model": {"path": "m"}, "data": {"train": "d"}, "reward": {"rules": {"exact_match": 1}}}
-    return parse_config(base | given)
+    return configure(**given)
 
 
 def shares(placement: Placement, pool: str) -> list[str]:
@@ -109,16 +109,6 @@ def test_a_machine_without_accelerators_needs_none() -> None:
     placement = place(make_config(replicas=64, ranks=8), Machine({}, frozenset(), 0, 0))
     assert placement.variables("rollout", 63) == {PLACED: "rollout-63"}
     assert placement.num_devices == 0
-
-
-def test_64_replicas_of_8_beside_a_trainer_of_64() -> None:
-    placement = place(make_config(64, 8, 64), npu_machine(576))
-    assert shares(placement, "trainer") == [str(number) for number in range(64)]
-    assert shares(placement, "rollout")[63] == "568,569,570,571,572,573,574,575"
-    with pytest.raises(
-        InputError, match=r"auto needs 512 npu devices .* 511 of those in sight are free"
-    ):
-        place(make_config(64, 8, 64), npu_machine(575))
 
 
 @settings(max_examples=40)

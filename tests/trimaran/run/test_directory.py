@@ -45,27 +45,24 @@ async def until_answered(call: Callable[[], Awaitable[Any]]) -> Any:
                 await asyncio.sleep(0.05)
 
 
-def test_a_service_that_moves_is_found_at_its_new_address() -> None:
-    async def body() -> None:
-        store, old, new = MemoryStore(), FakeReward(), FakeReward()
-        directory = Directory(store, "run")
-        async with RewardClient(directory.place("reward"), CALLER) as client:
-            with pytest.raises(UnavailableError, match="reward: has not said yet"):
-                await client.score_group(GROUP, SECONDS)
-            async with serving(reward_service(old)) as address:
-                await store.put(endpoints_key("run"), {"reward": address})
-                await until_answered(lambda: client.score_group(GROUP, SECONDS))
-                assert client.address == address
-            async with serving(reward_service(new)) as address:
-                await store.put(endpoints_key("run"), {"reward": address})
-                await until_answered(lambda: client.score_group(GROUP, SECONDS))
-                assert client.address == address
-        assert len(old.requests) == len(new.requests) == 1
-
-    asyncio.run(body())
+async def test_a_service_that_moves_is_found_at_its_new_address() -> None:
+    store, old, new = MemoryStore(), FakeReward(), FakeReward()
+    directory = Directory(store, "run")
+    async with RewardClient(directory.place("reward"), CALLER) as client:
+        with pytest.raises(UnavailableError, match="reward: has not said yet"):
+            await client.score_group(GROUP, SECONDS)
+        async with serving(reward_service(old)) as address:
+            await store.put(endpoints_key("run"), {"reward": address})
+            await until_answered(lambda: client.score_group(GROUP, SECONDS))
+            assert client.address == address
+        async with serving(reward_service(new)) as address:
+            await store.put(endpoints_key("run"), {"reward": address})
+            await until_answered(lambda: client.score_group(GROUP, SECONDS))
+            assert client.address == address
+    assert len(old.requests) == len(new.requests) == 1
 
 
-def test_the_store_is_not_asked_while_calls_are_answered() -> None:
+async def test_the_store_is_not_asked_while_calls_are_answered() -> None:
     asked: list[str] = []
 
     class Silent(MemoryStore):
@@ -73,38 +70,29 @@ def test_the_store_is_not_asked_while_calls_are_answered() -> None:
             asked.append(key)
             return None
 
-    async def body() -> None:
-        async with serving(reward_service(FakeReward())) as address:
-            place = Directory(Silent(), "run", {"reward": address}).place("reward")
-            async with RewardClient(place, CALLER) as client:
-                for _ in range(3):
-                    await client.score_group(GROUP, SECONDS)
-                await asyncio.sleep(0)  # a look would be a task of its own
-
-    asyncio.run(body())
+    async with serving(reward_service(FakeReward())) as address:
+        place = Directory(Silent(), "run", {"reward": address}).place("reward")
+        async with RewardClient(place, CALLER) as client:
+            for _ in range(3):
+                await client.score_group(GROUP, SECONDS)
+            await asyncio.sleep(0)  # a look would be a task of its own
     assert asked == []
 
 
-def test_who_has_the_port_of_a_service_that_moved_is_not_taken_for_it() -> None:
+async def test_who_has_the_port_of_a_service_that_moved_is_not_taken_for_it() -> None:
     """Another run's service, which knows another token, and another kind of service."""
-
-    async def body() -> None:
-        store, ours = MemoryStore(), Trust("t" * 64)
-        run = rpc.service(
-            run_pb2.DESCRIPTOR, run_pb2_grpc.add_RunServiceServicer_to_server, FakeRun()
-        )
-        async with (
-            serving(reward_service(FakeReward()), Trust("u" * 64)) as foreign,
-            serving(run, ours) as other,
-            serving(reward_service(FakeReward()), ours) as right,
-        ):
-            for address in (foreign, other):
-                await store.put(endpoints_key("run"), {"reward": address})
-                place = Directory(store, "run", {"reward": address}).place("reward")
-                async with RewardClient(place, CALLER, ours) as client:
-                    with pytest.raises(UnreachableError, match="another process answers at"):
-                        await client.score_group(GROUP, SECONDS)
-                    await store.put(endpoints_key("run"), {"reward": right})
-                    await until_answered(lambda: client.score_group(GROUP, SECONDS))
-
-    asyncio.run(body())
+    store, ours = MemoryStore(), Trust("t" * 64)
+    run = rpc.service(run_pb2.DESCRIPTOR, run_pb2_grpc.add_RunServiceServicer_to_server, FakeRun())
+    async with (
+        serving(reward_service(FakeReward()), Trust("u" * 64)) as foreign,
+        serving(run, ours) as other,
+        serving(reward_service(FakeReward()), ours) as right,
+    ):
+        for address in (foreign, other):
+            await store.put(endpoints_key("run"), {"reward": address})
+            place = Directory(store, "run", {"reward": address}).place("reward")
+            async with RewardClient(place, CALLER, ours) as client:
+                with pytest.raises(UnreachableError, match="another process answers at"):
+                    await client.score_group(GROUP, SECONDS)
+                await store.put(endpoints_key("run"), {"reward": right})
+                await until_answered(lambda: client.score_group(GROUP, SECONDS))

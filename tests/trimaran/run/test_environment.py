@@ -9,6 +9,7 @@ import pytest
 import services
 from commands.cli.options import KINDS
 from commands.launch.local.endpoints import fill_endpoints
+from tests.configs import configure
 from trimaran.config import Endpoints, RunConfig, config_to_tree, parse_config
 from trimaran.errors import InputError
 from trimaran.run.environment import (
@@ -22,16 +23,11 @@ from trimaran.run.network import LOOPBACK, Host
 
 @pytest.fixture
 def config() -> RunConfig:
-    return parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"train": "d"},
-            "reward": {"rules": {"exact_match": 1}},
-            "environment": {"python": True},
-            "rollout": {"threads": 3},
-            "trainer": {"threads": 2},
-            "endpoints": {"rollout": ["127.0.0.1:7001"], "reward": "127.0.0.1:7000"},
-        }
+    return configure(
+        environment={"python": True},
+        rollout={"threads": 3},
+        trainer={"threads": 2},
+        endpoints={"rollout": ["127.0.0.1:7001"], "reward": "127.0.0.1:7000"},
     )
 
 
@@ -211,20 +207,12 @@ def test_names_and_addresses(config: RunConfig) -> None:
             service_address(config, kind, index)
 
 
-def test_credentials_of_buckets_are_for_the_controller_alone(config: RunConfig) -> None:
+def test_credentials_of_buckets_and_sinks_are_for_the_controller_alone(config: RunConfig) -> None:
     """The other services run foreign functions, or models' own code, and open no bucket."""
-    shell = {
-        "AWS_SECRET_ACCESS_KEY": "s",
-        "GOOGLE_APPLICATION_CREDENTIALS": "/key.json",
-        "AZURE_STORAGE_ACCOUNT_KEY": "k",
-    }
-    found = {kind: shell.keys() & service_environment(config, kind, shell).keys() for kind in KINDS}
-    assert {kind for kind, names in found.items() if names} == {"controller"}
-    assert found["controller"] == shell.keys()
-
-
-def test_what_reaches_sinks_is_for_the_controller_alone(config: RunConfig) -> None:
-    names = ["WANDB_API_KEY", "SWANLAB_API_KEY", "MLFLOW_TRACKING_TOKEN", "TRACKIO_SPACE_ID"]
+    names = (
+        *("AWS_SECRET_ACCESS_KEY", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_STORAGE_ACCOUNT_KEY"),
+        *("WANDB_API_KEY", "SWANLAB_API_KEY", "MLFLOW_TRACKING_TOKEN", "TRACKIO_SPACE_ID"),
+    )
     shell = dict.fromkeys(names, "s")
     found = {kind: shell.keys() & service_environment(config, kind, shell).keys() for kind in KINDS}
     assert {kind for kind, names in found.items() if names} == {"controller"}

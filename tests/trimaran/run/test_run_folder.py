@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.config import Endpoints, RunConfig, parse_config
+from tests.configs import configure as least
+from trimaran.config import Endpoints, RunConfig
 from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 from trimaran.run.context import RunContext
@@ -14,14 +15,7 @@ from trimaran.trust.access import make_token
 
 
 def configure(folder: Path) -> RunConfig:
-    return parse_config(
-        {
-            "run": {"folder": str(folder), "name": "sums"},
-            "model": {"path": "m"},
-            "data": {"train": "d"},
-            "reward": {"rules": {"exact_match": 1}},
-        }
-    )
+    return least(run={"folder": str(folder), "name": "sums"})
 
 
 def test_two_runs_in_one_second_get_folders_of_their_own(tmp_path: Path) -> None:

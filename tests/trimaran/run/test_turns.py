@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.config import parse_config
+from tests.configs import configure
 from trimaran.errors import DeadlineError
 from trimaran.run.context import RunContext
 from trimaran.run.device_turns import DeviceTurn, rollout_turn, trainer_turn, waits_for_turn
@@ -64,11 +64,8 @@ async def test_who_waits_gets_it_as_soon_as_it_is_free(tmp_path: Path) -> None:
 
 
 def test_the_launcher_sees_who_waits_for_his_turn(tmp_path: Path) -> None:
-    sections = {"model": {"path": "m"}, "data": {"train": "d"}, "reward": {"rules": {"gsm8k": 1}}}
     shape = {"trainer": {"data_parallel": 4}, "rollout": {"replicas": 2, "tensor_parallel": 2}}
-    config = parse_config(
-        {**sections, **shape, "run": {"pools": "colocated", "groups_per_step": 4}}
-    )
+    config = configure(**shape, run={"pools": "colocated", "groups_per_step": 4})
     run = RunContext.in_folder(tmp_path)
 
     def waiting() -> list[str]:

@@ -195,21 +195,17 @@ def test_processes_are_bounded_where_they_can_be_counted() -> None:
     assert (code, int(output)) == (0, programs.MAX_PROCESSES - 3)
 
 
-def test_what_cannot_be_started_says_why(tmp_path: Path) -> None:
+async def test_what_cannot_be_started_says_why(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"agent\.command: no-such: there is no such program"):
         find_program(("no-such",), False, "agent.command")
     text = tmp_path / "text"
     text.write_text("no program")
     text.chmod(0o755)
     spec = find_program((str(text),), False, "key")
-
-    async def start() -> None:
-        place = tmp_path / "own"
-        place.mkdir()
-        with pytest.raises(SandboxError, match="Exec format error"):
-            await Program.start(spec, place, {}, 1, 1024)
-
-    asyncio.run(start())
+    place = tmp_path / "own"
+    place.mkdir()
+    with pytest.raises(SandboxError, match="Exec format error"):
+        await Program.start(spec, place, {}, 1, 1024)
 
 
 def _sleepers() -> list[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,16 +44,14 @@ STORES: dict[str, Callable[[pytest.FixtureRequest], Connect]] = {
 }
 
 
-def run(connect: Connect, body: Callable[..., Awaitable[None]], num_clients: int = 1) -> None:
-    """`body` with so many clients, under a deadline."""
-
-    async def whole() -> None:
-        stores = [await connect() for _ in range(num_clients)]
-        try:
-            await asyncio.wait_for(body(*stores), 60)
-        finally:
-            for store in stores:
-                await store.close()
-                await store.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def opened(connect: Connect, num_clients: int = 1) -> AsyncGenerator[Any]:
+    """One client, or a list of several, for a minute at most."""
+    stores = [await connect() for _ in range(num_clients)]
+    try:
+        async with asyncio.timeout(60):
+            yield stores[0] if num_clients == 1 else stores
+    finally:
+        for store in stores:
+            await store.close()
+            await store.close()

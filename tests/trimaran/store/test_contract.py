@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.trimaran.store.clients import STORES, Connect, run
+from tests.trimaran.store.clients import STORES, Connect, opened
 from trimaran.errors import OutOfOrderError, StaleEpochError
 from trimaran.store import ConflictError, Lease, Store, TrimmedError, entries, kept_entries
 
@@ -30,8 +30,8 @@ async def acquire(store: Store, name: str, holder: str) -> Lease:
     return lease
 
 
-def test_records_are_replaced_and_are_copies(connect: Connect) -> None:
-    async def body(store: Store) -> None:
+async def test_records_are_replaced_and_are_copies(connect: Connect) -> None:
+    async with opened(connect) as store:
         value = {"step": [1, None, "é"]}
         await store.put("a", value)
         value["step"].append(2)
@@ -41,11 +41,9 @@ def test_records_are_replaced_and_are_copies(connect: Connect) -> None:
         await store.put("null", None)
         assert (await store.get("null")) is not None
 
-    run(connect, body)
 
-
-def test_who_writes_a_record_may_say_what_it_replaces(connect: Connect) -> None:
-    async def body(store: Store, other: Store) -> None:
+async def test_who_writes_a_record_may_say_what_it_replaces(connect: Connect) -> None:
+    async with opened(connect, 2) as (store, other):
         first = await store.put("a", 1, expected=0)
         with pytest.raises(ConflictError, match=f"a: has version {first}, not 0; read it again"):
             await other.put("a", 2, expected=0)
@@ -66,13 +64,10 @@ def test_who_writes_a_record_may_say_what_it_replaces(connect: Connect) -> None:
             await other.put("a", 4, expected=second)
         assert await store.put("a", 5, expected=0) > second
 
-    run(connect, body, 2)
 
-
-def test_a_call_that_is_cancelled_ends_so_at_whatever_moment_it_is(connect: Connect) -> None:
+async def test_a_call_that_is_cancelled_ends_so_at_whatever_moment_it_is(connect: Connect) -> None:
     """A loop that asks a store again and again would else never end."""
-
-    async def body(store: Store) -> None:
+    async with opened(connect) as store:
         for call in (lambda: store.get("a"), lambda: store.put("a", 1)):
             for num_turns in range(60):
                 await call()  # its connection stands
@@ -83,11 +78,9 @@ def test_a_call_that_is_cancelled_ends_so_at_whatever_moment_it_is(connect: Conn
                 await asyncio.wait([task])
                 assert task.cancelled() is was_under_way, f"cancelled after {num_turns} turns"
 
-    run(connect, body)
 
-
-def test_records_are_listed_by_prefix_a_page_at_a_time(connect: Connect) -> None:
-    async def body(store: Store) -> None:
+async def test_records_are_listed_by_prefix_a_page_at_a_time(connect: Connect) -> None:
+    async with opened(connect) as store:
         for key in ("b/2", "a", "b/é", "b", "b/10", "b/1", "c/1", "b0"):
             await store.put(key, key.upper())
         rows = await store.list_records("b/")
@@ -102,11 +95,9 @@ def test_records_are_listed_by_prefix_a_page_at_a_time(connect: Connect) -> None
         await store.delete("b/2")
         assert len(await store.list_records("b/")) == 3
 
-    run(connect, body)
 
-
-def test_streams_grow_without_gaps(connect: Connect) -> None:
-    async def body(store: Store) -> None:
+async def test_streams_grow_without_gaps(connect: Connect) -> None:
+    async with opened(connect) as store:
         assert await store.last("ledger") == 0
         assert [await store.extend("ledger", [{"n": n}]) for n in (1, 2)] == [1, 2]
         assert await store.extend("other", [None]) == 1
@@ -119,22 +110,18 @@ def test_streams_grow_without_gaps(connect: Connect) -> None:
         pages = [entry async for entry in entries(store, "ledger", page=3)]
         assert pages == [(n, {"n": n}) for n in (1, 2, 3, 4)]
 
-    run(connect, body)
 
-
-def test_a_stream_that_another_writer_has_extended_is_left_alone(connect: Connect) -> None:
-    async def body(store: Store, other: Store) -> None:
+async def test_a_stream_that_another_writer_has_extended_is_left_alone(connect: Connect) -> None:
+    async with opened(connect, 2) as (store, other):
         await other.extend("ledger", [1])
         for after in (0, 2):
             with pytest.raises(OutOfOrderError, match=f"ledger: ends at 1, not at {after}"):
                 await store.extend("ledger", [2, 3], after)
         assert await store.read("ledger") == ((1, 1),)
 
-    run(connect, body, 2)
 
-
-def test_a_stream_goes_on_behind_what_was_dropped(connect: Connect) -> None:
-    async def body(store: Store) -> None:
+async def test_a_stream_goes_on_behind_what_was_dropped(connect: Connect) -> None:
+    async with opened(connect) as store:
         await store.extend("s", list("abcde"))
         await store.trim("s", 3)
         await store.trim("s", 2)
@@ -150,13 +137,11 @@ def test_a_stream_goes_on_behind_what_was_dropped(connect: Connect) -> None:
         await store.trim("never", 5)
         assert await store.extend("never", [1]) == 1
 
-    run(connect, body)
 
-
-def test_what_is_kept_is_read_to_its_end_also_where_it_is_trimmed_meanwhile(
+async def test_what_is_kept_is_read_to_its_end_also_where_it_is_trimmed_meanwhile(
     connect: Connect,
 ) -> None:
-    async def body(store: Store) -> None:
+    async with opened(connect) as store:
         await store.extend("s", list("abcdefg"))
         await store.trim("s", 1)
         found: list[str] = []
@@ -167,11 +152,9 @@ def test_what_is_kept_is_read_to_its_end_also_where_it_is_trimmed_meanwhile(
         assert found == ["b", "c", "f", "g"]
         assert [value async for _, value in kept_entries(store, "never")] == []
 
-    run(connect, body)
 
-
-def test_records_are_written_under_the_newest_epoch_only(connect: Connect) -> None:
-    async def body(store: Store, other: Store) -> None:
+async def test_records_are_written_under_the_newest_epoch_only(connect: Connect) -> None:
+    async with opened(connect, 2) as (store, other):
         assert await store.newest_epoch("run") == 0
         await store.put_fenced({"a": 0}, "run", 0)
         drawn = [await client.next_epoch(n) for client, n in ((store, "run"), (other, "run"))]
@@ -182,11 +165,9 @@ def test_records_are_written_under_the_newest_epoch_only(connect: Connect) -> No
         assert [await value_of(store, key) for key in "abc"] == [2, 2, None]
         assert await other.newest_epoch("run") == 2
 
-    run(connect, body, 2)
 
-
-def test_a_lease_is_one_holders_until_it_ends(connect: Connect) -> None:
-    async def body(store: Store, other: Store) -> None:
+async def test_a_lease_is_one_holders_until_it_ends(connect: Connect) -> None:
+    async with opened(connect, 2) as (store, other):
         assert await store.holder("manager") is None
         lease = await acquire(store, "manager", "one")
         assert lease == Lease("manager", "one", 1) == await other.holder("manager")
@@ -213,11 +194,9 @@ def test_a_lease_is_one_holders_until_it_ends(connect: Connect) -> None:
             await other.renew(again, 60)
         assert await store.acquire("manager", "one", 60) == Lease("manager", "one", 4)
 
-    run(connect, body, 2)
 
-
-def test_what_is_deleted_leaves_the_rest_alone(connect: Connect) -> None:
-    async def body(store: Store) -> None:
+async def test_what_is_deleted_leaves_the_rest_alone(connect: Connect) -> None:
+    async with opened(connect) as store:
         for name in ("run/1", "run/2", "é"):
             await store.put(name, 1)
             await store.extend(name, [1, 2])
@@ -234,8 +213,6 @@ def test_what_is_deleted_leaves_the_rest_alone(connect: Connect) -> None:
         assert await store.list_records() == ()
         assert await store.last("é") == await store.newest_epoch("é") == 0
 
-    run(connect, body)
-
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -246,10 +223,11 @@ JSON = st.recursive(
 @given(key=st.text(st.characters(exclude_categories=["Cs"]), min_size=1), value=JSON)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 def test_any_json_value_comes_back(connect: Connect, key: str, value: Any) -> None:
-    async def body(store: Store) -> None:
-        await store.put(f"key/{key}", {"value": value})
-        last = await store.extend(f"stream/{key}", [value])
-        assert await value_of(store, f"key/{key}") == {"value": value}
-        assert await store.read(f"stream/{key}", last - 1) == ((last, value),)
+    async def body() -> None:
+        async with opened(connect) as store:
+            await store.put(f"key/{key}", {"value": value})
+            last = await store.extend(f"stream/{key}", [value])
+            assert await value_of(store, f"key/{key}") == {"value": value}
+            assert await store.read(f"stream/{key}", last - 1) == ((last, value),)
 
-    run(connect, body)
+    asyncio.run(body())

@@ -78,69 +78,58 @@ def test_a_write_whose_answer_is_lost_is_done_once(shared_redis: RedisServer, wr
     assert lost == undisturbed
 
 
-def test_a_server_that_is_killed_and_restarted_under_writes_costs_time_only(
+async def test_a_server_that_is_killed_and_restarted_under_writes_costs_time_only(
     redis_server: RedisServer,
 ) -> None:
-    async def body() -> None:
-        store = await open_store(redis_server.url("demo"))
+    store = await open_store(redis_server.url("demo"))
 
-        async def write() -> None:
-            for number in range(1, 601):
-                assert await store.extend("s", [number], after=number - 1) == number
+    async def write() -> None:
+        for number in range(1, 601):
+            assert await store.extend("s", [number], after=number - 1) == number
 
-        writing = asyncio.create_task(write())
-        for _ in range(3):
-            await asyncio.sleep(0.1)
-            await asyncio.to_thread(redis_server.kill)
-            await asyncio.sleep(0.1)
-            await asyncio.to_thread(redis_server.start)
-        await writing
-        assert [value for _, value in await store.read("s")] == list(range(1, 601))
-        await store.close()
-
-    finish(body())
-
-
-def test_a_server_that_stays_away_is_unavailable_and_may_come_back(
-    redis_server: RedisServer,
-) -> None:
-    async def body() -> None:
-        store = RedisStore(redis_server.url("demo"), timeout=1.0)
-        await store.put("a", 1)
-        redis_server.kill()
-        why = (
-            f"redis://127.0.0.1:{redis_server.port}/0 .*: has not answered for 1 s .*see that Redis"
-        )
-        for call in (store.get("a"), store.put("a", 2)):
-            with pytest.raises(UnavailableError, match=why):
-                await call
+    writing = asyncio.create_task(write())
+    for _ in range(3):
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(redis_server.kill)
+        await asyncio.sleep(0.1)
         await asyncio.to_thread(redis_server.start)
-        assert await value_of(store, "a") == 1
-        await store.put("a", 3)
-        await store.close()
-        with pytest.raises(StoreError, match="the store is closed"):
-            await store.get("a")
-
-    finish(body())
+    await writing
+    assert [value for _, value in await store.read("s")] == list(range(1, 601))
+    await store.close()
 
 
-def test_a_frozen_server_is_unavailable_and_does_late_what_nothing_undid(
+async def test_a_server_that_stays_away_is_unavailable_and_may_come_back(
     redis_server: RedisServer,
 ) -> None:
-    async def body() -> None:
-        store = RedisStore(redis_server.url("demo"), timeout=3.0)
-        await store.extend("s", [1])
-        redis_server.freeze()
-        with pytest.raises(UnavailableError, match="has not answered for 3 s"):
-            await store.extend("s", [2])
-        redis_server.thaw()
-        values = [value for _, value in await store.read("s")]
-        assert values in ([1], [1, 2])
-        await store.extend("s", [3])
-        assert [value for _, value in await store.read("s")] == [*values, 3]
-        await store.close()
+    store = RedisStore(redis_server.url("demo"), timeout=1.0)
+    await store.put("a", 1)
+    redis_server.kill()
+    why = f"redis://127.0.0.1:{redis_server.port}/0 .*: has not answered for 1 s .*see that Redis"
+    for call in (store.get("a"), store.put("a", 2)):
+        with pytest.raises(UnavailableError, match=why):
+            await call
+    await asyncio.to_thread(redis_server.start)
+    assert await value_of(store, "a") == 1
+    await store.put("a", 3)
+    await store.close()
+    with pytest.raises(StoreError, match="the store is closed"):
+        await store.get("a")
 
-    finish(body())
+
+async def test_a_frozen_server_is_unavailable_and_does_late_what_nothing_undid(
+    redis_server: RedisServer,
+) -> None:
+    store = RedisStore(redis_server.url("demo"), timeout=3.0)
+    await store.extend("s", [1])
+    redis_server.freeze()
+    with pytest.raises(UnavailableError, match="has not answered for 3 s"):
+        await store.extend("s", [2])
+    redis_server.thaw()
+    values = [value for _, value in await store.read("s")]
+    assert values in ([1], [1, 2])
+    await store.extend("s", [3])
+    assert [value for _, value in await store.read("s")] == [*values, 3]
+    await store.close()
 
 
 @pytest.mark.parametrize(
@@ -177,34 +166,33 @@ def test_settings_that_lose_data_are_refused_or_named(
         server.kill()
 
 
-def test_a_server_that_waits_for_its_replicas_is_waited_for(redis_server: RedisServer) -> None:
+async def test_a_server_that_waits_for_its_replicas_is_waited_for(
+    redis_server: RedisServer,
+) -> None:
     """`min-replicas-to-write` keeps a fail-over from losing writes; a replica may restart meanwhile."""
 
     def want(replicas: int) -> None:
         with redis.Redis(port=redis_server.port) as client:
             client.config_set("min-replicas-to-write", replicas)
 
-    async def body() -> None:
-        store = RedisStore(redis_server.url("demo"), timeout=20.0)
-        hasty = RedisStore(redis_server.url("demo"), timeout=2.0)
-        await store.put("a", 1)
-        want(1)
-        with pytest.raises(UnavailableError) as reported:
-            await hasty.put("a", 2)
-        assert str(reported.value).endswith(
-            ": has not answered for 2 s (it waits for replicas: min-replicas-to-write);"
-            " see `INFO replication` there"
-        )
-        waiting = asyncio.create_task(store.put("a", 3))
-        await asyncio.sleep(0.2)
-        assert not waiting.done()
-        want(0)
-        await waiting
-        assert await value_of(store, "a") == 3
-        await store.close()
-        await hasty.close()
-
-    finish(body())
+    store = RedisStore(redis_server.url("demo"), timeout=20.0)
+    hasty = RedisStore(redis_server.url("demo"), timeout=2.0)
+    await store.put("a", 1)
+    want(1)
+    with pytest.raises(UnavailableError) as reported:
+        await hasty.put("a", 2)
+    assert str(reported.value).endswith(
+        ": has not answered for 2 s (it waits for replicas: min-replicas-to-write);"
+        " see `INFO replication` there"
+    )
+    waiting = asyncio.create_task(store.put("a", 3))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    want(0)
+    await waiting
+    assert await value_of(store, "a") == 3
+    await store.close()
+    await hasty.close()
 
 
 def test_a_url_says_where_and_how(tmp_path: Path, redis_server: RedisServer) -> None:
@@ -245,58 +233,50 @@ def test_a_url_says_where_and_how(tmp_path: Path, redis_server: RedisServer) -> 
         assert "s3cret" not in str(error.value)
 
 
-def test_a_run_has_a_store_of_its_own_beside_the_managers(shared_redis: RedisServer) -> None:
+async def test_a_run_has_a_store_of_its_own_beside_the_managers(shared_redis: RedisServer) -> None:
     manager, another = shared_redis.url("mine"), shared_redis.url("yours")
-
-    async def body() -> None:
-        urls = [manager, *(run_store_url(manager, run, Path("runs")) for run in ("a", "a/b"))]
-        urls.append(run_store_url(another, "a", Path("runs")))
-        stores = [await open_store(url) for url in urls]
-        for number, store in enumerate(stores):
-            await store.put("key", number)
-            await store.extend("s", [number])
-            assert await store.next_epoch("run") == 1
-            await acquire(store, "lease", "one")
-        await stores[1].delete_all()
-        assert await stores[1].get("key") is None
-        assert [await value_of(stores[n], "key") for n in (0, 2, 3)] == [0, 2, 3]
-        assert await stores[2].last("s") == 1
-        for store in stores:
-            await store.close()
-
-    finish(body())
+    urls = [manager, *(run_store_url(manager, run, Path("runs")) for run in ("a", "a/b"))]
+    urls.append(run_store_url(another, "a", Path("runs")))
+    stores = [await open_store(url) for url in urls]
+    for number, store in enumerate(stores):
+        await store.put("key", number)
+        await store.extend("s", [number])
+        assert await store.next_epoch("run") == 1
+        await acquire(store, "lease", "one")
+    await stores[1].delete_all()
+    assert await stores[1].get("key") is None
+    assert [await value_of(stores[n], "key") for n in (0, 2, 3)] == [0, 2, 3]
+    assert await stores[2].last("s") == 1
+    for store in stores:
+        await store.close()
     assert (
         run_store_url("sqlite:manager.sqlite", "a", Path("runs/a")) == "sqlite:runs/a/store.sqlite"
     )
 
 
-def test_a_newer_schema_is_refused(redis_server: RedisServer) -> None:
-    async def body() -> None:
-        store = await open_store(redis_server.url("demo"))
-        with redis.Redis(port=redis_server.port) as client:
-            client.hset("{trimaran:demo}:meta", "schema", 2)
-        for client in (store.get("a"), open_store(redis_server.url("demo"))):
-            with pytest.raises(StoreError, match="has schema 2, this Trimaran knows 1; update"):
-                await client
-        await store.close()
-
-    finish(body())
+async def test_a_newer_schema_is_refused(redis_server: RedisServer) -> None:
+    store = await open_store(redis_server.url("demo"))
+    with redis.Redis(port=redis_server.port) as client:
+        client.hset("{trimaran:demo}:meta", "schema", 2)
+    for client in (store.get("a"), open_store(redis_server.url("demo"))):
+        with pytest.raises(StoreError, match="has schema 2, this Trimaran knows 1; update"):
+            await client
+    await store.close()
 
 
-def test_a_server_without_memory_takes_no_writes_and_is_read(redis_server: RedisServer) -> None:
-    async def body() -> None:
-        store = await open_store(redis_server.url("demo"))
-        await store.put("a", 1)
-        with redis.Redis(port=redis_server.port) as client:
-            client.config_set("maxmemory", "1mb")
-            with pytest.raises(StoreFullError, match="takes no more .*; make room"):
-                await store.put("b", "x" * 2_000_000)
-            assert await value_of(store, "a") == 1
-            client.config_set("maxmemory", 0)
-        await store.put("b", "x")
-        await store.close()
-
-    finish(body())
+async def test_a_server_without_memory_takes_no_writes_and_is_read(
+    redis_server: RedisServer,
+) -> None:
+    store = await open_store(redis_server.url("demo"))
+    await store.put("a", 1)
+    with redis.Redis(port=redis_server.port) as client:
+        client.config_set("maxmemory", "1mb")
+        with pytest.raises(StoreFullError, match="takes no more .*; make room"):
+            await store.put("b", "x" * 2_000_000)
+        assert await value_of(store, "a") == 1
+        client.config_set("maxmemory", 0)
+    await store.put("b", "x")
+    await store.close()
 
 
 def test_tls(tmp_path: Path, redis_program: str) -> None:

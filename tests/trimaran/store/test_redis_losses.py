@@ -16,7 +16,6 @@ import redis
 from tests.redis_server import RedisServer
 from tests.trimaran.store.door import Door, door_to
 from tests.trimaran.store.test_contract import acquire, value_of
-from tests.trimaran.store.test_redis import finish
 from trimaran.store import LostWritesError, Store, open_store
 
 LOST = r"the store has gone back: it had acknowledged (\d+) writes and holds (\d+) of them"
@@ -38,63 +37,53 @@ async def call(store: Store, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_file_that_is_torn_at_its_end(redis_server: RedisServer, name: str) -> None:
+async def test_a_file_that_is_torn_at_its_end(redis_server: RedisServer, name: str) -> None:
     """Half of the last write is gone, and so the server drops the whole of it."""
-
-    async def body() -> None:
-        knows, knew = [await open_store(redis_server.url("demo")) for _ in range(2)]
-        await knows.put("a", 1)
-        await knew.get("a")
-        await knows.extend("s", [1, 2, 3])
-        redis_server.kill()
-        redis_server.truncate(10)
-        await asyncio.to_thread(redis_server.start)
-        for _ in range(2):  # and it stays so
-            with pytest.raises(LostWritesError, match="acknowledged 2 writes and holds 1 "):
-                await call(knows, name)
-        # Whatever saw nothing of it goes on from what there is, whole writes only.
-        assert (await knew.read("s"), await value_of(knew, "a")) == ((), 1)
-        await knew.extend("s", ["other"])
-        await knew.extend("s", ["writes"])
-        with pytest.raises(LostWritesError, match=LOST):
+    knows, knew = [await open_store(redis_server.url("demo")) for _ in range(2)]
+    await knows.put("a", 1)
+    await knew.get("a")
+    await knows.extend("s", [1, 2, 3])
+    redis_server.kill()
+    redis_server.truncate(10)
+    await asyncio.to_thread(redis_server.start)
+    for _ in range(2):  # and it stays so
+        with pytest.raises(LostWritesError, match="acknowledged 2 writes and holds 1 "):
             await call(knows, name)
-        for store in (knows, knew):
-            await store.close()
-
-    finish(body())
-
-
-def test_a_file_that_is_whole_disturbs_nothing(redis_server: RedisServer) -> None:
-    async def body() -> None:
-        one, other = [await open_store(redis_server.url("demo")) for _ in range(2)]
-        for number in range(1, 6):
-            await one.extend("s", [number])
-            redis_server.kill()
-            await asyncio.to_thread(redis_server.start)
-            assert await other.last("s") == number
-            assert (await one.read("s"))[-1] == (number, number)
-        for store in (one, other):
-            await store.close()
-
-    finish(body())
+    # Whatever saw nothing of it goes on from what there is, whole writes only.
+    assert (await knew.read("s"), await value_of(knew, "a")) == ((), 1)
+    await knew.extend("s", ["other"])
+    await knew.extend("s", ["writes"])
+    with pytest.raises(LostWritesError, match=LOST):
+        await call(knows, name)
+    for store in (knows, knew):
+        await store.close()
 
 
-def test_a_server_that_is_empty_after_its_restart(redis_server: RedisServer) -> None:
-    async def body() -> None:
-        store = await open_store(redis_server.url("demo"))
-        await store.put("a", 1)
-        with redis.Redis(port=redis_server.port) as client:
-            client.flushall()
-        with pytest.raises(LostWritesError, match="acknowledged 1 writes and holds 0"):
-            await store.get("a")
-        fresh = await open_store(redis_server.url("demo"))
-        await fresh.put("a", 1)  # a writer begins again; that does not deceive who knows
-        with pytest.raises(LostWritesError):
-            await store.get("a")
-        for each in (store, fresh):
-            await each.close()
+async def test_a_file_that_is_whole_disturbs_nothing(redis_server: RedisServer) -> None:
+    one, other = [await open_store(redis_server.url("demo")) for _ in range(2)]
+    for number in range(1, 6):
+        await one.extend("s", [number])
+        redis_server.kill()
+        await asyncio.to_thread(redis_server.start)
+        assert await other.last("s") == number
+        assert (await one.read("s"))[-1] == (number, number)
+    for store in (one, other):
+        await store.close()
 
-    finish(body())
+
+async def test_a_server_that_is_empty_after_its_restart(redis_server: RedisServer) -> None:
+    store = await open_store(redis_server.url("demo"))
+    await store.put("a", 1)
+    with redis.Redis(port=redis_server.port) as client:
+        client.flushall()
+    with pytest.raises(LostWritesError, match="acknowledged 1 writes and holds 0"):
+        await store.get("a")
+    fresh = await open_store(redis_server.url("demo"))
+    await fresh.put("a", 1)  # a writer begins again; that does not deceive who knows
+    with pytest.raises(LostWritesError):
+        await store.get("a")
+    for each in (store, fresh):
+        await each.close()
 
 
 @pytest.fixture
@@ -146,32 +135,26 @@ async def pair(
         await store.close()
 
 
-def test_a_replica_that_has_everything_takes_over(
+async def test_a_replica_that_has_everything_takes_over(
     redis_server: RedisServer, replica: RedisServer
 ) -> None:
-    async def body() -> None:
-        async with pair(redis_server, replica) as (door, store):
-            fail_over(door, redis_server, replica)
-            assert await store.extend("s", [2], after=1) == 2
-            assert await store.next_epoch("run") > 1
-
-    finish(body())
+    async with pair(redis_server, replica) as (door, store):
+        fail_over(door, redis_server, replica)
+        assert await store.extend("s", [2], after=1) == 2
+        assert await store.next_epoch("run") > 1
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_replica_that_lacks_the_last_write_takes_over(
+async def test_a_replica_that_lacks_the_last_write_takes_over(
     redis_server: RedisServer, replica: RedisServer, name: str
 ) -> None:
-    async def body() -> None:
-        async with pair(redis_server, replica) as (door, store):
-            cut_off(replica)
-            await store.extend("s", [2], after=1)
-            fail_over(door, redis_server, replica)
-            other = await open_store(door.url("demo"))
-            await other.extend("s", ["other"])
-            await other.extend("s", ["further"])
-            with pytest.raises(LostWritesError, match=LOST):
-                await call(store, name)
-            await other.close()
-
-    finish(body())
+    async with pair(redis_server, replica) as (door, store):
+        cut_off(replica)
+        await store.extend("s", [2], after=1)
+        fail_over(door, redis_server, replica)
+        other = await open_store(door.url("demo"))
+        await other.extend("s", ["other"])
+        await other.extend("s", ["further"])
+        with pytest.raises(LostWritesError, match=LOST):
+            await call(store, name)
+        await other.close()

@@ -43,18 +43,14 @@ def test_records_streams_leases_and_epochs_survive_a_restart(tmp_path):
     asyncio.run(second())
 
 
-def test_a_lease_ends_with_the_boot_of_the_machine(tmp_path, monkeypatch):
+async def test_a_lease_ends_with_the_boot_of_the_machine(tmp_path, monkeypatch):
     """The clock by which it is held starts again."""
-
-    async def body():
-        store = SqliteStore(tmp_path / "store.sqlite")
-        await store.acquire("manager", "one", 1e6)
-        monkeypatch.setattr("trimaran.store.sqlite._boot", lambda: "another")
-        assert await store.holder("manager") is None
-        assert await store.acquire("manager", "two", 60) == Lease("manager", "two", 2)
-        await store.close()
-
-    asyncio.run(body())
+    store = SqliteStore(tmp_path / "store.sqlite")
+    await store.acquire("manager", "one", 1e6)
+    monkeypatch.setattr("trimaran.store.sqlite._boot", lambda: "another")
+    assert await store.holder("manager") is None
+    assert await store.acquire("manager", "two", 60) == Lease("manager", "two", 2)
+    await store.close()
 
 
 def test_a_url_names_a_store(tmp_path):
@@ -85,17 +81,13 @@ def write(path: Path, script: str) -> None:
         connection.executescript(script)
 
 
-def test_a_file_is_made_once_whatever_opens_it_first(tmp_path):
+async def test_a_file_is_made_once_whatever_opens_it_first(tmp_path):
     path = tmp_path / "store.sqlite"
-
-    async def body():
-        stores = [SqliteStore(path) for _ in range(4)]
-        await asyncio.gather(*(store.open() for store in stores))
-        assert [await store.next_epoch("demo") for store in stores] == [1, 2, 3, 4]
-        for each in stores:
-            await each.close()
-
-    asyncio.run(body())
+    stores = [SqliteStore(path) for _ in range(4)]
+    await asyncio.gather(*(store.open() for store in stores))
+    assert [await store.next_epoch("demo") for store in stores] == [1, 2, 3, 4]
+    for each in stores:
+        await each.close()
 
 
 def test_a_newer_file_is_refused_and_left_as_it_is(tmp_path):
@@ -126,74 +118,59 @@ def test_a_damaged_file_is_named(tmp_path):
     asyncio.run(body())
 
 
-def test_a_value_that_is_not_json_is_named(tmp_path):
+async def test_a_value_that_is_not_json_is_named(tmp_path):
     path = tmp_path / "store.sqlite"
-
-    async def body():
-        store = SqliteStore(path)
-        await store.put("a", 1)
-        await store.extend("s", [1])
-        write(path, "UPDATE records SET value = '{'; UPDATE streams SET value = '{'")
-        with pytest.raises(StoreError, match=f"{path}: a: not JSON"):
-            await store.get("a")
-        with pytest.raises(StoreError, match=f"{path}: s 1: not JSON"):
-            await store.read("s")
-        await store.close()
-
-    asyncio.run(body())
+    store = SqliteStore(path)
+    await store.put("a", 1)
+    await store.extend("s", [1])
+    write(path, "UPDATE records SET value = '{'; UPDATE streams SET value = '{'")
+    with pytest.raises(StoreError, match=f"{path}: a: not JSON"):
+        await store.get("a")
+    with pytest.raises(StoreError, match=f"{path}: s 1: not JSON"):
+        await store.read("s")
+    await store.close()
 
 
-def test_a_full_disk_is_said_and_ends(tmp_path):
-    async def body():
-        store = SqliteStore(tmp_path / "store.sqlite")
-        await store.put("a", 1)
-        limit = store.file.connection
-        await store.file.call(lambda c: c.execute("PRAGMA max_page_count=20"))
-        with pytest.raises(StoreFullError, match="store.sqlite: its disk is full; make room"):
-            await store.put("b", "x" * 1_000_000)
-        assert await store.get("b") is None
-        await store.file.call(lambda c: c.execute("PRAGMA max_page_count=100000"))
+async def test_a_full_disk_is_said_and_ends(tmp_path):
+    store = SqliteStore(tmp_path / "store.sqlite")
+    await store.put("a", 1)
+    limit = store.file.connection
+    await store.file.call(lambda c: c.execute("PRAGMA max_page_count=20"))
+    with pytest.raises(StoreFullError, match="store.sqlite: its disk is full; make room"):
         await store.put("b", "x" * 1_000_000)
-        assert store.file.connection is limit
-        await store.close()
+    assert await store.get("b") is None
+    await store.file.call(lambda c: c.execute("PRAGMA max_page_count=100000"))
+    await store.put("b", "x" * 1_000_000)
+    assert store.file.connection is limit
+    await store.close()
 
-    asyncio.run(body())
 
-
-def test_closing_waits_for_a_statement_under_way(tmp_path):
+async def test_closing_waits_for_a_statement_under_way(tmp_path):
     """SQLite would crash the whole process otherwise."""
+    store = SqliteStore(tmp_path / "store.sqlite")
 
-    async def body():
-        store = SqliteStore(tmp_path / "store.sqlite")
+    async def write():
+        with pytest.raises(StoreError, match="the store is closed"):
+            while True:
+                await store.put("key", "value" * 10_000)
 
-        async def write():
-            with pytest.raises(StoreError, match="the store is closed"):
-                while True:
-                    await store.put("key", "value" * 10_000)
-
-        await store.put("key", 1)
-        writers = [asyncio.create_task(write()) for _ in range(4)]
-        await asyncio.sleep(0.05)
-        await store.close()
-        await asyncio.wait_for(asyncio.gather(*writers), 60)
-
-    asyncio.run(body())
+    await store.put("key", 1)
+    writers = [asyncio.create_task(write()) for _ in range(4)]
+    await asyncio.sleep(0.05)
+    await store.close()
+    await asyncio.wait_for(asyncio.gather(*writers), 60)
 
 
-def test_a_store_that_another_process_opens_too_is_waited_for(tmp_path):
+async def test_a_store_that_another_process_opens_too_is_waited_for(tmp_path):
     """SQLite says "database is locked" at once when both turn the write-ahead log on."""
     path = tmp_path / "store.sqlite"
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     letting_go = threading.Timer(0.3, lambda: other.execute("COMMIT"))
     letting_go.start()
-
-    async def body():
-        store = SqliteStore(path)
-        await store.put("key", 1)
-        await store.close()
-
-    asyncio.run(body())
+    store = SqliteStore(path)
+    await store.put("key", 1)
+    await store.close()
     letting_go.join()
     other.close()
 
@@ -234,42 +211,35 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_disk_that_hangs_is_an_error_that_names_the_file(tmp_path, call):
+async def test_a_disk_that_hangs_is_an_error_that_names_the_file(tmp_path, call):
     path = tmp_path / "store.sqlite"
-
-    async def body():
-        store = SqliteStore(path, close_timeout=0.05)
-        await store.open()
-        store.file.disk.timeout = 0.05  # it had longer to open
-        disk = hang(store, "")
-        with pytest.raises(UnavailableError, match=f"{path}: its disk has not answered"):
-            await CALLS[call](store)
-        await store.close()  # nor does it hold the end
-        disk.let_go.set()
-
-    asyncio.run(body())
+    store = SqliteStore(path, close_timeout=0.05)
+    await store.open()
+    store.file.disk.timeout = 0.05  # it had longer to open
+    disk = hang(store, "")
+    with pytest.raises(UnavailableError, match=f"{path}: its disk has not answered"):
+        await CALLS[call](store)
+    await store.close()  # nor does it hold the end
+    disk.let_go.set()
 
 
-def test_what_came_behind_a_write_that_hangs_never_reaches_the_disk(tmp_path):
-    async def body():
-        store = SqliteStore(tmp_path / "store.sqlite")
-        await store.open()
-        store.file.disk.timeout = 0.1
-        disk = hang(store, "INSERT")
-        for key in ("under way", "refused at once"):
-            with pytest.raises(UnavailableError):
-                await store.put(key, 1)
-        assert sum(statement.startswith("INSERT") for statement in disk.statements) == 1
-        disk.let_go.set()
-        store.file.disk.timeout = 60
-        while store.file.disk.hangs:
-            await asyncio.sleep(0.01)
-        await store.put("back", 2)
-        found = [await store.get(key) for key in ("under way", "refused at once", "back")]
-        assert [record and record.value for record in found] == [1, None, 2]
-        await store.close()
-
-    asyncio.run(body())
+async def test_what_came_behind_a_write_that_hangs_never_reaches_the_disk(tmp_path):
+    store = SqliteStore(tmp_path / "store.sqlite")
+    await store.open()
+    store.file.disk.timeout = 0.1
+    disk = hang(store, "INSERT")
+    for key in ("under way", "refused at once"):
+        with pytest.raises(UnavailableError):
+            await store.put(key, 1)
+    assert sum(statement.startswith("INSERT") for statement in disk.statements) == 1
+    disk.let_go.set()
+    store.file.disk.timeout = 60
+    while store.file.disk.hangs:
+        await asyncio.sleep(0.01)
+    await store.put("back", 2)
+    found = [await store.get(key) for key in ("under way", "refused at once", "back")]
+    assert [record and record.value for record in found] == [1, None, 2]
+    await store.close()
 
 
 def test_a_disk_that_hangs_does_not_hold_the_process(tmp_path):
@@ -353,24 +323,20 @@ def test_who_only_reads_changes_no_file_whatever_writes_or_was_killed(tmp_path):
     assert asyncio.run(read("key")) == "later"
 
 
-def test_a_reader_that_stays_sees_a_writer_come_and_go_and_leaves_it_to_tidy_up(tmp_path):
+async def test_a_reader_that_stays_sees_a_writer_come_and_go_and_leaves_it_to_tidy_up(tmp_path):
     path = tmp_path / "store.sqlite"
-
-    async def body():
-        for number in range(3):
-            writer = await open_store(f"sqlite:{path}")
-            await writer.put("key", number)
-            reader = await read_store(f"sqlite:{path}")
-            assert reader and await value_of(reader, "key") == number
-            await writer.put("key", -number)
-            assert await value_of(reader, "key") == -number
-            await writer.close()
-            assert [path.name for path in tmp_path.iterdir()] == ["store.sqlite"]
-            assert await value_of(reader, "key") == -number
-            writer = await open_store(f"sqlite:{path}")
-            await writer.put("key", "again")
-            assert await value_of(reader, "key") == "again"
-            await writer.close()
-            await reader.close()
-
-    asyncio.run(body())
+    for number in range(3):
+        writer = await open_store(f"sqlite:{path}")
+        await writer.put("key", number)
+        reader = await read_store(f"sqlite:{path}")
+        assert reader and await value_of(reader, "key") == number
+        await writer.put("key", -number)
+        assert await value_of(reader, "key") == -number
+        await writer.close()
+        assert [path.name for path in tmp_path.iterdir()] == ["store.sqlite"]
+        assert await value_of(reader, "key") == -number
+        writer = await open_store(f"sqlite:{path}")
+        await writer.put("key", "again")
+        assert await value_of(reader, "key") == "again"
+        await writer.close()
+        await reader.close()

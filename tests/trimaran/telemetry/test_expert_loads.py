@@ -49,12 +49,6 @@ def test_a_torn_line_is_written_again(tmp_path: Path) -> None:
         write(tmp_path, 4)
 
 
-def test_a_second_writer_leaves_out_what_stands_there(tmp_path: Path) -> None:
-    write(tmp_path, 1, 2)
-    write(tmp_path, 1, 2, 3)
-    assert steps_in(tmp_path) == [1, 2, 3]
-
-
 def test_a_model_without_experts_has_no_file(tmp_path: Path) -> None:
     writer = ExpertLoadsWriter(tmp_path)
     writer.write(1, ())

@@ -96,50 +96,47 @@ class Service(run_pb2_grpc.RunServiceServicer):
         await asyncio.sleep(60 if request.run_id == "slow" else 0)
 
 
-def test_every_server_counts_its_calls_by_method_and_code() -> None:
-    async def body() -> None:
-        add = run_pb2_grpc.add_RunServiceServicer_to_server
-        server, other = (
-            rpc.Server("127.0.0.1:0", [rpc.service(run_pb2.DESCRIPTOR, add, Service())])
-            for _ in range(2)
-        )
-        for each in (server, other):
-            await each.start()
-        async with rpc.connect(server.address) as channel, MetricsClient(server.address) as client:
-            stub: Any = run_pb2_grpc.RunServiceStub(channel)
-            get, request = stub.GetRun, run_pb2.GetRunRequest
-            for run_id in ("", "", "wrong"):
-                call = rpc.call(get, request(run_id=run_id), 10)
-                if run_id:
-                    with pytest.raises(InputError):
-                        await call
-                else:
+async def test_every_server_counts_its_calls_by_method_and_code() -> None:
+    add = run_pb2_grpc.add_RunServiceServicer_to_server
+    server, other = (
+        rpc.Server("127.0.0.1:0", [rpc.service(run_pb2.DESCRIPTOR, add, Service())])
+        for _ in range(2)
+    )
+    for each in (server, other):
+        await each.start()
+    async with rpc.connect(server.address) as channel, MetricsClient(server.address) as client:
+        stub: Any = run_pb2_grpc.RunServiceStub(channel)
+        get, request = stub.GetRun, run_pb2.GetRunRequest
+        for run_id in ("", "", "wrong"):
+            call = rpc.call(get, request(run_id=run_id), 10)
+            if run_id:
+                with pytest.raises(InputError):
                     await call
-            with pytest.raises(TimeoutError):
-                await rpc.call(get, request(run_id="slow"), 0.2)
-            whole = rpc.stream(stub.WatchRun, run_pb2.WatchRunRequest(), 10)
-            assert len([each async for each in whole]) == 1
-            left = rpc.stream(stub.WatchRun, run_pb2.WatchRunRequest(run_id="slow"), 10)
-            await anext(left)
-            open_calls = ("trimaran_rpc_open_calls", "RunService/WatchRun")
-            assert values(await client.get_metrics())[open_calls] == 1
-            await left.aclose()
-            async with asyncio.timeout(30):
-                while values(reported := await client.get_metrics())[open_calls]:
-                    await asyncio.sleep(0.02)
-        for method, code, count in (
-            ("GetRun", "OK", 2),
-            ("GetRun", "INVALID_ARGUMENT", 1),
-            ("GetRun", "CANCELLED", 1),
-            ("WatchRun", "OK", 1),
-            ("WatchRun", "CANCELLED", 1),
-        ):
-            name = f"RunService/{method}"
-            assert values(reported)["trimaran_rpc_calls_total", code, name] == count
-        assert values(reported)["trimaran_rpc_duration_seconds_count", "RunService/GetRun"] == 4
-        async with MetricsClient(other.address) as client:
-            assert "RunService" not in await client.get_metrics()  # nothing is shared
-        for each in (server, other):
-            await each.stop()
-
-    asyncio.run(asyncio.wait_for(body(), 60))
+            else:
+                await call
+        with pytest.raises(TimeoutError):
+            await rpc.call(get, request(run_id="slow"), 0.2)
+        whole = rpc.stream(stub.WatchRun, run_pb2.WatchRunRequest(), 10)
+        assert len([each async for each in whole]) == 1
+        left = rpc.stream(stub.WatchRun, run_pb2.WatchRunRequest(run_id="slow"), 10)
+        await anext(left)
+        open_calls = ("trimaran_rpc_open_calls", "RunService/WatchRun")
+        assert values(await client.get_metrics())[open_calls] == 1
+        await left.aclose()
+        async with asyncio.timeout(30):
+            while values(reported := await client.get_metrics())[open_calls]:
+                await asyncio.sleep(0.02)
+    for method, code, count in (
+        ("GetRun", "OK", 2),
+        ("GetRun", "INVALID_ARGUMENT", 1),
+        ("GetRun", "CANCELLED", 1),
+        ("WatchRun", "OK", 1),
+        ("WatchRun", "CANCELLED", 1),
+    ):
+        name = f"RunService/{method}"
+        assert values(reported)["trimaran_rpc_calls_total", code, name] == count
+    assert values(reported)["trimaran_rpc_duration_seconds_count", "RunService/GetRun"] == 4
+    async with MetricsClient(other.address) as client:
+        assert "RunService" not in await client.get_metrics()  # nothing is shared
+    for each in (server, other):
+        await each.stop()

@@ -11,16 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimaran.config import parse_config
+from tests.configs import configure
 from trimaran.telemetry.metrics import find_metric
 from trimaran.telemetry.other_names import NAMES, Facts, OtherNames, facts_of
 from trimaran.telemetry.run_files import METRICS_NAME, MetricsWriter
 
-LEAST = {
-    "model": {"path": "m"},
-    "data": {"train": "t"},
-    "reward": {"rules": {"gsm8k": 1}},
-}
 ALWAYS = ("planning", "advantages", "gradient", "optimizer")
 THEIRS = {
     "old_logprobs": ("timing/old_log_p", "timing_s/old_log_prob"),
@@ -186,7 +181,7 @@ def test_keys_of_ours_are_declared(scheme: Any) -> None:
     ],
 )
 def test_the_facts_of_a_run(algorithm: dict[str, Any], facts: Facts) -> None:
-    assert facts_of(parse_config({**LEAST, "algorithm": algorithm})) == facts
+    assert facts_of(configure(algorithm=algorithm)) == facts
 
 
 def test_they_stand_beside_ours_in_a_steps_row_alone(tmp_path: Path) -> None:

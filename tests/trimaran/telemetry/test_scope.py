@@ -54,19 +54,16 @@ def test_nothing_is_sent_while_nothing_reads_it(monkeypatch: pytest.MonkeyPatch)
         assert scope.headers() == ()
 
 
-def test_tasks_and_threads_know_what_they_are_about() -> None:
-    async def body() -> None:
-        async def look() -> Any:
-            return scope.facts().get("group")
+async def test_tasks_and_threads_know_what_they_are_about() -> None:
+    async def look() -> Any:
+        return scope.facts().get("group")
 
-        async def one(number: int) -> None:
-            with scope.about(group=number):
-                assert await asyncio.create_task(look()) == number
-                assert await asyncio.to_thread(lambda: scope.facts()["group"]) == number
+    async def one(number: int) -> None:
+        with scope.about(group=number):
+            assert await asyncio.create_task(look()) == number
+            assert await asyncio.to_thread(lambda: scope.facts()["group"]) == number
 
-        await asyncio.gather(*map(one, range(10)))
-
-    asyncio.run(body())
+    await asyncio.gather(*map(one, range(10)))
 
 
 class Echo(run_pb2_grpc.RunServiceServicer):
@@ -77,24 +74,20 @@ class Echo(run_pb2_grpc.RunServiceServicer):
         return run_pb2.GetRunResponse()
 
 
-def test_a_handler_is_about_what_its_caller_is(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_is_about_what_its_caller_is(caplog: pytest.LogCaptureFixture) -> None:
     caplog.handler.setFormatter(JsonFormatter())
     caplog.set_level(logging.INFO)
-
-    async def body() -> None:
-        add = run_pb2_grpc.add_RunServiceServicer_to_server
-        server = rpc.Server("127.0.0.1:0", [rpc.service(run_pb2.DESCRIPTOR, add, Echo())])
-        await server.start()
-        async with rpc.connect(server.address) as channel:
-            stub: Any = run_pb2_grpc.RunServiceStub(channel)
-            with scope.about(group=17, step=3):
-                await rpc.call(stub.GetRun, run_pb2.GetRunRequest(), 10)
-            with scope.about(group=18), pytest.raises(InputError):
-                await rpc.call(stub.GetRun, run_pb2.GetRunRequest(run_id="wrong"), 10)
+    add = run_pb2_grpc.add_RunServiceServicer_to_server
+    server = rpc.Server("127.0.0.1:0", [rpc.service(run_pb2.DESCRIPTOR, add, Echo())])
+    await server.start()
+    async with rpc.connect(server.address) as channel:
+        stub: Any = run_pb2_grpc.RunServiceStub(channel)
+        with scope.about(group=17, step=3):
             await rpc.call(stub.GetRun, run_pb2.GetRunRequest(), 10)
-        await server.stop()
-
-    asyncio.run(asyncio.wait_for(body(), 60))
+        with scope.about(group=18), pytest.raises(InputError):
+            await rpc.call(stub.GetRun, run_pb2.GetRunRequest(run_id="wrong"), 10)
+        await rpc.call(stub.GetRun, run_pb2.GetRunRequest(), 10)
+    await server.stop()
     lines = [json.loads(line) for line in caplog.text.splitlines()]
     reported = [(line["message"].split(" after")[0], line.get("group")) for line in lines]
     assert reported == [

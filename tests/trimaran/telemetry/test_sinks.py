@@ -187,22 +187,6 @@ class Lines:
         open_sinks(["swanlab"], About("p", "n", tmp_path, {}))
 
 
-def test_wandb_is_asked_to_take_numbers_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: dict[str, Any] = {}
-    client: Any = ModuleType("wandb")
-    client.init, client.Settings = asked.update, dict
-    monkeypatch.setitem(sys.modules, "wandb", client)
-    sinks.WandbSink(About("p", "n", tmp_path, {}))
-    assert asked["settings"] == {
-        "console": "off",
-        "disable_git": True,
-        "disable_code": True,
-        "silent": True,
-    }
-
-
 def test_short_values_of_the_environment_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "a")
     assert without_secrets(ValueError("a bad value")) == "ValueError: a bad value"

@@ -60,14 +60,6 @@ def test_a_step_with_numbers_that_are_not_finite_says_so_in_its_row(tmp_path: Pa
     assert "nonfinite" not in second
 
 
-def test_a_second_writer_goes_on_behind_the_first(tmp_path: Path) -> None:
-    for step in (1, 2):
-        metrics = MetricsWriter(tmp_path)
-        metrics.write("step", step, {})
-        metrics.close()
-    assert [row["step"] for row in read_json_lines(tmp_path / "metrics.jsonl")] == [1, 2]
-
-
 def test_a_span_is_recorded_also_when_its_block_fails(tmp_path: Path) -> None:
     timeline = TimelineWriter(tmp_path)
     timeline.add("rollout-0", "generating", 1.0, 2.0, 7)

@@ -85,7 +85,7 @@ def test_groups_have_traces_of_their_own_the_same_in_every_process() -> None:
 
 
 @needs_sdk
-def test_tasks_side_by_side_keep_their_groups_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tasks_side_by_side_keep_their_groups_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     from trimaran.telemetry.otel import group_ids
 
     monkeypatch.setenv(ENDPOINTS[1], "http://127.0.0.1:9")
@@ -98,11 +98,8 @@ def test_tasks_side_by_side_keep_their_groups_apart(monkeypatch: pytest.MonkeyPa
             [(_, value)] = tracing.headers()
             assert value.split("-")[1] == f"{group_ids('addition-1', number)[0]:032x}"
 
-    async def body() -> None:
-        await asyncio.gather(*map(one, range(10)))
-        assert tracing.headers() == ()
-
-    asyncio.run(body())
+    await asyncio.gather(*map(one, range(10)))
+    assert tracing.headers() == ()
 
 
 @needs_sdk

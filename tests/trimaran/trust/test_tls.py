@@ -49,39 +49,31 @@ async def is_refused(address, trust):
     return False
 
 
-def test_both_ends_prove_themselves(tmp_path):
+async def test_both_ends_prove_themselves(tmp_path):
     ours, others = Authority("ours"), Authority("others")
     server = ours.write(tmp_path / "server")
     client = ours.write(tmp_path / "client")
     stranger = replace(others.write(tmp_path / "stranger"), authorities=server.authorities)
     no_certificate = TlsFiles(authorities=server.authorities)
     wrong_server = replace(client, authorities=tmp_path / "stranger" / "ca.pem")
-
-    async def run():
-        async with serving(server) as address:
-            assert not await is_refused(address, trust_of(client))
-            for files in (stranger, no_certificate, wrong_server, None):
-                assert await is_refused(address, trust_of(files)), files
-            await rpc.wait_until_serving(address, 10, trust_of(client))
-
-    asyncio.run(run())
+    async with serving(server) as address:
+        assert not await is_refused(address, trust_of(client))
+        for files in (stranger, no_certificate, wrong_server, None):
+            assert await is_refused(address, trust_of(files)), files
+        await rpc.wait_until_serving(address, 10, trust_of(client))
 
 
-def test_without_authorities_a_server_asks_clients_for_a_token_alone(tmp_path):
+async def test_without_authorities_a_server_asks_clients_for_a_token_alone(tmp_path):
     files = Authority("ours").write(tmp_path)
-
-    async def run():
-        async with serving(replace(files, authorities=None)) as address:
-            client = TlsFiles(authorities=files.authorities)
-            assert not await is_refused(address, trust_of(client))
-            async with RewardClient(address, CALLER, Trust(tls=client)) as stranger:
-                with pytest.raises(errors.UnauthenticatedError):
-                    await score(stranger)
-
-    asyncio.run(run())
+    async with serving(replace(files, authorities=None)) as address:
+        client = TlsFiles(authorities=files.authorities)
+        assert not await is_refused(address, trust_of(client))
+        async with RewardClient(address, CALLER, Trust(tls=client)) as stranger:
+            with pytest.raises(errors.UnauthenticatedError):
+                await score(stranger)
 
 
-def test_a_new_authority_counts_at_once_and_the_old_one_no_more(tmp_path):
+async def test_a_new_authority_counts_at_once_and_the_old_one_no_more(tmp_path):
     """Server and client change to certificates of another authority; nothing is started again.
 
     Connections outlive their certificates, so the server ends each after half a second.
@@ -90,40 +82,32 @@ def test_a_new_authority_counts_at_once_and_the_old_one_no_more(tmp_path):
     server = replace(old.write(tmp_path / "server"), connection_seconds=0.5)
     client = old.write(tmp_path / "client")
     left_behind = old.write(tmp_path / "left_behind")
-
-    async def run():
-        async with (
-            serving(server) as address,
-            RewardClient(address, CALLER, trust_of(client)) as renewed,
-            RewardClient(address, CALLER, trust_of(left_behind)) as late,
-        ):
-            await asyncio.gather(score(renewed), score(late))
-            new.write(tmp_path / "server")
-            new.write(tmp_path / "client")
-            for _ in range(30):
-                await score(renewed)
-                await asyncio.sleep(0.05)
-            with pytest.raises(errors.UnavailableError):
-                for _ in range(100):
-                    await score(late)
-                    await asyncio.sleep(0.1)
-
-    asyncio.run(run())
+    async with (
+        serving(server) as address,
+        RewardClient(address, CALLER, trust_of(client)) as renewed,
+        RewardClient(address, CALLER, trust_of(left_behind)) as late,
+    ):
+        await asyncio.gather(score(renewed), score(late))
+        new.write(tmp_path / "server")
+        new.write(tmp_path / "client")
+        for _ in range(30):
+            await score(renewed)
+            await asyncio.sleep(0.05)
+        with pytest.raises(errors.UnavailableError):
+            for _ in range(100):
+                await score(late)
+                await asyncio.sleep(0.1)
 
 
-def test_broken_files_leave_the_old_ones_in_use_and_are_logged(tmp_path, caplog):
+async def test_broken_files_leave_the_old_ones_in_use_and_are_logged(tmp_path, caplog):
     authority = Authority("ours")
     files = authority.write(tmp_path)
-
-    async def run():
-        async with serving(files) as address:
-            (tmp_path / "key.pem").write_text("-----BEGIN", encoding="utf-8")
-            with caplog.at_level(logging.WARNING):
-                kept = replace(files, certificate=None, key=None)  # a client without its own
-                assert await is_refused(address, trust_of(kept))
-            assert "cannot be used, so the old one counts" in caplog.text
-
-    asyncio.run(run())
+    async with serving(files) as address:
+        (tmp_path / "key.pem").write_text("-----BEGIN", encoding="utf-8")
+        with caplog.at_level(logging.WARNING):
+            kept = replace(files, certificate=None, key=None)  # a client without its own
+            assert await is_refused(address, trust_of(kept))
+        assert "cannot be used, so the old one counts" in caplog.text
 
 
 def test_a_key_that_does_not_fit_is_refused(tmp_path):
@@ -147,7 +131,7 @@ def test_a_run_context_brings_its_tls_files(tmp_path):
     assert RunContext.in_folder(tmp_path) == context
 
 
-def test_http_takes_new_certificates_and_a_new_authority_too(tmp_path):
+async def test_http_takes_new_certificates_and_a_new_authority_too(tmp_path):
     old, new = Authority("old"), Authority("new")
     server = old.write(tmp_path / "server")
     client = old.write(tmp_path / "client")
@@ -170,15 +154,12 @@ def test_http_takes_new_certificates_and_a_new_authority_too(tmp_path):
         finally:
             writer.close()
 
-    async def run():
-        listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=http_context(server))
-        port = listener.sockets[0].getsockname()[1]
-        assert await ask(port, client) == b"ok"
-        new.write(tmp_path / "server")
-        renewed = new.write(tmp_path / "renewed")
-        assert await ask(port, renewed) == b"ok"
-        assert await ask(port, replace(client, authorities=renewed.authorities)) == b""
-        assert await ask(port, TlsFiles(authorities=renewed.authorities)) == b""
-        listener.close()
-
-    asyncio.run(run())
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=http_context(server))
+    port = listener.sockets[0].getsockname()[1]
+    assert await ask(port, client) == b"ok"
+    new.write(tmp_path / "server")
+    renewed = new.write(tmp_path / "renewed")
+    assert await ask(port, renewed) == b"ok"
+    assert await ask(port, replace(client, authorities=renewed.authorities)) == b""
+    assert await ask(port, TlsFiles(authorities=renewed.authorities)) == b""
+    listener.close()

@@ -13,6 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from services.rollout import server as rollout
 from services.trainer import server as trainer
+from tests.configs import LEAST
 from trimaran import errors
 from trimaran.clients import RewardClient
 from trimaran.config import parse_config
@@ -81,22 +82,18 @@ async def score(address, trust):
 
 
 @pytest.mark.parametrize("token", ["", "short", "0123456789abcdef" * 4, "x" * 5000])
-def test_a_service_refuses_a_caller_that_does_not_show_the_token_of_its_run(token):
+async def test_a_service_refuses_a_caller_that_does_not_show_the_token_of_its_run(token):
     ours, servicer = Trust(new_token()), Reward()
-
-    async def run():
-        async with serving(reward_service(servicer), trust=ours) as address:
-            with pytest.raises(errors.UnauthenticatedError, match="ScoreGroup: .* token") as raised:
-                await score(address, Trust(token))
-            assert ours.token not in str(raised.value)
-            assert not servicer.clients
-            await score(address, ours)
-            assert servicer.clients == [LOCAL]
-
-    asyncio.run(run())
+    async with serving(reward_service(servicer), trust=ours) as address:
+        with pytest.raises(errors.UnauthenticatedError, match="ScoreGroup: .* token") as raised:
+            await score(address, Trust(token))
+        assert ours.token not in str(raised.value)
+        assert not servicer.clients
+        await score(address, ours)
+        assert servicer.clients == [LOCAL]
 
 
-def test_health_is_open_and_reflection_is_not():
+async def test_health_is_open_and_reflection_is_not():
     trust = Trust(new_token())
 
     async def ask():
@@ -112,40 +109,33 @@ def test_health_is_open_and_reflection_is_not():
             stub = reflection.ServerReflectionStub(channel)
             return [answer async for answer in stub.ServerReflectionInfo(requests, timeout=9)]
 
-    async def run():
-        async with serving(reward_service(Reward()), trust=trust) as address:
-            await rpc.wait_until_serving(address, timeout=10)
-            assert await names(address, trust, ask())
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await names(address, Trust(), say_nothing())
-            assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
-
-    asyncio.run(run())
+    async with serving(reward_service(Reward()), trust=trust) as address:
+        await rpc.wait_until_serving(address, timeout=10)
+        assert await names(address, trust, ask())
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await names(address, Trust(), say_nothing())
+        assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_a_foreign_client_shows_its_token_as_others_do():
+async def test_a_foreign_client_shows_its_token_as_others_do():
     """As grpcurl -H 'authorization: Bearer TOKEN'."""
     trust = Trust(new_token())
-
-    async def run():
-        async with (
-            serving(reward_service(Reward()), trust=trust) as address,
-            grpc.aio.insecure_channel(address) as channel,
+    async with (
+        serving(reward_service(Reward()), trust=trust) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        request = reward_pb2.ScoreGroupRequest(caller=types_pb2.Caller(run_id="run", epoch=1))
+        call = reward_pb2_grpc.RewardServiceStub(channel).ScoreGroup
+        for value, code in (
+            (f"bearer {trust.token}", grpc.StatusCode.OK),
+            (f"Basic {trust.token}", grpc.StatusCode.UNAUTHENTICATED),
+            (trust.token, grpc.StatusCode.UNAUTHENTICATED),
         ):
-            request = reward_pb2.ScoreGroupRequest(caller=types_pb2.Caller(run_id="run", epoch=1))
-            call = reward_pb2_grpc.RewardServiceStub(channel).ScoreGroup
-            for value, code in (
-                (f"bearer {trust.token}", grpc.StatusCode.OK),
-                (f"Basic {trust.token}", grpc.StatusCode.UNAUTHENTICATED),
-                (trust.token, grpc.StatusCode.UNAUTHENTICATED),
-            ):
-                sent = call(request, metadata=(("authorization", value),), timeout=10)
-                assert await sent.code() is code
-
-    asyncio.run(run())
+            sent = call(request, metadata=(("authorization", value),), timeout=10)
+            assert await sent.code() is code
 
 
-def test_a_token_that_is_withdrawn_ends_the_streams_that_it_opened(monkeypatch):
+async def test_a_token_that_is_withdrawn_ends_the_streams_that_it_opened(monkeypatch):
     known = {"t": ClientIdentity("anna", "team-a", Role.VIEWER)}
 
     def identify(method, token):
@@ -153,21 +143,18 @@ def test_a_token_that_is_withdrawn_ends_the_streams_that_it_opened(monkeypatch):
             raise errors.UnauthenticatedError("not known here")
         return known[token]
 
-    async def run():
-        async with (
-            serving(run_service(Watched()), identify=identify, identify_seconds=0.1) as address,
-            rpc.connect(address, Trust("t")) as channel,
-        ):
-            num_events = 0
-            with pytest.raises(errors.UnauthenticatedError):
-                watch = run_pb2_grpc.RunServiceStub(channel).WatchRun
-                async for _ in rpc.stream(watch, run_pb2.WatchRunRequest(), idle_timeout=10):
-                    num_events += 1
-                    assert num_events < 500
-                    known.clear() if num_events == 5 else None
-            assert num_events >= 5
-
-    asyncio.run(run())
+    async with (
+        serving(run_service(Watched()), identify=identify, identify_seconds=0.1) as address,
+        rpc.connect(address, Trust("t")) as channel,
+    ):
+        num_events = 0
+        with pytest.raises(errors.UnauthenticatedError):
+            watch = run_pb2_grpc.RunServiceStub(channel).WatchRun
+            async for _ in rpc.stream(watch, run_pb2.WatchRunRequest(), idle_timeout=10):
+                num_events += 1
+                assert num_events < 500
+                known.clear() if num_events == 5 else None
+        assert num_events >= 5
 
 
 def test_a_token_is_made_once_and_only_its_owner_reads_it(tmp_path):
@@ -236,9 +223,7 @@ def test_beyond_loopback_a_service_needs_token_and_tls(address):
 def test_weights_travel_beyond_loopback_only_on_a_trusted_network(module, tmp_path, monkeypatch):
     """Or by the relay, through TLS."""
     tree = {
-        "model": {"path": "m"},
-        "data": {"train": "t"},
-        "reward": {"rules": {"gsm8k": 1.0}},
+        **LEAST,
         "network": {"subnet": "198.51.100.0/24"},
         "endpoints": {"trainer": ["127.0.0.1:1"]},
     }
@@ -258,14 +243,11 @@ def test_weights_travel_beyond_loopback_only_on_a_trusted_network(module, tmp_pa
             check_tensors(parse_config(refused), Trust(tls=files), host)
 
 
-def test_a_token_does_not_leave_this_machine_in_plain_text():
-    async def run():
-        with pytest.raises(errors.InputError, match="beyond loopback"):
-            rpc.connect("10.0.0.1:7000", Trust("t" * 64))
-        async with rpc.connect("10.0.0.1:7000", Trust("t" * 64, is_network_trusted=True)):
-            pass
-
-    asyncio.run(run())
+async def test_a_token_does_not_leave_this_machine_in_plain_text():
+    with pytest.raises(errors.InputError, match="beyond loopback"):
+        rpc.connect("10.0.0.1:7000", Trust("t" * 64))
+    async with rpc.connect("10.0.0.1:7000", Trust("t" * 64, is_network_trusted=True)):
+        pass
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.8.8", "[::1]"])

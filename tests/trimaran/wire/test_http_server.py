@@ -7,7 +7,7 @@ import logging
 import resource
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from trimaran.trust.tls import http_context
 from trimaran.wire.http_server import HttpServer, http_config
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
-Body = Callable[["Served"], Awaitable[None]]
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -68,7 +67,8 @@ async def served(tls: ssl.SSLContext | None = None, **bounds: Any) -> AsyncItera
     it = Served(tls, **bounds)
     serving = asyncio.create_task(it.server.serve([it.listener]))
     try:
-        yield it
+        async with asyncio.timeout(30):
+            yield it
     finally:
         for _, writer in it.clients:
             writer.transport.abort()
@@ -77,17 +77,9 @@ async def served(tls: ssl.SSLContext | None = None, **bounds: Any) -> AsyncItera
         await serving
 
 
-def serve(body: Body, tls: ssl.SSLContext | None = None, **bounds: Any) -> None:
-    async def run() -> None:
-        async with served(tls, **bounds) as it:
-            await body(it)
-
-    asyncio.run(asyncio.wait_for(run(), 10))
-
-
 @pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\nhost: a", REQUEST, REQUEST + b"GET"])
-def test_a_client_that_sends_no_whole_request_in_time_is_let_go(words: bytes) -> None:
-    async def body(it: Served) -> None:
+async def test_a_client_that_sends_no_whole_request_in_time_is_let_go(words: bytes) -> None:
+    async with served(headers_seconds=0.0) as it:
         reader, writer = await it.connect(words)
         await it.settled(1)
         if words.startswith(REQUEST):
@@ -98,11 +90,9 @@ def test_a_client_that_sends_no_whole_request_in_time_is_let_go(words: bytes) ->
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
 
-    serve(body, headers_seconds=0.0)
 
-
-def test_an_answer_under_way_may_take_its_time() -> None:
-    async def body(it: Served) -> None:
+async def test_an_answer_under_way_may_take_its_time() -> None:
+    async with served(headers_seconds=0.0) as it:
         reader, _ = await it.connect(REQUEST.replace(b"/ ", b"/slow "))
         await it.begun.wait()
         await it.server.on_tick(0)
@@ -110,14 +100,12 @@ def test_an_answer_under_way_may_take_its_time() -> None:
         it.go.set()
         assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
 
-    serve(body, headers_seconds=0.0)
-
 
 @pytest.mark.parametrize(
     "words", [b"", b"POST /body HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nx"]
 )
-def test_who_lets_the_server_wait_makes_room(words: bytes) -> None:
-    async def body(it: Served) -> None:
+async def test_who_lets_the_server_wait_makes_room(words: bytes) -> None:
+    async with served(most=3) as it:
         silent = [await it.connect(words) for _ in range(3)]
         await it.settled(3)
         assert await it.ask()
@@ -128,11 +116,9 @@ def test_who_lets_the_server_wait_makes_room(words: bytes) -> None:
         for one in reading:
             one.cancel()
 
-    serve(body, most=3)
 
-
-def test_answers_under_way_make_no_room() -> None:
-    async def body(it: Served) -> None:
+async def test_answers_under_way_make_no_room() -> None:
+    async with served(most=3) as it:
         slow = [await it.connect(REQUEST.replace(b"/ ", b"/slow ")) for _ in range(3)]
         await it.settled(3)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -141,17 +127,18 @@ def test_answers_under_way_make_no_room() -> None:
         for reader, _ in slow:
             assert await reader.readuntil(b"ok")
 
-    serve(body, most=3)
-
 
 @pytest.mark.parametrize("greets", [False, True], ids=["before", "after"])
-def test_the_same_behind_tls_before_and_after_the_handshake(greets: bool, tmp_path: Path) -> None:
+async def test_the_same_behind_tls_before_and_after_the_handshake(
+    greets: bool, tmp_path: Path
+) -> None:
     files = Authority("test").write(tmp_path)
     client = ssl.create_default_context(cafile=str(files.authorities))
     assert files.certificate and files.key
     client.load_cert_chain(files.certificate, files.key)
-
-    async def body(it: Served) -> None:
+    async with served(
+        http_context(files), most=3, headers_seconds=0.0, handshake_seconds=0.2
+    ) as it:
         for _ in range(5):
             await it.connect(ssl=client if greets else None)
         assert await it.ask(ssl=client)
@@ -161,8 +148,6 @@ def test_the_same_behind_tls_before_and_after_the_handshake(greets: bool, tmp_pa
             await it.server.on_tick(0)
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
-
-    serve(body, http_context(files), most=3, headers_seconds=0.0, handshake_seconds=0.2)
 
 
 @contextmanager
@@ -176,12 +161,11 @@ def few_files(spare: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_without_descriptors_it_says_so_once_and_serves_when_some_are_free(
+async def test_without_descriptors_it_says_so_once_and_serves_when_some_are_free(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trimaran.wire.http_server.RETRY_SECONDS", 0.05)
-
-    async def body(it: Served) -> None:
+    async with served() as it:
         with few_files(spare=1), caplog.at_level(logging.WARNING):
             reader, _ = await it.connect(REQUEST)
             while not caplog.records:
@@ -190,11 +174,9 @@ def test_without_descriptors_it_says_so_once_and_serves_when_some_are_free(
             assert len(caplog.records) == 1
         assert await reader.readuntil(b"ok")
 
-    serve(body)
 
-
-def test_headers_have_a_size() -> None:
-    async def body(it: Served) -> None:
+async def test_headers_have_a_size() -> None:
+    async with served() as it:
         reader, writer = await it.connect(b"GET / HTTP/1.1\r\nhost: a\r\nlong: " + b"a" * (1 << 20))
         with pytest.raises(ConnectionError):
             while await reader.read(1 << 16):
@@ -202,5 +184,3 @@ def test_headers_have_a_size() -> None:
             writer.write(b"\r\n\r\n")
             await writer.drain()
             raise ConnectionResetError
-
-    serve(body)

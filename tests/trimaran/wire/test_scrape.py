@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,17 +24,16 @@ TOKEN = "a-token-of-the-test"
 TRUSTED = Trust(TOKEN, is_network_trusted=True)
 
 
-def while_served(body: Callable[[rpc.Server], Awaitable[None]], trust: Trust = NO_TRUST) -> None:
-    async def run() -> None:
-        server = rpc.Server("127.0.0.1:0", [], trust=trust)
-        server.metrics.show(ROLLOUT_TOKENS, lambda: 10.0)
-        await server.start()
-        try:
-            await body(server)
-        finally:
-            await server.stop()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
+@asynccontextmanager
+async def served(trust: Trust = NO_TRUST) -> AsyncGenerator[rpc.Server]:
+    server = rpc.Server("127.0.0.1:0", [], trust=trust)
+    server.metrics.show(ROLLOUT_TOKENS, lambda: 10.0)
+    await server.start()
+    try:
+        async with asyncio.timeout(60):
+            yield server
+    finally:
+        await server.stop()
 
 
 def address_of(server: rpc.Server) -> str:
@@ -41,12 +41,11 @@ def address_of(server: rpc.Server) -> str:
     return server.scrape.address
 
 
-def test_a_server_is_scraped_where_the_environment_names_an_address(
+async def test_a_server_is_scraped_where_the_environment_names_an_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:0")
-
-    async def body(server: rpc.Server) -> None:
+    async with served() as server:
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"http://{address_of(server)}/metrics")
             other = await client.get(f"http://{address_of(server)}/")
@@ -54,15 +53,12 @@ def test_a_server_is_scraped_where_the_environment_names_an_address(
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert other.status_code == 404
 
-    while_served(body)
 
-
-def test_a_process_of_a_run_says_which_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_of_a_run_says_which_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:0")
     monkeypatch.setattr(scope.process, "name", "rollout-3")
     monkeypatch.setattr(scope.process, "run_id", "addition-1")
-
-    async def body(server: rpc.Server) -> None:
+    async with served() as server:
         server.metrics.show(REWARD_WORKERS, lambda: {"busy": 2.0})
         async with httpx.AsyncClient() as client:
             reported = (await client.get(f"http://{address_of(server)}/metrics")).text
@@ -71,17 +67,13 @@ def test_a_process_of_a_run_says_which_it_is(monkeypatch: pytest.MonkeyPatch) ->
         assert f'trimaran_reward_workers{{{labels},state="busy"}} 2.0' in reported
         assert reported.count("# TYPE trimaran_reward_workers gauge") == 1
 
-    while_served(body)
 
-
-def test_nothing_listens_by_default() -> None:
-    async def body(server: rpc.Server) -> None:
+async def test_nothing_listens_by_default() -> None:
+    async with served() as server:
         assert server.scrape is None
 
-    while_served(body)
 
-
-def test_a_token_of_its_own_and_the_tls_of_the_run(
+async def test_a_token_of_its_own_and_the_tls_of_the_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     own = make_token(tmp_path)
@@ -91,16 +83,13 @@ def test_a_token_of_its_own_and_the_tls_of_the_run(
     trusted = ssl.create_default_context(cafile=str(files.authorities))
     assert files.certificate and files.key
     trusted.load_cert_chain(files.certificate, files.key)
-
-    async def body(server: rpc.Server) -> None:
+    async with served(Trust(TOKEN, tls=files)) as server:
         url = f"https://{address_of(server)}/metrics"
         async with httpx.AsyncClient(verify=trusted) as client:
             for token, status in ((own, 200), (TOKEN, 401)):
                 headers = {"Authorization": f"Bearer {token}"}
                 assert (await client.get(url, headers=headers)).status_code == status
             assert (await client.get(url)).status_code == 401
-
-    while_served(body, Trust(TOKEN, tls=files))
 
 
 @pytest.mark.parametrize("trust", [NO_TRUST, Trust(TOKEN)], ids=["none", "token"])
@@ -120,12 +109,10 @@ def test_beyond_loopback_a_token_and_tls_or_a_trusted_network_are_needed(
     assert Scrape.from_environment(address | token, encrypted, bytes)
 
 
-def test_an_address_that_cannot_be_bound_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def body(server: rpc.Server) -> None:
+async def test_an_address_that_cannot_be_bound_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:0")
+    async with served() as server:
         monkeypatch.setenv(ADDRESS_VARIABLE, address_of(server))
         second = rpc.Server("127.0.0.1:0", [])
         with pytest.raises(InputError, match="TRIMARAN_METRICS: 127.0.0.1:.*name another"):
             await second.start()
-
-    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:0")
-    while_served(body)

@@ -164,7 +164,6 @@ scored_groups = st.builds(
     st.none() | rewards,
     st.lists(segments, max_size=2).map(tuple),
 )
-batches = st.builds(types.TrainingBatch, uint32, st.lists(scored_groups, max_size=2).map(tuple))
 
 TYPES = {
     "caller": callers,
@@ -227,12 +226,6 @@ def test_a_group_is_judged_by_its_texts_tokens_and_prompt(group):
             prompt.task,
         )
         assert sample.messages == expected  # without images
-
-
-def test_a_faulted_verdict_keeps_what_could_be_judged_apart_from_what_could_not():
-    verdict = types.Faulted("style: away", {"gsm8k": 1.0, "gsm8k.length": 7.0}, ("style", "code"))
-    message = wire.encode_verdict(verdict)
-    assert wire.decode_verdict(type(message).FromString(message.SerializeToString())) == verdict
 
 
 def test_bulk_arrays_are_little_endian():

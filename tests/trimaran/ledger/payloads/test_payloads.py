@@ -65,7 +65,15 @@ def bucket(name: str, of: str = "payloads") -> Payloads:
     return Payloads(open_place(f"s3://{of}/{name}", "run.payloads", 1), 60, 16)
 
 
-async def keeps_the_contract(payloads: Payloads) -> None:
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.e2e)])
+def payloads(request: pytest.FixtureRequest, tmp_path: Path) -> Payloads:
+    if request.param == "folder":
+        return FolderPayloads(tmp_path / "payloads")
+    request.getfixturevalue("endpoint")
+    return bucket(f"some/path/{tmp_path.name}")
+
+
+async def test_payloads_come_back_and_have_one_owner(payloads: Payloads) -> None:
     assert await payloads.sizes() == {}
     await payloads.write(ROW)
     await payloads.write(ROW)
@@ -84,15 +92,6 @@ async def keeps_the_contract(payloads: Payloads) -> None:
     assert [await payloads.claim(owner) for owner in ("a", "b", "a")] == ["a", "a", "a"]
     assert set(await payloads.sizes()) == ROW.keys() - {name}, "the owner would be collected"
     await payloads.close()
-
-
-def test_a_folder(tmp_path: Path) -> None:
-    asyncio.run(keeps_the_contract(FolderPayloads(tmp_path / "payloads")))
-
-
-@pytest.mark.e2e
-def test_a_bucket(endpoint: Endpoint) -> None:
-    asyncio.run(keeps_the_contract(bucket("some/path/run")))
 
 
 def test_the_url_says_where(tmp_path: Path) -> None:
@@ -146,25 +145,19 @@ def test_credentials_do_not_stand_in_the_configuration() -> None:
 
 
 @pytest.mark.e2e
-def test_a_bucket_that_is_lost_is_reported_after_the_deadline(endpoint: Endpoint) -> None:
-    async def body() -> None:
-        payloads = bucket("run")
+async def test_a_bucket_that_is_lost_is_reported_after_the_deadline(endpoint: Endpoint) -> None:
+    payloads = bucket("run")
+    await payloads.write(ROW)
+    endpoint.kill()
+    with pytest.raises(UnavailableError, match="s3://payloads/run/.*see that the bucket"):
         await payloads.write(ROW)
-        endpoint.kill()
-        with pytest.raises(UnavailableError, match="s3://payloads/run/.*see that the bucket"):
-            await payloads.write(ROW)
-
-    asyncio.run(body())
 
 
 @pytest.mark.e2e
-def test_a_bucket_that_was_never_made_is_named(endpoint: Endpoint) -> None:
-    async def body() -> None:
-        payloads = bucket("run", "other-bucket")
-        with pytest.raises(UnavailableError, match="s3://other-bucket/run/.*see that the bucket"):
-            await payloads.write(ROW)
-
-    asyncio.run(body())
+async def test_a_bucket_that_was_never_made_is_named(endpoint: Endpoint) -> None:
+    payloads = bucket("run", "other-bucket")
+    with pytest.raises(UnavailableError, match="s3://other-bucket/run/.*see that the bucket"):
+        await payloads.write(ROW)
 
 
 async def open_ledger(
@@ -189,7 +182,7 @@ def trained(ledger: RunLedger, step: int, number: int) -> None:
     ledger.record(Committed(VersionId(0, step), "r"))
 
 
-async def packs_are_read_in_part(payloads: Payloads) -> None:
+async def test_packs_are_read_in_part(payloads: Payloads) -> None:
     pack = Pack()
     names = [pack.add(data, payload_digest(data)) for data in (b"one", b"second", b"3")]
     await payloads.write({pack.file: pack.data()})
@@ -205,15 +198,6 @@ async def packs_are_read_in_part(payloads: Payloads) -> None:
     with pytest.raises(MissingPayloadError, match=rf"{pack.file}:0:3: payload is missing"):
         await payloads.read(names[0])
     await payloads.close()
-
-
-def test_payloads_of_a_pack_in_a_folder(tmp_path: Path) -> None:
-    asyncio.run(packs_are_read_in_part(FolderPayloads(tmp_path / "payloads")))
-
-
-@pytest.mark.e2e
-def test_payloads_of_a_pack_in_a_bucket(endpoint: Endpoint) -> None:
-    asyncio.run(packs_are_read_in_part(bucket("packs/run")))
 
 
 def test_what_is_flushed_together_is_one_file(tmp_path: Path) -> None:
@@ -233,21 +217,18 @@ def test_what_is_flushed_together_is_one_file(tmp_path: Path) -> None:
     assert asyncio.run(body()) == [7, 21]
 
 
-def test_a_pack_stays_until_none_of_its_groups_is_needed() -> None:
-    async def body() -> None:
-        payloads = MemoryPayloads()
-        ledger = await open_ledger(MemoryStore(), payloads)
-        first, second = scored(ledger, 0), scored(ledger, 1)
-        for step, number in ((1, 0), (2, 1)):
-            trained(ledger, step, number)
-            ledger.record(Checkpointed(step, "c", step))
-            await ledger.collect()
-            assert len(payloads.data) == (1 if step == 1 else 0)
-            if step == 1:
-                assert await ledger.load(first) == b"group 0"
-                assert await ledger.load(second) == b"group 1"
-
-    asyncio.run(body())
+async def test_a_pack_stays_until_none_of_its_groups_is_needed() -> None:
+    payloads = MemoryPayloads()
+    ledger = await open_ledger(MemoryStore(), payloads)
+    first, second = scored(ledger, 0), scored(ledger, 1)
+    for step, number in ((1, 0), (2, 1)):
+        trained(ledger, step, number)
+        ledger.record(Checkpointed(step, "c", step))
+        await ledger.collect()
+        assert len(payloads.data) == (1 if step == 1 else 0)
+        if step == 1:
+            assert await ledger.load(first) == b"group 0"
+            assert await ledger.load(second) == b"group 1"
 
 
 def test_what_a_killed_controller_had_half_written_goes(tmp_path: Path) -> None:
@@ -294,19 +275,16 @@ def test_a_full_disk_holds_the_run_until_there_is_room(tiny_disk: Path) -> None:
     assert free == "free"
 
 
-def test_enospc_itself_is_reported_and_leaves_nothing_behind(tiny_disk: Path) -> None:
+async def test_enospc_itself_is_reported_and_leaves_nothing_behind(tiny_disk: Path) -> None:
     """Others write to the disk between our look at it and our write."""
 
     class Blind(FolderPayloads):
         def _make_ready(self, num_bytes: int) -> None: ...
 
-    async def body() -> None:
-        payloads = Blind(tiny_disk / "payloads")
-        with pytest.raises(UnavailableError, match="No space left on device; make room there"):
-            await payloads.write({payload_digest(b"x"): b"." * 2_000_000})
-        assert await payloads.sizes() == {}
-
-    asyncio.run(body())
+    payloads = Blind(tiny_disk / "payloads")
+    with pytest.raises(UnavailableError, match="No space left on device; make room there"):
+        await payloads.write({payload_digest(b"x"): b"." * 2_000_000})
+    assert await payloads.sizes() == {}
 
 
 def test_a_part_of_the_disk_is_left_to_others(tmp_path: Path) -> None:
@@ -316,37 +294,34 @@ def test_a_part_of_the_disk_is_left_to_others(tmp_path: Path) -> None:
         asyncio.run(payloads.write(ROW))
 
 
-def test_the_quota_collects_first_and_then_holds() -> None:
+async def test_the_quota_collects_first_and_then_holds() -> None:
     num_asked = 0
 
     async def ask() -> None:
         nonlocal num_asked
         num_asked += 1
 
-    async def body() -> None:
-        payloads, store = MemoryPayloads(), MemoryStore()
-        ledger = await open_ledger(
-            store, payloads, WritePause(0.05, wait=lambda n: 0.01), quota_gib=1000 / (1 << 30)
-        )
-        await ledger.until_room(0, ask)
-        scored(ledger, 0, 400)
-        trained(ledger, 1, 0)
-        await ledger.flush()
-        assert not ledger.is_filled(0.75)
-        scored(ledger, 1, 400)
-        trained(ledger, 2, 1)
-        await ledger.flush()
-        assert ledger.is_filled(0.75)
-        ledger.record(Checkpointed(2, "c", 2))
-        await ledger.until_room(700, ask)  # only without the first two
-        kept = scored(ledger, 2, 700)
-        await ledger.flush()
-        assert set(payloads.data) == {place_of(kept).file} and not num_asked
-        with pytest.raises(HeldError, match=r"held for 0\.05 s .*run\.payload_quota_gib"):
-            await ledger.until_room(400, ask)
-        assert num_asked > 1 and not ledger.is_short
-
-    asyncio.run(body())
+    payloads, store = MemoryPayloads(), MemoryStore()
+    ledger = await open_ledger(
+        store, payloads, WritePause(0.05, wait=lambda n: 0.01), quota_gib=1000 / (1 << 30)
+    )
+    await ledger.until_room(0, ask)
+    scored(ledger, 0, 400)
+    trained(ledger, 1, 0)
+    await ledger.flush()
+    assert not ledger.is_filled(0.75)
+    scored(ledger, 1, 400)
+    trained(ledger, 2, 1)
+    await ledger.flush()
+    assert ledger.is_filled(0.75)
+    ledger.record(Checkpointed(2, "c", 2))
+    await ledger.until_room(700, ask)  # only without the first two
+    kept = scored(ledger, 2, 700)
+    await ledger.flush()
+    assert set(payloads.data) == {place_of(kept).file} and not num_asked
+    with pytest.raises(HeldError, match=r"held for 0\.05 s .*run\.payload_quota_gib"):
+        await ledger.until_room(400, ask)
+    assert num_asked > 1 and not ledger.is_short
 
 
 async def never() -> None:
@@ -367,53 +342,47 @@ async def full_ledger(payloads: MemoryPayloads, on_hold: list[str]) -> RunLedger
     return ledger
 
 
-def test_a_payload_without_room_keeps_no_record_waiting_and_a_checkpoint_lets_it_in() -> None:
+async def test_a_payload_without_room_keeps_no_record_waiting_and_a_checkpoint_lets_it_in() -> None:
     """Else the step under way could not be committed, and there would be no checkpoint."""
+    payloads, held, asked = MemoryPayloads(), list[str](), asyncio.Event()
 
-    async def body() -> None:
-        payloads, held, asked = MemoryPayloads(), list[str](), asyncio.Event()
+    async def ask() -> None:
+        asked.set()
 
-        async def ask() -> None:
-            asked.set()
-
-        ledger = await full_ledger(payloads, held)
-        waiting = [asyncio.create_task(ledger.until_room(n, ask)) for n in (400, 300)]
-        async with asyncio.timeout(60):
-            await asked.wait()
-            ledger.record(Checkpointed(2, "c", 2))
-            await ledger.flush()
-            assert ledger.is_short and not any(task.done() for task in waiting)
-            await ledger.collect()
-            await asyncio.gather(*waiting)
-        assert not ledger.is_short and len(held) == 1 and not payloads.data
-
-    asyncio.run(body())
-
-
-def test_what_a_resume_would_read_is_kept_until_a_record_that_is_written_says_otherwise() -> None:
-    """The newest records may be lost with their controller."""
-
-    async def body() -> None:
-        payloads, store = MemoryPayloads(), MemoryStore()
-        ledger = await open_ledger(store, payloads)
-        payload = scored(ledger, 0, 400)
+    ledger = await full_ledger(payloads, held)
+    waiting = [asyncio.create_task(ledger.until_room(n, ask)) for n in (400, 300)]
+    async with asyncio.timeout(60):
+        await asked.wait()
+        ledger.record(Checkpointed(2, "c", 2))
         await ledger.flush()
-        sizes = payloads.sizes
-
-        async def reissued_meanwhile() -> dict[str, int]:
-            if ledger.state.groups[0].attempt == 1:
-                ledger.record(Issued(0, 2, "p"))
-            return await sizes()
-
-        payloads.sizes = reissued_meanwhile
+        assert ledger.is_short and not any(task.done() for task in waiting)
         await ledger.collect()
-        resumed = await open_ledger(store, payloads)
-        assert resumed.state.groups[0].payload == payload
-        await resumed.load(payload)
-        await ledger.collect()
-        assert not payloads.data, "it has been reissued"
+        await asyncio.gather(*waiting)
+    assert not ledger.is_short and len(held) == 1 and not payloads.data
 
-    asyncio.run(body())
+
+async def test_what_a_resume_would_read_is_kept_until_a_record_that_is_written_says_otherwise() -> (
+    None
+):
+    """The newest records may be lost with their controller."""
+    payloads, store = MemoryPayloads(), MemoryStore()
+    ledger = await open_ledger(store, payloads)
+    payload = scored(ledger, 0, 400)
+    await ledger.flush()
+    sizes = payloads.sizes
+
+    async def reissued_meanwhile() -> dict[str, int]:
+        if ledger.state.groups[0].attempt == 1:
+            ledger.record(Issued(0, 2, "p"))
+        return await sizes()
+
+    payloads.sizes = reissued_meanwhile
+    await ledger.collect()
+    resumed = await open_ledger(store, payloads)
+    assert resumed.state.groups[0].payload == payload
+    await resumed.load(payload)
+    await ledger.collect()
+    assert not payloads.data, "it has been reissued"
 
 
 def test_a_run_that_keeps_all_keeps_all() -> None:
@@ -431,42 +400,36 @@ def test_a_run_that_keeps_all_keeps_all() -> None:
     assert asyncio.run(body(keep_all=False)) == 0
 
 
-def test_a_held_run_that_is_ended_ends() -> None:
-    async def body() -> None:
-        ended, payloads = asyncio.Event(), MemoryPayloads()
-        payloads.faults = ["away"] * 1000
-        ledger = await open_ledger(MemoryStore(), payloads, WritePause(600, ended))
-        scored(ledger, 0)
-        flush = asyncio.create_task(ledger.flush())
-        await asyncio.sleep(0.05)
-        ended.set()
-        with pytest.raises(HeldError, match="ended while it was held: the bucket is away"):
-            await asyncio.wait_for(flush, 60)
-        await ledger.close()
-
-    asyncio.run(body())
+async def test_a_held_run_that_is_ended_ends() -> None:
+    ended, payloads = asyncio.Event(), MemoryPayloads()
+    payloads.faults = ["away"] * 1000
+    ledger = await open_ledger(MemoryStore(), payloads, WritePause(600, ended))
+    scored(ledger, 0)
+    flush = asyncio.create_task(ledger.flush())
+    await asyncio.sleep(0.05)
+    ended.set()
+    with pytest.raises(HeldError, match="ended while it was held: the bucket is away"):
+        await asyncio.wait_for(flush, 60)
+    await ledger.close()
 
 
 @pytest.mark.parametrize("fault", ["crash before", "crash after"])
 @pytest.mark.parametrize("num_writes", range(12))
-def test_a_controller_that_dies_at_any_write_leaves_no_archive_that_nothing_names(
+async def test_a_controller_that_dies_at_any_write_leaves_no_archive_that_nothing_names(
     num_writes: int, fault: str
 ) -> None:
-    async def body() -> None:
-        store: Any = MemoryStore()
-        payloads = MemoryPayloads()
-        store.faults = [*[""] * num_writes, fault]
-        for life in range(4):
-            store.faults = store.faults if life < 3 else []
-            ledger = await open_ledger(store, payloads, segment_records=4)
-            with suppress(CrashError):
-                for number in range(6):
-                    ledger.record(Opened(10 * life + number))  # each life has other records
-                    if number % 2:
-                        await ledger.flush()
-        trees = [tree async for _, tree in read_trees(store, payloads, "run")]
-        named = {PREFIX + tree["archive"] for tree in trees if tree["kind"] == "compacted"}
-        assert named == payloads.data.keys()
-        assert len(named) >= 3
-
-    asyncio.run(body())
+    store: Any = MemoryStore()
+    payloads = MemoryPayloads()
+    store.faults = [*[""] * num_writes, fault]
+    for life in range(4):
+        store.faults = store.faults if life < 3 else []
+        ledger = await open_ledger(store, payloads, segment_records=4)
+        with suppress(CrashError):
+            for number in range(6):
+                ledger.record(Opened(10 * life + number))  # each life has other records
+                if number % 2:
+                    await ledger.flush()
+    trees = [tree async for _, tree in read_trees(store, payloads, "run")]
+    named = {PREFIX + tree["archive"] for tree in trees if tree["kind"] == "compacted"}
+    assert named == payloads.data.keys()
+    assert len(named) >= 3

@@ -100,11 +100,6 @@ def test_long_sequences_keep_no_attention_weights() -> None:
     assert longer == pytest.approx(2 * 2 * (8 + 4) + 4 * 4)
 
 
-def test_each_of_many_ranks_has_one_key_head_at_least() -> None:
-    rows = layer_bytes(MODEL, ParallelLayout(tensor=4), WORK).attention / (20 / 16)
-    assert rows == 2 * (2 + 2 * 2) + 10 * 6
-
-
 def test_sequence_parallelism_shares_what_every_tensor_rank_would_keep() -> None:
     layout = ParallelLayout(tensor=2)
     apart = layer_bytes(MODEL, layout, WORK, sequence_parallel=True)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from trimaran.config import RunConfig, parse_config
+from tests.configs import configure as least
+from trimaran.config import RunConfig
 from trimaran.run.ray.cluster import Node
 from trimaran.run.ray.placing import (
     beside,
@@ -26,15 +27,7 @@ NPUS = tuple(Node(f"n{i}", f"10.0.0.{i}", {"CPU": 64.0, "NPU": 8.0}) for i in (1
 
 
 def configure(trainer: dict[str, Any] | None = None, **rollout: Any) -> RunConfig:
-    return parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"train": "d"},
-            "reward": {"rules": {"exact_match": 1}},
-            "trainer": trainer or {},
-            "rollout": rollout,
-        }
-    )
+    return least(trainer=trainer or {}, rollout=rollout)
 
 
 def test_auto_is_the_best_that_a_node_has() -> None:
