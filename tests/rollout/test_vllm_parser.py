@@ -39,12 +39,15 @@ def test_calls_are_read_as_vllm_does(name, tokenizer):
     beside, calls = parse(WRITTEN[name], (TOOL,))
     assert calls == (ToolCall("add", '{"a": 1, "b": "2"}', "call_0"),)
     assert beside == ("" if name == "llama3_json" else "so")
-    assert parse('no call {"a"', (TOOL,)) == ('no call {"a"', ())
+    for tools in ((TOOL,), ()):
+        assert parse('no call {"a"', tools) == ('no call {"a"', ())
 
 
 def test_a_form_that_is_unknown_is_refused(tokenizer):
     with pytest.raises(InputError, match="no calls of the form 'morse'"):
         load_parser("morse", tokenizer)
+    with pytest.raises(InputError, match="no calls of the form 'openai' here"):
+        load_parser("openai", tokenizer)
     with pytest.raises(InputError, match="mistral"):
         load_parser("mistral", tokenizer)
 

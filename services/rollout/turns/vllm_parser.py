@@ -22,11 +22,12 @@ class VllmToolParser:
     """Example: VllmToolParser("llama3_json", tokenizer).parse('{"name": "add", "parameters": {"a": 1}}', tools)"""
 
     def __init__(self, name: str, tokenizer: Any) -> None:
-        """Raises InputError for a name that vLLM does not know, and where the tokenizer lacks its tokens."""
+        """Raises InputError for a name that vLLM does not know, a form that it reads elsewhere, as gpt-oss', and
+        where the tokenizer lacks its tokens."""
         self._tokenizer = tokenizer
         try:
             self._parser = ToolParserManager.get_tool_parser(name)
-            self._parser(tokenizer)
+            self._parser(tokenizer).extract_tool_calls("", _request(()))
         except Exception as error:  # whatever a parser stumbles over
             raise InputError(
                 f"environment.tool_format: vllm reads no calls of the form {name!r} here"
@@ -51,9 +52,7 @@ class VllmToolParser:
 
 @lru_cache(maxsize=64)
 def _request(tools: tuple[Tool, ...]) -> ChatCompletionRequest:
-    """What a parser looks at beside the text: the tools' schemas."""
-    given = {
-        "messages": [{"role": "user", "content": ""}],
-        "tools": [tool_form(one) for one in tools],
-    }
+    """What a parser looks at beside the text: the tools' schemas. vLLM refuses a list without any."""
+    shown = {"tools": [tool_form(one) for one in tools]} if tools else {}
+    given = {"messages": [{"role": "user", "content": ""}], **shown}
     return ChatCompletionRequest.model_validate(given)
