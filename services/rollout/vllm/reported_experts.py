@@ -55,15 +55,17 @@ def reported_experts(
     config: RunConfig, completion: Any, num_prompt: int, num_tokens: int
 ) -> tuple[bytes, bytes]:
     """The experts of a completion of `num_tokens` that has ended, and those of its prompt. Empty unless they are
-    replayed, where a stop text ended it, before vLLM's core knew and reported, and where vLLM reports more or
+    replayed, where a stop text ended it and vLLM's core was still to report, and where vLLM reports more or
     fewer tokens than it has read: the trainer then chooses itself, while it would refuse the batch with rows
     that do not fit.
 
     Raises InputError where this vLLM does not tell them.
     """
-    if not config.trainer.router.replay or isinstance(completion.stop_reason, str):
+    if not config.trainer.router.replay:
         return b"", b""
     if (chosen := completion.routed_experts) is None:
+        if isinstance(completion.stop_reason, str):
+            return b"", b""
         raise InputError(
             "trainer.router.replay: vllm does not report which experts it chose on this device; leave it out"
         )
