@@ -271,6 +271,13 @@ class RunConfig(Section):
         return self.max_answer_key if self.environment else "rollout.max_tokens"
 
     @property
+    def max_sequences(self) -> int:
+        """Of one completion. An episode has one for each turn at most, where turns need not extend what was."""
+        section = self.environment
+        opens_more = section and (section.agent or section.history == "template")
+        return section.max_turns if section and opens_more else 1
+
+    @property
     def max_held_out_tokens(self) -> int:
         """The longest answer to a held-out prompt."""
         own = self.validation.max_tokens or self.rollout.max_tokens

@@ -104,6 +104,8 @@ def _trainer(plan: MemoryPlan, room: DeviceCapacity) -> list[Row]:
         rows.append(row("features of images on the host, at most", kept))
     if plan.config.is_colocated and not plan.trains_on_host:
         rows.append(row("on the host in the rollout's turn", [rank.away for rank in ranks]))
+    if (most := plan.config.max_sequences) > 1:
+        rows.append(("sequences of an episode, at most", *[str(most)] * len(ranks)))
     known = "?" if largest is None else f"{largest:,}"
     rows.append(
         (f"largest micro-batch, of {plan.work.batch_tokens:,} tokens", *[known] * len(ranks))

@@ -39,8 +39,11 @@ def costs_of(config: RunConfig) -> Costs:
         devices=config.num_devices,
         replicas=replicas,
         steps=config.run.num_steps,
-        tokens=_trained(config) * config.max_trained_tokens
-        + _validated(config) * config.max_held_out_tokens,
+        tokens=config.max_sequences
+        * (
+            _trained(config) * config.max_trained_tokens
+            + _validated(config) * config.max_held_out_tokens
+        ),
         disk_gib=_checkpoints(config) / GIB + (config.run.payload_quota_gib or 0),
         host_memory_gib=host_memory_gib(config, replicas),
     )
@@ -76,7 +79,8 @@ def check_costs(config: RunConfig, limits: LimitsSection) -> Costs:
         " pipeline_parallel x data_parallel x context_parallel (run.pools: colocated counts them once)",
         "replicas": "rollout.max_replicas",
         "steps": "run.steps",
-        "tokens": f"run.steps x run.groups_per_step x rollout.group_size x {config.max_trained_key}, and"
+        "tokens": f"run.steps x run.groups_per_step x rollout.group_size x {config.max_trained_key}"
+        f"{' x environment.max_turns' if config.max_sequences > 1 else ''}, and"
         " what algorithm.dynamic_sampling.max_replaced, greedy answers (remax) and validation add",
         "disk_gib": "(run.keep_checkpoints + run.keep_best) x the model's state + run.payload_quota_gib (GiB)",
         # What takes most stands first.

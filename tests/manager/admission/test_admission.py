@@ -428,6 +428,11 @@ def test_episodes_count_as_long_as_they_may_be(roots):
     assert costs_of(admitted(roots, text)).tokens == 20 * 8 * 8 * 3000
     with pytest.raises(LimitError, match="group_size x environment.max_tokens, and"):
         admitted(roots, text, limits=Limits(tokens=20 * 8 * 8 * 3000 - 1))
+    environment = {"python": True, "max_tokens": 3000, "max_turns": 4, "history": "template"}
+    text = specify(environment=environment)
+    assert costs_of(admitted(roots, text)).tokens == 4 * 20 * 8 * 8 * 3000
+    with pytest.raises(LimitError, match="environment.max_tokens x environment.max_turns, and"):
+        admitted(roots, text, limits=Limits(tokens=4 * 20 * 8 * 8 * 3000 - 1))
 
 
 def test_validation_counts_among_the_tokens(roots):

@@ -30,7 +30,7 @@ class Work:
     prompt: int
     completion: int
     group: int
-    """Completions of a prompt."""
+    """Completions of a prompt; of episodes, all sequences."""
     groups: int = 1
     """Groups of one update on one data-parallel rank."""
 
@@ -84,12 +84,13 @@ def answer_bytes(config: RunConfig, replicas: int) -> int:
     """What all answers that are under way at a time take on the host, with so many replicas."""
     work, rollout, section = work_of(config), config.rollout, config.validation
     slots = (config.run.max_lag + 1) * config.run.groups_per_step
-    trained = slots * (work.group + config.algorithm.needs_greedy)
+    sequences = config.max_sequences
+    trained = slots * (work.group + config.algorithm.needs_greedy * sequences)
     size = ANSWER_BYTES + TOKEN_BYTES * (work.prompt + work.completion)
     if not config.data.validation:
         return trained * size
     samples = 1 + max(section.samples, section.final_samples)
-    held_out = 2 * (replicas * rollout.max_concurrency + samples)
+    held_out = 2 * (replicas * rollout.max_concurrency + samples) * sequences
     longest = work.prompt + config.max_held_out_tokens
     return trained * size + held_out * (ANSWER_BYTES + TOKEN_BYTES * longest)
 
@@ -101,6 +102,6 @@ def work_of(config: RunConfig) -> Work:
     return Work(
         prompt=rollout.max_prompt_tokens,
         completion=config.max_trained_tokens,
-        group=rollout.group_size,
+        group=rollout.group_size * config.max_sequences,
         groups=max(config.run.groups_per_step // parts, 1),
     )

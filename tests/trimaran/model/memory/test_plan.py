@@ -77,6 +77,24 @@ def test_an_episode_is_as_long_as_the_model_lets_it_be() -> None:
     assert "lower environment.max_tokens or rollout.max_prompt_tokens" in fault
 
 
+@pytest.mark.parametrize("how", [{"python": True, "history": "template"}, {"agent": {}}])
+def test_an_episode_may_have_a_sequence_for_each_turn(how: dict[str, Any]) -> None:
+    """They fill a micro-batch that those of one sequence each do not."""
+    sections: dict[str, dict[str, Any]] = {
+        "rollout": {"max_tokens": 100, "max_prompt_tokens": 100, "group_size": 4},
+        "run": {"groups_per_step": 1},
+        "trainer": {"micro_batch_tokens": 1000},
+    }
+    environment = {"max_turns": 4, "max_tokens": 101}
+    exact = plan_of(False, **sections, environment={"python": True, **environment})
+    plan = plan_of(False, **sections, environment={**how, **environment})
+    assert (exact.work.batch_tokens, exact.tokens) == (100 + 4 * 100, 500)
+    assert (plan.work.batch_tokens, plan.tokens) == (100 + 4 * 4 * 100, 1000)
+    row = "sequences of an episode, at most"
+    lines = ["\n".join(describe(one, DeviceCapacity())) for one in (exact, plan)]
+    assert row not in lines[0] and f"{row} " in lines[1]
+
+
 def test_what_is_estimated_is_told_and_refuses_nothing() -> None:
     plan = plan_of(
         trainer={"tensor_parallel": 4, "micro_batch_tokens": 65536}, rollout={"max_tokens": 8192}
