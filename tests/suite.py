@@ -78,6 +78,7 @@ PARTS = {
     "tests/e2e/test_reward_plugin.py": "guides",
     "tests/e2e/test_router_replay.py": "engines",
     "tests/e2e/test_shared_shadow.py": "engines",
+    "tests/e2e/test_tools_run.py": "engines",
     "tests/e2e/test_two_hosts.py": "cluster",
     "tests/e2e/test_vision_run.py": "engines",
     "tests/e2e/test_vllm_run.py": "engines",

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.calling_model import ADD, NUMBERS, write_calling_model
 from tests.cluster.hosts import Host, Network, why_impossible
 from tests.cluster.inputs import write_inputs
 from tests.cluster.ray_hosts import RAY, ROOT, VARIABLES, wait_for
+from tests.e2e.runs import rows
 from tests.launch.services import STAND_IN
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
@@ -122,19 +124,27 @@ def test_a_replicas_group_has_all_its_places_or_none(node: Host) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_replica_of_two_processes_trains(node: Host, tmp_path: Path) -> None:
-    """Both of its places are on this node."""
+def test_a_replica_of_two_processes_and_an_environment_train(node: Host, tmp_path: Path) -> None:
+    """Both of its places are on this node. The policy calls a tool."""
     config = write_inputs(tmp_path / "inputs")
-    words = ("train", config, "--launcher", "ray", "--network", "trusted", "run.steps=2")
+    model = write_calling_model(tmp_path / "calling", "add", NUMBERS)
+    (tmp_path / "tools.py").write_text(ADD)
+    named = f"{tmp_path / 'tools.py'}:add"
+    words = ("train", config, "--launcher", "ray", "--network", "trusted", "--allow", named)
     where = (f"network.subnet={node.subnet}", "run.folder=/srv/runs", "trainer.device=cpu")
+    what = ("run.steps=2", f"model.path={model}", f"environment.tools=['{named}']")
+    bounds = ("environment.max_turns=3", "environment.max_tokens=300")
     engine = ("engine=vllm", "device=cpu", "kv_cache_gib=0.05", "replicas=1")
     hosts = ("tensor_parallel=2", "hosts=2")
     replica = [f"rollout.{setting}" for setting in (*engine, *hosts)]
-    command = (sys.executable, "-m", "commands.cli", *words, *where, *replica)
+    command = (sys.executable, "-m", "commands.cli", *words, *where, *what, *bounds, *replica)
     printed = node.run(*command, variables=VARIABLES, seconds=500)
     assert "2 steps in" in printed, printed
-    [log] = node.folder.glob("runs/*/logs/follower-0.log")
-    assert "vllm's workers on host 1 of 2 are up" in log.read_text()
+    [run] = node.folder.glob("runs/*")
+    assert "vllm's workers on host 1 of 2 are up" in (run / "logs" / "follower-0.log").read_text()
+    for row in rows(run, "step"):
+        assert row["environment/calls/mean"] > 1
+        assert row["environment/calls/failed/share"] == 0
     left = "import ray; ray.init('auto'); from ray.util import placement_group_table as table;"
     program = f"{left} print([g['name'] for g in table().values() if g['state'] != 'REMOVED'])"
     printed = node.run(sys.executable, "-c", program, variables=VARIABLES)

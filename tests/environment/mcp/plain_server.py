@@ -70,4 +70,5 @@ def main() -> None:
                 say({**answer, "result": call(params["name"], params["arguments"])})
 
 
-main()
+if __name__ == "__main__":
+    main()

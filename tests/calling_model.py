@@ -1,0 +1,44 @@
+"""A tiny random model that calls a tool in most of its turns: the tokens that its tokenizer does not need are calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.tiny_model import SHAPE, write_tiny_model
+
+TEMPLATE = (
+    "{% for t in tools or [] %}{{ 'tool: ' + t['function']['name'] + '\\n' }}{% endfor %}"
+    "{% for m in messages %}{{ m['role'] + ': ' + (m['content'] or '') }}"
+    "{% for c in m['tool_calls'] or [] %}{{ '<tool_call>' + c['function'] | tojson + '</tool_call>' }}{% endfor %}"
+    "{{ '<end>\\n' if m['role'] == 'assistant' else '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+NUMBERS = ({"a": 1, "b": 2}, {"a": 3, "b": 4})
+"""What the model calls ADD with."""
+ADD = """
+def add(a: int, b: int) -> int:
+    \"\"\"Add two numbers.
+
+    Args:
+        a: the first
+        b: the second
+    \"\"\"
+    return a + b
+"""
+
+
+def write_calling_model(folder: Path, tool: str, arguments: Sequence[Mapping[str, object]]) -> Path:
+    """A token calls `tool` with one of `arguments`."""
+    model = write_tiny_model(folder)
+    path = model / "tokenizer.json"
+    tree = json.loads(path.read_text())
+    vocabulary = tree["model"]["vocab"]
+    for number in range(len(vocabulary), int(str(SHAPE["vocab_size"]))):
+        call = {"name": tool, "arguments": arguments[number % len(arguments)]}
+        # White space, as JSON may have it, makes each its own.
+        vocabulary[f"<tool_call>{json.dumps(call)}{' ' * number}</tool_call>"] = number
+    path.write_text(json.dumps(tree))
+    (model / "chat_template.jinja").write_text(TEMPLATE)
+    return model

@@ -1,0 +1,107 @@
+"""Whole runs on vLLM whose policy calls tools: of an MCP server, of an OpenEnv server, and functions by the manager."""
+
+import asyncio
+
+import psutil
+import pytest
+import yaml
+
+from tests.calling_model import ADD, NUMBERS, write_calling_model
+from tests.e2e import runs
+from tests.e2e.test_managed_runs import tree_of
+from tests.environment.mcp import plain_server
+from tests.environment.openenv.fake_server import OpenEnvServer
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def write_tool_run(write_run, tmp_path):
+    """write_tool_run(environment, tool, arguments) -> path of a run whose policy calls that tool."""
+
+    def write(environment, tool="add", arguments=NUMBERS):
+        model = write_calling_model(tmp_path / "calling", tool, arguments)
+        return write_run(
+            run={"steps": 2, "keep_payloads": "all"},
+            model={"path": str(model)},
+            environment={"max_turns": 3, "max_tokens": 300, **environment},
+            rollout={"engine": "vllm", "kv_cache_gib": 0.05},
+            # All tokens are computed for it, whatever their rewards.
+            algorithm={"kl": {"coefficient": 0.01}},
+            validation={"every": 100},
+        )
+
+    return write
+
+
+def check(folder, tmp_path):
+    """Tools were called and answered; what was sampled is what trained; nothing is left behind."""
+    rows = runs.rows(folder, "step")
+    assert [row["step"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["environment/turns/max"] == 3
+        assert row["environment/calls/mean"] > 1
+        assert row["environment/calls/failed/share"] == 0
+        assert row["environment/prefix/cached/share"] > 0
+        assert row["trainer/computed/logprob_diff/mean"] < 1e-4
+    replayed = runs.finish(runs.start("replay", folder, run_folder_parent=tmp_path))
+    assert "the same: 2 steps" in replayed, replayed
+    assert runs.survivors(tmp_path) == []
+
+
+def test_tools_of_an_mcp_server(write_tool_run, tmp_path):
+    command = ["python", "-S", plain_server.__file__, str(tmp_path / "pids")]
+    path = write_tool_run({"mcp": [{"command": command, "tools": ["add"]}]})
+    allow = f"command {' '.join(command)}"
+    code, output = runs.train(path, "--allow", allow, run_folder_parent=tmp_path)
+    assert code == 0, output
+    check(runs.only_run(tmp_path / "runs"), tmp_path)
+    assert (tmp_path / "pids").exists()
+    assert not [one.pid for one in psutil.process_iter() if command[-1] in words_of(one)]
+
+
+def words_of(process):
+    """A server has only few of its parent's variables, so its mark is its command."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_functions_in_a_run_that_is_submitted_to_the_manager(write_tool_run, tmp_path):
+    (tmp_path / "tools.py").write_text(ADD)
+    named = f"{tmp_path / 'tools.py'}:add"
+    path = write_tool_run({"tools": [named]})
+    path.write_text(yaml.safe_dump(tree_of(path)))
+    allow = {"allow": {"functions": [named], "models": [str(tmp_path)], "data": [str(tmp_path)]}}
+    (tmp_path / "manager.yaml").write_text(yaml.safe_dump(allow))
+    managed = ("--config", tmp_path / "manager.yaml", "--folder", tmp_path / "managed")
+    addresses = ("--address", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    with runs.manager(*managed, *addresses, run_folder_parent=tmp_path) as (_, address):
+        words = ("submit", path, "--manager", address, "--watch")
+        process = runs.start(*words, run_folder_parent=tmp_path)
+        output = runs.finish(process)
+        assert process.returncode == 0, output
+    check(runs.only_run(tmp_path / "managed"), tmp_path)
+
+
+def test_an_openenv_server(write_tool_run, tmp_path):
+    """An action is a call of `act`; `end` ends an episode."""
+
+    async def body():
+        async with OpenEnvServer(room=100) as server:
+            environment = {"openenv": server.url, "options": {"observation": "echoed_message"}}
+            path = write_tool_run(environment, "act", [{"message": "a"}, {"message": "bc"}])
+            allow = server.url.replace("ws:", "http:")
+            code, output = await asyncio.to_thread(
+                runs.train, path, "--allow", allow, run_folder_parent=tmp_path
+            )
+            assert code == 0, output
+            assert server.open == []
+            steps = [one for one in server.received if one["type"] == "step"]
+            assert {one["data"].get("message") for one in steps} >= {"a", "bc"}
+
+    asyncio.run(body())
+    folder = runs.only_run(tmp_path / "runs")
+    check(folder, tmp_path)
+    assert all(row["reward/term/environment/mean"] > 0 for row in runs.rows(folder, "step"))
