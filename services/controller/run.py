@@ -258,9 +258,9 @@ async def _conduct(
     before = await _asked(config, lambda: store.get(_heldout_key(run.run_id)))
     wall_seconds = time.monotonic() - began
     summary = _summary(loop, run.folder, model, before and before.value, wall_seconds)
-    reporter.progress("drawing the curve and the timeline")
+    reporter.progress("writing the summary")
     await reporter.written()
-    with reporter.doing("drawing the curve and the timeline"):
+    with reporter.doing("writing the summary"):
         await pause.until_written(lambda: asyncio.to_thread(_conclude, run.folder, summary, place))
     return ended
 
@@ -495,7 +495,6 @@ def _conclude(run_folder: Path, summary: dict[str, Any], place: Place | None) ->
     """Raises UnavailableError; it may be done again."""
     with told_when_full(run_folder):
         _write_json(run_folder / "summary.json", summary)
-        _draw_figures(run_folder)
     if place is not None:
         keep_files(run_folder, place)
 
@@ -504,11 +503,3 @@ def _write_json(path: Path, value: Any) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     partial.replace(path)
-
-
-def _draw_figures(run_folder: Path) -> None:
-    # Late: matplotlib takes a second that a run need not pay at its start.
-    from services.controller.reporting.figures import draw_curve, draw_timeline
-
-    draw_curve(run_folder)
-    draw_timeline(run_folder)

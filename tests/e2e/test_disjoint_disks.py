@@ -81,7 +81,7 @@ def test_disjoint_disks_reach_the_weights_of_the_usual_run(
     assert [end.records > 0 for end in read_anchors(hosts.own, place).values()] == [True]
     assert place is not None
     names = place.sizes()
-    assert {"summary.json", "curve.png", "model/config.json", "metrics.jsonl"} <= names.keys()
+    assert {"summary.json", "timeline.jsonl", "model/config.json", "metrics.jsonl"} <= names.keys()
     # Each model was fetched once, by who needs it; the others have none.
     fetched = {path.parts[-5] for path in hosts.root.glob("*/cache/models/*/tiny")}
     assert fetched == {"trainer-0", "rollout-0"}

@@ -18,7 +18,6 @@ from trimaran.run.environment import process_name
 
 PRELOAD = (
     "services.controller.server",
-    "services.controller.reporting.figures",
     "services.reward.server",
     "services.rollout.server",
     "services.trainer.server",

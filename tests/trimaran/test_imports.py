@@ -48,7 +48,7 @@ try:
 except SystemExit:
     pass
 """
-    heavy = {"grpc", "pydantic", "numpy", "rich", "yaml", "torch", "asyncio", "matplotlib"}
+    heavy = {"grpc", "pydantic", "numpy", "rich", "yaml", "torch", "asyncio"}
     assert not modules_after(code) & heavy
 
 

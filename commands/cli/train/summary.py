@@ -20,7 +20,7 @@ Rewards = Mapping[str, float | None]
 
 NEXT = """\
 What to try next:
-  see how it went        {folder}/curve.png and {folder}/timeline.png
+  see how it went        trimaran view {folder}
   in TensorBoard         tensorboard --logdir {folder}/tensorboard
 {samples}  use the model          {use}
   another run            trimaran train CONFIG run.seed=2, or run.max_lag=1"""

@@ -1,1 +1,1 @@
-"""What a run reports while it goes on: log lines, metrics, events, pictures."""
+"""What a run reports while it goes on: log lines, metrics, events."""

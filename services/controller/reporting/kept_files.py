@@ -19,7 +19,6 @@ KEPT = (
     "metrics.jsonl",
     "expert-loads.jsonl",
     "timeline.jsonl",
-    "*.png",
     "tensorboard/*",
 )
 """Beside the samples, which are kept as they come."""

@@ -251,7 +251,7 @@ def test_the_last_words(tmp_path: Path) -> None:
         "0.950",
         "20 steps in 80 s",
         "seed 3",
-        "curve.png",
+        "trimaran view",
         "next",
         "samples/",
     )
