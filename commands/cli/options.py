@@ -19,6 +19,8 @@ KINDS = (
 
 HEALTH_KINDS = ("manager", *KINDS, "reward-plugin", "environment-plugin")
 
+MEGATRON = "ppo_megatron_trainer"
+
 TRAIN_EXAMPLES = """\
 examples:
   trimaran train examples/addition/run.yaml
@@ -103,13 +105,15 @@ exit codes: 0 once all of it is there, 2 for bad input, 1 where the disk has no 
 """
 
 IMPORT_EXAMPLES = """\
-FILE is a YAML file, the .hydra/config.yaml that a run of verl has written, or a plain script that starts
-verl or EasyR1. Words behind it, or alone, set their keys; ~key takes one away. docs/migrating.md says what
-becomes of them.
+FILE is a YAML file, or the .hydra/config.yaml that a run of verl has written. Words behind it, or alone,
+set their keys; ~key takes one away. docs/migrating.md says what becomes of them.
+A launch script of theirs imports itself once `trimaran import verl` stands there in place of
+`python3 -m verl.trainer.main_ppo`.
 Of MindSpeed-RL's files of configs/datasets it prints the `trimaran data prepare` that does the same.
 examples:
   trimaran import easyr1 examples/config.yaml data.train_files=geo3k.parquet trainer.max_steps=120 -o run.yaml
-  trimaran import verl run_qwen2-7b.sh actor_rollout_ref.rollout.n=8 -o run.yaml
+  trimaran import verl algorithm.adv_estimator=grpo actor_rollout_ref.rollout.n=8 -o run.yaml
+  sed 's/python3 -m verl.trainer.main_ppo/trimaran import verl/' run_qwen2-7b.sh | bash -s -- -o run.yaml
   trimaran import mindspeed-rl configs/grpo_qwen25_7b_A3.yaml megatron_training.data_path=math17k.parquet -o run.yaml
 exit codes: 0 once it is written, 2 where a key is refused or unknown, and nothing is written
 """
@@ -248,18 +252,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and (not hasattr(options, "overrides") or any(word.startswith("-") for word in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}{_as_variables(options, rest)}")
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
         options.overrides = [*options.overrides, *rest]
     return options
-
-
-def _as_variables(options: argparse.Namespace, rest: Sequence[str]) -> str:
-    """Behind the error: how an import is given what a training script takes as options."""
-    given = [word.lstrip("-") for word in rest if "=" in word]
-    if options.command != "import" or not given:
-        return ""
-    return f"; what a script takes so is a variable: {' '.join(given)} trimaran import …"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -514,6 +510,15 @@ def _add_import(commands: Any) -> None:
     add("file", metavar="FILE", help="theirs")
     add_overrides(add, "their keys, over the file's")
     add("-o", "--output", default="run.yaml", metavar="RUN", help="default run.yaml")
+    names = [f"{name}{ending}" for ending in ("", ".yaml") for name in ("ppo_trainer", MEGATRON)]
+    add(
+        "--config-name",
+        choices=names,
+        default="",
+        metavar="NAME",
+        help=f"verl's: {', '.join(names[:2])}",
+    )
+    add("--config-path", help=argparse.SUPPRESS)
 
 
 def _add_weights(commands: Any) -> None:

@@ -11,18 +11,12 @@ from typing import Any, cast
 
 import yaml
 
-from commands.importing.script import find_command
 from trimaran.config.yaml_text import parse_yaml
 from trimaran.errors import InputError
 
-SCRIPTS = (".sh", ".bash")
-MODULE = "verl."
-"""EasyR1's package is called verl as well."""
+FILE_WORD = "config="
 RESOLVER = re.compile(r"\s*([\w.]+):")
 RESOLVERS = ("", "oc.select", "oc.env")
-OPTIONS = ("--config-name", "--config-path", "--config-dir")
-TRAINERS = ("ppo_trainer", "ppo_megatron_trainer")
-"""verl's own files, whose defaults the table has."""
 HYDRAS = ("defaults", "hydra")
 """Sections that say which files and folders Hydra takes."""
 MISSING = "???"
@@ -47,54 +41,23 @@ cast(Any, _Loader).add_implicit_resolver(
 )
 
 
-def read_given(path: Path | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """The dotted keys and values of a YAML file or a script that starts a training, with `key=value` words over them;
-    without a path those of the words alone.
+def read_given(path: Path | None, words: Sequence[str]) -> dict[str, Any]:
+    """The dotted keys and values of a YAML file, with `key=value` words over them; without a path those of the words
+    alone.
 
     Of Hydra's syntax `+key=value` and `++key=value` set a key as well, and `~key` takes it away; a
-    section as a value, `key={a:1}`, is laid over the section that is there. An EasyR1 script names its file in
-    `config=FILE`. Raises InputError for what cannot be read, and for a `~key` that takes nothing away.
+    section as a value, `key={a:1}`, is laid over the section that is there. EasyR1's `config=FILE` names a file.
+    Raises InputError for what cannot be read, and for a `~key` that takes nothing away.
     """
-    own: list[str] = []
+    files = [path] if path else []
+    files += [Path(word.removeprefix(FILE_WORD)) for word in words if word.startswith(FILE_WORD)]
     values: dict[str, Any] = {}
-    if path is not None and path.suffix in SCRIPTS:
-        text = _text(path)
-        try:
-            found = find_command(text, MODULE, os.environ)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-        own = _without_options(path, found)
-    elif path is not None:
-        values = _flat(_read(path))
-    for word in (*own, *overrides):
-        if word.startswith("config="):
-            values = _flat(_read(_beside(path, word.removeprefix("config=")))) | values
-    for place, word in enumerate((*own, *overrides)):
-        if not word.startswith("config="):
-            _apply(values, word, may_lack=place < len(own))
+    for file in files:
+        values = _flat(_read(file)) | values
+    for word in words:
+        if not word.startswith(FILE_WORD):
+            _apply(values, word)
     return _resolve(values)
-
-
-def _without_options(script: Path, words: Sequence[str]) -> list[str]:
-    """Raises InputError where `--config-name` is not one of verl's two trainers, as nothing reads it here."""
-    left: list[str] = []
-    given = iter(words)
-    for word in given:
-        option, equals, value = word.partition("=")
-        if not word.startswith("-"):
-            left.append(word)
-        elif option in OPTIONS:
-            value = value if equals else next(given, "")
-            if option == "--config-name" and value.removesuffix(".yaml") not in TRAINERS:
-                raise InputError(
-                    f"{script}: --config-name {value} is not read; give the `.hydra/config.yaml` that a run"
-                    " of the script has written"
-                )
-            if "megatron" in value and option == "--config-name":
-                left.insert(0, "actor_rollout_ref.actor.strategy=megatron")
-        else:
-            raise InputError(f"{script}: {word} is an option that is not read; leave it out")
-    return left
 
 
 def read_tree(path: Path) -> dict[str, Any] | None:
@@ -122,16 +85,7 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: is no text ({error})") from None
 
 
-def _beside(script: Path | None, name: str) -> Path:
-    """A file that a script names from the folder in which it is started, which is not known."""
-    for folder in (Path.cwd(), *(script.resolve().parents if script else ())):
-        if (folder / name).is_file():
-            return folder / name
-    raise InputError(f"{script or 'the words'}: config={name} is not here; give config=FILE")
-
-
-def _apply(values: dict[str, Any], word: str, may_lack: bool) -> None:
-    """`may_lack`: the key of `~key` need not be there: a script's may be one of its project's defaults."""
+def _apply(values: dict[str, Any], word: str) -> None:
     key, equals, text = word.lstrip("+").partition("=")
     if word.startswith("~"):
         key = key.removeprefix("~")
@@ -139,7 +93,7 @@ def _apply(values: dict[str, Any], word: str, may_lack: bool) -> None:
             raise InputError(
                 f"{word!r}: {key} is {values[key]!r}; ~{key} takes it away, whatever it is"
             )
-        if not _remove(values, key) and not may_lack:
+        if not _remove(values, key):
             near = "".join(f"; did you mean ~{one}?" for one in get_close_matches(key, values, n=1))
             raise InputError(f"{word!r}: {key} is not given, so nothing would be taken away{near}")
     elif not equals or not key:

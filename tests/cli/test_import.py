@@ -121,14 +121,13 @@ def test_a_refused_or_unknown_key_writes_nothing(
     assert "is there already" in capsys.readouterr().err
 
 
-def test_an_option_of_a_launch_script_is_named_as_a_variable(
-    theirs: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("name", "keys"), [("ppo_trainer", 1), ("ppo_megatron_trainer", 2)])
+def test_the_name_of_verls_configuration_sets_its_trainer(
+    name: str, keys: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--data_path=data/geo3k", "--model_path=models/qwen"]
-    with pytest.raises(SystemExit):
-        main(["import", "easyr1", str(theirs), *words])
-    reported = "is a variable: data_path=data/geo3k model_path=models/qwen trimaran import"
-    assert reported in capsys.readouterr().err
+    words = ["--config-path=config", f"--config-name={name}.yaml", "actor_rollout_ref.rollout.n=5"]
+    assert main(["import", "verl", *words]) == 2
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{keys} keys: ")
 
 
 def test_keys_that_a_file_must_have_are_counted(
@@ -162,7 +161,7 @@ def test_a_run_of_theirs_is_recognized_where_one_of_ours_is_wanted(
     assert capsys.readouterr().err == f"error: {theirs}: is a file of EasyR1; {go_on}\n"
     Path("run.sh").write_text("python3 -m verl.trainer.main_ppo a=1\n")
     assert main([command, "run.sh"]) == 2
-    assert "is a script; go on with: trimaran import verl|easyr1 run.sh" in capsys.readouterr().err
+    assert "run.sh: is a script; in a copy, write `trimaran import" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

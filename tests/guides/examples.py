@@ -6,7 +6,10 @@ a run of each with a tiny model on a CPU. In both, {data} and {model} stand for 
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,9 +49,31 @@ class Example:
         """`trimaran import` with these words; the run's file."""
         target = folder / "run.yaml"
         given = [word.format(data=folder / "data", model=model) for word in words]
-        command = ["import", self.system, str(FILES / self.file), *given, "-o", str(target)]
-        assert main(command) == 0
+        file = FILES / self.file
+        own = words_of(file, folder) if file.suffix == ".sh" else [str(file)]
+        with chdir(file.parent):
+            assert main(["import", self.system, *own, *given, "-o", str(target)]) == 0
         return target
+
+
+def words_of(script: Path, folder: Path, *options: str) -> list[str]:
+    """The words behind `python3 -m MODULE`, as bash hands them to that command. As where `trimaran import SYSTEM` stands
+    in its place, the shell expands them."""
+    stand_in, seen = folder / "bin" / "python3", folder / "words"
+    stand_in.parent.mkdir(exist_ok=True)
+    stand_in.write_text(f'#!/bin/sh\nshift 2\nprintf "%s\\n" "$@" > {seen}\n')
+    stand_in.chmod(0o755)
+    path = f"{stand_in.parent}:{os.environ['PATH']}"
+    command = ["bash", str(script), *options]
+    subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        timeout=30,
+        check=True,
+        capture_output=True,
+    )
+    return seen.read_text().splitlines()
 
 
 def write_models(folder: Path) -> dict[bool, Path]:

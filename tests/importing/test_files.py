@@ -118,28 +118,13 @@ def test_a_word_that_takes_nothing_away_is_refused(
     assert "actor_rollout_ref.rollout.n" not in given(tmp_path, "~actor_rollout_ref.rollout.n=5")
 
 
-def test_a_script_may_take_away_what_is_a_default(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    script.write_text("python3 -m verl.trainer.main_ppo ~data.sampler data.seed=3\n")
-    assert dict(read_given(script, [])) == {"data.seed": 3}
-    with pytest.raises(InputError, match="'~data.sampler': data.sampler is not given"):
-        read_given(script, ["~data.sampler"])
-
-
-def test_a_script_of_easyr1_brings_its_file_along(tmp_path: Path) -> None:
-    (tmp_path / "examples").mkdir()
-    (tmp_path / "examples" / "config.yaml").write_text("worker: {rollout: {n: 5, top_p: 1.0}}\n")
-    script = tmp_path / "examples" / "run.sh"
-    script.write_text(
-        "python3 -m verl.trainer.main config=examples/config.yaml worker.rollout.n=6\n"
-    )
-    assert dict(read_given(script, ["worker.rollout.top_p=0.5"])) == {
-        "worker.rollout.n": 6,
-        "worker.rollout.top_p": 0.5,
-    }
-    script.write_text("python3 -m verl.trainer.main config=nowhere.yaml\n")
-    with pytest.raises(InputError, match=r"config=nowhere\.yaml is not here"):
-        read_given(script, [])
+def test_a_word_of_easyr1_brings_its_file_along(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("worker: {rollout: {n: 5, top_p: 1.0}}\n")
+    words = [f"config={file}", "worker.rollout.n=6"]
+    assert read_given(None, words) == {"worker.rollout.n": 6, "worker.rollout.top_p": 1.0}
+    with pytest.raises(InputError, match=r"nowhere\.yaml: cannot be read"):
+        read_given(None, ["config=nowhere.yaml"])
 
 
 @pytest.mark.parametrize(
@@ -155,9 +140,8 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, reaso
     path.write_text(text)
     with pytest.raises(InputError, match=reason):
         read_given(path, [])
-    for name in ("nowhere.yaml", "nowhere.sh"):
-        with pytest.raises(InputError, match=f"^{tmp_path / name}: cannot be read"):
-            read_given(tmp_path / name, [])
+    with pytest.raises(InputError, match=f"^{tmp_path / 'nowhere.yaml'}: cannot be read"):
+        read_given(tmp_path / "nowhere.yaml", [])
     with pytest.raises(InputError, match="reads key=value"):
         given(tmp_path, "rollout.n")
 
@@ -205,17 +189,3 @@ def test_a_reference_that_is_not_understood_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=reason):
         resolved(tmp_path, reference)
-
-
-@pytest.mark.parametrize("gap", [" ", "="])
-def test_a_scripts_config_name_is_read(tmp_path: Path, gap: str) -> None:
-    script = tmp_path / "run.sh"
-    line = "python3 -m verl.trainer.main_ppo --config-path{0}config --config-name{0}{1} a.n=1\n"
-    script.write_text(line.format(gap, "ppo_megatron_trainer.yaml"))
-    megatron = {"actor_rollout_ref.actor.strategy": "megatron"}
-    assert read_given(script, []) == {"a.n": 1, **megatron}
-    script.write_text(line.format(gap, "ppo_trainer"))
-    assert read_given(script, []) == {"a.n": 1}
-    script.write_text(line.format(gap, "mine"))
-    with pytest.raises(InputError, match="--config-name mine is not read"):
-        read_given(script, [])

@@ -13,7 +13,7 @@ import yaml
 
 from commands.importing.conversion import Conversion, SourceSystem, convert
 from commands.importing.dataset_files import DATASET_FILES, prepare_command
-from commands.importing.files import SCRIPTS, read_given, read_tree
+from commands.importing.files import read_given, read_tree
 from commands.importing.rows import FATES, Fate
 from commands.importing.systems import SYSTEMS, recognize
 from trimaran.config import RunConfig, parse_config
@@ -21,6 +21,7 @@ from trimaran.errors import InputError
 
 DOCUMENT = "docs/migrating.md"
 POOLS = "run.pools"
+SCRIPTS = (".sh", ".bash")
 
 
 def import_run(options: argparse.Namespace) -> int:
@@ -32,6 +33,9 @@ def import_run(options: argparse.Namespace) -> int:
     system, target = SYSTEMS[options.system], Path(options.output)
     ours = [word for word in overrides if word.startswith(f"{POOLS}=")]
     theirs = [word for word in overrides if word not in ours]
+    if "megatron" in options.config_name:
+        theirs.insert(0, "actor_rollout_ref.actor.strategy=megatron")
+    _refuse_script(file)
     given = read_given(Path(file) if file else None, theirs)
     if system.name == DATASET_FILES.name and DATASET_FILES.is_mine(list(given)):
         return _print_preparation(given)
@@ -85,10 +89,9 @@ def _in_turns(words: Sequence[str]) -> bool:
 
 def refuse_theirs(path: str) -> None:
     """Raises InputError for a file of another system, and says how to go on."""
+    _refuse_script(path)
     file = Path(path)
     go_on = "go on with: trimaran import"
-    if file.suffix in SCRIPTS and file.is_file():
-        raise InputError(f"{path}: is a script; {go_on} verl|easyr1 {path} -o run.yaml")
     try:
         keys = tuple(map(str, read_tree(file) or ()))
     except InputError:
@@ -101,6 +104,14 @@ def refuse_theirs(path: str) -> None:
     if system := recognize(keys):
         raise InputError(
             f"{path}: is a file of {system.title}; {go_on} {system.name} {path} -o run.yaml"
+        )
+
+
+def _refuse_script(path: str) -> None:
+    if Path(path).suffix in SCRIPTS:
+        raise InputError(
+            f"{path}: is a script; in a copy, write `trimaran import verl` or `trimaran import easyr1` in place of"
+            " `python3 -m verl.…`, and run it"
         )
 
 
