@@ -101,7 +101,7 @@ def test_extras_and_locks_that_are_installed_exist() -> None:
         "optional-dependencies"
     ]
     named = re.findall(r"--extra ([\w-]+)", text)
-    assert {"bucket", "cpu", "cuda", "trainer"} <= set(named) <= set(extras)
+    assert {"bucket", "cpu", "cuda", "mcp", "trainer"} <= set(named) <= set(extras)
     assert all((ROOT / path).is_file() for path in re.findall(r"requirements/[\w-]+\.txt", text))
 
 

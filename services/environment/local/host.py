@@ -10,7 +10,7 @@ from services.environment.environment import EpisodeEnvironment
 from services.environment.loading.load import LoadSpec
 from services.environment.local.player import PlayerEnvironment
 from services.environment.local.worker_tools import WorkerTools
-from services.environment.mcp.source import McpTools, check_mcp
+from services.environment.mcp.source import McpTools, check_mcp, require_mcp
 from services.environment.tools.environment import ToolEnvironment
 from services.environment.tools.source import ToolSource
 from services.environment.workers.pool import EnvironmentPool
@@ -66,6 +66,8 @@ class LocalHost:
 
     async def __aenter__(self) -> Self:
         section = self._section
+        if section.mcp:
+            require_mcp()
         if self._spec.loads:
             pool = EnvironmentPool(self._spec, section.memory_mib, section.max_message_chars)
             self._pool = await self._stack.enter_async_context(pool)

@@ -52,6 +52,17 @@ def check_mcp(section: EnvironmentSection, allowed: Allowed) -> None:
             allowed.check_command(server.command, f"environment.mcp[{place}].command")
 
 
+def require_mcp() -> None:
+    """Raises InputError where the package is not installed."""
+    try:
+        from mcp import Client as _
+    except ImportError:
+        raise InputError(
+            "environment.mcp: the package mcp, 2.3 or newer, is missing where the environment runs:"
+            " pip install 'trimaran[mcp]'"
+        ) from None
+
+
 class McpTools:
     """A `ToolSource`.
 

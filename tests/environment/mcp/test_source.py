@@ -199,6 +199,19 @@ def test_a_server_over_http() -> None:
     run(scenario)
 
 
+def test_an_installation_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is started."""
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    section = EnvironmentSection(mcp=(McpSection(command=PLAIN),))
+
+    async def scenario() -> None:
+        async with LocalHost(section, LoadSpec((), "", {}, ""), Allowed()):
+            pass
+
+    with pytest.raises(InputError, match=r"pip install 'trimaran\[mcp\]'"):
+        run(scenario)
+
+
 def test_a_name_that_points_inside_is_refused() -> None:
     async def scenario() -> None:
         name = socket.gethostname()
