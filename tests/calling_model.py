@@ -1,4 +1,4 @@
-"""A tiny random model that calls a tool in most of its turns: the tokens that its tokenizer does not need are calls."""
+"""A tiny random model that calls a tool in most of its turns: tokens that its tokenizer does not need are calls."""
 
 from __future__ import annotations
 
@@ -31,14 +31,19 @@ def add(a: int, b: int) -> int:
 
 def write_calling_model(folder: Path, tool: str, arguments: Sequence[Mapping[str, object]]) -> Path:
     """A token calls `tool` with one of `arguments`."""
+    calls = [json.dumps({"name": tool, "arguments": one}) for one in arguments]
+    return write_speaking_model(folder, [f"<tool_call>{call}</tool_call>" for call in calls])
+
+
+def write_speaking_model(folder: Path, texts: Sequence[str]) -> Path:
+    """Each token that the tokenizer does not need is one of `texts`."""
     model = write_tiny_model(folder)
     path = model / "tokenizer.json"
     tree = json.loads(path.read_text())
     vocabulary = tree["model"]["vocab"]
     for number in range(len(vocabulary), int(str(SHAPE["vocab_size"]))):
-        call = {"name": tool, "arguments": arguments[number % len(arguments)]}
-        # White space, as JSON may have it, makes each its own.
-        vocabulary[f"<tool_call>{json.dumps(call)}{' ' * number}</tool_call>"] = number
+        # White space makes each its own.
+        vocabulary[texts[number % len(texts)] + " " * number] = number
     path.write_text(json.dumps(tree))
     (model / "chat_template.jinja").write_text(TEMPLATE)
     return model

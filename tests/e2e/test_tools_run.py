@@ -1,18 +1,21 @@
-"""Whole runs on vLLM whose policy calls tools: of an MCP server, of an OpenEnv server, and functions by the manager."""
+"""Whole runs on vLLM whose policy calls tools: of an MCP server, an OpenEnv server, a program; functions by the manager."""
 
 import asyncio
+from pathlib import Path
 
 import psutil
 import pytest
 import yaml
 
-from tests.calling_model import ADD, NUMBERS, write_calling_model
+from tests.calling_model import ADD, NUMBERS, write_calling_model, write_speaking_model
 from tests.e2e import runs
 from tests.e2e.test_managed_runs import tree_of
 from tests.environment.mcp import plain_server
 from tests.environment.openenv.fake_server import OpenEnvServer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+AGENT = Path(__file__).parents[2] / "examples" / "agent"
 
 
 @pytest.fixture
@@ -35,18 +38,24 @@ def write_tool_run(write_run, tmp_path):
 
 
 def check(folder, tmp_path):
-    """Tools were called and answered; what was sampled is what trained; nothing is left behind."""
+    """Tools were called and answered."""
+    for row in check_tokens(folder, tmp_path):
+        assert row["environment/calls/mean"] > 1
+        assert row["environment/calls/failed/share"] == 0
+
+
+def check_tokens(folder, tmp_path):
+    """What was sampled over several turns is what trained; nothing is left behind."""
     rows = runs.rows(folder, "step")
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
         assert row["environment/turns/max"] == 3
-        assert row["environment/calls/mean"] > 1
-        assert row["environment/calls/failed/share"] == 0
         assert row["environment/prefix/cached/share"] > 0
         assert row["trainer/computed/logprob_diff/mean"] < 1e-4
     replayed = runs.finish(runs.start("replay", folder, run_folder_parent=tmp_path))
     assert "the same: 2 steps" in replayed, replayed
     assert runs.survivors(tmp_path) == []
+    return rows
 
 
 def test_tools_of_an_mcp_server(write_tool_run, tmp_path):
@@ -105,3 +114,35 @@ def test_an_openenv_server(write_tool_run, tmp_path):
     folder = runs.only_run(tmp_path / "runs")
     check(folder, tmp_path)
     assert all(row["reward/term/environment/mean"] > 0 for row in runs.rows(folder, "step"))
+
+
+def test_the_example_of_a_program(tmp_path):
+    """By the package openai. An episode with one CALC is worth 1: of 32, some."""
+    model = write_speaking_model(tmp_path / "speaking", ["CALC 1 + 2", "one", "two", "three"])
+    settings = {
+        "run": {"folder": str(tmp_path / "runs"), "steps": 2},
+        "model": {"path": str(model), "dtype": "float32"},
+        "rollout": {"replicas": 1, "max_prompt_tokens": 300},
+        "environment": {"max_tokens": 200},
+        "algorithm": {"kl": {"coefficient": 0.01}},
+        "validation": {"every": 100},
+    }
+    words = [
+        f"{section}.{key}={value}"
+        for section, keys in settings.items()
+        for key, value in keys.items()
+    ]
+    allow = f"command python {AGENT / 'agent.py'}"
+    code, output = runs.train(
+        AGENT / "run.yaml",
+        *words,
+        "run.keep_payloads=all",
+        "--allow",
+        allow,
+        run_folder_parent=tmp_path,
+    )
+    assert code == 0, output
+    folder = runs.only_run(tmp_path / "runs")
+    rows = check_tokens(folder, tmp_path)
+    assert all(row["environment/given_tokens/mean"] > 0 for row in rows)
+    assert any(row["reward/term/environment/mean"] > 0 for row in rows)
