@@ -55,7 +55,7 @@ def check_mcp(section: EnvironmentSection, allowed: Allowed) -> None:
 def require_mcp() -> None:
     """Raises InputError where the package is not installed."""
     try:
-        from mcp import Client as _
+        from mcp import Client  # noqa: F401  older versions have none
     except ImportError:
         raise InputError(
             "environment.mcp: the package mcp, 2.3 or newer, is missing where the environment runs:"
