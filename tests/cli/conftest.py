@@ -10,9 +10,23 @@ from typing import Any
 import pytest
 import yaml
 
+from commands.cli.main import main
 from tests.trimaran.model.test_model_folder import SMOLLM2, make_folder
 
 WriteRun = Callable[..., Path]
+Ran = Callable[..., Any]
+
+
+@pytest.fixture
+def ran(capsys: pytest.CaptureFixture[str]) -> Ran:
+    """ran(words, code) -> what a command that ends with this code has written, as `out` and `err`."""
+
+    def run(words: list[str], code: int = 0) -> Any:
+        capsys.readouterr()  # what others wrote
+        assert main(words) == code
+        return capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture

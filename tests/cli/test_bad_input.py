@@ -11,7 +11,7 @@ import pytest
 
 from commands.cli.main import main
 from commands.cli.serve.launch import prepared
-from tests.cli.conftest import WriteRun
+from tests.cli.conftest import Ran, WriteRun
 from trimaran.config import load_config
 from trimaran.run.context import RunContext
 from trimaran.run.place import has_checkpoint
@@ -47,12 +47,9 @@ def refused(
         ["train", "no", "--store={}"],
     ],
 )
-def test_a_password_on_the_command_line_is_refused(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_password_on_the_command_line_is_refused(words: list[str], ran: Ran) -> None:
     url = "redis://:hidden@127.0.0.1:6379/0"
-    assert main([word.format(url) for word in words]) == 2
-    text = capsys.readouterr().err
+    text = ran([word.format(url) for word in words], 2).err
     assert "password_file" in text
     assert "hidden" not in text
 
@@ -233,14 +230,13 @@ def test_a_service_without_a_configuration_needs_a_run_with_one(
 
 
 def test_ctrl_c_before_anything_is_started(
-    write_run: WriteRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    write_run: WriteRun, ran: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("commands.cli.serve.launch.check_run", interrupted)
-    assert main(["train", str(write_run())]) == 130
-    assert capsys.readouterr().err == "stopped\n"
+    assert ran(["train", str(write_run())], 130).err == "stopped\n"
 
 
 @pytest.mark.parametrize(

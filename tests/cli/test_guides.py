@@ -56,21 +56,3 @@ def test_every_example_is_here() -> None:
         path.relative_to(EXAMPLES).with_suffix("").as_posix() for path in EXAMPLES.glob("g*/*.yaml")
     }
     assert found == EXAMPLE_CONFIGS.keys()
-
-
-def test_the_batches_are_those_of_the_guides() -> None:
-    """Prompts and completions of a step, and of an update."""
-    found: dict[str, tuple[int, ...]] = {}
-    for name in EXAMPLE_CONFIGS:
-        config = load_config(EXAMPLES / f"{name}.yaml")
-        prompts, size = config.run.groups_per_step, config.rollout.group_size
-        update = prompts // config.algorithm.updates_per_batch
-        found[name.partition("/")[2]] = (prompts, prompts * size, update, update * size)
-    assert found["qwen25vl_3b"] == (256, 1536, 64, 384)
-    assert found["qwen25vl_7b"] == (512, 2560, 32, 160)
-    assert found["qwen3vl_8b"] == (512, 2560, 32, 160)
-    assert found["qwen3vl_30b_a3b"] == (64, 512, 16, 128)
-    # EasyR1 on 8 cards: completions a card, minibatches, accumulations, passes for log-probabilities, steps an epoch.
-    prompts, completions, update, updated = found["qwen25vl_3b"]
-    cards = (completions // 8, prompts // update, updated // 8 // 2, completions // 8 // 8)
-    assert (*cards, 2101 // prompts) == (192, 4, 24, 24, 8)

@@ -10,6 +10,7 @@ import yaml
 from pyarrow import parquet
 
 from commands.cli.main import main
+from tests.cli.conftest import Ran
 from trimaran.config import config_to_tree, load_config
 from trimaran.data.prompts import Dataset
 
@@ -37,11 +38,8 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_run_is_written_that_our_own_commands_read(
-    theirs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["import", "easyr1", str(theirs), "worker.rollout.n=5", "-o", "ours/run.yaml"]) == 0
-    out = capsys.readouterr().out
+def test_a_run_is_written_that_our_own_commands_read(theirs: Path, ran: Ran) -> None:
+    out = ran(["import", "easyr1", str(theirs), "worker.rollout.n=5", "-o", "ours/run.yaml"]).out
     assert "note     worker.rollout.gpu_memory_utilization: there the trainer takes" in out
     counts = "18 keys: 13 mapped, 3 mapped with a note, 2 ignored, 0 refused, 0 unknown; "
     assert out.splitlines()[-1].startswith(counts)
@@ -64,40 +62,39 @@ def test_a_run_is_written_that_our_own_commands_read(
     ]
 
 
-def test_turns_as_theirs_are_a_word_behind_the_file(
-    theirs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["import", "easyr1", str(theirs), "-o", "apart.yaml"]) == 0
-    assert "here 2 train and 2 generate (1 x 2)" in (out := capsys.readouterr().out)
+def test_turns_as_theirs_are_a_word_behind_the_file(theirs: Path, ran: Ran) -> None:
+    assert "here 2 train and 2 generate (1 x 2)" in (
+        out := ran(["import", "easyr1", str(theirs), "-o", "apart.yaml"]).out
+    )
     assert "or say run.pools=colocated behind the file, for turns as there" in out
     words = ["run.pools=colocated"]
-    assert main(["import", "easyr1", str(theirs), *words, "-o", "turns.yaml"]) == 0
     assert (
         "4 devices of one host train and generate (2 x 2) in turns, as there"
-        in capsys.readouterr().out
+        in ran(["import", "easyr1", str(theirs), *words, "-o", "turns.yaml"]).out
     )
     apart, turns = load_config("apart.yaml"), load_config("turns.yaml")
     assert (apart.run.pools, apart.num_devices) == ("separate", 4)
     assert (turns.run.pools, turns.num_devices, turns.num_trainer_ranks) == ("colocated", 4, 4)
     assert turns.rollout.replicas == 2
 
-    assert main(["import", "easyr1", str(theirs), *words, "trainer.n_gpus_per_node=5"]) == 2
-    assert "a replica has 2 devices, which do not both divide 5" in capsys.readouterr().out
-    assert main(["import", "easyr1", str(theirs), *words, "trainer.nnodes=2"]) == 2
     assert (
-        "refused  trainer.nnodes: run.pools=colocated: turns are taken" in capsys.readouterr().out
+        "a replica has 2 devices, which do not both divide 5"
+        in ran(["import", "easyr1", str(theirs), *words, "trainer.n_gpus_per_node=5"], 2).out
     )
-    assert main(["import", "easyr1", str(theirs), "run.pools=shared"]) == 2
-    assert "run.pools=shared: give separate or colocated" in capsys.readouterr().err
+    assert (
+        "refused  trainer.nnodes: run.pools=colocated: turns are taken"
+        in ran(["import", "easyr1", str(theirs), *words, "trainer.nnodes=2"], 2).out
+    )
+    assert (
+        "run.pools=shared: give separate or colocated"
+        in ran(["import", "easyr1", str(theirs), "run.pools=shared"], 2).err
+    )
     assert not Path("run.yaml").exists()
 
 
-def test_a_refused_or_unknown_key_writes_nothing(
-    theirs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_or_unknown_key_writes_nothing(theirs: Path, ran: Ran) -> None:
     words = ["worker.rollout.top_p=0.9", "worker.rollout.temprature=1"]
-    assert main(["import", "easyr1", str(theirs), *words]) == 2
-    out, err = capsys.readouterr()
+    out, err = ran(["import", "easyr1", str(theirs), *words], 2)
     assert "refused  worker.rollout.top_p: answers are drawn from the whole" in out
     assert "unknown  worker.rollout.temprature: did you mean worker.rollout.temperature?" in out
     counts = "20 keys: 13 mapped, 3 mapped with a note, 2 ignored, 1 refused, 1 unknown; "
@@ -117,25 +114,18 @@ def test_a_refused_or_unknown_key_writes_nothing(
         )
         == 0
     )
-    assert main(["import", "easyr1", str(theirs)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "is there already" in ran(["import", "easyr1", str(theirs)], 2).err
 
 
 @pytest.mark.parametrize(("name", "keys"), [("ppo_trainer", 1), ("ppo_megatron_trainer", 2)])
-def test_the_name_of_verls_configuration_sets_its_trainer(
-    name: str, keys: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_name_of_verls_configuration_sets_its_trainer(name: str, keys: int, ran: Ran) -> None:
     words = ["--config-path=config", f"--config-name={name}.yaml", "actor_rollout_ref.rollout.n=5"]
-    assert main(["import", "verl", *words]) == 2
-    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{keys} keys: ")
+    assert ran(["import", "verl", *words], 2).out.splitlines()[-1].startswith(f"{keys} keys: ")
 
 
-def test_keys_that_a_file_must_have_are_counted(
-    theirs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_keys_that_a_file_must_have_are_counted(theirs: Path, ran: Ran) -> None:
     theirs.write_text("worker: {rollout: {n: 5}}\n")
-    assert main(["import", "easyr1", str(theirs)]) == 2
-    out = capsys.readouterr().out
+    out = ran(["import", "easyr1", str(theirs)], 2).out
     refused = [line for line in out.splitlines() if line.startswith("refused ")]
     assert all(" (their default): " in line for line in refused)
     assert out.splitlines()[-1].endswith(
@@ -143,25 +133,24 @@ def test_keys_that_a_file_must_have_are_counted(
     )
 
 
-def test_another_systems_file_is_recognized(
-    theirs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["import", "verl", str(theirs)]) == 2
+def test_another_systems_file_is_recognized(theirs: Path, ran: Ran) -> None:
     assert (
-        f"it looks like one of EasyR1: trimaran import easyr1 {theirs}" in capsys.readouterr().err
+        f"it looks like one of EasyR1: trimaran import easyr1 {theirs}"
+        in ran(["import", "verl", str(theirs)], 2).err
     )
 
 
 @pytest.mark.parametrize("command", ["train", "plan"])
 def test_a_run_of_theirs_is_recognized_where_one_of_ours_is_wanted(
-    command: str, theirs: Path, capsys: pytest.CaptureFixture[str]
+    command: str, theirs: Path, capsys: pytest.CaptureFixture[str], ran: Ran
 ) -> None:
     assert main([command, str(theirs)]) == 2
     go_on = f"go on with: trimaran import easyr1 {theirs} -o run.yaml"
     assert capsys.readouterr().err == f"error: {theirs}: is a file of EasyR1; {go_on}\n"
     Path("run.sh").write_text("python3 -m verl.trainer.main_ppo a=1\n")
-    assert main([command, "run.sh"]) == 2
-    assert "run.sh: is a script; in a copy, write `trimaran import" in capsys.readouterr().err
+    assert (
+        "run.sh: is a script; in a copy, write `trimaran import" in ran([command, "run.sh"], 2).err
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,12 +165,11 @@ def test_a_run_of_theirs_is_recognized_where_one_of_ours_is_wanted(
     ],
 )
 def test_a_file_with_odd_content_is_reported_in_one_line(
-    text: str, reported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, reported: str, tmp_path: Path, ran: Ran
 ) -> None:
     path = tmp_path / "odd.yaml"
     path.write_text(text)
-    assert main(["plan", str(path)]) == 2
-    assert reported in capsys.readouterr().err
+    assert reported in ran(["plan", str(path)], 2).err
 
 
 SMALL = """
@@ -197,7 +185,7 @@ trainer: {total_epochs: 3}
 
 @pytest.mark.parametrize("is_here", [True, False])
 def test_a_small_file_of_verl_trains_as_it_stands_on_verls_own_rows(
-    theirs: Path, capsys: pytest.CaptureFixture[str], is_here: bool
+    theirs: Path, ran: Ran, is_here: bool
 ) -> None:
     """Also where the rows come later than the import, which then leaves their number and their rules to the run."""
     rows = [
@@ -217,8 +205,9 @@ def test_a_small_file_of_verl_trains_as_it_stands_on_verls_own_rows(
     if is_here:
         write_rows()
     Path("small.yaml").write_text(SMALL)
-    assert main(["import", "verl", "small.yaml", "-o", "ours.yaml"]) == 0
-    assert "0 refused" in capsys.readouterr().out.splitlines()[-1]
+    assert (
+        "0 refused" in ran(["import", "verl", "small.yaml", "-o", "ours.yaml"]).out.splitlines()[-1]
+    )
     write_rows()
     config, text = load_config("ours.yaml"), Path("ours.yaml").read_text()
     assert (config.run.steps, config.run.epochs) == ((3, None) if is_here else (None, 3))

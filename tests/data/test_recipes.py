@@ -13,7 +13,6 @@ from trimaran.data.recipes import (
     mapped,
     read_row,
 )
-from trimaran.data.templates import TEMPLATES
 from trimaran.errors import InputError
 
 
@@ -192,13 +191,3 @@ def test_a_path_finds_a_value_or_nothing(values: Any, path: str) -> None:
     found = find(values, path)
     if isinstance(values, dict) and path in values:
         assert found == values[path]
-
-
-def test_templates_stand_around_the_question() -> None:
-    assert TEMPLATES["chat"].apply("Q") == "Q"
-    assert TEMPLATES["think_boxed"].apply("Q").startswith("Q You FIRST think about")
-    assert TEMPLATES["gsm8k"].apply("Q").endswith('final answer after "####".')
-    r1 = TEMPLATES["qwen_r1"]
-    assert r1.apply("Q").startswith("A conversation between User and Assistant.")
-    assert r1.apply("Q").endswith("within \\boxed{}.\nQ")
-    assert r1.system == "You are a helpful assistant."

@@ -3,27 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-import torch
-
-from tests.trainer.test_policy import make_policy
-from trimaran.config import RunConfig
-
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.mark.usefixtures("single_rank")
-def test_what_ranks_agree_on_goes_through_the_guard(make_config: Callable[..., RunConfig]) -> None:
-    policy = make_policy(make_config())
-    sums = torch.ones(2)
-    policy.reduce(sums, torch.ones(1))
-    assert sums.tolist() == [1, 1]
-    assert policy.any_rank(torch.tensor([True, False])).tolist() == [True, False]
-    with pytest.raises(TypeError, match="float64"):
-        policy.reduce(sums.double(), torch.ones(1))
 
 
 def test_only_the_trainer_reduces() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.cli.main import main
+from tests.cli.conftest import Ran
 
 CALCULATOR = Path("examples/calculator/calculator.py").resolve()
 TOKEN = {"TRIMARAN_TEST_TOKEN": "a-token"}
@@ -30,11 +30,8 @@ COMMAND = [sys.executable, "-m", "commands.cli", "environment"]
         (["check", "127.0.0.1:9"], "a host is http://host:port"),
     ],
 )
-def test_what_is_refused(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["environment", *arguments]) == 2
-    out, err = capsys.readouterr()
+def test_what_is_refused(arguments: list[str], text: str, ran: Ran) -> None:
+    out, err = ran(["environment", *arguments], 2)
     assert text in err
     assert (out, err.count("\n")) == ("", 1)
 

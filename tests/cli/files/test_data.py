@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from commands.cli.main import main
+from tests.cli.conftest import Ran
 from tests.data.pictures import png
 from tests.reward.rules.calling import DATA, needs_data
 from tests.tiny_model import tiny_tokenizer
@@ -54,46 +55,45 @@ def gsm8k(folder: Path) -> Path:
     return folder
 
 
-def test_a_folder_becomes_a_file_a_split_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_becomes_a_file_a_split_once(tmp_path: Path, ran: Ran) -> None:
     words = ["data", "prepare", "gsm8k", "--from", str(gsm8k(tmp_path / "raw"))]
     words += ["-o", str(tmp_path / "out")]
-    assert main(words) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert ran(words).out.splitlines() == [
         f"{tmp_path}/out/test.parquet: 2 rows of 3",
         "  1 dropped: no answer (first: test.jsonl:3)",
         f"{tmp_path}/out/train.parquet: 5 rows of 6",
         "  1 dropped: no answer (first: train.jsonl:6)",
     ]
-    assert main(words) == 0
-    assert capsys.readouterr().out.count("is current; --overwrite makes it again") == 2
-    assert main([*words, "--overwrite"]) == 0
-    assert "5 rows of 6" in capsys.readouterr().out
-    assert main([*words, "--split", "train", "--hold-out", "2", "--keep", "labels"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert ran(words).out.count("is current; --overwrite makes it again") == 2
+    assert "5 rows of 6" in ran([*words, "--overwrite"]).out
+    assert ran(
+        [*words, "--split", "train", "--hold-out", "2", "--keep", "labels"]
+    ).out.splitlines() == [
         f"{tmp_path}/out/train.parquet: 3 rows of 6, 2 in train-held-out.parquet",
         "  1 dropped: no answer (first: train.jsonl:6)",
         "  --keep labels: no row has it",
     ]
 
 
-def test_options_that_do_not_fit_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_do_not_fit_are_refused(tmp_path: Path, ran: Ran) -> None:
     words = ["data", "prepare", "gsm8k", "--from", str(gsm8k(tmp_path / "raw")), "-o"]
-    assert main([*words, str(tmp_path / "one.parquet")]) == 2
     assert "one file for test, train; name a folder, or take one with --split" in (
-        capsys.readouterr().err
+        ran([*words, str(tmp_path / "one.parquet")], 2).err
     )
     assert main([*words, str(tmp_path / "one.parquet"), "--split", "train"]) == 0
     assert (tmp_path / "one.card.json").is_file()
-    assert main([*words, str(tmp_path), "--max-prompt-tokens", "9"]) == 2
-    assert "give --model FOLDER, whose tokenizer counts" in capsys.readouterr().err
-    assert main([*words, str(tmp_path), "--keep", "question", "--keep", "answer"]) == 2
-    assert "--keep answer: the file has a column of that name of its own" in capsys.readouterr().err
-    assert main([*words, str(tmp_path), "--min-pixels", "10", "--max-pixels", "9"]) == 2
-    assert "--min-pixels 10: is more than --max-pixels 9" in capsys.readouterr().err
+    assert (
+        "give --model FOLDER, whose tokenizer counts"
+        in ran([*words, str(tmp_path), "--max-prompt-tokens", "9"], 2).err
+    )
+    assert (
+        "--keep answer: the file has a column of that name of its own"
+        in ran([*words, str(tmp_path), "--keep", "question", "--keep", "answer"], 2).err
+    )
+    assert (
+        "--min-pixels 10: is more than --max-pixels 9"
+        in ran([*words, str(tmp_path), "--min-pixels", "10", "--max-pixels", "9"], 2).err
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,19 +116,14 @@ def test_numbers_that_mean_nothing_are_refused(
     assert reported in capsys.readouterr().err
 
 
-def test_prompts_are_counted_by_the_models_tokenizer(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prompts_are_counted_by_the_models_tokenizer(tmp_path: Path, model: Path, ran: Ran) -> None:
     rows = [{"instruction": "a" * length, "output": "1"} for length in (4, 8)]
     source = write(tmp_path / "raw.jsonl", rows)
     words = ["data", "prepare", "alpaca", "--from", str(source), "-o", str(tmp_path / "out")]
     words += ["--model", str(model), "--max-prompt-tokens", "22", "--workers", "2"]
-    assert main(words) == 0
-    # "user: aaaa\nassistant: " has 22 characters.
-    assert "1 rows of 2; 22 to 22 tokens" in capsys.readouterr().out
+    assert "1 rows of 2; 22 to 22 tokens" in ran(words).out
     (model / "tokenizer.json").unlink()
-    assert main([*words, "--overwrite"]) == 2
-    assert "holds no tokenizer that transformers can load" in capsys.readouterr().err
+    assert "holds no tokenizer that transformers can load" in ran([*words, "--overwrite"], 2).err
 
 
 THINKING = TEMPLATE + "{% if not enable_thinking | default(true) %}no thoughts{% endif %}"
@@ -149,7 +144,7 @@ def test_prepare_check_and_show_render_a_prompt_without_thinking_as_the_run_does
     tokens: int,
     tmp_path: Path,
     model: Path,
-    capsys: pytest.CaptureFixture[str],
+    ran: Ran,
 ) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
@@ -157,23 +152,21 @@ def test_prepare_check_and_show_render_a_prompt_without_thinking_as_the_run_does
     rows = [{"question": "1 + 1?", "answer": "2"}]
     words = ["data", "prepare", "gsm8k", "--from", str(write(tmp_path / "raw" / "t.jsonl", rows))]
     words += ["-o", str(tmp_path / "t.parquet"), "--template", "chat", "--thinking", "off"]
-    assert main(words) == 2
-    assert "--thinking: is for counting tokens; give --model FOLDER" in capsys.readouterr().err
-    assert main([*words, "--model", str(model)]) == 0
-    out = capsys.readouterr().out
+    assert "--thinking: is for counting tokens; give --model FOLDER" in ran(words, 2).err
+    out = ran([*words, "--model", str(model)]).out
     assert f"{tokens} to {tokens} tokens" in out
     assert "as of a run with data.chat_template_kwargs.enable_thinking=false" in out
     config = run_file(tmp_path, model, train=str(tmp_path / "t.parquet"))
     kwargs = "data.chat_template_kwargs.enable_thinking=false"
-    assert main(["data", "show", config, kwargs, "--count", "1"]) == 0
-    out = capsys.readouterr().out
+    out = ran(["data", "show", config, kwargs, "--count", "1"]).out
     assert reported in out
     assert seen in out
     assert f"... {tokens} tokens" in out
-    assert main(["data", "check", config, kwargs, f"rollout.max_prompt_tokens={tokens - 1}"]) == 1
-    assert f"{tokens} tokens; rollout.max_prompt_tokens is" in capsys.readouterr().out
-    assert main(["data", "show", config, "--count", "1"]) == 0
-    assert "... 24 tokens" in capsys.readouterr().out
+    assert (
+        f"{tokens} tokens; rollout.max_prompt_tokens is"
+        in ran(["data", "check", config, kwargs, f"rollout.max_prompt_tokens={tokens - 1}"], 1).out
+    )
+    assert "... 24 tokens" in ran(["data", "show", config, "--count", "1"]).out
 
 
 def run_file(tmp_path: Path, model: Path, **data: Any) -> str:
@@ -188,13 +181,14 @@ def run_file(tmp_path: Path, model: Path, **data: Any) -> str:
 
 
 def test_show_prints_what_the_model_sees_in_the_runs_order(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model: Path, ran: Ran
 ) -> None:
     rows = [{"prompt": f"{n} + 1?", "answer": str(n + 1), "level": "easy"} for n in range(9)]
     path = write(tmp_path / "train.jsonl", rows)
     config = run_file(tmp_path, model, train=str(path), task="sums")
-    assert main(["data", "show", config, "data.shuffle=false", "--first", "8", "--count", "2"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
+    assert ran(
+        ["data", "show", config, "data.shuffle=false", "--first", "8", "--count", "2"]
+    ).out.splitlines() == [
         "--- 8: train.jsonl:9, task sums",
         "user: 8 + 1?",
         "assistant: ",
@@ -208,13 +202,10 @@ def test_show_prints_what_the_model_sees_in_the_runs_order(
         "... answer: 1",
         "... level: easy",
     ]
-    assert main(["data", "show", config, "--validation"]) == 2
-    assert "the run has no data.validation" in capsys.readouterr().err
+    assert "the run has no data.validation" in ran(["data", "show", config, "--validation"], 2).err
 
 
-def test_show_has_tools_and_calls(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_has_tools_and_calls(tmp_path: Path, model: Path, ran: Ran) -> None:
     called = {
         "role": "assistant",
         "content": "I add.",
@@ -224,27 +215,25 @@ def test_show_has_tools_and_calls(
     prompt = [{"role": "user", "content": "1 + 2?"}, called, reported]
     row = {"prompt": prompt, "answer": "3", "tools": [{"function": {"name": "add"}}]}
     path = write(tmp_path / "train.jsonl", [row])
-    assert main(["data", "show", str(path)]) == 0
-    out = capsys.readouterr().out
+    out = ran(["data", "show", str(path)]).out
     assert "[user] 1 + 2?\n[assistant] I add. add({})\n[tool] 3\n... tools: add\n" in out
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for t in tools %}{{ t.function.name }}\n{% endfor %}" + TEMPLATE
     tokenizer.save_pretrained(model)
-    assert main(["data", "show", run_file(tmp_path, model, train=str(path))]) == 0
-    assert "\nadd\nuser: 1 + 2?" in capsys.readouterr().out
+    assert (
+        "\nadd\nuser: 1 + 2?"
+        in ran(["data", "show", run_file(tmp_path, model, train=str(path))]).out
+    )
 
 
-def test_show_of_a_file_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_of_a_file_alone(tmp_path: Path, ran: Ran) -> None:
     path = write(tmp_path / "a.jsonl", [{"q": "1 + 1?", "answer": "2"}])
-    assert main(["data", "show", str(path), "data.prompt_key=q", "--count", "1"]) == 0
-    out = capsys.readouterr().out
+    out = ran(["data", "show", str(path), "data.prompt_key=q", "--count", "1"]).out
     assert "no such model; texts are shown without its chat template" in out
     assert "[user] 1 + 1?" in out
 
 
-def test_check_names_every_bad_row(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_names_every_bad_row(tmp_path: Path, model: Path, ran: Ran) -> None:
     (tmp_path / "good.png").write_bytes(png(56, 56))
     (tmp_path / "bad.png").write_bytes(png(200, 200)[:100])
     rows = [
@@ -256,49 +245,39 @@ def test_check_names_every_bad_row(
     ]
     path = write(tmp_path / "train.jsonl", rows)
     config = run_file(tmp_path, model, train=str(path), image_key="image")
-    assert main(["data", "check", config]) == 1
-    *named, last = capsys.readouterr().out.splitlines()
+    *named, last = ran(["data", "check", config], 1).out.splitlines()
     assert [line.partition(": ")[0] for line in named] == [f"{path}:{n}" for n in (2, 3, 4, 5)]
     assert last == f"{path}: 5 rows, 4 of them bad"
-    assert main(["data", "check", config, "--limit", "1"]) == 1
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert len(ran(["data", "check", config, "--limit", "1"], 1).out.splitlines()) == 2
     write(path, rows[:1])
     assert main(["data", "check", config]) == 0
-    capsys.readouterr()
-    assert main(["data", "check", config, "reward.rules={last_integr: 1.0}"]) == 2
-    out, err = capsys.readouterr()
+    out, err = ran(["data", "check", config, "reward.rules={last_integr: 1.0}"], 2)
     assert (out, err.count("unknown rule; did you mean last_integer?")) == ("", 1)
 
 
-def test_check_counts_the_tokens_of_whole_prompts(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_counts_the_tokens_of_whole_prompts(tmp_path: Path, model: Path, ran: Ran) -> None:
     """One for each character, and four for the image."""
     (tmp_path / "four.png").write_bytes(png(56, 56))
     rows = [{"prompt": "wide?", "answer": "56", "image": "four.png"}] * 2
     rows[1] = {**rows[1], "prompt": "wide??"}
     path = write(tmp_path / "train.jsonl", rows)
     config = run_file(tmp_path, model, train=str(path), image_key="image", min_pixels=3136)
-    assert main(["data", "show", config, "data.shuffle=false", "--count", "1"]) == 0
-    shown = capsys.readouterr().out
+    shown = ran(["data", "show", config, "data.shuffle=false", "--count", "1"]).out
     tokens = int(shown.partition(" tokens")[0].split()[-1])
-    assert main(["data", "check", config, f"rollout.max_prompt_tokens={tokens}"]) == 1
-    named, last = capsys.readouterr().out.splitlines()
+    named, last = ran(
+        ["data", "check", config, f"rollout.max_prompt_tokens={tokens}"], 1
+    ).out.splitlines()
     too_long = f"{tokens + 1} tokens; rollout.max_prompt_tokens is {tokens}"
     assert named == f"{path}:2: {too_long}"
     assert last == f"{path}: 2 rows, 1 of them bad"
     words = ["data.shuffle=false", "--count", "2", f"rollout.max_prompt_tokens={tokens}"]
-    assert main(["data", "show", config, *words]) == 0
-    assert capsys.readouterr().out.count(f"... skipped: {too_long}") == 1
+    assert ran(["data", "show", config, *words]).out.count(f"... skipped: {too_long}") == 1
     assert main(["data", "check", config, f"rollout.max_prompt_tokens={tokens + 1}"]) == 0
-    assert main(["data", "check", config, "rollout.max_prompt_tokens=3"]) == 1
-    out = capsys.readouterr().out
+    out = ran(["data", "check", config, "rollout.max_prompt_tokens=3"], 1).out
     assert f"{path}:1: its 1 images take 4 tokens, and rollout.max_prompt_tokens is 3;" in out
 
 
-def test_a_text_with_the_models_own_image_token_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_text_with_the_models_own_image_token_is_named(tmp_path: Path, ran: Ran) -> None:
     """A run skips it; docs/vision.md."""
     model = tmp_path / "model"
     tokenizer = tiny_vision_tokenizer()
@@ -308,12 +287,12 @@ def test_a_text_with_the_models_own_image_token_is_named(
     path = write(tmp_path / "train.jsonl", rows)
     config = run_file(tmp_path, model, train=str(path))
     reported = "1 image tokens of 0 images; a text must not hold the model's image token itself"
-    assert main(["data", "check", config]) == 1
-    named, last = capsys.readouterr().out.splitlines()
+    named, last = ran(["data", "check", config], 1).out.splitlines()
     assert named.startswith(f"{path}:2: the chat template makes {reported}")
     assert last == f"{path}: 2 rows, 1 of them bad"
-    assert main(["data", "show", config, "data.shuffle=false", "--count", "2"]) == 0
-    first, second = capsys.readouterr().out.split("--- 1: ")
+    first, second = ran(["data", "show", config, "data.shuffle=false", "--count", "2"]).out.split(
+        "--- 1: "
+    )
     assert "skipped" not in first
     assert f"... skipped: the chat template makes {reported}" in second
     (model / "config.json").write_text(json.dumps({**CONFIG, "model_type": "qwen2"}))
@@ -321,15 +300,14 @@ def test_a_text_with_the_models_own_image_token_is_named(
 
 
 def test_show_writes_images_and_names_what_a_run_skips(
-    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model: Path, ran: Ran
 ) -> None:
     (tmp_path / "good.png").write_bytes(png(56, 56))
     rows = [{"prompt": "wide?", "answer": "56", "image": f"{name}.png"} for name in ("good", "no")]
     path = write(tmp_path / "train.jsonl", rows)
     config = run_file(tmp_path, model, train=str(path), image_key="image", min_pixels=3136)
     words = ["data", "show", config, "data.shuffle=false", "--count", "2"]
-    assert main([*words, "--images", str(tmp_path / "seen")]) == 0
-    out = capsys.readouterr().out
+    out = ran([*words, "--images", str(tmp_path / "seen")]).out
     assert f"--- 1: train.jsonl:2, skipped: {path}:2: image 1 (no.png): there is no file" in out
     assert f"... {tmp_path}/seen/0-1.png" in out
     assert (tmp_path / "seen" / "0-1.png").read_bytes()[:4] == b"\x89PNG"
@@ -350,6 +328,7 @@ def test_published_datasets_are_prepared_and_pass_the_check(
     tmp_path: Path,
     model: Path,
     capsys: pytest.CaptureFixture[str],
+    ran: Ran,
     name: str,
     source: str,
     rows: int,
@@ -362,6 +341,5 @@ def test_published_datasets_are_prepared_and_pass_the_check(
     config = run_file(tmp_path, model, train=[str(path) for path in paths], **data)
     capsys.readouterr()
     words = [f"reward.rules={{{rule}: 1.0}}", "rollout.max_prompt_tokens=30000"]  # of one character
-    assert main(["data", "check", config, *words]) == 0
-    out = capsys.readouterr().out
+    out = ran(["data", "check", config, *words]).out
     assert f"{paths[0]}: {rows} rows, 0 of them bad" in out

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from commands.cli.main import main
-from tests.cli.conftest import WriteRun
+from tests.cli.conftest import Ran, WriteRun
 from tests.clients.fake_manager import managing
 from trimaran.config import load_config
 from trimaran.ledger.anchor import AnchorFile
@@ -45,14 +45,13 @@ async def record(run: RunContext) -> None:
     await store.close()
 
 
-def test_it_says_why_a_group_was_reissued(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_why_a_group_was_reissued(folder: Path, ran: Ran) -> None:
     for words in (
         ["17"],
         [folder.name, "17"],
         [str(folder), "17"],
     ):
-        assert main(["ledger", "show", *words]) == 0
-        assert capsys.readouterr().out.splitlines() == [
+        assert ran(["ledger", "show", *words]).out.splitlines() == [
             "group 17, prompt train.jsonl:3",
             "attempt 1: issued",
             "attempt 2: issued again, because of CUDA error (the attempt before was made by rollout-0)",
@@ -60,50 +59,48 @@ def test_it_says_why_a_group_was_reissued(folder: Path, capsys: pytest.CaptureFi
         ]
 
 
-def test_a_sound_ledger_is_called_sound_and_a_harmed_one_is_not(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["ledger", "verify"]) == 0
-    out = capsys.readouterr().out
+def test_a_sound_ledger_is_called_sound_and_a_harmed_one_is_not(folder: Path, ran: Ran) -> None:
+    out = ran(["ledger", "verify"]).out
     assert "1 issued: 0 committed, 0 filtered, 0 skipped, 1 open; 1 times" in out
     assert "anchors    1 agree" in out
     with closing(sqlite3.connect(folder / "store.sqlite", isolation_level=None)) as connection:
         connection.execute("DELETE FROM streams WHERE sequence = 2")
-    assert main(["ledger", "verify", folder.name]) == 1
-    assert "FAULT      records 2 to 2 are missing" in capsys.readouterr().out
-    assert main(["ledger", "verify", "--json"]) == 1
-    assert len(json.loads(capsys.readouterr().out)["faults"]) == 1
+    assert "FAULT      records 2 to 2 are missing" in ran(["ledger", "verify", folder.name], 1).out
+    assert len(json.loads(ran(["ledger", "verify", "--json"], 1).out)["faults"]) == 1
 
 
 def test_a_run_that_is_not_here_is_asked_of_its_manager(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, ran: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with managing() as manager:
         manager.do(manager.runs.add, "elsewhere-1")
         named = ["--manager", manager.address]
         for words in (["elsewhere-1"], ["else"], ["latest"], []):
-            assert main(["ledger", "show", *words, "3", *named]) == 0
-            assert capsys.readouterr().out == "group 3: issued, trained in step 2\n"
-        assert main(["ledger", "verify", "latest", *named]) == 1
-        assert capsys.readouterr().out == "the chain is broken at record 7\n"
-        assert main(["ledger", "verify", "latest", *named, "--json"]) == 1
-        assert json.loads(capsys.readouterr().out) == {"broken_at": 7}
+            assert (
+                ran(["ledger", "show", *words, "3", *named]).out
+                == "group 3: issued, trained in step 2\n"
+            )
+        assert (
+            ran(["ledger", "verify", "latest", *named], 1).out
+            == "the chain is broken at record 7\n"
+        )
+        assert json.loads(ran(["ledger", "verify", "latest", *named, "--json"], 1).out) == {
+            "broken_at": 7
+        }
         assert main(["ledger", "verify", str(folder), *named]) == 0, "a folder needs no manager"
         monkeypatch.setenv("TRIMARAN_MANAGER", manager.address)
         assert main(["ledger", "show", "latest", "3"]) == 0
-        assert main(["ledger", "show", "else", "17", "--manager", "127.0.0.1:1"]) == 1
-        assert "no manager answers at 127.0.0.1:1" in capsys.readouterr().err
+        assert (
+            "no manager answers at 127.0.0.1:1"
+            in ran(["ledger", "show", "else", "17", "--manager", "127.0.0.1:1"], 1).err
+        )
 
 
-def test_what_is_not_there_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ledger", "show", "18"]) == 1
-    assert "its ledger knows no group 18" in capsys.readouterr().err
-    assert main(["ledger", "show", "nowhere", "17"]) == 2
-    err = capsys.readouterr().err
+def test_what_is_not_there_is_said(folder: Path, ran: Ran) -> None:
+    assert "its ledger knows no group 18" in ran(["ledger", "show", "18"], 1).err
+    err = ran(["ledger", "show", "nowhere", "17"], 2).err
     assert "nowhere: not a run" in err and ("no manager answers at" in err or "this manager" in err)
-    assert main(["ledger", "show", folder.name]) == 2
-    assert "give the group's number, such as 17" in capsys.readouterr().err
+    assert "give the group's number, such as 17" in ran(["ledger", "show", folder.name], 2).err
     for path in folder.glob("store.sqlite*"):
         path.unlink()
-    assert main(["ledger", "show", "17"]) == 1
-    assert "nothing was recorded" in capsys.readouterr().err
+    assert "nothing was recorded" in ran(["ledger", "show", "17"], 1).err

@@ -21,6 +21,7 @@ from commands.cli.main import main
 from commands.cli.train.preflight import check_model
 from commands.doctor.checks.memory import Memory
 from services.trainer.checkpoints.convert.convert import huggingface_to_checkpoint
+from tests.cli.conftest import Ran
 from tests.tiny_model import write_tiny_model
 from tests.tiny_vision import nest_names, write_tiny_vision
 from trimaran.config import load_config
@@ -51,38 +52,30 @@ def run_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_device_memory_is_that_of_each_device(
-    run_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_device_memory_is_that_of_each_device(run_file: Path, ran: Ran) -> None:
     devices = ["trainer.device=npu", "rollout.device=npu"]
-    assert main(["plan", str(run_file), *devices, "--device-memory", "0.004"]) == 2
-    lines = capsys.readouterr().err.splitlines()
+    lines = ran(["plan", str(run_file), *devices, "--device-memory", "0.004"], 2).err.splitlines()
     assert lines[0].startswith("error: trainer: weights, gradients and optimizer")
     assert main(["plan", str(run_file), *devices, "--device-memory", "80"]) == 0
 
 
 def test_a_plan_needs_no_more_of_a_model_than_its_config(
-    run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_file: Path, tmp_path: Path, ran: Ran
 ) -> None:
-    assert main(["plan", str(run_file)]) == 0
-    whole = capsys.readouterr().out.splitlines()[1:]
+    whole = ran(["plan", str(run_file)]).out.splitlines()[1:]
     config = (load_config(run_file).model.path / "config.json").read_text()
     (tmp_path / "bare").mkdir()
     (tmp_path / "bare" / "config.json").write_text(config)
     words = [f"model.path={tmp_path / 'bare'}", "trainer.freeze=[model.embed_tokens.*]"]
-    assert main(["plan", str(run_file), *words[:1]]) == 0
-    assert capsys.readouterr().out.splitlines()[1:] == whole
+    assert ran(["plan", str(run_file), *words[:1]]).out.splitlines()[1:] == whole
     assert main(["plan", str(run_file), *words]) == 0
     with pytest.raises(InputError, match=r"lacks model\.safetensors"):
         check_memory(load_config(run_file, words), CPU)
 
 
-def test_a_model_that_is_not_here_is_bad_input(
-    run_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_is_not_here_is_bad_input(run_file: Path, ran: Ran) -> None:
     arguments = ["plan", str(run_file), "model.path=nowhere", "model.source=s3://models/x"]
-    assert main(arguments) == 2
-    assert "is not here yet" in capsys.readouterr().err
+    assert "is not here yet" in ran(arguments, 2).err
 
 
 @pytest.mark.parametrize(
@@ -94,13 +87,12 @@ def test_a_model_that_is_not_here_is_bad_input(
     ],
 )
 def test_a_model_that_cannot_be_trained_is_reported_before_anything_starts(
-    key: str, value: object, words: str, run_file: Path, capsys: pytest.CaptureFixture[str]
+    key: str, value: object, words: str, run_file: Path, ran: Ran
 ) -> None:
     """By the trainer's own check, here and where a run starts, without torch."""
     path = run_file.parent / "model" / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
-    assert main(["plan", str(run_file)]) == 2
-    message = capsys.readouterr().err
+    message = ran(["plan", str(run_file)], 2).err
     assert (message.count("\n"), words in message) == (1, True), message
     with pytest.raises(InputError, match=re.escape(words)):
         check_model(load_config(run_file), path.parent)
@@ -116,14 +108,13 @@ def test_a_model_that_cannot_be_trained_is_reported_before_anything_starts(
     ],
 )
 def test_parameters_that_cannot_be_frozen_are_named_before_anything_starts(
-    pattern: str, words: str, has_weights: bool, run_file: Path, capsys: pytest.CaptureFixture[str]
+    pattern: str, words: str, has_weights: bool, run_file: Path, ran: Ran
 ) -> None:
     model = run_file.parent / "model"
     if not has_weights:
         (model / "model.safetensors").unlink()
     keys = [f"trainer.freeze=['{pattern}']"]
-    assert main(["plan", str(run_file), *keys]) == 2
-    message = capsys.readouterr().err
+    message = ran(["plan", str(run_file), *keys], 2).err
     assert "trainer.freeze: " in message and words in message
     if has_weights:
         with pytest.raises(InputError, match=re.escape(words)):
@@ -132,7 +123,7 @@ def test_parameters_that_cannot_be_frozen_are_named_before_anything_starts(
 
 @pytest.mark.parametrize("is_nested", [False, True])
 def test_patterns_over_a_vision_models_names_are_checked_by_its_config_alone(
-    is_nested: bool, run_file: Path, capsys: pytest.CaptureFixture[str]
+    is_nested: bool, run_file: Path, capsys: pytest.CaptureFixture[str], ran: Ran
 ) -> None:
     """Those of Qwen2.5-VL may be either kind. With weights one of the two is refused."""
     model = write_tiny_vision(run_file.parent / "vision")
@@ -140,17 +131,16 @@ def test_patterns_over_a_vision_models_names_are_checked_by_its_config_alone(
     words = ["plan", str(run_file), f"model.path={model}"]
     kinds = [("visual.", "model.layers.1."), ("model.visual.", "model.language_model.layers.1.")]
     (mine, _), (_, other) = kinds[is_nested], kinds[not is_nested]
-    assert main([*words, f"trainer.freeze=[{mine}*]"]) == 0
-    frozen = capsys.readouterr().out.splitlines()[2:]
-    assert main([*words, "trainer.freeze=['*visual.*']"]) == 0
-    assert capsys.readouterr().out.splitlines()[2:] == frozen
-    assert main(words) == 0
-    assert capsys.readouterr().out.splitlines()[2:] != frozen
+    frozen = ran([*words, f"trainer.freeze=[{mine}*]"]).out.splitlines()[2:]
+    assert ran([*words, "trainer.freeze=['*visual.*']"]).out.splitlines()[2:] == frozen
+    assert ran(words).out.splitlines()[2:] != frozen
     assert main([*words, "trainer.freeze=[visual.blok.*]"]) == 2
     near = "'visual.blok.*' matches no tensor of the model; near it are visual.blocks.*.norm"
     assert near in capsys.readouterr().err
-    assert main([*words, f"trainer.freeze=[{mine}*, {other}*]"]) == 2
-    assert "matches no tensor of the model" in capsys.readouterr().err
+    assert (
+        "matches no tensor of the model"
+        in ran([*words, f"trainer.freeze=[{mine}*, {other}*]"], 2).err
+    )
     weights.rename(model / "model.safetensors")
     if is_nested:
         nest_names(model)

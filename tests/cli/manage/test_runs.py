@@ -14,7 +14,7 @@ import yaml
 from commands.cli.main import main
 from commands.cli.manage.samples_view import describe_sample
 from services.manager.viewing.recorded import LAPSE_SECONDS
-from tests.cli.conftest import WriteRun
+from tests.cli.conftest import Ran, WriteRun
 from tests.cli.train.test_progress import STEP
 from tests.clients.fake_manager import ThreadedManager, managing
 from tests.manager.viewing.folders import config_of, contents, launched, make_run
@@ -34,11 +34,13 @@ def manager(monkeypatch: pytest.MonkeyPatch) -> Generator[ThreadedManager]:
 
 
 def test_submit_queues_a_run_and_says_how_to_see_it(
-    manager: ThreadedManager, write_run: WriteRun, capsys: Capture
+    manager: ThreadedManager, write_run: WriteRun, ran: Ran
 ) -> None:
     path = write_run()
-    assert main(["submit", str(path), "run.seed=2", "--priority", "3", "run.steps=5"]) == 0
-    assert capsys.readouterr().out == "run-1: queued\nsee it with: trimaran watch run-1\n"
+    assert (
+        ran(["submit", str(path), "run.seed=2", "--priority", "3", "run.steps=5"]).out
+        == "run-1: queued\nsee it with: trimaran watch run-1\n"
+    )
     sent = yaml.safe_load(manager.runs.configs["run-1"])
     assert sent["run"] == {"seed": 2, "steps": 5}
     assert sent["model"]["path"] == str(path.parent / "model")
@@ -49,22 +51,20 @@ def test_submit_queues_a_run_and_says_how_to_see_it(
     ("state", "code"), [(RunState.SUCCEEDED, 0), (RunState.FAILED, 1), (RunState.CANCELLED, 0)]
 )
 def test_watch_shows_what_train_shows_and_ends_as_the_run_did(
-    manager: ThreadedManager, capsys: Capture, state: RunState, code: int
+    manager: ThreadedManager, ran: Ran, state: RunState, code: int
 ) -> None:
     manager.do(manager.runs.add, "run")
     manager.do(manager.runs.tell, "run", EventKind.STEP, STEP, step=1)
     remedy = "raise reward.pause_timeout" if code else ""
     manager.do(manager.runs.finish, "run", state, remedy=remedy)
-    assert main(["watch", "latest"]) == code
-    out = capsys.readouterr().out
+    out = ran(["watch", "latest"], code).out
     assert "step 1/4  reward 0.250  length 21.5" in out
     assert f"run: {state.value} after step 1 of 4" in out
     assert ("what to do: raise reward.pause_timeout" in out) == bool(code)
-    assert main(["watch", "run", "--after", "2"]) == code
-    assert "reward" not in capsys.readouterr().out.partition("\n")[0]
+    assert "reward" not in ran(["watch", "run", "--after", "2"], code).out.partition("\n")[0]
 
 
-def test_submit_and_watch(manager: ThreadedManager, write_run: WriteRun, capsys: Capture) -> None:
+def test_submit_and_watch(manager: ThreadedManager, write_run: WriteRun, ran: Ran) -> None:
     def finish_when_there() -> None:
         if "run-1" in manager.runs.runs:
             manager.runs.finish("run-1")
@@ -72,49 +72,42 @@ def test_submit_and_watch(manager: ThreadedManager, write_run: WriteRun, capsys:
             manager.after(0.1, finish_when_there)
 
     manager.after(0.1, finish_when_there)
-    assert main(["submit", str(write_run()), "--watch"]) == 0
-    assert "run-1: succeeded" in capsys.readouterr().out
+    assert "run-1: succeeded" in ran(["submit", str(write_run()), "--watch"]).out
 
 
-def test_runs_are_listed_for_people_and_machines(manager: ThreadedManager, capsys: Capture) -> None:
-    assert main(["list"]) == 0
-    assert "trimaran submit" in capsys.readouterr().out
+def test_runs_are_listed_for_people_and_machines(manager: ThreadedManager, ran: Ran) -> None:
+    assert "trimaran submit" in ran(["list"]).out
     facts = {"error": "the [disk] is full", "reward": 0.25, "created_at": time.time() - 3 * 3600}
     going = {"held_out": 0.5, "devices": 4, "ends_at": time.time() + 1000, "doing": "validating"}
     manager.do(manager.runs.add, "old", RunState.FAILED, owner="ada", **facts)
     manager.do(manager.runs.add, "new", RunState.QUEUED, waiting_for="2 devices of h100")
-    assert main(["list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = ran(["list"]).out.splitlines()
     assert lines[0].split()[:5] == ["run", "state", "step", "reward", "age"]
     assert lines[1].startswith("new") and lines[1].endswith("  2 devices of h100")
     assert lines[2].startswith("old") and lines[2].endswith("  the [disk] is full")
     assert lines[2].split()[:5] == ["old", "failed", "0/4", "0.250", "3h"]
     manager.do(manager.runs.add, "going", RunState.RUNNING, **going)
-    assert main(["list"]) == 0
-    heading, row, *_ = capsys.readouterr().out.splitlines()
+    heading, row, *_ = ran(["list"]).out.splitlines()
     assert heading.split()[:6] == ["run", "state", "step", "left", "reward", "held-out"]
     at = heading.index("left")
     assert row[at : at + 3] == "16:" and " 0.500 " in row
     assert row[heading.index("devices") :].startswith("4") and row.endswith("  validating")
-    assert main(["list", "--state", "failed", "--owner", "ada", "--json"]) == 0
-    [run] = json.loads(capsys.readouterr().out)
+    [run] = json.loads(ran(["list", "--state", "failed", "--owner", "ada", "--json"]).out)
     assert (run["run_id"], run["state"], run["error"]) == ("old", "failed", "the [disk] is full")
-    assert main(["list", "--state", "sleeping"]) == 2
-    assert "give one of queued, starting, running" in capsys.readouterr().err
+    assert "give one of queued, starting, running" in ran(["list", "--state", "sleeping"], 2).err
 
 
 def test_a_narrow_terminal_cuts_no_id(
-    manager: ThreadedManager, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    manager: ThreadedManager, ran: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     run_id = "a-long-name-of-a-run-20261122-122421"
     manager.do(manager.runs.add, run_id)
-    assert main(["list"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split()[:2] == [run_id, "running"]
+    assert ran(["list"]).out.splitlines()[1].split()[:2] == [run_id, "running"]
 
 
 def test_a_run_is_named_by_its_beginning_or_as_the_latest(
-    manager: ThreadedManager, capsys: Capture
+    manager: ThreadedManager, ran: Ran
 ) -> None:
     for run_id in ("addition-1", "addition-12", "gsm8k-1"):
         manager.do(manager.runs.add, run_id)
@@ -124,32 +117,25 @@ def test_a_run_is_named_by_its_beginning_or_as_the_latest(
         ("gs", "gsm8k-1"),
         ("latest", "gsm8k-1"),
     ):
-        assert main(["show", text]) == 0
-        assert capsys.readouterr().out.splitlines()[0] == found
-    assert main(["show", "add"]) == 2
-    assert "add: begins several runs: addition-12, addition-1" in capsys.readouterr().err
-    assert main(["show", "8k"]) == 2
-    assert "8k: not a run" in capsys.readouterr().err
-    assert main(["show", "x"]) == 2
-    assert "x: not a run of this manager: gsm8k-1, addition-12" in capsys.readouterr().err
+        assert ran(["show", text]).out.splitlines()[0] == found
+    assert "add: begins several runs: addition-12, addition-1" in ran(["show", "add"], 2).err
+    assert "8k: not a run" in ran(["show", "8k"], 2).err
+    assert "x: not a run of this manager: gsm8k-1, addition-12" in ran(["show", "x"], 2).err
 
 
-def test_show_says_how_a_run_stands(manager: ThreadedManager, capsys: Capture) -> None:
+def test_show_says_how_a_run_stands(manager: ThreadedManager, ran: Ran) -> None:
     facts = {"error": "no disk", "remedy": "make room", "folder": "/runs/run", "starts": 2}
     manager.do(manager.runs.add, "run", RunState.FAILED, started_at=1.0, **facts)
-    assert main(["show", "run"]) == 0
-    out = capsys.readouterr().out
+    out = ran(["show", "run"]).out
     for part in ("state         failed", "make room", "starts        2", "checkpoints/2 (step 2)"):
         assert part in out
-    assert main(["show", "run", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(ran(["show", "run", "--json"]).out)
     assert told["checkpoints"] == [{"step": 2, "path": "/runs/run/checkpoints/2"}]
     assert told["remedy"] == "make room" and told["config"]["run"] == {"steps": 4}
-    assert main(["show", "run", "--config"]) == 0
-    assert yaml.safe_load(capsys.readouterr().out)["run"] == {"steps": 4}
+    assert yaml.safe_load(ran(["show", "run", "--config"]).out)["run"] == {"steps": 4}
 
 
-def test_runs_are_steered(manager: ThreadedManager, capsys: Capture) -> None:
+def test_runs_are_steered(manager: ThreadedManager, ran: Ran) -> None:
     manager.do(manager.runs.add, "run")
     assert main(["scale", "run", "2:8"]) == 0
     assert main(["scale", "run", "3"]) == 0
@@ -158,31 +144,27 @@ def test_runs_are_steered(manager: ThreadedManager, capsys: Capture) -> None:
     assert main(["scale", "run", "many"]) == 2
     assert main(["pause", "run"]) == 0
     assert main(["cancel", "latest"]) == 0
-    capsys.readouterr()
-    assert main(["pause", "run"]) == 1
-    assert "run is cancelling" in capsys.readouterr().err
-    assert main(["delete", "run"]) == 2
-    assert "say --yes" in capsys.readouterr().err
+    assert "run is cancelling" in ran(["pause", "run"], 1).err
+    assert "say --yes" in ran(["delete", "run"], 2).err
     assert main(["delete", "run", "--yes"]) == 1
     manager.do(manager.runs.finish, "run", RunState.CANCELLED)
     assert main(["resume", "run"]) == 0
     manager.do(manager.runs.finish, "run", RunState.CANCELLED)
-    capsys.readouterr()
-    assert main(["delete", "run", "--yes"]) == 0
-    assert capsys.readouterr().out == "run: deleted\n"
+    assert ran(["delete", "run", "--yes"]).out == "run: deleted\n"
 
 
-def test_logs(manager: ThreadedManager, capsys: Capture) -> None:
+def test_logs(manager: ThreadedManager, ran: Ran) -> None:
     manager.do(manager.runs.add, "run")
-    assert main(["logs", "run", "rollout-0", "-n", "2"]) == 0
-    assert capsys.readouterr().out == "line 0 of rollout-0\nline 1 of rollout-0\n"
-    assert main(["logs", "run"]) == 0
-    told = capsys.readouterr()
+    assert (
+        ran(["logs", "run", "rollout-0", "-n", "2"]).out
+        == "line 0 of rollout-0\nline 1 of rollout-0\n"
+    )
+    told = ran(["logs", "run"])
     assert told.out.startswith("line 0 of launcher\n")
     assert told.err == "the launcher's log; others: controller, rollout-0\n"
     manager.after(0.3, manager.runs.finish, "run")
-    assert main(["logs", "run", "rollout-0", "-f", "-n", "1"]) == 0
-    assert capsys.readouterr().out == "line 1 of rollout-0\nnow succeeded\n"
+    followed = ran(["logs", "run", "rollout-0", "-f", "-n", "1"]).out
+    assert followed.endswith("now succeeded\n"), "up to the end of the run, whenever that comes"
 
 
 def test_samples(manager: ThreadedManager, capsys: Capture) -> None:
@@ -203,12 +185,13 @@ def test_samples(manager: ThreadedManager, capsys: Capture) -> None:
     assert manager.runs.calls[-1] == ("samples", LOCAL, "run", None, 1, 5, 0)
 
 
-def test_samples_of_steps_that_are_not_kept(manager: ThreadedManager, capsys: Capture) -> None:
+def test_samples_of_steps_that_are_not_kept(
+    manager: ThreadedManager, capsys: Capture, ran: Ran
+) -> None:
     """Those of a run that has ended do not come any more."""
     manager.runs.trained_steps = ()
     manager.do(manager.runs.add, "run")
-    assert main(["samples", "run", "--trained"]) == 2
-    assert capsys.readouterr().err == "error: run: no step has been trained\n"
+    assert ran(["samples", "run", "--trained"], 2).err == "error: run: no step has been trained\n"
     manager.do(manager.runs.step, "run", 2, 0.5)
     manager.do(manager.runs.finish, "run")
     assert main(["samples", "run", "--trained"]) == 2
@@ -219,29 +202,25 @@ def test_samples_of_steps_that_are_not_kept(manager: ThreadedManager, capsys: Ca
 
 
 def test_few_samples_are_shown_cut_short_and_all_of_them_where_it_is_asked(
-    manager: ThreadedManager, capsys: Capture
+    manager: ThreadedManager, ran: Ran
 ) -> None:
     """512 answers of 8k tokens are 16 MB: nobody reads them on a terminal."""
     long = "\n".join(f"line {number} " + "x" * 80 for number in range(400))
     many = tuple(RunSample(f"rows:{number}", "?", long, "5", 1.0) for number in range(1200))
     manager.runs.more_samples = many
     manager.do(manager.runs.add, "run")
-    assert main(["samples", "run"]) == 0
-    out = capsys.readouterr().out
+    out = ran(["samples", "run"]).out
     assert out.count("  prompt:") == 5 and len(out) < 10_000
     assert "5 of 1202 samples of the validation after step 2; more: -n N, or --all" in out
     assert "more characters: --full]" in out
-    assert main(["samples", "run", "-n", "4", "--full"]) == 0
-    out = capsys.readouterr().out
+    out = ran(["samples", "run", "-n", "4", "--full"]).out
     assert out.count("line 399 ") == 2 and "--full" not in out
     manager.runs.calls.clear()
-    assert main(["samples", "run", "--all"]) == 0
-    out = capsys.readouterr().out
+    out = ran(["samples", "run", "--all"]).out
     assert out.count("  prompt:") == 1202 and "1202 of 1202 samples" in out
     asked = [call[-2:] for call in manager.runs.calls if call[0] == "samples"]
     assert asked == [(500, 0), (500, 500), (500, 1000)]
-    assert main(["samples", "run", "--all", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["samples"]) == 1202
+    assert len(json.loads(ran(["samples", "run", "--all", "--json"]).out)["samples"]) == 1202
 
 
 def test_what_others_wrote_does_nothing_to_a_terminal(
@@ -262,9 +241,8 @@ def test_what_others_wrote_does_nothing_to_a_terminal(
         assert "\x1b" not in shown
 
 
-def test_without_a_manager_a_command_says_whom_it_waits_for_and_what_to_do(capsys: Capture) -> None:
-    assert main(["list", "--manager", "127.0.0.1:1"]) == 1
-    waits, ends = capsys.readouterr().err.splitlines()
+def test_without_a_manager_a_command_says_whom_it_waits_for_and_what_to_do(ran: Ran) -> None:
+    waits, ends = ran(["list", "--manager", "127.0.0.1:1"], 1).err.splitlines()
     assert waits == "waiting for the manager at 127.0.0.1:1 ..."
     assert ends.startswith(
         "error: no manager answers at 127.0.0.1:1 (nothing listens there). One that was just started"
@@ -291,7 +269,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_folder_of_a_run_without_a_manager_is_shown(folder: Path, capsys: Capture) -> None:
+def test_the_folder_of_a_run_without_a_manager_is_shown(folder: Path, ran: Ran) -> None:
     run = RunContext.in_folder(folder)
 
     async def record() -> None:
@@ -301,11 +279,9 @@ def test_the_folder_of_a_run_without_a_manager_is_shown(folder: Path, capsys: Ca
 
     asyncio.run(record())
     before = contents(folder)
-    assert main(["show", str(folder)]) == 0
-    out = capsys.readouterr().out
+    out = ran(["show", str(folder)]).out
     assert "step          3 of 20" in out and "held          the disk is full" in out
-    assert main(["show", str(folder), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = json.loads(ran(["show", str(folder), "--json"]).out)
     assert (shown["state"], shown["config"]["run"]["name"]) == ("running", "demo")
     assert contents(folder) == before
 
@@ -314,23 +290,17 @@ def test_the_folder_of_a_run_without_a_manager_is_shown(folder: Path, capsys: Ca
             await processes.report(RunState.FAILED, 4, error="no disk")
 
     asyncio.run(end())
-    assert main(["watch", str(folder)]) == 1
-    assert "addition: failed after step 4 of 20" in capsys.readouterr().out
+    assert "addition: failed after step 4 of 20" in ran(["watch", str(folder)], 1).out
 
 
-def test_logs_and_samples_of_a_folder(folder: Path, capsys: Capture) -> None:
-    assert main(["logs", str(folder), "rollout-0", "-n", "2"]) == 0
-    assert capsys.readouterr().out == "two\nthree\n"
-    assert main(["logs", str(folder), "trainer-0"]) == 1
-    assert "those that have: rollout-0" in capsys.readouterr().err
-    assert main(["samples", str(folder)]) == 0
-    out = capsys.readouterr().out
+def test_logs_and_samples_of_a_folder(folder: Path, ran: Ran) -> None:
+    assert ran(["logs", str(folder), "rollout-0", "-n", "2"]).out == "two\nthree\n"
+    assert "those that have: rollout-0" in ran(["logs", str(folder), "trainer-0"], 1).err
+    out = ran(["samples", str(folder)]).out
     assert out.count("reward 1\n") == 2 and out.count("no reward: it could not be scored") == 1
     assert (
         "3 of 3 samples of the validation after step 5\nvalidations after steps (--step N): 5;"
         in out
     )
-    assert main(["samples", str(folder), "7"]) == 1
-    assert "those that have: 5" in capsys.readouterr().err
-    assert main(["samples", str(folder), "--trained"]) == 2
-    assert "no step has been trained" in capsys.readouterr().err
+    assert "those that have: 5" in ran(["samples", str(folder), "7"], 1).err
+    assert "no step has been trained" in ran(["samples", str(folder), "--trained"], 2).err

@@ -21,6 +21,7 @@ import pytest
 
 from commands.cli.main import main
 from tests.certificates import Authority
+from tests.cli.conftest import Ran
 from tests.trimaran.trust.test_trust import Reward, reward_service
 from trimaran.trust.access import Trust, new_token
 from trimaran.wire import health_note, rpc
@@ -46,11 +47,10 @@ async def ask(*arguments: str) -> int:
     return await asyncio.to_thread(main, ["health", *arguments])
 
 
-def test_who_waits_in_good_time_is_well(note: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_waits_in_good_time_is_well(note: Path, ran: Ran) -> None:
     notes = claim("rollout-0")
     notes.wait("waits for a run", seconds=60)
-    assert main(["health"]) == 0
-    assert capsys.readouterr().out.startswith("rollout-0: waits for a run until ")
+    assert ran(["health"]).out.startswith("rollout-0: waits for a run until ")
     notes.wait("waits for a run", seconds=-1)
     assert main(["health"]) == 1
 
@@ -91,23 +91,14 @@ async def test_a_service_is_well_while_it_serves(
     assert await ask("--timeout", "1") == 1
 
 
-async def test_a_service_with_tls_is_asked_with_its_own_files(note: Path, tmp_path: Path) -> None:
-    claim("reward")
-    files = Authority("ours").write(tmp_path / "tls")
-    trust = Trust(new_token(), files)
-    server = rpc.Server("127.0.0.1:0", [reward_service(Reward())], trust=trust)
-    await server.start()
-    try:
-        assert await ask() == 0
-    finally:
-        await server.stop()
-
-
-async def test_all_interfaces_are_asked_on_loopback(note: Path, tmp_path: Path) -> None:
-    """For which there is a certificate."""
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "0.0.0.0:0"])
+async def test_a_service_with_tls_is_asked_on_loopback_with_its_own_files(
+    address: str, note: Path, tmp_path: Path
+) -> None:
+    """There is a certificate for loopback."""
     claim("reward")
     trust = Trust(new_token(), Authority("ours").write(tmp_path / "tls"))
-    server = rpc.Server("0.0.0.0:0", [reward_service(Reward())], trust=trust)
+    server = rpc.Server(address, [reward_service(Reward())], trust=trust)
     await server.start()
     try:
         assert await ask() == 0

@@ -16,7 +16,7 @@ import yaml
 
 from commands.cli.main import main
 from commands.launch.service_process import ServiceProcess
-from tests.cli.conftest import WriteRun
+from tests.cli.conftest import Ran, WriteRun
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.config import RunConfig
 from trimaran.run.network import is_free
@@ -40,11 +40,10 @@ def test_a_replica_that_dies_at_start_ends_all_and_shows_its_last_lines(
     write_run: WriteRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    ran: Ran,
 ) -> None:
     stand_in(monkeypatch, tmp_path, {"controller": "run", "rollout-0": "die1", "reward": "run"})
-    assert main(["train", str(write_run())]) == 1
-    message = capsys.readouterr().err
+    message = ran(["train", str(write_run())], 1).err
     assert message.startswith("error: rollout-0 died at start (exit code 1)")
     assert "the engine has no wings" in message
     assert "Traceback" not in message
@@ -56,11 +55,10 @@ def test_a_rank_that_is_given_something_wrong_ends_with_2(
     write_run: WriteRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    ran: Ran,
 ) -> None:
     stand_in(monkeypatch, tmp_path, {"controller": "run", "trainer-0": "die2"})
-    assert main(["train", str(write_run())]) == 2
-    assert "trainer-0" in capsys.readouterr().err
+    assert "trainer-0" in ran(["train", str(write_run())], 2).err
 
 
 def test_a_run_that_ends_well_leaves_a_resolved_configuration(
@@ -81,7 +79,7 @@ def test_a_run_that_has_finished_is_not_resumed(
     write_run: WriteRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    ran: Ran,
 ) -> None:
     stand_in(monkeypatch, tmp_path, {"controller": "die0"})
     assert main(["train", str(write_run())]) == 0
@@ -92,12 +90,12 @@ def test_a_run_that_has_finished_is_not_resumed(
     asyncio.run(store.put(run_key(folder.name), run_to_tree(run)))
     asyncio.run(store.close())
     monkeypatch.setattr("commands.cli.serve.launch.run_services", lambda *_: pytest.fail("started"))
-    assert main(["train", "--resume", str(folder)]) == 0
-    assert "extend it with --resume" in capsys.readouterr().out
-    assert main(["train", "--resume", str(folder), "run.steps=19"]) == 2
-    assert "run.steps: 19, and the run has 20" in capsys.readouterr().err
-    assert main(["train", "--resume", str(folder), "run.epochs=40"]) == 0  # of 4 prompts, 8 a step
-    assert "extend it with --resume" in capsys.readouterr().out
+    assert "extend it with --resume" in ran(["train", "--resume", str(folder)]).out
+    assert (
+        "run.steps: 19, and the run has 20"
+        in ran(["train", "--resume", str(folder), "run.steps=19"], 2).err
+    )
+    assert "extend it with --resume" in ran(["train", "--resume", str(folder), "run.epochs=40"]).out
 
     started: list[int] = []
 
@@ -198,7 +196,7 @@ sys.exit("error: " + error)
 
 
 def test_a_run_that_was_held_too_long_ends_with_1_and_the_way_to_go_on(
-    write_run: WriteRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    write_run: WriteRun, monkeypatch: pytest.MonkeyPatch, ran: Ran
 ) -> None:
     def services(config: RunConfig, folder: Path, *rest: object) -> list[ServiceProcess]:
         command = (sys.executable, "-c", HELD_CONTROLLER, str(folder))
@@ -210,8 +208,7 @@ def test_a_run_that_was_held_too_long_ends_with_1_and_the_way_to_go_on(
         ]
 
     monkeypatch.setattr("commands.cli.serve.launch.run_services", services)
-    assert main(["train", str(write_run())]) == 1
-    out, err = capsys.readouterr()
+    out, err = ran(["train", str(write_run())], 1)
     assert "step 2: held: no plugin" in out
     assert "step 2: failed: the run was paused for 1 s" in out
     assert out.count("failed:") == 1  # the launcher adds no failure of its own

@@ -89,23 +89,6 @@ def test_a_value_that_does_not_count_changes_nothing() -> None:
 # By hand
 
 
-def test_whitening_is_over_the_tokens_of_the_batch() -> None:
-    # Without it 1 and -1, with 3 tokens and 1: mean 0.5, variance (3 * 0.25 + 2.25) / 3 = 1
-    rewards = batch([[2, 0]], lengths=[3, 1])
-    got = values(GroupAdvantage(normalize_std=False, whiten=True), rewards)
-    assert got == pytest.approx([0.5, -1.5], abs=1e-7)
-
-
-def test_reinforce_plus_plus_pays_the_penalties_that_are_to_come() -> None:
-    # Rewards 1 and 0 less penalties: totals 0.7 and -0.4. To come: 1 - 0.3, 1 - 0.2; 0 - 0.4.
-    rewards = batch([[0.7], [-0.4]], lengths=[2, 1], penalties=[0.1, 0.2, 0.4])
-    returns = [0.7, 0.8, -0.4]
-    mean = 1.1 / 3
-    spread = math.sqrt(sum((one - mean) ** 2 for one in returns) / 2 + 1e-8)
-    want = [(one - mean) / spread for one in returns]
-    assert values(ReinforcePlusPlus(), rewards) == pytest.approx(want, abs=1e-12)
-
-
 def test_mt_grpo_adds_what_a_turn_was_worth_among_turns_of_its_number() -> None:
     # Turns 0: rewards 1, 0 and none; turns 1: 3 alone, as the others are last or none.
     nan = math.nan
@@ -152,13 +135,6 @@ def test_opo_counts_the_tokens_of_a_completion_that_does_not_train() -> None:
 def test_remax_without_greedy_answers_is_refused() -> None:
     with pytest.raises(InputError, match="greedy answer"):
         ReMax()(batch([[1, 0]]))
-
-
-def test_pass_at_k_by_its_analytic_form() -> None:
-    # n = 3, w = 2 wrong, k = 2: rho = 1 - 1 / 3, sigma = sqrt(2) / 3
-    # correct: (1/3) / sigma = 1 / sqrt(2); wrong: (1/3 - C(1, 1) / C(2, 1)) / sigma = (-1/6) / sigma
-    got = values(PassAtK(k=2), batch([[1, 0, 0]]))
-    assert got == pytest.approx([math.sqrt(0.5), -math.sqrt(0.125), -math.sqrt(0.125)])
 
 
 def test_gdpo_leaves_out_a_term_that_does_not_apply() -> None:

@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from commands.cli.main import main
 from services.trainer.checkpoints import checkpoint
 from services.trainer.checkpoints.checkpoint import Keep, TrainerState
 from services.trainer.checkpoints.convert import convert
@@ -29,16 +27,18 @@ from services.trainer.checkpoints.convert.torch_dist import TorchDistWriter
 from services.trainer.checkpoints.model_files import load_tensors
 from services.trainer.checkpoints.shard_file import ShardFile
 from services.trainer.checkpoints.tensor_file import TensorFile
+from tests.trainer.checkpoints.convert.conftest import Run
 from tests.trainer.checkpoints.test_resharding import DENSE, SPARSE, shard
 from tests.trainer.models import FAMILIES, TIED
 from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 
 CASES = [
-    (family, layout)
-    for family in FAMILIES
-    for layout in (SPARSE if family.endswith("moe") else DENSE)
+    (family, layout, ("bfloat16", "float32")[(place + number) % 2])
+    for place, family in enumerate(FAMILIES)
+    for number, layout in enumerate(SPARSE if family.endswith("moe") else DENSE)
 ]
+"""Each family with each layout, with each dtype, and each layout with each dtype."""
 
 
 def in_bfloat16(source: Path, target: Path) -> Path:
@@ -60,8 +60,7 @@ def assert_same_tensors(left: Path, right: Path, tied: bool) -> None:
         assert torch.equal(found[name].view(torch.uint8), tensor.view(torch.uint8)), name
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize(("family", "layout"), CASES, ids=str)
+@pytest.mark.parametrize(("family", "layout", "dtype"), CASES, ids=str)
 def test_a_round_trip_gives_every_bit_back(
     family: str, layout: ParallelLayout, dtype: str, model_folders: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -169,19 +168,6 @@ def test_one_parameter_is_read_at_a_time(
     checkpoint_to_huggingface(folder, state, source, tmp_path / "back", "float32")
     reads = "".join(letter[0] for letter in order)
     assert max(map(len, reads.split("w"))) == 2  # a parameter's two halves
-
-
-@pytest.fixture
-def run_convert(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    def run(*words: object) -> tuple[int, str]:
-        code = main(["convert", *map(str, words)])
-        streams = capsys.readouterr()
-        return code, streams.out + streams.err
-
-    return run
-
-
-Run = Callable[..., tuple[int, str]]
 
 
 def test_the_command_goes_there_and_back(

@@ -17,29 +17,17 @@ import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import MetadataIndex, TensorStorageMetadata
 
-from commands.cli.main import main
 from services.trainer.checkpoints.convert.convert import huggingface_parameters
 from services.trainer.checkpoints.convert.convert_megatron import VOCABULARY, write_torch_dist
 from services.trainer.checkpoints.convert.torch_dist import METADATA, TorchDistWriter
 from services.trainer.checkpoints.convert.torch_dist_reader import read_box, read_entries
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.megatron.parameters.sharded_keys import Slot
+from tests.trainer.checkpoints.convert.conftest import Run
 from tests.trainer.checkpoints.convert.test_convert import assert_same_tensors, in_bfloat16
 from tests.trainer.models import FAMILIES, TIED
 from tests.trainer.plain_megatron import Job, build, run_ranks, token_ids
 from trimaran.errors import InputError
-
-Run = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture
-def run_convert(capsys: pytest.CaptureFixture[str]) -> Run:
-    def run(*words: object) -> tuple[int, str]:
-        code = main(["convert", *map(str, words)])
-        streams = capsys.readouterr()
-        return code, streams.out + streams.err
-
-    return run
 
 
 def root_in(text: str) -> str:
