@@ -15,7 +15,6 @@ from trimaran.errors import (
     DeadlineError,
     NotFoundError,
     OutOfOrderError,
-    TransferError,
     UnavailableError,
 )
 from trimaran.types import Message, Prompt
@@ -70,16 +69,6 @@ def test_who_was_cut_off_in_the_middle_of_a_step_gets_its_answer_when_it_asks_ag
             await episodes.step("a", 1, say("hang"), "stop", 1)
 
     assert with_episodes(use, {"timeout": 0.2}) == ["open a", "step hang", "close a"]
-
-
-def test_an_environment_that_fails_is_closed_and_its_error_is_the_caller_s() -> None:
-    async def use(episodes: OpenEpisodes, log: list[str]) -> None:
-        await episodes.open("a", PROMPT, 7, 1)
-        with pytest.raises(TransferError, match="it broke"):
-            await episodes.step("a", 1, say("fail"), "stop", 1)
-        assert episodes.num_open == 0
-
-    assert with_episodes(use)[-1] == "close a"
 
 
 def test_a_name_that_is_opened_again_ends_the_one_before() -> None:

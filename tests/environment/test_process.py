@@ -73,70 +73,64 @@ def family(root: int) -> set[int]:
     return found - {root}
 
 
-def test_a_worker_that_is_killed_in_the_middle_of_a_step_costs_its_episode_alone(
+async def test_a_worker_that_is_killed_in_the_middle_of_a_step_costs_its_episode_alone(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        config = configure(tools=[f"{CODE}:end"])
-        async with serving(config, tmp_path) as (_service, client):
-            pids: list[int] = []
-            for episode in ("1.0", "1.1"):
-                await client.open(episode, prompt(), 7, SECONDS)
-                pids.append(int(await ask(client, episode, 1, "")))
-            secrets = Path(f"/proc/{pids[0]}/environ").read_bytes()
-            assert b"AWS_" not in secrets and b"TRIMARAN_" not in secrets
-            hanging = asyncio.create_task(ask(client, "1.0", 2, "hang"))
-            await asyncio.sleep(0.2)
-            os.kill(pids[0], signal.SIGKILL)
-            with pytest.raises(InternalError, match=r"died \(SIGKILL\)"):
-                await hanging
-            assert int(await ask(client, "1.1", 2, "")) == pids[1]
-            await client.open("1.0", prompt(), 7, SECONDS)  # is made again
-            assert int(await ask(client, "1.0", 1, "")) not in pids
-            done = await client.step("1.0", 2, Message("assistant", "3"), "stop", SECONDS)
-            assert done.done
 
-    asyncio.run(run())
+    config = configure(tools=[f"{CODE}:end"])
+    async with serving(config, tmp_path) as (_service, client):
+        pids: list[int] = []
+        for episode in ("1.0", "1.1"):
+            await client.open(episode, prompt(), 7, SECONDS)
+            pids.append(int(await ask(client, episode, 1, "")))
+        secrets = Path(f"/proc/{pids[0]}/environ").read_bytes()
+        assert b"AWS_" not in secrets and b"TRIMARAN_" not in secrets
+        hanging = asyncio.create_task(ask(client, "1.0", 2, "hang"))
+        await asyncio.sleep(0.2)
+        os.kill(pids[0], signal.SIGKILL)
+        with pytest.raises(InternalError, match=r"died \(SIGKILL\)"):
+            await hanging
+        assert int(await ask(client, "1.1", 2, "")) == pids[1]
+        await client.open("1.0", prompt(), 7, SECONDS)  # is made again
+        assert int(await ask(client, "1.0", 1, "")) not in pids
+        done = await client.step("1.0", 2, Message("assistant", "3"), "stop", SECONDS)
+        assert done.done
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_is_left_when_the_service_ends(tmp_path: Path, end: signal.Signals) -> None:
-    async def run() -> None:
-        config = configure(tools=[f"{CODE}:end"], python=True)
-        async with serving(config, tmp_path) as (service, client):
-            await client.open("1.0", prompt(), 7, SECONDS)
-            await client.open("1.1", prompt(), 7, SECONDS)
-            await ask(client, "1.0", 1, "leave")
-            busy = call("python", '{"code": "import time; time.sleep(1000)"}')
-            steps = [
-                asyncio.create_task(ask(client, "1.0", 2, "hang")),
-                asyncio.create_task(client.step("1.1", 1, busy, "stop", SECONDS)),
-            ]
-            await until(lambda: len(family(service.pid)) >= 6)
-            left = family(service.pid)
-            service.send_signal(end)
-            await until(lambda: not any(map(alive, left)), 20.0)
-            await until(lambda: service.poll() is not None)
-            await asyncio.gather(*steps, return_exceptions=True)
+async def test_nothing_is_left_when_the_service_ends(tmp_path: Path, end: signal.Signals) -> None:
 
-    asyncio.run(run())
+    config = configure(tools=[f"{CODE}:end"], python=True)
+    async with serving(config, tmp_path) as (service, client):
+        await client.open("1.0", prompt(), 7, SECONDS)
+        await client.open("1.1", prompt(), 7, SECONDS)
+        await ask(client, "1.0", 1, "leave")
+        busy = call("python", '{"code": "import time; time.sleep(1000)"}')
+        steps = [
+            asyncio.create_task(ask(client, "1.0", 2, "hang")),
+            asyncio.create_task(client.step("1.1", 1, busy, "stop", SECONDS)),
+        ]
+        await until(lambda: len(family(service.pid)) >= 6)
+        left = family(service.pid)
+        service.send_signal(end)
+        await until(lambda: not any(map(alive, left)), 20.0)
+        await until(lambda: service.poll() is not None)
+        await asyncio.gather(*steps, return_exceptions=True)
 
 
-def test_a_nursery_that_is_killed_is_replaced(tmp_path: Path) -> None:
-    async def run() -> None:
-        config = configure(tools=[f"{CODE}:end"])
-        async with serving(config, tmp_path) as (_service, client):
-            await client.open("1.0", prompt(), 7, SECONDS)
-            worker = int(await ask(client, "1.0", 1, ""))
-            nursery = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
-            os.kill(nursery, signal.SIGKILL)
-            await until(lambda: not alive(worker))
-            with pytest.raises(InternalError):
-                await ask(client, "1.0", 2, "")
-            await client.open("1.0", prompt(), 7, SECONDS)
-            assert int(await ask(client, "1.0", 1, "")) != worker
+async def test_a_nursery_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
-    asyncio.run(run())
+    config = configure(tools=[f"{CODE}:end"])
+    async with serving(config, tmp_path) as (_service, client):
+        await client.open("1.0", prompt(), 7, SECONDS)
+        worker = int(await ask(client, "1.0", 1, ""))
+        nursery = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(nursery, signal.SIGKILL)
+        await until(lambda: not alive(worker))
+        with pytest.raises(InternalError):
+            await ask(client, "1.0", 2, "")
+        await client.open("1.0", prompt(), 7, SECONDS)
+        assert int(await ask(client, "1.0", 1, "")) != worker
 
 
 FAULTS = {

@@ -152,22 +152,6 @@ def resolved(tmp_path: Path, reference: str) -> object:
     return {key: v for key, v in read_given(path, []).items() if key.startswith("a.x")}
 
 
-@pytest.mark.parametrize(
-    ("reference", "value"),
-    [
-        ("${oc.select:a.y,${nobody}}", 7),
-        ("${oc.select:nobody,${a.y}}", 7),
-        ("${oc.select:nobody,[1,${a.y}]}", [1, 7]),
-        ("${oc.select:nobody,{}}", {}),
-        ("${a.${a.w}}/${oc.env:TRIMARAN_NOT_SET,8}", "7/8"),
-    ],
-)
-def test_a_fallback_counts_where_the_name_is_not_given(
-    tmp_path: Path, reference: str, value: object
-) -> None:
-    assert resolved(tmp_path, reference) == ({"a.x": value} if value else {})
-
-
 def test_a_reference_to_a_section_brings_its_values(tmp_path: Path) -> None:
     assert resolved(tmp_path, "${a.s}") == {"a.x.n": 1, "a.x.m": 7}
 

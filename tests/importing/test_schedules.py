@@ -56,23 +56,3 @@ def test_a_warm_up_that_begins_with_a_rate_of_0_is_noted() -> None:
     assert "one step ahead" in noted("easyr1", f"{easy}lr_warmup_ratio", 0.3)
     assert "one step ahead" in noted("easyr1", f"{easy}lr_scheduler_type", "cosine")
     assert not [key for key in converted("easyr1").having("noted") if ".optim." in key]
-
-
-@pytest.mark.parametrize("given", [-1, 0, None])
-def test_verls_ratio_counts_where_no_number_of_warm_up_steps_is_given(given: int | None) -> None:
-    keys: dict[str, Any] = {f"{OPTIM}lr_warmup_steps": given, f"{OPTIM}lr_warmup_steps_ratio": 0.3}
-    assert config_of("verl", **keys).trainer.warmup_steps == 3
-
-
-def test_mindspeed_rls_rate_that_moves_with_each_update_is_noted() -> None:
-    style, warm = "megatron_training.lr_decay_style", "megatron_training.lr_warmup_fraction"
-    assert "each update" in noted("mindspeed-rl", style, "cosine")
-    # Their default falls, too.
-    assert "each update" in converted("mindspeed-rl").having("noted")[style]
-    assert noted("mindspeed-rl", style, "constant") == ""
-    actors = converted("mindspeed-rl", actor_config__lr_decay_style="constant")
-    assert style not in actors.having("noted")
-    assert "each update" in noted("mindspeed-rl", warm, 0.2)
-    assert noted("mindspeed-rl", warm, 0.0) == ""
-    given = converted("mindspeed-rl", megatron_training__lr_warmup_fraction=0.2)
-    assert given.tree["trainer"]["warmup_steps"] == 2

@@ -23,7 +23,7 @@ from trimaran.trust.access import NO_TRUST, Trust, is_loopback
 from trimaran.types import Message, Reply
 
 
-def test_a_program_started_elsewhere_takes_an_episode_and_ends_it_by_its_word(
+async def test_a_program_started_elsewhere_takes_an_episode_and_ends_it_by_its_word(
     tmp_path: Path,
 ) -> None:
     async def elsewhere() -> str:
@@ -53,24 +53,23 @@ def test_a_program_started_elsewhere_takes_an_episode_and_ends_it_by_its_word(
             assert over.value.status_code == 410
         return said.choices[0].message.content or ""
 
-    async def run() -> None:
-        async with agent_host(None, tmp_path) as host:
-            environment = host.create("a/1")
+    async with agent_host(None, tmp_path) as host:
+        environment = host.create("a/1")
 
-            async def drive() -> Reply:
-                opening = await environment.open(PROMPT, 7)
-                assert opening.messages == PROMPT.messages
-                return await environment.step(Message("assistant", "three"), "stop")
+        async def drive() -> Reply:
+            opening = await environment.open(PROMPT, 7)
+            assert opening.messages == PROMPT.messages
+            return await environment.step(Message("assistant", "three"), "stop")
 
-            reply, said = await asyncio.gather(drive(), elsewhere())
-            assert (reply.done, reply.reward, reply.num_failures) == (True, 0.75, 0)
-            assert said == "three"
-            await environment.close()
-
-    asyncio.run(run())
+        reply, said = await asyncio.gather(drive(), elsewhere())
+        assert (reply.done, reply.reward, reply.num_failures) == (True, 0.75, 0)
+        assert said == "three"
+        await environment.close()
 
 
-def test_beyond_this_machine_the_endpoint_has_tls_and_asks_for_keys_alone(tmp_path: Path) -> None:
+async def test_beyond_this_machine_the_endpoint_has_tls_and_asks_for_keys_alone(
+    tmp_path: Path,
+) -> None:
     """Programs elsewhere have no certificates of the services'."""
     mine = [one for one in read_interfaces() if not is_loopback(one.address) and "." in one.address]
     if not mine:
@@ -82,67 +81,61 @@ def test_beyond_this_machine_the_endpoint_has_tls_and_asks_for_keys_alone(tmp_pa
     async def live(request: object) -> LiveAnswer:
         raise AssertionError(request)
 
-    async def run() -> None:
-        for trust in (NO_TRUST, Trust("x" * 32)):
-            with pytest.raises(InputError, match="TLS"):
-                async with serving(Rules("policy"), live, host, trust):
-                    pass
-        async with serving(Rules("policy"), live, host, Trust("x" * 32, tls)) as endpoint:
-            endpoint.write(tmp_path / "endpoint-0.json")
-            reported = json.loads((tmp_path / "endpoint-0.json").read_text())
-            assert reported["url"].startswith(f"https://{address}:")
-            context = ssl.create_default_context(cafile=str(tls.authorities))
-            shown = {"Authorization": f"Bearer {reported['token']}"}
-            async with (
-                aiohttp.ClientSession() as session,
-                session.get(reported["url"] + "/v1/models", ssl=context, headers=shown) as answer,
-            ):
-                assert (await answer.json())["data"][0]["id"] == "policy"
-
-    asyncio.run(run())
+    for trust in (NO_TRUST, Trust("x" * 32)):
+        with pytest.raises(InputError, match="TLS"):
+            async with serving(Rules("policy"), live, host, trust):
+                pass
+    async with serving(Rules("policy"), live, host, Trust("x" * 32, tls)) as endpoint:
+        endpoint.write(tmp_path / "endpoint-0.json")
+        reported = json.loads((tmp_path / "endpoint-0.json").read_text())
+        assert reported["url"].startswith(f"https://{address}:")
+        context = ssl.create_default_context(cafile=str(tls.authorities))
+        shown = {"Authorization": f"Bearer {reported['token']}"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(reported["url"] + "/v1/models", ssl=context, headers=shown) as answer,
+        ):
+            assert (await answer.json())["data"][0]["id"] == "policy"
 
 
-def test_a_client_that_asks_again_is_answered_by_the_turn_that_it_asked_for(tmp_path: Path) -> None:
+async def test_a_client_that_asks_again_is_answered_by_the_turn_that_it_asked_for(
+    tmp_path: Path,
+) -> None:
     """The policy speaks once, however often a client loses its patience."""
 
-    async def run() -> None:
-        async with agent_host(None, tmp_path) as host:
-            environment = host.create("a")
-            opening = asyncio.create_task(environment.open(PROMPT, 7))
-            endpoint = json.loads((tmp_path / "endpoint-0.json").read_text())
-            shown = {"Authorization": f"Bearer {endpoint['token']}"}
-            async with aiohttp.ClientSession() as session:
-                place = endpoint["url"] + "/v1/episodes/next"
-                async with session.post(place, headers=shown) as answer:
-                    reported = await answer.json()
-            client = openai.AsyncOpenAI(
-                base_url=reported["base_url"],
-                api_key=reported["api_key"],
-                timeout=0.3,
-                max_retries=20,
-            )
-            async with client:
+    async with agent_host(None, tmp_path) as host:
+        environment = host.create("a")
+        opening = asyncio.create_task(environment.open(PROMPT, 7))
+        endpoint = json.loads((tmp_path / "endpoint-0.json").read_text())
+        shown = {"Authorization": f"Bearer {endpoint['token']}"}
+        async with aiohttp.ClientSession() as session:
+            place = endpoint["url"] + "/v1/episodes/next"
+            async with session.post(place, headers=shown) as answer:
+                reported = await answer.json()
+        client = openai.AsyncOpenAI(
+            base_url=reported["base_url"],
+            api_key=reported["api_key"],
+            timeout=0.3,
+            max_retries=20,
+        )
+        async with client:
 
-                async def ask(messages: list[dict[str, str]]) -> str:
-                    said = await client.chat.completions.create(
-                        model="policy",
-                        messages=messages,  # type: ignore[arg-type]
-                    )
-                    return said.choices[0].message.content or ""
-
-                asking = asyncio.create_task(ask(reported["row"]["messages"]))
-                await opening
-                await asyncio.sleep(1.5)  # it has given up, and asked again
-                stepping = asyncio.create_task(
-                    environment.step(Message("assistant", "3"), "length")
+            async def ask(messages: list[dict[str, str]]) -> str:
+                said = await client.chat.completions.create(
+                    model="policy",
+                    messages=messages,  # type: ignore[arg-type]
                 )
-                assert await asking == "3"
-                # What was delivered is sampled again where it is asked for again.
-                again = asyncio.create_task(ask(reported["row"]["messages"]))
-                reply = await stepping
-                assert (reply.sequence, reply.messages) == (1, PROMPT.messages)
-                await environment.close()
-                with pytest.raises(openai.APIStatusError, match="over"):
-                    await again
+                return said.choices[0].message.content or ""
 
-    asyncio.run(run())
+            asking = asyncio.create_task(ask(reported["row"]["messages"]))
+            await opening
+            await asyncio.sleep(1.5)  # it has given up, and asked again
+            stepping = asyncio.create_task(environment.step(Message("assistant", "3"), "length"))
+            assert await asking == "3"
+            # What was delivered is sampled again where it is asked for again.
+            again = asyncio.create_task(ask(reported["row"]["messages"]))
+            reply = await stepping
+            assert (reply.sequence, reply.messages) == (1, PROMPT.messages)
+            await environment.close()
+            with pytest.raises(openai.APIStatusError, match="over"):
+                await again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -43,50 +42,47 @@ class WeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
         return weight_sync_pb2.GetRoutingResponse(routing=wire.encode_routing(self.routing))
 
 
-def test_a_client_of_the_operator_gets_a_turn_of_the_live_weights(tmp_path: Path) -> None:
+async def test_a_client_of_the_operator_gets_a_turn_of_the_live_weights(tmp_path: Path) -> None:
     rollout, weight_sync = Rollout(), WeightSync()
 
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            store = await open_store(store_in(tmp_path))
-            stack.push_async_callback(store.close)
-            add_rollout = rollout_pb2_grpc.add_RolloutServiceServicer_to_server
-            add_sync = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
-            services = [
-                rpc.service(rollout_pb2.DESCRIPTOR, add_rollout, rollout),
-                rpc.service(weight_sync_pb2.DESCRIPTOR, add_sync, weight_sync),
-            ]
-            server = rpc.Server("127.0.0.1:0", services, store.newest_epoch)
-            await server.start()
-            stack.push_async_callback(server.stop)
-            endpoints = {"weight_sync": server.address}
-            await stack.enter_async_context(agent_host(None, tmp_path, endpoints=endpoints))
-            endpoint = json.loads((tmp_path / "endpoint-0.json").read_text())
-            client = openai.AsyncOpenAI(
-                base_url=endpoint["url"] + "/v1", api_key=endpoint["token"], max_retries=0
+    async with AsyncExitStack() as stack:
+        store = await open_store(store_in(tmp_path))
+        stack.push_async_callback(store.close)
+        add_rollout = rollout_pb2_grpc.add_RolloutServiceServicer_to_server
+        add_sync = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
+        services = [
+            rpc.service(rollout_pb2.DESCRIPTOR, add_rollout, rollout),
+            rpc.service(weight_sync_pb2.DESCRIPTOR, add_sync, weight_sync),
+        ]
+        server = rpc.Server("127.0.0.1:0", services, store.newest_epoch)
+        await server.start()
+        stack.push_async_callback(server.stop)
+        endpoints = {"weight_sync": server.address}
+        await stack.enter_async_context(agent_host(None, tmp_path, endpoints=endpoints))
+        endpoint = json.loads((tmp_path / "endpoint-0.json").read_text())
+        client = openai.AsyncOpenAI(
+            base_url=endpoint["url"] + "/v1", api_key=endpoint["token"], max_retries=0
+        )
+        await stack.enter_async_context(client)
+        await draw_epoch(tmp_path, "agents")
+        with pytest.raises(openai.InternalServerError, match="no replica"):
+            await ask(client)
+        weight_sync.routing = Routing(
+            PolicyVersion("agents", V1, "root"),
+            (Replica("rollout-1", "127.0.0.1:1"), Replica("rollout-0", server.address)),
+        )
+        for _ in range(2):  # the second controller's services refuse the first one's epoch
+            answer = await ask(client)
+            (call,) = answer.choices[0].message.tool_calls
+            assert (call.function.name, answer.choices[0].finish_reason) == (
+                "add",
+                "tool_calls",
             )
-            await stack.enter_async_context(client)
+            assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 2)
+            assert answer.system_fingerprint == str(V1)
             await draw_epoch(tmp_path, "agents")
-            with pytest.raises(openai.InternalServerError, match="no replica"):
-                await ask(client)
-            weight_sync.routing = Routing(
-                PolicyVersion("agents", V1, "root"),
-                (Replica("rollout-1", "127.0.0.1:1"), Replica("rollout-0", server.address)),
-            )
-            for _ in range(2):  # the second controller's services refuse the first one's epoch
-                answer = await ask(client)
-                (call,) = answer.choices[0].message.tool_calls
-                assert (call.function.name, answer.choices[0].finish_reason) == (
-                    "add",
-                    "tool_calls",
-                )
-                assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (3, 2)
-                assert answer.system_fingerprint == str(V1)
-                await draw_epoch(tmp_path, "agents")
-            with pytest.raises(openai.AuthenticationError):
-                await ask(client.with_options(api_key="another"))
-
-    asyncio.run(run())
+        with pytest.raises(openai.AuthenticationError):
+            await ask(client.with_options(api_key="another"))
     assert [request.caller.epoch for request in rollout.asked] == [1, 2]
     request = rollout.asked[0]
     assert wire.decode_sampling(request.sampling).stop == ("END",)

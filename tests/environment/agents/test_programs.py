@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import textwrap
@@ -32,7 +31,9 @@ def program(folder: Path, source: str) -> Path:
     return path
 
 
-def test_a_loop_with_tools_extends_one_sequence_and_reports_its_reward(tmp_path: Path) -> None:
+async def test_a_loop_with_tools_extends_one_sequence_and_reports_its_reward(
+    tmp_path: Path,
+) -> None:
     path = program(
         tmp_path,
         """
@@ -75,28 +76,27 @@ def test_a_loop_with_tools_extends_one_sequence_and_reports_its_reward(tmp_path:
             return Message("assistant", " \n", tool_calls=tuple(calls[num_said:]))
         return Message("assistant", f"It is {messages[-1].text}.")
 
-    async def run() -> None:
-        async with agent_host(path) as host:
-            environment = host.create("17.1.0")
-            opening, replies = await play(environment, policy)
-            await environment.close()
-        assert [one.text for one in opening.messages] == ["Add.", "What is 1 + 2?"]
-        assert opening.tools[0].name == "add"
-        assert [opening.max_tokens, *(reply.max_tokens for reply in replies)] == [5, 0, 5, 0]
-        assert [reply.sequence for reply in replies] == [0, 0, 0]
-        assert [(one.role, one.text, one.name) for one in replies[0].messages] == [
-            ("tool", "3", "add"),
-            ("tool", "3", "add"),
-        ]
-        assert [one.call_id for one in replies[1].messages] == ["call_2_0"]
-        assert [reply.num_calls for reply in replies] == [2, 1, 0]
-        assert [reply.reward for reply in replies] == [None, None, 1.0]
-        assert [reply.done for reply in replies] == [False, False, True]
-
-    asyncio.run(run())
+    async with agent_host(path) as host:
+        environment = host.create("17.1.0")
+        opening, replies = await play(environment, policy)
+        await environment.close()
+    assert [one.text for one in opening.messages] == ["Add.", "What is 1 + 2?"]
+    assert opening.tools[0].name == "add"
+    assert [opening.max_tokens, *(reply.max_tokens for reply in replies)] == [5, 0, 5, 0]
+    assert [reply.sequence for reply in replies] == [0, 0, 0]
+    assert [(one.role, one.text, one.name) for one in replies[0].messages] == [
+        ("tool", "3", "add"),
+        ("tool", "3", "add"),
+    ]
+    assert [one.call_id for one in replies[1].messages] == ["call_2_0"]
+    assert [reply.num_calls for reply in replies] == [2, 1, 0]
+    assert [reply.reward for reply in replies] == [None, None, 1.0]
+    assert [reply.done for reply in replies] == [False, False, True]
 
 
-def test_a_sub_agent_and_a_rewritten_history_open_sequences_of_their_own(tmp_path: Path) -> None:
+async def test_a_sub_agent_and_a_rewritten_history_open_sequences_of_their_own(
+    tmp_path: Path,
+) -> None:
     path = program(
         tmp_path,
         """
@@ -117,45 +117,41 @@ def test_a_sub_agent_and_a_rewritten_history_open_sequences_of_their_own(tmp_pat
     def policy(messages: list[Message]) -> Message:
         return Message("assistant", " ".join(one.text for one in messages))
 
-    async def run() -> None:
-        async with agent_host(path) as host:
-            environment = host.create("17.1.0")
-            _, replies = await play(environment, policy)
-            await environment.close()
-        assert [reply.sequence for reply in replies] == [1, 2, 0, 3, 0]
-        assert [one.text for one in replies[2].messages] == ["again"]
-        assert [one.text for one in replies[3].messages] == ["Lead.", "a", "another word", "again"]
-        assert replies[-1].done and replies[-1].num_failures == 0
-
-    asyncio.run(run())
+    async with agent_host(path) as host:
+        environment = host.create("17.1.0")
+        _, replies = await play(environment, policy)
+        await environment.close()
+    assert [reply.sequence for reply in replies] == [1, 2, 0, 3, 0]
+    assert [one.text for one in replies[2].messages] == ["again"]
+    assert [one.text for one in replies[3].messages] == ["Lead.", "a", "another word", "again"]
+    assert replies[-1].done and replies[-1].num_failures == 0
 
 
-def test_a_program_that_fails_is_the_world_s_and_one_that_never_asks_is_ours(
+async def test_a_program_that_fails_is_the_world_s_and_one_that_never_asks_is_ours(
     tmp_path: Path,
 ) -> None:
     path = program(tmp_path, "ask(row['messages']); raise SystemExit(3)")
     silent = tmp_path / "silent.py"
     silent.write_text("raise ValueError('no such thing')")
 
-    async def run() -> None:
-        async with agent_host(path) as host:
-            environment = host.create("a")
-            _, replies = await play(environment, lambda _: Message("assistant", "3"))
-            await environment.close()
-        (reply,) = replies
-        assert reply.done and (reply.reward, reply.num_failures) == (None, 1)
-        async with agent_host(silent) as host:
-            environment = host.create("a")
-            with pytest.raises(
-                UnavailableError, match=r"first request .* exit code 1;(.*\n)*.*no such"
-            ):
-                await play(environment, lambda _: Message("assistant", "3"))
-            await environment.close()
-
-    asyncio.run(run())
+    async with agent_host(path) as host:
+        environment = host.create("a")
+        _, replies = await play(environment, lambda _: Message("assistant", "3"))
+        await environment.close()
+    (reply,) = replies
+    assert reply.done and (reply.reward, reply.num_failures) == (None, 1)
+    async with agent_host(silent) as host:
+        environment = host.create("a")
+        with pytest.raises(
+            UnavailableError, match=r"first request .* exit code 1;(.*\n)*.*no such"
+        ):
+            await play(environment, lambda _: Message("assistant", "3"))
+        await environment.close()
 
 
-def test_what_the_endpoint_cannot_do_is_refused_in_the_client_s_own_terms(tmp_path: Path) -> None:
+async def test_what_the_endpoint_cannot_do_is_refused_in_the_client_s_own_terms(
+    tmp_path: Path,
+) -> None:
     path = program(
         tmp_path,
         """
@@ -177,28 +173,25 @@ def test_what_the_endpoint_cannot_do_is_refused_in_the_client_s_own_terms(tmp_pa
         """,
     )
 
-    async def run() -> None:
-        async with agent_host(path, stop=["DONE"]) as host:
-            environment = host.create("a")
-            opening, _ = await play(environment, lambda _: Message("assistant", "3"))
-            await environment.close()
-        assert json.loads(opening.messages[0].text) == [
-            [400, "n"],
-            [400, "stop"],
-            [400, "response_format"],
-            [400, "tool_choice"],
-            [400, "logprobs"],
-            [404, "model"],
-            [400, "chat_template_kwargs"],
-            [400, "frequency_penalty"],
-            [401, "invalid_api_key"],
-            ["policy"],
-        ]
-
-    asyncio.run(run())
+    async with agent_host(path, stop=["DONE"]) as host:
+        environment = host.create("a")
+        opening, _ = await play(environment, lambda _: Message("assistant", "3"))
+        await environment.close()
+    assert json.loads(opening.messages[0].text) == [
+        [400, "n"],
+        [400, "stop"],
+        [400, "response_format"],
+        [400, "tool_choice"],
+        [400, "logprobs"],
+        [404, "model"],
+        [400, "chat_template_kwargs"],
+        [400, "frequency_penalty"],
+        [401, "invalid_api_key"],
+        ["policy"],
+    ]
 
 
-def test_close_ends_a_program_in_the_middle_and_all_that_it_started(tmp_path: Path) -> None:
+async def test_close_ends_a_program_in_the_middle_and_all_that_it_started(tmp_path: Path) -> None:
     path = program(
         tmp_path,
         """
@@ -209,16 +202,13 @@ def test_close_ends_a_program_in_the_middle_and_all_that_it_started(tmp_path: Pa
         """,
     )
 
-    async def run() -> None:
-        async with agent_host(path) as host:
-            environment = host.create("a")
-            opening = await environment.open(PROMPT, 1)
-            folder = Path(opening.messages[0].text)
-            assert folder.exists() and (folder / "left").exists() and _with_home(folder)
-            await environment.close()
-            assert not folder.exists() and not _with_home(folder)
-
-    asyncio.run(run())
+    async with agent_host(path) as host:
+        environment = host.create("a")
+        opening = await environment.open(PROMPT, 1)
+        folder = Path(opening.messages[0].text)
+        assert folder.exists() and (folder / "left").exists() and _with_home(folder)
+        await environment.close()
+        assert not folder.exists() and not _with_home(folder)
 
 
 def _with_home(folder: Path) -> list[str]:

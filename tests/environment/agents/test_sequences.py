@@ -65,19 +65,6 @@ def test_what_is_not_behind_the_history_is_a_sequence_of_its_own(request_: Reque
     assert (placed.sequence, placed.messages) == (1, request_.messages)
 
 
-def test_of_two_that_begin_alike_the_longer_one_goes_on() -> None:
-    sequences = RequestSequences()
-    said = Message("assistant", "3")
-    for _ in range(2):
-        sequences.answer(sequences.place(Request(ASKED)).sequence, said)
-    more = Message("user", "sure?")
-    assert sequences.place(Request((*ASKED, said, more))).sequence == 1
-    sequences.answer(1, said)
-    placed = sequences.place(Request((*ASKED, said, more, said, more)))
-    assert (placed.sequence, placed.messages) == (1, (more,))
-    assert sequences.place(Request((*ASKED, said, more))).sequence == 0
-
-
 def test_messages_of_clients_are_read_by_what_they_say() -> None:
     asked = read('[{"role": "developer", "content": [{"type": "text", "text": "Add."}]}]')
     assert asked == (Message("system", "Add."),)

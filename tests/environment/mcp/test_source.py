@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +29,6 @@ PLAIN = ("python", "-S", str(Path(__file__).with_name("plain_server.py")))
 ADD = ToolCall("add", '{"a": 1, "b": 2}', "1")
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-
-
 def tools_of(*words: str, **keys: Any) -> McpTools:
     return McpTools(McpSection(command=(*PLAIN, *words), **keys), "environment.mcp[0]", Allowed())
 
@@ -43,66 +37,42 @@ def calls(*names: str) -> list[ToolCall]:
     return [ToolCall(name, '{"a": 1, "b": 2}') for name in names]
 
 
-def test_what_a_tool_answers_is_the_policy_s_to_read() -> None:
-    async def scenario() -> None:
-        source = tools_of()
-        opening = await source.open(PROMPT, 7)
-        assert opening.messages == PROMPT.messages
-        names = [tool.name for tool in opening.tools]
-        assert names == ["add", "fail", "die", "hang", "garbage", "protocol", "parts"]
-        assert opening.tools[0].description == "The first."
-        assert json.loads(opening.tools[0].parameters)["properties"]["a"] == {"type": "integer"}
-        assert await source.call(calls("add", "fail", "protocol", "parts")) == [
-            ToolAnswer("3"),
-            ToolAnswer("no luck", failed=True),
-            ToolAnswer("error: arguments do not fit", failed=True),
-            ToolAnswer("one\n[image]\ntwo"),
-        ]
-        await source.close()
+async def test_what_a_tool_answers_is_the_policy_s_to_read() -> None:
 
-    run(scenario)
+    source = tools_of()
+    opening = await source.open(PROMPT, 7)
+    assert opening.messages == PROMPT.messages
+    names = [tool.name for tool in opening.tools]
+    assert names == ["add", "fail", "die", "hang", "garbage", "protocol", "parts"]
+    assert opening.tools[0].description == "The first."
+    assert json.loads(opening.tools[0].parameters)["properties"]["a"] == {"type": "integer"}
+    assert await source.call(calls("add", "fail", "protocol", "parts")) == [
+        ToolAnswer("3"),
+        ToolAnswer("no luck", failed=True),
+        ToolAnswer("error: arguments do not fit", failed=True),
+        ToolAnswer("one\n[image]\ntwo"),
+    ]
+    await source.close()
 
 
-def test_only_the_tools_that_are_named() -> None:
-    async def scenario() -> None:
-        source = tools_of(tools=("parts", "add"))
-        assert [t.name for t in (await source.open(PROMPT, 7)).tools] == ["parts", "add"]
-        await source.close()
-        source = tools_of(tools=("sub",))
-        with pytest.raises(InputError, match=r"environment\.mcp\[0\]\.tools: sub: .* it has add,"):
-            await source.open(PROMPT, 7)
-        await source.close()
+async def test_only_the_tools_that_are_named() -> None:
 
-    run(scenario)
-
-
-def test_a_server_that_dies_in_a_call_is_a_fault_with_its_last_words() -> None:
-    async def scenario() -> None:
-        source = tools_of()
+    source = tools_of(tools=("parts", "add"))
+    assert [t.name for t in (await source.open(PROMPT, 7)).tools] == ["parts", "add"]
+    await source.close()
+    source = tools_of(tools=("sub",))
+    with pytest.raises(InputError, match=r"environment\.mcp\[0\]\.tools: sub: .* it has add,"):
         await source.open(PROMPT, 7)
-        with pytest.raises(UnavailableError, match="does not answer die: .* the disk is full"):
-            await source.call(calls("die"))
-        await source.close()
-
-    run(scenario)
+    await source.close()
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (("no-such-program",), "no-such-program: No such file or directory"),
-        (("python", "-c", "raise SystemExit('no key')"), "last words: no key"),
-        (("python", "-c", "print('hello')"), "cannot be used"),
-    ],
-)
-def test_a_server_that_does_not_start(command: tuple[str, ...], words: str) -> None:
-    async def scenario() -> None:
-        source = McpTools(McpSection(command=command), "environment.mcp[0]", Allowed())
-        with pytest.raises(UnavailableError, match=words):
-            await source.open(PROMPT, 7)
-        await source.close()
+async def test_a_server_that_dies_in_a_call_is_a_fault_with_its_last_words() -> None:
 
-    run(scenario)
+    source = tools_of()
+    await source.open(PROMPT, 7)
+    with pytest.raises(UnavailableError, match="does not answer die: .* the disk is full"):
+        await source.call(calls("die"))
+    await source.close()
 
 
 def is_alive(pid: int) -> bool:
@@ -124,25 +94,22 @@ def gone(pids: list[int], seconds: float = 5) -> bool:
 
 
 @pytest.mark.parametrize("name", ["hang", "garbage", "die"])
-def test_an_episode_that_ends_badly_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+async def test_an_episode_that_ends_badly_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
     """Neither the server nor what it has started."""
     file = tmp_path / "pids"
     command = (*PLAIN, str(file))
     section = EnvironmentSection(mcp=(McpSection(command=command),), timeout=1)
 
-    async def scenario() -> None:
-        host = LocalHost(section, LoadSpec((), "", {}, ""), Allowed())
-        async with host, OpenEpisodes(host, section) as episodes:
-            opening = await episodes.open("e", PROMPT, 7, 1)
-            assert len(opening.tools) == 7
-            message = Message("assistant", "", tool_calls=(ADD,))
-            reply = await episodes.step("e", 1, message, "stop", 1)
-            assert reply.messages == (Message("tool", "3", call_id="1", name="add"),)
-            message = Message("assistant", "", tool_calls=(ToolCall(name, "{}"),))
-            with pytest.raises((DeadlineError, InternalError)):
-                await episodes.step("e", 2, message, "stop", 1)
-
-    run(scenario)
+    host = LocalHost(section, LoadSpec((), "", {}, ""), Allowed())
+    async with host, OpenEpisodes(host, section) as episodes:
+        opening = await episodes.open("e", PROMPT, 7, 1)
+        assert len(opening.tools) == 7
+        message = Message("assistant", "", tool_calls=(ADD,))
+        reply = await episodes.step("e", 1, message, "stop", 1)
+        assert reply.messages == (Message("tool", "3", call_id="1", name="add"),)
+        message = Message("assistant", "", tool_calls=(ToolCall(name, "{}"),))
+        with pytest.raises((DeadlineError, InternalError)):
+            await episodes.step("e", 2, message, "stop", 1)
     assert gone(pids_in(file))
 
 
@@ -161,7 +128,7 @@ asyncio.run(main())
     assert gone(pids_in(file))
 
 
-def test_a_server_over_http() -> None:
+async def test_a_server_over_http() -> None:
     from mcp.server import MCPServer
 
     server = MCPServer("two")
@@ -175,28 +142,25 @@ def test_a_server_over_http() -> None:
     def bad() -> str:
         raise ValueError("no luck")
 
-    async def scenario() -> None:
-        async with serving(server.streamable_http_app()) as url:
-            section = McpSection(url=f"{url}/mcp")
-            source = McpTools(section, "environment.mcp[0]", Allowed())
-            opening = await source.open(PROMPT, 7)
-            assert [(t.name, t.description) for t in opening.tools] == [
-                ("add", "Add two numbers."),
-                ("bad", ""),
-            ]
-            good, wrong, bad = await source.call(
-                [ADD, ToolCall("add", '{"a": "x"}'), ToolCall("bad", "{}")]
-            )
-            assert good == ToolAnswer("3")
-            assert wrong.failed and "valid integer" in wrong.text
-            assert bad.failed
-            await source.close()
+    async with serving(server.streamable_http_app()) as url:
+        section = McpSection(url=f"{url}/mcp")
         source = McpTools(section, "environment.mcp[0]", Allowed())
-        with pytest.raises(UnavailableError, match=r"environment\.mcp\[0\]: http://127.* cannot"):
-            await source.open(PROMPT, 7)
+        opening = await source.open(PROMPT, 7)
+        assert [(t.name, t.description) for t in opening.tools] == [
+            ("add", "Add two numbers."),
+            ("bad", ""),
+        ]
+        good, wrong, bad = await source.call(
+            [ADD, ToolCall("add", '{"a": "x"}'), ToolCall("bad", "{}")]
+        )
+        assert good == ToolAnswer("3")
+        assert wrong.failed and "valid integer" in wrong.text
+        assert bad.failed
         await source.close()
-
-    run(scenario)
+    source = McpTools(section, "environment.mcp[0]", Allowed())
+    with pytest.raises(UnavailableError, match=r"environment\.mcp\[0\]: http://127.* cannot"):
+        await source.open(PROMPT, 7)
+    await source.close()
 
 
 def test_an_installation_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,15 +176,13 @@ def test_an_installation_without_the_package(monkeypatch: pytest.MonkeyPatch) ->
         run(scenario)
 
 
-def test_a_name_that_points_inside_is_refused() -> None:
-    async def scenario() -> None:
-        name = socket.gethostname()
-        source = McpTools(McpSection(url=f"http://{name}:9/mcp"), "environment.mcp[0]", Allowed())
-        with pytest.raises(UnavailableError, match="not a public address"):
-            await source.open(PROMPT, 7)
-        await source.close()
+async def test_a_name_that_points_inside_is_refused() -> None:
 
-    run(scenario)
+    name = socket.gethostname()
+    source = McpTools(McpSection(url=f"http://{name}:9/mcp"), "environment.mcp[0]", Allowed())
+    with pytest.raises(UnavailableError, match="not a public address"):
+        await source.open(PROMPT, 7)
+    await source.close()
 
 
 def test_only_what_the_operator_allowed() -> None:

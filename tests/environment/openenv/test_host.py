@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -40,55 +40,47 @@ async def host_of(server: OpenEnvServer, **keys: Any) -> AsyncIterator[OpenEnvHo
         yield host
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 30))
-
-
 def said(text: str = "", *calls: ToolCall) -> Message:
     return Message("assistant", text, tool_calls=calls)
 
 
-def test_texts_and_calls_become_actions() -> None:
-    async def scenario() -> None:
-        async with (
-            OpenEnvServer() as server,
-            host_of(server, options={"reset": {"size": 3}}) as host,
-        ):
-            environment = host.create("17.1.0")
-            opening = await environment.open(PROMPT, 2**63 + 5)
-            assert server.received[0]["data"] == {
-                "level": "easy",
-                "size": 3,
-                "seed": 5,
-                "episode_id": "17.1.0",
-            }
-            (message,) = opening.messages
-            assert message.text.startswith('Guess.\n\n{"echoed_message": "ready ')
-            assert opening.tools[0].name == ACT
-            assert list(json.loads(opening.tools[0].parameters)["properties"]) == ["message"]
+async def test_texts_and_calls_become_actions() -> None:
 
-            reply = await environment.step(said("hello"), "stop")
-            text = '{"echoed_message": "hello", "message_length": 5}'
-            assert reply.messages == (Message("user", text),)
-            assert (reply.reward, reply.done, reply.num_calls) == (0.5, False, 0)
+    async with (
+        OpenEnvServer() as server,
+        host_of(server, options={"reset": {"size": 3}}) as host,
+    ):
+        environment = host.create("17.1.0")
+        opening = await environment.open(PROMPT, 2**63 + 5)
+        assert server.received[0]["data"] == {
+            "level": "easy",
+            "size": 3,
+            "seed": 5,
+            "episode_id": "17.1.0",
+        }
+        (message,) = opening.messages
+        assert message.text.startswith('Guess.\n\n{"echoed_message": "ready ')
+        assert opening.tools[0].name == ACT
+        assert list(json.loads(opening.tools[0].parameters)["properties"]) == ["message"]
 
-            good, ends = (ToolCall(ACT, f'{{"message": "{w}"}}', w) for w in ("aa", "end"))
-            wrong = ToolCall(ACT, '{"text": "x"}', "w")
-            others = ToolCall("look", "{}", "o"), ToolCall(ACT, "{", "j"), ToolCall(ACT, "[]", "l")
-            reply = await environment.step(said("", good, wrong, *others, ends, good), "stop")
-            texts = [message.text for message in reply.messages]
-            assert (
-                texts[1] == "error: message: Field required; text: Extra inputs are not permitted"
-            )
-            assert "'look'" in texts[2] and "no JSON:" in texts[3] and "no JSON object" in texts[4]
-            assert [m.call_id for m in reply.messages] == ["aa", "w", "o", "j", "l", "end"]
-            assert {m.role for m in reply.messages} == {"tool"}
-            assert (reply.reward, reply.done, reply.num_failures) == (0.5, True, 4)
-            await environment.close()
-            assert server.received[-1] == {"type": "close"}
-            assert server.open == []
+        reply = await environment.step(said("hello"), "stop")
+        text = '{"echoed_message": "hello", "message_length": 5}'
+        assert reply.messages == (Message("user", text),)
+        assert (reply.reward, reply.done, reply.num_calls) == (0.5, False, 0)
 
-    run(scenario)
+        good, ends = (ToolCall(ACT, f'{{"message": "{w}"}}', w) for w in ("aa", "end"))
+        wrong = ToolCall(ACT, '{"text": "x"}', "w")
+        others = ToolCall("look", "{}", "o"), ToolCall(ACT, "{", "j"), ToolCall(ACT, "[]", "l")
+        reply = await environment.step(said("", good, wrong, *others, ends, good), "stop")
+        texts = [message.text for message in reply.messages]
+        assert texts[1] == "error: message: Field required; text: Extra inputs are not permitted"
+        assert "'look'" in texts[2] and "no JSON:" in texts[3] and "no JSON object" in texts[4]
+        assert [m.call_id for m in reply.messages] == ["aa", "w", "o", "j", "l", "end"]
+        assert {m.role for m in reply.messages} == {"tool"}
+        assert (reply.reward, reply.done, reply.num_failures) == (0.5, True, 4)
+        await environment.close()
+        assert server.received[-1] == {"type": "close"}
+        assert server.open == []
 
 
 @pytest.mark.parametrize(
@@ -99,70 +91,51 @@ def test_texts_and_calls_become_actions() -> None:
         ({"properties": {"code": {}, "message": {}}}, {"message": "code"}, "code"),
     ],
 )
-def test_which_field_a_text_becomes(schema: Frame, options: Frame, field: str) -> None:
-    async def scenario() -> None:
-        async def answers(frame: Frame, _: Any) -> Frame:
-            return observation(stdout="so", metadata={"x": 1})
+async def test_which_field_a_text_becomes(schema: Frame, options: Frame, field: str) -> None:
 
-        async with (
-            OpenEnvServer(answers, schema) as server,
-            host_of(server, options=options) as host,
-        ):
-            environment = host.create("e")
-            opening = await environment.open(PROMPT, 7)
-            assert opening.messages[0].text == "Guess.\n\nso", "a single text stands as it is"
-            await environment.step(said("x"), "stop")
-            assert server.received[-1]["data"] == {field: "x"}
+    async def answers(frame: Frame, _: Any) -> Frame:
+        return observation(stdout="so", metadata={"x": 1})
 
-    run(scenario)
+    async with (
+        OpenEnvServer(answers, schema) as server,
+        host_of(server, options=options) as host,
+    ):
+        environment = host.create("e")
+        opening = await environment.open(PROMPT, 7)
+        assert opening.messages[0].text == "Guess.\n\nso", "a single text stands as it is"
+        await environment.step(said("x"), "stop")
+        assert server.received[-1]["data"] == {field: "x"}
 
 
-def test_a_server_of_tools_is_asked_for_them() -> None:
-    async def scenario() -> None:
-        async with OpenEnvServer(calls, CALLS) as server, host_of(server) as host:
-            environment = host.create("e")
-            opening = await environment.open(PROMPT, 7)
-            assert opening.messages == PROMPT.messages, "nothing to read in an empty observation"
-            schema = json.dumps(ADD["input_schema"])
-            assert opening.tools == (Tool("add", "Add two numbers.", schema),)
-            two = ToolCall("add", '{"a": 1, "b": 2}', "1"), ToolCall("sub", "{}", "2")
-            reply = await environment.step(said("", *two), "stop")
-            assert [m.text for m in reply.messages] == ["3", "error: Unknown tool: 'sub'"]
-            assert (reply.num_calls, reply.num_failures, reply.done) == (2, 1, False)
-            assert (await environment.step(said("3"), "stop")).done, "an answer without a call"
+async def test_a_server_of_tools_is_asked_for_them() -> None:
 
-    run(scenario)
+    async with OpenEnvServer(calls, CALLS) as server, host_of(server) as host:
+        environment = host.create("e")
+        opening = await environment.open(PROMPT, 7)
+        assert opening.messages == PROMPT.messages, "nothing to read in an empty observation"
+        schema = json.dumps(ADD["input_schema"])
+        assert opening.tools == (Tool("add", "Add two numbers.", schema),)
+        two = ToolCall("add", '{"a": 1, "b": 2}', "1"), ToolCall("sub", "{}", "2")
+        reply = await environment.step(said("", *two), "stop")
+        assert [m.text for m in reply.messages] == ["3", "error: Unknown tool: 'sub'"]
+        assert (reply.num_calls, reply.num_failures, reply.done) == (2, 1, False)
+        assert (await environment.step(said("3"), "stop")).done, "an answer without a call"
 
 
-def test_a_full_server_is_waited_for() -> None:
-    async def scenario() -> None:
-        async with OpenEnvServer(room=1) as server, host_of(server) as host:
-            first, second = host.create("1"), host.create("2")
-            await first.open(PROMPT, 7)
-            waiting = asyncio.create_task(second.open(PROMPT, 7))
-            await asyncio.sleep(0.3)
-            assert not waiting.done()
-            await first.close()
-            await waiting
-            await second.close()
-        async with OpenEnvServer(room=0) as server, host_of(server, timeout=0.3) as host:
-            with pytest.raises(UnavailableError, match="raise max_concurrent_envs there"):
-                await host.create("1").open(PROMPT, 7)
+async def test_a_full_server_is_waited_for() -> None:
 
-    run(scenario)
-
-
-def test_a_session_outlives_a_long_turn_of_the_policy() -> None:
-    """The server pings, and ends a connection that answers none: also while nothing asks."""
-
-    async def scenario() -> None:
-        async with OpenEnvServer(ping=0.2) as server, host_of(server) as host:
-            environment = host.create("e")
-            await environment.open(PROMPT, 7)
-            await asyncio.sleep(1)
-            assert (await environment.step(said("x"), "stop")).reward == 0.1
-
-    run(scenario)
+    async with OpenEnvServer(room=1) as server, host_of(server) as host:
+        first, second = host.create("1"), host.create("2")
+        await first.open(PROMPT, 7)
+        waiting = asyncio.create_task(second.open(PROMPT, 7))
+        await asyncio.sleep(0.3)
+        assert not waiting.done()
+        await first.close()
+        await waiting
+        await second.close()
+    async with OpenEnvServer(room=0) as server, host_of(server, timeout=0.3) as host:
+        with pytest.raises(UnavailableError, match="raise max_concurrent_envs there"):
+            await host.create("1").open(PROMPT, 7)
 
 
 async def dies(frame: Frame, socket: web.WebSocketResponse) -> Frame | None:
@@ -195,46 +168,39 @@ def speaks(answer: str | bytes) -> Answers:
     ],
     ids=["dies", "no JSON", "state", "empty", "bytes", "flood", "raises"],
 )
-def test_a_server_that_fails_is_a_fault_of_ours(answers: Answers, words: str) -> None:
-    async def scenario() -> None:
-        async with OpenEnvServer(answers) as server, host_of(server) as host:
-            environment = host.create("e")
-            await environment.open(PROMPT, 7)
-            with pytest.raises(UnavailableError, match=words):
-                await environment.step(said("raise"), "stop")
-            await environment.close()
-            await asyncio.sleep(0.1)
-            assert server.open == []
+async def test_a_server_that_fails_is_a_fault_of_ours(answers: Answers, words: str) -> None:
 
-    run(scenario)
+    async with OpenEnvServer(answers) as server, host_of(server) as host:
+        environment = host.create("e")
+        await environment.open(PROMPT, 7)
+        with pytest.raises(UnavailableError, match=words):
+            await environment.step(said("raise"), "stop")
+        await environment.close()
+        await asyncio.sleep(0.1)
+        assert server.open == []
 
 
-def test_a_server_that_hangs_is_left_at_the_deadline() -> None:
+async def test_a_server_that_hangs_is_left_at_the_deadline() -> None:
     async def hangs(frame: Frame, socket: web.WebSocketResponse) -> Frame | None:
         return await echo(frame, socket) if frame["type"] == "reset" else None
 
-    async def scenario() -> None:
-        async with OpenEnvServer(hangs) as server, host_of(server, timeout=0.3) as host:
-            async with OpenEpisodes(host, host.section) as episodes:
-                await episodes.open("e", PROMPT, 7, 1)
-                with pytest.raises(DeadlineError, match="has not answered for 0.3 s"):
-                    await episodes.step("e", 1, said("x"), "stop", 1)
-            assert server.open == [], "its session is closed"
-
-    run(scenario)
+    async with OpenEnvServer(hangs) as server, host_of(server, timeout=0.3) as host:
+        async with OpenEpisodes(host, host.section) as episodes:
+            await episodes.open("e", PROMPT, 7, 1)
+            with pytest.raises(DeadlineError, match="has not answered for 0.3 s"):
+                await episodes.step("e", 1, said("x"), "stop", 1)
+        assert server.open == [], "its session is closed"
 
 
-def test_a_server_that_is_away() -> None:
-    async def scenario() -> None:
-        async with OpenEnvServer() as server:
-            pass
-        async with host_of(server) as host:
-            environment = host.create("e")
-            with pytest.raises(UnavailableError, match="/schema: cannot be reached"):
-                await environment.open(PROMPT, 7)
-            await environment.close()
+async def test_a_server_that_is_away() -> None:
 
-    run(scenario)
+    async with OpenEnvServer() as server:
+        pass
+    async with host_of(server) as host:
+        environment = host.create("e")
+        with pytest.raises(UnavailableError, match="/schema: cannot be reached"):
+            await environment.open(PROMPT, 7)
+        await environment.close()
 
 
 @pytest.mark.parametrize(

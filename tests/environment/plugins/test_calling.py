@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from services.environment.plugins.calling import PluginEnvironment, PluginHost
+from services.environment.plugins.calling import PluginHost
 from services.environment.plugins.contract import CONTRACT
 from tests.environment.plugins.served import TOKEN, served
 from tests.environment.worlds import TOOL, Worlds
@@ -20,7 +19,7 @@ from tests.trimaran.plugins.hostile import Received, Reply, Server, answer
 from trimaran.config import EnvironmentSection
 from trimaran.errors import InputError, UnavailableError
 from trimaran.trust.allowed import Allowed
-from trimaran.types import Message, Opening, Prompt, Tool, ToolCall
+from trimaran.types import Message, Prompt, ToolCall
 
 PROMPT = Prompt("p:1", (Message("user", "Guess."),), "guess", "7", {"level": "easy"})
 VARIABLE = "TRIMARAN_WORLD_TOKEN"
@@ -67,20 +66,6 @@ def test_an_episode_is_as_it_would_be_here(monkeypatch: pytest.MonkeyPatch) -> N
     run(scenario)
     assert [line.partition(" ")[0] for line in worlds.log] == ["open", "step", "step", "close"]
     assert "17.1.0." in worlds.log[0], "its name there says whose it is"
-
-
-def test_without_messages_of_its_own_the_row_s_are_kept() -> None:
-    tool = {"name": "add", "parameters": {"type": "object"}, "since": "2"}
-    body = json.dumps({"contract": CONTRACT, "tools": [tool], "more": 1}).encode()
-
-    async def scenario() -> None:
-        async with Server(answer(200, body)) as server, host_of(server.url) as host:
-            opening = await host.create("e").open(PROMPT, 7)
-            assert opening == Opening(PROMPT.messages, (Tool("add", "", '{"type": "object"}'),))
-            sent = server.posts[0].json
-            assert sent["row"]["extras"] == {"level": "easy"} and sent["seed"] == 7
-
-    run(scenario)
 
 
 @pytest.mark.parametrize(
@@ -152,26 +137,6 @@ async def passed_on(url: str, request: Received) -> bytes:
         ) as response,
     ):
         return await response.read()
-
-
-def test_a_plugin_that_is_away(unused_port: int) -> None:
-    async def scenario() -> None:
-        async with host_of(f"http://127.0.0.1:{unused_port}", attempts=2) as host:
-            environment: PluginEnvironment = host.create("e")
-            with pytest.raises(UnavailableError, match="cannot be reached"):
-                await environment.open(PROMPT, 7)
-            with pytest.raises(UnavailableError, match="cannot be reached"):
-                await environment.close()
-
-    run(scenario)
-
-
-@pytest.fixture
-def unused_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def test_what_is_refused_before_an_episode(tmp_path: Path) -> None:

@@ -78,11 +78,6 @@ def test_what_cannot_be_called_is_an_answer_to_the_policy() -> None:
     assert (reply.num_calls, reply.num_failures, reply.done) == (5, 4, False)
 
 
-def test_a_message_without_calls_ends_the_episode() -> None:
-    _, reply = play([Source("a")], Message("assistant", "12"))
-    assert reply == Reply(done=True)
-
-
 def test_a_long_answer_is_cut_and_says_so() -> None:
     _, reply = play([Source("a")], calling(("a", f'{{"x": {"9" * 100}}}')), max_message_chars=50)
     assert reply.messages[0].text == 'a: {"x": 999999999999\n[cut: it has 110 characters]'
