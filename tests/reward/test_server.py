@@ -15,7 +15,6 @@ from tests.reward.groups import group_of
 from tests.trimaran.telemetry.test_exposition import values
 from trimaran.clients import MetricsClient, RewardClient
 from trimaran.config import RunConfig, parse_config
-from trimaran.errors import InputError
 from trimaran.run.context import RunContext
 from trimaran.run.network import LOOPBACK
 from trimaran.trust.allowed import ALLOW_VARIABLE
@@ -53,17 +52,6 @@ def while_serving(
             await service
 
     asyncio.run(run())
-
-
-def test_answers_with_one_verdict_a_completion(tmp_path: Path) -> None:
-    async def use(client: RewardClient) -> None:
-        verdicts = await client.score_group(group_of(["wrong", "right"]), SECONDS)
-        assert verdicts == (
-            Score(0.0, {"exact_match": 0.0}, prediction="wrong"),
-            Score(2.0, {"exact_match": 1.0}, prediction="right"),
-        )
-
-    while_serving(configure({"exact_match": 2.0}), tmp_path, use)
 
 
 def test_prometheus_sees_calls_and_workers(tmp_path: Path) -> None:
@@ -113,14 +101,3 @@ def test_a_caller_that_gives_up_does_not_stop_the_others(
 
     rules = {"a": {"function": "tests.reward.unruly:answer"}}
     while_serving(configure(rules, timeout=2), tmp_path, use)
-
-
-def test_an_unknown_rule_is_refused_at_start(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="exact_match"):
-        asyncio.run(serve(configure({"exactmatch": 1.0}), RunContext.in_folder(tmp_path)))
-
-
-def test_a_function_that_was_not_allowed_is_refused_at_start(tmp_path: Path) -> None:
-    rules = {"a": {"function": "tests.reward.unruly:answer"}}
-    with pytest.raises(InputError, match=r"reward\.rules\.a\.function: .*--allow"):
-        asyncio.run(serve(configure(rules), RunContext.in_folder(tmp_path)))

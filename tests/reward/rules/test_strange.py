@@ -71,16 +71,6 @@ def test_any_short_text_given_to_a_library(rule: str, text: str, answer: str) ->
         judge_twice(rule, given_, answer)
 
 
-@pytest.mark.parametrize("rule", sorted(set(RULES) - ELSEWHERE))
-@given(answer=ANYTHING)
-@settings(max_examples=20, deadline=None)
-def test_any_reference_is_checked_before_a_run(rule: str, answer: str) -> None:
-    try:
-        RULES[rule].check_reference(answer, {})
-    except ValueError as error:
-        assert str(error)
-
-
 SIZE = 500_000
 LONG: dict[str, Callable[[], str]] = {
     "letters": lambda: "a" * SIZE,

@@ -44,18 +44,16 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_certificate(tmp_path_factory.mktemp("own"), "own", "IP:127.0.0.1")
 
 
-def test_certificates_of_ca_file_are_trusted_and_others_are_not(own: Path) -> None:
-    async def run() -> None:
-        async with Server(GOOD, tls=serving_with(own)) as server:
-            trusted, plain = spec_of(server.url, ca_file=own), spec_of(server.url)
-            async with judging(trusted, plain) as judge:
-                assert await judge.judge(trusted, texts("1")) == (Value(1.0),)
-                (outcome,) = await judge.judge(plain, texts("1"))
-                assert isinstance(outcome, Fault) and "TLS fails" in outcome.reason
-                assert "self-signed" in outcome.reason or "self signed" in outcome.reason
-                assert len(server.posts) == 1
+async def test_certificates_of_ca_file_are_trusted_and_others_are_not(own: Path) -> None:
 
-    asyncio.run(run())
+    async with Server(GOOD, tls=serving_with(own)) as server:
+        trusted, plain = spec_of(server.url, ca_file=own), spec_of(server.url)
+        async with judging(trusted, plain) as judge:
+            assert await judge.judge(trusted, texts("1")) == (Value(1.0),)
+            (outcome,) = await judge.judge(plain, texts("1"))
+            assert isinstance(outcome, Fault) and "TLS fails" in outcome.reason
+            assert "self-signed" in outcome.reason or "self signed" in outcome.reason
+            assert len(server.posts) == 1
 
 
 def test_certificates_that_cannot_be_used_are_named(tmp_path: Path) -> None:

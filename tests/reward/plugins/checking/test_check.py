@@ -259,20 +259,6 @@ def test_where_nothing_listens() -> None:
     assert findings[0].verdict == "fail"
 
 
-def test_a_plugin_that_answers_without_end() -> None:
-    async def endless(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        chunk = b" " * (1 << 20)
-        for _ in range(1000):
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-
-    findings = check(endless, token=None)
-    assert findings["connection"].verdict == "fail"
-    assert "larger than 16,777,216 bytes" in findings["connection"].detail
-
-
 def test_a_plugin_s_words_do_not_reach_the_terminal_as_they_are() -> None:
     name = "\x1b]0;title\x07 \n fine"
     app = make_app(by_length, Info(contract=CONTRACT, name=name, max_samples=3))
