@@ -612,6 +612,14 @@ class World:
         return [s.group.number for batch in self.trainer.batches for s in batch.groups]
 
 
+def run(world: World) -> World:
+    try:
+        asyncio.run(asyncio.wait_for(world.run(), 120))
+    finally:
+        world.close()
+    return world
+
+
 def dies(replica: str, *numbers: int) -> Callable[[int, int, Prompt, str], Awaitable[None]]:
     """A replica that is gone: every call to it fails as a broken connection does."""
 

@@ -133,17 +133,6 @@ def test_a_copy_of_a_running_run_is_sound_and_goes_on_elsewhere(tmp_path: Path) 
     assert verify(RunContext.in_folder(folder)).faults == [], "the run itself was left alone"
 
 
-@needs_sqlite3
-def test_an_anchor_that_is_copied_after_the_store_knows_more_than_the_copy(tmp_path: Path) -> None:
-    """Why the order matters: such a copy looks as if its store had lost records."""
-    folder, copy = tmp_path / "run", tmp_path / "elsewhere" / "run"
-    folder.mkdir()
-    run_with_copy(tmp_path, lambda: back_up(folder, copy))
-    shutil.copy(folder / ANCHOR_NAME, copy)
-    [fault] = verify(RunContext.in_folder(copy)).faults
-    assert "are missing" in fault
-
-
 @pytest.mark.parametrize("is_managed", [True, False])
 def test_the_store_of_a_folder_that_was_moved_is_the_one_in_it(
     tmp_path: Path, is_managed: bool

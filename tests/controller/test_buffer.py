@@ -28,37 +28,33 @@ async def reserved(buffer: Buffer) -> list[int]:
         numbers.append(task.result())
 
 
-def test_each_wait_of_the_trainer_brings_one_batch_more_up_to_the_bound() -> None:
-    async def body() -> None:
-        buffer = Buffer(2, max_lag=2, num_steps=100)
-        assert await reserved(buffer) == [0, 1]
-        for step, news in enumerate([[2, 3], [6, 7], [], []]):
-            take = asyncio.create_task(buffer.take())
-            assert await reserved(buffer) == news
-            for number in (2 * step, 2 * step + 1):
-                await buffer.put(scored(number))
-            await take
-            await buffer.release()
-            assert len(await reserved(buffer)) == 2  # in place of those that were taken
+async def test_each_wait_of_the_trainer_brings_one_batch_more_up_to_the_bound() -> None:
 
-    asyncio.run(body())
+    buffer = Buffer(2, max_lag=2, num_steps=100)
+    assert await reserved(buffer) == [0, 1]
+    for step, news in enumerate([[2, 3], [6, 7], [], []]):
+        take = asyncio.create_task(buffer.take())
+        assert await reserved(buffer) == news
+        for number in (2 * step, 2 * step + 1):
+            await buffer.put(scored(number))
+        await take
+        await buffer.release()
+        assert len(await reserved(buffer)) == 2  # in place of those that were taken
 
 
-def test_a_trainer_that_never_waits_has_one_batch_ahead() -> None:
-    async def body() -> None:
-        buffer = Buffer(2, max_lag=2, num_steps=100)
-        newest, ahead = 0, []
-        take = asyncio.create_task(buffer.take())  # the first batch it always waits for
-        for _ in range(2 * CALM_STEPS):
-            for number in await reserved(buffer):
-                await buffer.put(scored(number))
-                newest = number
-            ahead.append(newest - (await take)[-1].group.number)
-            await buffer.release()
-            take = asyncio.create_task(buffer.take())
-        assert (ahead[1], ahead[-1]) == (4, 2)
+async def test_a_trainer_that_never_waits_has_one_batch_ahead() -> None:
 
-    asyncio.run(body())
+    buffer = Buffer(2, max_lag=2, num_steps=100)
+    newest, ahead = 0, []
+    take = asyncio.create_task(buffer.take())  # the first batch it always waits for
+    for _ in range(2 * CALM_STEPS):
+        for number in await reserved(buffer):
+            await buffer.put(scored(number))
+            newest = number
+        ahead.append(newest - (await take)[-1].group.number)
+        await buffer.release()
+        take = asyncio.create_task(buffer.take())
+    assert (ahead[1], ahead[-1]) == (4, 2)
 
 
 @given(
@@ -121,14 +117,12 @@ def test_whatever_is_late_skipped_or_made_again_nothing_stalls_or_gets_too_old(
 
 
 @pytest.mark.parametrize("max_lag", [0, 2])
-def test_a_resumed_line_issues_its_open_groups_first(max_lag: int) -> None:
-    async def body() -> None:
-        buffer = Buffer(2, max_lag, 100, next_number=13, reissued=(12, 9), reused=(scored(10),))
-        take = asyncio.create_task(buffer.take())
-        first = await reserved(buffer)
-        assert first[:2] == [9, 12]
-        assert first[2:] == [13][:max_lag]
-        await buffer.put(scored(9))
-        assert [s.group.number for s in await take] == [9, 10]
+async def test_a_resumed_line_issues_its_open_groups_first(max_lag: int) -> None:
 
-    asyncio.run(body())
+    buffer = Buffer(2, max_lag, 100, next_number=13, reissued=(12, 9), reused=(scored(10),))
+    take = asyncio.create_task(buffer.take())
+    first = await reserved(buffer)
+    assert first[:2] == [9, 12]
+    assert first[2:] == [13][:max_lag]
+    await buffer.put(scored(9))
+    assert [s.group.number for s in await take] == [9, 10]

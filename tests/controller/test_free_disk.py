@@ -16,16 +16,13 @@ async def seen(disk: FreeDisk, known: bool) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_the_room_is_known_and_a_folder_that_is_gone_has_none(tmp_path: Path) -> None:
+async def test_the_room_is_known_and_a_folder_that_is_gone_has_none(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
 
-    async def body() -> None:
-        async with FreeDisk(folder, every=0.01).watched() as disk:
-            await seen(disk, known=True)
-            folder.rmdir()
-            await seen(disk, known=False)
-            folder.mkdir()
-            await seen(disk, known=True)
-
-    asyncio.run(body())
+    async with FreeDisk(folder, every=0.01).watched() as disk:
+        await seen(disk, known=True)
+        folder.rmdir()
+        await seen(disk, known=False)
+        folder.mkdir()
+        await seen(disk, known=True)

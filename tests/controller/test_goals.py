@@ -22,13 +22,3 @@ def test_a_pause_ends_the_run_and_a_cancel_also_what_it_waits_for() -> None:
     assert heard(goals) == (True, True)
     with pytest.raises(OutOfOrderError, match="already works towards cancel"):
         goals.set(Goal.PAUSE)
-
-
-@pytest.mark.parametrize(
-    ("goal", "expected"),
-    [(Goal.RUN, (False, False)), (Goal.PAUSE, (True, False)), (Goal.CANCEL, (True, True))],
-)
-def test_a_controller_that_starts_later_hears_of_it(
-    goal: Goal, expected: tuple[bool, bool]
-) -> None:
-    assert heard(Goals(goal)) == expected

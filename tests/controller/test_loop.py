@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from services.controller import saving
-from services.controller.faulted import PausedTooLongError
 from services.controller.validation.validation import Validation
-from tests.controller.fakes import PROMPTS, InMemory, World, dies, make_config
+from tests.controller.fakes import PROMPTS, InMemory, World, dies, make_config, run
 from trimaran.data.prompts import UnusableImageError
 from trimaran.errors import (
     DeadlineError,
@@ -19,18 +18,10 @@ from trimaran.errors import (
     TrimaranError,
     UnavailableError,
 )
-from trimaran.ledger.records import Checkpointed, Issued, Opened
-from trimaran.types import Faulted, Group, Prompt, Score, Verdict
+from trimaran.ledger.records import Checkpointed, Issued
+from trimaran.types import Faulted, Group, Prompt, Verdict
 
 GROUPS = 4
-
-
-def run(world: World) -> World:
-    try:
-        asyncio.run(asyncio.wait_for(world.run(), 120))
-    finally:
-        world.close()
-    return world
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, 3])
@@ -41,24 +32,6 @@ def test_lag_reaches_its_bound_and_never_passes_it(tmp_path: Path, max_lag: int)
     world.delay = lambda number: asyncio.sleep(rng.choice([0.05, 0.06, 0.1]))
     run(world)
     assert max(world.lags()) == max_lag
-
-
-def test_groups_train_in_prompt_order_whatever_is_late(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config(run={"max_lag": 2}))
-    world.delay = lambda number: asyncio.sleep(0.02 if number % 3 == 0 else 0)
-    run(world)
-    assert world.trained_numbers() == list(range(6 * GROUPS))
-
-
-def test_slots_are_freed_only_when_the_new_weights_are_live(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config(run={"max_lag": 0, "steps": 3}))
-    world.weight_sync.pace = lambda: asyncio.sleep(0.02)
-    run(world)
-    for event in world.events:
-        if event[0] == "generate":
-            step_before = event[1] // GROUPS
-            assert world.events.index(("live", step_before)) < world.events.index(event)
-    assert ("live", 2) in world.events
 
 
 def test_colocated_replicas_sleep_while_the_trainer_trains(tmp_path: Path) -> None:
@@ -86,22 +59,6 @@ def test_nothing_is_issued_beyond_the_last_step(tmp_path: Path) -> None:
     assert issued == set(range(6 * GROUPS))
     state = world.ledger.state
     assert (state.ended.below, state.totals.committed) == (6 * GROUPS, 6 * GROUPS)
-
-
-def test_a_failed_group_is_tried_elsewhere(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config())
-
-    async def faults(number: int, attempt: int, prompt: Prompt, replica: str) -> None:
-        if number == 5 and attempt == 1:
-            raise InternalError("CUDA error")
-
-    world.faults = faults
-    run(world)
-    tries = [event[2:] for event in world.events if event[:2] == ("generate", 5)]
-    assert [attempt for attempt, _ in tries] == [1, 2]
-    assert tries[0][1] != tries[1][1]
-    assert world.trained_numbers() == list(range(6 * GROUPS))
-    assert not world.lost
 
 
 def test_a_poisonous_prompt_is_skipped_and_the_next_takes_its_slot(tmp_path: Path) -> None:
@@ -221,17 +178,6 @@ def test_a_group_that_cannot_be_scored_is_filtered(tmp_path: Path) -> None:
     assert 3 not in world.trained_numbers()
 
 
-def test_a_partly_faulted_group_trains(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config(run={"steps": 1}))
-
-    async def faults(group: Group) -> tuple[Verdict, ...] | None:
-        return (Faulted("overload"), Score(1.0)) if group.number == 3 else None
-
-    world.reward.faults = faults
-    run(world)
-    assert isinstance(world.trainer.batches[0].groups[3].verdicts_G[0], Faulted)
-
-
 def test_a_replaced_controller_ends_with_the_refusal(tmp_path: Path) -> None:
     world = World(tmp_path, make_config())
 
@@ -243,17 +189,6 @@ def test_a_replaced_controller_ends_with_the_refusal(tmp_path: Path) -> None:
     with pytest.raises(StaleEpochError, match="epoch 1 was replaced by 2"):
         run(world)
     assert ("live", 3) not in world.events
-
-
-def test_a_frozen_controller_that_comes_back_can_write_no_record(tmp_path: Path) -> None:
-    frozen = World(tmp_path, make_config())
-    newer = World(tmp_path, make_config())
-    newer.ledger.record(Opened(2))
-    asyncio.run(newer.ledger.flush())
-    newer.close()
-    with pytest.raises(StaleEpochError, match="another controller"):
-        run(frozen)
-    assert not frozen.trainer.batches
 
 
 def out_of_order(world: World) -> Callable[[bool], None]:
@@ -330,15 +265,6 @@ def test_a_cancel_gives_up_the_validation_under_way_and_makes_no_other(tmp_path:
     run(world)
     assert (world.ledger.state.step, steps, list(world.validations)) == (2, [1, 2], [])
     assert [event[1] for event in world.events if event[0] == "validated"] == [1]
-
-
-def test_a_pause_that_lasts_too_long_ends_the_run(tmp_path: Path) -> None:
-    world, _ = paused_world(tmp_path, lambda: None)
-    world.config = make_config(rollout={"group_size": 8}, reward={"pause_timeout": 0.2})
-    with pytest.raises(PausedTooLongError, match="no plugin"):
-        run(world)
-    assert world.ledger.state.step == 2
-    assert not world.filtered()
 
 
 def nonfinite_at(*steps: int) -> Callable[[int], str]:
@@ -501,21 +427,6 @@ def test_a_checkpoint_knows_the_score_of_its_step(tmp_path: Path) -> None:
     }
     run(world)
     assert world.trainer.scores == {2: 0.5, 4: None, 6: None}
-
-
-def test_payloads_stay_for_the_checkpoint_before_one_that_failed(tmp_path: Path) -> None:
-    config = make_config(run={"checkpoint_every": 2, "deterministic": True})
-    world = World(tmp_path, config)
-
-    async def pace() -> None:
-        if world.trainer.step >= 2:
-            world.trainer.save_fault = InternalError("No space left on device")
-
-    world.trainer.pace = pace
-    run(world)
-    again = World(tmp_path, config, {2: world.checkpoints[2]})
-    run(again)  # from the checkpoint of step 2, over 3 to 6
-    assert again.trainer.root == world.trainer.root
 
 
 def test_a_checkpoint_comes_early_where_its_collection_keeps_the_quota_from_filling(

@@ -35,34 +35,33 @@ async def recorded(run_folder: Path) -> Run:
     return run_from_tree(record.value)
 
 
-def test_services_that_move_under_way_are_found_at_their_new_addresses(tmp_path: Path) -> None:
+async def test_services_that_move_under_way_are_found_at_their_new_addresses(
+    tmp_path: Path,
+) -> None:
     """Reward, weight sync and both replicas; another controller comes with another trainer."""
 
-    async def body() -> Run:
-        pool, run_folder = Pool(), tmp_path / "run"
-        run_folder.mkdir()
-        moves: list[asyncio.Task[None]] = []
-        endpoints = await pool.start()
-        trainer = endpoints["trainer"][0]
+    pool, run_folder = Pool(), tmp_path / "run"
+    run_folder.mkdir()
+    moves: list[asyncio.Task[None]] = []
+    endpoints = await pool.start()
+    trainer = endpoints["trainer"][0]
 
-        async def move() -> None:
-            leaving = [server for server in pool.servers if server.address != trainer]
-            await tell(run_folder, {**await pool.start(), "trainer": [trainer]})
-            await asyncio.gather(*(server.stop() for server in leaving))
+    async def move() -> None:
+        leaving = [server for server in pool.servers if server.address != trainer]
+        await tell(run_folder, {**await pool.start(), "trainer": [trainer]})
+        await asyncio.gather(*(server.stop() for server in leaving))
 
-        async def during(step: int) -> None:
-            if step == 2:
-                moves.append(asyncio.create_task(move()))
+    async def during(step: int) -> None:
+        if step == 2:
+            moves.append(asyncio.create_task(move()))
 
-        pool.trainer.during_step = during
-        config = configure(tmp_path, {**endpoints, "controller": LOOPBACK.free_address()})
-        try:
-            await asyncio.wait_for(controller.serve(config, RunContext.in_folder(run_folder)), 60)
-        finally:
-            await asyncio.gather(*moves)
-            await pool.stop()
-        assert moves
-        return await recorded(run_folder)
-
-    run = asyncio.run(body())
+    pool.trainer.during_step = during
+    config = configure(tmp_path, {**endpoints, "controller": LOOPBACK.free_address()})
+    try:
+        await asyncio.wait_for(controller.serve(config, RunContext.in_folder(run_folder)), 60)
+    finally:
+        await asyncio.gather(*moves)
+        await pool.stop()
+    assert moves
+    run = await recorded(run_folder)
     assert (run.state, run.step) == (RunState.SUCCEEDED, STEPS)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from services.controller.proofs import ProofCheck
-from tests.controller.fakes import RUN_ID, World, make_config
+from tests.controller.fakes import RUN_ID, World, make_config, run
 from tests.controller.resuming.test_resume import cut_ledger, records, run_world
 from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.ledger.group_life import GroupLife, read_life
@@ -25,14 +25,6 @@ from trimaran.types import (
 
 GROUPS = 4
 START = VersionId(0, 0)
-
-
-def run(world: World) -> World:
-    try:
-        asyncio.run(asyncio.wait_for(world.run(), 120))
-    finally:
-        world.close()
-    return world
 
 
 def trained_makers(world: World) -> set[tuple[VersionId, str]]:

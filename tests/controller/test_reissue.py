@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.controller.router import DrainedError
-from tests.controller.fakes import RUN_ID, World, make_config
+from tests.controller.fakes import RUN_ID, World, make_config, run
 from tests.controller.resuming.test_resume import cut_ledger, records, run_world
 from trimaran.errors import InputError, InternalError
 from trimaran.ledger.group_life import GroupLife, read_life
@@ -45,13 +45,6 @@ def issued(folder: Path, number: int) -> list[Issued]:
     return [r for r in records(folder) if isinstance(r, Issued) and r.group == number]
 
 
-def run(world: World) -> None:
-    try:
-        asyncio.run(asyncio.wait_for(world.run(), 120))
-    finally:
-        world.close()
-
-
 def test_a_try_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     world = World(tmp_path, make_config())
     failed: list[str] = []
@@ -67,6 +60,8 @@ def test_a_try_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     cause = Reissue(f"{failed[0]}: CUDA error", failed[0])
     assert (first.attempt, first.reissue) == (1, None)
     assert (second.attempt, second.reissue) == (2, cause)
+    made_by = [event[3] for event in world.events if event[:2] == ("generate", 5)]
+    assert len(set(made_by)) == 2 and not world.lost
     assert reissue_lines(caplog) == [f"group 5 is reissued, attempt 2: {failed[0]}: CUDA error"]
 
 

@@ -118,13 +118,6 @@ def test_a_group_is_scored_again_after_growing_waits() -> None:
         assert longest / 2 <= wait <= longest
 
 
-def test_the_second_try_may_do() -> None:
-    bench = Bench(lambda group: mixed(5) if len(bench.calls) == 1 else mixed(1))
-    came = run_virtually(bench.score(make_group(1)))
-    assert isinstance(came, ScoredGroup)
-    assert came.verdicts_G == mixed(1)
-
-
 def test_a_call_that_fails_leaves_all_terms_faulted() -> None:
     def fail(group: Group) -> Sequence[Verdict]:
         raise InternalError("KeyError: 'x'")
@@ -164,15 +157,6 @@ def test_more_than_the_limit_of_more_than_one_group(shares: list[int], beyond: b
     assert window.is_beyond(0.2) == beyond
 
 
-def test_nothing_is_said_of_a_few_answers() -> None:
-    window = Window(64, 16)
-    for number in range(7):
-        window.add(make_group(number, size=2), mixed(2, 2))
-        assert not window.is_beyond(0.2)
-    window.add(make_group(7, size=2), mixed(2, 2))
-    assert window.is_beyond(0.2)
-
-
 def test_an_outage_pauses_once_and_costs_no_group() -> None:
     bench = Bench(lambda group: down(group) if now() < 200 else well(group))
     groups = [make_group(number) for number in range(8)]
@@ -199,14 +183,6 @@ def test_an_outage_pauses_once_and_costs_no_group() -> None:
     assert len(probes) <= 20
 
 
-def test_validation_groups_wait_as_well_and_are_counted_alike() -> None:
-    greedy = [make_group((1 << 62) + number, size=1) for number in range(20)]
-    bench = Bench(lambda group: down(group) if now() < 50 else well(group))
-    came = run_virtually(bench.score_all(greedy))
-    assert all(isinstance(each, ScoredGroup) for each in came)
-    assert bench.kinds == ["paused", "unpaused"]
-
-
 def test_a_pause_that_lasts_too_long_fails_the_run_with_its_reason() -> None:
     bench = Bench(down, configure(pause_timeout=600))
 
@@ -222,20 +198,6 @@ def test_a_pause_that_lasts_too_long_fails_the_run_with_its_reason() -> None:
     ended = run_virtually(body())
     assert ended == pytest.approx(bench.reported[0][0] + 600)
     assert bench.kinds == ["paused"]
-
-
-def test_a_share_that_stays_within_the_limit_never_pauses() -> None:
-    bench = Bench(lambda group: mixed(1))  # 12.5% of 64
-    came = run_virtually(bench.score_all([make_group(number) for number in range(30)]))
-    assert all(isinstance(each, ScoredGroup) for each in came)
-    assert not bench.reported
-
-
-def test_noise_that_leaves_half_of_every_group_pauses_all_the_same() -> None:
-    bench = Bench(lambda group: mixed(3) if now() < 60 else mixed(1))
-    came = run_virtually(bench.score_all([make_group(number) for number in range(8)]))
-    assert [each.verdicts_G for each in came if isinstance(each, ScoredGroup)][1:] == [mixed(1)] * 7
-    assert bench.kinds == ["paused", "unpaused"]
 
 
 @settings(max_examples=150, deadline=None)
@@ -332,12 +294,3 @@ def test_a_part_whose_mean_would_overflow_is_left_out() -> None:
     scored = run_virtually(bench.score(make_group(1)))
     assert isinstance(scored, ScoredGroup)
     assert scored.verdicts_G[0] == Score(1.0, {"gsm8k": 1.0})
-
-
-def test_a_group_whose_rewards_are_not_finite_is_filtered_with_the_reason() -> None:
-    config = configure(rules={"gsm8k": 1, "style": 1}, max_faulted_share=1.0)
-    bench = Bench(lambda group: (Score(math.inf, {"gsm8k": 1e308, "style": 1e308}),) * 8, config)
-    assert run_virtually(bench.score(make_group(1))) == (
-        "8 of 8 completions faulted, 3 times; the last: gsm8k, style: not finite or beyond"
-        " 1e+30; the reward is inf"
-    )

@@ -263,6 +263,8 @@ class Pool:
         self.expert_loads: list[ExpertLoads] = []
         """Of each step that trains."""
         self.exported: list[str] = []
+        self.controller = ""
+        """The address of the run's own."""
         self.hangs = False
         """Whether every answer hangs its checker."""
         self.heals = False
@@ -352,13 +354,27 @@ async def put_goal(run_folder: Path, goal: Goal) -> None:
     await store.close()
 
 
-async def serve(folder: Path, pool: Pool, **run: Any) -> list[RunEvent]:
-    """A whole run, watched from outside."""
+async def serve(
+    folder: Path,
+    pool: Pool,
+    until: Callable[[RunEvent], bool] = is_last,
+    beside: Callable[[RunEvent], Awaitable[None]] | None = None,
+    **run: Any,
+) -> list[RunEvent]:
+    """A whole run, watched from outside. `beside` is called at the first event that is `until`."""
     run_folder = folder / "run"
     run_folder.mkdir(exist_ok=True)
     endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
+    pool.controller = endpoints["controller"]
     events: list[RunEvent] = []
-    watcher = asyncio.create_task(watch(run_folder, events))
+
+    async def follow() -> None:
+        await watch(run_folder, events, until)
+        if beside:
+            await beside(events[-1])
+            await watch(run_folder, events)
+
+    watcher = asyncio.create_task(follow())
     await asyncio.sleep(0)
     try:
         await asyncio.wait_for(
@@ -502,20 +518,12 @@ def test_in_a_deterministic_run_a_broken_stream_is_made_again(tmp_path: Path) ->
 def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
     pool, reported, began = Pool(), {}, time.time()
 
-    async def body() -> None:
-        (tmp_path / "run").mkdir()
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
+    async def look(step: int) -> None:
+        async with MetricsClient(pool.controller) as process:
+            reported[step] = values(await process.get_metrics())
 
-        async def look(step: int) -> None:
-            async with MetricsClient(endpoints["controller"]) as process:
-                reported[step] = values(await process.get_metrics())
-
-        pool.trainer.during_step = look
-        config = configure(tmp_path, endpoints, steps=2)
-        await controller.serve(config, RunContext.in_folder(tmp_path / "run"))
-        await pool.stop()
-
-    asyncio.run(body())
+    pool.trainer.during_step = look
+    asyncio.run(serve(tmp_path, pool, steps=2))
     assert [reported[step]["trimaran_controller_step",] for step in (1, 2)] == [0, 1]
     assert reported[2]["trimaran_controller_wanted_steps",] == 2
     assert reported[2]["trimaran_controller_held",] == 0
@@ -529,7 +537,7 @@ def test_prometheus_sees_the_step_and_the_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("may_pass", [False, True])
-def test_a_failure_is_recorded_and_raised_and_what_may_pass_is_no_failure(
+async def test_a_failure_is_recorded_and_raised_and_what_may_pass_is_no_failure(
     tmp_path: Path, may_pass: bool
 ) -> None:
     pool = Pool()
@@ -538,30 +546,27 @@ def test_a_failure_is_recorded_and_raised_and_what_may_pass_is_no_failure(
         if step == 2:
             raise UnavailableError("its disk hangs") if may_pass else InputError("step 2 is odd")
 
-    async def body() -> None:
-        pool.trainer.during_step = fail
-        run = RunContext.in_folder(tmp_path / "run")
-        run.folder.mkdir()
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-        with pytest.raises(TrimaranError) as caught:
-            await controller.serve(configure(tmp_path, endpoints), run)
-        await pool.stop()
-        assert exit_code(caught.value) == (75 if may_pass else 2)
-        store = await open_store(run.store_url)
-        record = await store.get(run_key("run"))
-        assert record
-        [*_, last] = [e async for e in entries(store, events_stream("run"))]
-        await store.close()
-        event, recorded = event_from_tree(*last), run_from_tree(record.value)
-        assert recorded == event.run
-        if may_pass:
-            assert (event.kind, event.run.state) == (EventKind.PROCESS, RunState.RUNNING)
-            assert "cannot go on: its disk hangs" in event.text
-        else:
-            assert (event.kind, event.run.state) == (EventKind.FINISHED, RunState.FAILED)
-            assert (event.run.error, event.run.remedy) == ("step 2 is odd", InputError.remedy)
-
-    asyncio.run(body())
+    pool.trainer.during_step = fail
+    run = RunContext.in_folder(tmp_path / "run")
+    run.folder.mkdir()
+    endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
+    with pytest.raises(TrimaranError) as caught:
+        await controller.serve(configure(tmp_path, endpoints), run)
+    await pool.stop()
+    assert exit_code(caught.value) == (75 if may_pass else 2)
+    store = await open_store(run.store_url)
+    record = await store.get(run_key("run"))
+    assert record
+    [*_, last] = [e async for e in entries(store, events_stream("run"))]
+    await store.close()
+    event, recorded = event_from_tree(*last), run_from_tree(record.value)
+    assert recorded == event.run
+    if may_pass:
+        assert (event.kind, event.run.state) == (EventKind.PROCESS, RunState.RUNNING)
+        assert "cannot go on: its disk hangs" in event.text
+    else:
+        assert (event.kind, event.run.state) == (EventKind.FINISHED, RunState.FAILED)
+        assert (event.run.error, event.run.remedy) == ("step 2 is odd", InputError.remedy)
 
 
 def test_a_pause_ends_after_the_step_with_a_checkpoint_and_the_run_goes_on_later(
@@ -569,24 +574,12 @@ def test_a_pause_ends_after_the_step_with_a_checkpoint_and_the_run_goes_on_later
 ) -> None:
     pool = Pool()
 
-    async def body() -> list[RunEvent]:
-        run_folder = tmp_path / "run"
-        run_folder.mkdir()
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
+    async def pause(step: int) -> None:
+        async with ControllerClient(pool.controller, "run") as client:
+            await client.set_goal(Goal.PAUSE)
 
-        async def pause(step: int) -> None:
-            async with ControllerClient(endpoints["controller"], "run") as client:
-                await client.set_goal(Goal.PAUSE)
-
-        pool.trainer.during_step = pause
-        events: list[RunEvent] = []
-        watcher = asyncio.create_task(watch(run_folder, events))
-        await controller.serve(configure(tmp_path, endpoints), RunContext.in_folder(run_folder))
-        await watcher
-        await pool.stop()
-        return events
-
-    events = asyncio.run(body())
+    pool.trainer.during_step = pause
+    events = asyncio.run(serve(tmp_path, pool))
     states = [event.run.state for event in events]
     assert (states[-1], events[-1].kind, events[-1].run.step) == (
         *(RunState.PAUSED, EventKind.STATE),
@@ -642,42 +635,39 @@ def test_a_goal_in_the_store_is_read_at_the_start(tmp_path: Path) -> None:
     assert events[-1].run.step == 0
 
 
-def test_a_frozen_controller_that_comes_back_writes_neither_events_nor_records(
+async def test_a_frozen_controller_that_comes_back_writes_neither_events_nor_records(
     tmp_path: Path,
 ) -> None:
     """It is frozen while step 2 trains; its successor ends the run; then it goes on."""
 
-    async def body() -> tuple[list[RunEvent], int]:
-        pool, frozen, thawed = Pool(), asyncio.Event(), asyncio.Event()
+    pool, frozen, thawed = Pool(), asyncio.Event(), asyncio.Event()
 
-        async def freeze(step: int) -> None:
-            if step == 2 and not frozen.is_set():
-                frozen.set()
-                await thawed.wait()
+    async def freeze(step: int) -> None:
+        if step == 2 and not frozen.is_set():
+            frozen.set()
+            await thawed.wait()
 
-        pool.trainer.during_step = freeze
-        run = RunContext.in_folder(tmp_path / "run")
-        run.folder.mkdir()
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-        life = asyncio.create_task(controller.serve(configure(tmp_path, endpoints), run))
-        await asyncio.wait_for(frozen.wait(), 60)
-        events: list[RunEvent] = []
-        watcher = asyncio.create_task(watch(run.folder, events))
-        later = {**endpoints, "controller": LOOPBACK.free_address()}
-        await controller.serve(configure(tmp_path, later), run)
-        await watcher
-        thawed.set()
-        with pytest.raises(StaleEpochError):
-            await asyncio.wait_for(life, 60)
-        await pool.stop()
-        store = await open_store(run.store_url)
-        last, record = await store.last(events_stream("run")), await store.get(run_key("run"))
-        await store.close()
-        assert record
-        assert run_from_tree(record.value) == events[-1].run
-        return events, last
-
-    events, last = asyncio.run(body())
+    pool.trainer.during_step = freeze
+    run = RunContext.in_folder(tmp_path / "run")
+    run.folder.mkdir()
+    endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
+    life = asyncio.create_task(controller.serve(configure(tmp_path, endpoints), run))
+    await asyncio.wait_for(frozen.wait(), 60)
+    events: list[RunEvent] = []
+    watcher = asyncio.create_task(watch(run.folder, events))
+    later = {**endpoints, "controller": LOOPBACK.free_address()}
+    await controller.serve(configure(tmp_path, later), run)
+    await watcher
+    thawed.set()
+    with pytest.raises(StaleEpochError):
+        await asyncio.wait_for(life, 60)
+    await pool.stop()
+    store = await open_store(run.store_url)
+    last, record = await store.last(events_stream("run")), await store.get(run_key("run"))
+    await store.close()
+    assert record
+    assert run_from_tree(record.value) == events[-1].run
+    events, last = events, last
     assert (events[-1].kind, events[-1].run.state) == (EventKind.FINISHED, RunState.SUCCEEDED)
     assert events[-1].sequence == last
 
@@ -704,27 +694,14 @@ class Outage:
 def test_a_paused_run_is_cancelled_in_order(tmp_path: Path, short_waits: None) -> None:
     pool, outage = Pool(), Outage(calls=math.inf)
     pool.trainer.during_step, pool.is_down = outage.begin, outage
-    (tmp_path / "run").mkdir()
 
-    async def body() -> list[RunEvent]:
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
-        events: list[RunEvent] = []
+    async def cancel(event: RunEvent) -> None:
+        assert event.run.held
+        async with ControllerClient(pool.controller, "run") as client:
+            await client.set_goal(Goal.CANCEL)
 
-        async def cancel_in_pause() -> None:
-            await watch(tmp_path / "run", events, lambda event: event.kind == "held")
-            assert events[-1].run.held
-            async with ControllerClient(endpoints["controller"], "run") as client:
-                await client.set_goal(Goal.CANCEL)
-            await watch(tmp_path / "run", events)
-
-        watcher = asyncio.create_task(cancel_in_pause())
-        config = configure(tmp_path, endpoints, max_attempts=20)
-        await controller.serve(config, RunContext.in_folder(tmp_path / "run"))
-        await watcher
-        await pool.stop()
-        return events
-
-    events = asyncio.run(asyncio.wait_for(body(), 60))
+    is_held: Callable[[RunEvent], bool] = lambda event: event.kind == "held"  # noqa: E731
+    events = asyncio.run(serve(tmp_path, pool, is_held, cancel, max_attempts=20))
     assert (events[-1].kind, events[-1].run.state) == ("finished", RunState.CANCELLED)
     assert events[-1].run.step in (2, 3)  # a batch that had passed may still train
     assert pool.saved[-1] == events[-1].run.step
@@ -734,29 +711,17 @@ def test_a_paused_run_is_cancelled_in_order(tmp_path: Path, short_waits: None) -
 def test_cancel_ends_with_checkpoint_and_summary(tmp_path: Path) -> None:
     pool = Pool()
 
-    async def body() -> list[RunEvent]:
-        run_folder = tmp_path / "run"
-        run_folder.mkdir()
-        endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
+    async def cancel(step: int) -> None:
+        async with ControllerClient(pool.controller, "run") as client:
+            assert (await client.get_status()).running
+            await client.set_goal(Goal.CANCEL)
+            status = await client.get_status()
+            assert (status.goal, status.running, status.epoch) == (Goal.CANCEL, False, 1)
+            with pytest.raises(OutOfOrderError, match="already works towards cancel"):
+                await client.set_goal(Goal.PAUSE)
 
-        async def cancel(step: int) -> None:
-            async with ControllerClient(endpoints["controller"], "run") as client:
-                assert (await client.get_status()).running
-                await client.set_goal(Goal.CANCEL)
-                status = await client.get_status()
-                assert (status.goal, status.running, status.epoch) == (Goal.CANCEL, False, 1)
-                with pytest.raises(OutOfOrderError, match="already works towards cancel"):
-                    await client.set_goal(Goal.PAUSE)
-
-        pool.trainer.during_step = cancel
-        events: list[RunEvent] = []
-        watcher = asyncio.create_task(watch(tmp_path / "run", events))
-        await controller.serve(configure(tmp_path, endpoints), RunContext.in_folder(run_folder))
-        await watcher
-        await pool.stop()
-        return events
-
-    events = asyncio.run(body())
+    pool.trainer.during_step = cancel
+    events = asyncio.run(serve(tmp_path, pool))
     assert (events[-1].run.state, events[-1].run.step) == (RunState.CANCELLED, 1)
     assert pool.saved == [1]
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 1

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from services.controller.greedy import FIRST_NUMBER
-from tests.controller.fakes import World, make_config
+from tests.controller.fakes import World, make_config, run
 from trimaran.ledger.group_life import GroupLife
 from trimaran.ledger.group_words import tell
 from trimaran.types import Faulted, Group, Score, Verdict
 from trimaran.wire.messages import parse_scored_group, serialize_scored_group
 
 GROUPS, STEPS = 4, 6
-
-
-def run(world: World) -> World:
-    try:
-        asyncio.run(asyncio.wait_for(world.run(), 120))
-    finally:
-        world.close()
-    return world
 
 
 def rewarding(world: World, equal: set[int] | None = None) -> None:
@@ -47,14 +38,6 @@ def test_groups_without_a_signal_are_replaced_by_further_prompts(tmp_path: Path)
     assert {one.rewards for one in world.filtered().values()} == {(1.0, 1.0)}
     assert world.events.count(("replaced",)) == world.ledger.state.totals.filtered == 3
     assert not world.skipped()
-
-
-def test_without_the_key_they_train(tmp_path: Path) -> None:
-    world = World(tmp_path, make_config())
-    rewarding(world, {1, 2, 9})
-    run(world)
-    assert world.trained_numbers() == list(range(GROUPS * STEPS))
-    assert not world.filtered()
 
 
 def test_where_nothing_has_a_signal_the_run_goes_on_all_the_same(tmp_path: Path) -> None:
@@ -122,9 +105,3 @@ def test_each_group_has_the_reward_of_a_greedy_answer_where_the_advantage_wants_
     again = parse_scored_group(trained[0].payload)
     assert again == trained[0] and again.greedy_reward == 1.0
     assert serialize_scored_group(trained[0]) == trained[0].payload
-
-
-def test_others_ask_for_no_greedy_answer(tmp_path: Path) -> None:
-    world = run(World(tmp_path, make_config()))
-    assert max(event[1] for event in world.events if event[0] == "generate") < FIRST_NUMBER
-    assert world.trainer.batches[0].groups[0].greedy_reward is None

@@ -107,11 +107,10 @@ def test_history_by_template_goes_on_where_the_rendering_keeps_the_prefix(tmp_pa
             assert [turn.sequence for turn in completion.turns] == [1, 2, 0]
 
 
-@pytest.mark.parametrize("bound", ["max_turns", "end"])
-def test_how_an_episode_ends(tmp_path: Path, bound: str) -> None:
-    world = make_world(tmp_path, max_turns=2 if bound == "max_turns" else 3)
+def test_an_episode_ends_after_so_many_turns(tmp_path: Path) -> None:
+    world = make_world(tmp_path, max_turns=2)
     reasons = {c.finish_reason for g in run(world) for c in g.group.completions_G}
-    assert reasons == {"turns" if bound == "max_turns" else "stop"}
+    assert reasons == {"turns"}
 
 
 def test_an_environment_that_fails_is_opened_again_and_the_ledger_says_why(tmp_path: Path) -> None:
@@ -187,7 +186,7 @@ def test_an_episode_keeps_its_replica_and_moves_where_it_must(tmp_path: Path) ->
     assert all(record.replica == "rollout-0" for record in retried)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_seeded_faults_in_whole_runs(tmp_path: Path, seed: int) -> None:
     """Every run ends, nothing trains twice, every episode is closed, and no fault is a score."""
     world = make_world(tmp_path, replicas=2)

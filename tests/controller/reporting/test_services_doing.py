@@ -43,7 +43,7 @@ async def log_of(store: MemoryStore) -> RunLog:
     return RunLog(store, run, await store.next_epoch("run"), 1.0)
 
 
-def test_what_takes_long_is_no_event_and_is_written_once_a_second(
+async def test_what_takes_long_is_no_event_and_is_written_once_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "DOING_SECONDS", 0.1)
@@ -54,65 +54,56 @@ def test_what_takes_long_is_no_event_and_is_written_once_a_second(
             written.extend(tree["doing"] for tree in records.values())
             await super().put_fenced(records, name, epoch)
 
-    async def body() -> None:
-        store = Watched()
-        log = await log_of(store)
-        reporter = reporter_of(log, tmp_path)
-        async with log.writing():
-            with (
-                reporter.doing("writing the checkpoint of step 3"),
-                reporter.doing("validating") as so_far,
-            ):
-                for number in range(100):
-                    so_far(f"{number} of 100 prompts")
-                    await asyncio.sleep(0.002)
-                assert (
-                    log.run.doing
-                    == "writing the checkpoint of step 3; validating: 99 of 100 prompts"
-                )
-            assert log.run.doing == ""
-            await asyncio.sleep(0.2)
-        assert 3 <= len(written) <= 8 and written[-1] == ""
-        assert await store.last(events_stream("run")) == 0
-
-    asyncio.run(body())
+    store = Watched()
+    log = await log_of(store)
+    reporter = reporter_of(log, tmp_path)
+    async with log.writing():
+        with (
+            reporter.doing("writing the checkpoint of step 3"),
+            reporter.doing("validating") as so_far,
+        ):
+            for number in range(100):
+                so_far(f"{number} of 100 prompts")
+                await asyncio.sleep(0.002)
+            assert (
+                log.run.doing == "writing the checkpoint of step 3; validating: 99 of 100 prompts"
+            )
+        assert log.run.doing == ""
+        await asyncio.sleep(0.2)
+    assert 3 <= len(written) <= 8 and written[-1] == ""
+    assert await store.last(events_stream("run")) == 0
 
 
-def test_a_run_that_has_ended_does_nothing() -> None:
-    async def body() -> None:
-        store = MemoryStore()
-        log = await log_of(store)
-        async with log.writing():
-            log.doing("waiting for the services")
-            log.emit(EventKind.FINISHED, state=RunState.FAILED)
-            await log.written()
-        record = await store.get(run_key("run"))
-        assert record and run_from_tree(record.value).doing == ""
+async def test_a_run_that_has_ended_does_nothing() -> None:
 
-    asyncio.run(body())
+    store = MemoryStore()
+    log = await log_of(store)
+    async with log.writing():
+        log.doing("waiting for the services")
+        log.emit(EventKind.FINISHED, state=RunState.FAILED)
+        await log.written()
+    record = await store.get(run_key("run"))
+    assert record and run_from_tree(record.value).doing == ""
 
 
-def test_services_say_what_they_do_beside_their_logs_or_in_the_store(
+async def test_services_say_what_they_do_beside_their_logs_or_in_the_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health_note, "own", Notes())  # as it was, afterwards
 
-    async def body() -> None:
-        store, heard = MemoryStore(), list[str]()
-        run = RunContext("run", tmp_path, "sqlite:store.sqlite", NO_TRUST)
-        trainer = Notes.claim("trainer-0", {}, tmp_path)
-        Notes.claim("reward", {}, tmp_path).serve("127.0.0.1:7001")
-        trainer.say("loads 1 of 3 tensors of the model")
-        for index, code in ((0, None), (1, 1)):
-            record = {"name": f"rollout-{index}", "code": code, "doing": "starts its engine"}
-            await store.put(service_key("run", f"rollout-{index}"), record)
-        for kind in ("", "trainer"):
-            async with followed(heard.append, store, run, kind):
-                await asyncio.sleep(0.05)
-        loads = "trainer-0 loads 1 of 3 tensors of the model"
-        assert heard == [f"rollout-0 starts its engine; {loads}", loads]
-
-    asyncio.run(body())
+    store, heard = MemoryStore(), list[str]()
+    run = RunContext("run", tmp_path, "sqlite:store.sqlite", NO_TRUST)
+    trainer = Notes.claim("trainer-0", {}, tmp_path)
+    Notes.claim("reward", {}, tmp_path).serve("127.0.0.1:7001")
+    trainer.say("loads 1 of 3 tensors of the model")
+    for index, code in ((0, None), (1, 1)):
+        record = {"name": f"rollout-{index}", "code": code, "doing": "starts its engine"}
+        await store.put(service_key("run", f"rollout-{index}"), record)
+    for kind in ("", "trainer"):
+        async with followed(heard.append, store, run, kind):
+            await asyncio.sleep(0.05)
+    loads = "trainer-0 loads 1 of 3 tensors of the model"
+    assert heard == [f"rollout-0 starts its engine; {loads}", loads]
 
 
 def test_who_does_the_same_is_counted() -> None:

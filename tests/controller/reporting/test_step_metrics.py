@@ -143,14 +143,6 @@ def test_each_term_counts_where_it_was_judged() -> None:
     assert count_faulted(batch) == 2
 
 
-def test_a_term_that_was_never_judged_has_only_its_share_faulted() -> None:
-    verdicts = [Faulted("away", {"exact": 1.0}, ("style",)), Score(1.0, {"exact": 1.0})]
-    parts = [(completion(1, "stop", 3), verdict) for verdict in verdicts]
-    values = describe_batch(TrainingBatch(4, (group(5, *parts),)))
-    style = {k: v for k, v in values.items() if k.startswith("reward/term/style")}
-    assert style == {"reward/term/style/faulted/share": 1.0}
-
-
 def test_pace_counts_every_device_of_both_pools() -> None:
     config = make_config(
         rollout={"replicas": 2, "tensor_parallel": 2},

@@ -70,14 +70,6 @@ def validate(folder: Path, prompts: list[Prompt], num_samples: int) -> tuple[Val
     return asyncio.run(validator.validate(5, num_samples)), maker
 
 
-def test_it_says_how_many_prompts_are_done(tmp_path: Path) -> None:
-    maker: Any = FakeMaker()
-    validator = Validator(held_out(PROMPTS[:3]), maker, maker, CONFIG, tmp_path, WritePause(0))
-    heard: list[str] = []
-    asyncio.run(validator.validate(5, 0, heard.append))
-    assert heard == ["1 of 3 prompts", "2 of 3 prompts", "3 of 3 prompts"]
-
-
 def test_reward_is_the_mean_reward_over_what_was_scored(tmp_path: Path) -> None:
     validation, maker = validate(tmp_path, PROMPTS[:4], 4)
     assert (validation.greedy, validation.sampled, validation.num_skipped) == (2 / 3, 6 / 11, 1)
@@ -105,24 +97,6 @@ def test_samples_lie_in_the_run_folder(tmp_path: Path) -> None:
         "terms": [{"math": 1.0}, {"math": 1.0}, {"math": 1.0}, {"style": 0.5}],
         "faults": ["", "", "", "worker gone"],
     }
-
-
-def test_what_was_written_is_read_with_prompts_terms_and_faults(tmp_path: Path) -> None:
-    """As the manager answers with them: greedy answers first, a page at a time."""
-    validate(tmp_path, PROMPTS[:3], 4)
-    everything, number = validation_samples(tmp_path, 5, 100)
-    assert number == len(everything) == 3 + 12
-    assert [sample.prompt_id for sample in everything[:4]] == ["p:0", "p:1", "p:2", "p:0"]
-    last = everything[-1]
-    assert (last.prompt_id, last.answer, last.terms, last.fault) == (
-        *("p:2", "fault", {"style": 0.5}),
-        "worker gone",
-    )
-    for limit in (1, 2, 5, 7):
-        pages = [validation_samples(tmp_path, 5, limit, offset) for offset in range(0, 15, limit)]
-        assert [sample for page, _ in pages for sample in page] == everything
-        assert {count for _, count in pages} == {15}
-    assert validation_samples(tmp_path, 5, 10, offset=15) == ([], 15)
 
 
 def test_an_episode_lies_there_turn_by_turn_and_is_read_again(tmp_path: Path) -> None:
