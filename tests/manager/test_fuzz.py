@@ -342,17 +342,17 @@ def test_every_refusal_is_a_canonical_code_that_names_the_field(
     runner.run(check(call, world))
 
 
-def test_a_request_that_is_too_long_is_refused_and_the_next_one_answered(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with world(tmp_path) as at:
-            fields = {"request_id": "long", "config": "#" * (MAX_REQUEST_BYTES + 1)}
-            code, text = await send(Call("CreateRun", "anna", fields), at)
-            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, text
-            fields["config"] = "#" * ((1 << 20) + 1)
-            code, text = await send(Call("CreateRun", "anna", fields), at)
-            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert text.startswith("config: 1048577 bytes")
-            code, _ = await send(Call("GetRun", "anna", {"run_id": "{team-a}"}), at)
-            assert code is grpc.StatusCode.OK
+async def test_a_request_that_is_too_long_is_refused_and_the_next_one_answered(
+    tmp_path: Path,
+) -> None:
 
-    asyncio.run(run())
+    async with world(tmp_path) as at:
+        fields = {"request_id": "long", "config": "#" * (MAX_REQUEST_BYTES + 1)}
+        code, text = await send(Call("CreateRun", "anna", fields), at)
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, text
+        fields["config"] = "#" * ((1 << 20) + 1)
+        code, text = await send(Call("CreateRun", "anna", fields), at)
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert text.startswith("config: 1048577 bytes")
+        code, _ = await send(Call("GetRun", "anna", {"run_id": "{team-a}"}), at)
+        assert code is grpc.StatusCode.OK

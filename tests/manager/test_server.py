@@ -122,36 +122,6 @@ async def test_a_stranger_uses_every_method(tmp_path: Path) -> None:
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-@asynchronous
-async def test_refusals_are_canonical_and_name_the_field(tmp_path: Path) -> None:
-    async with (
-        managing(tmp_path / "runs") as served,
-        grpc.aio.insecure_channel(served.address) as channel,
-    ):
-        stranger = await Stranger.meet(channel)
-        wrong: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
-            ("GetRun", {}, grpc.StatusCode.INVALID_ARGUMENT, "run_id"),
-            ("GetRun", {"runId": "x"}, grpc.StatusCode.NOT_FOUND, "x"),
-            ("WatchRun", {"runId": "x"}, grpc.StatusCode.NOT_FOUND, "x"),
-            ("GetLogs", {"runId": "x"}, grpc.StatusCode.NOT_FOUND, "x"),
-            ("CreateRun", {}, grpc.StatusCode.INVALID_ARGUMENT, "request_id"),
-            ("CreateRun", {"requestId": "r"}, grpc.StatusCode.INVALID_ARGUMENT, "config"),
-            ("ListRuns", {"pageSize": 5000}, grpc.StatusCode.INVALID_ARGUMENT, "page_size"),
-            ("ListRuns", {"states": [99]}, grpc.StatusCode.INVALID_ARGUMENT, "states"),
-            ("GetLedger", {"runId": "x"}, grpc.StatusCode.INVALID_ARGUMENT, "question"),
-            (
-                "GetLedger",
-                {"runId": "x", "verify": False},
-                grpc.StatusCode.INVALID_ARGUMENT,
-                "verify: false",
-            ),
-        ]
-        for name, tree, code, word in wrong:
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stranger.call(name, tree)
-            assert caught.value.code() is code and word in (caught.value.details() or ""), name
-
-
 async def numbers(tails: Tails, run: RunContext, is_over: Any, pause: float = 0.0) -> list[int]:
     seen: list[int] = []
     async for event in watch(tails, run.run_id, run.store_url, 0, is_over):

@@ -391,19 +391,16 @@ def test_a_watcher_that_goes_away_is_let_go() -> None:
     asyncio.run(asyncio.wait_for(run(), 60))
 
 
-def test_an_error_on_the_way_is_told_as_an_event() -> None:
+async def test_an_error_on_the_way_is_told_as_an_event() -> None:
     class Breaking(FakeRuns):
         async def events(self, *arguments: Any, **options: Any) -> AsyncIterator[RunEvent]:
             yield self.reported["run"][0]
             raise UnavailableError("the store does not answer")
 
-    async def body() -> None:
-        runs = Breaking()
-        runs.add("run")
-        transport = httpx.ASGITransport(make_app(runs, lambda method, token: None, Exposition()))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            events = parse((await client.get("/v1/runs/run/events")).text)
-        assert [event["event"] for event in events] == ["state", "problem"]
-        assert events[1]["data"]["title"] == "UNAVAILABLE"
-
-    asyncio.run(body())
+    runs = Breaking()
+    runs.add("run")
+    transport = httpx.ASGITransport(make_app(runs, lambda method, token: None, Exposition()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        events = parse((await client.get("/v1/runs/run/events")).text)
+    assert [event["event"] for event in events] == ["state", "problem"]
+    assert events[1]["data"]["title"] == "UNAVAILABLE"

@@ -8,11 +8,12 @@ import httpx
 import pytest
 
 from tests.clients.fake_runs import FakeRuns
-from tests.manager.pages.browsing import browse
 from trimaran.run.answers import Checkpoint
 
 
-def test_the_newest_come_first_and_the_best_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_newest_come_first_and_the_best_is_marked(
+    monkeypatch: pytest.MonkeyPatch, client: httpx.AsyncClient, runs: FakeRuns
+) -> None:
     async def saved(*_: Any) -> list[Checkpoint]:
         return [
             Checkpoint(1, "/runs/run/checkpoints/1", "aa", False, saved_at=1000.0),
@@ -20,12 +21,9 @@ def test_the_newest_come_first_and_the_best_is_marked(monkeypatch: pytest.Monkey
             Checkpoint(3, "/runs/run/checkpoints/3", "cc", True, 0.25, 3_000_000, 3000.0),
         ]
 
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        monkeypatch.setattr(runs, "checkpoints", saved)
-        page = (await client.get("/runs/run/checkpoints")).text
-        third, second, first = (page.index(f'id="step-{step}"') for step in (3, 2, 1))
-        assert third < second < first
-        assert page.count(">best<") == 1 and second < page.index(">best<") < first
-        assert "checkpoints/2" in page and "checkpoints/1" not in page and "2.9 MiB" in page
-
-    browse(body)
+    monkeypatch.setattr(runs, "checkpoints", saved)
+    page = (await client.get("/runs/run/checkpoints")).text
+    third, second, first = (page.index(f'id="step-{step}"') for step in (3, 2, 1))
+    assert third < second < first
+    assert page.count(">best<") == 1 and second < page.index(">best<") < first
+    assert "checkpoints/2" in page and "checkpoints/1" not in page and "2.9 MiB" in page

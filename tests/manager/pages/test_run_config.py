@@ -6,7 +6,6 @@ import httpx
 
 from services.manager.pages.run.config_rows import compare, config_rows
 from tests.clients.fake_runs import FakeRuns
-from tests.manager.pages.browsing import browse
 from trimaran.config import load_config
 
 TREE = {
@@ -40,17 +39,17 @@ def test_two_runs_differ_in_values_and_in_keys() -> None:
     assert only_theirs and all(key.startswith("algorithm.loss.") for key in only_theirs)
 
 
-def test_the_page_shows_what_was_changed_or_all(tmp_path) -> None:
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        changed = (await client.get("/runs/run/config")).text
-        assert "trainer.learning_rate" in changed and "rollout.group_size" not in changed
-        assert "rollout.group_size" in (await client.get("/runs/run/config?show=all")).text
-        runs.add("other")
-        same = await client.get("/runs/run/config?with=other")
-        assert "Both runs have the same configuration" in same.text
-        answer = await client.get("/runs/run/config.yaml")
-        assert answer.headers["content-disposition"] == 'attachment; filename="run.yaml"'
-        (tmp_path / "run.yaml").write_text(answer.text)
-        assert load_config(tmp_path / "run.yaml").trainer.learning_rate == 1e-5
+async def test_the_page_shows_what_was_changed_or_all(
+    tmp_path, client: httpx.AsyncClient, runs: FakeRuns
+) -> None:
 
-    browse(body)
+    changed = (await client.get("/runs/run/config")).text
+    assert "trainer.learning_rate" in changed and "rollout.group_size" not in changed
+    assert "rollout.group_size" in (await client.get("/runs/run/config?show=all")).text
+    runs.add("other")
+    same = await client.get("/runs/run/config?with=other")
+    assert "Both runs have the same configuration" in same.text
+    answer = await client.get("/runs/run/config.yaml")
+    assert answer.headers["content-disposition"] == 'attachment; filename="run.yaml"'
+    (tmp_path / "run.yaml").write_text(answer.text)
+    assert load_config(tmp_path / "run.yaml").trainer.learning_rate == 1e-5

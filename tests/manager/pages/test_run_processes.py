@@ -8,7 +8,7 @@ import httpx
 
 from services.manager.pages.run.process_rows import about_numbers
 from tests.clients.fake_runs import FakeRuns
-from tests.manager.pages.browsing import PARTIAL, browse
+from tests.manager.pages.browsing import PARTIAL
 from trimaran.telemetry.exposition import Exposition
 from trimaran.telemetry.series import (
     CONTROLLER_GROUPS,
@@ -18,18 +18,16 @@ from trimaran.telemetry.series import (
 )
 
 
-def test_each_process_says_how_it_is() -> None:
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        assert 'hx-get="/runs/run/processes/rows"' in (await client.get("/runs/run/processes")).text
-        part = (await client.get("/runs/run/processes/rows", headers=PARTIAL)).text
-        rows = dict(re.findall(r'id="process-([\w-]+)">(.+?)</tr>', part, re.DOTALL))
-        assert list(rows) == ["controller", "rollout-0", "rollout-1"]
-        assert "does not answer" in rows["controller"]
-        said = ("answers", "<td>0.7</td>", "sampled", "2×", "logs?process=rollout-0")
-        assert all(text in rows["rollout-0"] for text in said)
-        assert "no answer" in rows["rollout-1"] and "<td>0.6</td>" in rows["rollout-1"]
+async def test_each_process_says_how_it_is(client: httpx.AsyncClient, runs: FakeRuns) -> None:
 
-    browse(body)
+    assert 'hx-get="/runs/run/processes/rows"' in (await client.get("/runs/run/processes")).text
+    part = (await client.get("/runs/run/processes/rows", headers=PARTIAL)).text
+    rows = dict(re.findall(r'id="process-([\w-]+)">(.+?)</tr>', part, re.DOTALL))
+    assert list(rows) == ["controller", "rollout-0", "rollout-1"]
+    assert "does not answer" in rows["controller"]
+    said = ("answers", "<td>0.7</td>", "sampled", "2×", "logs?process=rollout-0")
+    assert all(text in rows["rollout-0"] for text in said)
+    assert "no answer" in rows["rollout-1"] and "<td>0.6</td>" in rows["rollout-1"]
 
 
 def test_a_row_shows_what_a_process_counts() -> None:
@@ -44,10 +42,10 @@ def test_a_row_shows_what_a_process_counts() -> None:
     assert about["started_at"] > 1e9 and about["num_bytes"] > 1e6
 
 
-def test_the_timeline_is_asked_for_by_its_window() -> None:
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        answer = (await client.get("/runs/run/timeline?seconds=10")).json()
-        assert answer["lanes"] == ["rollout-0"] and answer["grows"] is True
-        assert answer["spans"] == [[0, 0, 5.0, 4.0, 1, 1, 1.0]]
+async def test_the_timeline_is_asked_for_by_its_window(
+    client: httpx.AsyncClient, runs: FakeRuns
+) -> None:
 
-    browse(body)
+    answer = (await client.get("/runs/run/timeline?seconds=10")).json()
+    assert answer["lanes"] == ["rollout-0"] and answer["grows"] is True
+    assert answer["spans"] == [[0, 0, 5.0, 4.0, 1, 1, 1.0]]

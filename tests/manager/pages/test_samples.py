@@ -11,7 +11,7 @@ from services.manager.pages.samples.query import SamplesQuery
 from services.manager.run_data.choice import Choice
 from tests.clients.fake_runs import FakeRuns
 from tests.episode_in_words import EPISODE
-from tests.manager.pages.browsing import PARTIAL, browse
+from tests.manager.pages.browsing import PARTIAL
 from trimaran.run.answers import LedgerAnswer, RunSample
 from trimaran.types import Completion, Faulted, Group, Message, Prompt, Score, ScoredGroup, Segment
 from trimaran.types import VersionId as Version
@@ -27,38 +27,38 @@ def scored(*images: bytes, text: str = "5") -> ScoredGroup:
     return ScoredGroup(Group(17, 1, prompt, (1, 1, 1), (answer, EPISODE)), verdicts)
 
 
-def test_answers_stand_below_their_prompt_and_lead_to_their_tokens_and_group() -> None:
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        answers = [RunSample("rows:7", "2 + 3?", text, "5", 1.0) for text in (HOSTILE, "x" * 9000)]
-        runs.more_samples = tuple(
-            replace(one, group=17, number=number, num_images=1)
-            for number, one in enumerate(answers)
-        )
-        page = await client.get("/runs/run/samples?of=trained&step=2")
-        assert page.status_code == 200 and page.text.count("2 + 3?") == 2  # of another one, too
-        assert HOSTILE not in page.text and "&lt;script&gt;" in page.text
-        assert 'href="/runs/run/groups/17/1"' in page.text
-        assert 'href="/runs/run/ledger?group=17"' in page.text
-        assert 'src="/runs/run/groups/17/images/0"' in page.text
-        assert "7,500 more characters" in page.text and "x" * 1501 not in page.text
-        assert "worker gone" in page.text
+@pytest.mark.parametrize("token", ["viewer"])
+async def test_answers_stand_below_their_prompt_and_lead_to_their_tokens_and_group(
+    client: httpx.AsyncClient, runs: FakeRuns
+) -> None:
 
-    browse(body, "viewer")
+    answers = [RunSample("rows:7", "2 + 3?", text, "5", 1.0) for text in (HOSTILE, "x" * 9000)]
+    runs.more_samples = tuple(
+        replace(one, group=17, number=number, num_images=1) for number, one in enumerate(answers)
+    )
+    page = await client.get("/runs/run/samples?of=trained&step=2")
+    assert page.status_code == 200 and page.text.count("2 + 3?") == 2  # of another one, too
+    assert HOSTILE not in page.text and "&lt;script&gt;" in page.text
+    assert 'href="/runs/run/groups/17/1"' in page.text
+    assert 'href="/runs/run/ledger?group=17"' in page.text
+    assert 'src="/runs/run/groups/17/images/0"' in page.text
+    assert "7,500 more characters" in page.text and "x" * 1501 not in page.text
+    assert "worker gone" in page.text
 
 
-def test_the_address_says_which_ones_are_shown_and_empty_fields_say_nothing() -> None:
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        page = await client.get("/runs/run/samples?step=&low=&high=&faulted=true")
-        assert "What is 1 + 1?" in page.text and "What is 2 + 3?" not in page.text
-        assert runs.calls[-1][3:5] == (2, None), "the last validation"
-        assert "/runs/run/samples?of=validation&amp;step=0&amp;faulted=True" in page.text
-        refused = await client.get("/runs/run/samples?low=much")
-        assert refused.status_code == 422 and "low" in refused.text
-        one = await client.get("/runs/run/samples/validation/0/1")
-        assert "[two]" in one.text and "Answer 2 of 2" in one.text
-        assert (await client.get("/runs/run/samples/validation/0/2")).status_code == 404
+async def test_the_address_says_which_ones_are_shown_and_empty_fields_say_nothing(
+    client: httpx.AsyncClient, runs: FakeRuns
+) -> None:
 
-    browse(body)
+    page = await client.get("/runs/run/samples?step=&low=&high=&faulted=true")
+    assert "What is 1 + 1?" in page.text and "What is 2 + 3?" not in page.text
+    assert runs.calls[-1][3:5] == (2, None), "the last validation"
+    assert "/runs/run/samples?of=validation&amp;step=0&amp;faulted=True" in page.text
+    refused = await client.get("/runs/run/samples?low=much")
+    assert refused.status_code == 422 and "low" in refused.text
+    one = await client.get("/runs/run/samples/validation/0/1")
+    assert "[two]" in one.text and "Answer 2 of 2" in one.text
+    assert (await client.get("/runs/run/samples/validation/0/2")).status_code == 404
 
 
 def test_a_step_that_has_no_samples_leads_to_the_one_before_it() -> None:
@@ -71,58 +71,58 @@ def test_a_step_that_has_no_samples_leads_to_the_one_before_it() -> None:
     assert turned.words == "of=trained&step=3&order=lowest"
 
 
-def test_a_completion_shows_each_token_with_its_probability_and_maker() -> None:
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        runs.scored[17] = scored(text=HOSTILE)
-        page = await client.get("/runs/run/groups/17/0")
-        assert HOSTILE not in page.text and "tokenizer.json cannot be read" in page.text
-        assert 'data-version="0.7" data-replica="r-0"' in page.text
-        assert '<span class="p0" data-at="0" data-id="5" data-log="-0.0100">‹5›</span>' in page.text
-        assert '<span class="p5" data-at="1" data-id="2" data-log="-5.0000">‹2›</span>' in page.text
-        episode = (await client.get("/runs/run/groups/17/1")).text
-        assert '<span class="given"><span data-at="3" data-id="9">‹9›</span>' in episode
-        assert "worker gone" in episode and "no more" in episode and "Branch 1" in episode
-        assert 'data-id="7"' in (await client.get("/runs/run/groups/17/1?sequence=1")).text
-        for missing in ("17/2", "17/1?sequence=2", "18/0"):
-            assert (await client.get(f"/runs/run/groups/{missing}")).status_code == 404
+async def test_a_completion_shows_each_token_with_its_probability_and_maker(
+    client: httpx.AsyncClient, runs: FakeRuns
+) -> None:
 
-    browse(body)
-
-
-def test_only_images_that_are_png_files_are_served() -> None:
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        runs.scored[17] = scored(PNG, b"<svg onload='alert(1)'/>")
-        image = await client.get("/runs/run/groups/17/images/0")
-        assert image.content == PNG and image.headers["content-type"] == "image/png"
-        assert image.headers["x-content-type-options"] == "nosniff"
-        for missing in (1, 2):
-            answer = await client.get(f"/runs/run/groups/17/images/{missing}")
-            assert answer.status_code == 404
-
-    browse(body)
+    runs.scored[17] = scored(text=HOSTILE)
+    page = await client.get("/runs/run/groups/17/0")
+    assert HOSTILE not in page.text and "tokenizer.json cannot be read" in page.text
+    assert 'data-version="0.7" data-replica="r-0"' in page.text
+    assert '<span class="p0" data-at="0" data-id="5" data-log="-0.0100">‹5›</span>' in page.text
+    assert '<span class="p5" data-at="1" data-id="2" data-log="-5.0000">‹2›</span>' in page.text
+    episode = (await client.get("/runs/run/groups/17/1")).text
+    assert '<span class="given"><span data-at="3" data-id="9">‹9›</span>' in episode
+    assert "worker gone" in episode and "no more" in episode and "Branch 1" in episode
+    assert 'data-id="7"' in (await client.get("/runs/run/groups/17/1?sequence=1")).text
+    for missing in ("17/2", "17/1?sequence=2", "18/0"):
+        assert (await client.get(f"/runs/run/groups/{missing}")).status_code == 404
 
 
-def test_a_groups_life_is_told_in_the_words_of_the_command() -> None:
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        lines = ("attempt 1: issued", "  generated by r-0", f"    completion 1: {HOSTILE}")
-        facts = {"step": 3, "completions": [{"reward": 1.0, "indigestible": False}]}
-        runs.lives[17] = LedgerAnswer(lines, facts)
-        page = (await client.get("/runs/run/ledger?group=17")).text
-        assert '<li class="d0">attempt 1: issued</li>' in page
-        assert '<li class="d1">generated by r-0</li>' in page
-        assert '<li class="d2">completion 1: &lt;script&gt;' in page
-        assert 'href="/runs/run/groups/17/0"' in page and "of=trained&amp;step=3" in page
-        assert "Group" in (await client.get("/runs/run/ledger")).text
-        assert (await client.get("/runs/run/ledger?group=x")).status_code == 422
+async def test_only_images_that_are_png_files_are_served(
+    client: httpx.AsyncClient, runs: FakeRuns
+) -> None:
 
-    browse(body)
+    runs.scored[17] = scored(PNG, b"<svg onload='alert(1)'/>")
+    image = await client.get("/runs/run/groups/17/images/0")
+    assert image.content == PNG and image.headers["content-type"] == "image/png"
+    assert image.headers["x-content-type-options"] == "nosniff"
+    for missing in (1, 2):
+        answer = await client.get(f"/runs/run/groups/17/images/{missing}")
+        assert answer.status_code == 404
+
+
+async def test_a_groups_life_is_told_in_the_words_of_the_command(
+    client: httpx.AsyncClient, runs: FakeRuns
+) -> None:
+
+    lines = ("attempt 1: issued", "  generated by r-0", f"    completion 1: {HOSTILE}")
+    facts = {"step": 3, "completions": [{"reward": 1.0, "indigestible": False}]}
+    runs.lives[17] = LedgerAnswer(lines, facts)
+    page = (await client.get("/runs/run/ledger?group=17")).text
+    assert '<li class="d0">attempt 1: issued</li>' in page
+    assert '<li class="d1">generated by r-0</li>' in page
+    assert '<li class="d2">completion 1: &lt;script&gt;' in page
+    assert 'href="/runs/run/groups/17/0"' in page and "of=trained&amp;step=3" in page
+    assert "Group" in (await client.get("/runs/run/ledger")).text
+    assert (await client.get("/runs/run/ledger?group=x")).status_code == 422
 
 
 @pytest.mark.parametrize("token", ["viewer", "operator"])
-def test_the_whole_ledger_is_checked_when_asked(token: str) -> None:
-    async def body(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-        part = await client.get("/runs/run/ledger/check", headers=PARTIAL)
-        assert "is not sound" in part.text and "broken at record 7" in part.text
-        assert "<html" not in part.text
+async def test_the_whole_ledger_is_checked_when_asked(
+    token: str, client: httpx.AsyncClient, runs: FakeRuns
+) -> None:
 
-    browse(body, token)
+    part = await client.get("/runs/run/ledger/check", headers=PARTIAL)
+    assert "is not sound" in part.text and "broken at record 7" in part.text
+    assert "<html" not in part.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -53,25 +52,22 @@ def test_a_long_file_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found + steps(page) == list(range(10))
 
 
-def test_events_stand_in_for_the_file_of_another_host(tmp_path: Path) -> None:
+async def test_events_stand_in_for_the_file_of_another_host(tmp_path: Path) -> None:
     run = Run("run", RunState.RUNNING, 0, num_steps=9)
 
     def event(kind: EventKind, step: int) -> object:
         at = Run("run", RunState.RUNNING, step, num_steps=9)
         return event_to_tree(RunEvent(0, kind, at, {"trainer/loss": 0.5}, "", 7.0))
 
-    async def body() -> None:
-        store = await open_store(f"sqlite:{tmp_path / 'store.sqlite'}")
-        stream = events_stream(run.run_id)
-        await store.extend(stream, [event(EventKind.STEP, step) for step in range(1, 5)])
-        await store.extend(stream, [event(EventKind.CHECKPOINT, 4)])
-        await store.trim(stream, 2)
-        page = await read_events(store, "run", RowCursor("file", 1000))
-        assert (steps(page), page.is_first) == ([3, 4], True)
-        assert page.rows[0] == {"kind": "step", "step": 3, "time": 7.0, "trainer/loss": 0.5}
-        await store.extend(stream, [event(EventKind.VALIDATION, 4)])
-        following = await read_events(store, "run", page.cursor)
-        assert [one["kind"] for one in following.rows] == ["validation"]
-        await store.close()
-
-    asyncio.run(body())
+    store = await open_store(f"sqlite:{tmp_path / 'store.sqlite'}")
+    stream = events_stream(run.run_id)
+    await store.extend(stream, [event(EventKind.STEP, step) for step in range(1, 5)])
+    await store.extend(stream, [event(EventKind.CHECKPOINT, 4)])
+    await store.trim(stream, 2)
+    page = await read_events(store, "run", RowCursor("file", 1000))
+    assert (steps(page), page.is_first) == ([3, 4], True)
+    assert page.rows[0] == {"kind": "step", "step": 3, "time": 7.0, "trainer/loss": 0.5}
+    await store.extend(stream, [event(EventKind.VALIDATION, 4)])
+    following = await read_events(store, "run", page.cursor)
+    assert [one["kind"] for one in following.rows] == ["validation"]
+    await store.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from services.manager.run_data import past_events
@@ -32,17 +31,17 @@ async def _all(store: Store, kinds: tuple[EventKind, ...], limit: int) -> list[i
             return found
 
 
-def test_pages_follow_one_another_without_gap_or_repetition(tmp_path: Path, monkeypatch) -> None:
-    async def body() -> None:
-        store = await _filled(tmp_path, 95)
-        assert await _all(store, (), 10) == list(range(95, 0, -1))
-        assert await _all(store, (EventKind.PROCESS,), 4) == list(range(90, 0, -10))
-        # What is not kept any more ends the list, also within a chunk.
-        await store.trim(events_stream("demo"), 33)
-        assert await _all(store, (), 10) == list(range(95, 33, -1))
-        assert (await read_past(store, "demo", 34, (), 10)).events == ()
-        await store.close()
+async def test_pages_follow_one_another_without_gap_or_repetition(
+    tmp_path: Path, monkeypatch
+) -> None:
 
     monkeypatch.setattr(past_events, "CHUNK", 7)
     monkeypatch.setattr(past_events, "MOST_READ", 20)
-    asyncio.run(body())
+    store = await _filled(tmp_path, 95)
+    assert await _all(store, (), 10) == list(range(95, 0, -1))
+    assert await _all(store, (EventKind.PROCESS,), 4) == list(range(90, 0, -10))
+    # What is not kept any more ends the list, also within a chunk.
+    await store.trim(events_stream("demo"), 33)
+    assert await _all(store, (), 10) == list(range(95, 33, -1))
+    assert (await read_past(store, "demo", 34, (), 10)).events == ()
+    await store.close()

@@ -65,16 +65,6 @@ def holding(ask: DeviceRequest, first: int, num_replicas: int, *leaving: int) ->
     return DeviceHolding(ask, Grant(trainer, replicas), frozenset(leaving))
 
 
-def test_starts_a_run_with_all_that_it_needs() -> None:
-    plan = make_plan([POOL], [], [ask(trainer=2, tensor_parallel=2, replicas=(2, 2))], 0.0)
-    grant = plan.starts["a"]
-    assert [d.name for d in grant.trainer] == ["0", "1"]
-    assert {i: [d.name for d in ds] for i, ds in grant.replicas.items()} == {
-        0: ["2", "3"],
-        1: ["4", "5"],
-    }
-
-
 def test_higher_priority_first_then_who_has_least_then_the_oldest() -> None:
     queue = [
         ask("old", owner="ann", queued_at=0.0, trainer=2),
