@@ -25,8 +25,7 @@ from redis.retry import Retry
 from commands.cli.main import main
 from commands.cli.options import parse
 from services.manager.clients_file import digest, read_clients
-from services.manager.scheduling.pools import DeviceRequest, Need, place_replica
-from services.manager.scheduling.scheduler import Scheduler
+from services.manager.scheduling.pools import Need, place_replica
 from services.manager.settings import ManagerSettings, load_settings
 from tests.deploy.test_compose import load, words
 from tests.kubernetes.tools import HOW, find
@@ -191,18 +190,6 @@ def test_every_pod_takes_what_kubernetes_has_for_it(kuberay: bool) -> None:
             and len(pod["volumes"]) == len(plain[name]["volumes"]) + 1
         )
         assert OWN["volumeMounts"][0] in container["volumeMounts"], name
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_every_container_has_a_limit_of_memory_above_what_it_asks_for(device: str) -> None:
-    for name, pod in pods(render(device)):
-        resources = pod["containers"][0]["resources"]
-        asked, most = (bytes_of(resources[key]["memory"]) for key in ("requests", "limits"))
-        assert asked <= most, name
-
-
-def bytes_of(quantity: str) -> int:
-    return int(quantity[:-2]) * {"Mi": 1 << 20, "Gi": 1 << 30}[quantity[-2:]]
 
 
 def test_images_carry_the_version() -> None:
@@ -390,19 +377,6 @@ def test_the_manager_takes_its_configuration(
     slots = {name: (pool.device, pool.slots) for name, pool in settings.pools.items()}
     expected = {"cpu": (8, 1), "cuda": (16, 4), "npu": (16, 8)}[device]
     assert slots == {"rollout": (device, expected[0]), "trainer": (device, expected[1])}
-
-
-def test_a_second_run_waits_also_where_there_are_ranks_for_it(tmp_path: Path) -> None:
-    settings = manager_settings(render("npu"), tmp_path)
-    pools = settings.find_pools()
-    needs = Need("npu", 2, {"trimaran_trainer": "yes"}), Need("npu", 2, {"trimaran_rollout": "yes"})
-    asks = [
-        DeviceRequest(name, "demo", 0, at, *needs, 1, 1)
-        for at, name in enumerate(("first", "second"))
-    ]
-    plan = Scheduler(pools, settings.policy).plan([], asks, now=10.0)
-    assert plan.starts.keys() == {"first"}
-    assert plan.waits["second"].startswith("another run to end")
 
 
 def test_the_plugin_may_be_called_and_the_run_may_name_it(tmp_path: Path) -> None:
@@ -684,17 +658,6 @@ def test_a_ray_cluster_in_their_place(device: str, tmp_path: Path) -> None:
         assert len(documented) == 3 and documented.items() <= shown.items(), name
 
 
-def test_a_node_of_two_cores_takes_the_demo() -> None:
-    """What a node's own parts ask for is about half a core."""
-    millicores = 0
-    for one in render("cpu"):
-        if one["kind"] in ("Deployment", "StatefulSet"):
-            [container] = one["spec"]["template"]["spec"]["containers"]
-            cpu = container["resources"]["requests"]["cpu"]
-            millicores += one["spec"].get("replicas", 1) * int(cpu.removesuffix("m"))
-    assert millicores <= 1500
-
-
 def test_no_other_user_may_exchange_the_example() -> None:
     """Everybody may write into an emptyDir's own folder, and the manager takes no model from such a one."""
     objects = render("cpu")
@@ -710,8 +673,3 @@ def test_no_other_user_may_exchange_the_example() -> None:
                 assert mount["subPath"] == mount["mountPath"].lstrip("/"), name
                 [command] = [one["command"] for one in pod["initContainers"]]
                 assert mount["mountPath"] in command, name
-
-
-def test_the_demo_is_not_asked_what_its_payloads_take(tmp_path: Path) -> None:
-    """The command of the notes does not say it."""
-    assert manager_settings(render("cpu"), tmp_path).limits.disk_gib == 0

@@ -69,14 +69,6 @@ def large_model(total: int, free: int) -> Callable[[Path], Made]:
     return make
 
 
-def container(root: Path) -> Made:
-    """The machine has enough, the container's limit does not."""
-    system = cpu_host(root)
-    write(root, "sys/fs/cgroup/memory.max", f"{2 * GIB}\n")
-    write(root, "sys/fs/cgroup/memory.current", f"{GIB}\n")
-    return examine(system, config(root))
-
-
 def no_folder(root: Path) -> Made:
     """A file is where the run's folder should be made."""
     system = cpu_host(root)
