@@ -29,7 +29,6 @@ async def reserved(buffer: Buffer) -> list[int]:
 
 
 async def test_each_wait_of_the_trainer_brings_one_batch_more_up_to_the_bound() -> None:
-
     buffer = Buffer(2, max_lag=2, num_steps=100)
     assert await reserved(buffer) == [0, 1]
     for step, news in enumerate([[2, 3], [6, 7], [], []]):
@@ -43,7 +42,6 @@ async def test_each_wait_of_the_trainer_brings_one_batch_more_up_to_the_bound() 
 
 
 async def test_a_trainer_that_never_waits_has_one_batch_ahead() -> None:
-
     buffer = Buffer(2, max_lag=2, num_steps=100)
     newest, ahead = 0, []
     take = asyncio.create_task(buffer.take())  # the first batch it always waits for
@@ -118,7 +116,6 @@ def test_whatever_is_late_skipped_or_made_again_nothing_stalls_or_gets_too_old(
 
 @pytest.mark.parametrize("max_lag", [0, 2])
 async def test_a_resumed_line_issues_its_open_groups_first(max_lag: int) -> None:
-
     buffer = Buffer(2, max_lag, 100, next_number=13, reissued=(12, 9), reused=(scored(10),))
     take = asyncio.create_task(buffer.take())
     first = await reserved(buffer)

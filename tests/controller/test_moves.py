@@ -39,7 +39,6 @@ async def test_services_that_move_under_way_are_found_at_their_new_addresses(
     tmp_path: Path,
 ) -> None:
     """Reward, weight sync and both replicas; another controller comes with another trainer."""
-
     pool, run_folder = Pool(), tmp_path / "run"
     run_folder.mkdir()
     moves: list[asyncio.Task[None]] = []

@@ -639,7 +639,6 @@ async def test_a_frozen_controller_that_comes_back_writes_neither_events_nor_rec
     tmp_path: Path,
 ) -> None:
     """It is frozen while step 2 trains; its successor ends the run; then it goes on."""
-
     pool, frozen, thawed = Pool(), asyncio.Event(), asyncio.Event()
 
     async def freeze(step: int) -> None:

@@ -76,7 +76,6 @@ def family(root: int) -> set[int]:
 async def test_a_worker_that_is_killed_in_the_middle_of_a_step_costs_its_episode_alone(
     tmp_path: Path,
 ) -> None:
-
     config = configure(tools=[f"{CODE}:end"])
     async with serving(config, tmp_path) as (_service, client):
         pids: list[int] = []
@@ -99,7 +98,6 @@ async def test_a_worker_that_is_killed_in_the_middle_of_a_step_costs_its_episode
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 async def test_nothing_is_left_when_the_service_ends(tmp_path: Path, end: signal.Signals) -> None:
-
     config = configure(tools=[f"{CODE}:end"], python=True)
     async with serving(config, tmp_path) as (service, client):
         await client.open("1.0", prompt(), 7, SECONDS)
@@ -119,7 +117,6 @@ async def test_nothing_is_left_when_the_service_ends(tmp_path: Path, end: signal
 
 
 async def test_a_nursery_that_is_killed_is_replaced(tmp_path: Path) -> None:
-
     config = configure(tools=[f"{CODE}:end"])
     async with serving(config, tmp_path) as (_service, client):
         await client.open("1.0", prompt(), 7, SECONDS)

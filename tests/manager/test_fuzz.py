@@ -345,7 +345,6 @@ def test_every_refusal_is_a_canonical_code_that_names_the_field(
 async def test_a_request_that_is_too_long_is_refused_and_the_next_one_answered(
     tmp_path: Path,
 ) -> None:
-
     async with world(tmp_path) as at:
         fields = {"request_id": "long", "config": "#" * (MAX_REQUEST_BYTES + 1)}
         code, text = await send(Call("CreateRun", "anna", fields), at)

@@ -48,7 +48,6 @@ async def kept(store: MemoryStore) -> list[int]:
 
 
 async def test_the_newest_events_are_kept_and_who_asks_for_older_ones_is_warned() -> None:
-
     store = MemoryStore()
     await emit(store, 12)
     assert await kept(store) == list(range(1, 13))
@@ -102,7 +101,6 @@ async def test_the_run_keeps_the_last_finite_rewards_and_its_devices_while_it_ha
 
 
 async def test_the_end_is_estimated_by_the_last_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-
     store = MemoryStore()
     before = Run("run", RunState.RUNNING, 4, 40, ends_at=7.0)  # by a controller before this one
     log = RunLog(store, before, await store.next_epoch("run"), 1.0)
@@ -120,7 +118,6 @@ async def test_the_end_is_estimated_by_the_last_steps(monkeypatch: pytest.Monkey
 
 async def test_a_checkpoint_of_an_earlier_step_does_not_take_the_run_back() -> None:
     """It was written beside the steps after it."""
-
     store = MemoryStore()
     log = RunLog(store, Run("run", RunState.RUNNING, 0, 100), await store.next_epoch("run"), 1.0)
     async with log.writing():
@@ -137,7 +134,6 @@ async def test_a_checkpoint_of_an_earlier_step_does_not_take_the_run_back() -> N
 
 
 async def test_the_log_has_a_line_for_each_event(caplog: pytest.LogCaptureFixture) -> None:
-
     caplog.set_level(logging.INFO, "services.controller.reporting.events")
     store = MemoryStore()
     log = RunLog(store, Run("run", RunState.STARTING, 0, 9), await store.next_epoch("run"), 1.0)

@@ -17,7 +17,6 @@ from trimaran.telemetry.run_files import METRICS_NAME, MetricsWriter
 async def test_rows_come_back_as_far_as_their_events_are_kept(
     through: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-
     store, stream = MemoryStore(), events_stream("run")
     for step in range(1, 6):
         event = RunEvent(0, EventKind.STEP, Run("run", RunState.RUNNING, step, 9))

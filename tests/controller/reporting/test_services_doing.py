@@ -75,7 +75,6 @@ async def test_what_takes_long_is_no_event_and_is_written_once_a_second(
 
 
 async def test_a_run_that_has_ended_does_nothing() -> None:
-
     store = MemoryStore()
     log = await log_of(store)
     async with log.writing():

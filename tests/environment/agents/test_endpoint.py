@@ -102,7 +102,6 @@ async def test_a_client_that_asks_again_is_answered_by_the_turn_that_it_asked_fo
     tmp_path: Path,
 ) -> None:
     """The policy speaks once, however often a client loses its patience."""
-
     async with agent_host(None, tmp_path) as host:
         environment = host.create("a")
         opening = asyncio.create_task(environment.open(PROMPT, 7))

@@ -38,7 +38,6 @@ def calls(*names: str) -> list[ToolCall]:
 
 
 async def test_what_a_tool_answers_is_the_policy_s_to_read() -> None:
-
     source = tools_of()
     opening = await source.open(PROMPT, 7)
     assert opening.messages == PROMPT.messages
@@ -56,7 +55,6 @@ async def test_what_a_tool_answers_is_the_policy_s_to_read() -> None:
 
 
 async def test_only_the_tools_that_are_named() -> None:
-
     source = tools_of(tools=("parts", "add"))
     assert [t.name for t in (await source.open(PROMPT, 7)).tools] == ["parts", "add"]
     await source.close()
@@ -67,7 +65,6 @@ async def test_only_the_tools_that_are_named() -> None:
 
 
 async def test_a_server_that_dies_in_a_call_is_a_fault_with_its_last_words() -> None:
-
     source = tools_of()
     await source.open(PROMPT, 7)
     with pytest.raises(UnavailableError, match="does not answer die: .* the disk is full"):
@@ -163,21 +160,17 @@ async def test_a_server_over_http() -> None:
     await source.close()
 
 
-def test_an_installation_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_installation_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """None is started."""
     monkeypatch.setitem(sys.modules, "mcp", None)
     section = EnvironmentSection(mcp=(McpSection(command=PLAIN),))
 
-    async def scenario() -> None:
+    with pytest.raises(InputError, match=r"pip install 'trimaran\[mcp\]'"):
         async with LocalHost(section, LoadSpec((), "", {}, ""), Allowed()):
             pass
 
-    with pytest.raises(InputError, match=r"pip install 'trimaran\[mcp\]'"):
-        run(scenario)
-
 
 async def test_a_name_that_points_inside_is_refused() -> None:
-
     name = socket.gethostname()
     source = McpTools(McpSection(url=f"http://{name}:9/mcp"), "environment.mcp[0]", Allowed())
     with pytest.raises(UnavailableError, match="not a public address"):

@@ -45,7 +45,6 @@ def said(text: str = "", *calls: ToolCall) -> Message:
 
 
 async def test_texts_and_calls_become_actions() -> None:
-
     async with (
         OpenEnvServer() as server,
         host_of(server, options={"reset": {"size": 3}}) as host,
@@ -92,7 +91,6 @@ async def test_texts_and_calls_become_actions() -> None:
     ],
 )
 async def test_which_field_a_text_becomes(schema: Frame, options: Frame, field: str) -> None:
-
     async def answers(frame: Frame, _: Any) -> Frame:
         return observation(stdout="so", metadata={"x": 1})
 
@@ -108,7 +106,6 @@ async def test_which_field_a_text_becomes(schema: Frame, options: Frame, field: 
 
 
 async def test_a_server_of_tools_is_asked_for_them() -> None:
-
     async with OpenEnvServer(calls, CALLS) as server, host_of(server) as host:
         environment = host.create("e")
         opening = await environment.open(PROMPT, 7)
@@ -123,7 +120,6 @@ async def test_a_server_of_tools_is_asked_for_them() -> None:
 
 
 async def test_a_full_server_is_waited_for() -> None:
-
     async with OpenEnvServer(room=1) as server, host_of(server) as host:
         first, second = host.create("1"), host.create("2")
         await first.open(PROMPT, 7)
@@ -169,7 +165,6 @@ def speaks(answer: str | bytes) -> Answers:
     ids=["dies", "no JSON", "state", "empty", "bytes", "flood", "raises"],
 )
 async def test_a_server_that_fails_is_a_fault_of_ours(answers: Answers, words: str) -> None:
-
     async with OpenEnvServer(answers) as server, host_of(server) as host:
         environment = host.create("e")
         await environment.open(PROMPT, 7)
@@ -193,7 +188,6 @@ async def test_a_server_that_hangs_is_left_at_the_deadline() -> None:
 
 
 async def test_a_server_that_is_away() -> None:
-
     async with OpenEnvServer() as server:
         pass
     async with host_of(server) as host:

@@ -36,7 +36,6 @@ def test_charts_draw_declared_numbers() -> None:
 async def test_the_rows_of_a_run_come_once_and_then_what_is_new(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     runs.step("run", 1, 0.25)
     runs.tell(
         "run", EventKind.VALIDATION, {"validation/pass_at/16": 1, "validation/pass_at/2": 0.5}
@@ -59,7 +58,6 @@ async def test_the_rows_of_a_run_come_once_and_then_what_is_new(
 async def test_any_number_can_be_chosen_and_a_part_of_the_steps(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     for step in range(1, 6):
         runs.tell("run", EventKind.STEP, {"trainer/loss": step, REWARD_MEAN: 0}, step=step)
     answer = await ask(client, chart=["trainer/loss"], **{"from": 2, "to": 3})
@@ -71,7 +69,6 @@ async def test_any_number_can_be_chosen_and_a_part_of_the_steps(
 async def test_what_is_kept_is_shown_to_nobody_else_and_of_no_other_run(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     runs.step("run", 1, 0.25)
     await ask(client)
     former = runs.runs.pop("run")
@@ -105,7 +102,6 @@ async def test_a_run_of_100_000_steps_is_read_in_parts_and_answers_in_less_than_
 async def test_the_address_of_the_page_says_what_is_laid_over_it(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     runs.add("other")
     runs.add("<b>")
     page = await client.get("/runs/run?with=other&with=%3Cb%3E&with=run&with=")

@@ -42,7 +42,6 @@ def test_two_runs_differ_in_values_and_in_keys() -> None:
 async def test_the_page_shows_what_was_changed_or_all(
     tmp_path, client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     changed = (await client.get("/runs/run/config")).text
     assert "trainer.learning_rate" in changed and "rollout.group_size" not in changed
     assert "rollout.group_size" in (await client.get("/runs/run/config?show=all")).text

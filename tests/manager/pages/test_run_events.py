@@ -14,7 +14,6 @@ from trimaran.run.runs import EventKind
 async def test_the_newest_come_first_and_new_ones_are_added(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     for step in range(1, 150):
         runs.step("run", step, 0.5)
     page = (await client.get("/runs/run/events")).text
@@ -33,7 +32,6 @@ async def test_the_newest_come_first_and_new_ones_are_added(
 
 
 async def test_kinds_are_chosen(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-
     runs.step("run", 1, 0.5)
     runs.tell("run", EventKind.REPLICA_LOST, text="rollout-1: no answer")
     trouble = (await client.get("/runs/run/events?kind=trouble")).text

@@ -15,7 +15,6 @@ from tests.manager.pages.browsing import PARTIAL
 async def test_a_log_goes_on_where_the_page_ended(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     page = (await client.get("/runs/run/logs?process=rollout-0&lines=1000")).text
     assert "line 2 of rollout-0" in page and ">controller</option>" in page
     more = re.search(r'id="more" hx-get="([^"]+)"', page)
@@ -32,7 +31,6 @@ async def test_a_log_goes_on_where_the_page_ended(
 
 async def test_a_log_is_shown_that_the_run_has(client: httpx.AsyncClient, runs: FakeRuns) -> None:
     """Runs of `trimaran train` have no launcher's, and young ones none at all."""
-
     page = (await client.get("/runs/run/logs")).text
     assert "line 2 of controller" in page and "<option selected>controller</option>" in page
     runs.with_log = ()

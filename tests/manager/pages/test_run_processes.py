@@ -19,7 +19,6 @@ from trimaran.telemetry.series import (
 
 
 async def test_each_process_says_how_it_is(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-
     assert 'hx-get="/runs/run/processes/rows"' in (await client.get("/runs/run/processes")).text
     part = (await client.get("/runs/run/processes/rows", headers=PARTIAL)).text
     rows = dict(re.findall(r'id="process-([\w-]+)">(.+?)</tr>', part, re.DOTALL))
@@ -45,7 +44,6 @@ def test_a_row_shows_what_a_process_counts() -> None:
 async def test_the_timeline_is_asked_for_by_its_window(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     answer = (await client.get("/runs/run/timeline?seconds=10")).json()
     assert answer["lanes"] == ["rollout-0"] and answer["grows"] is True
     assert answer["spans"] == [[0, 0, 5.0, 4.0, 1, 1, 1.0]]

@@ -14,7 +14,6 @@ from trimaran.run.runs import TRANSITIONS, Replicas, RunState
 async def test_each_button_of_a_state_asks_first_and_then_does_it(
     state: RunState, client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     for action in actions(state):
         runs.add("run", state, replicas=Replicas(1, 2))
         assert f'id="{action}"' in (await client.get("/runs/run/head")).text
@@ -36,7 +35,6 @@ async def test_each_button_of_a_state_asks_first_and_then_does_it(
 async def test_what_cannot_be_done_stays_a_question_that_says_why(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     form = {"min_replicas": "5", "max_replicas": "4"}
     answer = await client.post("/runs/run/steer/scale", data=form)
     assert answer.status_code == 422 and answer.headers["hx-retarget"] == "#dialog"
@@ -49,7 +47,6 @@ async def test_what_cannot_be_done_stays_a_question_that_says_why(
 async def test_a_viewer_has_no_buttons_and_may_not_press_them(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     assert "steer" not in (await client.get("/runs/run")).text
     for action in RunAction:
         assert (await client.get(f"/runs/run/steer/{action}")).status_code == 403
@@ -61,7 +58,6 @@ async def test_a_viewer_has_no_buttons_and_may_not_press_them(
 async def test_pages_that_only_read_have_no_buttons_and_refuse_changes(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     assert "steer" not in (await client.get("/runs/run")).text
     refused = await client.post("/runs/run/steer/cancel")
     assert refused.status_code == 403 and "only read" in refused.text

@@ -24,7 +24,6 @@ async def fill(client: httpx.AsyncClient, address: str = "/runs/new") -> dict[st
 async def test_a_double_click_is_one_run_and_the_next_form_another(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     form = await fill(client) | {"overrides": " run.seed=2 \n\nrun.steps=9", "priority": "3"}
     answers = [await client.post("/runs/new", data=form) for _ in range(2)]
     assert [answer.status_code for answer in answers] == [303, 303]
@@ -44,7 +43,6 @@ async def test_a_double_click_is_one_run_and_the_next_form_another(
 async def test_what_is_wrong_stands_beside_all_that_was_typed(
     wrong: dict[str, str], words: str, client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     form = await fill(client) | {"overrides": "a.b=<c>", "priority": "7"} | wrong
     answer = await client.post("/runs/new", data=form)
     assert answer.status_code == 422 and words in answer.text
@@ -55,7 +53,6 @@ async def test_what_is_wrong_stands_beside_all_that_was_typed(
 
 
 async def test_a_check_queues_nothing(client: httpx.AsyncClient, runs: FakeRuns) -> None:
-
     form = await fill(client) | {"only_check": "true"}
     assert "Nothing speaks against" in (await client.post("/runs/new", data=form)).text
     form["config"] = "- a list"
@@ -66,7 +63,6 @@ async def test_a_check_queues_nothing(client: httpx.AsyncClient, runs: FakeRuns)
 async def test_a_copy_holds_what_differs_from_the_defaults(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     runs.add("old", RunState.FAILED, priority=5)
     text = (await client.get("/runs/new?copy=old")).text
     (config,) = re.findall(r'<textarea id="config"[^>]*>\n(.*?)</textarea>', text, re.DOTALL)
@@ -79,7 +75,6 @@ async def test_a_copy_holds_what_differs_from_the_defaults(
 async def test_a_form_that_was_gone_back_to_and_changed_is_another_request(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     error: Exception = AlreadyExistsError("request_id: that is another run's")
 
     async def refuse(*_: Any) -> None:
@@ -97,7 +92,6 @@ async def test_a_form_that_was_gone_back_to_and_changed_is_another_request(
 async def test_who_may_not_submit_sees_no_form(
     token: str, is_read_only: bool, client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     assert (await client.get("/runs/new")).status_code == 403
     form = {"config": "run: {}", "request_id": "a"}
     assert (await client.post("/runs/new", data=form)).status_code == 403

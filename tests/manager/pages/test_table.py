@@ -51,7 +51,6 @@ def test_every_column_sorts_both_ways() -> None:
 async def test_a_part_is_the_table_of_the_same_address_and_more_adds_rows(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     for number in range(250):
         runs.add(f"run-{number}", owner="o&o", created_at=float(number))
     address = "/runs?owner=o%26o&sort=step"
@@ -68,6 +67,5 @@ async def test_a_part_is_the_table_of_the_same_address_and_more_adds_rows(
 async def test_an_address_that_says_nothing_sensible_is_answered_with_its_fault(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:
-
     answer = await client.get("/runs?sort=colour")
     assert answer.status_code == 422 and "sort" in answer.text

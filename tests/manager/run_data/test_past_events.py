@@ -34,7 +34,6 @@ async def _all(store: Store, kinds: tuple[EventKind, ...], limit: int) -> list[i
 async def test_pages_follow_one_another_without_gap_or_repetition(
     tmp_path: Path, monkeypatch
 ) -> None:
-
     monkeypatch.setattr(past_events, "CHUNK", 7)
     monkeypatch.setattr(past_events, "MOST_READ", 20)
     store = await _filled(tmp_path, 95)

@@ -256,7 +256,6 @@ def test_equal_samples_get_equal_keys_and_others_do_not() -> None:
 
 
 async def test_redirects_are_refused_and_connections_kept() -> None:
-
     moved = answer(307, b"", Location="/moved")
     async with Server(GOOD, GOOD, moved) as server:
         spec = spec_of(server.url)
@@ -317,7 +316,6 @@ def test_a_token_that_is_missing_or_unusable_is_named(
 async def test_a_plugin_that_is_not_up_at_start_is_asked_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-
     async with Server(GOOD) as first:
         port = first.port
     spec = spec_of(f"http://127.0.0.1:{port}")
@@ -331,7 +329,6 @@ async def test_a_plugin_that_is_not_up_at_start_is_asked_again(
 
 
 async def test_the_circuit_opens_and_one_probe_closes_it() -> None:
-
     async with Server(answer(500, b"broken")) as server:
         spec = spec_of(server.url)
         async with judging(spec) as judge:

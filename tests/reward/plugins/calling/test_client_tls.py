@@ -45,7 +45,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_certificates_of_ca_file_are_trusted_and_others_are_not(own: Path) -> None:
-
     async with Server(GOOD, tls=serving_with(own)) as server:
         trusted, plain = spec_of(server.url, ca_file=own), spec_of(server.url)
         async with judging(trusted, plain) as judge:

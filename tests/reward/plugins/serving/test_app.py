@@ -179,7 +179,6 @@ def test_a_failure_of_the_server_is_a_problem_and_is_not_kept() -> None:
 
 
 async def test_answers_are_bounded_in_number_and_bytes() -> None:
-
     made: list[str] = []
 
     async def ask(answers: Answers, key: str, size: int = 10) -> bytes:
