@@ -147,12 +147,12 @@ async def test_a_server_over_http() -> None:
             ("add", "Add two numbers."),
             ("bad", ""),
         ]
-        good, wrong, bad = await source.call(
+        good, wrong, failed = await source.call(
             [ADD, ToolCall("add", '{"a": "x"}'), ToolCall("bad", "{}")]
         )
         assert good == ToolAnswer("3")
         assert wrong.failed and "valid integer" in wrong.text
-        assert bad.failed
+        assert failed.failed
         await source.close()
     source = McpTools(section, "environment.mcp[0]", Allowed())
     with pytest.raises(UnavailableError, match=r"environment\.mcp\[0\]: http://127.* cannot"):
