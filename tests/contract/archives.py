@@ -1,6 +1,6 @@
 """The pinned archives, in `.cache/contract/` under names that begin with their digests.
 
-    python -m tests.contract.archives      downloads what is missing; 170 MB the first time
+    python -m tests.contract.archives      downloads what is missing; 210 MB the first time
 
 Ends with status 2 and one line where no index can be reached, and with status 1 where an index
 gives other bytes than archives.toml pins.

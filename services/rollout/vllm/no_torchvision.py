@@ -20,15 +20,21 @@ import json
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypedDict
 
 IMAGE_MODULE = "transformers.models.qwen2_vl.image_processing_qwen2_vl"
 PIL_MODULE = "transformers.models.qwen2_vl.image_processing_pil_qwen2_vl"
 
 
+class NoArguments(TypedDict):
+    """No argument of vLLM's for its processor is for videos."""
+
+
 class NoVideos(dict[str, Any]):
     """In the place of a video processor. Its largest video is as small as one can be. An empty dict, as
     transformers writes all its processors down as JSON."""
+
+    valid_kwargs: ClassVar[type] = NoArguments
 
     def __init__(self, patch_size: int, merge_size: int, temporal_patch_size: int) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ def check_reports_experts() -> None:
 
 
 def keep_experts_of_merged_outputs() -> None:
-    """vLLM 0.30 merges the outputs that have not been taken yet, and forgets the experts of the last one."""
+    """vLLM before 0.32 merges the outputs that have not been taken yet, and forgets the experts of the last one."""
     from vllm.outputs import RequestOutput
 
     add: Any = RequestOutput.add

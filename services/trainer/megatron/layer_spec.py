@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,9 +68,9 @@ def _layer_spec(config: TransformerConfig, family: Family, has_experts: bool) ->
     )
     parts: Any = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-    mlp = parts.mlp.submodules
-    for one in (mlp.experts, mlp.shared_experts) if has_experts else (parts.mlp,):
-        one.submodules.activation_func = SwiGLU if family.activation == "silu" else GeGLU
+    mlp = _parts_of(parts.mlp)
+    for one in (_parts_of(mlp.experts), _parts_of(mlp.shared_experts)) if has_experts else (mlp,):
+        one.activation_func = SwiGLU if family.activation == "silu" else GeGLU
     if family.norms_behind:
         parts.self_attn_bda = parts.mlp_bda = ModuleSpec(NormBehind, params={"config": config})
     attention = parts.self_attention.submodules
@@ -80,3 +81,8 @@ def _layer_spec(config: TransformerConfig, family: Family, has_experts: bool) ->
     elif config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
     return layer
+
+
+def _parts_of(part: Any) -> Any:
+    """megatron-core describes an MLP by a ModuleSpec in 0.16, and by what makes it in 0.19."""
+    return part.keywords["submodules"] if isinstance(part, partial) else part.submodules
