@@ -139,7 +139,7 @@ SOURCES = cellpylib pycosat zss
 DRY_RUN = $(UV) pip install --dry-run --quiet --target .cache/nowhere --no-deps --require-hashes --only-binary :all:
 
 lock: install
-	$(LOCK) $(CPU) --extra cpu --extra demo --extra dev --extra reasoning-gym pyproject.toml -o requirements/cpu.txt
+	$(LOCK) $(CPU) --extra cpu --extra demo --extra dev pyproject.toml -o requirements/cpu.txt
 	$(LOCK) $(CPU) requirements/trl.in -o requirements/trl.txt
 	$(LOCK) --override requirements/vllm-0.23-overrides.txt --no-emit-package torch \
 	  pyproject.toml requirements/vllm-0.23.in -o requirements/vllm-0.23.txt

@@ -51,7 +51,7 @@ add_locked() {
 case $kind-$device in
   control-*)
     make_environment
-    add_locked requirements/cpu.txt --extra bucket --extra mcp --extra reasoning-gym
+    add_locked requirements/cpu.txt --extra bucket --extra mcp
     ;;
   rollout-cpu)
     make_environment

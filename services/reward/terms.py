@@ -16,7 +16,6 @@ from typing import Any
 from services.reward.rules import Rule, find_rule
 from trimaran.config import PluginSection, RuleSection, RunConfig
 from trimaran.errors import InputError
-from trimaran.rewards import ReferenceUnusableError
 from trimaran.trust.allowed import Allowed
 from trimaran.types import Prompt
 
@@ -125,7 +124,7 @@ def _make_term(name: str, section: RuleSection, config: RunConfig, allowed: Allo
 
 def rule_function(rule: Rule, options: Mapping[str, Any]) -> FunctionSpec:
     """The function behind a built-in rule; `options` are those that the rule takes."""
-    return FunctionSpec(rule.target, _dump({**options, **rule.fixed}))
+    return FunctionSpec(rule.target, _dump(options))
 
 
 def _with_run_options(
@@ -153,8 +152,6 @@ def check_row(config: RunConfig, prompt: Prompt, place: str) -> None:
             continue
         rule = find_rule(section.rule or name, f"reward.rules.{name}")
         try:
-            if missing := [name for name in rule.columns if name not in prompt.extras]:
-                raise ReferenceUnusableError(f"it has no column {missing[0]!r}")
             rule.check_reference(prompt.answer, section.options)
         except ValueError as error:
             raise InputError(

@@ -105,7 +105,7 @@ def test_no_lock_for_the_cpu_build_of_torch_has_what_goes_with_another(
 
 @pytest.mark.parametrize(("machine", "python"), PLACES)
 def test_the_lock_has_all_that_the_project_and_its_tests_need(machine: str, python: str) -> None:
-    extras = ("trainer", "cpu", "demo", "dev", "reasoning-gym")
+    extras = ("trainer", "cpu", "demo", "dev")
     needs = names([*PROJECT["dependencies"], *(need for extra in extras for need in EXTRAS[extra])])
     if machine != "x86_64":
         needs -= X86_ONLY

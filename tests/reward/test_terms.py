@@ -90,13 +90,6 @@ def row(answer: str, **extras: str) -> Prompt:
     return Prompt("train.jsonl:1", (Message("user", "?"),), "t", answer, extras)
 
 
-def test_a_row_of_a_puzzle_needs_its_metadata() -> None:
-    rules = config(**{"reasoning_gym:leg_counting": 1})
-    check_row(rules, row("7", metadata="{}"), "train.jsonl:1")
-    with pytest.raises(InputError, match=r"train\.jsonl:2: .* it has no column 'metadata'"):
-        check_row(rules, row("7"), "train.jsonl:2")
-
-
 def test_the_own_timeout_of_a_rule_acts_before_the_pools() -> None:
     (term,) = terms(code=1)
     assert isinstance(term.spec, FunctionSpec)

@@ -23,7 +23,7 @@ def find_function(
     named: str, options: Mapping[str, Any], minimum: float | None, maximum: float | None
 ) -> tuple[FunctionSpec, float | None, float | None]:
     """The function and its bounds. A name without a file or module is a built-in rule's."""
-    if ":" in named and not named.startswith("reasoning_gym:"):
+    if ":" in named:
         if minimum is not None and maximum is not None and minimum >= maximum:
             raise InputError(f"--minimum {minimum:g} must be less than --maximum {maximum:g}")
         target = canonical_target(named, "FUNCTION")

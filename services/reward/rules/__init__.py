@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from services.reward.rules import choices, length, matching, minerva, numbers, puzzles
+from services.reward.rules import choices, length, matching, minerva, numbers
 from services.reward.rules.code import rule as code
 from services.reward.rules.mathematics import LIBRARIES
 from services.reward.rules.registry import OneOf, Options, Rule, any_reference, nonempty_reference
@@ -118,8 +118,6 @@ def find_rule(name: str, key: str) -> Rule:
     Example:
         find_rule("gsm8k", "reward.rules.gsm8k").target  # "services.reward.rules.numbers:gsm8k"
     """
-    if name.startswith(puzzles.PREFIX):
-        return puzzles.find_puzzle(name, key)
     rule = RULES.get(ALIASES.get(name, name))
     if rule is None:
         known = (*RULES, *ALIASES)

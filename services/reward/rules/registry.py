@@ -69,10 +69,6 @@ class Rule:
     """Name of each option that the function takes -> whether a value is right."""
     check_together: Callable[[Options], None] = any_options
     """Raises ValueError for options that are right one by one and wrong together."""
-    fixed: Options = field(default_factory=dict)
-    """Keyword arguments that come with the name of the rule."""
-    columns: tuple[str, ...] = ()
-    """Columns of the row that it needs besides the reference."""
 
     def check_options(self, options: Options, key: str) -> None:
         """Raises InputError that names the key and what would be right."""

@@ -84,10 +84,7 @@ def _close_alive_pipe() -> None:
 
 
 CHECKERS = ("services.reward.workers.warm",)
-LIBRARIES: Mapping[str, tuple[str, ...]] = {
-    "services.reward.rules.mathematics": CHECKERS,
-    "services.reward.rules.puzzles": ("reasoning_gym",),
-}
+LIBRARIES: Mapping[str, tuple[str, ...]] = {"services.reward.rules.mathematics": CHECKERS}
 """What modules of rules import only when they first judge."""
 
 

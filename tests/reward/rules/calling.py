@@ -20,7 +20,7 @@ def judge(rule: str, sample: Sample, **options: Any) -> Any:
     found = find_rule(rule, "test")
     found.check_options(options, "test")
     module, name = found.target.split(":")
-    return getattr(importlib.import_module(module), name)(sample, **options, **found.fixed)
+    return getattr(importlib.import_module(module), name)(sample, **options)
 
 
 def score(rule: str, text: str, answer: str = "", **options: Any) -> float:

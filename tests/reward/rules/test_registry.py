@@ -20,7 +20,7 @@ def test_the_table_says_what_the_function_takes(name: str) -> None:
     _sample, *parameters = inspect.signature(
         getattr(importlib.import_module(module), function)
     ).parameters.values()
-    assert {parameter.name for parameter in parameters} == {*rule.options, *rule.fixed}
+    assert {parameter.name for parameter in parameters} == {*rule.options}
     minimum, maximum = rule.bounds({})
     assert minimum < maximum
 
