@@ -32,7 +32,7 @@ NAMES = {
     },
     "A transport": {
         "trimaran/types.py": "Transport Source Offer",
-        "trimaran/wire/messages.py": "encode_source decode_source",
+        "trimaran/wire/messages.py": "SOURCES",
         "trimaran/config/values.py": "TransportName",
         "weights/transports/carrier.py": "Carrier",
         "weights/transports/__init__.py": "make_carriers",

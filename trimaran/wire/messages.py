@@ -1,6 +1,7 @@
 """Our types <-> protobuf. No other module builds or takes apart these messages.
 
-`encode_x(value) -> message` and `decode_x(message) -> value`. Token ids are
+`encode_x(value) -> message` and `decode_x(message) -> value`; those of a type that has the fields of its message are
+`mirrored`. Token ids are
 little-endian int32 and log-probabilities little-endian float32, so a
 log-probability comes back as the nearest float32.
 """
@@ -11,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -27,6 +29,7 @@ from trimaran.v1 import (
     types_pb2,
     weight_sync_pb2,
 )
+from trimaran.wire.mirrored import KNOWN, Codec, mirrored
 from trimaran.wire.packed import Logprobs, TokenIds
 
 INT32, FLOAT32 = TokenIds.DTYPE, Logprobs.DTYPE
@@ -65,30 +68,12 @@ def find_not_finite(logprobs: bytes) -> int | None:
     return int(np.isfinite(values).argmin())
 
 
-def encode_caller(caller: types.Caller) -> types_pb2.Caller:
-    return types_pb2.Caller(run_id=caller.run_id, epoch=caller.epoch)
+TOKENS = (encode_token_ids, TokenIds)
+LOGPROBS = (encode_logprobs, Logprobs)
 
-
-def decode_caller(message: types_pb2.Caller) -> types.Caller:
-    return types.Caller(message.run_id, message.epoch)
-
-
-def encode_version(version: types.VersionId) -> types_pb2.VersionId:
-    return types_pb2.VersionId(lineage=version.lineage, step=version.step)
-
-
-def decode_version(message: types_pb2.VersionId) -> types.VersionId:
-    return types.VersionId(message.lineage, message.step)
-
-
-def encode_policy(policy: types.PolicyVersion) -> types_pb2.PolicyVersion:
-    return types_pb2.PolicyVersion(
-        run_id=policy.run_id, version=encode_version(policy.version), root=policy.root
-    )
-
-
-def decode_policy(message: types_pb2.PolicyVersion) -> types.PolicyVersion:
-    return types.PolicyVersion(message.run_id, decode_version(message.version), message.root)
+encode_caller, decode_caller = mirrored(types.Caller, types_pb2.Caller)
+encode_version, decode_version = mirrored(types.VersionId, types_pb2.VersionId)
+encode_policy, decode_policy = mirrored(types.PolicyVersion, types_pb2.PolicyVersion)
 
 
 DIGEST_BYTES = 16
@@ -103,26 +88,7 @@ def decode_digests(data: bytes) -> tuple[str, ...]:
     return tuple(text[i : i + width] for i in range(0, len(text), width))
 
 
-@lru_cache(maxsize=2)  # the same for all replicas: that of a large model takes 0.1 s
-def encode_manifest(manifest: types.Manifest) -> types_pb2.Manifest:
-    """Shared by all who ask: only to be read, or copied into a request."""
-    return types_pb2.Manifest(
-        root=manifest.root,
-        tensors=[
-            types_pb2.TensorInfo(
-                name=t.name,
-                dtype=t.dtype,
-                shape=t.shape,
-                axis=t.axis,
-                cuts=t.cuts,
-                digests=encode_digests(t.digests),
-            )
-            for t in manifest.tensors
-        ],
-    )
-
-
-def decode_manifest(message: types_pb2.Manifest) -> types.Manifest:
+def _check_manifest(message: types_pb2.Manifest) -> None:
     """Raises InputError for tensors that no model has: their sizes are added and multiplied later."""
     for t in message.tensors:
         if len(t.shape) > MAX_AXES:
@@ -134,17 +100,25 @@ def decode_manifest(message: types_pb2.Manifest) -> types.Manifest:
             f"the manifest names {elements} elements in {blocks} blocks;"
             f" {MAX_ELEMENTS} in {MAX_BLOCKS} at most"
         )
-    tensors = tuple(
-        types.TensorInfo(
-            t.name, t.dtype, tuple(t.shape), t.axis, tuple(t.cuts), decode_digests(t.digests)
-        )
-        for t in message.tensors
-    )
-    return types.Manifest(tensors, message.root)
+
+
+mirrored(types.TensorInfo, types_pb2.TensorInfo, digests=(encode_digests, decode_digests))
+_encode_manifest, decode_manifest = mirrored(types.Manifest, types_pb2.Manifest, _check_manifest)
+
+
+@lru_cache(maxsize=2)  # the same for all replicas: that of a large model takes 0.1 s
+def encode_manifest(manifest: types.Manifest) -> types_pb2.Manifest:
+    """Shared by all who ask: only to be read, or copied into a request."""
+    return _encode_manifest(manifest)
 
 
 def encode_ranges(ranges: types.Ranges) -> types_pb2.Ranges:
-    return types_pb2.Ranges(bounds=[bound for pair in ranges for bound in pair])
+    _write_ranges(ranges, message := types_pb2.Ranges())
+    return message
+
+
+def _write_ranges(ranges: types.Ranges, message: types_pb2.Ranges) -> None:
+    message.bounds.extend(bound for pair in ranges for bound in pair)
 
 
 def decode_ranges(message: types_pb2.Ranges) -> types.Ranges:
@@ -157,25 +131,21 @@ def decode_ranges(message: types_pb2.Ranges) -> types.Ranges:
     return tuple(zip(bounds[::2], bounds[1::2], strict=True))
 
 
-def encode_transfer_group(group: types.TransferGroup) -> types_pb2.TransferGroup:
-    return types_pb2.TransferGroup(
-        group_id=group.group_id,
-        nonce=group.nonce,
-        world_size=group.world_size,
-        rendezvous=group.rendezvous,
-    )
+KNOWN[types.Ranges] = Codec(_write_ranges, decode_ranges)
 
 
-def decode_transfer_group(message: types_pb2.TransferGroup) -> types.TransferGroup:
+def _check_transfer_group(message: types_pb2.TransferGroup) -> None:
     """Raises InputError for a number or a size that no group has."""
     if message.group_id >= 2**63 or not 0 < message.world_size <= MAX_GROUP_SIZE:
         raise InputError(
             f"transfer group {message.group_id} of {message.world_size};"
             f" numbers are int64, and 1 to {MAX_GROUP_SIZE} members take part"
         )
-    return types.TransferGroup(
-        message.group_id, message.nonce, message.world_size, message.rendezvous
-    )
+
+
+encode_transfer_group, decode_transfer_group = mirrored(
+    types.TransferGroup, types_pb2.TransferGroup, _check_transfer_group
+)
 
 
 def decode_seconds(seconds: float) -> float:
@@ -200,86 +170,35 @@ def decode_limits(message: types_pb2.TransferLimits) -> types.TransferLimits:
     return types.TransferLimits(bucket_bytes=size, timeout=timeout)
 
 
-def encode_peer(peer: types.Peer) -> types_pb2.Peer:
-    return types_pb2.Peer(relay=peer.relay, key=peer.key, host=peer.host, backend=peer.backend)
-
-
-def decode_peer(message: types_pb2.Peer) -> types.Peer:
-    return types.Peer(message.relay, message.key, message.host, message.backend)
-
-
-def encode_delta(delta: types.Delta | None) -> types_pb2.Delta | None:
-    return delta and types_pb2.Delta(base_root=delta.base_root, sizes=delta.sizes)
-
-
-def decode_delta(message: types_pb2.Delta) -> types.Delta | None:
+def _check_delta(message: types_pb2.Delta) -> None:
     """Raises InputError for sizes that no delta has."""
     if len(message.sizes) > MAX_BLOCKS or sum(message.sizes) > MAX_ELEMENTS:
         raise InputError(f"a delta of {len(message.sizes)} pieces with {sum(message.sizes)} bytes")
-    return types.Delta(message.base_root, tuple(message.sizes)) if message.base_root else None
 
 
-def encode_offer(offer: types.Offer) -> types_pb2.Offer:
-    return types_pb2.Offer(
-        peer=encode_peer(offer.peer),
-        blocks=encode_ranges(offer.blocks),
-        memory=offer.memory,
-        delta=encode_delta(offer.delta),
-    )
-
-
-def decode_offer(message: types_pb2.Offer) -> types.Offer:
-    return types.Offer(
-        decode_peer(message.peer),
-        decode_ranges(message.blocks),
-        message.memory,
-        decode_delta(message.delta),
-    )
+encode_peer, decode_peer = mirrored(types.Peer, types_pb2.Peer)
+encode_delta, decode_delta = mirrored(types.Delta, types_pb2.Delta, _check_delta)
+encode_offer, decode_offer = mirrored(types.Offer, types_pb2.Offer)
+SOURCES = {
+    "collective": mirrored(types.CollectiveSource, types_pb2.CollectiveSource),
+    "memory": mirrored(types.MemorySource, types_pb2.MemorySource),
+    "relay": mirrored(types.RelaySource, types_pb2.RelaySource),
+}
+"""By transport: how a source of it is encoded and decoded."""
 
 
 def encode_source(source: types.Source) -> types_pb2.Source:
-    match source:
-        case types.CollectiveSource(blocks, group, rank, delta):
-            return types_pb2.Source(
-                collective=types_pb2.CollectiveSource(
-                    blocks=encode_ranges(blocks),
-                    group=encode_transfer_group(group),
-                    rank=rank,
-                    delta=encode_delta(delta),
-                )
-            )
-        case types.MemorySource(blocks, path):
-            return types_pb2.Source(
-                memory=types_pb2.MemorySource(blocks=encode_ranges(blocks), path=path)
-            )
-        case types.RelaySource(blocks, peers, delta, shared):
-            return types_pb2.Source(
-                relay=types_pb2.RelaySource(
-                    blocks=encode_ranges(blocks),
-                    peers=[encode_peer(peer) for peer in peers],
-                    delta=encode_delta(delta),
-                    shared=shared,
-                )
-            )
+    encode: Any = SOURCES[source.transport][0]
+    return types_pb2.Source(**{source.transport: encode(source)})
 
 
 def decode_source(message: types_pb2.Source) -> types.Source:
     """Raises InputError for a source without a transport."""
-    match message.WhichOneof("source"):
-        case "collective":
-            reported = message.collective
-            group = decode_transfer_group(reported.group)
-            blocks, delta = decode_ranges(reported.blocks), decode_delta(reported.delta)
-            return types.CollectiveSource(blocks, group, reported.rank, delta)
-        case "memory":
-            return types.MemorySource(decode_ranges(message.memory.blocks), message.memory.path)
-        case "relay":
-            reported = message.relay
-            peers = tuple(decode_peer(peer) for peer in reported.peers)
-            blocks, delta = decode_ranges(reported.blocks), decode_delta(reported.delta)
-            return types.RelaySource(blocks, peers, delta, reported.shared)
-        case _:
-            raise InputError("a source names no transport; set collective, memory or relay")
+    transport = message.WhichOneof("source")
+    if transport is None:
+        raise InputError("a source names no transport; set collective, memory or relay")
+    decode: Any = SOURCES[transport][1]
+    return decode(getattr(message, transport))
 
 
 def encode_staged(staged: types.Staged) -> types_pb2.Staged:
@@ -299,312 +218,40 @@ def decode_staged(message: types_pb2.Staged) -> types.Staged:
     return types.Staged(message.root, message.num_blocks, by_transport, message.path)
 
 
-def encode_proof(proof: types.Proof) -> types_pb2.Proof:
-    return types_pb2.Proof(
-        version=encode_version(proof.version),
-        replica=proof.replica,
-        root=proof.root,
-        num_blocks=proof.num_blocks,
-        num_loaded=proof.num_loaded,
-        fault=proof.fault,
-    )
-
-
-def decode_proof(message: types_pb2.Proof) -> types.Proof:
-    return types.Proof(
-        decode_version(message.version),
-        message.replica,
-        message.root,
-        message.num_blocks,
-        message.num_loaded,
-        message.fault,
-    )
-
-
-def encode_version_record(record: types.VersionRecord) -> weight_sync_pb2.VersionRecord:
-    return weight_sync_pb2.VersionRecord(
-        policy=encode_policy(record.policy),
-        num_blocks=record.num_blocks,
-        num_bytes=record.num_bytes,
-        committed_at=record.committed_at,
-        proofs=[encode_proof(proof) for proof in record.proofs],
-    )
-
-
-def decode_version_record(message: weight_sync_pb2.VersionRecord) -> types.VersionRecord:
-    return types.VersionRecord(
-        decode_policy(message.policy),
-        message.num_blocks,
-        message.num_bytes,
-        message.committed_at,
-        tuple(decode_proof(proof) for proof in message.proofs),
-    )
-
-
-def encode_replica(replica: types.Replica) -> weight_sync_pb2.Replica:
-    return weight_sync_pb2.Replica(name=replica.name, address=replica.address)
-
-
-def decode_replica(message: weight_sync_pb2.Replica) -> types.Replica:
-    return types.Replica(message.name, message.address)
-
-
-def encode_routing(routing: types.Routing) -> weight_sync_pb2.Routing:
-    return weight_sync_pb2.Routing(
-        live=encode_policy(routing.live) if routing.live else None,
-        routable=[encode_replica(replica) for replica in routing.routable],
-        unroutable=routing.unroutable,
-        drained=sorted(routing.drained),
-    )
-
-
-def decode_routing(message: weight_sync_pb2.Routing) -> types.Routing:
-    return types.Routing(
-        live=decode_policy(message.live) if message.HasField("live") else None,
-        routable=tuple(decode_replica(replica) for replica in message.routable),
-        unroutable=dict(message.unroutable),
-        drained=frozenset(message.drained),
-    )
-
-
-def encode_message(message: types.Message) -> types_pb2.Message:
-    return types_pb2.Message(
-        role=message.role,
-        text=message.text,
-        images=message.images,
-        tool_calls=[
-            types_pb2.ToolCall(name=one.name, arguments=one.arguments, call_id=one.call_id)
-            for one in message.tool_calls
-        ],
-        call_id=message.call_id,
-        name=message.name,
-        reasoning=message.reasoning,
-    )
-
-
-def decode_message(message: types_pb2.Message) -> types.Message:
-    return types.Message(
-        message.role,
-        message.text,
-        tuple(message.images),
-        tuple(types.ToolCall(c.name, c.arguments, c.call_id) for c in message.tool_calls),
-        message.call_id,
-        message.name,
-        message.reasoning,
-    )
-
-
-def encode_tool(tool: types.Tool) -> types_pb2.Tool:
-    return types_pb2.Tool(name=tool.name, description=tool.description, parameters=tool.parameters)
-
-
-def decode_tool(message: types_pb2.Tool) -> types.Tool:
-    return types.Tool(message.name, message.description, message.parameters)
-
-
-def encode_opening(opening: types.Opening) -> environment_pb2.OpenResponse:
-    return environment_pb2.OpenResponse(
-        messages=map(encode_message, opening.messages),
-        tools=map(encode_tool, opening.tools),
-        max_tokens=opening.max_tokens,
-    )
-
-
-def decode_opening(message: environment_pb2.OpenResponse) -> types.Opening:
-    return types.Opening(
-        tuple(map(decode_message, message.messages)),
-        tuple(map(decode_tool, message.tools)),
-        message.max_tokens,
-    )
-
-
-def encode_reply(reply: types.Reply) -> environment_pb2.StepResponse:
-    return environment_pb2.StepResponse(
-        messages=map(encode_message, reply.messages),
-        reward=reply.reward,
-        done=reply.done,
-        num_calls=reply.num_calls,
-        num_failures=reply.num_failures,
-        sequence=reply.sequence,
-        tools=map(encode_tool, reply.tools),
-        max_tokens=reply.max_tokens,
-    )
-
-
-def decode_reply(message: environment_pb2.StepResponse) -> types.Reply:
-    return types.Reply(
-        messages=tuple(map(decode_message, message.messages)),
-        reward=message.reward if message.HasField("reward") else None,
-        done=message.done,
-        num_calls=message.num_calls,
-        num_failures=message.num_failures,
-        sequence=message.sequence,
-        tools=tuple(map(decode_tool, message.tools)),
-        max_tokens=message.max_tokens,
-    )
-
-
-def encode_prompt(prompt: types.Prompt) -> types_pb2.Prompt:
-    return types_pb2.Prompt(
-        prompt_id=prompt.prompt_id,
-        messages=map(encode_message, prompt.messages),
-        task=prompt.task,
-        answer=prompt.answer,
-        extras=prompt.extras,
-        tools=map(encode_tool, prompt.tools),
-    )
-
-
-def decode_prompt(message: types_pb2.Prompt) -> types.Prompt:
-    return types.Prompt(
-        prompt_id=message.prompt_id,
-        messages=tuple(map(decode_message, message.messages)),
-        task=message.task,
-        answer=message.answer,
-        extras=dict(message.extras),
-        tools=tuple(map(decode_tool, message.tools)),
-    )
-
-
-def encode_sampling(sampling: types.Sampling) -> rollout_pb2.Sampling:
-    return rollout_pb2.Sampling(
-        temperature=sampling.temperature,
-        max_tokens=sampling.max_tokens,
-        num_samples=sampling.num_samples,
-        seed=sampling.seed,
-        top_p=sampling.top_p if sampling.top_p < 1 else None,
-        stop=sampling.stop,
-    )
-
-
-def decode_sampling(message: rollout_pb2.Sampling) -> types.Sampling:
-    top_p = message.top_p if message.HasField("top_p") else 1.0
-    if not 0 < top_p <= 1:
-        raise InputError(f"sampling.top_p: must be above 0 and at most 1 (given: {top_p:g})")
-    return types.Sampling(
-        *(message.temperature, message.max_tokens, message.num_samples, message.seed, top_p),
-        stop=tuple(message.stop),
-    )
-
-
-def encode_segment(segment: types.Segment) -> types_pb2.Segment:
-    return types_pb2.Segment(
-        start=segment.start,
-        end=segment.end,
-        version=encode_version(segment.version),
-        replica=segment.replica,
-    )
-
-
-def decode_segment(message: types_pb2.Segment) -> types.Segment:
-    return types.Segment(
-        message.start,
-        message.end,
-        decode_version(message.version),
-        message.replica,
-    )
-
-
-def _write_completion(message: types_pb2.Completion, completion: types.Completion) -> None:
-    """Into its place in a larger message: to put a message into another one copies it."""
-    message.token_ids = encode_token_ids(completion.token_ids_T)
-    message.logprobs = encode_logprobs(completion.logprobs_S)
-    message.text = completion.text
-    message.finish_reason = completion.finish_reason
-    message.segments.extend(map(encode_segment, completion.segments))
-    message.experts = completion.experts
-    message.turns.extend(map(encode_turn, completion.turns))
-    for branch in completion.branches:
-        message.branches.add(
-            token_ids=encode_token_ids(branch.token_ids_T),
-            logprobs=encode_logprobs(branch.logprobs_S),
-            segments=map(encode_segment, branch.segments),
-            experts=branch.experts,
+def _check_sampling(message: rollout_pb2.Sampling) -> None:
+    if message.HasField("top_p") and not 0 < message.top_p <= 1:
+        raise InputError(
+            f"sampling.top_p: must be above 0 and at most 1 (given: {message.top_p:g})"
         )
-    if completion.reward is not None:
-        message.reward = completion.reward
-    message.fault = completion.fault
 
 
-def encode_turn(turn: types.Turn) -> types_pb2.Turn:
-    return types_pb2.Turn(
-        message=encode_message(turn.message),
-        num_sampled=turn.num_sampled,
-        replies=map(encode_message, turn.replies),
-        num_given=turn.num_given,
-        finish_reason=turn.finish_reason,
-        reward=turn.reward,
-        seconds=turn.seconds,
-        num_calls=turn.num_calls,
-        num_failures=turn.num_failures,
-        sequence=turn.sequence,
-        num_before=turn.num_before,
-        num_cached=turn.num_cached,
-    )
-
-
-def decode_turn(message: types_pb2.Turn) -> types.Turn:
-    return types.Turn(
-        decode_message(message.message),
-        message.num_sampled,
-        tuple(map(decode_message, message.replies)),
-        message.num_given,
-        message.finish_reason,
-        message.reward if message.HasField("reward") else None,
-        message.seconds,
-        message.num_calls,
-        message.num_failures,
-        message.sequence,
-        message.num_before,
-        message.num_cached,
-    )
-
-
-def _decode_branch(message: types_pb2.Branch) -> types.Branch:
-    return types.Branch(
-        TokenIds(message.token_ids),
-        Logprobs(message.logprobs),
-        tuple(map(decode_segment, message.segments)),
-        message.experts,
-    )
-
-
-def decode_completion(message: types_pb2.Completion) -> types.Completion:
-    return types.Completion(
-        token_ids_T=TokenIds(message.token_ids),
-        logprobs_S=Logprobs(message.logprobs),
-        text=message.text,
-        finish_reason=message.finish_reason,
-        segments=tuple(decode_segment(segment) for segment in message.segments),
-        experts=message.experts,
-        turns=tuple(map(decode_turn, message.turns)),
-        branches=tuple(map(_decode_branch, message.branches)),
-        reward=message.reward if message.HasField("reward") else None,
-        fault=message.fault,
-    )
-
-
-def _write_group(message: types_pb2.Group, group: types.Group) -> None:
-    message.number = group.number
-    message.attempt = group.attempt
-    message.prompt.CopyFrom(encode_prompt(group.prompt))
-    message.prompt_token_ids = encode_token_ids(group.prompt_token_ids)
-    message.image_digest = group.image_digest
-    for completion in group.completions_G:
-        _write_completion(message.completions.add(), completion)
-    message.prompt_experts = group.prompt_experts
-
-
-def decode_group(message: types_pb2.Group) -> types.Group:
-    return types.Group(
-        number=message.number,
-        attempt=message.attempt,
-        prompt=decode_prompt(message.prompt),
-        prompt_token_ids=TokenIds(message.prompt_token_ids),
-        completions_G=tuple(decode_completion(c) for c in message.completions),
-        image_digest=message.image_digest,
-        prompt_experts=message.prompt_experts,
-    )
+encode_proof, decode_proof = mirrored(types.Proof, types_pb2.Proof)
+encode_version_record, decode_version_record = mirrored(
+    types.VersionRecord, weight_sync_pb2.VersionRecord
+)
+encode_replica, decode_replica = mirrored(types.Replica, weight_sync_pb2.Replica)
+encode_routing, decode_routing = mirrored(types.Routing, weight_sync_pb2.Routing)
+mirrored(types.ToolCall, types_pb2.ToolCall)
+encode_message, decode_message = mirrored(types.Message, types_pb2.Message)
+encode_tool, decode_tool = mirrored(types.Tool, types_pb2.Tool)
+encode_opening, decode_opening = mirrored(types.Opening, environment_pb2.OpenResponse)
+encode_reply, decode_reply = mirrored(types.Reply, environment_pb2.StepResponse)
+encode_prompt, decode_prompt = mirrored(types.Prompt, types_pb2.Prompt)
+encode_sampling, decode_sampling = mirrored(
+    types.Sampling,
+    rollout_pb2.Sampling,
+    _check_sampling,
+    top_p=(lambda top_p: top_p if top_p < 1 else None, lambda top_p: top_p or 1.0),
+)
+encode_segment, decode_segment = mirrored(types.Segment, types_pb2.Segment)
+mirrored(types.Turn, types_pb2.Turn)
+mirrored(types.Branch, types_pb2.Branch, token_ids_T=TOKENS, logprobs_S=LOGPROBS)
+mirrored(types.Completion, types_pb2.Completion, token_ids_T=TOKENS, logprobs_S=LOGPROBS)
+mirrored(types.Group, types_pb2.Group, prompt_token_ids=TOKENS)
+encode_ledger_end, decode_ledger_end = mirrored(types.LedgerEnd, trainer_pb2.LedgerEnd)
+encode_expert_loads, decode_expert_loads = mirrored(types.ExpertLoads, trainer_pb2.ExpertLoads)
+_encode_score, _decode_score = mirrored(types.Score, types_pb2.Score)
+_encode_faulted, _decode_faulted = mirrored(types.Faulted, types_pb2.Faulted)
 
 
 def encode_score_request(
@@ -659,49 +306,19 @@ def decode_samples(message: reward_pb2.ScoreGroupRequest) -> tuple[Sample, ...]:
 
 def encode_verdict(verdict: types.Verdict) -> types_pb2.Verdict:
     if isinstance(verdict, types.Faulted):
-        return types_pb2.Verdict(
-            faulted=types_pb2.Faulted(
-                fault=verdict.fault, terms=verdict.terms, faulted_terms=verdict.faulted_terms
-            )
-        )
-    return types_pb2.Verdict(
-        score=types_pb2.Score(
-            reward=verdict.reward,
-            terms=verdict.terms,
-            indigestible=verdict.indigestible,
-            prediction=verdict.prediction,
-        )
-    )
+        return types_pb2.Verdict(faulted=_encode_faulted(verdict))
+    return types_pb2.Verdict(score=_encode_score(verdict))
 
 
 def decode_verdict(message: types_pb2.Verdict) -> types.Verdict:
     if message.WhichOneof("verdict") == "faulted":
-        faulted = message.faulted
-        return types.Faulted(faulted.fault, dict(faulted.terms), tuple(faulted.faulted_terms))
-    score = message.score
-    prediction = score.prediction if score.HasField("prediction") else None
-    return types.Score(score.reward, dict(score.terms), score.indigestible, prediction)
+        return _decode_faulted(message.faulted)
+    return _decode_score(message.score)
 
 
 def payload_of(scored: types.ScoredGroup) -> bytes:
     """As it is stored and sent."""
     return scored.payload or serialize_scored_group(scored)
-
-
-def encode_ledger_end(end: types.LedgerEnd) -> trainer_pb2.LedgerEnd:
-    return trainer_pb2.LedgerEnd(records=end.records, hash=end.hash)
-
-
-def decode_ledger_end(message: trainer_pb2.LedgerEnd) -> types.LedgerEnd:
-    return types.LedgerEnd(message.records, message.hash)
-
-
-def encode_expert_loads(loads: types.ExpertLoads) -> trainer_pb2.ExpertLoads:
-    return trainer_pb2.ExpertLoads(layer=loads.layer, tokens=loads.tokens_E)
-
-
-def decode_expert_loads(message: trainer_pb2.ExpertLoads) -> types.ExpertLoads:
-    return types.ExpertLoads(message.layer, tuple(message.tokens))
 
 
 def serialize_scored_group(scored: types.ScoredGroup) -> bytes:
@@ -713,7 +330,7 @@ def serialize_group(group: types.Group) -> bytes:
     """What the scored group begins with, before the verdicts are known: a message is its fields one
     after the other."""
     message = types_pb2.ScoredGroup()
-    _write_group(message.group, group)
+    KNOWN[types.Group].write(group, message.group)
     return message.SerializeToString(deterministic=True)
 
 
@@ -742,5 +359,5 @@ def decode_scored_group(data: bytes) -> types.ScoredGroup:
     greedy_reward = message.greedy_reward if message.HasField("greedy_reward") else None
     greedy_segments = tuple(map(decode_segment, message.greedy_segments))
     return types.ScoredGroup(
-        decode_group(message.group), verdicts_G, greedy_reward, greedy_segments
+        KNOWN[types.Group].decode(message.group), verdicts_G, greedy_reward, greedy_segments
     )

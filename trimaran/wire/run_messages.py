@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 from google.protobuf import json_format
@@ -12,7 +11,7 @@ from trimaran.errors import InputError
 from trimaran.run import answers as run_answers
 from trimaran.run import runs
 from trimaran.v1 import controller_pb2, run_pb2
-from trimaran.wire import messages
+from trimaran.wire.messages import mirrored  # turns are mirrored there
 
 STATES = {
     run_pb2.Run.State.Value(f"STATE_{state.name}"): state
@@ -27,8 +26,8 @@ EVENT_KINDS = {
 GOALS = {controller_pb2.Goal.Value(f"GOAL_{goal.name}"): goal for goal in runs.Goal}
 
 
-ALIKE = tuple(name for name in runs.Run.__slots__ if name not in ("state", "replicas"))
-"""Fields of a run whose value is the same in its message."""
+NUMBERS = {state: number for number, state in STATES.items()}
+KIND_NUMBERS = {kind: number for number, kind in EVENT_KINDS.items()}
 
 
 def encode_state(state: runs.RunState) -> str:
@@ -36,51 +35,26 @@ def encode_state(state: runs.RunState) -> str:
     return f"STATE_{state.name}"
 
 
-def encode_run(run: runs.Run) -> run_pb2.Run:
-    replicas = run.replicas
-    return run_pb2.Run(
-        state=encode_state(run.state),
-        replicas=run_pb2.Replicas(min=replicas.min, max=replicas.max, granted=replicas.granted),
-        **{name: getattr(run, name) for name in ALIKE},
-    )
-
-
-def decode_run(message: run_pb2.Run) -> runs.Run:
-    """A state that this version does not know becomes UNKNOWN."""
-    plain: dict[str, Any] = {name: getattr(message, name) for name in ALIKE}
-    for name in ("reward", "held_out"):
-        if not message.HasField(name):
-            plain[name] = None
-    replicas = message.replicas
-    return runs.Run(
-        state=STATES.get(message.state, runs.RunState.UNKNOWN),
-        replicas=runs.Replicas(replicas.min, replicas.max, replicas.granted),
-        **plain,
-    )
-
-
-def encode_event(event: runs.RunEvent) -> run_pb2.RunEvent:
-    return run_pb2.RunEvent(
-        sequence=event.sequence,
-        kind=f"KIND_{event.kind.name}",
-        run=encode_run(event.run),
-        values=event.values,
-        text=event.text,
-        time=event.time,
-        root=event.root,
-    )
-
-
-def decode_event(message: run_pb2.RunEvent) -> runs.RunEvent:
-    return runs.RunEvent(
-        message.sequence,
-        EVENT_KINDS.get(message.kind, runs.EventKind.UNKNOWN),
-        decode_run(message.run),
-        dict(message.values),
-        message.text,
-        message.time,
-        message.root,
-    )
+# What this version does not know becomes UNKNOWN.
+mirrored(runs.Replicas, run_pb2.Replicas)
+encode_run, decode_run = mirrored(
+    runs.Run,
+    run_pb2.Run,
+    state=(NUMBERS.__getitem__, lambda number: STATES.get(number, runs.RunState.UNKNOWN)),
+)
+encode_event, decode_event = mirrored(
+    runs.RunEvent,
+    run_pb2.RunEvent,
+    kind=(
+        KIND_NUMBERS.__getitem__,
+        lambda number: EVENT_KINDS.get(number, runs.EventKind.UNKNOWN),
+    ),
+)
+encode_checkpoint, decode_checkpoint = mirrored(run_answers.Checkpoint, run_pb2.Checkpoint)
+mirrored(run_answers.RunTurn, run_pb2.EpisodeTurn)
+_encode_episode, _decode_episode = mirrored(run_answers.RunEpisode, run_pb2.Episode)
+mirrored(run_answers.RunSample, run_pb2.Sample)
+encode_samples, decode_samples = mirrored(run_answers.RunSamples, run_pb2.GetSamplesResponse)
 
 
 def encode_goal(goal: runs.Goal) -> str:
@@ -96,73 +70,6 @@ def decode_goal(value: int) -> runs.Goal:
             f"goal: {value} is not known here; give one of GOAL_RUN, GOAL_PAUSE, GOAL_CANCEL"
         )
     return goal
-
-
-def encode_checkpoint(checkpoint: run_answers.Checkpoint) -> run_pb2.Checkpoint:
-    return run_pb2.Checkpoint(**asdict(checkpoint))
-
-
-def decode_checkpoint(message: run_pb2.Checkpoint) -> run_answers.Checkpoint:
-    return run_answers.Checkpoint(
-        *(message.step, message.path, message.root, message.kept),
-        score=message.score if message.HasField("score") else None,
-        num_bytes=message.num_bytes,
-        saved_at=message.saved_at,
-    )
-
-
-def encode_samples(samples: run_answers.RunSamples) -> run_pb2.GetSamplesResponse:
-    return run_pb2.GetSamplesResponse(
-        validation_steps=samples.validation_steps,
-        trained_steps=samples.trained_steps,
-        samples=map(_encode_sample, samples.samples),
-        num_samples=samples.num_samples,
-        step=samples.step,
-    )
-
-
-def _encode_sample(sample: run_answers.RunSample) -> run_pb2.Sample:
-    plain = {name: getattr(sample, name) for name in SAMPLE_ALIKE}
-    episode = sample.episode and _encode_episode(sample.episode)
-    return run_pb2.Sample(**plain, episode=episode)
-
-
-def decode_samples(message: run_pb2.GetSamplesResponse) -> run_answers.RunSamples:
-    return run_answers.RunSamples(
-        tuple(message.validation_steps),
-        tuple(message.trained_steps),
-        tuple(map(_decode_sample, message.samples)),
-        message.num_samples,
-        message.step,
-    )
-
-
-def _decode_sample(sample: run_pb2.Sample) -> run_answers.RunSample:
-    plain: dict[str, Any] = {name: getattr(sample, name) for name in SAMPLE_ALIKE}
-    plain["terms"] = dict(sample.terms)
-    plain["group"] = sample.group if sample.HasField("group") else None
-    episode = _decode_episode(sample.episode) if sample.HasField("episode") else None
-    return run_answers.RunSample(**plain, episode=episode)
-
-
-SAMPLE_ALIKE = tuple(name for name in run_answers.RunSample.__slots__ if name != "episode")
-"""Fields of a sample whose value is the same in its message."""
-
-
-def _encode_episode(episode: run_answers.RunEpisode) -> run_pb2.Episode:
-    turns = [
-        run_pb2.EpisodeTurn(turn=messages.encode_turn(one.turn), versions=one.versions)
-        for one in episode.turns
-    ]
-    return run_pb2.Episode(turns=turns, finish_reason=episode.finish_reason)
-
-
-def _decode_episode(message: run_pb2.Episode) -> run_answers.RunEpisode:
-    turns = tuple(
-        run_answers.RunTurn(messages.decode_turn(one.turn), tuple(one.versions))
-        for one in message.turns
-    )
-    return run_answers.RunEpisode(turns, message.finish_reason)
 
 
 def episode_to_tree(episode: run_answers.RunEpisode) -> dict[str, Any]:
