@@ -9,13 +9,14 @@ import pytest
 
 from services.controller.reporting.step_metrics import describe_terms
 from tests.extending.recipes import RECIPES
+from tests.observability.metrics import markdown
 from tests.reward.groups import group_of
 from tests.reward.test_server import SECONDS, configure, while_serving
 from trimaran.clients import RewardClient
 from trimaran.errors import InputError, InternalError
 from trimaran.run.context import RunContext
 from trimaran.telemetry import metrics
-from trimaran.telemetry.metrics import METRICS, find_metric, markdown, read_metric
+from trimaran.telemetry.metrics import METRICS, find_metric, read_metric
 from trimaran.telemetry.run_files import MetricsWriter, read_json_lines
 from trimaran.trust.allowed import ALLOW_VARIABLE
 from trimaran.types import Score, Verdict

@@ -1,9 +1,7 @@
 """Every number that a run reports, declared once: its key, its unit, what it means, its axes.
 
 Rows of metrics.jsonl hold declared keys only, TensorBoard shows the meaning beside each curve, and
-docs/metrics.md is this table:
-
-    python -m trimaran.telemetry.metrics > docs/metrics.md
+docs/metrics.md is this table.
 
 A key names the service that the number is about, then what it is, and last, where it is one, the
 statistic: `rollout/completion/length/mean`. A *share* lies between 0 and 1. A part in angle brackets
@@ -13,13 +11,10 @@ is an axis: `weight_sync/bytes/<transport>` stands for one key for each transpor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 
 from trimaran.errors import InternalError
-from trimaran.telemetry.series import SERIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,47 +222,3 @@ def find_metric(key: str) -> Metric:
     raise InternalError(
         f"metric {key!r} is not declared; add a line to TABLE in trimaran/telemetry/metrics.py"
     )
-
-
-def markdown() -> Iterator[str]:
-    """The lines of docs/metrics.md."""
-    yield "# Metrics"
-    yield ""
-    yield "Written by `python -m trimaran.telemetry.metrics > docs/metrics.md` from the table in `trimaran/telemetry/metrics.py`."
-    yield ""
-    yield "Each step and each validation is one row of `metrics.jsonl` and the same numbers in TensorBoard. Beside the"
-    yield "metrics a row has `kind` (`step` or `validation`), `step`, `time` (unix seconds) and, where updates of the step were"
-    yield "left out, `nonfinite`: why. A metric that a step has no value for is absent; one that is not finite is null."
-    yield ""
-    yield "A share lies between 0 and 1. A part of a key in angle brackets is an axis, with one key for each of its names:"
-    yield ""
-    yield from (f"- `<{axis}>`: {names}" for axis, names in AXES.items())
-    for service, metrics in groupby(METRICS, lambda metric: metric.key.partition("/")[0]):
-        yield ""
-        yield f"## {service}"
-        yield ""
-        yield "| key | unit | meaning |"
-        yield "|---|---|---|"
-        for metric in metrics:
-            yield f"| `{metric.key}` | {metric.unit} | {metric.meaning} |"
-    yield from _prometheus()
-
-
-def _prometheus() -> Iterator[str]:
-    yield ""
-    yield "## Prometheus"
-    yield ""
-    yield "Every process counts what follows; the manager hands it on over HTTP (docs/clients.md). Besides, the controller has"
-    yield "the metrics above of its last step and its last validation. Their names are the keys after `trimaran_step_`, with `_` for"
-    yield '`/`, and their axes are labels: `trimaran_step_reward_term_mean{term="gsm8k"}`, `trimaran_step_weight_sync_bytes_by_transport{transport="memory"}`.'
-    yield "Every process also has the `process_` series of Prometheus' own client."
-    yield ""
-    yield "| series | kind | labels | meaning |"
-    yield "|---|---|---|---|"
-    for series in SERIES:
-        labels = ", ".join(f"`{label}`" for label in series.labels)
-        yield f"| `{series.name}` | {series.kind} | {labels} | {series.meaning} |"
-
-
-if __name__ == "__main__":
-    print("\n".join(markdown()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trimaran.model.families.__main__ import table
+from tests.extending.families import table
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.observability.metrics import markdown
 from trimaran.errors import InternalError
 from trimaran.run.event_words import COLUMNS, EPISODE_COLUMNS
 from trimaran.telemetry import metrics
-from trimaran.telemetry.metrics import AXES, METRICS, find_metric, markdown
+from trimaran.telemetry.metrics import AXES, METRICS, find_metric
 
 DOCUMENT = Path(metrics.__file__).parents[2] / "docs" / "metrics.md"
 
@@ -19,7 +20,7 @@ DOCUMENT = Path(metrics.__file__).parents[2] / "docs" / "metrics.md"
 def test_the_document_is_the_table() -> None:
     written = DOCUMENT.read_text(encoding="utf-8").splitlines()
     assert written == list(markdown()), (
-        "run: python -m trimaran.telemetry.metrics > docs/metrics.md"
+        "run: python -m tests.observability.metrics > docs/metrics.md"
     )
 
 

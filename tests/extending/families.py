@@ -1,4 +1,4 @@
-"""The table of docs/extending.md: which features each family has. `python -m trimaran.model.families` prints it."""
+"""The table of docs/extending.md: which features each family has. `python -m tests.extending.families` prints it."""
 
 from __future__ import annotations
 
