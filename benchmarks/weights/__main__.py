@@ -29,6 +29,7 @@ PARTS = {
     "memory": "memory:measure_memory",
     "pause": "commit:measure_pause",
     "after_delta": "commit:measure_after_delta",
+    "adapters": "adapters:measure_adapters",
     "proof": "commit:measure_proof",
     "reload": "files:measure_reload",
     "decode": "decode:measure_decode",

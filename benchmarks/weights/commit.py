@@ -71,7 +71,7 @@ async def _measure_pause(model: Path) -> tuple[list[Row], str]:
             await engine.llm.resume_generation()
             return time.perf_counter() - begin
 
-        idle = await _interleave(
+        idle = await interleave(
             {"ours": ours, "own": own_call, "shared": lambda: own_call("load_shared")}, ROUNDS
         )
         busy, felt = await _under_load(engine, {"ours": ours, "own": own_paused})
@@ -101,7 +101,7 @@ async def _measure_pause(model: Path) -> tuple[list[Row], str]:
     )
 
 
-async def _interleave(
+async def interleave(
     sides: Mapping[str, Callable[[], Awaitable[float]]], rounds: int
 ) -> dict[str, float]:
     taken: dict[str, list[float]] = {side: [] for side in sides}
@@ -131,7 +131,7 @@ async def _under_load(
         return seconds
 
     loads = {side: lambda side=side: with_load(side) for side in sides}
-    said = await _interleave(loads, ROUNDS_UNDER_LOAD)
+    said = await interleave(loads, ROUNDS_UNDER_LOAD)
     return said, {side: statistics.median(pauses[1:]) for side, pauses in felt.items()}
 
 
@@ -158,7 +158,7 @@ async def _measure_after_delta(model: Path) -> tuple[list[Row], str]:
             assert are_prepared
         for shadow in (whole, patched, whole):
             await engine.load_weights(shadow, VersionId(0, 1))
-            await _read_back(engine, shadow, ((0, shadow.manifest.num_blocks),))
+            await read_back(engine, shadow, ((0, shadow.manifest.num_blocks),))
 
         prepared: list[float] = []
 
@@ -176,7 +176,7 @@ async def _measure_after_delta(model: Path) -> tuple[list[Row], str]:
             await call_worker(engine, "load_local")
             return time.perf_counter() - begin
 
-        found = await _interleave({"changes": changes, "whole": everything, "own": own}, ROUNDS)
+        found = await interleave({"changes": changes, "whole": everything, "own": own}, ROUNDS)
     rows = [
         Row(
             "pause_after_delta_against_own_load",
@@ -212,13 +212,13 @@ async def _measure_proof(model: Path) -> tuple[list[Row], str]:
         everything: Ranges = ((0, num_blocks),)
         for number in range(ROUNDS + 1):
             alone = await engine.load_weights(shadow, VersionId(0, 2 * number))
-            reading = asyncio.create_task(_read_back(engine, shadow, everything))
+            reading = asyncio.create_task(read_back(engine, shadow, everything))
             await asyncio.sleep(UNDER_WAY_SECONDS)
             beside = await engine.load_weights(shadow, VersionId(0, 2 * number + 1))
             await reading
-            seconds_full = await _read_back(engine, shadow, everything)
+            seconds_full = await read_back(engine, shadow, everything)
             sample = sample_blocks(num_blocks, share, number)
-            seconds_sampled = await _read_back(engine, shadow, sample)
+            seconds_sampled = await read_back(engine, shadow, sample)
             if number:  # the first warms up
                 pauses["without"].append(alone)
                 pauses["with"].append(beside)
@@ -228,7 +228,7 @@ async def _measure_proof(model: Path) -> tuple[list[Row], str]:
             without = await decode(engine, LOAD_TOKENS)
             decoding = asyncio.create_task(decode(engine, LOAD_TOKENS))
             await asyncio.sleep(SETTLE_SECONDS)
-            await _read_back(engine, shadow, sample_blocks(num_blocks, share, number))
+            await read_back(engine, shadow, sample_blocks(num_blocks, share, number))
             with_sample = await decoding
             if number:
                 rates["without"].append(without)
@@ -254,7 +254,7 @@ async def _measure_proof(model: Path) -> tuple[list[Row], str]:
     )
 
 
-async def _read_back(engine: VllmEngine, shadow: Shadow, blocks: Ranges) -> float:
+async def read_back(engine: VllmEngine, shadow: Shadow, blocks: Ranges) -> float:
     """In the portions in which weight sync asks for them."""
     manifest = shadow.manifest
     all_blocks = list_blocks(manifest.tensors)

@@ -22,10 +22,10 @@ PROMPTS = [f"Tell a long story about the number {number}." for number in range(8
 
 @contextlib.asynccontextmanager
 async def running_engine(
-    model: Path, core: int = 0, max_tokens: int = 24, worker: str = "auto", **weight_sync: Any
+    model: Path, core: int = 0, max_tokens: int = 24, worker: str = "auto", **sections: Any
 ) -> AsyncIterator[VllmEngine]:
     """Its core process has core `core` for itself; this process keeps to the others. `worker`: a class
-    in the place of vLLM's own worker."""
+    in the place of vLLM's own worker. `sections`: of the run's configuration, further ones."""
     from services.rollout.vllm import engine as vllm_engine
     from trimaran.host.device import pick
 
@@ -37,7 +37,7 @@ async def running_engine(
 
     vllm_engine.engine_arguments = with_bench_worker
     rollout = {"max_tokens": max_tokens, "max_concurrency": len(PROMPTS) * SAMPLES}
-    config = run_config(model, rollout=rollout, weight_sync=weight_sync)
+    config = run_config(model, rollout=rollout, **sections)
     engine = vllm_engine.VllmEngine(config, pick("cpu"))
     ours = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
@@ -92,7 +92,7 @@ async def decode(engine: VllmEngine, max_tokens: int, arrivals: Arrivals | None 
         inputs: Any = {"prompt_token_ids": list(engine.tokenize((Message("user", text),)))}
         name = f"bench-{number}-{time.monotonic_ns()}"
         count = 0
-        async for output in engine.llm.generate(inputs, params, name):
+        async for output in engine.llm.generate(inputs, params, name, **engine._carried):
             count += sum(len(one.token_ids) for one in output.outputs)
             if arrivals:
                 arrivals.note(number)

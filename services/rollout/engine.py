@@ -117,6 +117,8 @@ class Engine(Protocol):
     spans_hosts: ClassVar[bool] = False
     """It can stand on several hosts. Where `rollout.hosts` is above 1 it is made with `place`, a
     `HostPlace`. Its workers on further hosts load from `shadow.elsewhere`."""
+    adds_adapters: ClassVar[bool] = False
+    """It takes versions that have adapters beside the frozen model, as with `trainer.lora.merged: false`."""
     takes_turns: ClassVar[bool] = False
     """It has `turns` and heeds `Sampling.stop`, for the section `environment`."""
     sleeps: ClassVar[bool] = False
@@ -248,6 +250,11 @@ def create_engine(config: RunConfig, device: Device, place: HostPlace = ONE_HOST
         raise InputError(
             f"trainer.router.replay: rollout.engine {config.rollout.engine} does not report which experts"
             " it chose for a token; leave it out, or take one that does (vllm)"
+        )
+    if config.trainer.sends_adapters and not engine.adds_adapters:
+        raise InputError(
+            f"trainer.lora.merged: rollout.engine {config.rollout.engine} adds no adapters; leave it out,"
+            " or take one that does (vllm)"
         )
     if place == ONE_HOST:
         return engine(config, device)

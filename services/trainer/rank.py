@@ -40,6 +40,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError, OutOfOrderError, UnavailableError
 from trimaran.host.places import FolderPlace
 from trimaran.model.folder import read_model_folder
+from trimaran.model.tensor_names import is_adapter
 from trimaran.run.context import RunContext
 from trimaran.run.device_turns import trainer_turn
 from trimaran.run.place import KEY, bucket_of
@@ -275,7 +276,8 @@ class TrainerRank:
 
     def _export(self, target: Path) -> None:
         if self.rank == 0:
-            facts, tensors = self._model.facts, self.manifest.tensors
+            facts = self._model.facts
+            tensors = [one for one in self.manifest.tensors if not is_adapter(one.name)]
             write_export(self._policy, self._config, facts, tensors, target)
         elif self.exports:
             join_export(self._policy, self._config)
@@ -376,7 +378,8 @@ class TrainerRank:
             self._common_place.check(self._policy.any_rank)
         logger.info("rank %d reads the model in %s and %s", self.rank, path, self._common_place)
         if self.exports:
-            self._held = HeldShard(self._config.weight_sync, self._policy, self._hold)
+            keep_delta = self._config.weight_sync.delta or self._config.trainer.sends_adapters
+            self._held = HeldShard(self._policy, self._hold, keep_delta)
         lora = self._config.trainer.lora
         health_note.own.say("looks for a checkpoint and loads it")
         loaded = self._checkpoints.load(self._layout, self._model, self.rank, lora)
@@ -425,8 +428,9 @@ class TrainerRank:
     def _check_begin(self, loaded: LoadedCheckpoint) -> None:
         """Raises InputError where the weights are not those of the checkpoint: what its run did not train
         came from another model."""
-        state, held = loaded.state, self._own_shard
-        if state.layout.dtype == self._config.model.dtype and held.root != state.root:
+        state, held, own = loaded.state, self._own_shard, self._layout
+        same = (state.layout.dtype, state.layout.merged) == (own.dtype, own.merged)
+        if same and held.root != state.root:
             raise InputError(
                 f"trainer.load: the weights with {loaded.place} have root {held.root}, and that run's had"
                 f" {state.root}; what it did not train is not in its checkpoint: give model.path the model"
@@ -441,6 +445,7 @@ class TrainerRank:
             updates_per_batch=self._config.algorithm.num_updates,
             distributed_optimizer=self._config.trainer.distributed_optimizer,
             virtual_stages=self._config.trainer.virtual_stages,
+            merged=not self._config.trainer.sends_adapters,
         )
 
     @property

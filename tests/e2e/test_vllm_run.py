@@ -119,3 +119,37 @@ def test_a_resumed_vllm_run_replays_to_the_recorded_roots(write_run, tmp_path):
     assert steps == set(range(1, 7))
     assert levels_of(run) == {"loaded"}
     assert runs.survivors(tmp_path) == []
+
+
+def test_adapters_alone_are_published_proven_and_computed_with(write_run, tmp_path):
+    """A replica that is killed gets the frozen model and the newest adapters again."""
+    path = write_run(
+        run={"steps": 6, "proof": "loaded"},
+        trainer={"lora": {"rank": 8, "alpha": 12.0, "merged": False}, "learning_rate": 1e-2},
+        rollout=VLLM,
+        weight_sync={"transport": "relay"},
+        # A random model fulfils this now and then.
+        reward={
+            "rules": {"regular_expression": {"weight": 1.0, "options": {"pattern": "[0-9].?[0-9]"}}}
+        },
+        validation={"every": 100},
+    )
+    process = runs.start("train", path, run_folder_parent=tmp_path)
+    folder = tmp_path / "runs"
+    runs.wait_for(
+        lambda: (run := runs.find_run(folder)) and len(runs.rows(run, "step")) >= 2,
+        process,
+        "two steps",
+    )
+    replica_1(tmp_path).kill()
+    output = runs.finish(process)
+    assert process.returncode == 0, output
+    run = runs.only_run(folder)
+    assert levels_of(run) == {"loaded"}
+    rows = runs.rows(run, "step")
+    assert len(rows) == 6
+    differences = [row.get("trainer/computed/logprob_diff/mean") for row in rows]
+    assert max(filter(None, differences)) < 1e-4
+    shares = [row["weight_sync/delta/share"] for row in rows if "weight_sync/delta/share" in row]
+    assert shares and max(shares) < 0.5, "the frozen model was sent again"
+    assert runs.survivors(tmp_path) == []

@@ -15,7 +15,7 @@ import pytest
 from services.rollout.vllm.ascend import check_processor
 from services.rollout.vllm.settings import check_environment, engine_arguments
 from tests.tiny_vision import write_tiny_vision
-from trimaran.config import parse_config
+from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 from trimaran.host.device import Device
 
@@ -52,6 +52,24 @@ def test_a_vision_language_model_brings_arguments_for_images(tmp_path, tensor_pa
     assert arguments["mm_processor_kwargs"]["size"]["longest_edge"] == 100 * 28**2
     assert arguments.get("mm_encoder_tp_mode") == (None if tensor_parallel == 1 else "data")
     assert "limit_mm_per_prompt" not in engine_arguments(CONFIG, CPU, None)
+
+
+def with_adapters(**lora: Any) -> RunConfig:
+    trainer = {"trainer": {"lora": {"merged": False} | lora}}
+    return parse_config(CONFIG.model_dump(mode="json", exclude_unset=True) | trainer)
+
+
+@pytest.mark.e2e
+def test_adapters_beside_the_model_ask_for_one_slot_of_their_rank():
+    arguments = engine_arguments(with_adapters(rank=32, targets=["q_proj"]), CPU, None)
+    found = {name: value for name, value in arguments.items() if "lora" in name}
+    assert found == {
+        **{"enable_lora": True, "max_loras": 1, "max_lora_rank": 32},
+        "lora_target_modules": ["q_proj"],
+    }
+    assert not [name for name in engine_arguments(CONFIG, CPU, None) if "lora" in name]
+    with pytest.raises(InputError, match=r"trainer.lora.rank: 12 .*1, 8, 16.*leave merged out"):
+        engine_arguments(with_adapters(rank=12), CPU, None)
 
 
 @pytest.mark.parametrize("name", ["VLLM_ASCEND_ENABLE_NZ", "VLLM_ASCEND_ENABLE_FUSED_MC2"])

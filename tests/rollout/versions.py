@@ -51,3 +51,18 @@ def patched_shadow_of(
     shadow = Shadow(after.manifest, reuse=base)
     apply_verified(shadow, after.delta, lambda: None)
     return shadow
+
+
+def draw_adapters(
+    weights: dict[str, torch.Tensor], rank: int, seed: int
+) -> dict[str, torch.Tensor]:
+    """A and B of every matrix of the layers."""
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for name, value in weights.items():
+        matrix = name.removesuffix(".weight")
+        if matrix.endswith("_proj"):
+            for part, shape in (("A", (rank, value.shape[1])), ("B", (value.shape[0], rank))):
+                drawn = 0.1 * torch.randn(shape, generator=generator)
+                found[f"{matrix}.lora_{part}.weight"] = drawn.to(value.dtype)
+    return found

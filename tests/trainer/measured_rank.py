@@ -72,7 +72,7 @@ def measure(config: RunConfig, folder: Path, rank: int) -> dict[str, int]:
     peak = status("VmHWM")
     held = None
     if config.trainer.layout.place(rank).sends:
-        held = HeldShard(config.weight_sync, policy, lambda snapshot: None)
+        held = HeldShard(policy, lambda snapshot: None, config.weight_sync.delta)
         held.adopt(held.take())
     return {
         "fixed": fixed,

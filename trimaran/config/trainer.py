@@ -32,6 +32,9 @@ class LoraSection(Section):
     """What an adapter adds is multiplied by alpha / rank."""
     targets: Annotated[tuple[LoraTarget, ...], Field(min_length=1)] = get_args(LoraTarget)
     """Matrices of each layer that have an adapter."""
+    merged: bool = True
+    """Each version is the model with its adapters added. Without: the frozen model and the adapters beside
+    it, so that the adapters alone travel, and the engine adds what they give."""
 
     @model_validator(mode="after")
     def _each_once(self) -> LoraSection:
@@ -225,6 +228,11 @@ class TrainerSection(Section):
                 f" ({self.learning_rate:g})"
             )
         return self
+
+    @property
+    def sends_adapters(self) -> bool:
+        """Versions have adapters beside the frozen model."""
+        return self.lora is not None and not self.lora.merged
 
     @property
     def layout(self) -> ParallelLayout:

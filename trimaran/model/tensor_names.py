@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from trimaran.host.system_errors import refused
@@ -12,6 +13,12 @@ LENGTH_BYTES = 8
 """At the start of a safetensors file: those of the JSON header that follows, little-endian."""
 MOST_HEADER_BYTES = 100 << 20
 """As the safetensors library has it."""
+ADAPTER = re.compile(r"(?P<matrix>.+)\.(?P<part>lora_[AB])\.weight")
+"""The names of adapters of low rank are those of `peft` without its prefix."""
+
+
+def is_adapter(name: str) -> bool:
+    return ADAPTER.fullmatch(name) is not None
 
 
 def read_names(folder: Path) -> list[str]:

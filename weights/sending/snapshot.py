@@ -22,6 +22,7 @@ from weights.version.manifest import (
     build_manifest,
     check_tensors,
     list_blocks,
+    list_digests,
     same_tensors,
 )
 
@@ -46,6 +47,8 @@ class TensorPart:
     start: int
     stop: int
     tensor: torch.Tensor
+    is_frozen: bool = False
+    """It has the same values in every version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,8 @@ def take_snapshot(
     `parts` may be larger than blocks and may hold others; they are taken one by
     one. `exchange` gives the digests of all blocks for those of this rank.
     `reuse` gives its memory up and must not be sent any more, also when this
-    raises; with `keep_delta` its content is the base of the delta.
+    raises; with `keep_delta` its content is the base of the delta. What is frozen
+    stays in it, with its digests.
 
     Raises InputError for a part that is not of the version or cuts a block, for
     a block that no part holds, and for a `reuse` of other tensors or blocks;
@@ -103,10 +107,16 @@ def take_snapshot(
     memory = _memory(tensors, layout, reuse)
     digests: dict[int, Future[str]] = {}
     pieces: dict[int, bytes] = {}
+    before = list_digests(reuse.manifest) if reuse else ()
+    own: Digests = {}
     # A block is digested while the next ones are copied.
     with torch.no_grad(), ThreadPoolExecutor(DIGEST_THREADS, "snapshot-digests") as threads:
-        for piece, source in _pair(layout, parts):
+        for piece, part in _pair(layout, parts):
             number, target = piece.block.number, block_view(memory.buffer, piece)
+            if part.is_frozen and before:
+                own[number] = before[number]
+                continue
+            source = _slice(part, piece.block)
             if reuse is not None and keep_delta:
                 if changes := _write_changes(target, source):
                     pieces[number] = changes
@@ -114,7 +124,7 @@ def take_snapshot(
                 _write(target, source)
             written = block_bytes(memory.buffer, piece)
             digests[number] = threads.submit(digest_tensor, written)
-    own = {number: digest.result() for number, digest in digests.items()}
+    own |= {number: digest.result() for number, digest in digests.items()}
     manifest = build_manifest(_with_digests(tensors, exchange(own)))
     delta = DeltaPieces(reuse.manifest.root, pieces) if reuse is not None and keep_delta else None
     return Snapshot(manifest, layout, memory, delta)
@@ -132,8 +142,8 @@ def _memory(
 
 def _pair(
     layout: BlockLayout, parts: Iterable[TensorPart]
-) -> Iterator[tuple[PlacedBlock, torch.Tensor]]:
-    """Each held block with its slice of the first part that has it."""
+) -> Iterator[tuple[PlacedBlock, TensorPart]]:
+    """Each held block with the first part that has it."""
     waiting: dict[str, list[PlacedBlock]] = {}
     for piece in layout.pieces:
         waiting.setdefault(piece.block.tensor.name, []).append(piece)
@@ -143,7 +153,7 @@ def _pair(
             _check_part(part, pieces[0].block.tensor)
         here = [piece for piece in pieces if _covers(part, piece.block)]
         for piece in here:
-            yield piece, _slice(part, piece.block)
+            yield piece, part
         if len(here) < len(pieces):
             waiting[part.name] = [piece for piece in pieces if piece not in here]
     for name, pieces in waiting.items():

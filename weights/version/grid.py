@@ -7,6 +7,7 @@ roots are the same under any layout.
     latent attention         axis 0   at equal parts: as the trainer splits the small vectors, and at heads
     gate, up (and biases)    axis 0   at equal parts
     o, down                  axis 1   at equal parts
+    adapters: B of q, k, v, gate, up and A of o, down as the matrix itself
     embeddings, output layer axis 0   as the trainer splits the vocabulary, and as vLLM does
     stacked experts          axis 0   at every expert
     one expert's tensors     whole    (an expert-parallel rank holds whole experts)
@@ -124,17 +125,17 @@ RULES: tuple[tuple[str, tuple[int, ...], int, Callable[[int, ModelFacts], Cuts]]
     (r"\.experts\.\d+\.", (1, 2), 0, _whole),
     (r"(^|\.)visual\.", (1, 2), 0, _whole),
     (r"\.experts\.\w+(\.weight|\.bias)?$", (2, 3), 0, _experts),
-    (r"\bself_attn\.q_proj\.(weight|bias)$", (1, 2), 0, _queries),
-    (r"\bself_attn\.[kv]_proj\.(weight|bias)$", (1, 2), 0, _keys),
-    (r"\b(gate|up)_proj\.(weight|bias)$", (1, 2), 0, _equal_parts),
+    (r"\bself_attn\.q_proj\.(lora_B\.)?(weight|bias)$", (1, 2), 0, _queries),
+    (r"\bself_attn\.[kv]_proj\.(lora_B\.)?(weight|bias)$", (1, 2), 0, _keys),
+    (r"\b(gate|up)_proj\.(lora_B\.)?(weight|bias)$", (1, 2), 0, _equal_parts),
     (
         r"\bself_attn\.(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj)\.weight$",
         (2,),
         0,
         _equal_parts,
     ),
-    (r"\bself_attn\.o_proj\.weight$", (2,), 1, _outputs),
-    (r"\bdown_proj\.weight$", (2,), 1, _equal_parts),
+    (r"\bself_attn\.o_proj\.(lora_A\.)?weight$", (2,), 1, _outputs),
+    (r"\bdown_proj\.(lora_A\.)?weight$", (2,), 1, _equal_parts),
     (r"\b(embed_tokens|lm_head)\.(weight|bias)$", (1, 2), 0, _vocabulary),
 )
 """(pattern, number of axes, axis, cuts along it); the first that fits."""

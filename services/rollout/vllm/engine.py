@@ -78,6 +78,7 @@ SUBMIT_SECONDS = 20.0
 class VllmEngine(Engine):
     reports_experts = True
     spans_hosts = True
+    adds_adapters = True
     takes_turns = True
     sleeps = True
 
@@ -97,6 +98,8 @@ class VllmEngine(Engine):
         self._streams: set[VllmStream] = set()
         self._numbers = itertools.count()
         self._live: VersionId | None = None
+        self._carried: dict[str, Any] = {}
+        """What vLLM is given with every request, where versions have adapters."""
         self._shown = Shown()
         self._is_asleep = False
         # Submitting and pausing exclude each other, so that an update knows every sample. Code that needs
@@ -127,12 +130,18 @@ class VllmEngine(Engine):
             self.llm = AsyncLLM.from_vllm_config(vllm_config, disable_log_stats=True)
         # For `Sampling.stop` alone: other requests are not turned into text.
         self.llm.output_processor.tokenizer = self._chat.tokenizer
-        self._workers = VllmWorkers(self.llm, transfer)
+        self._workers = VllmWorkers(self.llm, transfer, self._config.trainer.sends_adapters)
         self._pulse = Pulse(self._workers.answer, self._config.frozen_timeout)
         start_timeout = self._config.start_timeout
         await self._workers.start(start_timeout)
         if on_host and not await self._workers.install_fast_sampler(start_timeout):
             logger.warning("this vLLM has no hook for the fast sampler; its own one is used")
+        if self._config.trainer.sends_adapters:
+            from services.rollout.vllm.loading.adapters import POLICY
+
+            self._carried = {"lora_request": POLICY}
+            if on_host:
+                await self._workers.install_fast_adapters(start_timeout)
         up = time.monotonic()
         left = max(1.0, start_timeout - (up - started))
         health_note.own.say("probes its engine with synthetic weights")
@@ -311,7 +320,9 @@ class VllmEngine(Engine):
         try:
             # Bounded: a load waits for the same lock.
             async with within(self._submit_timeout, "vllm, handed a request"):
-                stream.collector = await self.llm.add_request(stream.request_id, prompt, params)
+                stream.collector = await self.llm.add_request(
+                    stream.request_id, prompt, params, **self._carried
+                )
         except _dead_error() as error:
             raise UnavailableError("the vllm engine is dead; its log says why") from error
         except (asyncio.CancelledError, DeadlineError):

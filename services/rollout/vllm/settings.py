@@ -6,14 +6,14 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from services.rollout.hosts import ONE_HOST, HostPlace
 from services.rollout.vllm import ascend
 from services.rollout.vllm.plugin import BACKEND
 from services.rollout.vllm.reported_experts import check_reports_experts
 from trimaran.choices import FAMILIES
-from trimaran.config import RunConfig
+from trimaran.config import LoraSection, RunConfig
 from trimaran.data.images.processor import takes_images
 from trimaran.errors import InputError
 from trimaran.host.device import Device
@@ -94,6 +94,28 @@ PLAIN_ROTARY = {"custom_ops": ["-rotary_embedding"]}
 """vLLM computes rotary embeddings in Python."""
 
 
+def adapter_arguments(lora: LoraSection) -> dict[str, Any]:
+    """Raises InputError for a rank that this vLLM does not take, and where it would wrap other layers, too."""
+    from vllm.config import lora as vllm_lora
+
+    if lora.rank not in (ranks := get_args(vllm_lora.MaxLoRARanks)):
+        raise InputError(
+            f"trainer.lora.rank: {lora.rank} with merged: false, and vllm takes"
+            f" {', '.join(map(str, ranks))}; take one of these, or leave merged out"
+        )
+    if not hasattr(vllm_lora.LoRAConfig, "target_modules"):
+        raise InputError(
+            "trainer.lora.merged: this vllm adds adapters to every layer or none; leave it out, or install"
+            " the version that requirements/cuda.txt names"
+        )
+    return {
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_lora_rank": lora.rank,
+        "lora_target_modules": list(lora.targets),
+    }
+
+
 def engine_arguments(
     config: RunConfig, device: Device, transfer: str | None, place: HostPlace = ONE_HOST
 ) -> dict[str, Any]:
@@ -123,6 +145,8 @@ def engine_arguments(
     if config.trainer.router.replay:
         check_reports_experts()
         arguments["enable_return_routed_experts"] = True
+    if config.trainer.lora and config.trainer.sends_adapters:
+        arguments |= adapter_arguments(config.trainer.lora)
     if place.count > 1:
         address, port = split(place.rendezvous)
         arguments |= {

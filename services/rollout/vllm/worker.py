@@ -94,6 +94,12 @@ class WorkerExtension:
         topk_topp_sampler.compiled_random_sample = sample_inverse_cdf
         return True
 
+    def install_fast_adapters(self) -> None:
+        """On the host, for a run with adapters; see `adapters`."""
+        from services.rollout.vllm.loading.adapters import install_fast_adapters
+
+        install_fast_adapters()
+
     def report_processed_logprobs(self) -> str:
         """Log-probabilities at the sampling temperature from here on. Returns what is in the way,
         "" when nothing is.
@@ -186,6 +192,12 @@ class WorkerExtension:
         from services.rollout.vllm.loading.load import pack_heads
 
         pack_heads(self.model_runner.get_model())
+
+    def write_adapters(self, path: str, description: dict[str, Any]) -> None:
+        """After every whole load of a version that has some; see `adapters.write_adapters`."""
+        from services.rollout.vllm.loading.adapters import write_adapters
+
+        write_adapters(self.model_runner, path, description)
 
     def abandon_update(self) -> None:
         """Before an update, when the one before it did not end: this worker may have it open still."""

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from services.rollout.read_back import SLICE_SECONDS, join
-from services.rollout.vllm.plugin import BACKEND
+from services.rollout.vllm.plugin import BACKEND, SYNTHETIC
 from trimaran.errors import InputError, InternalError
 from trimaran.host.call_waits import within
 from trimaran.types import Manifest, Ranges
@@ -29,9 +29,11 @@ CHANGES, WHOLE = "what changed", "a whole version"
 
 
 class VllmWorkers:
-    def __init__(self, llm: Any, transfer: str | None) -> None:
-        """`llm`: an AsyncLLM. `transfer`: its weight-transfer backend; None where it has none."""
+    def __init__(self, llm: Any, transfer: str | None, adds_adapters: bool = False) -> None:
+        """`llm`: an AsyncLLM. `transfer`: its weight-transfer backend; None where it has none.
+        `adds_adapters`: versions have some."""
         self._llm = llm
+        self._adds_adapters = adds_adapters
         self._transfer = transfer
         self.turn = asyncio.Lock()
         """An update holds it, and so does each slice of a read-back: no slice falls into a pause."""
@@ -62,6 +64,11 @@ class VllmWorkers:
         """Raises DeadlineError as `start` does."""
         async with within(timeout, "vllm's workers, asked for the fast sampler"):
             return all(await self._call("install_fast_sampler"))
+
+    async def install_fast_adapters(self, timeout: float) -> None:
+        """Raises DeadlineError as `start` does."""
+        async with within(timeout, "vllm's workers, asked for fast adapters"):
+            await self._call("install_fast_adapters")
 
     @asynccontextmanager
     async def prepared_writes(
@@ -133,6 +140,8 @@ class VllmWorkers:
             await self._update(path, description)
         # A call of its own: in vLLM 0.23 the worker's finish ends the reload, not our engine.
         await self._call("pack_heads")
+        if self._adds_adapters and path != SYNTHETIC:
+            await self._call("write_adapters", path, description)
 
     async def _update(self, path: str, description: dict[str, Any]) -> None:
         if self._is_update_open:

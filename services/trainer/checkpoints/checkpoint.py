@@ -60,6 +60,8 @@ class RankLayout:
     """All of a step, those of further epochs, too."""
     distributed_optimizer: bool = False
     virtual_stages: int = 1
+    merged: bool = True
+    """Roots are of versions without adapters of their own."""
 
     @property
     def num_files(self) -> int:
@@ -75,7 +77,11 @@ class RankLayout:
 
     def named(self) -> dict[str, object]:
         """What must agree, as the configuration calls it."""
-        return {"dtype": self.dtype, "updates_per_batch": self.updates_per_batch}
+        return {
+            "dtype": self.dtype,
+            "updates_per_batch": self.updates_per_batch,
+            "trainer.lora.merged": self.merged,
+        }
 
 
 @dataclass(frozen=True, slots=True)

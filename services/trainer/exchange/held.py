@@ -11,7 +11,6 @@ import torch
 
 from services.trainer.exchange.shard import blocks_of, share_digests
 from services.trainer.step.finite import is_finite
-from trimaran.config import WeightSyncSection
 from trimaran.errors import InternalError, OutOfOrderError
 from trimaran.types import Offer, Peer, Ranges, TensorInfo
 from weights.sending.snapshot import Snapshot, TensorPart, take_snapshot
@@ -40,12 +39,12 @@ class HeldShard:
 
     def __init__(
         self,
-        config: WeightSyncSection,
         weights: ShardedWeights,
         hold: Callable[[Snapshot | None], None],
+        keep_delta: bool,
     ) -> None:
         """`hold` gets each snapshot once it is whole, and None before it is overwritten."""
-        self._config, self._weights, self._hold = config, weights, hold
+        self._weights, self._hold, self._keep_delta = weights, hold, keep_delta
         self._tensors = weights.tensors
         self._num_blocks = sum(tensor.num_blocks for tensor in self._tensors)
         self.blocks: Ranges = blocks_of(self._tensors, weights.parts())
@@ -85,7 +84,7 @@ class HeldShard:
             self.blocks,
             self._exchange,
             reuse,
-            self._config.delta,
+            self._keep_delta,
         )
 
     def adopt(self, snapshot: Snapshot) -> None:

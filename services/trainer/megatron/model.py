@@ -21,6 +21,7 @@ from services.trainer.megatron.experts.replay import own_share
 from services.trainer.megatron.groups import context_group, tensor_group
 from services.trainer.megatron.layer_spec import block_spec
 from services.trainer.megatron.logprobs import OutputHead, vocab_parallel_outputs
+from services.trainer.megatron.parameters.adapter_rules import is_adapter
 from services.trainer.megatron.parameters.lora import attach
 from services.trainer.megatron.parameters.mapping import mark_shards, parameters
 from services.trainer.megatron.parameters.rules import Rules
@@ -111,6 +112,7 @@ class PackedGPT(GPTModel):
         lora = run.trainer.lora
         self.adapters = attach(self, lora, config) if lora else {}
         """By the id of the weight that they change."""
+        self._scale = lora.alpha / lora.rank if lora else 1.0
         mark_shards(self.named_weights(), rules)
         self.to(device)
 
@@ -123,6 +125,13 @@ class PackedGPT(GPTModel):
         if adapters := self.adapters.get(id(weight)):
             return (weight.detach().float() + adapters.delta()).to(weight.dtype)
         return weight.detach()
+
+    def separate_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """As they leave the trainer where an engine adds adapters: B times alpha / rank, for no one else
+        applies that."""
+        for name, weight in self.named_weights():
+            is_b = is_adapter(name) and name.endswith(".b")
+            yield name, weight.detach() * self._scale if is_b else weight.detach()
 
     def freeze(self, names: Container[str]) -> None:
         """Those weights take no gradient from here on."""

@@ -55,8 +55,10 @@ from trimaran.config import RunConfig
 from trimaran.errors import InputError, InternalError
 from trimaran.model.memory.model import ModelSizes
 from trimaran.model.memory.trained import patterns, trained_tower
+from trimaran.model.tensor_names import is_adapter
 from trimaran.types import Group, TensorInfo
 from trimaran.wire import health_note
+from weights.memory.host_memory import DTYPE_NAMES
 from weights.sending.snapshot import TensorPart
 from weights.version.grid import cut_tensors
 
@@ -295,16 +297,20 @@ class MegatronPolicy:
 
     @property
     def tensors(self) -> tuple[TensorInfo, ...]:
-        """The tensors of the whole model, cut into blocks; the same on every rank."""
-        facts = self._architecture.facts
-        return cut_tensors(tensor_specs(facts, self._dtype), facts)
+        """The tensors of a version of the whole model, cut into blocks; the same on every rank."""
+        facts, dtype = self._architecture.facts, DTYPE_NAMES[self._dtype]
+        own = self.adapter_shapes if self._config.trainer.sends_adapters else {}
+        adapters = [(name, dtype, shape) for name, shape in own.items()]
+        return cut_tensors([*tensor_specs(facts, self._dtype), *adapters], facts)
 
     def parts(self) -> Iterator[TensorPart]:
         """This rank's parts of the tensors, as views of live parameters where that is possible; with
-        adapters added, made when its turn comes.
+        adapters added, or B of an adapter times alpha / rank, made when its turn comes.
 
         All tensor-parallel ranks of a stage must iterate together, to the end.
         """
+        if self._config.trainer.sends_adapters:
+            return self._separate_parts()
         named = (
             (name, stage.published(weight))
             for stage in self._stages
@@ -312,6 +318,11 @@ class MegatronPolicy:
             if name in self._rules
         )
         return list_parts(named, self._rules, self._place, gather_rows)
+
+    def _separate_parts(self) -> Iterator[TensorPart]:
+        named = chain.from_iterable(stage.separate_weights() for stage in self._stages)
+        for part in list_parts(named, self._all_rules, self._place, gather_rows):
+            yield replace(part, is_frozen=not is_adapter(part.name))
 
     def add_up(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over the ranks that send weights, which must all call."""
@@ -326,7 +337,9 @@ class MegatronPolicy:
         All ranks that send weights must iterate together. Each adds its parts into zeros, as bytes:
         exactly one rank has each element, so the sum is that element, bit for bit.
         """
-        axes = {tensor.name: tensor.axis for tensor in self.tensors}
+        facts = self._architecture.facts
+        specs = cut_tensors(tensor_specs(facts, self._dtype), facts)
+        axes = {tensor.name: tensor.axis for tensor in specs}
         return self._gather(self._rules, axes)
 
     def export_adapters(self) -> Iterator[tuple[str, torch.Tensor]]:

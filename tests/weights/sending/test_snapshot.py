@@ -1,4 +1,5 @@
 import struct
+from dataclasses import replace
 
 import pytest
 import torch
@@ -167,6 +168,24 @@ def test_a_delta_has_the_changed_blocks_only():
     described = second.delta.describe(ALL)
     assert [size > 0 for size in described.sizes] == [n in (1, 6) for n in range(8)]
     assert second.manifest == take_snapshot(TENSORS, whole(tensors), ALL).manifest
+
+
+def test_what_is_frozen_is_copied_and_digested_once():
+    """Else a delta of adapters would cost a comparison of the whole model."""
+    tensors = values()
+
+    def parts(frozen_rows: torch.Tensor) -> list[TensorPart]:
+        rows, *rest = whole({**tensors, "rows": frozen_rows})
+        return [replace(rows, is_frozen=True), *rest]
+
+    first = take_snapshot(TENSORS, parts(tensors["rows"]), ALL)
+    before = list_digests(first.manifest)
+    tensors["norm"] = tensors["norm"] + 1
+    # Not looked at any more: these would change the digests.
+    second = take_snapshot(TENSORS, parts(tensors["rows"] + 1), ALL, reuse=first, keep_delta=True)
+    changed = [n for n, one in enumerate(list_digests(second.manifest)) if one != before[n]]
+    assert second.delta and [*second.delta.pieces] == changed
+    assert second.manifest.root == take_snapshot(TENSORS, whole(tensors), ALL).manifest.root
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from trimaran.model.folder import ModelFacts
 from weights.version.grid import cut_tensors, permitted_sizes
 from weights.version.manifest import check_tensors
 
+RANK = 4
 SMOLLM2 = ModelFacts("llama", 30, 576, 1536, 9, 3, 64, 49152, True, 8192)
 QWEN2_7B = ModelFacts("qwen2", 28, 3584, 18944, 28, 4, 128, 152064, False, 32768)
 QWEN3_8B = ModelFacts("qwen3", 36, 4096, 12288, 32, 8, 128, 151936, False, 40960)
@@ -49,6 +50,12 @@ def shapes(facts: ModelFacts, num_experts: int) -> dict[str, tuple[int, ...]]:
         f"{layer}mlp.gate_proj.weight": (inner, hidden),
         f"{layer}mlp.up_proj.bias": (inner,),
         f"{layer}mlp.down_proj.weight": (hidden, inner),
+        f"{layer}self_attn.q_proj.lora_A.weight": (RANK, hidden),
+        f"{layer}self_attn.q_proj.lora_B.weight": (queries, RANK),
+        f"{layer}self_attn.o_proj.lora_A.weight": (RANK, queries),
+        f"{layer}self_attn.o_proj.lora_B.weight": (hidden, RANK),
+        f"{layer}mlp.up_proj.lora_B.weight": (inner, RANK),
+        f"{layer}mlp.down_proj.lora_A.weight": (RANK, inner),
         f"{layer}mlp.gate.weight": (num_experts, hidden),
         f"{layer}mlp.experts.gate_up_proj": (num_experts, hidden, 2 * inner),
         f"{layer}mlp.experts.down_proj": (num_experts, inner, hidden),
@@ -81,9 +88,13 @@ def sharded_rows(facts: ModelFacts, size: int, rank: int) -> dict[str, list[tupl
         "q_proj.bias": [query_rows],
         "k_proj.weight": [key_rows],
         "v_proj.bias": [key_rows],
+        "q_proj.lora_B.weight": [query_rows],
         "o_proj.weight": [(1, *query_rows[1:])],
+        "o_proj.lora_A.weight": [(1, *query_rows[1:])],
         "mlp.gate_proj.weight": [inner_rows],
         "mlp.up_proj.bias": [inner_rows],
+        "mlp.up_proj.lora_B.weight": [inner_rows],
+        "mlp.down_proj.lora_A.weight": [(1, *inner_rows[1:])],
         "mlp.down_proj.weight": [(1, *inner_rows[1:])],
         "embed_tokens.weight": vocabulary_rows,
         "lm_head.weight": vocabulary_rows,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -67,7 +67,13 @@ class ParameterPart:
             return []
         device = self.part.device
         values_P = values_P.to(device).to(self.part.dtype)
-        return [Write(self.part.view(-1), positions_P.to(device).long(), values_P)]
+        write = Write(self.part.view(-1), positions_P.to(device).long(), values_P)
+        if 2 * len(positions_P) < self.part.numel():
+            return [write]
+        # As of an adapter, which changes in each step. To copy all takes less of the pause than to write each.
+        new_part = self.part.clone()
+        replace(write, flat=new_part.view(-1)).make()
+        return [BlockCopy(self.part, new_part)]
 
     def _copy(self, axis: int, first: int, block: torch.Tensor) -> BlockCopy:
         if not block.ndim:
@@ -96,7 +102,7 @@ class BlockCopy:
     to: torch.Tensor
     """A view of the parameter."""
     block: torch.Tensor
-    """It has the same shape, and lies on the host."""
+    """It has the same shape, and lies on the host or beside the parameter."""
 
     def make(self) -> None:
         self.to.copy_(self.block)
@@ -123,7 +129,8 @@ class Writes:
     ) -> None:
         """`are_all`: no parameter may stay without them. Raises InternalError as `Targets` does."""
         self._targets = Targets(model)
-        self._heads = find_heads(model)
+        self._heads, self._vocabularies = find_heads(model), _vocabularies(model)
+        self._are_heads_stale = False
         self._missing = _sizes(model) if are_all else {}
         """Elements by parameter, of those that nothing is prepared for yet."""
         self._left = iter(new)
@@ -139,6 +146,7 @@ class Writes:
         for new in self._left:
             target = self._targets.find(new.info)
             self._prepared += target.prepare(new)  # of another rank's part there is nothing
+            self._are_heads_stale |= target.name in self._vocabularies
             if target.name in self._missing:
                 self._missing[target.name] -= target.part.numel()
             if time.monotonic() >= deadline:
@@ -151,7 +159,17 @@ class Writes:
         """After an error it is unknown how far it came; a load of a whole version puts it right."""
         for write in self._prepared:
             write.make()
-        pack(self._heads)
+        if self._are_heads_stale:
+            pack(self._heads)
+
+
+def _vocabularies(model: torch.nn.Module) -> set[str]:
+    """Parameters of which an output layer may keep a packed copy."""
+    return {
+        f"{path}.weight"
+        for path, module in model.named_modules()
+        if isinstance(module, VocabParallelEmbedding)
+    }
 
 
 def _sizes(model: torch.nn.Module) -> dict[str, int]:
@@ -181,27 +199,34 @@ class Targets:
 
     def find(self, tensor: TensorInfo) -> ParameterPart:
         """Raises InternalError saying why single elements of it cannot be replaced."""
-        place = self._finder.find(tensor.name)
-        if why := _why_not_plain(place):
-            raise InternalError(f"{tensor.name}: lies in {place.path}, {why}")
-        whole = getattr(place.module, place.parameter, None)
-        if not isinstance(whole, torch.Tensor):
-            raise InternalError(f"{tensor.name}: {place.path} has no {place.parameter}")
-        held = locate(place, tensor)
-        start, stop = span(tensor, held)
-        shape = list(tensor.shape)
-        part = whole.detach()
-        if shape and part.ndim == len(shape):
-            shape[tensor.axis] = stop - start
-            here = slice(held.offset, held.offset + held.stop - held.start)
-            part = part[(slice(None),) * held.axis + (here,)]
-        if list(part.shape) != shape or not part.is_contiguous():
-            raise InternalError(f"{tensor.name}: lies in {place.path} in another form")
-        return ParameterPart(f"{place.path}.{place.parameter}", part, start, stop)
+        return find_part(self._finder, tensor)
+
+
+def find_part(finder: Finder, tensor: TensorInfo) -> ParameterPart:
+    """Raises InternalError saying why single elements of it cannot be replaced."""
+    place = finder.find(tensor.name)
+    if why := _why_not_plain(place):
+        raise InternalError(f"{tensor.name}: lies in {place.path}, {why}")
+    try:
+        part = place.values.detach()
+    except AttributeError:
+        raise InternalError(f"{tensor.name}: {place.path} has no {place.parameter}") from None
+    held = locate(place, tensor)
+    start, stop = span(tensor, held)
+    shape = list(tensor.shape)
+    if shape and part.ndim == len(shape):
+        shape[tensor.axis] = stop - start
+        here = slice(held.offset, held.offset + held.stop - held.start)
+        part = part[(slice(None),) * held.axis + (here,)]
+    if list(part.shape) != shape or not part.is_contiguous():
+        raise InternalError(f"{tensor.name}: lies in {place.path} in another form")
+    return ParameterPart(f"{place.path}.{place.parameter}", part, start, stop)
 
 
 def _why_not_plain(place: ParameterPlace) -> str | None:
     module: Any = place.module
+    if place.adapter is not None:
+        return None
     if place.expert is not None or place.is_stack:
         return "with fused experts"
     method = getattr(module, "quant_method", None)

@@ -17,10 +17,11 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from services.rollout.vllm.loading.experts import renew_kernels
 from services.rollout.vllm.loading.in_place import Writes, find_heads, pack
-from services.rollout.vllm.loading.modules import Finder, locate, span
+from services.rollout.vllm.loading.modules import BASE, Finder, locate, span
 from services.rollout.vllm.loading.synthetic import synthetic_tensors
 from services.rollout.vllm.plugin import HOST_RANK, SYNTHETIC
 from trimaran.errors import InternalError
+from trimaran.model.tensor_names import is_adapter
 from trimaran.types import TensorInfo
 from weights.memory.changes import open_changes
 from weights.memory.host_memory import MemoryReader
@@ -33,7 +34,7 @@ READER = MemoryReader()
 
 
 def open_tensors(model: torch.nn.Module, path: str, description: dict[str, Any]) -> Tensors:
-    """Those of a shadow, as far as this worker loads them, or synthetic ones."""
+    """Those of a shadow that vLLM loads, as far as this worker does, or synthetic ones."""
     if path == SYNTHETIC:
         return synthetic_tensors(description)
     finder = Finder(model)
@@ -45,7 +46,8 @@ def open_tensors(model: torch.nn.Module, path: str, description: dict[str, Any])
             # A layer that cannot be read back. Its loader gets everything, as from a checkpoint.
             return 0, tensor.shape[tensor.axis]
 
-    return open_shadow(path, description, READER, _host(), part)
+    tensors = open_shadow(path, description, READER, own_host(), part)
+    return ((name, tensor) for name, tensor in tensors if not is_adapter(name))
 
 
 def open_writes(model: torch.nn.Module, path: str, description: dict[str, Any]) -> Writes:
@@ -53,10 +55,10 @@ def open_writes(model: torch.nn.Module, path: str, description: dict[str, Any]) 
     Raises InternalError saying why they cannot be made."""
     if changes := description["changes"]:
         return Writes(model, open_changes(changes, tensors_of(description)))
-    return Writes(model, open_blocks(path, description, READER, _host()), are_all=True)
+    return Writes(model, open_blocks(path, description, READER, own_host()), are_all=True)
 
 
-def _host() -> int:
+def own_host() -> int:
     """Which of the engine's."""
     return int(os.environ.get(HOST_RANK, "0"))
 
@@ -101,8 +103,8 @@ def feed(
 
 
 def _as_loaded(name: str) -> str:
-    """Some of vLLM's models leave out this level in the names of what they have loaded."""
-    return name.replace(".routed_experts.", ".")
+    """Some of vLLM's models leave out these levels in the names of what they have loaded."""
+    return name.replace(".routed_experts.", ".").replace(f"{BASE}.", ".")
 
 
 def end_reload(model: torch.nn.Module, model_config: Any) -> None:

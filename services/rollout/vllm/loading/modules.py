@@ -8,7 +8,7 @@ Types and attributes are vLLM's; nothing depends on a model's name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ from services.rollout.vllm.loading.experts import (
     why_unreadable,
 )
 from trimaran.errors import InternalError
+from trimaran.model.tensor_names import ADAPTER
 from trimaran.types import TensorInfo
 
 PLAIN_METHODS = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
@@ -45,6 +46,10 @@ FUSIONS = {
     "fused_qkv_a_proj": ("q_a_proj", "kv_a_proj_with_mqa"),
 }
 """For models that do not name each of theirs, such as those with a shared expert or latent attention."""
+BASE = ".base_layer"
+"""After the path of a layer to which vLLM adds adapters: the layer itself."""
+SLOT = 0
+"""Of the only adapter, among those that vLLM holds at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,14 @@ class ParameterPlace:
     """Its number in the model."""
     is_stack: bool = False
     """All experts of a layer in one tensor."""
+    adapter: torch.Tensor | None = None
+    """A or B beside the module's weight, as this rank has it. `parameter` is then lora_A.0 of a plain module, or
+    lora_A.2 of the third in a fused one."""
+
+    @property
+    def values(self) -> torch.Tensor:
+        """Raises AttributeError for a parameter that the module lacks."""
+        return getattr(self.module, self.parameter) if self.adapter is None else self.adapter
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +106,12 @@ class Finder:
         renamed = self._mapper.apply_list([name]) if self._mapper else [name]
         inside = renamed[0] if renamed else name
         path, _, parameter = inside.rpartition(".")
+        if match := ADAPTER.fullmatch(name):
+            return self._find_adapter(match["matrix"], match["part"])
         if place := self._find_stack(inside):
             return place
         if path in self._modules:
-            return ParameterPlace(self._modules[path], path, parameter, None)
+            return self._place(path, parameter, None)
         if place := self._find_expert(inside):
             return place
         parent, _, last = path.rpartition(".")
@@ -104,7 +119,21 @@ class Finder:
         path = f"{parent}.{fused}"
         if index is None or path not in self._modules:
             raise InternalError(f"{name}: no module of the vllm model holds it; it cannot be read")
-        return ParameterPlace(self._modules[path], path, parameter, index)
+        return self._place(path, parameter, index)
+
+    def _place(self, path: str, parameter: str, shard: int | None) -> ParameterPlace:
+        if f"{path}{BASE}" in self._modules:
+            path = f"{path}{BASE}"
+        return ParameterPlace(self._modules[path], path, parameter, shard)
+
+    def _find_adapter(self, matrix: str, part: str) -> ParameterPlace:
+        beside = self.find(f"{matrix}.weight")
+        layer: Any = self._modules.get(beside.path.removesuffix(BASE))
+        index = beside.shard or 0
+        if not beside.path.endswith(BASE):
+            raise InternalError(f"{matrix}.{part}: vllm has no adapter beside {beside.path}")
+        values = (layer.lora_a_stacked if part == "lora_A" else layer.lora_b_stacked)[index]
+        return replace(beside, parameter=f"{part}.{index}", adapter=values[SLOT, 0])
 
     def _find_expert(self, name: str) -> ParameterPlace | None:
         match = EXPERT.fullmatch(name)
@@ -142,6 +171,8 @@ def check_stack(place: ParameterPlace, tensor: TensorInfo) -> None:
 def locate(place: ParameterPlace, tensor: TensorInfo) -> HeldTensor:
     """Raises InternalError naming a module of a kind that it does not know."""
     module = place.module
+    if place.adapter is not None:
+        return _in_adapter(place, tensor)
     if place.expert is not None:
         return _in_experts(place, tensor)
     method = getattr(module, "quant_method", None)
@@ -211,6 +242,15 @@ def _in_fused(place: ParameterPlace, tensor: TensorInfo) -> HeldTensor:
         raise _unknown(place, tensor, f"{sizes} are not its parts")
     first = ranks[shard] * sizes[shard]
     return HeldTensor(0, first, first + sizes[shard], sum(sizes[:shard]))
+
+
+def _in_adapter(place: ParameterPlace, tensor: TensorInfo) -> HeldTensor:
+    """A is split where the matrix is by column, B where it is by row. Each slice of a fused layer has both."""
+    by_column = isinstance(place.module, RowParallelLinear)
+    if by_column != place.parameter.startswith("lora_A"):
+        return _whole(tensor)
+    beside = locate(replace(place, parameter="weight", adapter=None), tensor)
+    return replace(beside, offset=0)
 
 
 def _in_experts(place: ParameterPlace, tensor: TensorInfo) -> HeldTensor:

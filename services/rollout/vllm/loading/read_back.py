@@ -113,7 +113,7 @@ def _read_copies(
         assert local is not None
         return [read_expert(place.module, place.parameter, local)]
     if place.parameter != "weight":
-        return [getattr(place.module, place.parameter)]
+        return [place.values]
     if not isinstance(place.module, VocabParallelEmbedding):
         own = yield from _read_weight(place.module)
         return [own, *_parts_of_latents(model, place.module)]

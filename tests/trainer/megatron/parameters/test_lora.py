@@ -134,7 +134,30 @@ def test_the_reference_is_the_model_without_adapters_and_the_start_is_the_folder
 
 
 @pytest.mark.usefixtures("single_rank")
-@pytest.mark.parametrize("trainer", [{}, {"optimizer": "adamw_bf16"}])
+def test_versions_that_are_not_merged_add_up_to_the_merged_model(make_config: MakeConfig) -> None:
+    config = make_config("qwen2", trainer={"lora": {**SOME, "merged": False}})
+    policy = make_policy(config)
+    stir(policy)
+    parts = {part.name: part for part in policy.parts()}
+    assert parts.keys() == {tensor.name for tensor in policy.tensors}
+    loaded = load_tensors(config.model.path, tied="qwen2" in TIED)
+    num_adapted = 0
+    for name, merged in policy.export():
+        frozen, place = parts[name], name.removesuffix(".weight")
+        assert frozen.is_frozen and torch.equal(frozen.tensor, loaded[name])
+        found = frozen.tensor
+        if a := parts.get(f"{place}.lora_A.weight"):
+            b = parts[f"{place}.lora_B.weight"]
+            assert not a.is_frozen and not b.is_frozen
+            found, num_adapted = found + b.tensor @ a.tensor, num_adapted + 1
+        torch.testing.assert_close(merged, found, rtol=0, atol=1e-6, msg=name)
+    assert num_adapted * 2 == len(policy.adapter_shapes)
+
+
+@pytest.mark.usefixtures("single_rank")
+@pytest.mark.parametrize(
+    "trainer", [{}, {"optimizer": "adamw_bf16"}, {"lora": {**SOME, "merged": False}}]
+)
 async def test_a_run_resumes_from_a_checkpoint_of_adapters_alone(
     trainer: dict[str, Any], make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -178,6 +201,7 @@ class AdaptedTrainer(ReferenceTrainer):
     ("family", "sizes"),
     [
         ("qwen2", {"tensor_parallel": 2, "sequence_parallel": True}),
+        ("qwen3", {"tensor_parallel": 2, "pipeline_parallel": 2}),
         ("llama", {"tensor_parallel": 2}),
         ("qwen3", {"data_parallel": 2, "distributed_optimizer": True}),
         ("llama", {"context_parallel": 2}),
@@ -190,7 +214,7 @@ async def test_ranks_train_export_and_publish_what_plain_adapters_become(
     family: str, sizes: dict[str, Any], make_config: MakeConfig, tmp_path: Path
 ) -> None:
     mlp = [] if "moe" in family else ["gate_proj", "down_proj"]
-    lora = {**LORA, "targets": ["q_proj", "v_proj", "o_proj", *mlp]}
+    lora = {**LORA, "targets": ["q_proj", "v_proj", "o_proj", *mlp], "merged": family != "qwen3"}
     trainer = {**sizes, "lora": lora, "micro_batch_tokens": 40, "learning_rate": 1e-2}
     count = make_config(family, trainer=trainer).num_trainer_ranks
     endpoints = {"trainer": free_addresses(count)}
