@@ -42,6 +42,10 @@ from trimaran.config import RunConfig
 from trimaran.config.parallel import RankPlace
 from trimaran.errors import InputError
 
+CPU_ROWS = 64
+"""Packed tokens come in multiples of it: for each number of rows that it meets, oneDNN compiles kernels and keeps them,
+and a run meets another number in each batch. `findings/onednn_kept_kernels.sh` measures what they take."""
+
 
 class PackedGPT(GPTModel):
     """One stage of a GPTModel that reads packed sequences; the last one answers with log-probabilities.
@@ -83,6 +87,8 @@ class PackedGPT(GPTModel):
         self._tensor_rank = place.tensor
         self._context = ContextSplit(place.context, place.layout.context, context_group())
         self._padding = self._context.size * (size if config.sequence_parallel else 1)
+        if device.type == "cpu":
+            self._padding *= CPU_ROWS
         self._replayed = architecture.facts if run.trainer.router.replay else None
         self._vocab_size, self._rope = architecture.facts.vocab_size, architecture.rope
         self._head = OutputHead(run.rollout.temperature, tensor_group(), fp32=run.trainer.fp32_head)

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
+ROUNDED = 16
+"""Rows are padded to a multiple: few lengths, few kernels (`services.trainer.megatron.model.CPU_ROWS` says why)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -75,6 +78,7 @@ def place(batches: Sequence[Sequence[torch.Tensor]], num_heads: int) -> Places:
 
 
 def is_token(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """bool [rows, longest]: what is no padding."""
+    """bool [rows, length]: what is no padding. `length`: the longest's, rounded up."""
     lengths = torch.tensor([len(row) for row in rows])
-    return torch.arange(int(lengths.max())) < lengths[:, None]
+    length = -(-int(lengths.max()) // ROUNDED) * ROUNDED
+    return torch.arange(length) < lengths[:, None]
