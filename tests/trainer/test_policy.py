@@ -14,7 +14,7 @@ from services.trainer.checkpoints.model_files import load_tensors
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.step.batch import PackedBatch, StepBatch, pack
 from services.trainer.step.outputs import TokenOutputs
-from tests.trainer.batches import random_batch
+from tests.trainer.batches import completion, random_batch, scored_group
 from tests.trainer.episodes import random_episodes
 from tests.trainer.models import FAMILIES, TIED, unfused
 from tests.trainer.plain_policy import plain_logprobs
@@ -91,6 +91,20 @@ def test_logprobs_and_gradients_equal_plain_transformers(
     for name, gradient in wanted.items():
         atol = max(1e-5, 4e-6 * gradient.abs().max().item())
         torch.testing.assert_close(gradients[name], gradient, rtol=1e-4, atol=atol, msg=name)
+
+
+def test_on_a_processor_batches_of_other_lengths_are_of_few_shapes(
+    make_config: Callable[..., RunConfig],
+) -> None:
+    policy = make_policy(make_config("llama"))
+    (stage,) = policy._stages
+    lengths: list[int] = []
+    stage.decoder.register_forward_hook(lambda *call: lengths.append(len(call[2])))
+    for length in (3, 30, 70):
+        group = scored_group([3], [completion([5] * length)] * 2, [0.0, 1.0])
+        step = StepBatch.of((group,), mask_truncated=False)
+        logprobs_of(policy, pack(step, list(enumerate(step.members)), CPU))
+    assert lengths == [64, 64, 192]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])

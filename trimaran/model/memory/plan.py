@@ -19,6 +19,9 @@ RUNTIME = 375 << 20
 """Host memory of a trainer rank before it holds anything: Python, torch and megatron-core as loaded."""
 VISION_RUNTIME = 90 << 20
 """What a vision tower adds: transformers' modules for it, and Pillow."""
+EXPERT_KERNELS = 100 << 20
+"""What oneDNN keeps on a CPU for the numbers of tokens that experts met in the first steps, in bfloat16. In a long run
+it is up to a gigabyte."""
 COPIES = 2
 """Copies of a step's choices of experts in the controller."""
 
@@ -53,7 +56,16 @@ class MemoryPlan:
     @property
     def runtime(self) -> int:
         """Bytes that each trainer rank takes on the host as loaded."""
-        return RUNTIME + (VISION_RUNTIME if self.model.facts.vision else 0)
+        vision = VISION_RUNTIME if self.model.facts.vision else 0
+        return RUNTIME + vision + (EXPERT_KERNELS if self._compiles_for_experts else 0)
+
+    @property
+    def _compiles_for_experts(self) -> bool:
+        return (
+            self.trains_on_host
+            and bool(self.model.facts.num_experts)
+            and self.config.model.dtype == "bfloat16"
+        )
 
     @property
     def replica_room(self) -> int | None:

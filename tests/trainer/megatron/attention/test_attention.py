@@ -134,9 +134,9 @@ def test_scores_far_apart_are_joined_without_overflow() -> None:
 
 
 def test_nothing_of_a_shared_prompt_is_copied() -> None:
-    layout = lay_out([GroupLengths(50, (7, 9, 8)), GroupLengths(50, (8,) * 8)], num_key_heads=2)
-    assert len(layout.sequences.tokens) == 100
-    assert len(layout.shared.prompts.keys.sources) == 2 * 100
+    layout = lay_out([GroupLengths(48, (7, 9, 8)), GroupLengths(48, (8,) * 8)], num_key_heads=2)
+    assert len(layout.sequences.tokens) == 96
+    assert len(layout.shared.prompts.keys.sources) == 2 * 96
     assert len(layout.sequences.prompts_P) == 0
 
 
