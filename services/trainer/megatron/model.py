@@ -87,7 +87,9 @@ class PackedGPT(GPTModel):
         self._tensor_rank = place.tensor
         self._context = ContextSplit(place.context, place.layout.context, context_group())
         self._padding = self._context.size * (size if config.sequence_parallel else 1)
-        if device.type == "cpu" and not architecture.facts.num_experts:  # a router counts all tokens
+        if (
+            device.type == "cpu" and not architecture.facts.num_experts
+        ):  # a router counts all tokens
             self._padding *= CPU_ROWS
         self._replayed = architecture.facts if run.trainer.router.replay else None
         self._vocab_size, self._rope = architecture.facts.vocab_size, architecture.rope
