@@ -13,6 +13,7 @@ PARTS = Parts(
         "ranks": "ranks:measure_ranks",
         "memory": "memory:measure_memory",
         "prepare": "prepare:measure_prepare",
+        "kept_kernels": "kept_kernels:measure_kept_kernels",
     },
     seconds=3600,
 )

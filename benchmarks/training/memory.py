@@ -37,11 +37,11 @@ def measure_memory(work: Path, quick: bool) -> tuple[list[Row], str]:
 def _measure(size: int) -> None:
     batch = make_batch(PROMPT, [[COMPLETION] * GROUP_SIZE] * GROUPS)
     step = our_step(make_config(GROUPS, micro_batch_tokens=size), batch)
-    built, ended, peak = _resident(), threading.Event(), [0.0]
+    built, ended, peak = resident_mib(), threading.Event(), [0.0]
 
     def watch() -> None:
         while not ended.is_set():
-            peak[0] = max(peak[0], _resident())
+            peak[0] = max(peak[0], resident_mib())
             time.sleep(0.005)
 
     watcher = threading.Thread(target=watch)
@@ -53,7 +53,7 @@ def _measure(size: int) -> None:
     print(built, peak[0])
 
 
-def _resident() -> float:
+def resident_mib() -> float:
     """MiB."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 2**20

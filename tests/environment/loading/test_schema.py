@@ -44,7 +44,6 @@ def many(
     either: int | str,
     which: Literal["x", "y"],
     whole: list[int] | str | None,
-    colour: Colour,
     anything: Any,
     drink: str,
 ) -> None:
@@ -58,7 +57,6 @@ def many(
         either: e
         which: w
         whole: l
-        colour: o
         anything: a
         drink: What to drink (choices: ["tea", "coffee"])
     """
@@ -77,6 +75,20 @@ def test_the_schema_is_that_of_transformers(function: Callable[..., Any]) -> Non
     ours = describe(function, function.__name__)
     assert (ours.name, ours.description) == (theirs["name"], theirs["description"])
     assert ours.parameters == json.dumps(theirs["parameters"], ensure_ascii=False)
+
+
+def test_an_enumeration_is_its_values() -> None:
+    """As in transformers 5.23; 5.19 says that it is an object."""
+
+    def paint(colour: Colour) -> None:
+        """Paint it.
+
+        Args:
+            colour: o
+        """
+
+    (found,) = json.loads(describe(paint, "paint").parameters)["properties"].values()
+    assert found == {"type": "string", "enum": ["red", "blue"], "description": "o"}
 
 
 @dataclass
