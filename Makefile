@@ -134,8 +134,6 @@ LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --univers
 	--python-version 3.11 --generate-hashes --no-annotate $(UPGRADE)
 CPU = --override requirements/cpu-overrides.txt --no-emit-package torch
 NOT_IN_NPU = torch torchvision torchaudio vllm vllm-ascend
-# They have no wheels; the others must: for glibc 2.31, and 2.34 beside an NPU.
-SOURCES = cellpylib pycosat zss
 DRY_RUN = $(UV) pip install --dry-run --quiet --target .cache/nowhere --no-deps --require-hashes --only-binary :all:
 
 lock: install
@@ -150,9 +148,9 @@ lock: install
 	echo vllm==0.23.0 | $(LOCK) --no-deps - -o requirements/npu-vllm.txt
 	echo vllm-ascend==0.23.0 | $(LOCK) --no-deps - -o requirements/npu-a2.txt
 	for machine in x86_64 aarch64; do for python in 3.11 3.12; do \
-	  $(DRY_RUN) $(SOURCES:%=--no-binary %) --python-platform $$machine-manylinux_2_31 --python-version $$python \
+	  $(DRY_RUN) --python-platform $$machine-manylinux_2_31 --python-version $$python \
 	    -r requirements/cpu.txt || exit; \
-	  $(DRY_RUN) $(SOURCES:%=--no-binary %) --python-platform $$machine-manylinux_2_31 --python-version $$python \
+	  $(DRY_RUN) --python-platform $$machine-manylinux_2_31 --python-version $$python \
 	    -r requirements/sinks.txt || exit; \
 	  $(DRY_RUN) --python-platform $$machine-manylinux_2_34 --python-version $$python \
 	    -r requirements/npu.txt -r requirements/npu-a2.txt || exit; \
