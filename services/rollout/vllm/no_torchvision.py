@@ -27,7 +27,7 @@ PIL_MODULE = "transformers.models.qwen2_vl.image_processing_pil_qwen2_vl"
 
 
 class NoArguments(TypedDict):
-    """No argument of vLLM's for its processor is for videos."""
+    """No argument of vLLM's for its processor is for videos. vLLM 0.32 asks."""
 
 
 class NoVideos(dict[str, Any]):

@@ -172,7 +172,7 @@ def engine_arguments(
             "kv_cache_memory_bytes": int(rollout.kv_cache_gib * 2**30),
         }
         if _has_latents(config.model.path / "config.json"):
-            # Left to itself, vLLM 0.32 takes AMX where the processor has it, and that loads weights once alone.
+            # Left to itself, vLLM 0.30 takes AMX where the processor has it, and that loads weights once alone.
             # Its rotary kernel for processors takes the heads of a token for tokens.
             arguments["attention_backend"] = "CPU_MLA"
             arguments["compilation_config"] = PLAIN_ROTARY
