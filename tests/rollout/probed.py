@@ -53,7 +53,8 @@ class Extension(WorkerExtension):
 
         def apply(layer: Any, x: torch.Tensor, bias: Any = None) -> torch.Tensor:
             product = x @ matrix
-            return product if bias is None else product + bias
+            # Where it packs for AMX, vLLM keeps biases in float32.
+            return product if bias is None else product + bias.to(product.dtype)
 
         layer.quant_method.apply = apply
 

@@ -100,7 +100,7 @@ def start(model, tmp_path):
 async def test_a_busy_core_lives_and_a_stopped_one_ends_its_replica(start, model):
     from safetensors.torch import load_file
 
-    replica, (core,) = start(tensor_parallel=1)
+    replica, (core,) = await asyncio.to_thread(start, 1)  # which runs a loop of its own
     assert core.environ()[PLACED] == "rollout-0"  # so a launcher's mark is seen there, too
 
     async with replica.client() as client:
