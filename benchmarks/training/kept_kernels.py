@@ -45,7 +45,12 @@ def measure_kept_kernels(work: Path, quick: bool) -> tuple[list[Row], str]:
             command = [sys.executable, "-m", "benchmarks.training.kept_kernels", side, str(steps)]
             environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1"}
             done = subprocess.run(
-                command, env=environment, stdout=-1, text=True, timeout=SECONDS, check=True
+                command,
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=SECONDS,
+                check=True,
             )
             grown, seconds = map(float, done.stdout.splitlines()[-1].split())
             print(f"{side}: {grown:.0f} MiB, {seconds:.1f} s", flush=True)
@@ -82,13 +87,13 @@ def _measure(side: str, steps: int) -> None:
 
     from services.trainer.backend import build_policy
     from services.trainer.megatron import model
-    from services.trainer.megatron.attention import places
+    from services.trainer.megatron.attention import shared_prompts
     from services.trainer.step.learner import train_step
     from tests.tiny_model import write_tiny_model
     from trimaran.host.device import pick
 
     if side == "as_it_comes":
-        model.CPU_ROWS = places.ROUNDED = 1
+        model.CPU_ROWS = shared_prompts.CPU_ROWS = 1
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         write_tiny_model(Path(folder), "llama", True, "bfloat16", shape=SHAPE)

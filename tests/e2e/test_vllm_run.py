@@ -15,6 +15,15 @@ VLLM = {"engine": "vllm", "replicas": 2, "kv_cache_gib": 0.05}
 def test_a_killed_replica_does_not_stop_the_run(write_run, tmp_path):
     steps = {"steps": 12, "max_lag": 1, "proof": "sampled"}
     path = write_run(run=steps, rollout=VLLM, validation={"every": 100})
+    run, output = finished_without_replica_1(path, tmp_path)
+    assert json.loads((run / "summary.json").read_text())["steps"] == 12
+    assert "rollout-1" in output
+    assert levels_of(run) <= {"sampled", "loaded"}
+    assert runs.survivors(tmp_path) == []
+
+
+def finished_without_replica_1(path, tmp_path):
+    """The run whose rollout-1 is killed after two steps, and what it printed."""
     process = runs.start("train", path, run_folder_parent=tmp_path)
     folder = tmp_path / "runs"
     runs.wait_for(
@@ -26,10 +35,7 @@ def test_a_killed_replica_does_not_stop_the_run(write_run, tmp_path):
     output = runs.finish(process)
     assert process.returncode == 0, output
     run = runs.only_run(folder)
-    assert json.loads((run / "summary.json").read_text())["steps"] == 12
-    assert "rollout-1" in output
-    assert levels_of(run) <= {"sampled", "loaded"}
-    assert runs.survivors(tmp_path) == []
+    return run, output
 
 
 def levels_of(run):
@@ -134,17 +140,7 @@ def test_adapters_alone_are_published_proven_and_computed_with(write_run, tmp_pa
         },
         validation={"every": 100},
     )
-    process = runs.start("train", path, run_folder_parent=tmp_path)
-    folder = tmp_path / "runs"
-    runs.wait_for(
-        lambda: (run := runs.find_run(folder)) and len(runs.rows(run, "step")) >= 2,
-        process,
-        "two steps",
-    )
-    replica_1(tmp_path).kill()
-    output = runs.finish(process)
-    assert process.returncode == 0, output
-    run = runs.only_run(folder)
+    run, _ = finished_without_replica_1(path, tmp_path)
     assert levels_of(run) == {"loaded"}
     rows = runs.rows(run, "step")
     assert len(rows) == 6

@@ -21,10 +21,10 @@ from transformers import AutoModelForCausalLM
 
 from services.rollout.engine import Chunk, GenerationRequest
 from services.rollout.vllm.engine import VllmEngine
+from tests.rollout.loaded import check_engine
 from tests.rollout.versions import draw_adapters, patched_shadow_of, shadow_of
 from trimaran.config import parse_config
 from trimaran.host.device import pick
-from trimaran.host.shared_memory import note_mapped, note_of, remove_left
 from trimaran.types import Sampling, VersionId
 from weights.memory.shadow import Shadow
 from weights.version.manifest import list_blocks, list_digests
@@ -51,18 +51,7 @@ def main(folder: Path, dtype: str, tensor_parallel: int) -> None:
             },
         }
     )
-    print(json.dumps(asyncio.run(_check(VllmEngine(config, pick("cpu")), folder))))
-
-
-async def _check(engine: Any, folder: Path) -> dict[str, Any]:
-    note = note_of(folder, "rollout-0")
-    await engine.start()
-    note_mapped(note)
-    try:
-        return await Checks(engine, folder).run()
-    finally:
-        await engine.close()
-        remove_left(note)  # as a replica does
+    print(json.dumps(asyncio.run(check_engine(VllmEngine(config, pick("cpu")), folder, Checks))))
 
 
 class Checks:

@@ -120,18 +120,19 @@ def main(folder: Path, dtype: str, tensor_parallel: int, worker: str) -> None:
     engine: Any = vllm_engine.VllmEngine(config, pick("cpu"))
     if ours.get("enable_expert_parallel"):
         engine.probe = _do_nothing  # It asks for tokens; see Checks.run.
-    print(json.dumps(asyncio.run(_check(engine, folder))))
+    print(json.dumps(asyncio.run(check_engine(engine, folder, Checks))))
 
 
 async def _do_nothing() -> None: ...
 
 
-async def _check(engine: Any, folder: Path) -> dict[str, Any]:
+async def check_engine(engine: Any, folder: Path, checks: Any) -> dict[str, Any]:
+    """What `checks(engine, folder).run()` finds on an engine that is started and closed for it."""
     note = note_of(folder, "rollout-0")
     await engine.start()
     note_mapped(note)
     try:
-        return await Checks(engine, folder).run()
+        return await checks(engine, folder).run()
     finally:
         await engine.close()
         remove_left(note)  # as a replica does

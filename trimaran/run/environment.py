@@ -38,7 +38,7 @@ COMPUTE = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
-    # Kernels of shapes that are gone: 1,024 of them, as oneDNN would keep, are half a gigabyte.
+    # Kernels of shapes that are gone: the 1,024 that oneDNN would keep take a gigabyte more.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
 }
 

@@ -43,7 +43,7 @@ from trimaran.config.parallel import RankPlace
 from trimaran.errors import InputError
 
 CPU_ROWS = 64
-"""Packed tokens come in multiples of it: for each number of rows that it meets, oneDNN compiles kernels and keeps them,
+"""On a CPU packed tokens in bfloat16 come in multiples of it: for each number of rows that it meets, oneDNN compiles kernels and keeps them,
 and a run meets another number in each batch. `findings/onednn_kept_kernels.sh` measures what they take."""
 
 
@@ -87,9 +87,8 @@ class PackedGPT(GPTModel):
         self._tensor_rank = place.tensor
         self._context = ContextSplit(place.context, place.layout.context, context_group())
         self._padding = self._context.size * (size if config.sequence_parallel else 1)
-        if (
-            device.type == "cpu" and not architecture.facts.num_experts
-        ):  # a router counts all tokens
+        compiles = device.type == "cpu" and config.params_dtype == torch.bfloat16
+        if compiles and not architecture.facts.num_experts:  # a router counts all tokens
             self._padding *= CPU_ROWS
         self._replayed = architecture.facts if run.trainer.router.replay else None
         self._vocab_size, self._rope = architecture.facts.vocab_size, architecture.rope

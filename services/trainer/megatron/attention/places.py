@@ -7,9 +7,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-ROUNDED = 16
-"""Rows are padded to a multiple: few lengths, few kernels (`services.trainer.megatron.model.CPU_ROWS` says why)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -57,12 +54,12 @@ class Places:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
-def place(batches: Sequence[Sequence[torch.Tensor]], num_heads: int) -> Places:
-    """`batches`: of each, the tokens of its rows, int64. No token may stand in two rows."""
+def place(batches: Sequence[Sequence[torch.Tensor]], num_heads: int, multiple: int = 1) -> Places:
+    """`batches`: of each, the tokens of its rows, int64. No token may stand in two rows. `multiple`: as in `is_token`."""
     shapes: list[tuple[int, int]] = []
     sources, is_real = [], []
     for rows in batches:
-        real = is_token(rows)
+        real = is_token(rows, multiple)
         padded = torch.zeros(real.shape, dtype=torch.int64)
         padded[real] = torch.cat(list(rows))
         heads = padded[:, None] * num_heads + torch.arange(num_heads)[:, None]
@@ -77,8 +74,8 @@ def place(batches: Sequence[Sequence[torch.Tensor]], num_heads: int) -> Places:
     return Places(tuple(shapes), num_heads, all_sources, padding, tokens, owners)
 
 
-def is_token(rows: Sequence[torch.Tensor]) -> torch.Tensor:
-    """bool [rows, length]: what is no padding. `length`: the longest's, rounded up."""
+def is_token(rows: Sequence[torch.Tensor], multiple: int = 1) -> torch.Tensor:
+    """bool [rows, length]: what is no padding. `length`: the longest's, up to a multiple."""
     lengths = torch.tensor([len(row) for row in rows])
-    length = -(-int(lengths.max()) // ROUNDED) * ROUNDED
+    length = -(-int(lengths.max()) // multiple) * multiple
     return torch.arange(length) < lengths[:, None]

@@ -21,6 +21,8 @@ from services.trainer.megatron.attention.partial_attention import QueryRows, att
 from services.trainer.megatron.attention.places import Places, is_token, place
 from services.trainer.megatron.attention.segments import SharingGroup
 
+CPU_ROWS = 16
+"""Rows are padded to a multiple on a CPU: few lengths, few kernels (`services.trainer.megatron.model.CPU_ROWS` says why)."""
 BATCH_MAX_PAIRS = 1 << 17
 """Elements of queries and keys: larger members are computed alone, since their calls cost little."""
 BATCH_MIN_FILL = 0.7
@@ -78,21 +80,20 @@ def lay_out(groups: Sequence[SharingGroup], num_heads: int, device: torch.device
 def _part(
     members: Sequence[GroupMember], causal: bool, num_heads: int, device: torch.device
 ) -> PromptPart:
-    batches = _batches(members)
+    batches, multiple = _batches(members), CPU_ROWS if device.type == "cpu" else 1
     queries = [[member.queries for member in batch] for batch in batches]
     keys = [[member.keys for member in batch] for batch in batches]
     # Padding stands behind, where a causal mask hides it.
-    biases = [None if causal else _bias(rows, num_heads) for rows in keys]
+    biases = [None if causal else _bias(is_token(rows, multiple), num_heads) for rows in keys]
     return PromptPart(
-        place(queries, num_heads).to(device),
-        place(keys, num_heads).to(device),
+        place(queries, num_heads, multiple).to(device),
+        place(keys, num_heads, multiple).to(device),
         causal,
         tuple(bias if bias is None else bias.to(device) for bias in biases),
     )
 
 
-def _bias(rows: Sequence[torch.Tensor], num_heads: int) -> torch.Tensor | None:
-    is_real = is_token(rows)
+def _bias(is_real: torch.Tensor, num_heads: int) -> torch.Tensor | None:
     if is_real.all():
         return None
     bias = torch.zeros(is_real.shape).masked_fill_(~is_real, float("-inf"))
