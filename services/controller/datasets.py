@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import cache
 
 from trimaran.config import RunConfig
 from trimaran.data.order import place_at
@@ -16,15 +17,20 @@ NUM_PREPARED = 4
 """Prompts whose images are decoded and scaled at a time; docs/data.md says what memory each needs."""
 READ_SECONDS = 600.0
 """For a prompt and its images, with those that stand before it; and to open a run's files."""
-# What else runs in asyncio's threads does not wait behind a validation's images.
-_disk = Disk("prompts", READ_SECONDS, num_threads=NUM_PREPARED)
+
+
+@cache
+def _disk() -> Disk:
+    """One of its own: what else runs in asyncio's threads does not wait behind a validation's images. Its threads start
+    with the first read, not with the import, as a process that is forked after that has none of them."""
+    return Disk("prompts", READ_SECONDS, num_threads=NUM_PREPARED)
 
 
 async def open_prompts(config: RunConfig) -> tuple[TrainingPrompts, HeldOutPrompts]:
     """Those of a run, in a thread. Raises InputError as `TrainingPrompts.open`, and UnavailableError for a disk
     that hangs."""
     files = ", ".join(map(str, config.data.files))
-    return await _disk.do(
+    return await _disk().do(
         lambda: (TrainingPrompts.open(config), HeldOutPrompts.open(config)), files
     )
 
@@ -32,7 +38,7 @@ async def open_prompts(config: RunConfig) -> tuple[TrainingPrompts, HeldOutPromp
 async def _read(dataset: Dataset, row: int) -> Prompt:
     context = copy_context()
     what = f"{dataset.section.path}: row {row + 1}"
-    return await _disk.do(lambda: context.run(dataset.__getitem__, row), what)
+    return await _disk().do(lambda: context.run(dataset.__getitem__, row), what)
 
 
 @dataclass(frozen=True, slots=True)

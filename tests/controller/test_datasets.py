@@ -52,7 +52,7 @@ def test_a_disk_that_hangs_is_reported_and_not_waited_for(
         return read(self, place)
 
     monkeypatch.setattr(Dataset, "__getitem__", hangs)
-    monkeypatch.setattr(datasets._disk, "timeout", 0.1)
+    monkeypatch.setattr(datasets._disk(), "timeout", 0.1)
     try:
         with pytest.raises(
             UnavailableError, match=r"a\.jsonl: row \d: its disk has not answered for 0\.1 s"
