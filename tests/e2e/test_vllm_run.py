@@ -79,7 +79,7 @@ def test_a_replica_whose_core_freezes_or_dies_comes_back_by_itself(write_run, tm
 
     def returns() -> int:
         """Proven by a publication or by a catch-up, whichever met it first."""
-        return times("rollout-1 is routable again", "controller")
+        return times("replica back: rollout-1", "controller")
 
     def wait_until_back(after: int) -> None:
         runs.wait_for(lambda: returns() > after, process, "rollout-1 to be proven again")
