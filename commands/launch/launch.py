@@ -60,7 +60,7 @@ async def launch(
             reports.note(f"the run's store: {store.durability}")
         processes = Processes(site.services, children=site.children)
         processes.takes_over = takes_over
-        await reports.endpoints(processes.addresses)
+        await reports.processes(processes.addresses, processes.restarts)
         how = "taking over" if takes_over else "starting"
         logger.info("%s run %s: %s", how, run.run_id, ", ".join(processes.services))
         on_start(processes)
@@ -100,7 +100,7 @@ class _Watch:
             *(processes, config.frozen_timeout, config.start_timeout, reports.note, run.trust),
             waits=partial(waits_for_turn, config, run),
         )
-        self._step, self._addresses = -1, processes.addresses
+        self._step, self._recorded = -1, (processes.addresses, dict(processes.restarts))
         self._state: RunState | None = None
         self._told: tuple[Goal, str] | None = None
         """The goal that was given to the controller, and the incarnation that got it."""
@@ -180,9 +180,10 @@ class _Watch:
                 record = await self._store.get(replicas_key(self._run.run_id))
                 if record is not None:
                     await self._scaling.scale(record.value)
-                if self._addresses != (addresses := self._processes.addresses):
-                    await self._reports.endpoints(addresses)
-                    self._addresses = addresses
+                now = self._processes.addresses, dict(self._processes.restarts)
+                if self._recorded != now:
+                    await self._reports.processes(*now)
+                    self._recorded = now
             except UnavailableError as error:
                 logger.warning("the run's store is away: %s", error)
             await asyncio.sleep(POLL_SECONDS)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from commands.launch.children import Child, Children
@@ -58,6 +58,8 @@ class Processes:
         """Tasks that end what is left of replicas that were given up or have left."""
         self._revivals: dict[frozenset[str], asyncio.Task[None]] = {}
         """Each with the names that it starts again."""
+        self.restarts = Counter[str]()
+        """How often each was started again."""
         self.running = False
         """Set it once the run is under way: from then on any service may die."""
         self.takes_over = False
@@ -273,6 +275,7 @@ class Processes:
                 note(f"{service.name} cannot be started again ({error})")
                 self._children.exits.put_nowait(Exit(service, NOT_STARTED, 0.0))
             else:
+                self.restarts[service.name] += 1
                 note(f"{service.name} is started again")
 
     async def _cancel_revivals(self, names: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ from trimaran.run.runs import (
     config_key,
     endpoints_key,
     goal_key,
+    restarts_key,
     run_from_tree,
     run_key,
     run_to_tree,
@@ -84,8 +85,11 @@ class Reports:
         )
         return before is not None and before.starts > 0 and before.state.has_processes
 
-    async def endpoints(self, addresses: Mapping[str, str]) -> None:
-        await self._put({endpoints_key(self._context.run_id): dict(addresses)})
+    async def processes(self, addresses: Mapping[str, str], restarts: Mapping[str, int]) -> None:
+        run_id = self._context.run_id
+        await self._put(
+            {endpoints_key(run_id): dict(addresses), restarts_key(run_id): dict(restarts)}
+        )
 
     async def ended(self, state: RunState, error: str = "", remedy: str = "") -> None:
         """When the controller could not say so itself."""

@@ -54,6 +54,7 @@ from trimaran.run.runs import (
     RunEvent,
     RunState,
     endpoints_key,
+    restarts_key,
 )
 from trimaran.run.weights import RunWeights, read_weights
 from trimaran.telemetry.run_files import METRICS_NAME, TIMELINE_NAME
@@ -288,15 +289,21 @@ class RunReader:
         run = self._of(client, run_id)
         if not run.state.has_processes:
             return {}
+        # One that its engine has still to start has no address yet.
+        addresses = await self._by_process(run, endpoints_key(run_id))
+        return {name: address for name, address in addresses.items() if address}
+
+    async def restarts(self, client: ClientIdentity, run_id: str) -> Mapping[str, int]:
+        """How often its launcher has started a process again; those that it has not are left out."""
+        return await self._by_process(self._of(client, run_id), restarts_key(run_id))
+
+    async def _by_process(self, run: Managed, key: str) -> Mapping[str, Any]:
         try:
             async with self._stores.of(run.store_url) as store:
-                record = await store.get(endpoints_key(run_id))
+                record = await store.get(key)
         except NotFoundError:
             return {}  # it has just started
-        # One that its engine has still to start has no address yet.
-        return (
-            {name: address for name, address in record.value.items() if address} if record else {}
-        )
+        return record.value if record else {}
 
     async def process_metrics(self, client: ClientIdentity, run_id: str, process: str) -> str:
         """What a process counts, in Prometheus' text format. Raises NotFoundError, and StateError where

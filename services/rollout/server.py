@@ -58,7 +58,7 @@ from trimaran.run.environment import followers_of, process_name
 from trimaran.run.network import Host, check_tensors, find_host
 from trimaran.store import open_store
 from trimaran.telemetry import tracing
-from trimaran.telemetry.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS
+from trimaran.telemetry.series import ROLLOUT_PAUSE, ROLLOUT_RUNNING, ROLLOUT_TOKENS
 from trimaran.trust.tls import socket_tls
 from trimaran.types import Caller, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
@@ -333,6 +333,7 @@ async def serve(config: RunConfig, run: RunContext, index: int = 0) -> None:
         )
         server.metrics.show(ROLLOUT_RUNNING, lambda: engine.num_running)
         server.metrics.show(ROLLOUT_TOKENS, lambda: servicer.num_tokens)
+        server.metrics.show(ROLLOUT_PAUSE, lambda: weights.last_pause)
         stack.push_async_callback(server.stop)
         await server.start()
         replica = Replica(name, server.address)

@@ -103,6 +103,8 @@ class ReplicaWeights:
         self._live: PolicyVersion | None = None
         self.maker = ""
         """Stamped on the tokens of the weights that were loaded last."""
+        self.last_pause: float | None = None
+        """Seconds for which generation paused for them; None before there were any."""
         self._manifest: Manifest | None = None
         """The live version's."""
         self._loading = asyncio.Lock()
@@ -200,7 +202,7 @@ class ReplicaWeights:
             self._num_loads += 1
             pause = await self._load(staged, version)
             self._live, self._manifest = version, staged.shadow.manifest
-            self.maker = maker
+            self.maker, self.last_pause = maker, pause
             self._failing_since, self._num_failed = None, 0
             await self._in_thread("keeping a version", self._receiver.keep, version.version)
             logger.info("version %s is live after a pause of %.3f s", version.version, pause)

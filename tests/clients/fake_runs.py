@@ -307,8 +307,8 @@ class FakeRuns:
         version = VersionId(0, 7)
         proof = Proof(version, "rollout-0~1", "aa", 10, 3)
         live = VersionRecord(PolicyVersion(run_id, version, "aa"), 10, 1000, 1000.0, (proof,))
-        late = ReplicaWeights("rollout-1", "rollout-1", VersionId(0, 6), 1, "no answer")
-        return RunWeights(live, (ReplicaWeights("rollout-0", "rollout-0~1", version, 2, ""), late))
+        late = ReplicaWeights("rollout-1", "rollout-1", VersionId(0, 6), "no answer")
+        return RunWeights(live, (ReplicaWeights("rollout-0", "rollout-0~1", version, ""), late))
 
     async def timeline(self, client: Any, run_id: str, seconds: float, until: float) -> Timeline:
         self._find(run_id)
@@ -316,6 +316,9 @@ class FakeRuns:
 
     async def processes(self, client: Any, run_id: str) -> Mapping[str, str]:
         return {"rollout-0": "here:1", "controller": "here:2"} if run_id == "run" else {}
+
+    async def restarts(self, client: Any, run_id: str) -> Mapping[str, int]:
+        return {"rollout-0": 2, "controller": 7}
 
     async def process_metrics(self, client: Any, run_id: str, process: str) -> str:
         self._find(run_id)

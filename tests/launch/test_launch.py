@@ -40,6 +40,7 @@ from trimaran.run.runs import (
     goal_key,
     launcher_lease,
     overdue_key,
+    restarts_key,
     run_from_tree,
     run_key,
     run_to_tree,
@@ -303,6 +304,7 @@ async def test_a_death_at_start_is_the_runs_failure_with_a_remedy(tmp_path: Path
 async def test_deaths_and_restarts_are_events(tmp_path: Path) -> None:
     async with launching(tmp_path) as launched:
         names = {"controller": "finish", "reward": "run"}
+        key = restarts_key(launched.run.run_id)
         task = asyncio.create_task(launched.launch(names))
         await launched.up("controller")
         reward = await launched.up("reward")
@@ -310,6 +312,8 @@ async def test_deaths_and_restarts_are_events(tmp_path: Path) -> None:
         (tmp_path / "reward").unlink()
         os.kill(reward, signal.SIGKILL)
         await launched.up("reward")
+        while not (record := await launched.store.get(key)) or record.value != {"reward": 1}:
+            await asyncio.sleep(0.05)
         launched.finish()
         await task
         texts = [event.text for event in await launched.events()]

@@ -168,11 +168,12 @@ def test_top_p_draws_from_the_likeliest_tokens_alone(replica, weights):
     with_client(replica, body)
 
 
-def test_prometheus_sees_the_tokens(replica, weights):
+def test_prometheus_sees_the_tokens_and_the_pause(replica, weights):
     async def tokens(address):
         async with MetricsClient(address) as process:
             reported = values(await process.get_metrics())
         assert reported["trimaran_rollout_running_completions",] == 0
+        assert reported["trimaran_rollout_pause_seconds",] > 0
         return reported["trimaran_rollout_tokens_total",]
 
     async def body(client):

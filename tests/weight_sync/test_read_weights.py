@@ -29,7 +29,7 @@ async def test_the_live_version_its_proofs_and_the_replicas_are_read(tmp_path: P
     await ledger.commit(CALLER, version_of(1), manifest_of(1), [proof("a", 1, 0)])
     await ledger.save_proofs([proof("a", 1, 2)], ((0, 2),))
     weights = await read_weights(store, RUN)
-    assert weights.replicas == (ReplicaWeights("a", "a~1", VersionId(0, 1), 2, "no answer"),)
+    assert weights.replicas == (ReplicaWeights("a", "a~1", VersionId(0, 1), "no answer"),)
     assert weights.live and weights.live.policy.version == VersionId(0, 1)
     assert [one.level for one in weights.live.proofs] == [ProofLevel.SAMPLED]
     await store.close()

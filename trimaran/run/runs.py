@@ -221,6 +221,11 @@ def endpoints_key(run_id: str) -> str:
     return f"endpoints/{run_id}"
 
 
+def restarts_key(run_id: str) -> str:
+    """Store record {"rollout-0": 2}: how often the run's launcher has started each process again."""
+    return f"restarts/{run_id}"
+
+
 def service_key(run_id: str, name: str = "") -> str:
     """Store record of a service that has registered, as `commands.launch.joining.service_records` writes it;
     without a name the prefix of all of them."""

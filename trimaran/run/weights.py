@@ -34,15 +34,13 @@ def maker_name(replica: str, num_wrong: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaWeights:
-    """Example: ReplicaWeights("rollout-0", "rollout-0", VersionId(0, 7), registrations=2, fault="")"""
+    """Example: ReplicaWeights("rollout-0", "rollout-0", VersionId(0, 7), fault="")"""
 
     name: str
     maker: str
     """As in its proofs: `maker_name`."""
     version: VersionId | None
     """That it holds; None before the first."""
-    registrations: int
-    """How often it has registered: one more than it was started again."""
     fault: str
     """Why it takes no part; empty where it does."""
 
@@ -64,7 +62,6 @@ async def read_weights(store: Store, run_id: str) -> RunWeights:
             row["name"],
             maker_name(row["name"], row["num_wrong"]),
             VersionId(*row["held"][1:3]) if row["held"] else None,
-            row["incarnation"],
             row["reason"],
         )
         for row in (members.value if members else ())

@@ -78,6 +78,9 @@ ROLLOUT_RUNNING = Series(
     "rollout", "running_completions", "gauge", "completions that the engine decodes or has waiting"
 )
 ROLLOUT_TOKENS = Series("rollout", "tokens_total", "counter", "tokens generated")
+ROLLOUT_PAUSE = Series(
+    "rollout", "pause_seconds", "gauge", "pause of generation in its last switch to a new version"
+)
 REWARD_QUEUE = Series(
     "reward", "queued_batches", "gauge", "calls of rules and functions that wait for a worker"
 )
@@ -123,7 +126,7 @@ SERIES = (
     *(MANAGER_RUNS, MANAGER_DEVICES, MANAGER_WAIT),
     *(CONTROLLER_STEP, CONTROLLER_STEPS, CONTROLLER_PROGRESS, CONTROLLER_HELD),
     *(CONTROLLER_GROUPS, CONTROLLER_DISK),
-    *(ROLLOUT_RUNNING, ROLLOUT_TOKENS),
+    *(ROLLOUT_RUNNING, ROLLOUT_TOKENS, ROLLOUT_PAUSE),
     *(REWARD_QUEUE, REWARD_WORKERS),
     *(ENVIRONMENT_EPISODES, ENVIRONMENT_PROCESSES),
     TRAINER_STEP,

@@ -12,6 +12,7 @@ from tests.manager.pages.browsing import PARTIAL
 from trimaran.telemetry.exposition import Exposition
 from trimaran.telemetry.series import (
     CONTROLLER_GROUPS,
+    ROLLOUT_PAUSE,
     SYNC_LINEAGE,
     SYNC_PAUSE,
     SYNC_STEP,
@@ -23,8 +24,8 @@ async def test_each_process_says_how_it_is(client: httpx.AsyncClient, runs: Fake
     part = (await client.get("/runs/run/processes/rows", headers=PARTIAL)).text
     rows = dict(re.findall(r'id="process-([\w-]+)">(.+?)</tr>', part, re.DOTALL))
     assert list(rows) == ["controller", "rollout-0", "rollout-1"]
-    assert "does not answer" in rows["controller"]
-    said = ("answers", "<td>0.7</td>", "sampled", "2×", "logs?process=rollout-0")
+    assert "does not answer" in rows["controller"] and ">7</td>" in rows["controller"]
+    said = ("answers", "<td>0.7</td>", "sampled", ">2</td>", "logs?process=rollout-0")
     assert all(text in rows["rollout-0"] for text in said)
     assert "no answer" in rows["rollout-1"] and "<td>0.6</td>" in rows["rollout-1"]
 
@@ -38,6 +39,9 @@ def test_a_row_shows_what_a_process_counts() -> None:
     about = about_numbers(numbers.text({"run": "a b}"}).decode())
     assert about["version"] == "1.12"
     assert about["work"] == "5 groups under way, last pause 0.250 s"
+    numbers = Exposition()
+    numbers.show(ROLLOUT_PAUSE, lambda: 0.125)
+    assert about_numbers(numbers.text({}).decode())["work"] == "last pause 0.125 s"
     assert about["started_at"] > 1e9 and about["num_bytes"] > 1e6
 
 

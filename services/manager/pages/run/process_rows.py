@@ -25,6 +25,8 @@ WORK = {
     series.SYNC_ROUTABLE.name: "replicas routable",
 }
 """What says how busy a process is, and its words."""
+PAUSES = (series.ROLLOUT_PAUSE.name, series.SYNC_PAUSE.name)
+"""The replica's own, and the longest one of all replicas."""
 STEPS = (series.CONTROLLER_STEP.name, series.TRAINER_STEP.name)
 SAMPLE = re.compile(r"^(\w+)(?:\{.*\})? (\S+)$", re.MULTILINE)
 
@@ -40,8 +42,8 @@ class ProcessRow:
     """Of the weights that it holds: lineage and step."""
     proof: str = ""
     """The proof's level of the live version; empty where there is none."""
-    registrations: int = 0
-    """Of a replica with weight sync."""
+    restarts: int = 0
+    """Since the run's processes were last started."""
     fault: str = ""
     started_at: float = 0.0
     num_bytes: float = 0.0
@@ -51,6 +53,7 @@ class ProcessRow:
 async def ask_all(runs: Any, client: Any, run_id: str, weights: RunWeights) -> Sequence[ProcessRow]:
     """Each process that listens, and each replica that weight sync knows."""
     addresses: Mapping[str, str] = await runs.processes(client, run_id)
+    restarts: Mapping[str, int] = await runs.restarts(client, run_id)
     replicas = {replica.name: replica for replica in weights.replicas}
     proofs = {proof.replica: proof for proof in weights.live.proofs} if weights.live else {}
     room = asyncio.Semaphore(AT_ONCE)
@@ -59,9 +62,10 @@ async def ask_all(runs: Any, client: Any, run_id: str, weights: RunWeights) -> S
         held = replicas.get(name)
         proof = proofs.get(held.maker) if held else None
         about: dict[str, Any] = {"name": name, "address": addresses.get(name, "")}
+        about["restarts"] = restarts.get(name, 0)
         if held:
             about["version"] = "" if held.version is None else str(held.version)
-            about |= {"registrations": held.registrations, "fault": held.fault}
+            about["fault"] = held.fault
         if proof:
             about |= {"proof": proof.level.value, "fault": proof.fault or about.get("fault", "")}
         if name not in addresses:
@@ -82,8 +86,7 @@ def about_numbers(text: str) -> dict[str, Any]:
     for name, value in SAMPLE.findall(text):
         numbers[name] += float(value)
     work = [f"{numbers[name]:.0f} {words}" for name, words in WORK.items() if name in numbers]
-    if series.SYNC_PAUSE.name in numbers:
-        work.append(f"last pause {numbers[series.SYNC_PAUSE.name]:.3f} s")
+    work += [f"last pause {numbers[name]:.3f} s" for name in PAUSES if name in numbers]
     versions = [f"step {numbers[name]:.0f}" for name in STEPS if name in numbers]
     if series.SYNC_STEP.name in numbers:
         lineage = numbers[series.SYNC_LINEAGE.name]
