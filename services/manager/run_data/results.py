@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +23,8 @@ from trimaran.store import Store, records
 from trimaran.wire.run_messages import episode_from_tree
 
 VALIDATION = re.compile(r"samples/step-(\d+)\.jsonl")
+INDEXES = 16
+"""Of the files that were read last: a few hundred kilobytes each, as a rule."""
 
 
 async def saved_checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
@@ -85,21 +89,36 @@ def _fetched(path: Path, name: str, place: Place | None) -> Generator[Path]:
 
 
 def _page(path: Path, limit: int, offset: int, choice: Choice) -> tuple[list[RunSample], int]:
-    with path.open(encoding="utf-8") as rows:
-        spots = _spots(map(json.loads, rows))
+    state = path.stat()
+    spots, starts = _index(path, state.st_size, state.st_mtime_ns)
     chosen = arrange(spots, choice)
     page = chosen[offset : offset + limit]
-    wanted = {spots[one].unit for one in page}
     found: dict[tuple[bool, int, int], RunSample] = {}
-    with path.open(encoding="utf-8") as rows:
-        for unit, line in enumerate(rows):
-            if unit in wanted:
-                samples = _samples(json.loads(line))
-                found |= {(one.greedy, unit, one.number): one for one in samples}
+    with path.open("rb") as rows:
+        for unit in {spots[one].unit for one in page}:
+            rows.seek(starts[unit])
+            samples = _samples(json.loads(rows.readline()))
+            found |= {(one.greedy, unit, one.number): one for one in samples}
     samples = (
         (one, found[spot.greedy, spot.unit, spot.number]) for one in page if (spot := spots[one])
     )
     return [replace(sample, place=one) for one, sample in samples], len(chosen)
+
+
+@lru_cache(INDEXES)
+def _index(path: Path, num_bytes: int, changed_at: int) -> tuple[list[Spot], array[int]]:
+    """The file's spots, and where each row begins."""
+    starts = array("q")
+
+    def read() -> Iterator[dict[str, Any]]:
+        start = 0
+        for line in rows:
+            starts.append(start)
+            start += len(line)
+            yield json.loads(line)
+
+    with path.open("rb") as rows:
+        return _spots(read()), starts
 
 
 def _spots(rows: Iterable[dict[str, Any]]) -> list[Spot]:

@@ -10,7 +10,12 @@ import pytest
 
 from services.controller.reporting import events
 from services.controller.reporting.events import RunLog
-from services.manager.run_data.results import list_checkpoints, saved_checkpoints
+from services.manager.run_data.choice import Choice
+from services.manager.run_data.results import (
+    list_checkpoints,
+    saved_checkpoints,
+    validation_samples,
+)
 from tests.extending.memory_store import MemoryStore
 from trimaran.run.runs import EventKind, Run, RunState, events_stream
 
@@ -51,3 +56,20 @@ def test_checkpoints_are_listed_though_their_events_are_gone(tmp_path: Path) -> 
     ]
     assert (found[-1].score, found[-1].num_bytes) == (0.5, 100 + len(state))
     assert found[0].score is None and all(each.saved_at > 1e9 for each in found)
+
+
+def test_any_answer_of_a_validation_is_found_also_once_the_file_is_another(tmp_path: Path) -> None:
+    path = tmp_path / "samples" / "step-00007.jsonl"
+    path.parent.mkdir()
+    for said in ("é", "second"):
+        rows = [
+            {"prompt": "", "answer": "", "completions": [f"{said} {n}" * n], "rewards": [n / 9]}
+            for n in range(9)
+        ]
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        found, count = validation_samples(tmp_path, 7, 2, 5, choice=Choice(order="highest"))
+        assert [(one.answer, one.place) for one in found] == [
+            (f"{said} 3" * 3, 3),
+            (f"{said} 2" * 2, 2),
+        ]
+        assert count == 9

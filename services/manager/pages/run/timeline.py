@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -71,7 +72,7 @@ def drawn(timeline: Timeline) -> dict[str, Any]:
 def _together(spans: Sequence[Span], apart: float) -> list[list[Span]]:
     """Neighbours that are narrow, and nearer to each other than `apart` seconds, are one."""
     found: list[list[Span]] = []
-    for span in sorted(spans, key=lambda span: span.start):
+    for span in sorted(spans, key=attrgetter("start")):
         is_narrow = span.end - span.start < apart
         if found and is_narrow and span.end - found[-1][0].start < apart:
             found[-1].append(span)
@@ -81,6 +82,9 @@ def _together(spans: Sequence[Span], apart: float) -> list[list[Span]]:
 
 
 def _as_one(spans: Sequence[Span], origin: float) -> tuple[float, ...]:
+    if len(spans) == 1:
+        [(_, _, start, end, step)] = spans
+        return round(start - origin, 3), round(end - start, 3), step, step, 1.0
     start, end = spans[0].start, max(span.end for span in spans)
     busy = sum(span.end - span.start for span in spans)
     share = min(busy / (end - start), 1.0) if end > start else 1.0
