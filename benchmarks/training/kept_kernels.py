@@ -1,6 +1,7 @@
 """Growth of a trainer whose batches have other lengths in each step: oneDNN keeps kernels for each length.
 
 "padded" is as a service runs: batches padded to few lengths, and few primitives kept. "as_it_comes" has neither.
+"experts" is as a service runs a model with experts, whose batches are not padded.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ SHAPE = {
     "max_position_embeddings": 8192,
 }
 """SmolLM2-135M's width: kernels do not depend on the number of layers."""
+EXPERTS = {
+    "head_dim": 64,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 768,
+}
 STEPS, QUICK_STEPS = 60, 10
 GROUPS, GROUP_SIZE = 2, 8
 ROUNDS, QUICK_ROUNDS = 3, 1
@@ -38,7 +45,7 @@ KEPT = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 
 def measure_kept_kernels(work: Path, quick: bool) -> tuple[list[Row], str]:
     steps, rounds = (QUICK_STEPS, QUICK_ROUNDS) if quick else (STEPS, ROUNDS)
-    sides = {"padded": COMPUTE, "as_it_comes": {**COMPUTE, KEPT: "1024"}}
+    sides = {"padded": COMPUTE, "as_it_comes": {**COMPUTE, KEPT: "1024"}, "experts": COMPUTE}
     found: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
     for _ in range(rounds):
         for side, variables in sides.items():
@@ -94,9 +101,10 @@ def _measure(side: str, steps: int) -> None:
 
     if side == "as_it_comes":
         model.CPU_ROWS = shared_prompts.CPU_ROWS = 1
+    family, shape = ("qwen3_moe", SHAPE | EXPERTS) if side == "experts" else ("llama", SHAPE)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        write_tiny_model(Path(folder), "llama", True, "bfloat16", shape=SHAPE)
+        write_tiny_model(Path(folder), family, True, "bfloat16", shape=shape)
         config = make_config(GROUPS, model=Path(folder), threads=1)
         policy = build_policy(config, None, pick("cpu"), 0)
     choose = random.Random(5)
