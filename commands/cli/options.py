@@ -105,8 +105,8 @@ exit codes: 0 once all of it is there, 2 for bad input, 1 where the disk has no 
 """
 
 IMPORT_EXAMPLES = """\
-FILE is a YAML file, or the .hydra/config.yaml that a run of verl has written. Words behind it, or alone,
-set their keys; ~key takes one away. docs/migrating.md says what becomes of them.
+FILE is a YAML file. Words behind it, or alone, set their keys; ~key takes one away. docs/migrating.md says what
+becomes of them.
 A launch script of theirs imports itself once `trimaran import verl` stands there in place of
 `python3 -m verl.trainer.main_ppo`.
 Of MindSpeed-RL's files of configs/datasets it prints the `trimaran data prepare` that does the same.

@@ -9,25 +9,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
 from commands.importing.conversion import SourceSystem
 from commands.importing.rows import (
     NOT_SET,
     KeyOutcome,
-    KeyRow,
     Theirs,
+    becomes,
+    choice,
+    deny,
     ignored,
-    is_on,
     own,
-    refused,
-    switch,
+    parts,
 )
-from trimaran.config.yaml_text import parse_yaml
 from trimaran.data.recipes import RECIPES
 from trimaran.data.sources import READERS
 from trimaran.data.templates import TEMPLATES
-from trimaran.errors import InputError
 
 NAME = "NAME"
 """The setting of the recipe, the first word behind `trimaran data prepare`."""
@@ -38,28 +34,12 @@ HANDLERS = {
 }
 INSIDE = {"math-17k": {"prompt": "0.content", "response": "ground_truth"}}
 """Where a handler looks inside of the columns that map_keys name."""
-FIELDS = ("prompt", "query", "response", "system")
-TOKENS_ALONE = [
-    "llama2",
-    "llama3",
-    "mistral",
-    "mixtral",
-    "gemma",
-    "deepseek2",
-    "deepseek2-lite",
-    "minicpm3",
-    "baichuan2",
-    "deepseek3",
-]
-"""Their templates that are nothing but a model's own marks of turns."""
+OF_GRPO = "pairs and process rewards are for other trainings: "
+MARKS = "theirs leaves the model's own marks of turns out; here its chat template writes them"
 OTHERS = {
-    **dict.fromkeys(
-        ("empty", "trl", "default", "alpaca"),
-        (
-            "chat",
-            "theirs leaves the model's own marks of turns out; here its chat template writes them",
-        ),
-    ),
+    "empty": ("chat", MARKS),
+    "default": ("chat", MARKS),
+    "alpaca": ("chat", MARKS),
     "deepseek3_r1": (
         "qwen_r1",
         "the same words, inside of the user's turn, and Qwen's system message",
@@ -68,137 +48,79 @@ OTHERS = {
 """Their templates -> the nearest of ours, and what differs."""
 
 
-def _handler(value: Any, theirs: Theirs) -> KeyOutcome:
-    if value not in HANDLERS:
-        text = f"rows for GRPO are made by {', '.join(HANDLERS)}"
-        return KeyOutcome("refused", f"{text}; pairs and process rewards are for other trainings")
-    return KeyOutcome("mapped", "", {NAME: HANDLERS[value]})
-
-
 def _input(value: Any, theirs: Theirs) -> KeyOutcome:
-    if not value:
-        return KeyOutcome("refused", "give input=FILE")
-    if Path(str(value)).suffix in (".txt", ".py"):
-        return KeyOutcome(
-            "refused", f"rows are read from {', '.join(READERS)}, a folder of such, or a hub"
-        )
-    return KeyOutcome("mapped", "", {"--from": str(value)})
+    if not value or Path(str(value)).suffix in (".txt", ".py"):
+        return deny(f"give input=FILE: {', '.join(READERS)}, a folder of such, or a hub")
+    return becomes({"--from": str(value)})
 
 
 def _output(value: Any, theirs: Theirs) -> KeyOutcome:
     if not value:
-        return KeyOutcome("refused", "give output_prefix=FOLDER/NAME")
+        return deny("give output_prefix=FOLDER/NAME")
     if Path(str(theirs["input"])).suffix in READERS:
-        return KeyOutcome("mapped", "", {"-o": f"{value}.parquet"})
-    return KeyOutcome("mapped", "", {"-o": str(value), "--split": "train"})
+        return becomes({"-o": f"{value}.parquet"})
+    return becomes({"-o": str(value), "--split": "train"})
 
 
 def _template(value: Any, theirs: Theirs) -> KeyOutcome:
-    name, text = OTHERS.get(value, ("chat" if value in TOKENS_ALONE else value, ""))
+    name, text = OTHERS.get(value, (value, ""))
     if name not in TEMPLATES:
-        return KeyOutcome("refused", f"templates are {', '.join(TEMPLATES)}")
+        return deny(f"templates are {', '.join([*TEMPLATES, *OTHERS])}")
     recipe = RECIPES.get(HANDLERS.get(theirs["handler_name"], ""))
-    settings = {} if recipe and recipe.template == name else {"--template": name}
-    return KeyOutcome("noted" if text else "mapped", text, settings)
+    is_recipes = recipe is not None and recipe.template == name
+    return becomes({} if is_recipes else {"--template": name}, text)
 
 
-def _columns(theirs: Theirs) -> Mapping[str, Any]:
-    """map_keys as an object, or as a text that holds one. Raises InputError."""
-    given = theirs["map_keys"]
-    if given is None:
-        return theirs.under("map_keys")
-    try:
-        found = parse_yaml(given) if isinstance(given, str) else given
-    except yaml.YAMLError:
-        found = given
-    if not isinstance(found, dict):
-        raise InputError(f"{given!r} is no object of fields and columns")
-    return cast(dict[str, Any], found)
-
-
-def _map(value: Any, theirs: Theirs) -> KeyOutcome:
+def _columns(value: Any, theirs: Theirs) -> KeyOutcome:
+    """Those that are not the recipe's own."""
     name = HANDLERS.get(theirs["handler_name"], "alpaca")
     keys, inside = RECIPES[name].keys, INSIDE.get(name, {})
-    columns = _columns(theirs)
-    if unknown := [field for field in columns if field not in FIELDS]:
-        return KeyOutcome(
-            "refused", f"fields are {', '.join(FIELDS)} (given: {', '.join(unknown)})"
-        )
-    wanted = {
-        field: ".".join(filter(None, (column, inside.get(field)))) if column else ""
-        for field, column in columns.items()
-    }
-    words = [
-        f"{field}={column}"
-        for field, column in wanted.items()
-        if column not in keys.get(field, [""])[:1]
-    ]
-    return KeyOutcome("mapped", "", {"--map": words} if words else {})
+    words: list[str] = []
+    for field, column in theirs.under("map_keys").items():
+        path = ".".join(filter(None, (column, inside.get(field)))) if column else ""
+        words += [] if path in keys.get(field, [""])[:1] else [f"{field}={path}"]
+    return becomes({"--map": words} if words else {})
 
 
 def _kept(value: Any, theirs: Theirs) -> KeyOutcome:
-    names = [value] if isinstance(value, str) else list(value or [])
-    kept = [name for name in names if name != "labels"]
-    return KeyOutcome("mapped", "", {"--keep": kept} if kept else {})
+    kept = [name for name in value or () if name != "labels"]
+    return becomes({"--keep": kept} if kept else {})
 
 
 def _length(value: Any, theirs: Theirs) -> KeyOutcome:
+    model = theirs["tokenizer_name_or_path"]
     if value is None:
         return NOT_SET
-    model = theirs["tokenizer_name_or_path"]
     if not model:
-        return KeyOutcome(
-            "refused", "tokens are counted by a tokenizer: give tokenizer_name_or_path=FOLDER"
-        )
-    return KeyOutcome("mapped", "", {"--model": str(model), "--max-prompt-tokens": int(value) - 1})
-
-
-def _thinking(value: Any, theirs: Theirs) -> KeyOutcome:
-    if theirs["prompt_type"] != "qwen3":
-        return KeyOutcome("ignored", "of qwen3 alone")
-    on = is_on(value)
-    counted = theirs["seq_length"] is not None
-    text = f"give the run data.chat_template_kwargs.enable_thinking={'true' if on else 'false'}"
-    return KeyOutcome("noted", text, {"--thinking": "on" if on else "off"} if counted else {})
+        return deny("tokens are counted by a tokenizer: give tokenizer_name_or_path=FOLDER")
+    return becomes({"--model": str(model), "--max-prompt-tokens": int(value) - 1})
 
 
 def _workers(value: Any, theirs: Theirs) -> KeyOutcome:
-    return KeyOutcome("mapped", "", {"--workers": int(value)} if int(value) > 1 else {})
+    return becomes({"--workers": int(value)} if int(value) > 1 else {})
 
 
-def _cache(value: Any, theirs: Theirs) -> KeyOutcome:
-    if value is None or Path(str(theirs["input"])).exists():
-        return KeyOutcome("ignored", "no hub is asked")
-    return KeyOutcome("mapped", "", {"--cache": str(value)})
-
-
-ROWS: tuple[KeyRow, ...] = (
-    own("handler_name", None, _handler),
-    own("input", None, _input),
-    own("output_prefix", None, _output),
-    own("prompt_type", "empty", _template),
-    own("map_keys", None, _map),
-    own("map_keys.*", None, lambda value, theirs: KeyOutcome("mapped")),
-    own("dataset_additional_keys", None, _kept),
-    own("seq_length", None, _length),
-    own("tokenizer_name_or_path", None, lambda value, theirs: KeyOutcome("mapped")),
-    own("enable_thinking", False, _thinking),
-    own("workers", 1, _workers),
-    switch("overwrite_cache", "--overwrite", True),
-    refused(
-        "interleave_probs",
-        "prepare each dataset, and give data.train of the run a list with weights",
+DATASET_FILES = SourceSystem(
+    "mindspeed-rl",
+    "MindSpeed-RL's datasets",
+    ("handler_name",),
+    (
+        choice("handler_name", NAME, None, HANDLERS, OF_GRPO),
+        own("input", None, _input),
+        own("output_prefix", None, _output),
+        own("prompt_type", "empty", _template),
+        own("map_keys", None, _columns),
+        *parts({f"map_keys.{field}": None for field in ("prompt", "query", "response", "system")}),
+        own("dataset_additional_keys", None, _kept),
+        own("seq_length", None, _length),
+        *parts({"tokenizer_name_or_path": None}),
+        own("workers", 1, _workers),
+        *ignored(
+            "tokenizer_type log_interval", "rows stay texts, which the run reads by its own model"
+        ),
     ),
-    own("cache_dir", None, _cache),
-    *ignored(
-        "",
-        "tokenizer_type tokenizer_not_use_fast prompt_type_path pack neat_pack append_eod"
-        " make_vocab_size_divisible_by pad_vocab_size_to log_interval streaming json_keys n_subs script_data_dir seed",
-        "rows stay texts in their order, which the run reads with its own model",
-    ),
+    {},
 )
-
-DATASET_FILES = SourceSystem("mindspeed-rl", "MindSpeed-RL's datasets", ("handler_name",), ROWS, {})
 
 
 def prepare_command(tree: Mapping[str, Any]) -> str:
@@ -209,6 +131,5 @@ def prepare_command(tree: Mapping[str, Any]) -> str:
     words = ["trimaran", "data", "prepare", str(tree[NAME])]
     for option, value in tree.items():
         for one in cast(list[Any], value) if isinstance(value, list) else [value]:
-            if option != NAME:
-                words += [option] if one is True else [option, str(one)]
+            words += [] if option == NAME else [option, str(one)]
     return shlex.join(words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from trimaran.errors import InputError
@@ -15,10 +15,7 @@ ON, OFF = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 @dataclass(frozen=True, slots=True)
 class KeyOutcome:
-    """What becomes of one value.
-
-    Example: KeyOutcome("noted", "there never; here once, at the end", {"validation.every": 100})
-    """
+    """What becomes of one value. `becomes`, `nothing` and `deny` make it."""
 
     fate: Fate
     text: str = ""
@@ -27,7 +24,20 @@ class KeyOutcome:
     """Our keys, with dots, and their values."""
 
 
-NOT_SET = KeyOutcome("ignored", "not set")
+def becomes(settings: Mapping[str, Any], note: str = "") -> KeyOutcome:
+    """Example: becomes({"validation.every": 100}, "there never; here once, at the end")"""
+    return KeyOutcome("noted" if note else "mapped", note, settings)
+
+
+def nothing(reason: str) -> KeyOutcome:
+    return KeyOutcome("ignored", reason)
+
+
+def deny(remedy: str) -> KeyOutcome:
+    return KeyOutcome("refused", remedy)
+
+
+NOT_SET = nothing("not set")
 
 
 class Theirs:
@@ -51,6 +61,10 @@ class Theirs:
     def __getitem__(self, key: str) -> Any:
         """Raises KeyError for a key that the table does not have."""
         return self.given[key] if key in self.given else self._defaults[key]
+
+    def size(self, key: str) -> int:
+        """Where a null is 1."""
+        return int(self[key] or 1)
 
     def is_on(self, key: str) -> bool:
         """Raises InputError that names the key."""
@@ -96,8 +110,9 @@ def is_on(value: Any, key: str = "") -> bool:
     )
 
 
-def as_it_is(value: Any) -> Any:
-    return value
+def under(prefix: str, *rows: KeyRow) -> tuple[KeyRow, ...]:
+    """The rows of a section."""
+    return tuple(replace(row, key=f"{prefix}.{row.key}") for row in rows)
 
 
 def own(key: str, default: Any, convert: Convert) -> KeyRow:
@@ -106,20 +121,21 @@ def own(key: str, default: Any, convert: Convert) -> KeyRow:
 
 
 def same(
-    key: str, ours: str, default: Any = None, to: Callable[[Any], Any] = as_it_is, note: str = ""
+    key: str,
+    ours: str,
+    default: Any = None,
+    to: Callable[[Any], Any] = lambda value: value,
+    note: str = "",
 ) -> KeyRow:
     """The value itself, or what `to` makes of it. A null sets nothing, and is refused where theirs has a
     default, because ours would count instead."""
 
     def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         if value is not None:
-            return KeyOutcome("noted" if note else "mapped", note, {ours: to(value)})
-        if default is None:
-            return NOT_SET
+            return becomes({ours: to(value)}, note)
         shown = str(default).lower() if isinstance(default, bool) else default
-        return KeyOutcome(
-            "refused", f"null is no value for it: give one (their default is {shown})"
-        )
+        missing = f"null is no value for it: give one (their default is {shown})"
+        return NOT_SET if default is None else deny(missing)
 
     return KeyRow(key, default, convert)
 
@@ -128,11 +144,9 @@ def choice(key: str, ours: str, default: Any, names: Mapping[Any, Any], why: str
     """One of several names. Another one is refused."""
 
     def convert(value: Any, theirs: Theirs) -> KeyOutcome:
-        if value is None and default is None:
-            return NOT_SET
-        if value not in names:
-            return KeyOutcome("refused", f"{why}give one of {', '.join(map(str, names))}")
-        return KeyOutcome("mapped", "", {ours: names[value]})
+        if value in names:
+            return becomes({ours: names[value]})
+        return deny(f"{why}give one of {', '.join(map(str, names))} (given: {value})")
 
     return KeyRow(key, default, convert)
 
@@ -141,9 +155,7 @@ def switch(key: str, ours: str, setting: Any, note: str = "") -> KeyRow:
     """`setting` for `ours` where it is on; their default is off."""
 
     def convert(value: Any, theirs: Theirs) -> KeyOutcome:
-        if not is_on(value):
-            return KeyOutcome("ignored", "it is off")
-        return KeyOutcome("noted" if note else "mapped", note, {ours: setting})
+        return becomes({ours: setting}, note) if is_on(value) else nothing("it is off")
 
     return KeyRow(key, False, convert)
 
@@ -153,35 +165,29 @@ def only(key: str, allowed: Sequence[Any], remedy: str, default: Any = None) -> 
     first one, where no other is given."""
 
     def convert(value: Any, theirs: Theirs) -> KeyOutcome:
-        if value in allowed or (value is None and default is None):
-            return KeyOutcome("ignored", "it is so here")
-        return KeyOutcome("refused", remedy)
+        is_so = value in allowed or (value is None and default is None)
+        return nothing("it is so here") if is_so else deny(remedy)
 
     return KeyRow(key, allowed[0] if default is None else default, convert)
 
 
 def refused(key: str, remedy: str) -> KeyRow:
     """Whatever its value is, but for a null: nothing asked for it."""
-    return KeyRow(
-        key, None, lambda value, theirs: NOT_SET if value is None else KeyOutcome("refused", remedy)
-    )
+    return KeyRow(key, None, lambda value, theirs: NOT_SET if value is None else deny(remedy))
 
 
 def noted(key: str, text: str) -> KeyRow:
     """Where it is given it sets nothing, and the user reads `text`."""
-    return KeyRow(
-        key, None, lambda value, theirs: NOT_SET if value is None else KeyOutcome("noted", text)
-    )
+    return KeyRow(key, None, lambda value, theirs: NOT_SET if value is None else becomes({}, text))
 
 
-def parts(prefix: str, defaults: Mapping[str, Any]) -> Iterator[KeyRow]:
+def parts(defaults: Mapping[str, Any]) -> Iterator[KeyRow]:
     """Keys that are read where another one is converted, with their defaults."""
-    for name, default in defaults.items():
-        yield KeyRow(f"{prefix}.{name}", default, lambda value, theirs: KeyOutcome("mapped"))
+    for key, default in defaults.items():
+        yield KeyRow(key, default, lambda value, theirs: becomes({}))
 
 
-def ignored(prefix: str, names: str, reason: str) -> Iterator[KeyRow]:
+def ignored(keys: str, reason: str) -> Iterator[KeyRow]:
     """Keys that have no meaning here, and with which nothing is lost."""
-    for name in names.split():
-        key = f"{prefix}.{name}" if prefix else name
-        yield KeyRow(key, None, lambda value, theirs: KeyOutcome("ignored", reason))
+    for key in keys.split():
+        yield KeyRow(key, None, lambda value, theirs: nothing(reason))

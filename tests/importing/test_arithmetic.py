@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.importing.shared import Shape
+from commands.importing.layout import Shape
 from tests.importing.test_tables import converted
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError

@@ -53,6 +53,7 @@ def test_a_warm_up_that_begins_with_a_rate_of_0_is_noted() -> None:
     assert noted("verl", key, 0) == ""
     easy = "worker.actor.optim."
     assert "one step ahead" in noted("easyr1", f"{easy}lr_warmup_steps", 3)
-    assert "one step ahead" in noted("easyr1", f"{easy}lr_warmup_ratio", 0.3)
+    share = converted("easyr1", **{f"{easy}lr_warmup_ratio": 0.3}).having("noted")
+    assert "one step ahead" in share[f"{easy}lr_warmup_steps"]
     assert "one step ahead" in noted("easyr1", f"{easy}lr_scheduler_type", "cosine")
-    assert not [key for key in converted("easyr1").having("noted") if ".optim." in key]
+    assert not [key for key in converted("easyr1").having("noted") if ".optim.lr" in key]

@@ -9,13 +9,22 @@ from typing import Any
 import pytest
 
 from commands.importing.conversion import Conversion, SourceSystem, convert
+from commands.importing.files import read_given
 from commands.importing.systems import SYSTEMS, recognize
 from trimaran.config import RunConfig, parse_config
 
+PREFIXES = {
+    "A.": "actor_rollout_ref.",
+    "w.": "worker.",
+    "mt.": "megatron_training.",
+    "rl.": "rl_config.",
+    "gc.": "generate_config.",
+    "sc.": "generate_config.sampling_config.",
+}
+"""Short names of sections, as the document has them."""
 PUBLISHED = Path(__file__).parent / "published"
 """Keys of the published examples, one a line: EasyR1's config.yaml and scripts, the GRPO scripts of verl and of
-MindSpeed-MM, MindSpeed-RL's GRPO and DAPO files; and those that a run of verl writes into `.hydra/config.yaml`
-besides (August 2026)."""
+MindSpeed-MM, MindSpeed-RL's GRPO and DAPO files (August 2026)."""
 LEAST: dict[str, dict[str, Any]] = {
     "verl": {
         "algorithm.adv_estimator": "grpo",
@@ -56,6 +65,16 @@ def converted(name: str, in_turns: Any = False, **given: Any) -> Conversion:
     """`__` stands for a dot."""
     changes = {key.replace("__", "."): value for key, value in given.items()}
     return convert(SYSTEMS[name], LEAST[name] | changes, in_turns)
+
+
+def words(text: str) -> dict[str, Any]:
+    """Keys and values of words of a command line, with the short names of sections."""
+    return {whole(key): value for key, value in read_given(None, text.split()).items()}
+
+
+def whole(key: str) -> str:
+    short = next((short for short in PREFIXES if key.startswith(short)), "")
+    return PREFIXES.get(short, "") + key.removeprefix(short)
 
 
 @each_system
@@ -132,14 +151,6 @@ def test_a_file_is_recognized_by_its_sections(keys: list[str], name: str | None)
     assert (found.name if found else None) == name
 
 
-PREFIXES = {
-    "A.": "actor_rollout_ref.",
-    "w.": "worker.",
-    "mt.": "megatron_training.",
-    "rl.": "rl_config.",
-    "gc.": "generate_config.",
-    "sc.": "generate_config.sampling_config.",
-}
 DOCUMENT = Path(__file__).parents[2] / "docs" / "migrating.md"
 
 
@@ -152,10 +163,9 @@ def test_the_documents_keys_are_those_of_the_tables() -> None:
     assert [key for keys in named[::4] for key in keys if not is_ours(key)] == []
     for column, system in enumerate(SYSTEMS.values(), start=1):
         for key in (key for keys in named[column::4] for key in keys):
-            prefix = next((short for short in PREFIXES if key.startswith(short)), "")
-            whole = PREFIXES.get(prefix, "") + key.removeprefix(prefix)
-            if prefix or whole.partition(".")[0] in ("data", "trainer", "algorithm"):
-                assert system.find(whole), whole
+            name = whole(key)
+            if name != key or name.partition(".")[0] in ("data", "trainer", "algorithm"):
+                assert system.find(name), name
 
 
 def is_ours(key: str) -> bool:

@@ -9,81 +9,15 @@ from typing import Any
 
 import pytest
 
-from commands.importing.verl_turns import function_tools
 from services.environment.local.host import LocalHost, load_spec
 from tests.importing.test_tables import converted
-from trimaran.config import EnvironmentSection, parse_config
-from trimaran.errors import InputError
+from trimaran.config import RunConfig, parse_config
 from trimaran.trust.allowed import Allowed
 from trimaran.types import Message, Prompt, ToolCall
 
-TURNS, AGENT = "actor_rollout_ref.rollout.multi_turn", "actor_rollout_ref.rollout.agent"
-CONFIGURED = """
-tools:
-  - class_name: mine.search.SearchTool
-    config: {url: "http://127.0.0.1:8000", type: native}
-    tool_schema:
-      type: function
-      function: {name: search, description: Look up., parameters: {type: object, properties: {}}}
-  - class_name: mine.other.Calculator
-    config: {type: native}
-"""
-FUNCTIONS = """
-import verl.tools.function_tool as tools
-from verl.tools.function_tool import function_tool
-
-@function_tool
-def add(a: int, b: int) -> int:
-    "Add."
-    return a + b
-
-@tools.function_tool("multiply")
-async def product(a: int, b: int) -> int: ...
-
-def helper(): ...
-"""
-
-
-def written(path: Path, text: str) -> str:
-    path.write_text(text)
-    return str(path)
-
-
-def section(**given: Any) -> EnvironmentSection | None:
-    made = converted("verl", **given)
-    assert not made.having("refused") and not made.unknown
-    return parse_config(made.tree).environment
-
-
-def test_tools_of_a_configured_file_and_functions_become_the_environment(tmp_path: Path) -> None:
-    configured = written(tmp_path / "tools.yaml", CONFIGURED)
-    functions = written(tmp_path / "functions.py", FUNCTIONS)
-    found = section(
-        **{
-            f"{TURNS}.enable": True,
-            f"{TURNS}.tool_config_path": configured,
-            f"{TURNS}.function_tool_path": functions,
-            f"{TURNS}.max_assistant_turns": 5,
-            f"{TURNS}.max_user_turns": 3,
-            f"{TURNS}.max_tool_response_length": 512,
-            f"{TURNS}.format": "hermes",
-            "data.tool_config_path": configured,
-            "data.max_response_length": 2048,
-        }
-    )
-    assert found
-    assert found.tools == (
-        *("mine.search:SearchTool", "mine.other:Calculator"),
-        *(f"{functions}:add", f"{functions}:product"),
-    )
-    options: Any = found.options
-    assert options["SearchTool"]["config"] == {"url": "http://127.0.0.1:8000", "type": "native"}
-    assert options["SearchTool"]["tool_schema"]["function"]["name"] == "search"
-    assert options["Calculator"]["tool_schema"] is None
-    assert (found.max_turns, found.max_tokens, found.max_message_chars) == (4, 2048, 512)
-    assert (found.weight, found.history) == (0.0, "exact")
-
-
+TURNS, LOOP = (
+    f"actor_rollout_ref.rollout.{key}" for key in ("multi_turn", "agent.default_agent_loop")
+)
 TOOL = """
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import ToolResponse
@@ -111,17 +45,40 @@ tools:
 """
 
 
+def made(tmp_path: Path, text: str = SEARCH, **more: Any) -> Any:
+    path = tmp_path / "tools.yaml"
+    path.write_text(text)
+    keys = {f"{TURNS}.enable": True, f"{TURNS}.tool_config_path": str(path), **more}
+    return converted("verl", **keys)
+
+
+def config_of(tmp_path: Path, **more: Any) -> RunConfig:
+    found = made(tmp_path, **more)
+    assert not found.having("refused") and not found.unknown
+    return parse_config(found.tree)
+
+
+def test_the_tools_of_a_file_become_the_environment(tmp_path: Path) -> None:
+    bounds = {f"{TURNS}.max_assistant_turns": 5, f"{TURNS}.max_user_turns": 3}
+    keys = {**bounds, f"{TURNS}.max_tool_response_length": 64, f"{TURNS}.format": "hermes"}
+    found = config_of(tmp_path, **keys, **{"data.max_response_length": 2048}).environment
+    assert found and found.tools == ("search_tools:SearchTool",)
+    options: Any = found.options["SearchTool"]
+    assert options["config"] == {"missing": "nobody", "type": "native"}
+    assert options["tool_schema"]["function"]["name"] == "look_up"
+    assert (found.max_turns, found.max_tokens, found.max_message_chars) == (4, 2048, 64)
+    assert (found.weight, found.history) == (0.0, "exact")
+    note = made(tmp_path).having("noted")[f"{TURNS}.enable"]
+    assert "--allow search_tools:SearchTool" in note and "at its end" in note
+
+
 def test_a_tool_of_theirs_answers_in_an_episode_as_its_file_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(tmp_path / "search_tools.py", TOOL)
+    (tmp_path / "search_tools.py").write_text(TOOL)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(tmp_path)
-    keys = {
-        f"{TURNS}.enable": True,
-        f"{TURNS}.tool_config_path": written(tmp_path / "tools.yaml", SEARCH),
-    }
-    config = parse_config(converted("verl", **keys).tree)
+    config = config_of(tmp_path)
     found = config.environment
     assert found
     allowed = Allowed.from_entries(["search_tools:SearchTool"])
@@ -142,54 +99,26 @@ def test_a_tool_of_theirs_answers_in_an_episode_as_its_file_says(
 
 
 def test_the_loop_of_tools_alone_is_enough_and_turns_have_no_bound(tmp_path: Path) -> None:
-    found = section(
-        **{
-            f"{AGENT}.default_agent_loop": "tool_agent",
-            f"{TURNS}.function_tool_path": written(tmp_path / "functions.py", FUNCTIONS),
-            f"{TURNS}.use_inference_chat_template": True,
-        }
-    )
-    assert found and (found.max_turns, found.history) == (512, "template")
+    found = config_of(tmp_path, **{f"{TURNS}.enable": False, LOOP: "tool_agent"}).environment
+    assert found and found.max_turns == 512
 
 
 def test_answers_of_one_turn_have_no_environment() -> None:
-    keys = {f"{TURNS}.enable": False, f"{TURNS}.max_assistant_turns": 5, f"{AGENT}.num_workers": 8}
-    made = converted("verl", **keys)
-    assert "environment" not in made.tree
-    assert not [key for key in made.having("noted") if key.startswith((TURNS, AGENT))]
-
-
-def test_what_differs_is_said(tmp_path: Path) -> None:
-    functions = written(tmp_path / "functions.py", FUNCTIONS)
-    noted = converted(
-        "verl", **{f"{TURNS}.enable": True, f"{TURNS}.function_tool_path": functions}
-    ).having("noted")
-    assert f"--allow {functions}:add --allow {functions}:product" in noted[f"{TURNS}.enable"]
-    assert "the first 1" in noted[f"{TURNS}.max_parallel_calls"]
-    assert "at its end" in noted[f"{TURNS}.tool_response_truncate_side"]
+    found = converted("verl", **{f"{TURNS}.enable": False, f"{TURNS}.max_assistant_turns": 5})
+    assert "environment" not in found.tree
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, "cannot be read"),
         ("tools: []", "has no list `tools`"),
         ("tools: [{class_name: Search}]", "tool 1: needs class_name: module.Class"),
         ("tools: [{class_name: a.B, config: {type: mcp}}]", "environment.mcp"),
-        ("tools: [", "is no YAML"),
-        ("tools: [{class_name: a.B}, {class_name: c.B}]", "has B twice"),
+        ("tools: [", "not YAML"),
+        ("tools: [{class_name: a.B}, {class_name: c.B}]", "has two classes of one name"),
     ],
 )
 def test_a_file_of_tools_that_cannot_be_used_is_refused(
-    tmp_path: Path, text: str | None, words: str
+    tmp_path: Path, text: str, words: str
 ) -> None:
-    path = tmp_path / "tools.yaml"
-    if text is not None:
-        path.write_text(text)
-    keys = {f"{TURNS}.enable": True, f"{TURNS}.tool_config_path": str(path)}
-    assert words in converted("verl", **keys).having("refused")[f"{TURNS}.enable"]
-
-
-def test_a_file_without_decorated_functions_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no function under @function_tool"):
-        function_tools(Path(written(tmp_path / "a.py", "def add(): ...")))
+    assert words in made(tmp_path, text).having("refused")[f"{TURNS}.enable"]
