@@ -24,6 +24,7 @@ from services.manager.run_data.ledger_answers import (
 from services.manager.run_data.log_files import LogFile, LogLines, list_processes
 from services.manager.run_data.metric_rows import RowCursor, RowPage, read_events, read_file
 from services.manager.run_data.past_events import PastEvents, read_past
+from services.manager.run_data.question_images import question_images
 from services.manager.run_data.results import (
     list_checkpoints,
     saved_checkpoints,
@@ -228,6 +229,14 @@ class RunReader:
         asked = step, limit, offset, place, choice
         found = await asyncio.to_thread(validation_samples, folder, *asked)
         return RunSamples(steps, trained, tuple(found[0]), found[1], step)
+
+    async def question_images(
+        self, client: ClientIdentity, run_id: str, prompt_id: str
+    ) -> Sequence[bytes]:
+        """Those of a held-out prompt, from the run's dataset. Raises NotFoundError, and InputError where it is
+        not on this host."""
+        config = parse_recorded(self._of(client, run_id).config, source=f"run {run_id}")
+        return await asyncio.to_thread(question_images, config, prompt_id)
 
     async def log_names(self, client: ClientIdentity, run_id: str) -> list[str]:
         """The processes that have a log."""

@@ -42,6 +42,8 @@ class FakeRuns:
     """By process."""
     more_samples: tuple[RunSample, ...] = ()
     """Of every step, beside two."""
+    images: dict[str, Sequence[bytes]] = field(default_factory=dict[str, Sequence[bytes]])
+    """Of held-out prompts, by their ids."""
     trained_steps: tuple[int, ...] = (1, 2)
     with_log: tuple[str, ...] = ("controller", "rollout-0")
     scored: dict[int, ScoredGroup] = field(default_factory=dict[int, ScoredGroup])
@@ -248,6 +250,9 @@ class FakeRuns:
         return RunSamples(
             (0, 2), self.trained_steps, page, len(samples), 2 if step is None else step
         )
+
+    async def question_images(self, client: Any, run_id: str, prompt_id: str) -> Sequence[bytes]:
+        return self.images.get(prompt_id, ())
 
     async def logs(
         self,

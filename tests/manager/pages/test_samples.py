@@ -86,6 +86,20 @@ async def test_a_completion_shows_each_token_with_its_probability_and_maker(
         assert (await client.get(f"/runs/run/groups/{missing}")).status_code == 404
 
 
+async def test_an_answer_of_a_validation_shows_its_prompts_images(
+    client: httpx.AsyncClient, runs: FakeRuns
+) -> None:
+    seen = RunSample("rows:3", "<image>Which is red?<image>", "This.", "", 1.0)
+    runs.more_samples = (seen,)
+    runs.images["rows:3"] = (PNG, PNG + b"2")
+    own = "/runs/run/samples/validation/0/2"
+    page = (await client.get(own)).text
+    assert [f'src="{own}/images/{number}"' in page for number in range(3)] == [True, True, False]
+    assert (await client.get(f"{own}/images/1")).content == PNG + b"2"
+    for missing in (f"{own}/images/2", "/runs/run/samples/validation/0/0/images/0"):
+        assert (await client.get(missing)).status_code == 404
+
+
 async def test_only_images_that_are_png_files_are_served(
     client: httpx.AsyncClient, runs: FakeRuns
 ) -> None:

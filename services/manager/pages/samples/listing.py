@@ -17,6 +17,7 @@ from services.manager.pages.samples.words import conversation, excerpt
 from services.manager.pages.session import Visitor, visits
 from trimaran.errors import NotFoundError
 from trimaran.run.answers import RunSample, RunSamples
+from trimaran.types import IMAGE_PLACE
 
 
 def routes(runs: Any) -> APIRouter:
@@ -54,16 +55,42 @@ def routes(runs: Any) -> APIRouter:
         place: int,
         visitor: Annotated[Visitor, visits("GetSamples")],
     ) -> Response:
-        asked = {"validation_step": step, "limit": 1, "offset": place}
-        found = await runs.samples(visitor.client, run_id, **asked)
-        if not found.samples:
-            raise NotFoundError(f"validation_step {step}: has {found.num_samples} samples")
+        found = await _only(runs, visitor, run_id, step, place)
         sample = found.samples[0]
-        values = {"sample": sample, "found": found, "said": conversation(sample.episode)}
+        values = {
+            "sample": sample,
+            "found": found,
+            "said": conversation(sample.episode),
+            "num_images": sample.prompt.count(IMAGE_PLACE),
+        }
         name = "samples/one.html"
         return await render_tab(request, runs, visitor, run_id, "samples", template=name, **values)
 
+    @router.get("/runs/{run_id}/samples/validation/{step}/{place}/images/{number}")
+    async def image(
+        run_id: str,
+        step: int,
+        place: int,
+        number: int,
+        visitor: Annotated[Visitor, visits("GetSamples")],
+    ) -> Response:
+        found = await _only(runs, visitor, run_id, step, place)
+        prompt_id = found.samples[0].prompt_id
+        images = await runs.question_images(visitor.client, run_id, prompt_id)
+        if not 0 <= number < len(images):
+            raise NotFoundError(f"prompt {prompt_id}: has {len(images)} images")
+        return Response(images[number], media_type="image/png")
+
     return router
+
+
+async def _only(runs: Any, visitor: Visitor, run_id: str, step: int, place: int) -> RunSamples:
+    """One sample of a validation. Raises NotFoundError."""
+    asked = {"validation_step": step, "limit": 1, "offset": place}
+    found: RunSamples = await runs.samples(visitor.client, run_id, **asked)
+    if not found.samples:
+        raise NotFoundError(f"validation_step {step}: has {found.num_samples} samples")
+    return found
 
 
 def _by_prompt(samples: Iterable[RunSample]) -> Iterator[list[RunSample]]:
