@@ -60,9 +60,21 @@ LOSS_TYPES = {
     "sapo": "sapo",
 }
 LOSS_NOTES = {"gspo": "clip_ratio_dual is not applied to the ratio of a whole completion here"}
-MICRO_BATCHES = (
-    "there the mean of each micro-batch weighs as its tokens do; here every completion counts alike"
-)
+MEANS = {
+    "token": "token_mean",
+    "seq": becomes(
+        {"algorithm.aggregation": "sequence_mean"},
+        "there the mean of each micro-batch weighs as its tokens do; here every completion counts alike",
+    ),
+}
+OPTIMIZERS = {
+    "adamw": becomes({"trainer.optimizer": "adamw", "trainer.beta2": 0.999}),
+    "adamw_bf16": becomes(
+        {"trainer.optimizer": "adamw_bf16", "trainer.beta2": 0.99},
+        "a beta2 of 0.999 cannot work with moments in bfloat16; 0.99 is taken",
+    ),
+}
+"""With their betas, 0.9 and 0.999."""
 FILTERED = (
     "there a group goes whose mean of filter_key is not between filter_low and filter_high; here one whose rewards"
     " are all equal. With rewards of 0 and 1 these are the same groups. When no more may be replaced they end, and"
@@ -135,31 +147,13 @@ def _filtering(value: Any, theirs: Theirs) -> KeyOutcome:
 def _main_weights(value: Any, theirs: Theirs) -> KeyOutcome:
     if theirs[OPTIMIZER] == "adamw_bf16":
         return nothing("trainer.optimizer: adamw_bf16 keeps weights in bfloat16")
-    return shared.in_float32(value, theirs)
-
-
-def _optimizer(value: Any, theirs: Theirs) -> KeyOutcome:
-    """Its betas are 0.9 and 0.999."""
-    if value == "adamw":
-        return becomes({"trainer.optimizer": value, "trainer.beta2": 0.999})
-    if value == "adamw_bf16":
-        text = "a beta2 of 0.999 cannot work with moments in bfloat16; 0.99 is taken"
-        return becomes({"trainer.optimizer": value, "trainer.beta2": 0.99}, text)
-    return deny("give adamw or adamw_bf16")
+    return shared.in_float32(shared.MAIN_WEIGHTS)(value, theirs)
 
 
 def _warmup(value: Any, theirs: Theirs) -> KeyOutcome:
     share, epochs = theirs[f"{ACTOR}.optim.lr_warmup_ratio"], theirs["trainer.total_epochs"]
     steps = shared.known_steps(_steps(epochs, theirs))
     return shared.warm_up(value, share if value is None else 0, steps, "trainer.max_steps")
-
-
-def _mean(value: Any, theirs: Theirs) -> KeyOutcome:
-    if value == "token":
-        return becomes({"algorithm.aggregation": "token_mean"})
-    if value == "seq":
-        return becomes({"algorithm.aggregation": "sequence_mean"}, MICRO_BATCHES)
-    return deny("give token or seq")
 
 
 def _overlong(value: Any, theirs: Theirs) -> KeyOutcome:
@@ -265,7 +259,7 @@ THE_ACTOR = under(
     own("loss_type", "default", shared.loss(LOSSES, LOSS_TYPES, ACTOR, LOSS_NOTES)),
     *parts({"clip_ratio_low": 0.2, "clip_ratio_high": 0.3, "clip_ratio_dual": 3.0}),
     *parts({"tau_positive": 1.0, "tau_negative": 1.05}),
-    own("loss_avg_mode", "token", _mean),
+    choice("loss_avg_mode", "algorithm.aggregation", "token", MEANS),
     same("ppo_epochs", "algorithm.epochs", 1, int),
     same("ulysses_size", "trainer.context_parallel", 1, int),
     own("model.model_path", None, shared.model_folder),
@@ -276,7 +270,7 @@ THE_ACTOR = under(
     own("model.lora.exclude_modules", None, shared.excluded),
     same("optim.lr", "trainer.learning_rate", 1e-6, float),
     same("optim.weight_decay", "trainer.weight_decay", 1e-2, float),
-    own("optim.strategy", "adamw", _optimizer),
+    choice("optim.strategy", "trainer.optimizer", "adamw", OPTIMIZERS),
     own("optim.lr_warmup_steps", None, _warmup),
     *parts({"optim.lr_warmup_ratio": 0.0}),
     own("optim.lr_scheduler_type", "constant", shared.schedule("constant", "cosine")),
@@ -305,13 +299,13 @@ GENERATION = under(
     same("n", "rollout.group_size", 1, int),
     same("temperature", "rollout.temperature", 1.0, float),
     only("top_p", (1.0,), f"{shared.WHOLE}1"),
-    own("limit_images", 0, shared.limit_images),
+    same("limit_images", "rollout.limit_images", 0, shared.above(0)),
     same("gpu_memory_utilization", "rollout.memory_fraction", 0.6, float, shared.MEMORY),
     same("enforce_eager", "rollout.eager", False),
     same("tensor_parallel_size", "rollout.tensor_parallel", 2, int),
     own("val_override_config.n", None, _validation_samples),
     *parts({"val_override_config.temperature": None}),
-    own("val_override_config.top_p", None, shared.top_p_of_validation),
+    same("val_override_config.top_p", "validation.top_p", None, shared.below_1),
     *ignored("enable_chunked_prefill max_num_batched_tokens", shared.ENGINE),
     *ignored("disable_tqdm", shared.REPORTS),
 )

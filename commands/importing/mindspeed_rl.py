@@ -300,11 +300,8 @@ def _context(value: Any, theirs: Theirs) -> KeyOutcome:
     return becomes({}, HEADS) if is_split and value != "ulysses_cp_algo" else nothing(HEADS)
 
 
-def _layers(value: Any, theirs: Theirs) -> KeyOutcome:
-    if value is None or theirs.size(f"{TRAINING}.pipeline_model_parallel_size") == 1:
-        return nothing("there is one stage")
-    listed = str(value).split(",") if isinstance(value, str | int) else value
-    return becomes({"trainer.pipeline_layers": list(map(int, listed))})
+def _layers(value: Any) -> list[int]:
+    return list(map(int, str(value).split(",") if isinstance(value, str | int) else value))
 
 
 MODEL = (own("model", None, _freeze),)
@@ -327,7 +324,7 @@ TRAINER = under(
     *parts({"moe_tp_extend_ep": False, "sequence_parallel": False}),
     *parts({"use_distributed_optimizer": False, "recompute_num_layers": None}),
     own("context_parallel_algo", "ulysses_cp_algo", _context),
-    own("num_layer_list", None, _layers),
+    same("num_layer_list", "trainer.pipeline_layers", None, _layers),
     noted("noop_layers", STAGES),
     own("recompute_granularity", None, _recompute),
     switch("swap_optimizer", "trainer.offload", ["optimizer"]),
@@ -416,7 +413,7 @@ ALGORITHM = under(
     ),
     switch("use_wandb", "metrics.sinks", ["wandb"]),
     same("wandb_project", "metrics.project"),
-    own("wandb_exp_name", None, shared.run_name),
+    same("wandb_exp_name", "run.name", None, shared.run_name),
     *ignored(
         "actor_resource.* integrated_mode_config.* use_integrated_worker share_backbone",
         shared.TURNS,
@@ -463,7 +460,7 @@ GENERATION = under(
     same("enable_prefix_caching", "rollout.prefix_cache", None, is_on),
     same("enforce_eager", "rollout.eager", True),
     only("torchair_graph", (False,), "rollout.eager chooses captured graphs: give false"),
-    own("limit_mm_image_per_prompt", 1, shared.limit_images),
+    same("limit_mm_image_per_prompt", "rollout.limit_images", 1, shared.above(0)),
     same("sampling_config.max_tokens", "rollout.max_tokens", 128, int),
     same("sampling_config.temperature", "rollout.temperature", 0.2, float),
     only("sampling_config.top_p", (1,), f"{shared.WHOLE}1"),

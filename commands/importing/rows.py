@@ -127,12 +127,17 @@ def same(
     to: Callable[[Any], Any] = lambda value: value,
     note: str = "",
 ) -> KeyRow:
-    """The value itself, or what `to` makes of it. A null sets nothing, and is refused where theirs has a
-    default, because ours would count instead."""
+    """The value itself, or what `to` makes of it, where that is not None. A null sets nothing, and is refused
+    where theirs has a default, because ours would count instead."""
 
     def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         if value is not None:
-            return becomes({ours: to(value)}, note)
+            made = to(value)
+            return (
+                nothing("ours is the same without the key")
+                if made is None
+                else becomes({ours: made}, note)
+            )
         shown = str(default).lower() if isinstance(default, bool) else default
         missing = f"null is no value for it: give one (their default is {shown})"
         return NOT_SET if default is None else deny(missing)
@@ -141,11 +146,12 @@ def same(
 
 
 def choice(key: str, ours: str, default: Any, names: Mapping[Any, Any], why: str = "") -> KeyRow:
-    """One of several names. Another one is refused."""
+    """One of several names, with what it is for `ours` or all that it becomes. Another one is refused."""
 
     def convert(value: Any, theirs: Theirs) -> KeyOutcome:
         if value in names:
-            return becomes({ours: names[value]})
+            made = names[value]
+            return made if isinstance(made, KeyOutcome) else becomes({ours: made})
         return deny(f"{why}give one of {', '.join(map(str, names))} (given: {value})")
 
     return KeyRow(key, default, convert)

@@ -205,12 +205,6 @@ def image_key(value: Any, theirs: Theirs) -> KeyOutcome:
     return becomes({"data.image_key": value}, "" if known else text)
 
 
-def limit_images(value: Any, theirs: Theirs) -> KeyOutcome:
-    if value is None or int(value) < 1:
-        return nothing("rollout.limit_images has a default of its own, 4")
-    return becomes({"rollout.limit_images": int(value)})
-
-
 def model_folder(value: Any, theirs: Theirs) -> KeyOutcome:
     if not value:
         return deny("name the model's folder")
@@ -235,9 +229,19 @@ def project_name(value: Any) -> str:
     return re.sub(r"[^\w. -]+", "-", str(value)).strip("-. ")
 
 
-def run_name(value: Any, theirs: Theirs) -> KeyOutcome:
-    name = re.sub(r"[^\w.-]+", "-", str(value or "")).strip("-.")
-    return becomes({"run.name": name}) if name else NOT_SET
+def run_name(value: Any) -> str | None:
+    """With the characters that `run.name` may have; None where nothing is left."""
+    return re.sub(r"[^\w.-]+", "-", str(value)).strip("-.") or None
+
+
+def above(least: int) -> Callable[[Any], int | None]:
+    """A number, or None where it is not above `least`."""
+    return lambda value: int(value) if int(value) > least else None
+
+
+def below_1(value: Any) -> float | None:
+    """A share, or None where it is all."""
+    return float(value) if float(value) < 1 else None
 
 
 def loggers(value: Any, theirs: Theirs) -> KeyOutcome:
@@ -340,10 +344,14 @@ def reward_function(path: Any, name: Any, options: Mapping[str, Any]) -> KeyOutc
     return becomes({"reward.rules": {re.sub(r"\W", "_", str(name)): rule}}, text)
 
 
-def in_float32(value: Any, theirs: Theirs) -> KeyOutcome:
-    """The type of the weights to which updates are added."""
-    is_same = value is None or type_name(value) == "float32"
-    return nothing(MAIN_WEIGHTS) if is_same else becomes({}, MAIN_WEIGHTS)
+def in_float32(text: str) -> Convert:
+    """A type of numbers, which is noted where it is another one."""
+
+    def convert(value: Any, theirs: Theirs) -> KeyOutcome:
+        is_same = value is None or type_name(value) == "float32"
+        return nothing(text) if is_same else becomes({}, text)
+
+    return convert
 
 
 def type_name(value: Any) -> str:
@@ -399,12 +407,6 @@ def logged(value: Any, theirs: Theirs) -> KeyOutcome:
     if number <= 0 or not has_sink:
         return nothing("no sink shows them; samples/ has the answers to all prompts")
     return becomes({"validation.logged": number})
-
-
-def top_p_of_validation(value: Any, theirs: Theirs) -> KeyOutcome:
-    if value is None or float(value) == 1:
-        return nothing("all tokens, as here without the key")
-    return becomes({"validation.top_p": float(value)})
 
 
 def samples(number: Any, temperature: Any, is_greedy: bool = False) -> KeyOutcome:
@@ -470,7 +472,7 @@ def run_rows(
         "trainer",
         own("total_epochs", epochs, steps),
         same("project_name", "metrics.project", project, project_name),
-        own("experiment_name", run, run_name),
+        same("experiment_name", "run.name", run, run_name),
         own("logger", ["console", "wandb"], loggers),
         own("nnodes", 1, _hosts),
         own("save_freq", -1, _every("run.checkpoint_every", number)),

@@ -40,6 +40,9 @@ OWN_REWARD = "a reward is a function here, as custom_reward_function names it: w
 MANAGERS = ("naive", "dapo", "batch", "prime", "gdpo", "rate_limited", "remote")
 """Theirs, which differ in how they call a function, not in what it gives."""
 STAGES = "give trainer.pipeline_layers in the run, a number of layers for each stage"
+GRADIENTS = "ranks add their gradients up in float32"
+RECOMPUTED = {"full": True, "selective": "selective"}
+"""Their granularity of it -> ours."""
 BALANCED = "taken over the packed tokens of a micro-batch"
 NO_CHECKPOINT = (
     "their checkpoints are not read: merge one into a Hugging Face folder by `python -m verl.model_merger`, and give"
@@ -172,8 +175,8 @@ TRAINER = under(
     own("router_replay.mode", "disabled", to.replay),
     own("fsdp_config.dtype", "bfloat16", to.computed_in),
     own("fsdp_config.mixed_precision.param_dtype", "bfloat16", to.computed_in),
-    own("fsdp_config.mixed_precision.reduce_dtype", None, to.gradients_in),
-    own("fsdp_config.model_dtype", "fp32", shared.in_float32),
+    own("fsdp_config.mixed_precision.reduce_dtype", None, shared.in_float32(GRADIENTS)),
+    own("fsdp_config.model_dtype", "fp32", shared.in_float32(shared.MAIN_WEIGHTS)),
     only("fsdp_config.qat.enable", (False, None), NOT_QUANTIZED),
     refused("engine.*", OTHER_TRAINER),
     *ignored("fsdp_config.* veomni.* model_engine", shared.LAYOUT),
@@ -195,7 +198,7 @@ MEGATRON = under(
     only("sequence_parallel", (True,), "tensor-parallel ranks share the sequence: give true"),
     own("optimizer_offload", False, to.offload),
     own("grad_offload", False, to.offload),
-    own("virtual_pipeline_model_parallel_size", None, to.virtual),
+    same("virtual_pipeline_model_parallel_size", "trainer.virtual_stages", None, shared.above(1)),
     own("router_replay.mode", "disabled", to.replay),
     own("dtype", "bfloat16", to.computed_in),
     only("qat.enable", (False, None), NOT_QUANTIZED),
@@ -206,7 +209,7 @@ MEGATRON = under(
 
 LAYERS = under(
     TRANSFORMER,
-    own("recompute_granularity", None, to.recompute),
+    same("recompute_granularity", "trainer.recompute", None, RECOMPUTED.get),
     same("moe_aux_loss_coeff", "trainer.router.load_balancing", None, float, BALANCED),
     same("moe_z_loss_coeff", "trainer.router.z_loss", None, float),
     noted("moe_router_dtype", "a router's scores are in model.dtype here"),
@@ -260,12 +263,12 @@ GENERATION = under(
     same("enforce_eager", "rollout.eager", False),
     same("tensor_model_parallel_size", "rollout.tensor_parallel", 2, int),
     only("data_parallel_size", (1,), "give 1: rollout.replicas fail one by one"),
-    own("limit_images", None, shared.limit_images),
+    same("limit_images", "rollout.limit_images", None, shared.above(0)),
     same("max_num_seqs", "rollout.max_concurrency", 256, int),
     same("enable_prefix_caching", "rollout.prefix_cache", True, is_on),
     own("val_kwargs.n", 1, to.validation_samples),
     *parts({"val_kwargs.do_sample": False, "val_kwargs.temperature": 0}),
-    own("val_kwargs.top_p", 1.0, shared.top_p_of_validation),
+    same("val_kwargs.top_p", "validation.top_p", 1.0, shared.below_1),
     only("val_kwargs.top_k", (-1, 0), "samples are drawn from all tokens: give -1"),
     *parts({"enable_rollout_routing_replay": False}),
     only("qat.enable", (False, None), NOT_QUANTIZED),

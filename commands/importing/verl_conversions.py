@@ -292,18 +292,6 @@ def replay(value: Any, theirs: Theirs) -> KeyOutcome:
     return becomes({"trainer.router.replay": True})
 
 
-def virtual(value: Any, theirs: Theirs) -> KeyOutcome:
-    if value is None or int(value) < 2:
-        return nothing("none")
-    return becomes({"trainer.virtual_stages": int(value)})
-
-
-def recompute(value: Any, theirs: Theirs) -> KeyOutcome:
-    if value not in ("full", "selective"):
-        return nothing("nothing is computed again")
-    return becomes({"trainer.recompute": True if value == "full" else value})
-
-
 def checkpointing(value: Any, theirs: Theirs) -> KeyOutcome:
     """Megatron's trainer there has a key of its own for it."""
     if _is_megatron(theirs):
@@ -356,12 +344,6 @@ def computed_in(value: Any, theirs: Theirs) -> KeyOutcome:
     if value is None or shared.type_name(value) == engines:
         return nothing(text)
     return deny(f"{text}: give {engines}, or {ROLLOUT}.dtype={value} too")
-
-
-def gradients_in(value: Any, theirs: Theirs) -> KeyOutcome:
-    text = "ranks add their gradients up in float32"
-    is_same = value is None or shared.type_name(value) == "float32"
-    return nothing(text) if is_same else becomes({}, text)
 
 
 def clip(value: Any, theirs: Theirs) -> KeyOutcome:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands.importing.layout import Shape
-from tests.importing.test_tables import converted
+from tests.importing.test_tables import converted, words
 from trimaran.config import RunConfig, parse_config
 from trimaran.errors import InputError
 
@@ -51,30 +51,21 @@ def as_we_count(config: RunConfig, ranks: int) -> Counted:
 def test_verl_and_mindspeed_rl_count_prompts_of_an_update_too() -> None:
     verl = config_of(
         "verl",
-        data__train_batch_size=512,
-        data__max_prompt_length=1024,
-        data__max_response_length=2048,
-        actor_rollout_ref__actor__ppo_mini_batch_size=32,
-        actor_rollout_ref__actor__ppo_micro_batch_size_per_gpu=4,
-        actor_rollout_ref__rollout__n=5,
+        **words(
+            "data.train_batch_size=512 data.max_prompt_length=1024 data.max_response_length=2048"
+            " A.actor.ppo_mini_batch_size=32 A.actor.ppo_micro_batch_size_per_gpu=4 A.rollout.n=5"
+        ),
     )
-    assert (
-        as_we_count(verl, ranks=16) == as_they_count(512, 5, 32, 4, 16) == Counted(160, 10, 16, 2)
-    )
+    assert as_we_count(verl, 16) == as_they_count(512, 5, 32, 4, 16) == Counted(160, 10, 16, 2)
     theirs = config_of(
         "mindspeed-rl",
-        megatron_training__global_batch_size=256,
-        rl_config__mini_batch_size=32,
-        rl_config__n_samples_per_prompt=16,
-        rl_config__max_prompt_length=2048,
-        actor_config__micro_batch_size=1,
-        generate_config__sampling_config__max_tokens=20480,
+        **words(
+            "mt.global_batch_size=256 rl.mini_batch_size=32 rl.n_samples_per_prompt=16 rl.max_prompt_length=2048"
+            " actor_config.micro_batch_size=1 sc.max_tokens=20480"
+        ),
     )
-    assert (
-        as_we_count(theirs, ranks=4)
-        == as_they_count(256, 16, 32, 1, 4)
-        == Counted(1024, 128, 8, 128)
-    )
+    counted = Counted(1024, 128, 8, 128)
+    assert as_we_count(theirs, 4) == as_they_count(256, 16, 32, 1, 4) == counted
 
 
 @given(
@@ -90,11 +81,10 @@ def test_updates_are_the_same_for_any_sizes(
     prompts = mini * updates
     config = config_of(
         "easyr1",
-        data__rollout_batch_size=prompts,
-        worker__actor__global_batch_size=mini,
-        worker__actor__micro_batch_size_per_device_for_update=micro,
-        worker__actor__ppo_epochs=epochs,
-        worker__rollout__n=answers + 1,
+        **words(
+            f"data.rollout_batch_size={prompts} w.actor.global_batch_size={mini} w.actor.ppo_epochs={epochs}"
+            f" w.actor.micro_batch_size_per_device_for_update={micro} w.rollout.n={answers + 1}"
+        ),
     )
     sequences = config.run.groups_per_step * config.rollout.group_size
     assert sequences == prompts * (answers + 1)
@@ -104,19 +94,11 @@ def test_updates_are_the_same_for_any_sizes(
 
 
 def test_a_bound_in_tokens_is_of_the_ranks_that_share_a_sequence() -> None:
-    config = config_of(
-        "verl",
-        actor_rollout_ref__actor__use_dynamic_bsz=True,
-        actor_rollout_ref__actor__ppo_max_token_len_per_gpu=3000,
-        actor_rollout_ref__actor__ulysses_sequence_parallel_size=4,
-    )
+    shared = "A.actor.ulysses_sequence_parallel_size=4 A.actor.ppo_max_token_len_per_gpu=3000"
+    config = config_of("verl", **words(f"A.actor.use_dynamic_bsz=True {shared}"))
     assert (config.trainer.micro_batch_tokens, config.trainer.context_parallel) == (12000, 4)
-    packed = config_of(
-        "mindspeed-rl",
-        rl_config__use_dynamic_bsz=True,
-        rl_config__max_packing_token_size=10240,
-        rl_config__update_max_packing_token_size=22528,
-    )
+    bounds = "rl.max_packing_token_size=10240 rl.update_max_packing_token_size=22528"
+    packed = config_of("mindspeed-rl", **words(f"rl.use_dynamic_bsz=true {bounds}"))
     assert packed.trainer.micro_batch_tokens == 22528
 
 
@@ -151,17 +133,13 @@ def test_devices_are_shared_out_so_that_every_size_divides(
 
 
 def test_in_turns_every_project_has_as_many_devices_as_there() -> None:
-    verl = {
-        "trainer__n_gpus_per_node": 8,
-        "actor_rollout_ref__rollout__tensor_model_parallel_size": 2,
+    runs = {
+        "verl": "trainer.n_gpus_per_node=8 A.rollout.tensor_model_parallel_size=2",
+        "easyr1": "trainer.n_gpus_per_node=8 w.rollout.tensor_parallel_size=2",
+        "mindspeed-rl": "rl.actor_resource.num_npus=8 gc.infer_tensor_parallel_size=2"
+        " mt.tensor_model_parallel_size=4",
     }
-    easyr1 = {"trainer__n_gpus_per_node": 8, "worker__rollout__tensor_parallel_size": 2}
-    mindspeed = {
-        "rl_config__actor_resource__num_npus": 8,
-        "generate_config__infer_tensor_parallel_size": 2,
-        "actor_config__tensor_model_parallel_size": 4,
-    }
-    for name, given_keys in (("verl", verl), ("easyr1", easyr1), ("mindspeed-rl", mindspeed)):
+    for name, given_keys in ((name, words(text)) for name, text in runs.items()):
         made = converted(name, in_turns=True, **given_keys)
         assert made.having("refused") == {}
         config = parse_config(made.tree)
