@@ -63,7 +63,7 @@ class Theirs:
         return self.given[key] if key in self.given else self._defaults[key]
 
     def size(self, key: str) -> int:
-        """Where a null is 1."""
+        """A number of parts, of which a null is 1."""
         return int(self[key] or 1)
 
     def is_on(self, key: str) -> bool:
