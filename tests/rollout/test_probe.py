@@ -39,6 +39,7 @@ from services.rollout.vllm.probe import (
 )
 from tests.tiny_model import SHAPE, write_tiny_model
 from trimaran.errors import InputError
+from trimaran.wire import health_note
 
 TIMEOUT = 300.0
 LATENT = {
@@ -75,9 +76,11 @@ class Model:
         self.unseen = UNSEEN.get(family, frozenset())
         self.noise = 0.0
         self.num_loads = 0
+        self.said: list[str] = []
 
     async def load(self, version: SyntheticVersion) -> None:
         self.num_loads += 1
+        self.said.append(health_note.own.doing)
         with torch.no_grad():
             for name, tensor in synthetic_tensors(version.description()):
                 if name not in self.stale:
@@ -118,7 +121,12 @@ def model(request) -> Model:
 
 def test_a_model_that_loads_passes_after_few_loads(model):
     assert model.probe() == ""
-    assert model.num_loads == (6 if any("q_norm" in name for name in model.shapes) else 5)
+    count = model.num_loads
+    assert count == (6 if any("q_norm" in name for name in model.shapes) else 5)
+    assert model.said == [
+        f"probes its engine: {number} of {count} synthetic versions"
+        for number in range(1, count + 1)
+    ]
 
 
 async def test_each_gauge_alone_changes_tensors_and_not_the_function(model):

@@ -60,7 +60,6 @@ from trimaran.host.call_waits import within
 from trimaran.host.large_imports import large_imports
 from trimaran.host.lifetime import die_with_parent
 from trimaran.types import Manifest, Message, Ranges, Sampling, Tool, VersionId
-from trimaran.wire import health_note
 
 if TYPE_CHECKING:
     from services.rollout.vllm.loading.synthetic import SyntheticVersion
@@ -144,7 +143,6 @@ class VllmEngine(Engine):
                 await self._workers.install_fast_adapters(start_timeout)
         up = time.monotonic()
         left = max(1.0, start_timeout - (up - started))
-        health_note.own.say("probes its engine with synthetic weights")
         async with within(left, "vllm, probed with synthetic weights; raise start_timeout"):
             await self.probe()
         logger.info(

@@ -50,6 +50,7 @@ from services.rollout.vllm.loading.synthetic import (
 from services.rollout.vllm.reported_experts import reported_experts
 from trimaran.config import RunConfig
 from trimaran.errors import InputError
+from trimaran.wire import health_note
 
 logger = logging.getLogger(__name__)
 
@@ -121,10 +122,13 @@ class Probe:
             )
             return
         plus = dict.fromkeys(gauges_of(self._names), 1)
+        self._say(1)
         before = await self._answer_under(plus)
-        for kind in self._shifted:
+        for number, kind in enumerate(self._shifted, start=2):
+            self._say(number)
             if not await self._has_effect(kind, plus, before):
                 raise self._refusal(f"other numbers in every {kind} change nothing")
+        self._say(2 + len(self._shifted))
         after = await self._answer_under(dict.fromkeys(plus, -1))
         if self._are_same(before, after):
             return
@@ -133,6 +137,10 @@ class Probe:
             logger.warning("vllm does not compute with all that it has loaded; asking with what")
             stale = ", ".join(await self._find_stale())
             raise self._refusal(f"something stays as it was, probably one of {stale}")
+
+    def _say(self, number: int) -> None:
+        total = 2 + len(self._shifted)
+        health_note.own.say(f"probes its engine: {number} of {total} synthetic versions")
 
     async def _has_effect(self, kind: str, gauges: Mapping[str, int], before: Answer) -> bool:
         for shift in SHIFTS:
