@@ -23,7 +23,8 @@
 # make bench-trainer  measure the trainer in shapes from short answers to long prompts
 # make bench-npu  the performance tables of the Ascend guides, a run each: ROW=qwen25-7b-a3, or the list. Nobody has run it
 
-PYTHON ?= python3
+# Python 3.12 has the newest Megatron-core. It is taken where it has its headers and can make environments.
+PYTHON ?= $(shell python3.12 -c 'import ensurepip, os, sysconfig as s; os.stat(s.get_path("include") + "/Python.h")' 2>/dev/null && echo python3.12 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PROTO_VENV := .cache/protos

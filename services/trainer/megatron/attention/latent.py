@@ -30,8 +30,9 @@ if not isinstance(multi_latent_attention.TELinear, type):
 class LatentAttention(MLASelfAttention):
     def get_query_key_value_tensors(
         self, hidden_states: torch.Tensor, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None, None]:
-        """[n, 1, C] -> queries and keys [N, 1, H, turned + plain], values [N, 1, H, values]."""
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any, Any]:
+        """[n, 1, C] -> queries and keys [N, 1, H, turned + plain], values [N, 1, H, values]; the last two are
+        for ways to attend that we do not take."""
         config, norm = self.config, cast(torch.nn.Module, self.kv_layernorm)
         turned, plain = config.qk_pos_emb_head_dim, config.qk_head_dim
         small = _whole(self.linear_kv_down_proj(hidden_states)[0])
