@@ -12,7 +12,7 @@ Tree = dict[str, Any]
 def sizes(
     layers: int, hidden: int, inner: int, heads: int, keys: int, vocabulary: int = 151936
 ) -> Tree:
-    """Of a Qwen language model with an output layer of its own."""
+    """Of a language model with an output layer of its own."""
     return {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -50,6 +50,16 @@ EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size"
 QWEN25_7B = sizes(28, 3584, 18944, 28, 4, vocabulary=152064)
 QWEN25_32B = sizes(64, 5120, 27648, 40, 8, vocabulary=152064)
 
+DEEPSEEK_R1: Tree = {
+    "model_type": "deepseek_v3",
+    **sizes(61, 7168, 18432, 128, 128, vocabulary=129280),
+    **{"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "v_head_dim": 128},
+    **{"qk_rope_head_dim": 64, "n_routed_experts": 256, "n_shared_experts": 1},
+    **{"num_experts_per_tok": 8, "moe_intermediate_size": 2048, "first_k_dense_replace": 3},
+    **{"n_group": 8, "topk_group": 4, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
+    **{"norm_topk_prob": True, "routed_scaling_factor": 2.5, "moe_layer_freq": 1},
+}
+
 CONFIGS: Mapping[str, Tree] = {
     "Qwen2.5-7B": {"model_type": "qwen2", **QWEN25_7B},
     "Qwen2.5-32B": {"model_type": "qwen2", **QWEN25_32B},
@@ -60,6 +70,6 @@ CONFIGS: Mapping[str, Tree] = {
     "Qwen3-VL-30B-A3B-Instruct": qwen3_vl(
         sizes(48, 2048, 6144, 32, 4) | EXPERTS, family="qwen3_vl_moe"
     ),
-    "DeepSeek-R1": {"model_type": "deepseek_v3"},
+    "DeepSeek-R1": DEEPSEEK_R1,
 }
 """By the folder's name under models/."""

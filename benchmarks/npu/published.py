@@ -78,7 +78,6 @@ EIGHT_DIES = _layout(4, 1, 2, 2)
 THIRTY_TWO = _layout(8, 2, 8, 2)
 THIRTY_TWO_VL = _layout(8, 1, 8, 2, pipeline_parallel=2)
 EXPERTS = _layout(1, 4, 4, 4, context_parallel=4, expert_parallel=16)
-NO_MLA = "multi-head latent attention (deepseek_v3) is in no family here"
 TOO_LONG = "a sequence of 17,408 tokens takes more activations than 32 dies leave"
 
 ROWS: Mapping[str, Published] = {
@@ -105,11 +104,13 @@ ROWS: Mapping[str, Published] = {
     "deepseek-r1-671b-a3": Published(
         *("mindspeed-rl", "DeepSeek-R1", "A3", 256, 384, 32, 1024, 2048, 210.0),
         _of(
-            *(_layout(4, 4, 32, 4, pipeline_parallel=8), 1, 0.2, "math_verify_reward"),
-            trainer__expert_parallel=16,
+            *(_layout(4, 8, 8, 32, pipeline_parallel=8), 1, 0.2, "math_verify_reward"),
+            trainer__pipeline_layers=[8, 8, 8, 8, 8, 7, 7, 7],
+            trainer__expert_parallel=32,
+            trainer__micro_batch_tokens=4096,
+            trainer__offload=["optimizer"],
         ),
         is_longest=True,
-        refused=NO_MLA,
     ),
     "qwen25vl-7b-a2": Published(
         *("verl", "Qwen2.5-VL-7B-Instruct", "A2", 8, 512, 5, 1024, 2048, 142.42),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.npu.models import CONFIGS
 from services.trainer.megatron.architecture import read_architecture
 from services.trainer.megatron.known_keys import check_keys
 from trimaran.errors import InputError
@@ -66,17 +67,10 @@ def test_a_key_that_makes_another_model_is_refused(changes: dict[str, Any], reas
 
 
 YARN = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
-DEEPSEEK_R1: dict[str, Any] = {
-    **{"model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432},
-    **{"num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128},
-    **{"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "v_head_dim": 128},
-    **{"qk_rope_head_dim": 64, "n_routed_experts": 256, "n_shared_experts": 1, "ep_size": 1},
-    **{"num_experts_per_tok": 8, "moe_intermediate_size": 2048, "first_k_dense_replace": 3},
-    **{"n_group": 8, "topk_group": 4, "topk_method": "noaux_tc", "scoring_func": "sigmoid"},
-    **{"norm_topk_prob": True, "routed_scaling_factor": 2.5, "moe_layer_freq": 1, "seq_aux": True},
-    **{"num_nextn_predict_layers": 1, "aux_loss_alpha": 0.001, "hidden_act": "silu"},
-    **{"rope_theta": 10000, "max_position_embeddings": 163840, "rms_norm_eps": 1e-6},
-    **{"vocab_size": 129280, "tie_word_embeddings": False, "attention_bias": False},
+DEEPSEEK_R1 = CONFIGS["DeepSeek-R1"] | {
+    **{"num_nextn_predict_layers": 1, "aux_loss_alpha": 0.001, "hidden_act": "silu", "ep_size": 1},
+    **{"rope_theta": 10000, "max_position_embeddings": 163840, "seq_aux": True},
+    "attention_bias": False,
     "rope_scaling": YARN | {"beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0},
 }
 GLM: dict[str, Any] = {
