@@ -168,6 +168,15 @@ def test_the_keyboard_alone_opens_a_run_and_pauses_it(visits: Visits, site: Serv
     assert visits.complaints == []
 
 
+def test_a_question_opens_once_its_answer_is_heard(visits: Visits, site: ServedPages) -> None:
+    page = visits.to("/runs/run")
+    page.evaluate("htmx.config.defaultSettleDelay = 1000")
+    page.click("#pause")
+    page.click("#confirm")
+    expect(page.locator("h1 .state")).to_have_text("pausing")
+    assert visits.complaints == []
+
+
 def test_the_table_follows_its_filters_and_its_address(visits: Visits, site: ServedPages) -> None:
     page = visits.to("/runs?sort=-priority")
     page.select_option("#state", "unended")

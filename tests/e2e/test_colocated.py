@@ -49,10 +49,11 @@ def test_colocated_pools_reach_the_weights_of_separate_ones_whatever_dies_in_who
 def test_a_replica_that_is_frozen_when_the_trainers_turn_comes_is_ended_and_the_turn_goes_on(
     write_run, tmp_path
 ):
-    """On four devices: a replica takes two, and so waits for two ranks."""
+    """On four devices: a replica takes two, and so waits for two ranks. Twenty steps of 0.4 s outlast what the
+    launcher needs to see the death."""
     folder = tmp_path / "colocated"
     path = write_run(
-        run={"steps": 6, "folder": str(folder), "pools": "colocated"},
+        run={"steps": 20, "folder": str(folder), "pools": "colocated"},
         trainer={"tensor_parallel": 2, "data_parallel": 2},
         rollout=TWO["rollout"] | {"tensor_parallel": 2, "idle_timeout": 3},
     )
@@ -65,7 +66,7 @@ def test_a_replica_that_is_frozen_when_the_trainers_turn_comes_is_ended_and_the_
     assert "rollout-1 does not sleep: " in output
     assert "; it is ended, and the trainer goes on" in output
     assert "rollout-1 died (killed by SIGKILL); the run starts it again" in output
-    assert [row["step"] for row in runs.rows(runs.only_run(folder), "step")] == [*range(1, 7)]
+    assert [row["step"] for row in runs.rows(runs.only_run(folder), "step")] == [*range(1, 21)]
     assert runs.survivors(tmp_path) == []
 
 

@@ -38,9 +38,10 @@ document.addEventListener("htmx:afterOnLoad", (event) => {
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (event.detail.requestConfig.verb !== "get") say("");
 });
-// What is put into the dialog opens it; an answer to it that went well closes it.
+// What is put into the dialog opens it, once htmx answers for its form: before that the browser would send it by itself.
+// An answer to it that went well closes it.
 const dialog = document.getElementById("dialog");
-document.addEventListener("htmx:afterSwap", (event) => {
+document.addEventListener("htmx:afterSettle", (event) => {
   if (event.detail.target === dialog && !dialog.open) dialog.showModal();
 });
 document.addEventListener("htmx:afterOnLoad", (event) => {
