@@ -22,6 +22,7 @@ from services.reward.rules.texts import shown
 from services.reward.rules.values import near, value
 from trimaran.rewards import ReferenceUnusableError
 
+ENDS = (sympy.oo, -sympy.oo)
 # It warns that the limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
@@ -84,8 +85,12 @@ def _elements(x: Any) -> list[Any]:
 
 
 def _is_finite(x: Any) -> bool:
+    """Infinity may be an end of an interval, and no point of a union."""
     if _is_scalar(x):
-        return x in (sympy.oo, -sympy.oo) or value(x) is not None
+        return x in ENDS or value(x) is not None
+    if isinstance(x, sympy.Union):
+        points = [one for part in x.args for one in _elements(part)]
+        return not any(one in ENDS for one in points) and all(map(_is_finite, x.args))
     if isinstance(x, sympy.MatrixExpr | sympy.MatrixBase):
         return all(map(_is_finite, _elements(x)))
     return isinstance(x, sympy.Basic) and all(map(_is_finite, x.args))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from services.reward.rules import RULES
@@ -150,6 +150,7 @@ def test_no_answer_is_right_for_many_references(rule: str, answer: str) -> None:
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(ANSWERS)
+@example(r"(0,\infty)\cup (\infty,0)")
 def test_a_credulous_library_finds_no_answer_right_for_many(library: str, answer: str) -> None:
     assert len(right_for("acc", {"library": library}, answer)) <= MOST
 
@@ -164,6 +165,7 @@ def test_a_credulous_library_finds_no_answer_right_for_many(library: str, answer
         (r"x \in (-\infty, \frac{6}{2}]", r"(-\infty, 3]", 1),
         (r"(-\infty, \infty)", r"(-\infty, 3]", 0),
         (r"\mathbb{R} \setminus \{3\}", r"(-\infty, 3) \cup (3, \infty)", 1),
+        (r"(3, \infty) \cup (-\infty, 3)", r"(-\infty, 3) \cup (3, \infty)", 1),
         (r"1, \infty", r"\infty, 1", 1),
         (r"\sum_{n=1}^{10} n", "55", 1),
         (r"f(x+x)", "f(2x)", 1),
