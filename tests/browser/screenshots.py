@@ -29,6 +29,8 @@ from trimaran.trust.access import NO_TRUST
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 WIDTH, HEIGHT = 1120, 720
+HEIGHTS = {"processes": 900}
+"""Of a page whose end has to be seen."""
 COLOURS = 96
 RENAME = """([folder, name]) => {
     const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -78,7 +80,7 @@ def _open(browser: Browser, address: str, folder: Path, scheme: Any = "light") -
 
 
 def _save(page: Page, name: str) -> None:
-    page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    page.set_viewport_size({"width": WIDTH, "height": HEIGHTS.get(name, HEIGHT)})
     page.wait_for_timeout(500)
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     picture.quantize(COLOURS).save(IMAGES / f"pages-{name}.png", optimize=True)

@@ -38,7 +38,8 @@ COMPUTE = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "100000000000",
-    # Kernels of shapes that are gone: the 1,024 that oneDNN would keep take a gigabyte more.
+    # Kernels of shapes that are gone: with the 1,024 that oneDNN would keep, and batches of any length, a trainer grew
+    # by 0.65 GiB more in 60 steps.
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128",
 }
 
