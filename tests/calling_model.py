@@ -31,19 +31,27 @@ def add(a: int, b: int) -> int:
 
 def write_calling_model(folder: Path, tool: str, arguments: Sequence[Mapping[str, object]]) -> Path:
     """A token calls `tool` with one of `arguments`."""
+    return write_speaking_model(folder, calls_of(tool, arguments))
+
+
+def calls_of(tool: str, arguments: Sequence[Mapping[str, object]]) -> list[str]:
     calls = [json.dumps({"name": tool, "arguments": one}) for one in arguments]
-    return write_speaking_model(folder, [f"<tool_call>{call}</tool_call>" for call in calls])
+    return [f"<tool_call>{call}</tool_call>" for call in calls]
 
 
 def write_speaking_model(folder: Path, texts: Sequence[str]) -> Path:
     """Each token that the tokenizer does not need is one of `texts`."""
     model = write_tiny_model(folder)
+    give_texts(model, texts, int(str(SHAPE["vocab_size"])))
+    (model / "chat_template.jinja").write_text(TEMPLATE)
+    return model
+
+
+def give_texts(model: Path, texts: Sequence[str], vocab_size: int) -> None:
     path = model / "tokenizer.json"
     tree = json.loads(path.read_text())
     vocabulary = tree["model"]["vocab"]
-    for number in range(len(vocabulary), int(str(SHAPE["vocab_size"]))):
+    for number in range(len(vocabulary), vocab_size):
         # White space makes each its own.
         vocabulary[texts[number % len(texts)] + " " * number] = number
     path.write_text(json.dumps(tree))
-    (model / "chat_template.jinja").write_text(TEMPLATE)
-    return model

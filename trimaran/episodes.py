@@ -46,7 +46,8 @@ class Row(TypedDict):
     extras: dict[str, str]
     """The row's other columns. A value that is not a text is JSON here: 3 is "3"."""
     messages: list[dict[str, Any]]
-    """The prompt, as {"role": …, "content": …}."""
+    """The prompt, as {"role": …, "content": …}. `<image>` in it stands for an image of the row, also in what the
+    episode begins with."""
     seed: int
     """The same for all episodes of a group, so that they begin alike."""
 

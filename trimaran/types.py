@@ -534,6 +534,24 @@ def split_prefill(messages: Sequence[Message]) -> tuple[Sequence[Message], str]:
     return messages, ""
 
 
+def images_in(messages: Iterable[Message]) -> tuple[bytes, ...]:
+    """All of them, in the order of their places."""
+    return tuple(image for message in messages for image in message.images)
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What a turn of an episode goes on from; empty for the first turn of a sequence.
+
+    Example: Prefix((1, 15, 22), images=(png,))
+    """
+
+    token_ids: Sequence[int] = ()
+    """All tokens of the sequence so far, given and sampled."""
+    images: tuple[bytes, ...] = ()
+    """Those of its first messages, whose tokens stand before all that was sampled."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How completions are drawn.

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
@@ -25,7 +25,7 @@ from trimaran.errors import (
 )
 from trimaran.ledger.records import Reissue
 from trimaran.telemetry import scope, tracing
-from trimaran.types import Completion, Group, Message, Prompt, Sampling
+from trimaran.types import Completion, Group, Message, Prefix, Prompt, Sampling
 
 logger = logging.getLogger(__name__)
 
@@ -144,12 +144,12 @@ class GroupMaker:
         number: int,
         prompt: Prompt,
         sampling: Sampling,
-        prefix: Sequence[int],
+        prefix: Prefix,
         prefer: str,
         on_retry: Callable[[Reissue], None],
     ) -> MadeTurn:
-        """The next turn of an episode of group `number`, in the same way. `prefix`: all tokens of its sequence so
-        far. `prompt.messages` follow them. `prefer`: the replica that has computed them. `on_retry` hears
+        """The next turn of an episode of group `number`, in the same way. `prompt.messages` follow what
+        `prefix` has. `prefer`: the replica that has computed that. `on_retry` hears
         why a further replica is asked.
 
         Raises PromptSkipped as `generate` does, and PromptTooLongError where no room is left.
@@ -174,7 +174,7 @@ class GroupMaker:
         on_issue: OnIssue,
         first_attempt: int,
         reissue: Reissue | None,
-        prefix: Sequence[int] | None = None,
+        prefix: Prefix | None = None,
         prefer: str = "",
     ) -> tuple[Group, GroupAssembly, str]:
         """The group, what it was put together from, and the last replica's name."""
@@ -224,7 +224,7 @@ class GroupMaker:
         sampling: Sampling,
         lease: ReplicaLease,
         assembly: GroupAssembly,
-        prefix: Sequence[int] | None,
+        prefix: Prefix | None,
     ) -> Group:
         """Raises what the replica raises, and DrainedError when it has left in order meanwhile."""
         call = lease.client.generate(

@@ -59,10 +59,27 @@ class ImagePlacer:
         check_image_tokens(token_ids, processor.image_token_id, len(images))
         if not images:
             return tuple(token_ids), None
-        processed = processor.process(images)
-        counts = [processor.num_tokens(grid) for grid in processed.grids]
+        processed, counts = _processed(processor, images)
         expanded, ranges = expand(token_ids, processor.image_token_id, counts)
         return expanded, PlacedImages(processed, ranges)
+
+    def find(self, images: Sequence[bytes], token_ids: Sequence[int]) -> PlacedImages | None:
+        """Where `images` stand in what `place` has expanded for them, with other tokens behind it; None
+        without images."""
+        if not images:
+            return None
+        assert self._processor, "place has refused them"
+        processed, counts = _processed(self._processor, images)
+        ranges = find_ranges(token_ids, self._processor.image_token_id, counts)
+        return PlacedImages(processed, ranges)
+
+
+def _processed(
+    processor: ImageProcessor, images: Sequence[bytes]
+) -> tuple[ProcessedImages, list[int]]:
+    """With the tokens of each."""
+    processed = processor.process(images)
+    return processed, [processor.num_tokens(grid) for grid in processed.grids]
 
 
 def check_image_tokens(token_ids: Sequence[int], image_token_id: int, num_images: int) -> None:
@@ -93,3 +110,19 @@ def expand(
             ranges.append((len(expanded), count))
         expanded += [token_id] * count
     return tuple(expanded), tuple(ranges)
+
+
+def find_ranges(
+    token_ids: Sequence[int], image_token_id: int, counts: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """Those of `expand`, in what it made. An image token behind them is text, which the model has sampled.
+
+    Example: find_ranges((1, 9, 9, 2, 9, 9, 9, 4, 9), 9, (2, 3)) == ((1, 2), (4, 3))
+    """
+    ranges: list[tuple[int, int]] = []
+    behind = 0
+    for count in counts:
+        start = token_ids.index(image_token_id, behind)
+        ranges.append((start, count))
+        behind = start + count
+    return tuple(ranges)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from services.rollout.engine import Ended, Engine, GenerationRequest
-from services.rollout.images import ImagePlacer
+from services.rollout.images import ImagePlacer, PlacedImages
 from services.rollout.turns.stop_texts import StopTexts
 from trimaran.config import RunConfig
 from trimaran.errors import InputError, PromptTooLongError
-from trimaran.types import Prompt, Sampling, Tool, split_prefill
+from trimaran.types import Prefix, Prompt, Sampling, Tool, images_in, split_prefill
 
 Starts = dict[int, tuple[int, ...]]
 """Completion index -> tokens that it already has."""
@@ -45,11 +45,10 @@ class Preparation:
         number: int,
         prompt: Prompt,
         sampling: Sampling,
-        prefix: tuple[int, ...] | None,
+        prefix: Prefix | None,
         starts: Starts,
     ) -> Prepared:
-        """`prefix`: of a turn, all tokens before it; empty for its episode's first. `starts`: of completions
-        that go on.
+        """`prefix`: of a turn, what it goes on from. `starts`: of completions that go on.
 
         Raises InputError, and PromptTooLongError.
         """
@@ -62,14 +61,11 @@ class Preparation:
         if prefix is None:
             prepared = await self._answers(number, prompt, sampling)
         else:
-            prepared = self._turn(number, prompt, prefix, sampling)
+            prepared = await self._turn(number, prompt, prefix, sampling)
         return self._going_on(prepared, starts) if starts else prepared
 
     async def _answers(self, number: int, prompt: Prompt, sampling: Sampling) -> Prepared:
-        token_ids = self._engine.tokenize(prompt.messages, prompt.tools)
-        given = [image for message in prompt.messages for image in message.images]
-        # In a thread: some megapixels take a tenth of a second.
-        opening, images = await asyncio.to_thread(self._images.place, given, token_ids)
+        opening, images = await self._open(prompt)
         most = self._config.rollout.max_prompt_tokens
         if not 0 < len(opening) <= most:
             raise PromptTooLongError(
@@ -80,28 +76,37 @@ class Preparation:
         starts: Starts = dict.fromkeys(range(sampling.num_samples), ())
         return Prepared(GenerationRequest(number, opening, sampling, starts, images), (), opening)
 
-    def _turn(
-        self, number: int, prompt: Prompt, prefix: tuple[int, ...], sampling: Sampling
+    async def _open(self, prompt: Prompt) -> tuple[tuple[int, ...], PlacedImages | None]:
+        token_ids = self._engine.tokenize(prompt.messages, prompt.tools)
+        # In a thread: some megapixels take a tenth of a second.
+        return await asyncio.to_thread(self._images.place, images_in(prompt.messages), token_ids)
+
+    async def _go_on(
+        self, prompt: Prompt, prefix: Prefix
+    ) -> tuple[tuple[int, ...], PlacedImages | None]:
+        """What texts become behind a prefix, and where the images of that stand."""
+        opening = self._engine.turns.extend(prefix.token_ids[-1], prompt.messages)
+        self._images.place((), opening)
+        found = await asyncio.to_thread(self._images.find, prefix.images, prefix.token_ids)
+        return opening, found
+
+    async def _turn(
+        self, number: int, prompt: Prompt, prefix: Prefix, sampling: Sampling
     ) -> Prepared:
         if sampling.num_samples != 1:
             raise InputError(f"a turn is one sample; the request asks for {sampling.num_samples}")
-        if any(message.images for message in prompt.messages):
-            raise InputError("an episode takes no images; leave the section environment out")
-        if prefix:
-            opening = self._engine.turns.extend(prefix[-1], prompt.messages)
-        else:
-            opening = self._engine.tokenize(prompt.messages, prompt.tools)
-        self._images.place((), opening)
-        room = self._config.max_model_tokens - len(prefix) - len(opening)
+        before = prefix.token_ids
+        opening, images = await self._go_on(prompt, prefix) if before else await self._open(prompt)
+        room = self._config.max_model_tokens - len(before) - len(opening)
         if room < 1:
             raise PromptTooLongError(
-                f"too long: {len(prefix)} tokens and {len(opening)} behind them;"
+                f"too long: {len(before)} tokens and {len(opening)} behind them;"
                 f" rollout.max_prompt_tokens + {self._config.max_answer_key} is"
                 f" {self._config.max_model_tokens}"
             )
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        generation = GenerationRequest(number, (*prefix, *opening), sampling, {0: ()})
-        prefill = "" if prefix else split_prefill(prompt.messages)[1]
+        generation = GenerationRequest(number, (*before, *opening), sampling, {0: ()}, images)
+        prefill = "" if before else split_prefill(prompt.messages)[1]
         return Prepared(generation, (), opening, prefill, is_turn=True, tools=prompt.tools)
 
     def _going_on(self, prepared: Prepared, starts: Starts) -> Prepared:

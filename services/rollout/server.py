@@ -60,7 +60,7 @@ from trimaran.store import open_store
 from trimaran.telemetry import tracing
 from trimaran.telemetry.series import ROLLOUT_PAUSE, ROLLOUT_RUNNING, ROLLOUT_TOKENS
 from trimaran.trust.tls import socket_tls
-from trimaran.types import Caller, Replica, Segment, VersionId
+from trimaran.types import Caller, Prefix, Replica, Segment, VersionId
 from trimaran.v1 import rollout_pb2, rollout_pb2_grpc
 from trimaran.wire import health_note, rpc
 from trimaran.wire import messages as wire
@@ -252,10 +252,12 @@ def _portions(events: list[Event]) -> Iterator[list[Event]]:
         yield events
 
 
-def _prefix(request: rollout_pb2.GenerateRequest) -> tuple[int, ...] | None:
+def _prefix(request: rollout_pb2.GenerateRequest) -> Prefix | None:
     """Of a turn."""
-    has_one = request.HasField("turn")
-    return wire.decode_token_ids(request.turn.prefix_token_ids) if has_one else None
+    if not request.HasField("turn"):
+        return None
+    token_ids = wire.decode_token_ids(request.turn.prefix_token_ids)
+    return Prefix(token_ids, tuple(request.turn.prefix_images))
 
 
 def _chunk(chunk: Chunk, maker: str) -> rollout_pb2.SegmentChunk:

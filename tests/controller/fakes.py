@@ -41,6 +41,7 @@ from trimaran.types import (
     Message,
     Opening,
     PolicyVersion,
+    Prefix,
     Prompt,
     Proof,
     Replica,
@@ -53,9 +54,12 @@ from trimaran.types import (
     Usage,
     Verdict,
     VersionId,
+    images_in,
 )
 
 RUN_ID = "run-1"
+IMAGE = 850
+"""The image token of fake replicas."""
 PROMPTS = [Prompt(f"p:{i}", (Message("user", f"{i} + 1?"),), "add", str(i + 1)) for i in range(16)]
 
 
@@ -310,7 +314,7 @@ class FakeRollout:
         min_version: VersionId,
         assembly: GroupAssembly,
         idle_timeout: float,
-        prefix: Sequence[int] | None = None,
+        prefix: Prefix | None = None,
     ) -> Group:
         world = self.world
         world.events.append(("generate", number, attempt, self.name))
@@ -338,15 +342,21 @@ class FakeRollout:
         prompt: Prompt,
         sampling: Sampling,
         assembly: GroupAssembly,
-        prefix: Sequence[int],
+        prefix: Prefix,
     ) -> Group:
-        """Each message is two given tokens; each turn three sampled ones, or as many as it may have."""
+        """Each message is two given tokens, and one an image; each turn three sampled ones, or as many as it may
+        have."""
         live = self.world.weight_sync.live
         assert live
-        given = tuple(t for m in prompt.messages for t in (900, int(digest(m), 16) % 800))
-        first = int(digest(sampling.seed, live.root, tuple(prefix)), 16) % 800
+        given = tuple(
+            token
+            for message in prompt.messages
+            for token in (900, *[IMAGE] * len(message.images), int(digest(message), 16) % 800)
+        )
+        before = tuple(prefix.token_ids)
+        first = int(digest(sampling.seed, live.root, before), 16) % 800
         sampled = (first, first + 1, 999)[: sampling.max_tokens]
-        self.world.events.append(("turn", number, self.name, (*prefix, *given), sampled))
+        self.world.events.append(("turn", number, self.name, (*before, *given), sampled))
         segment = Segment(
             0, len(sampled), live.version, self.world.weight_sync.makers.get(self.name, self.name)
         )
@@ -354,7 +364,9 @@ class FakeRollout:
         turn = Completion(
             sampled, (-0.5, -0.25, -0.125)[: len(sampled)], f"say {first}", "stop", (segment,)
         )
-        return Group(number, attempt, prompt, given, (turn,))
+        images = prefix.images or images_in(prompt.messages)
+        seen = self.world.see(self.name, images) if images else ""
+        return Group(number, attempt, prompt, given, (turn,), seen)
 
     async def close(self) -> None: ...
 
@@ -369,14 +381,17 @@ class FakeEnvironment:
         """By turn."""
         self.faults: Callable[[str, int], Awaitable[None]] = lambda name, turn: asyncio.sleep(0)
         """By episode and turn; 0 for its opening."""
+        self.opening: Opening | None = None
+        """In the place of the row's messages."""
         self.reply: Callable[[str, int, Message], Reply | None] = lambda name, turn, message: None
 
     async def open(self, episode: str, prompt: Prompt, seed: int, timeout: float) -> Opening:
         await self.faults(episode, 0)
         assert episode not in self.open_names
+        assert not images_in(prompt.messages), "environments are given texts"
         self.open_names.add(episode)
         self.events.append(("open", episode))
-        return Opening(prompt.messages)
+        return self.opening or Opening(prompt.messages)
 
     async def step(
         self,
@@ -496,6 +511,8 @@ class World:
         self.environments = [FakeEnvironment(self.events) for _ in range(config.num_environments)]
         self.faults: Callable[[int, int, Prompt, str], Awaitable[None]] = no_faults
         self.delay: Callable[[int], Awaitable[None]] = lambda number: asyncio.sleep(0)
+        self.see: Callable[[str, tuple[bytes, ...]], str] = lambda replica, images: digest(images)
+        """What a replica makes of images: their digest."""
         self.validator: Any = None
         self.lost: list[str] = []
         self.back: list[str] = []

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -56,6 +56,7 @@ from trimaran.types import (
     Faulted,
     Group,
     PolicyVersion,
+    Prefix,
     Prompt,
     Proof,
     Replica,
@@ -498,7 +499,7 @@ class SimulatedRollout:
         min_version: VersionId,
         assembly: GroupAssembly,
         idle_timeout: float,
-        prefix: Sequence[int] | None = None,
+        prefix: Prefix | None = None,
     ) -> Group:
         world = self.world
         live = world.live

@@ -217,9 +217,11 @@ def free_ports(count: int) -> list[int]:
     return [int(address.rpartition(":")[2]) for address in taken]
 
 
-async def generate(client, sampling, *, number=0, prompt=PROMPT, least=ANY_VERSION, into=None):
+async def generate(
+    client, sampling, *, number=0, prompt=PROMPT, least=ANY_VERSION, into=None, prefix=None
+):
     assembly = into or GroupAssembly(sampling.num_samples)
-    return await client.generate(number, 1, prompt, sampling, least, assembly, TIMEOUT)
+    return await client.generate(number, 1, prompt, sampling, least, assembly, TIMEOUT, prefix)
 
 
 async def until_tokens(assembly, count) -> None:

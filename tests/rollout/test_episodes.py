@@ -13,7 +13,7 @@ from tests.rollout import replicas
 from tests.rollout.chats import CHATML, write_chat
 from trimaran.clients import GroupAssembly
 from trimaran.errors import InputError, PromptTooLongError
-from trimaran.types import Message, Prompt, Sampling
+from trimaran.types import Message, Prefix, Prompt, Sampling
 
 pytestmark = pytest.mark.e2e
 
@@ -52,11 +52,11 @@ def with_client(replica, reference, body):
     return asyncio.run(run())
 
 
-async def turn(client, prompt, prefix=(), into=None, **sampling):
+async def turn(client, prompt, before=(), into=None, **sampling):
     assembly = into or GroupAssembly(1)
     drawn = Sampling(**{"temperature": 1.0, "max_tokens": 40, "num_samples": 1} | sampling)
     group = await client.generate(
-        0, 1, prompt, drawn, replicas.ANY_VERSION, assembly, replicas.TIMEOUT, prefix
+        0, 1, prompt, drawn, replicas.ANY_VERSION, assembly, replicas.TIMEOUT, Prefix(before)
     )
     (completion,) = group.completions_G
     return tuple(group.prompt_token_ids), completion, assembly

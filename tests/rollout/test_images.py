@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.rollout.images import ImagePlacer, expand
+from services.rollout.images import ImagePlacer, expand, find_ranges
 from services.rollout.template_form import content_of
 from tests.images.test_processor import folder_of, png
 from trimaran.errors import InputError
@@ -33,6 +33,11 @@ def test_each_image_needs_one_place(text):
 
 def test_an_image_token_becomes_as_many_as_its_image_has():
     assert expand((1, 9, 2, 9), 9, (2, 3)) == ((1, 9, 9, 2, 9, 9, 9), ((1, 2), (4, 3)))
+
+
+def test_images_are_found_again_before_image_tokens_that_were_sampled():
+    expanded, ranges = expand((1, 9, 9, 2), 9, (2, 3))
+    assert find_ranges((*expanded, 9, 4, 9, 9), 9, (2, 3)) == ranges == ((1, 2), (3, 3))
 
 
 def test_a_prompt_is_expanded_by_the_sizes_of_its_images(tmp_path):

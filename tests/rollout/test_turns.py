@@ -159,6 +159,14 @@ def test_a_message_is_read_behind_its_opening(tmp_path):
     assert turns.parse(opening, said) == Message("assistant", "12", reasoning="so")
 
 
+def test_what_is_said_beside_a_call_has_no_special_tokens(tmp_path):
+    """The chat template would make tokens of them again."""
+    chat = write_chat(tmp_path, CHATML)
+    said = chat.tokenize_text('so<|turn|> <tool_call>{"name": "now"}</tool_call><end>')
+    message = TurnTokenizer(chat).parse((), said)
+    assert (message.text, len(message.tool_calls)) == ("so", 1)
+
+
 def test_a_stop_text_ends_at_the_token_that_completes_it(tmp_path):
     chat = write_chat(tmp_path, CHATML)
     stops = StopTexts(("ab", "c!"), chat.detokenize)

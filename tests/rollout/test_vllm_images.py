@@ -21,9 +21,10 @@ from tests.rollout.replicas import generate, sampling
 from tests.rollout.test_service import interrupted
 from tests.tiny_vision import IMAGE, patch_multiple, write_tiny_vision
 from tests.trainer.plain_vision import PlainVision
+from trimaran.clients import GroupAssembly
 from trimaran.data.images.processor import ImageProcessor
 from trimaran.errors import InputError, PromptTooLongError
-from trimaran.types import Completion, Group, Message, Prompt, ScoredGroup, TrainingBatch
+from trimaran.types import Completion, Group, Message, Prefix, Prompt, ScoredGroup, TrainingBatch
 
 pytestmark = pytest.mark.e2e
 
@@ -163,6 +164,39 @@ def test_an_interrupted_group_goes_on_with_its_images(seen):
             right = seen.logprobs(again, completion)
             if start < len(found):
                 assert (found - right)[start:].abs().max() < TOLERANCE
+
+    seen.run(body)
+
+
+def test_a_turn_goes_on_with_the_images_of_its_opening(seen):
+    """Also where nothing is cached, as on another replica; an image token that was sampled is text."""
+    images = seen.image(1, 3, 14), seen.image(2, 2, 15)
+    prompt, reply = prompt_of(*images), Prompt("row 1", (Message("tool", "7"),), "colour", "red")
+
+    async def turn(client, asked, prefix, version):
+        made = GroupAssembly(1)
+        group = await generate(
+            client, sampling(1, 12), prompt=asked, least=version, into=made, prefix=prefix
+        )
+        return group, made.cached_tokens
+
+    async def body(client):
+        cached = []
+        version = await seen.replica.publish(client, seen.weights())
+        first, _ = await turn(client, prompt, Prefix(), version)
+        said = (first.completions_G[0].token_ids_T[0], IMAGE, 20)
+        prefix = Prefix((*first.prompt_token_ids, *said), images)
+        for _ in range(2):
+            second, num_cached = await turn(client, reply, prefix, version)
+            cached.append(num_cached)
+            assert second.image_digest == first.image_digest
+            (last,) = second.completions_G
+            tokens = (*said, *second.prompt_token_ids, *last.token_ids_T)
+            right = seen.logprobs(first, replace(last, token_ids_T=tokens))
+            found = torch.tensor(list(last.logprobs_S))
+            assert (found - right[-len(found) :]).abs().max() < TOLERANCE
+            version = await seen.replica.publish(client, seen.weights())
+        assert cached[0] > 0 == cached[1]
 
     seen.run(body)
 

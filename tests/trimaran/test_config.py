@@ -100,6 +100,15 @@ def test_an_environment_may_reward_in_the_place_of_rules():
         parse_config(tree)
 
 
+def test_a_program_gets_no_images():
+    agent = {"environment": {"agent": {}}}
+    parse_config({**MINIMAL, **agent})
+    data = {"train": "t", "image_key": "images"}
+    parse_config({**MINIMAL, "data": data, "environment": {"factory": "game.py:Game"}})
+    with pytest.raises(InputError, match=r"environment\.agent: a program asks by texts"):
+        parse_config({**MINIMAL, "data": data, **agent})
+
+
 def test_files_of_tools_lie_beside_the_file_of_the_run(tmp_path):
     path = written(
         tmp_path,

@@ -14,6 +14,7 @@ from trimaran.types import (
     Group,
     Manifest,
     PolicyVersion,
+    Prefix,
     Prompt,
     Ranges,
     Sampling,
@@ -51,11 +52,11 @@ class RolloutClient(Client):
         min_version: VersionId,
         assembly: GroupAssembly,
         idle_timeout: float,
-        prefix: Sequence[int] | None = None,
+        prefix: Prefix | None = None,
     ) -> Group:
         """Generates what `assembly` still lacks, on weights that are `min_version` or newer.
 
-        `prefix`: given for a turn of an episode: all tokens of the sequence before it. `prompt.messages` are
+        `prefix`: given for a turn of an episode: what it goes on from. `prompt.messages` are
         then those that follow it, the group's `prompt_token_ids` what they became, and `assembly.message`
         is what the policy said. Silence of `idle_timeout` seconds raises DeadlineError. After an error `assembly` keeps what
         had arrived: pass it to another replica's client, which goes on from there.
@@ -74,9 +75,7 @@ class RolloutClient(Client):
                 for index, partial in continuations.items()
             ],
             min_version=wire.encode_version(min_version),
-            turn=None
-            if prefix is None
-            else pb.TurnRequest(prefix_token_ids=wire.encode_token_ids(prefix)),
+            turn=_turn(prefix) if prefix else None,
         )
         async for response in rpc.stream(self._stub.Generate, request, idle_timeout):
             assembly.take(response)
@@ -147,3 +146,9 @@ class RolloutClient(Client):
         deadline = timeout + TRANSFER_MARGIN_SECONDS
         answer: pb.ReadBackResponse = await rpc.call(self._stub.ReadBack, request, deadline)
         return wire.decode_digests(answer.digests)
+
+
+def _turn(prefix: Prefix) -> pb.TurnRequest:
+    return pb.TurnRequest(
+        prefix_token_ids=wire.encode_token_ids(prefix.token_ids), prefix_images=prefix.images
+    )

@@ -111,6 +111,15 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _images_have_a_way(self) -> RunConfig:
+        if self.environment and self.environment.agent and self.data.has_images:
+            raise ValueError(
+                "environment.agent: a program asks by texts, which would leave the rows' images out; leave"
+                " data.image_key out, or take environment.tools or a class in its place"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rules_have_tasks(self) -> RunConfig:
         datasets = (*self.data.train, *self.data.validation)
         if any(one.task_key is not None for one in datasets):

@@ -199,7 +199,7 @@ class Dataset:
             self._check_prepared(line, prepared)
         except InputError as error:
             raise UnusableImageError(str(error), prompt) from None
-        return replace(prompt, messages=_give(prompt.messages, prepared))
+        return replace(prompt, messages=give_images(prompt.messages, prepared))
 
     def _check_unopened(self, line: int, images: tuple[_Image, ...]) -> None:
         if self.limits is None:
@@ -338,7 +338,7 @@ def _with_places(place: str, messages: tuple[Message, ...], num_images: int) -> 
     return (*messages[:first], replace(messages[first], text=text), *messages[first + 1 :])
 
 
-def _give(messages: tuple[Message, ...], images: Sequence[bytes]) -> tuple[Message, ...]:
+def give_images(messages: Sequence[Message], images: Sequence[bytes]) -> tuple[Message, ...]:
     """Each message the images whose places stand in it."""
     given: list[Message] = []
     start = 0

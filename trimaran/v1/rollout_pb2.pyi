@@ -51,10 +51,12 @@ class GenerateRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., number: _Optional[int] = ..., attempt: _Optional[int] = ..., prompt: _Optional[_Union[_types_pb2.Prompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., continuations: _Optional[_Iterable[_Union[Continuation, _Mapping]]] = ..., min_version: _Optional[_Union[_types_pb2.VersionId, _Mapping]] = ..., turn: _Optional[_Union[TurnRequest, _Mapping]] = ...) -> None: ...
 
 class TurnRequest(_message.Message):
-    __slots__ = ("prefix_token_ids",)
+    __slots__ = ("prefix_token_ids", "prefix_images")
     PREFIX_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_IMAGES_FIELD_NUMBER: _ClassVar[int]
     prefix_token_ids: bytes
-    def __init__(self, prefix_token_ids: _Optional[bytes] = ...) -> None: ...
+    prefix_images: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, prefix_token_ids: _Optional[bytes] = ..., prefix_images: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("prompt_token_ids", "image_digest")

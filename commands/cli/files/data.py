@@ -29,7 +29,7 @@ from trimaran.data.sources import CARD, Source, find_sources
 from trimaran.data.templates import TEMPLATES
 from trimaran.errors import InputError
 from trimaran.trust.allowed import Allowed
-from trimaran.types import Message, Prompt
+from trimaran.types import Message, Prompt, images_in
 
 NO_MODEL = "none"
 """The model path of a dataset that is shown without a model."""
@@ -206,7 +206,7 @@ class PromptTokens:
 
 def _shown(number: int, prompt: Prompt, tokens: PromptTokens | None) -> Iterator[str]:
     yield f"--- {number}: {prompt.prompt_id}, task {prompt.task}"
-    images = _images(prompt.messages)
+    images = images_in(prompt.messages)
     if tokens is None:
         yield from map(_line, prompt.messages)
     else:
@@ -226,7 +226,7 @@ def _line(message: Message) -> str:
 
 
 def _beside(prompt: Prompt) -> Iterator[tuple[str, str]]:
-    for number, data in enumerate(_images(prompt.messages), 1):
+    for number, data in enumerate(images_in(prompt.messages), 1):
         width, height = open_image(data).size
         yield f"image {number}", f"{width} x {height} pixels, {len(data)} bytes as PNG"
     if prompt.tools:
@@ -235,13 +235,9 @@ def _beside(prompt: Prompt) -> Iterator[tuple[str, str]]:
     yield from prompt.extras.items()
 
 
-def _images(messages: Sequence[Message]) -> list[bytes]:
-    return [image for message in messages for image in message.images]
-
-
 def _write_images(number: int, prompt: Prompt, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    for place, data in enumerate(_images(prompt.messages), 1):
+    for place, data in enumerate(images_in(prompt.messages), 1):
         path = folder / f"{number}-{place}.png"
         path.write_bytes(data)
         print(f"... {path}")
@@ -287,7 +283,7 @@ def _check_dataset(
 def _check_tokens(tokens: PromptTokens, prompt: Prompt, place: str) -> None:
     try:
         tokens.check(
-            tokens.tokenizer.tokenize(prompt.messages, prompt.tools), _images(prompt.messages)
+            tokens.tokenizer.tokenize(prompt.messages, prompt.tools), images_in(prompt.messages)
         )
     except InputError as error:
         raise InputError(f"{place}: {error}") from None

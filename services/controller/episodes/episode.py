@@ -15,9 +15,22 @@ from services.controller.episodes.tokens import TokenSequence
 from services.controller.groups import GroupMaker, MadeTurn, PromptSkipped, sampling_seed
 from trimaran.clients import EnvironmentClient
 from trimaran.config import EnvironmentSection
+from trimaran.data.prompts import give_images
 from trimaran.errors import PromptTooLongError, StaleEpochError, TrimaranError
 from trimaran.ledger.records import Reissue
-from trimaran.types import Message, Opening, Prompt, Reply, Sampling, Tool, Turn, Usage
+from trimaran.types import (
+    IMAGE_PLACE,
+    Message,
+    Opening,
+    Prefix,
+    Prompt,
+    Reply,
+    Sampling,
+    Tool,
+    Turn,
+    Usage,
+    images_in,
+)
 
 MARGIN_SECONDS = 10.0
 """The environment service's own deadline ends a step first, so that its error says what happened."""
@@ -47,6 +60,8 @@ class Episode:
     """The row, with the messages and tools with which the environment has opened."""
     sequences: list[TokenSequence] = field(default_factory=list[TokenSequence])
     turns: list[Turn] = field(default_factory=list[Turn])
+    image_digests: set[str] = field(default_factory=set[str])
+    """What its replicas made of the prompt's images; "" without images."""
     finish_reason: str = ""
 
     def usage(self, made: MadeTurn, thread: _Thread) -> Usage:
@@ -94,7 +109,7 @@ class EpisodePlayer:
         """
         prompt = replace(
             prompt,
-            messages=opening.messages or prompt.messages,
+            messages=_with_images(opening.messages or prompt.messages, images_in(prompt.messages)),
             # A program's requests alone say what there is.
             tools=opening.tools if self._section.agent else opening.tools or prompt.tools,
         )
@@ -156,7 +171,7 @@ class EpisodePlayer:
             number,
             replace(episode.prompt, messages=messages, tools=thread.tools),
             sampling,
-            before.all_ids if before and is_exact else (),
+            Prefix(before.all_ids, images_in(thread.messages)) if before and is_exact else Prefix(),
             replica,
             on_retry,
         )
@@ -173,8 +188,22 @@ class EpisodePlayer:
         before.give(more)
         before.sample(made.completion)
         before.experts = made.group.prompt_experts + made.completion.experts
+        episode.image_digests.add(made.group.image_digest)
         thread.messages.append(made.message)
         return made
+
+
+def _with_images(messages: Sequence[Message], images: Sequence[bytes]) -> tuple[Message, ...]:
+    """The messages with which an environment opens are texts: each image goes back to its place there. Raises
+    PromptSkipped where they have other places than images."""
+    num_places = sum(message.text.count(IMAGE_PLACE) for message in messages)
+    if images and num_places != len(images):
+        raise PromptSkipped(
+            f"the environment opens with messages in which {IMAGE_PLACE} stands {num_places} times, and the row has"
+            f" {len(images)} images; keep {IMAGE_PLACE} where each image belongs, or open with the row's messages"
+            " (reset returns None)"
+        )
+    return give_images(messages, images)
 
 
 def _turn(episode: Episode, made: MadeTurn, reply: Reply, thread: _Thread, seconds: float) -> Turn:

@@ -16,9 +16,11 @@ from services.controller.episodes.episode import (
 )
 from services.controller.episodes.room import EnvironmentRoom
 from services.controller.episodes.tokens import TokenSequence, shared_opening
-from services.controller.groups import GroupMaker, OnIssue
+from services.controller.groups import GroupMaker, OnIssue, PromptSkipped
 from trimaran.clients import EnvironmentClient
 from trimaran.config import RunConfig
+from trimaran.data.images.processor import image_token
+from trimaran.data.prompts import without_images
 from trimaran.errors import StaleEpochError, TrimaranError, UnavailableError, first_error
 from trimaran.ledger.records import Reissue
 from trimaran.ledger.retries import patiently
@@ -47,6 +49,7 @@ class EpisodeMaker:
         assert config.environment is not None
         self._section, self._room, self._on_retry = config.environment, room, on_retry
         self._player = EpisodePlayer(turns, self._section)
+        self._image_token = image_token(config.model.path)
         self._max_attempts, self._patience = config.run.max_attempts, config.outage_timeout
 
     async def generate(
@@ -59,7 +62,7 @@ class EpisodeMaker:
         reissue: Reissue | None = None,
     ) -> Group:
         """As `GroupMaker.generate`. An episode whose environment fails too often is faulted: its completion has
-        no tokens and says why."""
+        no tokens and says why. Raises PromptSkipped."""
         on_issue(first_attempt, reissue)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -70,7 +73,8 @@ class EpisodeMaker:
         except ExceptionGroup as errors:
             raise first_error(errors) from None
         return _group(
-            number, first_attempt, prompt, [one.result() for one in playing], self._section.reward
+            *(number, first_attempt, prompt, [one.result() for one in playing]),
+            *(self._section.reward, self._image_token),
         )
 
     async def _episode(
@@ -110,7 +114,7 @@ class EpisodeMaker:
 
         async def ask() -> Opening:
             try:
-                return await environment.open(name, prompt, seed, timeout)
+                return await environment.open(name, without_images(prompt), seed, timeout)
             except (StaleEpochError, UnavailableError):
                 raise
             except TrimaranError as error:
@@ -120,13 +124,24 @@ class EpisodeMaker:
 
 
 def _group(
-    number: int, attempt: int, prompt: Prompt, played: Sequence[Episode | str], rule: str
+    number: int,
+    attempt: int,
+    prompt: Prompt,
+    played: Sequence[Episode | str],
+    rule: str,
+    image_token: int | None,
 ) -> Group:
-    """The sequences of all episodes stand behind the tokens that they begin with alike."""
+    """The sequences of all episodes stand behind the tokens that they begin with alike. Raises PromptSkipped where
+    these lack an image."""
     episodes = [one for one in played if isinstance(one, Episode)]
     num_shared = shared_opening([one for episode in episodes for one in episode.sequences])
     first = episodes[0] if episodes else None
     opening = first.sequences[0] if first else TokenSequence()
+    if image_token in opening.all_ids[num_shared : opening.num_opening]:
+        raise PromptSkipped(
+            "not all sequences of its episodes begin with its images, which are learned from once for all of"
+            " them; let the environment open each episode of a group alike, and set environment.history=exact"
+        )
     completions_G = tuple(
         _completion(one, num_shared, rule)
         if isinstance(one, Episode)
@@ -137,8 +152,20 @@ def _group(
         *(number, attempt, first.prompt if first else prompt),
         opening.all_ids[:num_shared],
         completions_G,
+        image_digest=_image_digest(episodes),
         prompt_experts=opening.experts[: opening.expert_bytes(num_shared)],
     )
+
+
+def _image_digest(episodes: Sequence[Episode]) -> str:
+    """Raises PromptSkipped where replicas have seen different pixels: one step cannot learn from both."""
+    digests = {digest for one in episodes for digest in one.image_digests}
+    if len(digests) > 1:
+        raise PromptSkipped(
+            "two replicas make different pixels of its images; install the same version of transformers and"
+            " the same preprocessor_config.json for both"
+        )
+    return next(iter(digests), "")
 
 
 def _completion(episode: Episode, num_shared: int, rule: str) -> Completion:

@@ -22,7 +22,7 @@ from trimaran.errors import BehindError, UnavailableError
 from trimaran.run.context import RunContext
 from trimaran.run.directory import Directory, named_addresses
 from trimaran.store import Store, open_store
-from trimaran.types import Caller, Message, PolicyVersion, Prompt, Replica, Sampling, Usage
+from trimaran.types import Caller, Message, PolicyVersion, Prefix, Prompt, Replica, Sampling, Usage
 
 MOST = 8
 """Requests at a time; further ones wait, so that they do not take the replicas from the run."""
@@ -107,7 +107,8 @@ class LivePolicy:
         )
         async with RolloutClient(replica.address, caller, self._run.trust) as client:
             group = await client.generate(
-                *(0, 1, prompt, sampling, live.version, assembly, rollout.idle_timeout), prefix=()
+                *(0, 1, prompt, sampling, live.version, assembly, rollout.idle_timeout),
+                prefix=Prefix(),
             )
         (completion,) = group.completions_G
         assert assembly.message

@@ -9,7 +9,7 @@ from trimaran.types import Prompt
 
 
 def row_of(prompt: Prompt, seed: int) -> dict[str, Any]:
-    """As `trimaran.episodes.Row`. Images stay with the service."""
+    """As `trimaran.episodes.Row`."""
     return {
         "prompt_id": prompt.prompt_id,
         "task": prompt.task,

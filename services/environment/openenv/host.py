@@ -212,6 +212,6 @@ def _with_text(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
         return messages
     if messages and messages[-1].role == "user":
         last = messages[-1]
-        joined = Message("user", f"{last.text}\n\n{text}", last.images)
+        joined = Message("user", f"{last.text}\n\n{text}")
         return (*messages[:-1], joined)
     return (*messages, Message("user", text))

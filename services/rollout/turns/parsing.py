@@ -35,7 +35,15 @@ def parse(
     if splits:
         written = split_thoughts(written, opened)[1]
     beside, calls = parser(written, tools)
-    return Message("assistant", beside if calls else said, tool_calls=calls, reasoning=reasoning)
+    if calls:
+        said = _without(beside, chat.special_tokens)
+    return Message("assistant", said, tool_calls=calls, reasoning=reasoning)
+
+
+def _without(text: str, tokens: Sequence[str]) -> str:
+    for token in tokens:
+        text = text.replace(token, "")
+    return text
 
 
 def split_thoughts(text: str, opened: bool = False) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trimaran.types import Group
+from trimaran.types import Group, images_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class PromptImages:
 
 def images_of(group: Group, place: int, start: int) -> PromptImages | None:
     """None for a prompt without images."""
-    images = tuple(one for message in group.prompt.messages for one in message.images)
+    images = images_in(group.prompt.messages)
     if not images:
         return None
     return PromptImages(

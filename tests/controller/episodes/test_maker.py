@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.controller.fakes import World, make_config
+from tests.controller import fakes
+from tests.controller.fakes import IMAGE, World, make_config
 from trimaran.errors import DeadlineError, InternalError, UnavailableError
 from trimaran.ledger.records import Consumed, Retried
 from trimaran.types import (
     Completion,
     Faulted,
     Message,
+    Opening,
     Prompt,
     Reply,
     Score,
     ScoredGroup,
     Usage,
+    images_in,
     sampled_spans,
 )
 
 
 def make_world(folder: Path, **environment: Any) -> World:
     section = {"factory": "guess.py:Guess", "max_turns": 5, **environment}
-    return World(folder, make_config(environment=section, reward={"rules": {}}))
+    model = {"path": str(folder)}
+    return World(folder, make_config(environment=section, reward={"rules": {}}, model=model))
 
 
 def run(world: World) -> list[ScoredGroup]:
@@ -39,6 +46,18 @@ def run(world: World) -> list[ScoredGroup]:
     finally:
         world.close()
     return [scored for batch in world.trainer.batches for scored in batch.groups]
+
+
+def make_vision_world(folder: Path, **environment: Any) -> World:
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "qwen3_vl", "image_token_id": IMAGE})
+    )
+    return make_world(folder, **environment)
+
+
+def row_of(number: int, *images: bytes) -> Prompt:
+    text = f"{number}: left <image> right <image>?" if images else f"{number}?"
+    return Prompt(f"p:{number}", (Message("user", text, images),), "add", "")
 
 
 def turns_of(world: World) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -105,6 +124,96 @@ def test_history_by_template_goes_on_where_the_rendering_keeps_the_prefix(tmp_pa
         for completion in scored.group.completions_G:
             assert len(completion.branches) == 2
             assert [turn.sequence for turn in completion.turns] == [1, 2, 0]
+
+
+@pytest.mark.parametrize("history", ["exact", "template"])
+def test_the_rows_images_go_with_every_turn_and_are_in_what_all_begin_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: str
+) -> None:
+    rows = {f"p:{n}": row_of(n, b"%d" % n, b"right of %d" % n) for n in range(16)}
+    monkeypatch.setattr(fakes, "PROMPTS", [*rows.values()])
+    world = make_vision_world(tmp_path, history=history)
+    seen: list[tuple[bytes, ...]] = []
+
+    def see(replica: str, images: tuple[bytes, ...]) -> str:
+        seen.append(images)
+        return " ".join(map(bytes.decode, images))
+
+    world.see = see
+    groups = run(world)
+    for scored in groups:
+        group = scored.group
+        assert group.prompt == rows[group.prompt.prompt_id]
+        assert group.image_digest == see("", images_in(group.prompt.messages))
+        assert list(group.prompt_token_ids).count(IMAGE) == 2
+        assert all(len(one.turns) == 3 for one in group.completions_G)
+    assert len(seen) >= len(groups) * (2 * 3 + 1) and all(len(images) == 2 for images in seen)
+
+
+def opens_with(*texts: str) -> Callable[[World], None]:
+    def arrange(world: World) -> None:
+        world.environments[0].opening = Opening(tuple(Message("user", text) for text in texts))
+
+    return arrange
+
+
+def test_an_environment_may_put_the_rows_images_into_messages_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fakes, "PROMPTS", [row_of(0, b"l", b"r")])
+    world = make_vision_world(tmp_path)
+    opens_with("first <image>", "and <image>.")(world)
+    for scored in run(world):
+        assert [one.images for one in scored.group.prompt.messages] == [(b"l",), (b"r",)]
+        assert list(scored.group.prompt_token_ids).count(IMAGE) == 2
+
+
+def begins_another_sequence(world: World) -> None:
+    world.environments[0].reply = lambda name, turn, message: (
+        Reply((Message("user", "in short"),), sequence=1) if turn == 2 else None
+    )
+
+
+def sees_other_pixels_each_time(world: World) -> None:
+    counted = itertools.count()
+    world.see = lambda replica, images: str(next(counted))
+
+
+@pytest.mark.parametrize(
+    ("arrange", "reason"),
+    [
+        (opens_with("Guess."), "stands 0 times, and the row has 2 images; keep <image>"),
+        (begins_another_sequence, "not all sequences of its episodes begin with its images"),
+        (sees_other_pixels_each_time, "two replicas make different pixels of its images"),
+    ],
+)
+def test_a_prompt_whose_images_cannot_be_learned_from_is_skipped(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arrange: Callable[[World], None],
+    reason: str,
+) -> None:
+    rows = [row_of(n, *((b"l", b"r") if n == 5 else ())) for n in range(16)]
+    monkeypatch.setattr(fakes, "PROMPTS", rows)
+    world = make_vision_world(tmp_path)
+    arrange(world)
+    trained = {scored.group.prompt.prompt_id for scored in run(world)}
+    assert trained == {f"p:{n}" for n in range(16) if n != 5}
+    said = {event[1]: event[2] for event in world.events if event[0] == "skipped"}
+    assert said.keys() == {"p:5"} and reason in said["p:5"]
+
+
+def test_an_image_in_a_reply_is_a_fault(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    world.environments[0].reply = lambda name, turn, message: (
+        Reply((Message("user", "<image>", (b"png",)),))
+        if name.split(".")[2] == "0" and turn == 1
+        else None
+    )
+    for scored in run(world):
+        first, second = scored.verdicts_G
+        assert isinstance(first, Faulted) and "messages of episodes are texts" in first.fault
+        assert isinstance(second, Score)
 
 
 def test_an_episode_ends_after_so_many_turns(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from services.manager.pages.samples.words import conversation
 from services.manager.pages.session import Visitor, visits
 from trimaran.errors import NotFoundError
 from trimaran.run.answers import RunEpisode
-from trimaran.types import Faulted, ScoredGroup
+from trimaran.types import Faulted, ScoredGroup, images_in
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -83,7 +83,7 @@ def routes(runs: Any) -> APIRouter:
     ) -> Response:
         """An image of the prompt. Those that are prepared for a model are PNG files; another is not shown."""
         scored: ScoredGroup = await runs.scored_group(visitor.client, run_id, group)
-        images = [data for message in scored.group.prompt.messages for data in message.images]
+        images = images_in(scored.group.prompt.messages)
         if not 0 <= number < len(images) or not images[number].startswith(PNG):
             raise NotFoundError(f"group {group}: has no such image")
         return Response(images[number], media_type="image/png")
