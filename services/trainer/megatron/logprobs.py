@@ -52,6 +52,12 @@ class OutputHead:
         logits = logits.float()
         return logits if self.temperature == 1.0 else logits / self.temperature
 
+    def scale_into(self, scratch: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+        """The same in the first rows of `scratch`, fp32. Memory that is written again and again is in the cache; new
+        memory costs more than what is computed in it."""
+        scaled = scratch[: len(logits)].copy_(logits)
+        return scaled if self.temperature == 1.0 else scaled.div_(self.temperature)
+
     def cast(self, operand: torch.Tensor) -> torch.Tensor:
         return operand.float() if self.fp32 else operand
 
@@ -110,11 +116,12 @@ class _KeptLogits(torch.autograd.Function):
         local, here = _find(targets_M, weight_VC)
         normalizers = logits.new_empty(len(targets_M), dtype=torch.float32)
         entropies = torch.empty_like(normalizers[: len(targets_M) if entropy else 0])
+        scratch = _scratch(logits)
         for rows in _chunks(len(targets_M), CHUNK_ROWS):
-            scaled = head.scale(logits[rows])
-            normalizers[rows] = scaled.logsumexp(dim=-1)
-            if entropy:
-                entropies[rows] = _entropy(scaled, normalizers[rows])
+            scaled = head.scale_into(scratch, logits[rows])
+            normalizers[rows], of_rows = _normalize(scaled, entropy)
+            if of_rows is not None:
+                entropies[rows] = of_rows
         chosen = head.scale(logits.gather(-1, local[:, None]).squeeze(-1))
         normalizers, chosen, entropies = head.combine(
             normalizers, torch.where(here, chosen, 0.0), entropies
@@ -128,12 +135,13 @@ class _KeptLogits(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, logits, normalizers, entropies, local, here = ctx.saved_tensors
         outer = _Outer.of(gradients, normalizers, entropies, ctx.head.temperature)
+        scratch = _scratch(logits)
         for rows in _chunks(len(normalizers), CHUNK_ROWS):
-            gradient = outer.of_logits(ctx.head.scale(logits[rows]), rows)
+            gradient = outer.of_logits(ctx.head.scale_into(scratch, logits[rows]), rows)
             gradient.scatter_add_(
                 -1, local[rows, None], (outer.logprobs[rows] * here[rows])[:, None]
             )
-            logits[rows] = gradient.to(logits.dtype)
+            logits[rows] = gradient
         of_weight = logits.t() @ hidden if ctx.needs_input_grad[1] else None
         return logits @ weight, of_weight, None, None, None
 
@@ -157,14 +165,14 @@ class _LogitsAgain(torch.autograd.Function):
         entropies = torch.zeros_like(normalizers[: len(targets_M) if entropy else 0])
         for entries in _chunks(weight_VC.shape[0], _num_entries(len(hidden))):
             scaled = head.scale(F.linear(hidden, head.cast(weight_VC[entries])))
-            own = scaled.logsumexp(dim=-1)
-            both = torch.logaddexp(normalizers, own)
-            if entropy:
-                before = (normalizers - both).exp() * (entropies + both - normalizers)
-                entropies = before + (own - both).exp() * (_entropy(scaled, own) + both - own)
-            normalizers = both
             inside, place = _inside(local, here, entries)
             chosen += torch.where(inside, scaled.gather(-1, place[:, None])[:, 0], 0.0)
+            own, of_entries = _normalize(scaled, entropy)
+            both = torch.logaddexp(normalizers, own)
+            if of_entries is not None:
+                before = (normalizers - both).exp() * (entropies + both - normalizers)
+                entropies = before + (own - both).exp() * (of_entries + both - own)
+            normalizers = both
         normalizers, chosen, entropies = head.combine(normalizers, chosen, entropies)
         ctx.save_for_backward(hidden_MC, weight_VC, normalizers, entropies, local, here)
         ctx.head = head
@@ -228,9 +236,19 @@ class _Outer:
         return logs.exp_().mul_(factors.add_(self.logprobs[rows, None]).neg_())
 
 
-def _entropy(scaled: torch.Tensor, normalizers: torch.Tensor) -> torch.Tensor:
-    logs = scaled - normalizers[:, None]
-    return logs.exp().mul_(logs).sum(dim=-1).neg_()
+def _scratch(logits: torch.Tensor) -> torch.Tensor:
+    return logits.new_empty(min(CHUNK_ROWS, len(logits)), logits.shape[1], dtype=torch.float32)
+
+
+def _normalize(scaled: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The rows' log-sum-exp, and their entropies where they are asked for. `scaled` is used up."""
+    largest = scaled.amax(dim=-1, keepdim=True)
+    logs = scaled.sub_(largest)
+    exponentials = logs.exp() if entropy else logs.exp_()
+    total = exponentials.sum(dim=-1)
+    log = total.log()
+    entropies = log - exponentials.mul_(logs).sum(dim=-1) / total if entropy else None
+    return log + largest[:, 0], entropies
 
 
 def _find(targets_M: torch.Tensor, weight_VC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ from megatron.core.distributed import (
     finalize_model_grads,
 )
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
-from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
+from torch.nn.utils import clip_grads_with_norm_
 
 from services.trainer.checkpoints.model_files import load_tensors
 from services.trainer.checkpoints.saved import specs_of
@@ -271,13 +271,11 @@ class MegatronPolicy:
         self._on_host.bring_back()
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        for one in _parts(self._optimizer):
-            clip_grad_by_total_norm_fp32(
-                one.get_parameters(),
-                self._config.trainer.clip_grad,
-                self._gradient_norm,
-                one.config.use_precision_aware_optimizer_no_fp8_or_ds_fp8,
-            )
+        if self._gradient_norm > self._config.trainer.clip_grad:
+            # In place, for which megatron-core's own needs apex or TransformerEngine.
+            norm = torch.tensor(self._gradient_norm, device=self.device)
+            for one in _parts(self._optimizer):
+                clip_grads_with_norm_(one.get_parameters(), self._config.trainer.clip_grad, norm)
         self._optimizer.step_with_ready_grads()
         self.num_updates += 1
         self._put_away()
