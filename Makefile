@@ -129,31 +129,32 @@ check-protos: $(PROTO_VENV)/.installed
 	diff -r --exclude=__init__.py --exclude=__pycache__ .cache/generated/trimaran/v1 trimaran/v1 \
 	  || { echo "generated code is not current: run make protos"; exit 1; }
 
-# A lock is for both machines and both Pythons, with hashes. uv keeps the versions that it finds in
+# A lock is for both machines and each Python, with hashes. uv keeps the versions that it finds in
 # one: to take newer ones, name them (make lock UPGRADE="--upgrade-package ruff") or all (--upgrade).
 LOCK = UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile --quiet --universal \
 	--python-version 3.11 --generate-hashes --no-annotate $(UPGRADE)
 CPU = --override requirements/cpu-overrides.txt --no-emit-package torch
+OLDER = --project requirements/npu
 NOT_IN_NPU = torch torchvision torchaudio vllm vllm-ascend
 DRY_RUN = $(UV) pip install --dry-run --quiet --target .cache/nowhere --no-deps --require-hashes --only-binary :all:
 
 lock: install
 	$(LOCK) $(CPU) --extra cpu --extra demo --extra dev pyproject.toml -o requirements/cpu.txt
 	$(LOCK) $(CPU) requirements/trl.in -o requirements/trl.txt
-	$(LOCK) --override requirements/vllm-0.23-overrides.txt --no-emit-package torch \
+	$(LOCK) $(OLDER) --override requirements/vllm-0.23-overrides.txt --no-emit-package torch \
 	  pyproject.toml requirements/vllm-0.23.in -o requirements/vllm-0.23.txt
 	$(LOCK) pyproject.toml requirements/sinks.in -o requirements/sinks.txt
 	$(LOCK) --extra cuda pyproject.toml -o requirements/cuda.txt
-	$(LOCK) --override requirements/npu-overrides.txt $(NOT_IN_NPU:%=--no-emit-package %) \
+	$(LOCK) $(OLDER) --override requirements/npu-overrides.txt $(NOT_IN_NPU:%=--no-emit-package %) \
 	  --extra npu pyproject.toml requirements/npu.in -o requirements/npu.txt
-	echo vllm==0.23.0 | $(LOCK) --no-deps - -o requirements/npu-vllm.txt
-	echo vllm-ascend==0.23.0 | $(LOCK) --no-deps - -o requirements/npu-a2.txt
-	for machine in x86_64 aarch64; do for python in 3.11 3.12; do \
+	echo vllm==0.23.0 | $(LOCK) $(OLDER) --no-deps - -o requirements/npu-vllm.txt
+	echo vllm-ascend==0.23.0 | $(LOCK) $(OLDER) --no-deps - -o requirements/npu-a2.txt
+	for machine in x86_64 aarch64; do for python in 3.11 3.12 3.13; do \
 	  $(DRY_RUN) --python-platform $$machine-manylinux_2_31 --python-version $$python \
 	    -r requirements/cpu.txt || exit; \
 	  $(DRY_RUN) --python-platform $$machine-manylinux_2_31 --python-version $$python \
 	    -r requirements/sinks.txt || exit; \
-	  $(DRY_RUN) --python-platform $$machine-manylinux_2_34 --python-version $$python \
+	  [ $$python = 3.13 ] || $(DRY_RUN) --python-platform $$machine-manylinux_2_34 --python-version $$python \
 	    -r requirements/npu.txt -r requirements/npu-a2.txt || exit; \
 	done; done
 

@@ -4,7 +4,7 @@
 #   ENV     the environment's folder, made if it is not there
 #   LOCK    cpu (this project), trl (what the benchmarks compare it with), vllm-0.23 (what
 #           `make contract-run` tests) or sinks (what `make test-sinks` runs in; no torch)
-#   PYTHON  which interpreter to take, 3.11 or 3.12; python3 if not set
+#   PYTHON  which interpreter to take, 3.11 to 3.13, or to 3.12 for vllm-0.23; python3 if not set
 #
 # torch's CPU build is in no general index. It comes from the first of these that has it:
 #   local wheels      that PIP_FIND_LINKS names
@@ -19,7 +19,8 @@ set -eu
 env=$1 lock=$2
 folder=$(dirname "$0")
 pins=$folder/$lock.txt
-python=${PYTHON:-python3} builds="vLLM's CPU build exists"
+python=${PYTHON:-python3} builds="vLLM's CPU build exists" pythons="3.11, 3.12 or 3.13"
+[ "$lock" != vllm-0.23 ] || pythons="3.11 or 3.12"
 . "$folder/shared.sh"
 
 # An environment that has the locked torch keeps it, whatever its build.

@@ -2,6 +2,7 @@
 #
 #   env        the environment's folder
 #   python     the interpreter that makes it
+#   pythons    the versions that the locks are for
 #   builds     what exists for x86_64 and aarch64 only
 #   gigabytes  of disk
 #   wheels     folders of local wheels, with commas; or nothing
@@ -23,7 +24,7 @@ check_machine() {
   esac
 
   version=$(version_of "$python") || version="not found"
-  is_known "$version" || stop "Python 3.11 or 3.12 is needed and $python is $version: set PYTHON=/path/to/python3.11 or 3.12."
+  is_known "$version" || stop "Python $pythons is needed and $python is $version: set PYTHON=/path/to/python3.12."
   "$python" -c 'import ensurepip, venv' 2>/dev/null \
     || stop "$python cannot make virtual environments: install its venv package (Debian: apt install python$version-venv)."
   has_compiler \
@@ -40,7 +41,7 @@ version_of() {
 }
 
 is_known() {
-  [ "$1" = 3.11 ] || [ "$1" = 3.12 ]
+  case $pythons in *"$1"*) ;; *) return 1 ;; esac
 }
 
 has_compiler() {
@@ -52,7 +53,7 @@ has_compiler() {
 check_environment() {
   if [ -e "$env/bin/python" ] || [ -L "$env/bin/python" ]; then
     version=$(version_of "$env/bin/python") || version="gone"
-    is_known "$version" || stop "Python 3.11 or 3.12 is needed and that of $env is $version: remove $env and start again."
+    is_known "$version" || stop "Python $pythons is needed and that of $env is $version: remove $env and start again."
   fi
 }
 

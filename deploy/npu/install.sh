@@ -32,7 +32,7 @@ esac
 env=$1 chip=$2
 root=$(dirname "$0")/../..
 requirements=$root/requirements
-python=${PYTHON:-python3} gigabytes=8 wheels="" builds="vLLM-Ascend exists"
+python=${PYTHON:-python3} gigabytes=8 wheels="" builds="vLLM-Ascend exists" pythons="3.11 or 3.12"
 . "$requirements/shared.sh"
 # Else `import torch` loads torch-npu, which fails where CANN is not set up. No step needs a device.
 export TORCH_DEVICE_BACKEND_AUTOLOAD=0
