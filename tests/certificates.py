@@ -14,17 +14,35 @@ from cryptography.x509.oid import NameOID
 
 from trimaran.trust.access import TlsFiles
 
+SIGNS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+
 
 class Authority:
-    """Signs certificates for localhost and 127.0.0.1, or other addresses."""
+    """Signs certificates for localhost and 127.0.0.1, or other addresses.
+
+    With the extensions that RFC 5280 asks for, without which Python 3.13 refuses them.
+    """
 
     def __init__(self, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
-        builder = _builder(self._name, self._name, self._key)
-        constraint = x509.BasicConstraints(ca=True, path_length=0)
-        self._certificate = builder.add_extension(constraint, critical=True).sign(
-            self._key, hashes.SHA256()
+        public = self._key.public_key()
+        self._certificate = (
+            _builder(self._name, self._name, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(SIGNS, critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+            .sign(self._key, hashes.SHA256())
         )
 
     def write(
@@ -39,8 +57,13 @@ class Authority:
                 *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses),
             ]
         )
-        builder = _builder(_name(common_name), self._name, key).add_extension(names, critical=False)
-        leaf = builder.sign(self._key, hashes.SHA256())
+        signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        leaf = (
+            _builder(_name(common_name), self._name, key)
+            .add_extension(names, critical=False)
+            .add_extension(signer, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
         files = TlsFiles(folder / "cert.pem", folder / "key.pem", folder / "ca.pem")
         pem = serialization.Encoding.PEM
         private = key.private_bytes(

@@ -6,6 +6,7 @@ Tests give other ones, with files and programs of their own. Nothing here change
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,7 @@ class System:
     """Folders in which Python packages lie."""
     machine: str = field(default_factory=lambda: os.uname().machine)
     """x86_64 or aarch64."""
+    python: str = field(default_factory=platform.python_version)
 
     def path(self, name: str) -> Path:
         """Example: system.path("/etc/hosts") == system.root / "etc/hosts" """

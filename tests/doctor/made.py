@@ -58,8 +58,8 @@ def cpu_host(root: Path, **variables: str) -> System:
 
 
 def npu_host(root: Path, machine: str = "x86_64", **variables: str) -> System:
-    """A healthy one with two dies."""
-    system = cpu_host(root)
+    """A healthy one with two dies, and a Python for which torch-npu has wheels."""
+    system = replace(cpu_host(root), machine=machine, python="3.12.3")
     for node in ("davinci0", "davinci1", "davinci_manager", "devmm_svm", "hisi_hdc"):
         write(root, f"dev/{node}", "")
     for mount in ("usr/local/dcmi/lib", "usr/local/Ascend/driver/lib64/lib"):
@@ -80,7 +80,7 @@ def npu_host(root: Path, machine: str = "x86_64", **variables: str) -> System:
         "ATB_HOME_PATH": "/usr/local/Ascend/nnal/atb",
         "HCCL_HOST_SOCKET_PORT_RANGE": "auto",
     }
-    return replace(system, variables={**system.variables, **given, **variables}, machine=machine)
+    return replace(system, variables={**system.variables, **given, **variables})
 
 
 def without(system: System, *names: str) -> System:

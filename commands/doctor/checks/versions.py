@@ -74,7 +74,7 @@ def read_versions(system: System, rows: Iterable[VersionRow]) -> dict[str, str]:
     """Name -> version of what the rows ask for and what is there."""
     names = {"torch", "torchvision"} | {n for row in rows for n in (*row.when, *row.needs)}
     found = {
-        "python": platform.python_version(),
+        "python": system.python,
         "glibc": platform.libc_ver()[1],
         "cann": _read_cann(system),
         "npu-driver": _stated(system.read(DRIVER)),
