@@ -136,7 +136,9 @@ class SqliteReader(SqliteFile):
             how = "readonly_shm=1" if has_log else "immutable=1"
             url = f"file:{quote(str(self.path))}?mode=ro&{how}"
             try:
-                with closing(sqlite3.connect(url, BUSY_TIMEOUT_SECONDS, uri=True)) as connection:
+                with closing(
+                    sqlite3.connect(url, timeout=BUSY_TIMEOUT_SECONDS, uri=True)
+                ) as connection:
                     if not _version(connection, self.path):
                         raise UnavailableError(f"{self.path}: is being made; try again")
                     result = function(connection)
