@@ -1,12 +1,8 @@
-"""The alerts of deploy/prometheus/rules.yaml, and their table for docs/observability.md:
-
-python -m tests.observability.rules
-"""
+"""The rules of deploy/prometheus/rules.yaml, and the programs that read them."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +21,3 @@ def rules() -> list[dict[str, Any]]:
 
 def alerts() -> list[dict[str, Any]]:
     return [rule for rule in rules() if "alert" in rule]
-
-
-def table() -> Iterator[str]:
-    """Markdown."""
-    yield "| alert | severity | for | it means | what to do |"
-    yield "|---|---|---|---|---|"
-    for alert in alerts():
-        reported = alert["annotations"]
-        path, _, anchor = reported["runbook"].removeprefix("docs/").partition("#")
-        link = f"[{path.removesuffix('.md')}]({path}{'#' + anchor if anchor else ''})"
-        wait, severity = alert.get("for", "0m"), alert["labels"]["severity"]
-        cells = (
-            alert["alert"],
-            severity,
-            wait,
-            reported["meaning"],
-            f"{reported['action']} {link}",
-        )
-        yield f"| {' | '.join(cells)} |"
-
-
-if __name__ == "__main__":
-    print("\n".join(table()))

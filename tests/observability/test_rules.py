@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tests.observability.rules import PROMTOOL, ROOT, RULES, WHY_SKIPPED, alerts, table
+from tests.observability.rules import PROMTOOL, ROOT, RULES, WHY_SKIPPED, alerts
 
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason=WHY_SKIPPED)
 RUN = 'run="a", owner="ada", job="trimaran"'
@@ -134,11 +134,7 @@ def test_every_alert_says_what_it_means_and_what_to_do() -> None:
     for alert in alerts():
         assert set(alert["annotations"]) == {"summary", "meaning", "action", "runbook"}
         assert alert["labels"]["severity"] in ("critical", "warning", "info")
-
-
-def test_the_table_of_alerts_in_the_docs_is_that_of_the_rules() -> None:
-    text = (ROOT / "docs/observability.md").read_text(encoding="utf-8")
-    assert "\n".join(table()) in text, "python -m tests.observability.rules prints it"
+        assert (ROOT / alert["annotations"]["runbook"].partition("#")[0]).is_file()
 
 
 @needs_promtool
