@@ -1,4 +1,4 @@
-"""The tables of docs/deploy.md that hold what `make test-cluster` and `make test-compose` saw last:
+"""The table of docs/deploy.md that holds what `make test-cluster` saw last:
 
 python -m tests.recorded
 """
@@ -33,24 +33,6 @@ FAULTS = {
 }
 """By the name in tests/cluster/results.json."""
 MOVED = "the manager moves to another node"
-ACTIONS = {
-    ("up",): "`up`, until every service is healthy and the run is under way",
-    ("scale",): "`--scale rollout=4`, until four replicas are in the run and a step was trained",
-    ("kill",): (
-        "a replica, the reward service, the trainer and the controller killed, one after another"
-    ),
-    ("pause",): "a replica paused (`docker pause`), a step, unpaused, healthy",
-    ("disconnect",): (
-        "a replica cut off (`docker network disconnect`) for 20 s and a step, connected, healthy"
-    ),
-    ("drain",): "a replica stopped (`docker stop`): exit code 0, a step",
-    ("queues", "ends"): (
-        "a second run submitted, the end of the first, and of the second after two steps"
-    ),
-    ("down",): "`down --volumes`: no container, network, volume or process is left",
-}
-"""By steps of tests/compose/results.json."""
-IN_ALL = (("kill",), ("queues", "ends"))
 
 
 def results(name: str) -> dict[str, Any]:
@@ -69,13 +51,6 @@ def cluster_rows(seen: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def compose_rows(seen: Mapping[str, Any]) -> Iterator[str]:
-    """Of what was done."""
-    for steps, reported in ACTIONS.items():
-        seconds = _seconds(sum(seen["steps"][step]["seconds"] for step in steps))
-        yield f"| {reported} | {seconds}{' in all' * (steps in IN_ALL)} |"
-
-
 def _seconds(number: float | None) -> str:
     """Example: _seconds(1121.0) == "1,121" """
     if number is None:
@@ -84,4 +59,4 @@ def _seconds(number: float | None) -> str:
 
 
 if __name__ == "__main__":
-    print(*cluster_rows(results("cluster")), "", *compose_rows(results("compose")), sep="\n")
+    print(*cluster_rows(results("cluster")), sep="\n")
