@@ -53,8 +53,7 @@ class OutputHead:
         return logits if self.temperature == 1.0 else logits / self.temperature
 
     def scale_into(self, scratch: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-        """The same in the first rows of `scratch`, fp32. Memory that is written again and again is in the cache; new
-        memory costs more than what is computed in it."""
+        """The same in the first rows of `scratch`, fp32, which serves all chunks one after the other."""
         scaled = scratch[: len(logits)].copy_(logits)
         return scaled if self.temperature == 1.0 else scaled.div_(self.temperature)
 

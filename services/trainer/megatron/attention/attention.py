@@ -112,33 +112,9 @@ def rotate(x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor) -> t
     """Rotary position embedding with the two halves of a head as pairs (as Hugging Face has it). Where cosines are
     of fewer channels than a head has, the first ones turn."""
     turned, plain = x_NHD.split([cos_ND.shape[1], x_NHD.shape[2] - cos_ND.shape[1]], dim=-1)
-    turned = _Rotation.apply(turned, cos_ND, sin_ND)
+    first, second = turned.chunk(2, dim=-1)
+    turned = turned * cos_ND[:, None] + torch.cat((-second, first), dim=-1) * sin_ND[:, None]
     return torch.cat([turned, plain], dim=-1) if plain.shape[2] else turned
-
-
-class _Rotation(torch.autograd.Function):
-    """Its gradient is turned back: as few passes over memory as the rotation itself, half of autograd's."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor
-    ) -> torch.Tensor:
-        ctx.save_for_backward(cos_ND, sin_ND)
-        return _turn(x_NHD, cos_ND, sin_ND)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        cos_ND, sin_ND = ctx.saved_tensors
-        return _turn(gradients[0], cos_ND, -sin_ND), None, None
-
-
-def _turn(x_NHD: torch.Tensor, cos_ND: torch.Tensor, sin_ND: torch.Tensor) -> torch.Tensor:
-    sin = sin_ND[:, None, : sin_ND.shape[1] // 2]
-    turned = x_NHD * cos_ND[:, None]
-    (first, second), (to_first, to_second) = x_NHD.chunk(2, dim=-1), turned.chunk(2, dim=-1)
-    to_first.sub_(second * sin)
-    to_second.add_(first * sin)
-    return turned
 
 
 class PackedAttention(MegatronModule):
