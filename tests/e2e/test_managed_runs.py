@@ -68,15 +68,14 @@ def test_two_runs_at_once_of_which_one_loses_its_launcher_and_one_is_paused(writ
             in_turns = ["run.pools=colocated"]
             first = (await client.create_run(config, in_turns, request_id="1")).run_id
             second = (await client.create_run(config, request_id="2")).run_id
+            await until(client, second, RunState.RUNNING)
+            await client.pause_run(second)
             await until(client, first, RunState.RUNNING, step=1)
             [launcher] = runs.processes(tmp_path, "launch", str(tmp_path / "managed" / first))
             launcher.send_signal(signal.SIGKILL)
-            await until(client, second, RunState.RUNNING, RunState.SUCCEEDED)
-            await client.pause_run(second)
-            paused = await until(client, second, RunState.PAUSED, RunState.SUCCEEDED)
-            if paused.state is RunState.PAUSED:
-                assert not runs.processes(tmp_path, str(tmp_path / "managed" / second))
-                await client.resume_run(second)
+            await until(client, second, RunState.PAUSED)
+            assert not runs.processes(tmp_path, str(tmp_path / "managed" / second))
+            await client.resume_run(second)
             for run_id in (first, second):
                 run = await until(client, run_id, RunState.SUCCEEDED)
                 assert run.step == 6 and run.error == "" and run.reward is not None

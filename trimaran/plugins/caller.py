@@ -95,7 +95,7 @@ class PluginCaller:
                 raise
 
     def _overdue(self, progress: _Progress) -> CallError:
-        seconds = f"{progress.seconds:.3g} s"
+        seconds = f"{round(progress.seconds, 1):g} s"
         if not progress.started:
             return OverloadedError(
                 f"overloaded: no place among its {self._section.max_concurrency} calls within"
