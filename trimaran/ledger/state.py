@@ -277,8 +277,8 @@ class LedgerState:
 
     def _time(self, step: int, seconds: float) -> None:
         before = self._entry(step)
-        self.totals.timed_groups += 0 if before.seconds else len(before.groups)
-        self.totals.timed_seconds += seconds - before.seconds
+        self.totals.timed_groups += len(before.groups)
+        self.totals.timed_seconds += seconds
         self.steps[step] = replace(before, seconds=seconds)
 
     def _entry(self, step: int) -> StepEntry:

@@ -258,6 +258,7 @@ def test_an_environment_that_always_fails_faults_the_episode_and_not_its_group(
     for scored in run(world):
         first, second = scored.verdicts_G
         assert isinstance(first, Faulted) and "no answer within 30 s" in first.fault
+        assert first.faulted_terms == world.config.reward_terms != ()
         assert isinstance(second, Score)
         assert not scored.group.completions_G[0].token_ids_T
 

@@ -20,6 +20,7 @@ from trimaran.ledger.records import (
     LedgerError,
     Opened,
     Record,
+    Replayed,
     Scored,
     Timed,
     canonical,
@@ -137,6 +138,28 @@ def test_what_a_resume_from_the_checkpoint_reads() -> None:
     assert state.payloads_after(0) == {"x0", "x1", "x2"}
     assert state.payloads_after(1) == {"x1", "x2"}
     assert state.payloads_after(2) == {"x2"}
+
+
+def test_a_group_of_the_pending_batch_cannot_be_issued_again() -> None:
+    state = with_one_step()
+    with pytest.raises(LedgerError, match="after attempt 1, which is consumed"):
+        state.apply(Issued(0, 2, "p"))
+
+
+def test_a_step_that_is_replayed_counts_once() -> None:
+    state = with_one_step()
+    state.apply(Committed(VersionId(0, 1), "r", "the loss is nan"))
+    state.apply(Replayed(VersionId(0, 1), "r", "the loss is nan"))
+    assert (state.totals.nonfinite_steps, state.totals.committed) == (1, 1)
+
+
+def with_one_step() -> LedgerState:
+    """Its batch, a group, is consumed."""
+    state = LedgerState()
+    for record in (Issued(0, 1, "p"), Generated(0, 1, "d"), Scored(0, 1, "x")):
+        state.apply(record)
+    state.apply(Consumed(1, ((0, 1),)))
+    return state
 
 
 def test_its_size_does_not_grow_with_the_run() -> None:
