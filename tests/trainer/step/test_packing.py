@@ -106,7 +106,7 @@ def test_neighbours_are_joined_in_order_up_to_the_limit(tokens: list[int], limit
     joined = list(join(tokens, limit))
     assert [index for one in joined for index in one] == list(range(len(tokens)))
     for one in joined:
-        assert len(one) == 1 or sum(tokens[index] for index in one) <= limit
+        assert one and (len(one) == 1 or sum(tokens[index] for index in one) <= limit)
 
 
 def test_the_batches_of_users_are_balanced_in_little_time() -> None:
