@@ -338,16 +338,6 @@ class LedgerEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertLoads:
-    """How many tokens each expert of a layer got in a step: ExpertLoads(layer=0, tokens_E=(12, 9, 3, 0))."""
-
-    layer: int
-    """From 0, as in the names of the model's tensors."""
-    tokens_E: tuple[int, ...]
-    """By expert; a token counts once with each of its experts."""
-
-
-@dataclass(frozen=True, slots=True)
 class VersionRecord:
     """What weight sync remembers of a version.
 

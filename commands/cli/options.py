@@ -40,7 +40,6 @@ examples:
   trimaran weights show runs/addition-20260101-120000 0.12
   trimaran weights verify                       reads back all that every replica has loaded, now
   trimaran weights verify rollout-1             of the newest run; RUN/rollout-1 of another
-  trimaran weights verify --address 127.0.0.1:7002
 exit codes: 1 when a proof is bad or a replica has not loaded the live version, 2 for bad input
 """
 
@@ -168,7 +167,6 @@ REWARD_EXAMPLES = """\
 examples:
   trimaran reward serve examples/reward_plugin/brevity.py:brevity --minimum 0 --maximum 1
   trimaran reward check http://127.0.0.1:8700       does that plugin keep the contract?
-  trimaran reward schema                            the contract as OpenAPI
 """
 
 REWARD_SERVE_EXAMPLES = """\
@@ -527,7 +525,6 @@ def _add_weights(commands: Any) -> None:
     verify = add_command(questions, "verify", words, "inspect.weights:verify")
     verify("target", nargs="?", metavar="RUN|RUN/REPLICA|REPLICA")
     for add in (listing, show, verify):
-        add("--address", metavar="HOST:PORT", help="of weight sync, where no run folder is")
         add_json(add)
 
 
@@ -610,7 +607,3 @@ def _add_reward(commands: Any) -> None:
     words = "does a plugin keep the contract? one verdict a line"
     add = add_command(actions, "check", words, "reward.reward:check", REWARD_CHECK_EXAMPLES)
     _add_plugin_check(add)
-
-    add_command(
-        actions, "schema", "print the contract as an OpenAPI document", "reward.reward:print_schema"
-    )

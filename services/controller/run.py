@@ -56,7 +56,6 @@ from trimaran.run.environment import environment_names
 from trimaran.run.place import run_place
 from trimaran.run.runs import Goal, RunState, endpoints_key
 from trimaran.store import Store
-from trimaran.telemetry.expert_loads import ExpertLoadsWriter
 from trimaran.telemetry.exposition import Exposition
 from trimaran.telemetry.other_names import OtherNames, facts_of
 from trimaran.telemetry.run_files import (
@@ -345,11 +344,10 @@ def _open_reporter(
     sinks = open_sinks(section.sinks, About.of(config, run_folder))
     afterwards.push_async_callback(asyncio.to_thread, close_sinks, sinks)
     metrics = MetricsWriter(run_folder, others, sinks)
-    expert_loads = ExpertLoadsWriter(run_folder)
     timeline = TimelineWriter(run_folder)
-    for file in (metrics, expert_loads, timeline):
+    for file in (metrics, timeline):
         stack.callback(file.close)
-    return Reporter(config, metrics, expert_loads, timeline, log, pause), metrics
+    return Reporter(config, metrics, timeline, log, pause), metrics
 
 
 def _assemble(

@@ -357,7 +357,7 @@ class TrainerRank:
 
     def _answer(self) -> TrainAnswer:
         version, done = replace(self.version, root=self._root), self._done
-        return TrainAnswer(version, dict(done.metrics), done.nonfinite, done.expert_loads)
+        return TrainAnswer(version, dict(done.metrics), done.nonfinite)
 
     def _take_snapshot(self) -> Snapshot | None:
         return self._held.take() if self._held else None

@@ -144,7 +144,6 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
             version=wire.encode_policy(answer.version),
             metrics=answer.metrics,
             nonfinite=answer.nonfinite,
-            expert_loads=map(wire.encode_expert_loads, answer.expert_loads),
         )
 
     async def Agree(

@@ -17,7 +17,6 @@ from trimaran.run.events import is_last, watch_events
 from trimaran.run.network import LOOPBACK
 from trimaran.run.runs import Goal, RunEvent, RunState
 from trimaran.store import open_store
-from trimaran.types import ExpertLoads
 
 __all__ = ["disk"]
 OnHold = Callable[[ControllerClient], Awaitable[None]]
@@ -45,7 +44,6 @@ def run(
 
     async def body() -> None:
         pool = Pool()
-        pool.expert_loads = [ExpertLoads(0, (5, 3))]
         endpoints = {**await pool.start(), "controller": LOOPBACK.free_address()}
         looking = asyncio.create_task(look(endpoints["controller"]))
         more: dict[str, Any] = {"payloads": str(disk)} if disk else {}

@@ -45,7 +45,6 @@ from trimaran.store import entries, open_store
 from trimaran.telemetry.metrics import GREEDY_REWARD, REWARD_MEAN, STEP_SECONDS, VALIDATION_SECONDS
 from trimaran.telemetry.run_files import read_json_lines
 from trimaran.types import (
-    ExpertLoads,
     Faulted,
     PolicyVersion,
     Proof,
@@ -170,7 +169,6 @@ class Trainer(trainer_pb2_grpc.TrainerServiceServicer):
             version=wire.encode_policy(self.policy),
             metrics={"trainer/loss": 0.1},
             nonfinite="group 3: reward nan" if self.step == self.pool.nonfinite_step else "",
-            expert_loads=[wire.encode_expert_loads(one) for one in self.pool.expert_loads],
         )
 
     async def SaveCheckpoint(self, request: Any, context: Any) -> Any:
@@ -260,8 +258,6 @@ class Pool:
         """How often the model does not fit on the disk."""
         self.restarts_at = 0
         """The step that the trainer holds behind that; 0: it is not started again."""
-        self.expert_loads: list[ExpertLoads] = []
-        """Of each step that trains."""
         self.exported: list[str] = []
         self.controller = ""
         """The address of the run's own."""
@@ -729,7 +725,6 @@ def test_cancel_ends_with_checkpoint_and_summary(tmp_path: Path) -> None:
 def test_a_stopped_run_resumes_from_its_ledger(tmp_path: Path) -> None:
     async def first_life() -> None:
         pool, arrived = Pool(), asyncio.Event()
-        pool.expert_loads = [ExpertLoads(0, (5, 3))]
 
         async def hang(step: int) -> None:
             if step == 3:
@@ -764,17 +759,8 @@ def test_a_stopped_run_resumes_from_its_ledger(tmp_path: Path) -> None:
             assert live == (2 if step == 3 else None), "the run did not stand where it had stood"
 
     pool.trainer.during_step = note
-    pool.expert_loads = [ExpertLoads(0, (6, 2))]
     events = asyncio.run(serve(tmp_path, pool))
     assert trained == [1, 2, 3, 4]  # 1 and 2 again from their payloads, 3 as it was consumed
-    lines = (tmp_path / "run" / "expert-loads.jsonl").read_text().splitlines()
-    loads = [tuple(json.loads(line)["layers"]["0"]) for line in lines]
-    assert loads == [
-        (5, 3),
-        (5, 3),
-        (6, 2),
-        (6, 2),
-    ]  # those of 1 and 2 stand there once, as they were
     assert [event.run.step for event in events if event.kind == "step"] == [2, 3, 4]
     rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows if row["kind"] == "step"] == [1, 2, 3, 4]

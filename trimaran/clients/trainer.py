@@ -11,7 +11,6 @@ from trimaran.run.directory import ProcessPlace
 from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.types import (
     Caller,
-    ExpertLoads,
     LedgerEnd,
     Manifest,
     Offer,
@@ -57,9 +56,6 @@ class TrainAnswer:
     metrics: dict[str, float]
     nonfinite: str = ""
     """Why updates of the step were left out, with the groups; empty where all were made."""
-    expert_loads: tuple[ExpertLoads, ...] = ()
-    """By layer. Empty for a model without experts, where no token passed, and of a trainer that was started
-    again since."""
 
 
 class TrainerClient(Client):
@@ -223,6 +219,5 @@ class TrainerClient(Client):
 
 
 def _decode_answer(answer: pb.TrainResponse) -> TrainAnswer:
-    loads = tuple(map(wire.decode_expert_loads, answer.expert_loads))
     version = wire.decode_policy(answer.version)
-    return TrainAnswer(version, dict(answer.metrics), answer.nonfinite, loads)
+    return TrainAnswer(version, dict(answer.metrics), answer.nonfinite)

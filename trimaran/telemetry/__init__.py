@@ -7,5 +7,4 @@ tracing         spans for OpenTelemetry, where they are wanted; `otel` makes the
 scope           what the work at hand is about, for log lines and spans
 sinks           services that show a run's numbers
 other_names     what other projects call these numbers; `validation_names` those of a validation
-expert_loads    how many tokens each expert got
 """

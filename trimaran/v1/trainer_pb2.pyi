@@ -45,7 +45,7 @@ class TrainRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[_types_pb2.Caller, _Mapping]] = ..., batch: _Optional[_Union[HeldBatch, _Mapping]] = ..., lineage: _Optional[int] = ...) -> None: ...
 
 class TrainResponse(_message.Message):
-    __slots__ = ("version", "metrics", "nonfinite", "expert_loads")
+    __slots__ = ("version", "metrics", "nonfinite")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -56,12 +56,10 @@ class TrainResponse(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     NONFINITE_FIELD_NUMBER: _ClassVar[int]
-    EXPERT_LOADS_FIELD_NUMBER: _ClassVar[int]
     version: _types_pb2.PolicyVersion
     metrics: _containers.ScalarMap[str, float]
     nonfinite: str
-    expert_loads: _containers.RepeatedCompositeFieldContainer[ExpertLoads]
-    def __init__(self, version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., nonfinite: _Optional[str] = ..., expert_loads: _Optional[_Iterable[_Union[ExpertLoads, _Mapping]]] = ...) -> None: ...
+    def __init__(self, version: _Optional[_Union[_types_pb2.PolicyVersion, _Mapping]] = ..., metrics: _Optional[_Mapping[str, float]] = ..., nonfinite: _Optional[str] = ...) -> None: ...
 
 class TrainAheadRequest(_message.Message):
     __slots__ = ("caller", "batch")
@@ -112,14 +110,6 @@ class JoinStepRequest(_message.Message):
 class JoinStepResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
-
-class ExpertLoads(_message.Message):
-    __slots__ = ("layer", "tokens")
-    LAYER_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_FIELD_NUMBER: _ClassVar[int]
-    layer: int
-    tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, layer: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetPolicyVersionRequest(_message.Message):
     __slots__ = ("caller",)

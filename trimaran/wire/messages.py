@@ -249,7 +249,6 @@ mirrored(types.Branch, types_pb2.Branch, token_ids_T=TOKENS, logprobs_S=LOGPROBS
 mirrored(types.Completion, types_pb2.Completion, token_ids_T=TOKENS, logprobs_S=LOGPROBS)
 mirrored(types.Group, types_pb2.Group, prompt_token_ids=TOKENS)
 encode_ledger_end, decode_ledger_end = mirrored(types.LedgerEnd, trainer_pb2.LedgerEnd)
-encode_expert_loads, decode_expert_loads = mirrored(types.ExpertLoads, trainer_pb2.ExpertLoads)
 _encode_score, _decode_score = mirrored(types.Score, types_pb2.Score)
 _encode_faulted, _decode_faulted = mirrored(types.Faulted, types_pb2.Faulted)
 

@@ -30,7 +30,7 @@ Records = Sequence[VersionRecord]
 
 
 def list_versions(options: argparse.Namespace) -> int:
-    found = find_run(options.run, options.address)
+    found = find_run(options.run)
     records, source = _read_records(found)
     if options.json:
         versions = [view.version_values(record, record is records[0]) for record in records]
@@ -51,7 +51,7 @@ def show_version(options: argparse.Namespace) -> int:
     if version is None and run is not None and _looks_like_version(run):
         run, version = None, run
     text = version or LIVE
-    found = find_run(run, options.address)
+    found = find_run(run)
     records, source = _read_records(found, limit=1 if text == LIVE else 0)
     record = _pick(records, text, found)
     faults = {proof.replica: view.proof_fault(proof, record) for proof in record.proofs}
@@ -72,7 +72,7 @@ def show_version(options: argparse.Namespace) -> int:
 
 def verify(options: argparse.Namespace) -> int:
     """Reads everything back, now. 1 unless every replica asked for has the live version loaded."""
-    found, replica = split_target(options.target, options.address)
+    found, replica = split_target(options.target)
     names = [replica] if replica else []
     before, proofs, unroutable, after = asyncio.run(_verify(found, names))
     faults = {proof.replica: view.read_back_fault(proof, (before, after)) for proof in proofs}
@@ -102,9 +102,6 @@ def _read_records(run: FoundRun, limit: int = 0) -> tuple[Records, str]:
             return asyncio.run(_ask(run, limit)), f"as weight sync at {run.weight_sync} knows it"
         except TrimaranError as error:
             problem = f"{run.weight_sync} {_describe(error)}"
-            if run.folder is None:
-                raise _unanswered(run, error) from None
-    assert run.folder
     records = asyncio.run(_read_store(RunContext.in_folder(run.folder), limit))
     if records is None:
         return (), "which has no store yet"
@@ -148,11 +145,6 @@ async def _verify(
 
 
 def _unanswered(run: FoundRun, error: TrimaranError) -> InputError:
-    if run.folder is None:
-        return InputError(
-            f"{run.weight_sync}: weight sync {_describe(error)}; endpoints.weight_sync in the"
-            " config.yaml of its run folder names its address"
-        )
     where = f"at {run.weight_sync} " if run.weight_sync else ""
     return InputError(
         f"{run.name}: weight sync {where}{_describe(error)}, so nothing can be read back;"

@@ -1,4 +1,4 @@
-"""The run that a command asks about: by folder, by id, by address, or simply the newest."""
+"""The run that a command asks about: by folder, by id, or simply the newest."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trimaran.config import RunSection, WeightSyncSection
+from trimaran.config import RunSection
 from trimaran.errors import InputError
 from trimaran.run.context import RunContext
 from trimaran.run.directory import find_address
 from trimaran.run.folder import CONFIG_NAME, open_run_folder
 from trimaran.store import read_store
-from trimaran.trust.access import NO_TRUST, Trust
+from trimaran.trust.access import Trust
 from trimaran.types import Caller
 
 RUNS = RunSection().folder
@@ -24,34 +24,29 @@ NUM_KNOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """Example: find_run("addition-20261120-120000", None).folder, or find_run(None, None).name"""
+    """Example: find_run("addition-20261120-120000").folder, or find_run(None).name"""
 
     weight_sync: str | None
-    """host:port."""
-    folder: Path | None = None
-    """None when only the address was given."""
-    prove_timeout: float = WeightSyncSection().prove_timeout
-    trust: Trust = NO_TRUST
+    """host:port; None where it is not recorded."""
+    folder: Path
+    prove_timeout: float
+    trust: Trust
 
     @property
     def name(self) -> str:
-        return self.folder.name if self.folder else f"the run at {self.weight_sync}"
+        return self.folder.name
 
     @property
     def caller(self) -> Caller:
-        """The caller of an operator's question: no epoch, and no id where the address says which run."""
-        return Caller(RunContext.in_folder(self.folder).run_id if self.folder else "", 0)
+        """The caller of an operator's question, who has no epoch."""
+        return Caller(RunContext.in_folder(self.folder).run_id, 0)
 
 
-def find_run(text: str | None, address: str | None) -> FoundRun:
+def find_run(text: str | None) -> FoundRun:
     """`text`: a run's folder, its id (a folder in runs/), or None or `latest` for the one started last.
 
     Raises InputError that names the runs known here.
     """
-    if address is not None:
-        if text is not None:
-            raise InputError(f"{text}: give a run or --address, not both")
-        return FoundRun(address, trust=trust_at(address))
     folder, config = open_run_folder(str(find_folder(text)))
     run = RunContext.in_folder(folder)
     address = config.endpoints.weight_sync or asyncio.run(_recorded_address(run))
@@ -78,20 +73,12 @@ async def _recorded_address(run: RunContext) -> str:
         await store.close()
 
 
-def trust_at(address: str) -> Trust:
-    """The trust of the run that was started last among those in runs/ that name this address."""
-    for folder in _folders():
-        if address in (folder / CONFIG_NAME).read_text(encoding="utf-8", errors="replace"):
-            return RunContext.in_folder(folder).trust
-    return NO_TRUST
-
-
-def split_target(target: str | None, address: str | None) -> tuple[FoundRun, str]:
-    """RUN, RUN/REPLICA or REPLICA (of the newest run, or of that at the address)."""
-    if target in (None, LATEST) or (address is None and folder_of(target)):
-        return find_run(target, address), ""
+def split_target(target: str | None) -> tuple[FoundRun, str]:
+    """RUN, RUN/REPLICA or REPLICA (of the newest run)."""
+    if target in (None, LATEST) or folder_of(target):
+        return find_run(target), ""
     run, slash, replica = target.rpartition("/")
-    return find_run(run if slash else None, address), replica
+    return find_run(run if slash else None), replica
 
 
 def folder_of(text: str) -> Path | None:

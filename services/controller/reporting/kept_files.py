@@ -14,13 +14,7 @@ from trimaran.telemetry.run_files import MetricsWriter
 
 logger = logging.getLogger(__name__)
 
-KEPT = (
-    "summary.json",
-    "metrics.jsonl",
-    "expert-loads.jsonl",
-    "timeline.jsonl",
-    "tensorboard/*",
-)
+KEPT = ("summary.json", "metrics.jsonl", "timeline.jsonl", "tensorboard/*")
 """Beside the samples, which are kept as they come."""
 ROWS: dict[EventKind, Literal["step", "validation"]] = {
     EventKind.STEP: "step",

@@ -23,7 +23,6 @@ from trimaran.ledger.disk import told_when_full
 from trimaran.ledger.records import Tainted
 from trimaran.ledger.write_pause import WritePause
 from trimaran.run.runs import EventKind, RunState
-from trimaran.telemetry.expert_loads import ExpertLoadsWriter
 from trimaran.telemetry.metrics import EXPOSED_SCORING, EXPOSED_SYNCING
 from trimaran.telemetry.run_files import Activity, MetricsWriter, TimelineWriter
 from trimaran.types import Prompt, TrainingBatch
@@ -42,13 +41,11 @@ class Reporter:
         self,
         config: RunConfig,
         metrics: MetricsWriter,
-        expert_loads: ExpertLoadsWriter,
         timeline: TimelineWriter,
         log: RunLog,
         pause: WritePause,
     ) -> None:
         self._config, self._metrics, self._timeline, self._log = config, metrics, timeline, log
-        self._expert_loads = expert_loads
         self._pause = pause
         trainers = [f"trainer-{rank}" for rank in range(config.num_trainer_ranks)]
         self._making = BusyTime()
@@ -159,8 +156,6 @@ class Reporter:
         self.num_tokens += count_tokens(batch)
         self.seconds += seconds
         self._values = batch.step, values
-        # Before the row: a controller that goes on from here takes the step for reported once it has one.
-        self._expert_loads.write(batch.step, answer.expert_loads)
         self._metrics.write("step", batch.step, values, nonfinite=answer.nonfinite)
         self._log.emit(EventKind.STEP, values, step=batch.step)
         if answer.nonfinite:
@@ -179,11 +174,10 @@ class Reporter:
             self._log.emit(EventKind.INDIGESTIBLE, {"share": share}, text)
 
     async def written(self) -> None:
-        """Waits while there is no room for the rows of metrics, loads of experts and timeline."""
+        """Waits while there is no room for the rows of metrics and timeline."""
 
         async def flush() -> None:
             with told_when_full(self._metrics.folder):
-                self._expert_loads.flush()
                 self._metrics.flush()
                 self._timeline.flush()
 

@@ -1,4 +1,4 @@
-"""How tokens were spread over experts: each expert's load, and a few numbers whatever the number of experts.
+"""How tokens were spread over experts, in a few numbers whatever the number of experts.
 
 Axes: L layers, E experts of each.
 """
@@ -8,15 +8,6 @@ from __future__ import annotations
 import math
 
 import torch
-
-from trimaran.types import ExpertLoads
-
-
-def loads_by_layer(loads_LE: torch.Tensor) -> tuple[ExpertLoads, ...]:
-    """Nothing of a layer that no token has passed, as of one without experts."""
-    return tuple(
-        ExpertLoads(layer, tuple(row)) for layer, row in enumerate(loads_LE.tolist()) if any(row)
-    )
 
 
 def load_metrics(loads_LE: torch.Tensor) -> dict[str, float]:

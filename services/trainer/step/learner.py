@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 
 from services.trainer.step.batch import PackedBatch, StepBatch
-from services.trainer.step.expert_loads import load_metrics, loads_by_layer
+from services.trainer.step.expert_loads import load_metrics
 from services.trainer.step.finite import describe, find_input_faults
 from services.trainer.step.learning_rate import learning_rate
 from services.trainer.step.objective import Objective, sum_names, token_metrics, token_weights
@@ -30,7 +30,7 @@ from services.trainer.step.sums import TokenSums
 from services.trainer.step.updates import Update, plan_updates
 from services.trainer.step.values import early_advantages, look_up
 from trimaran.config import AlgorithmSection, RunConfig
-from trimaran.types import ExpertLoads, Group, TrainingBatch
+from trimaran.types import Group, TrainingBatch
 
 
 class Policy(Protocol):
@@ -123,8 +123,6 @@ class StepResult:
     metrics: dict[str, float]
     nonfinite: str = ""
     """Why updates were left out, with the groups; empty where all were made."""
-    expert_loads: tuple[ExpertLoads, ...] = ()
-    """By layer; empty for a model without experts, and where no token passed."""
 
 
 def train_step(
@@ -182,13 +180,12 @@ def train_step(
         totals.merge(sums)
         norms.append(norm)
         made.append(update)
-    loads_LE = policy.take_expert_loads()
     metrics = {
         "trainer/learning_rate": rate,
         "trainer/nonfinite_updates": float(len(updates) - len(made)),
         "trainer/imbalance": fmean(update.imbalance for update in updates),
         **token_metrics(policy, algorithm, totals, norms, values.kl_coefficient, made),
-        **load_metrics(loads_LE),
+        **load_metrics(policy.take_expert_loads()),
         **policy.take_metrics(),
         **times.take(),
     }
@@ -196,7 +193,7 @@ def train_step(
     seconds = time.perf_counter() - begin
     metrics["trainer/seconds"] = seconds
     metrics["trainer/tokens_per_second"] = metrics["trainer/packed_tokens"] / seconds
-    return StepResult(metrics, describe(faults), loads_by_layer(loads_LE))
+    return StepResult(metrics, describe(faults))
 
 
 def _computed(

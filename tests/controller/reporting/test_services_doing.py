@@ -26,7 +26,6 @@ from trimaran.run.runs import (
     run_key,
     service_key,
 )
-from trimaran.telemetry.expert_loads import ExpertLoadsWriter
 from trimaran.telemetry.run_files import MetricsWriter, TimelineWriter
 from trimaran.trust.access import NO_TRUST
 from trimaran.wire import health_note
@@ -34,7 +33,7 @@ from trimaran.wire.health_note import Notes
 
 
 def reporter_of(log: RunLog, folder: Path) -> Reporter:
-    files = MetricsWriter(folder), ExpertLoadsWriter(folder), TimelineWriter(folder)
+    files = MetricsWriter(folder), TimelineWriter(folder)
     return Reporter(make_config(), *files, log, WritePause(timeout=0))
 
 

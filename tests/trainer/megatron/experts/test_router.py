@@ -113,7 +113,7 @@ def test_ranks_together_have_the_losses_and_loads_of_one(
             proofs = proofs_for(batch, start.root)
             answer = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
             again = await client.train_batch(batch, ANSWER_SECONDS, proofs=proofs)
-            assert again.expert_loads == answer.expert_loads
+            assert again.metrics == answer.metrics
             return answer
 
     one = asyncio.run(train(tmp_path / "alone", {}))
@@ -124,8 +124,3 @@ def test_ranks_together_have_the_losses_and_loads_of_one(
     for name in ("busiest/mean", "entropy/min"):
         key = f"trainer/experts/{name}"
         assert together[key] == pytest.approx(alone[key], rel=0.05)
-    assert [loads.layer for loads in several.expert_loads] == [0, 1]
-    for own, found in zip(one.expert_loads, several.expert_loads, strict=True):
-        assert found.tokens_E == pytest.approx(own.tokens_E, abs=2)
-    busiest = max(max(own.tokens_E) * 4 / sum(own.tokens_E) for own in one.expert_loads)
-    assert alone["trainer/experts/busiest/max"] == pytest.approx(busiest)
