@@ -176,7 +176,7 @@ examples:
   trimaran reward serve gsm8k --port 8701 --workers 4
   TOKEN=... trimaran reward serve style.py:score --host 10.0.0.7 --token-variable TOKEN \\
       --tls-cert cert.pem --tls-key key.pem
-it answers POST /v1/score, GET /v1/info, GET /v1/health, and OpenRLHF's POST /get_reward
+it answers POST /v1/score, GET /v1/info and GET /v1/health
 exit codes: 0 after SIGTERM or SIGINT, 2 for bad input
 """
 

@@ -18,7 +18,7 @@ class PluginSection(Section):
 
     url: Annotated[str, Field(pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
     """Only hosts that the operator allowed are called."""
-    protocol: Literal["trimaran", "openrlhf", "sandbox_fusion"] = "trimaran"
+    protocol: Literal["trimaran", "sandbox_fusion"] = "trimaran"
     token_variable: Annotated[str, Field(pattern=r"^TRIMARAN_[A-Z0-9_]+$")] | None = None
     """Environment variable of the service that calls it, which holds the bearer token."""
     ca_file: Path | None = None

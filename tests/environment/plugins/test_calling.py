@@ -148,7 +148,7 @@ def test_what_is_refused_before_an_episode(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match=r"environment\.plugin\.url: http://world.example:8800"):
         host("http://world.example:8801")
-    for of_rewards in ({"protocol": "openrlhf"}, {"max_concurrency": 2}):
+    for of_rewards in ({"protocol": "sandbox_fusion"}, {"max_concurrency": 2}):
         with pytest.raises(InputError, match=r"environment\.plugin\.\w+: is for rewards alone"):
             host("http://world.example:8800", **of_rewards)
 

@@ -14,7 +14,6 @@ from aiohttp.abc import AbstractResolver
 
 from services.reward.outcome import Fault, Indigestible, Outcome, Value
 from services.reward.plugins.calling.breaker import Breaker, CircuitOpenError
-from services.reward.plugins.calling.openrlhf import ask_openrlhf
 from services.reward.plugins.calling.protocols import MAX_INFO_BYTES, Ask, ask_trimaran
 from services.reward.plugins.calling.sandbox_fusion import ask_sandbox, check_options
 from services.reward.plugins.contract import Info
@@ -31,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 ASK: Mapping[str, Ask] = {
     "trimaran": ask_trimaran,
-    "openrlhf": ask_openrlhf,
     "sandbox_fusion": ask_sandbox,
 }
 START_SECONDS = 5.0
@@ -146,8 +144,6 @@ class Plugin:
         match self._section.protocol:
             case "sandbox_fusion":
                 return 1
-            case "openrlhf":
-                return self._section.batch_size
             case "trimaran":
                 info = self._info or await self._learn(deadline)
                 return min(self._section.batch_size, info.max_samples)

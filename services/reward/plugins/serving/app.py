@@ -1,4 +1,4 @@
-"""A reward function as an HTTP server: contract.py, and OpenRLHF's get_reward.
+"""A reward function as an HTTP server: contract.py.
 
 An answer that crashes or hangs its checker twice gets the declared minimum (0 where none is
 declared), and `indigestible` says why. Where the function or the pool fails, the sample has no
@@ -20,15 +20,11 @@ from services.reward.outcome import Outcome
 from services.reward.plugins.contract import (
     CONTRACT,
     Info,
-    NotScored,
     ScoreAnswer,
     Scored,
     ScoreRequest,
 )
 from services.reward.plugins.serving.app_forms import (
-    RewardQuery,
-    Rewards,
-    query_samples,
     result_of,
     sample_of,
 )
@@ -48,7 +44,7 @@ MEANINGS = {
     500: "The server failed; its log says how.",
     503: "Overloaded; Retry-After says when to come back.",
 }
-REFUSED = (401, 408, 413, 422, 500, 503)
+REFUSED = (401, 408, 409, 413, 422, 500, 503)
 MAX_TOKENS = 8_000_000
 """Lengths of all completions of one request together."""
 
@@ -86,7 +82,7 @@ def make_app(
         redoc_url=None,
     )
     routes.add_to(app, wants_token=token is not None)
-    app.add_middleware(Guard, token=token, limits=limits, posts=("/v1/score", "/get_reward"))
+    app.add_middleware(Guard, token=token, limits=limits, posts=("/v1/score",))
     add_handlers(app)
     return app
 
@@ -110,12 +106,9 @@ class Routes:
         app.post(
             "/v1/score",
             response_model=ScoreAnswer,
-            responses=responses((*REFUSED, 409), MEANINGS),
+            responses=responses(REFUSED, MEANINGS),
             dependencies=bearer,
         )(self.score)
-        app.post("/get_reward", responses=responses(REFUSED, MEANINGS), dependencies=bearer)(
-            self.get_reward
-        )
 
     async def close(self) -> None:
         """Ends what is at work."""
@@ -156,21 +149,6 @@ class Routes:
                 409, "idempotency_key: used for another request; give each request its own"
             ) from None
         return Response(answer, media_type="application/json")
-
-    async def get_reward(self, request: RewardQuery) -> Rewards:
-        """OpenRLHF's form. It has numbers only, so one faulted sample makes the batch a 503."""
-        self._check_number(len(request.query))
-        outcomes = await self._outcomes(query_samples(request))
-        results = [result_of(outcome, self._info) for outcome in outcomes]
-        faults = [result.faulted for result in results if isinstance(result, NotScored)]
-        if faults:
-            raise Refused(
-                503,
-                f"{len(faults)} of {len(results)} samples could not be scored, and get_reward can"
-                f" only answer with numbers; the first: {faults[0]}",
-                again=True,
-            )
-        return Rewards(rewards=[result.score for result in results if isinstance(result, Scored)])
 
     async def _outcomes(self, samples: Sequence[Sample]) -> Sequence[Outcome]:
         seconds = self._limits.work_seconds

@@ -33,7 +33,7 @@ from trimaran.types import Message, ToolCall
 PATIENT = 60.0
 """Deadline of calls that are not meant to reach it."""
 SHORT = 1.0
-"""Of calls that are; those speak openrlhf, which asks nothing before."""
+"""Of calls that are."""
 
 
 def spec_of(url: str, options: dict[str, Any] | None = None, **keys: Any) -> PluginSpec:
@@ -196,14 +196,13 @@ def test_a_compressed_answer_is_not_unpacked() -> None:
 
 @pytest.mark.parametrize("reply", [hostile.never, hostile.drip])
 def test_the_deadline_holds(reply: hostile.Reply) -> None:
-    assert "no answer within" in reason(reply, timeout=SHORT, protocol="openrlhf")
+    assert "no answer within" in reason(reply, timeout=SHORT)
 
 
 def test_waiting_for_a_place_counts_and_names_the_overload() -> None:
     found, server = judged(
         hostile.never,
         count=3,
-        protocol="openrlhf",
         batch_size=1,
         max_concurrency=1,
         timeout=SHORT,
@@ -357,17 +356,13 @@ async def test_our_own_server_and_client_understand_each_other(
     info = Info(contract=CONTRACT, name="length", minimum=0, maximum=1, max_samples=7)
     async with serving(make_app(judge_length, info, "right")) as url:
         trimaran = spec_of(url, token_variable="TRIMARAN_TEST_TOKEN")
-        openrlhf = spec_of(
-            f"{url}/get_reward", protocol="openrlhf", token_variable="TRIMARAN_TEST_TOKEN"
-        )
         without = spec_of(url)
-        async with judging(trimaran, openrlhf, without) as judge:
+        async with judging(trimaran, without) as judge:
             samples = texts(*("x" * length for length in range(11))) * 2
             found = await judge.judge(trimaran, samples)
             assert [o.value for o in found if isinstance(o, Value)] == [
                 length / 10 for length in range(11)
             ] * 2
             assert found[0] == Value(0.0, {"words": 1.0})
-            assert await judge.judge(openrlhf, texts("xxxxx")) == (Value(0.5),)
             (refused,) = await judge.judge(without, texts("x"))
             assert isinstance(refused, Fault) and "answers 401" in refused.reason

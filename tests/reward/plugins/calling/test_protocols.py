@@ -18,7 +18,6 @@ from services.reward.plugins.calling.breaker import (
     Breaker,
     CircuitOpenError,
 )
-from services.reward.plugins.calling.openrlhf import read_rewards, reward_request
 from services.reward.plugins.calling.protocols import MAX_PARTS, read_scores, score_request
 from services.reward.plugins.contract import Info, ScoreRequest
 from trimaran.plugins.forms import CallError, parse
@@ -55,9 +54,8 @@ def check_outcomes(outcomes: list[Outcome], count: int) -> None:
 
 @given(body=st.binary(max_size=200), count=st.integers(1, 3))
 def test_any_bytes_are_read_or_refused(body: bytes, count: int) -> None:
-    for read in (read_scores, read_rewards):
-        with suppress(CallError):
-            check_outcomes(read(body, count), count)
+    with suppress(CallError):
+        check_outcomes(read_scores(body, count), count)
     with pytest.raises(CallError):
         parse(Info, body)
 
@@ -78,22 +76,6 @@ def test_any_sample_makes_a_valid_request(text: str, answer: str, extras: dict[s
         assert "\ufffd" in request.samples[0].text or len(request.samples[0].text) < len(text)
     else:
         assert request.samples[0].text == text
-    assert set(json.loads(reward_request([sample]))) == {"query", "prompts", "labels"}
-
-
-@pytest.mark.parametrize("rewards", [[0.5, -2], [[0.5], [-2]]])
-def test_openrlhf_shapes(rewards: Any) -> None:
-    logs = {"length": [3, 4], "name": ["a", "b"], "short": [1], "nan": [float("nan"), 1]}
-    body = json.dumps({"rewards": rewards, "scores": [0, 1], "extra_logs": logs}).encode()
-    first, second = read_rewards(body, 2)
-    assert first == Value(0.5, {"length": 3.0})
-    assert second == Value(-2.0, {"length": 4.0, "nan": 1.0})
-    assert read_rewards(b'{"rewards": 1, "extra_logs": {"x": 2}}', 1) == [Value(1.0, {"x": 2.0})]
-    for bad in (b'{"rewards": 1}', b'{"rewards": [1]}', b'{"scores": [1, 2]}'):
-        with pytest.raises(CallError):
-            read_rewards(bad, 2)
-    found = read_rewards(b'{"rewards": [null, NaN, true, "1", [1, 2]]}', 5)
-    assert all(isinstance(outcome, Fault) for outcome in found)
 
 
 def test_parts_are_bounded() -> None:

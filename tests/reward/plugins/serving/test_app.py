@@ -289,7 +289,7 @@ def test_too_many_samples_or_tokens() -> None:
 def test_only_who_has_the_token_is_served(header: str | None) -> None:
     async def scenario(client: Client, judge: FakeJudge) -> None:
         headers = {} if header is None else {"Authorization": header}
-        for method, path in (("POST", "/v1/score"), ("GET", "/v1/info"), ("POST", "/get_reward")):
+        for method, path in (("POST", "/v1/score"), ("GET", "/v1/info")):
             status, content, answered = await client.ask(method, path, b"{", **headers)
             assert (status, answered["WWW-Authenticate"]) == (401, "Bearer")
             assert is_problem(content)
@@ -308,53 +308,6 @@ def test_options_are_the_server_s_own() -> None:
         assert "start it with --option" in content["detail"]
 
     play(scenario, options={"words": 5})
-
-
-@pytest.mark.parametrize(
-    ("request_", "texts", "answers"),
-    [
-        # As OpenRLHF's SingleTurnAgentExecutor posts it: one at a time, the prompt inside.
-        (
-            {"query": ["<s>Say 7.\n7</s>"], "prompts": ["Say 7.\n"], "labels": ["7"]},
-            ["7</s>"],
-            ["7"],
-        ),
-        ({"query": ["a b", "c"]}, ["a b", "c"], ["", ""]),
-        (
-            {"query": ["p1", "q2"], "prompts": ["p", "absent"], "labels": [7, None]},
-            ["1", "q2"],
-            ["7", ""],
-        ),
-        ({"query": ["x"], "prompts": [""], "labels": [["a"]], "more": 1}, ["x"], ['["a"]']),
-    ],
-)
-def test_openrlhf_s_form(request_: Any, texts: list[str], answers: list[str]) -> None:
-    async def scenario(client: Client, judge: FakeJudge) -> None:
-        status, content, _ = await client.ask("POST", "/get_reward", json.dumps(request_))
-        assert (status, content) == (200, {"rewards": [float(len(text)) for text in texts]})
-        assert [sample.text for sample in judge.samples] == texts
-        assert [sample.answer for sample in judge.samples] == answers
-
-    play(scenario)
-
-
-def test_openrlhf_s_form_has_no_number_for_faulted() -> None:
-    def outcomes(samples: Sequence[Sample]) -> Sequence[Outcome]:
-        known = {"slow": Indigestible("too slow"), "gone": Fault("worker gone")}
-        return [known.get(sample.text, Value(1.0)) for sample in samples]
-
-    async def ask(client: Client, **request: Any) -> tuple[int, Any]:
-        return (await client.ask("POST", "/get_reward", json.dumps(request)))[:2]
-
-    async def scenario(client: Client, judge: FakeJudge) -> None:
-        assert await ask(client, query=["x", "slow"]) == (200, {"rewards": [1.0, -1.0]})
-        status, content = await ask(client, query=["x", "gone"])
-        assert status == 503
-        assert "1 of 2 samples could not be scored" in content["detail"]
-        assert (await ask(client, query=["x"] * 51))[0] == 413
-        assert (await ask(client, query=["x"], prompts=["a", "b"]))[0] == 422
-
-    play(scenario, outcomes)
 
 
 def test_the_published_schema_is_current() -> None:
