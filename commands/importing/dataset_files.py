@@ -50,7 +50,7 @@ OTHERS = {
 
 def _input(value: Any, theirs: Theirs) -> KeyOutcome:
     if not value or Path(str(value)).suffix in (".txt", ".py"):
-        return deny(f"give input=FILE: {', '.join(READERS)}, a folder of such, or a hub")
+        return deny(f"give input=FILE: {', '.join(READERS)}, or a folder of such")
     return becomes({"--from": str(value)})
 
 

@@ -170,8 +170,8 @@ def _files(ours: str, key: str, value: Any) -> KeyOutcome:
     away = [path for path in paths if not Path(path).exists()]
     if hub := [path for path in away if "@" in Path(path).name]:
         return deny(
-            f"{', '.join(hub)}: a data set of the hub; bring it here with `trimaran data prepare`,"
-            f" and give {key}=FILE"
+            f"{', '.join(hub)}: a data set of the hub; fetch it with `hf download`, make a file of it with"
+            f" `trimaran data prepare`, and give {key}=FILE"
         )
     found = [str(Path(path).absolute()) for path in paths]
     note = f"{', '.join(away)}: not here now" if away else ""

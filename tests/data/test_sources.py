@@ -1,8 +1,6 @@
 import csv
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pytest
@@ -10,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import ipc, parquet
 
-from tests.data.pictures import png
-from trimaran.data.sources import Source, find_sources
+from trimaran.data.sources import find_sources
 from trimaran.errors import InputError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), max_size=6)
@@ -105,102 +102,10 @@ def test_splits_are_found_by_the_names_of_files_and_folders(tmp_path: Path) -> N
 
 
 def test_what_is_no_source_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such file or folder, and no hub id"):
+    with pytest.raises(InputError, match="no such file or folder"):
         find_sources(str(tmp_path / "none"))
     with pytest.raises(InputError, match="holds no file of rows"):
         find_sources(str(tmp_path))
     (tmp_path / "a.txt").write_text("")
     with pytest.raises(InputError, match=r"a file of \.txt is not known; those are \.jsonl"):
         find_sources(str(tmp_path / "a.txt"))
-
-
-def test_a_hub_id_needs_the_datasets_library_and_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match=r"pip install 'trimaran\[data\]'"):
-        find_sources("hiyouga/geometry3k")
-
-
-class FakeLibrary:
-    """The part of the datasets library that is called."""
-
-    class Image:
-        def __init__(self, decode: bool = True) -> None:
-            self.decode = decode
-
-    class List:
-        def __init__(self, feature: Any) -> None:
-            self.feature = feature
-
-    def __init__(self) -> None:
-        self.features = {"q": "string", "images": self.List(self.Image())}
-        self.casts: dict[str, Any] = {}
-        self.loaded: tuple[Any, ...] = ()
-
-    def get_dataset_split_names(self, path: str, configuration: str | None) -> list[str]:
-        return ["train", "test"]
-
-    def load_dataset(self, path: str, name: str | None, **options: Any) -> "FakeLibrary":
-        if path == "nobody/nothing":
-            raise ConnectionError("no network")
-        self.loaded = (path, name, options)
-        return self
-
-    def with_format(self, kind: None) -> "FakeLibrary":
-        return self
-
-    def cast_column(self, name: str, feature: Any) -> "FakeLibrary":
-        self.casts[name] = feature
-        return self
-
-    def __iter__(self) -> Any:
-        return iter([{"q": "1"}, {"q": "2"}])
-
-
-def test_a_hubs_dataset_is_read_with_its_images_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    library = FakeLibrary()
-    monkeypatch.setitem(sys.modules, "datasets", library)  # type: ignore[arg-type]
-    assert [s.name for s in find_sources("hiyouga/geometry3k")] == ["train", "test"]
-    (source,) = find_sources("openai/gsm8k:main@test", cache=tmp_path)
-    rows = list(source.rows())
-    assert library.loaded == ("openai/gsm8k", "main", {"split": "test", "cache_dir": str(tmp_path)})
-    assert [row.place for row in rows] == ["openai/gsm8k:main@test:1", "openai/gsm8k:main@test:2"]
-    assert list(library.casts) == ["images"]
-    assert library.casts["images"].feature.decode is False
-    assert source.describe() == [{"hub": "openai/gsm8k:main", "split": "test"}]
-    with pytest.raises(InputError, match="cannot be read .*no network.*fetch its files"):
-        list(Source("train", hub_id="nobody/nothing").rows())
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("is_list", [False, True])
-def test_the_real_library_gives_rows_with_their_images_as_they_are(
-    is_list: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """It takes a folder for a dataset of a hub where one of that name is there."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    library: Any = pytest.importorskip("datasets", reason="datasets is not installed here")
-    image = {"bytes": png(28, 28, "L"), "path": None}
-    cell, feature = (
-        ([image], library.List(library.Image())) if is_list else (image, library.Image())
-    )
-    features = library.Features({"problem": library.Value("string"), "images": feature})
-    made = library.Dataset.from_dict({"problem": ["1 + 1?"], "images": [cell]}, features=features)
-    (tmp_path / "mine" / "set").mkdir(parents=True)
-    made.to_parquet("mine/set/train.parquet")
-    (row,) = Source("train", hub_id="mine/set", cache=tmp_path / "cache").rows()
-    assert row.values == {"problem": "1 + 1?", "images": cell}
-    with pytest.raises(
-        InputError, match="--from: nobody/nothing: the hub's dataset cannot be read"
-    ):
-        find_sources("nobody/nothing")
-
-
-def test_a_file_that_is_missing_is_no_hubs_dataset() -> None:
-    with pytest.raises(InputError, match=r"raw/typo\.json: no such file or folder"):
-        find_sources("raw/typo.json")

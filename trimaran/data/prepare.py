@@ -113,8 +113,7 @@ def is_current(source: Source, plan: PreparePlan, path: Path) -> bool:
         whole = all(digest_of(path.with_name(name)) == digest for name, digest in names)
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return False
-    # A hub's dataset may have changed under its name.
-    return same and whole and not source.hub_id
+    return same and whole
 
 
 def _make(

@@ -1,4 +1,4 @@
-"""Rows of files that others have written: JSON, JSON lines, CSV, Parquet, Arrow, and datasets of a hub."""
+"""Rows of files that others have written: JSON, JSON lines, CSV, Parquet and Arrow."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ from trimaran.data.rows import STREAMED_ROWS, JsonlRows, ParquetRows
 from trimaran.errors import InputError
 from trimaran.host.system_errors import refused
 
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.-]+)?(@[\w.-]+)?")
-"""owner/name, :configuration and @split, which may be left out."""
 SHARD = re.compile(r"-\d+-of-\d+$")
 SIDE_FILES = ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
 """What the datasets library writes beside its files of rows."""
 CARD = ".card.json"
-LIBRARY = "datasets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +30,8 @@ class SourceRow:
     place: str
     """File and line, or number: how messages and the card call it."""
     values: Mapping[str, Any]
-    folder: Path | None
-    """Where paths in the row begin; None for a row of a hub."""
+    folder: Path
+    """Where paths in the row begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +40,10 @@ class Source:
 
     name: str
     """train, test, ..."""
-    files: tuple[Path, ...] = ()
-    hub_id: str = ""
-    cache: Path | None = None
+    files: tuple[Path, ...]
 
     def rows(self) -> Iterator[SourceRow]:
         """Raises InputError that says where a file is broken."""
-        if self.hub_id:
-            yield from _hub_rows(self)
         for path in self.files:
             with named(path):
                 for number, row in READERS[path.suffix](path):
@@ -61,16 +54,14 @@ class Source:
 
     def describe(self) -> list[dict[str, Any]]:
         """What the card says of it: each file with its size and SHA-256."""
-        if self.hub_id:
-            return [{"hub": self.hub_id, "split": self.name}]
         return [
             {"file": path.name, "bytes": path.stat().st_size, "sha256": digest_of(path)}
             for path in self.files
         ]
 
 
-def find_sources(given: str, split: str | None = None, cache: Path | None = None) -> list[Source]:
-    """The sources of a file, a folder or a hub id, by the names of the splits.
+def find_sources(given: str, split: str | None = None) -> list[Source]:
+    """The sources of a file or a folder, by the names of the splits.
 
     A file's split is its name without the number of its shard, or the folder's where it is called data.
     Raises InputError where nothing is found, or not the split that is asked for.
@@ -78,12 +69,12 @@ def find_sources(given: str, split: str | None = None, cache: Path | None = None
     Example: [source.name for source in find_sources("gsm8k/")] == ["test", "train"]
     """
     path = Path(given)
-    if path.exists():
-        sources = _local(path)
-    elif HUB_ID.fullmatch(given) and path.suffix not in READERS:
-        sources = _hub(given, split, cache)
-    else:
-        raise InputError(f"--from: {given}: no such file or folder, and no hub id (owner/name)")
+    if not path.exists():
+        raise InputError(
+            f"--from: {given}: no such file or folder; a dataset of a hub is fetched before"
+            " (`hf download OWNER/NAME --repo-type dataset --local-dir FOLDER`)"
+        )
+    sources = _local(path)
     if not sources:
         known = ", ".join(READERS)
         raise InputError(f"--from: {given}: holds no file of rows ({known})")
@@ -127,69 +118,6 @@ def _local(path: Path) -> list[Source]:
 def _split_of(path: Path) -> str:
     name = SHARD.sub("", path.stem)
     return path.parent.name if name == "data" else name
-
-
-def _hub(given: str, split: str | None, cache: Path | None) -> list[Source]:
-    library = import_datasets()
-    name, _, named = given.partition("@")
-    if split := split or named:
-        return [Source(split, hub_id=name, cache=cache)]
-    path, _, configuration = name.partition(":")
-    with _hub_told(name):
-        names = library.get_dataset_split_names(path, configuration or None)
-    return [Source(split, hub_id=name, cache=cache) for split in names]
-
-
-def _hub_rows(source: Source) -> Iterator[SourceRow]:
-    library = import_datasets()
-    path, _, configuration = source.hub_id.partition(":")
-    with _hub_told(source.hub_id):
-        dataset = library.load_dataset(
-            *(path, configuration or None),
-            split=source.name,
-            cache_dir=None if source.cache is None else str(source.cache),
-        )
-        dataset = dataset.with_format(None)
-        for name, feature in dataset.features.items():
-            if (undecoded := _undecoded(feature, library)) is not feature:
-                dataset = dataset.cast_column(name, undecoded)
-        for number, row in enumerate(cast(Iterable[dict[str, Any]], dataset), 1):
-            yield SourceRow(f"{source.hub_id}@{source.name}:{number}", row, None)
-
-
-def _undecoded(feature: Any, library: Any) -> Any:
-    """Images as their owner wrote them: {"bytes", "path"}."""
-    if isinstance(feature, library.Image):
-        return library.Image(decode=False)
-    inner = getattr(feature, "feature", None)  # of a list
-    if isinstance(inner, library.Image):
-        return type(feature)(_undecoded(inner, library))
-    return feature
-
-
-@contextmanager
-def _hub_told(name: str) -> Generator[None]:
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:  # whatever the library stumbles over: the network, a name, a script
-        raise InputError(
-            f"--from: {name}: the hub's dataset cannot be read ({type(error).__name__}: {error});"
-            " where no hub is in reach, fetch its files and name their folder"
-        ) from None
-
-
-def import_datasets() -> Any:
-    """Raises InputError that names the extra."""
-    try:
-        import datasets  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise InputError(
-            f"a hub's dataset is read by the package {LIBRARY} ({error}): pip install"
-            " 'trimaran[data]'; files and folders need none"
-        ) from None
-    return cast(Any, datasets)
 
 
 def _read_json(path: Path) -> Iterable[tuple[int, Any]]:

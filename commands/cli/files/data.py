@@ -39,8 +39,7 @@ SHOWN_REASONS = 12
 
 def prepare_all(options: argparse.Namespace) -> int:
     plan = _plan(options)
-    cache = Path(options.cache) if options.cache else None
-    sources = find_sources(options.source, options.split, cache)
+    sources = find_sources(options.source, options.split)
     for source, path in _targets(sources, Path(options.output)):
         if not options.overwrite and is_current(source, plan, path):
             print(f"{path}: is current; --overwrite makes it again")

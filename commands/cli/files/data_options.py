@@ -59,7 +59,7 @@ def add_data_commands(commands: Any) -> None:
 
 def _add_prepare(add: Add) -> None:
     add("name", choices=tuple(RECIPES), metavar="NAME", help=", ".join(RECIPES))
-    add("--from", dest="source", required=True, metavar="FILE|FOLDER|ID", help="what is prepared")
+    add("--from", dest="source", required=True, metavar="FILE|FOLDER", help="what is prepared")
     add("-o", "--output", required=True, metavar="OUT", help="a folder, or one .parquet file")
     add("--split", help="only this one (default: all that are found)")
     add(
@@ -92,5 +92,4 @@ def _add_prepare(add: Add) -> None:
     add("--seed", type=int, default=1, metavar="N", help="which rows are held out (default 1)")
     add("--limit", type=at_least(1), metavar="N", help="read only the first N rows")
     add("--workers", type=at_least(1), default=1, metavar="N", help="processes (default 1)")
-    add("--cache", metavar="FOLDER", help="where the datasets library keeps what a hub has sent")
     add("--overwrite", action="store_true", help="make it again, also where nothing has changed")
