@@ -464,14 +464,6 @@ def test_a_run_begins_without_a_validation_where_none_is_asked_for(tmp_path: Pat
     assert summary["heldout_after"]
 
 
-def test_a_checkpoints_score_may_be_a_number_of_its_step(tmp_path: Path) -> None:
-    pool = Pool()
-    asyncio.run(serve(tmp_path, pool, best_by=f"-{REWARD_MEAN}"))
-    rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
-    rewards = {row["step"]: row[REWARD_MEAN] for row in rows if row["kind"] == "step"}
-    assert pool.scores == [-rewards[3], -rewards[4]]
-
-
 def test_a_run_that_only_validates_trains_saves_and_exports_nothing(tmp_path: Path) -> None:
     pool = Pool()
     events = asyncio.run(

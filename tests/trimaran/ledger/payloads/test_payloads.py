@@ -244,37 +244,6 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_a_full_disk_holds_the_run_until_there_is_room(tiny_disk: Path) -> None:
-    async def body() -> list[str]:
-        said: list[str] = []
-        pause = WritePause(
-            30,
-            None,
-            lambda text, _: said.append(text),
-            lambda text, _: said.append("free"),
-            wait=lambda num_tries: 0.01,
-        )
-        store = MemoryStore()
-        payloads = FolderPayloads(tiny_disk / "payloads", reserve=0)
-        ledger = await open_ledger(store, payloads, pause=pause)
-        (tiny_disk / "ballast").write_bytes(b"." * 900_000)
-        payload = scored(ledger, 0, num_bytes=300_000)
-        flush = asyncio.create_task(ledger.flush())
-        while not said:
-            await asyncio.sleep(0.01)
-        assert (store.end, flush.done()) == (0, False)
-        (tiny_disk / "ballast").unlink()
-        await flush
-        assert len(await ledger.load(payload)) == 300_000
-        assert store.end == 3
-        await ledger.close()
-        return said
-
-    held, free = asyncio.run(body())
-    assert "make room there" in held
-    assert free == "free"
-
-
 async def test_enospc_itself_is_reported_and_leaves_nothing_behind(tiny_disk: Path) -> None:
     """Others write to the disk between our look at it and our write."""
 
@@ -398,19 +367,6 @@ def test_a_run_that_keeps_all_keeps_all() -> None:
 
     assert asyncio.run(body(keep_all=True)) == 3
     assert asyncio.run(body(keep_all=False)) == 0
-
-
-async def test_a_held_run_that_is_ended_ends() -> None:
-    ended, payloads = asyncio.Event(), MemoryPayloads()
-    payloads.faults = ["away"] * 1000
-    ledger = await open_ledger(MemoryStore(), payloads, WritePause(600, ended))
-    scored(ledger, 0)
-    flush = asyncio.create_task(ledger.flush())
-    await asyncio.sleep(0.05)
-    ended.set()
-    with pytest.raises(HeldError, match="ended while it was held: the bucket is away"):
-        await asyncio.wait_for(flush, 60)
-    await ledger.close()
 
 
 @pytest.mark.parametrize("fault", ["crash before", "crash after"])

@@ -61,35 +61,11 @@ def test_a_distributed_optimizer_is_shared_by_ranks_with_the_same_parameters() -
     assert shared.moments == 8 * (dense // 4 + experts // 2)
 
 
-def test_what_is_off_loaded_is_there_for_an_update_and_not_in_a_backward_pass() -> None:
-    kept = rank_memory(MODEL, ONE.place(0), WORK)
-    choices = RankChoices(offload=("optimizer", "gradients"))
-    rank = rank_memory(MODEL, ONE.place(0), WORK, choices)
-    assert (rank.sure, rank.resident, rank.host_optimizer) == (18 * COUNT, 2 * COUNT, 12 * COUNT)
-    assert rank.peak(64) == max(18 * COUNT, kept.peak(64) - 12 * COUNT)
-    alone = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(offload=("gradients",)))
-    assert (alone.resident, alone.peak(64)) == (14 * COUNT, kept.peak(64))
-
-
 def test_a_rank_that_takes_turns_leaves_all_but_gradients_on_the_host() -> None:
     kept = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(reference=True))
     rank = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(reference=True, takes_turns=True))
     assert (kept.away, rank.away) == (0, (2 + 12 + 2) * COUNT)
     assert rank.peak(64) == kept.peak(64), "in its own turn it has the device alone"
-
-
-def test_a_reference_is_the_weights_once_more() -> None:
-    rank = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(reference=True))
-    assert rank.reference == 2 * COUNT
-    assert rank.sure == 20 * COUNT
-
-
-def test_a_layer_keeps_what_the_formula_says() -> None:
-    layer = layer_bytes(MODEL, ONE, WORK)
-    assert layer.norms == 2 * 2 * 8
-    assert layer.inputs == 2 * (2 * 8 + 8)
-    assert layer.mlp == 3 * 2 * 24
-    assert layer.attention == 20 / 16 * (2 * (8 + 2 * 4) + 4 * 10 * 6)
 
 
 def test_long_sequences_keep_no_attention_weights() -> None:
@@ -98,38 +74,6 @@ def test_long_sequences_keep_no_attention_weights() -> None:
     assert layer_bytes(MODEL, ONE, work).attention == pytest.approx(short)
     longer = layer_bytes(MODEL, ONE, replace(work, completion=58)).attention
     assert longer == pytest.approx(2 * 2 * (8 + 4) + 4 * 4)
-
-
-def test_sequence_parallelism_shares_what_every_tensor_rank_would_keep() -> None:
-    layout = ParallelLayout(tensor=2)
-    apart = layer_bytes(MODEL, layout, WORK, sequence_parallel=True)
-    together = layer_bytes(MODEL, layout, WORK)
-    assert (together.norms, apart.norms) == (32, 16)
-    assert (together.inputs, apart.inputs) == (2 * (16 + 4), 2 * (8 + 4))
-    assert together.mlp == apart.mlp == 3 * 24
-
-
-def test_context_parallel_ranks_share_tokens_and_heads() -> None:
-    alone, shared = (
-        layer_bytes(MODEL, ONE, WORK),
-        layer_bytes(MODEL, ParallelLayout(context=2), WORK),
-    )
-    assert shared.total == alone.total / 2
-    of_four = layer_bytes(MODEL, ParallelLayout(context=4), WORK)  # each has one of two key heads
-    assert of_four.mlp == alone.mlp / 4
-    assert of_four.attention == layer_bytes(MODEL, ParallelLayout(tensor=4), WORK).attention
-    one, two = (rank_memory(MODEL, ParallelLayout(context=x).place(0), WORK) for x in (1, 2))
-    assert two.sure == one.sure
-    assert (two.logits(16), two.activations(16)) == (one.logits(16) / 2, one.activations(16) / 2)
-    assert rank_memory(MODEL, ParallelLayout(context=2).place(1), WORK).snapshot == 0
-
-
-def test_head_norms_and_experts_add_theirs() -> None:
-    facts = replace(FACTS, family="qwen3")
-    norms = layer_bytes(ModelSizes(facts), ONE, WORK).norms
-    assert norms == 2 * (16 + 8 + 4)
-    model = ModelSizes(replace(FACTS, num_experts=8, experts_per_token=2, expert_size=6))
-    assert layer_bytes(model, ONE, WORK).mlp == 2 * (2 * 2 * 8 + 4 * 2 * 6) + 8 * 8
 
 
 def test_each_axis_of_an_accelerators_layout_brings_communicators() -> None:
@@ -141,25 +85,6 @@ def test_each_axis_of_an_accelerators_layout_brings_communicators() -> None:
     assert rank_memory(MODEL, ONE.place(0), WORK).communicators == 0
 
 
-def test_the_peak_is_where_the_backward_pass_begins() -> None:
-    rank = rank_memory(MODEL, ONE.place(0), WORK)
-    layer = layer_bytes(MODEL, ONE, WORK).total
-    assert rank.activations(16) == round(16 * (2 * layer + 2 * 8))
-    assert rank.logits(16) == 14 * 2 * (2 * 8 + 16)
-    assert rank.head == 2 * 4 * 128 * 16 + 2 * 16 * 8
-    assert rank.peak(16) == rank.sure + rank.activations(16) + rank.logits(16) + rank.head
-    # The gradients inside a layer, where they are more than those of the head.
-    assert rank.peak(64) == rank.sure + rank.activations(64) + round(64 * layer)
-
-
-def test_a_float32_head_keeps_no_logits() -> None:
-    model = ModelSizes(replace(FACTS, vocab_size=1 << 17))
-    kept = rank_memory(model, ONE.place(0), WORK)
-    chunks = rank_memory(model, ONE.place(0), WORK, RankChoices(fp32_head=True))
-    assert kept.logits(64) == 56 * 2 * (2 * 8 + (1 << 17))
-    assert chunks.logits(64) == 56 * (2 * 8 + 4 * 2 * (8 + 8192))
-
-
 def test_logits_that_are_computed_again_do_not_grow_with_the_vocabulary_nor_without_bounds() -> (
     None
 ):
@@ -169,33 +94,6 @@ def test_logits_that_are_computed_again_do_not_grow_with_the_vocabulary_nor_with
     # From there on chunks of 8192 entries, and of 2^26 logits, in float32 twice.
     assert head.logits(4097) == (1 << 30) + 4097 * states  # as if they were kept
     assert head.logits(1 << 17) == (1 << 17) * 4096 * (2 + 2 * 4) + 2 * 4 * (1 << 26)
-
-
-def test_the_first_stage_keeps_as_many_micro_batches_as_there_are_stages() -> None:
-    layout = ParallelLayout(pipeline=2)
-    first, last = (rank_memory(MODEL, layout.place(rank), WORK) for rank in range(2))
-    layer = layer_bytes(MODEL, layout, WORK).total
-    assert first.activations(16) == round(2 * 16 * layer)
-    assert first.activations(64) == round(64 * layer)  # there is but one
-    assert last.activations(16) == round(16 * (layer + 2 * 8))
-    assert (first.logits(16), first.head) == (0, 0)
-
-
-def test_interleaved_stages_keep_more() -> None:
-    model = ModelSizes(replace(FACTS, num_layers=8))
-    choices = RankChoices(virtual_stages=2)
-    places = map(ParallelLayout(pipeline=4).place, range(4))
-    kept = [rank_memory(model, place, WORK, choices).in_flight for place in places]
-    assert kept == [11 / 2, 9 / 2, 7 / 2, 5 / 2]
-
-
-def test_a_pass_of_the_reference_may_be_the_highest_point() -> None:
-    model = ModelSizes(replace(FACTS, vocab_size=1 << 20))
-    rank = rank_memory(model, ONE.place(0), WORK, RankChoices(reference=True))
-    assert rank.passing(16) == rank.logits(64) + rank.head
-    small = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(reference=True, recompute=True))
-    layer = layer_bytes(MODEL, ONE, WORK).total
-    assert small.passing(10) == round(40 * layer)
 
 
 def test_the_snapshot_is_what_the_rank_sends() -> None:
@@ -217,31 +115,6 @@ def test_the_largest_micro_batch_fits_and_one_token_more_does_not(room, tensor, 
     largest = rank.largest(room)
     assert largest == 0 or rank.peak(largest) <= room
     assert largest == WORK.batch_tokens or rank.peak(largest + 1) > room
-
-
-def test_a_bfloat16_optimizer_takes_12_bytes_a_parameter() -> None:
-    rank = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(bf16_optimizer=True))
-    assert (rank.main_weights, rank.moments, rank.sure) == (2 * COUNT, 4 * COUNT, 12 * COUNT)
-
-
-def test_with_recomputing_a_layer_keeps_its_input_and_all_of_one_layer_comes_back() -> None:
-    kept = rank_memory(MODEL, ONE.place(0), WORK)
-    rank = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(recompute=True))
-    norm = 2 * 8
-    assert rank.layers_token == 2 * (2 * 8) + norm
-    layer = (kept.layers_token - norm) / 2
-    parts = layer_bytes(MODEL, ONE, WORK)
-    assert parts.attention > 2 * parts.mlp  # whose gradients come when the MLP has nothing any more
-    assert rank.backward_token == layer + parts.attention - parts.mlp
-    assert (rank.working_token, kept.backward_token) == (layer, layer)
-    assert rank.resident == kept.resident
-    assert rank.passing(64) == 64 * (2 * (2 * 8) + norm) + round(64 * rank.backward_token)
-    some = rank_memory(MODEL, ONE.place(0), WORK, RankChoices(recompute="selective"))
-    assert some.backward_token == layer + parts.attention
-    assert some.layers_token == kept.layers_token - 2 * parts.attention + 2 * 2 * (8 + 2 * 4)
-    split = ParallelLayout(tensor=2)
-    shared = RankChoices(recompute=True, sequence_parallel=True)
-    assert rank_memory(MODEL, split.place(0), WORK, shared).layers_token == 2 * 8 + norm
 
 
 def test_replayed_choices_stand_on_the_hosts_of_those_that_need_them() -> None:

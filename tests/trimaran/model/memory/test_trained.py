@@ -35,16 +35,6 @@ def test_without_a_match_all_of_a_rank_trains(model: ModelSizes, layout: Paralle
         assert sum(trained_parameters(model, place, NOTHING)) == everything
 
 
-def test_frozen_parameters_keep_weights_alone() -> None:
-    rank = rank_memory(
-        MODEL, ParallelLayout().place(0), WORK, RankChoices(freeze=("*_proj.weight",))
-    )
-    everything = rank_memory(MODEL, ParallelLayout().place(0), WORK)
-    assert (rank.weights, rank.snapshot) == (everything.weights, everything.snapshot)
-    assert rank.gradients == rank.main_weights == 4 * 2 * TABLE
-    assert rank.moments == 8 * 2 * TABLE
-
-
 def test_ranks_share_what_trains() -> None:
     layout, freeze = ParallelLayout(tensor=2, pipeline=2), ("*.mlp.*", "model.layers.1.*")
     first, last = (trained_parameters(MODEL, layout.place(rank), freeze).dense for rank in (0, 2))
@@ -68,23 +58,6 @@ def test_a_frozen_router_and_frozen_experts() -> None:
     dense = 2 * ATTENTION + 2 * TABLE
     assert trained_parameters(model, place, ("*.mlp.gate.weight",)) == (dense, experts // 2)
     assert trained_parameters(model, place, ("*.experts.*",)) == (dense + router, 0)
-
-
-def test_adapters_are_all_that_trains_and_the_reference_is_the_model_itself() -> None:
-    lora = RankChoices(
-        reference=True, lora_rank=2, lora_targets=("q_proj", "k_proj", "o_proj", "up_proj")
-    )
-    everything = rank_memory(MODEL, ParallelLayout().place(0), WORK)
-    rank = rank_memory(MODEL, ParallelLayout().place(0), WORK, lora)
-    adapters = 2 * 2 * ((8 + 8) + (8 + 4) + (8 + 8) + (8 + 24))  # layers, rank, in + out
-    assert rank.weights == everything.weights + 2 * adapters
-    assert (rank.gradients, rank.main_weights, rank.moments) == tuple(
-        adapters * size for size in (4, 4, 8)
-    )
-    assert (rank.reference, rank.snapshot) == (0, everything.snapshot)
-    assert rank.compares
-    split = rank_memory(MODEL, ParallelLayout(tensor=2).place(0), WORK, lora)
-    assert split.gradients == 4 * 2 * 2 * ((8 + 4) + (8 + 2) + (8 + 4) + (8 + 12))
 
 
 def test_stages_that_alternate_have_other_layers() -> None:
