@@ -1,7 +1,6 @@
 """No token of unproven weights trains, and none is lost for it."""
 
 import asyncio
-import random
 from pathlib import Path
 from typing import Any
 
@@ -94,32 +93,6 @@ def test_a_fault_found_between_generation_and_training_too(tmp_path: Path, max_l
         if isinstance(record, kinds) and record.group == 5
     ]
     assert life == [(kind, attempt) for attempt in (1, 2) for kind in kinds]
-
-
-@pytest.mark.parametrize("max_lag", [0, 1, 3])
-def test_faults_at_any_time_break_neither_order_nor_lag(tmp_path: Path, max_lag: int) -> None:
-    world = World(tmp_path, make_config(run={"steps": 20, "max_lag": max_lag}))
-    dice = random.Random(max_lag)
-    num_faults = 0
-
-    async def faults(group: Group) -> tuple[Verdict, ...] | None:
-        nonlocal num_faults
-        await asyncio.sleep(dice.choice([0.0, 0.001, 0.005]))
-        if dice.random() < 0.2:
-            num_faults += 1
-            # The other replica stays good, so that every group can be made.
-            version, _ = min(group.makers)
-            world.weight_sync.find_fault(version, "rollout-1", "a flipped bit")
-        return None
-
-    async def heal() -> None:
-        world.weight_sync.reports.clear()
-
-    world.reward.faults, world.trainer.pace = faults, heal
-    run(world)  # the trainer asserts that every token came with a good proof
-    assert num_faults > 5
-    assert world.trained_numbers() == list(range(20 * GROUPS))
-    assert max(world.lags()) <= max_lag
 
 
 def test_a_batch_waits_until_its_weights_have_the_level_that_the_run_needs(

@@ -9,14 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from benchmarks.control.idle import World as SimulatedWorld
 from services.controller.validation.validation import Validation
 from tests.controller.fakes import FakeReporter, World, make_config
 from tests.controller.test_loop import GROUPS, run
-from tests.controller.virtual_time import run_virtually
 from trimaran.errors import UnavailableError
 from trimaran.ledger.records import Scored
 
@@ -150,28 +146,3 @@ def test_a_publication_that_fails_ends_the_run_and_comes_first_in_the_next(tmp_p
     numbers = [scored.group.number for scored in world.trainer.batches[3].groups]
     assert numbers == [scored.group.number for scored in again.trainer.batches[0].groups]
     assert again.trained_numbers() == list(range(3 * GROUPS, 6 * GROUPS))
-
-
-@given(
-    max_lag=st.integers(0, 3),
-    latencies=st.lists(st.integers(1, 40), min_size=1, max_size=8),
-    step_seconds=st.integers(0, 30),
-    publish_seconds=st.integers(0, 30),
-    seed=st.integers(0, 3),
-)
-def test_however_long_anything_takes_tokens_get_no_older_and_versions_keep_their_order(
-    max_lag: int, latencies: list[int], step_seconds: int, publish_seconds: int, seed: int
-) -> None:
-    """The real loop and buffer in virtual time, which fails where everybody waits for nothing."""
-    world = SimulatedWorld(
-        *([float(one) for one in latencies], step_seconds, max_lag, seed),
-        publish_seconds=publish_seconds,
-        steps=12,
-        groups_per_step=3,
-    )
-    run_virtually(world.loop.run())
-    assert world.published == list(range(1, 13))
-    assert max(world.lags) <= max_lag
-    assert world.most_alive <= (max_lag + 1) * 3
-    if not max_lag:
-        assert not world.ahead
