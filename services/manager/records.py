@@ -13,10 +13,12 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from services.manager.scheduling.pools import NO_GRANT, DeviceRequest, Grant, Need, PoolDevice
+from pydantic import TypeAdapter
+
+from services.manager.scheduling.pools import NO_GRANT, DeviceRequest, Grant, Need
 from trimaran.errors import NotFoundError, StateError, UnavailableError
 from trimaran.host.call_waits import locked
 from trimaran.run.runs import TRANSITIONS, Goal, Replicas, Run, RunState
@@ -144,35 +146,16 @@ class Managed:
         return sum(number for need, number in counts if need.kind != "cpu")
 
 
+_managed = TypeAdapter(Managed)
+
+
 def to_tree(run: Managed) -> dict[str, Any]:
-    tree = asdict(run)
-    tree["leaving"] = sorted(run.leaving)
-    tree["grant"] = {
-        "trainer": list(run.grant.trainer),
-        "replicas": {str(i): list(devices) for i, devices in run.grant.replicas.items()},
-    }
-    return tree
+    return _managed.dump_python(run, mode="json")
 
 
 def from_tree(tree: Mapping[str, Any]) -> Managed:
     """Also of an earlier version, which had fewer fields."""
-    known = {name: tree[name] for name in Managed.__slots__ if name in tree}
-    grant = tree["grant"]
-    known |= {
-        "state": RunState(tree["state"]),
-        "goal": Goal(tree["goal"]),
-        "trainer": Need(**tree["trainer"]),
-        "replica": Need(**tree["replica"]),
-        "leaving": frozenset(tree["leaving"]),
-        "grant": Grant(
-            tuple(PoolDevice(*device) for device in grant["trainer"]),
-            {
-                int(index): tuple(PoolDevice(*device) for device in devices)
-                for index, devices in grant["replicas"].items()
-            },
-        ),
-    }
-    return Managed(**known)
+    return _managed.validate_python(tree)
 
 
 class Records:
