@@ -14,7 +14,7 @@ from tests.first_epoch import draw_epoch
 from tests.trimaran.telemetry.test_exposition import values
 from trimaran.clients import EnvironmentClient, MetricsClient
 from trimaran.config import RunConfig, parse_config
-from trimaran.errors import DeadlineError, InputError, InternalError, NotFoundError
+from trimaran.errors import InputError, InternalError
 from trimaran.run.context import RunContext
 from trimaran.run.network import LOOPBACK
 from trimaran.trust.allowed import ALLOW_VARIABLE
@@ -125,27 +125,6 @@ def test_a_class_of_trl_plays_and_its_reward_is_the_episode_s(tmp_path: Path) ->
         assert rewards == pytest.approx([0.5, 0.3, 0.0])
 
     while_serving(configure(factory=f"{CODE}:Counter"), tmp_path, use)
-
-
-def test_what_takes_too_long_is_ended_and_others_go_on(tmp_path: Path) -> None:
-    async def use(client: EnvironmentClient) -> None:
-        for name in ("1.0", "1.1"):
-            await client.open(name, prompt(), 7, SECONDS)
-        hanging = asyncio.create_task(
-            client.step("1.0", 1, call("end", '{"how": "hang"}'), "stop", SECONDS)
-        )
-        for turn in range(1, 5):
-            reply = await client.step("1.1", turn, call("end", '{"how": ""}'), "stop", SECONDS)
-            assert reply.num_failures == 0
-        assert not hanging.done()
-        with pytest.raises(DeadlineError, match=r"environment\.timeout"):
-            await hanging
-        with pytest.raises(NotFoundError):
-            await client.step("1.0", 1, call("end", '{"how": "hang"}'), "stop", SECONDS)
-        with pytest.raises(InternalError, match="SIGSEGV"):
-            await client.step("1.1", 5, call("end", '{"how": "crash"}'), "stop", SECONDS)
-
-    while_serving(configure(tools=[f"{CODE}:end"], timeout=1.0), tmp_path, use)
 
 
 def test_what_is_not_allowed_or_not_there_is_refused(

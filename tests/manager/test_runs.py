@@ -802,7 +802,7 @@ async def test_a_client_has_one_ledger_verified_at_a_time(
 
 
 @asynchronous
-async def test_logs_samples_and_checkpoints(tmp_path: Path) -> None:
+async def test_logs_and_checkpoints(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
         run_id = await create(served, tmp_path)
@@ -825,19 +825,6 @@ async def test_logs_samples_and_checkpoints(tmp_path: Path) -> None:
         assert "rollout-0" in await served.runs.log_names(ANN, run_id)
         with pytest.raises(NotFoundError, match="rollout-0"):
             await anext(served.runs.logs(ANN, run_id, "../token"))
-        (folder / "samples").mkdir()
-        row = {"prompt": "2+2", "answer": "4", "greedy_completions": ["4"], "greedy_rewards": [1.0]}
-        row |= {"completions": ["5", "x"], "rewards": [0.0, None]}
-        (folder / "samples" / "step-00005.jsonl").write_text(json.dumps(row) + "\n")
-        found = await served.runs.samples(ANN, run_id)
-        assert found.validation_steps == (5,)
-        assert [(s.answer, s.reward, bool(s.fault)) for s in found.samples] == [
-            ("4", 1.0, False),
-            ("5", 0.0, False),
-            ("x", 0.0, True),
-        ]
-        with pytest.raises(NotFoundError, match="validation_step 6"):
-            await served.runs.samples(ANN, run_id, validation_step=6)
         saved = folder / "checkpoints" / "step-00010"
         saved.mkdir(parents=True)
         (saved / "state.json").write_text(json.dumps({"step": 10, "root": "5f0c"}))

@@ -59,7 +59,7 @@ class Metric:
         return re.fullmatch("(.+)".join(parts), key, re.DOTALL)
 
 
-# Keys that the live view and the pages read.
+# Keys that the commands and the pages read.
 REWARD_MEAN = "reward/completion/mean"
 LENGTH_MEAN = "rollout/completion/length/mean"
 LAG_MAX = "rollout/completion/lag/max"

@@ -18,7 +18,7 @@ from commands.cli.manage.find_run import folder_of, shorten
 from commands.cli.manage.folder_client import FolderClient
 from commands.cli.manage.managed import find_managed, open_client
 from commands.cli.train.progress import looking
-from commands.cli.train.view import View, choose_view
+from commands.cli.train.view import View
 from trimaran.clients.run import AsyncRunClient
 from trimaran.clients.run_sync import RunClient
 from trimaran.errors import InputError
@@ -84,8 +84,7 @@ def _watch(client: RunClient, options: argparse.Namespace) -> int:
 def _follow(client: RunClient, run: Run, after: int, console: Console) -> int:
     """The display of `trimaran train`, until the run has ended."""
     try:
-        with choose_view(console, run.num_steps) as display:
-            client.loop.run(_display(client.client, run.run_id, after, display))
+        client.loop.run(_display(client.client, run.run_id, after, View(console)))
     except KeyboardInterrupt:
         console.print(f"{run.run_id} goes on; see it again with: trimaran watch {run.run_id}")
         return 130

@@ -19,7 +19,7 @@ from commands.cli.train.pages import pages
 from commands.cli.train.preflight import refuse_password
 from commands.cli.train.progress import follow
 from commands.cli.train.summary import show_summary
-from commands.cli.train.view import choose_view
+from commands.cli.train.view import View
 from commands.launch.service_process import ServiceDiedError
 from services.controller.datasets import TrainingPrompts
 from trimaran.config import RunConfig, load_config
@@ -137,14 +137,13 @@ def _launch(config: RunConfig, run: RunContext, network: str | None, with_pages:
 
 async def _run(config: RunConfig, run: RunContext, console: Console, with_pages: bool) -> int:
     store = await open_store(run.store_url)
-    signals, view = Signals(), choose_view(console, config.run.num_steps)
+    signals, view = Signals(), View(console)
     resume = f"go on with: trimaran train --resume {run.folder}"
     try:
         shown = await store.last(events_stream(run.run_id))
         async with AsyncExitStack() as stack:
             if with_pages:
                 await stack.enter_async_context(pages(run.folder, partial(_say, console)))
-            stack.enter_context(view)
             following = asyncio.create_task(follow(store, run.run_id, view, shown))
             try:
                 ended = await launch_here(config, run, store, signals.end)

@@ -11,14 +11,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from commands.cli.train.progress import follow
+from commands.cli.train.progress import LOOK_SECONDS, follow
 from commands.cli.train.summary import show_summary
-from commands.cli.train.view import (
-    LiveView,
-    PlainView,
-    View,
-    format_seconds,
-)
+from commands.cli.train.view import View, format_seconds
 from tests.cli.fake_controller import event
 from trimaran.run.runs import (
     Run,
@@ -98,28 +93,23 @@ def without_clock(text: str) -> list[str]:
     return [line[len("12:00:00  ") :] for line in text.splitlines()]
 
 
-def show(view_class: type[View], **options: object) -> str:
+def show(*events: RunEvent, terminal: bool = False) -> str:
     out = io.StringIO()
-    console = Console(file=out, width=160, force_terminal=view_class is LiveView)
-    view = view_class(console, **options)
-    with view:
-        for each in EVENTS:
-            view.show(each)
+    view = View(Console(file=out, width=160, force_terminal=terminal))
+    for each in events:
+        view.show(each)
     return out.getvalue()
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_the_words_of_others_are_shown_as_they_are(terminal: bool) -> None:
     text = "rows.jsonl:100: brevity: http://[::1]:8700: answers 500: [/x] [red]broken[/]"
-    out = io.StringIO()
-    console = Console(file=out, width=160, force_terminal=terminal)
-    with LiveView(console, 4) if terminal else PlainView(console) as view:
-        view.show(event(1, "held", 1, text=text, held=text))
-    assert f"step 1: held: {text}" in out.getvalue()
+    out = show(event(1, "held", 1, text=text, held=text), terminal=terminal)
+    assert f"step 1: held: {text}" in out
 
 
-def test_plain_lines_off_a_terminal() -> None:
-    lines = without_clock(show(PlainView))
+def test_each_event_is_a_line() -> None:
+    lines = without_clock(show(*EVENTS))
     assert lines[0] == "step 0: starting: waiting for the services"
     assert lines[1] == "step 0/4  held-out reward: greedy 0.200, sampled 0.150"
     assert lines[2] == (
@@ -130,48 +120,10 @@ def test_plain_lines_off_a_terminal() -> None:
     assert len(lines) == 5
 
 
-def test_a_live_table_on_a_terminal() -> None:
-    text = show(LiveView, num_steps=4)
-    for part in ("reward", "0.250", "21.5", "812", "step 2/4", "greedy 0.200", "longer than 72"):
-        assert part in text
-
-
-@pytest.mark.parametrize("view_class", [LiveView, PlainView])
-def test_turns_are_shown_where_answers_are_episodes(view_class: type[View]) -> None:
+def test_turns_are_shown_where_answers_are_episodes() -> None:
     turns = {"environment/turns/mean": 2.5, "environment/seconds/mean": 0.125}
-    out = io.StringIO()
-    console = Console(file=out, width=160, force_terminal=view_class is LiveView)
-    with LiveView(console, 4) if view_class is LiveView else PlainView(console) as view:
-        view.show(event(1, "step", 1, {**STEP, **turns}))
-    text = " ".join(out.getvalue().split())
-    assert "turns 2.5 calls - env s 0.12" in text if view_class is PlainView else "env s" in text
-    assert "turns" not in show(view_class, **({"num_steps": 4} if view_class is LiveView else {}))
-
-
-WHY = "half cannot be scored"
-HELD = event(3, "held", 2, {"share": 0.5}, WHY, held=WHY)
-STEP_WHILE_HELD = event(4, "step", 3, STEP, held=WHY)
-RELEASED = event(5, "released", 3, text="answers can be scored again")
-
-
-@pytest.mark.parametrize(
-    ("events", "stands"),
-    [
-        ([HELD], True),
-        ([HELD, STEP_WHILE_HELD], True),
-        ([HELD, STEP_WHILE_HELD, RELEASED], False),
-        ([HELD, event(4, "finished", 2, state=RunState.FAILED, error="too long")], False),
-    ],
-)
-def test_why_a_run_is_held_stands_under_the_live_table_while_it_lasts(
-    events: list[RunEvent], stands: bool
-) -> None:
-    view = LiveView(Console(file=io.StringIO(), width=160, force_terminal=True), num_steps=4)
-    for each in events:
-        view.show(each)
-    picture = io.StringIO()
-    Console(file=picture, width=160).print(view._render())
-    assert ("held: half cannot be scored" in picture.getvalue()) == stands
+    assert "turns 2.5  calls -  env s 0.12" in show(event(1, "step", 1, {**STEP, **turns}))
+    assert "turns" not in show(*EVENTS)
 
 
 def test_seconds_as_people_read_them() -> None:
@@ -180,25 +132,26 @@ def test_seconds_as_people_read_them() -> None:
     ]
 
 
-async def test_what_takes_long_stands_under_the_live_table_until_it_is_done(tmp_path: Path) -> None:
-    view = LiveView(Console(file=io.StringIO(), width=160, force_terminal=True), num_steps=4)
-
-    def picture() -> str:
-        out = io.StringIO()
-        Console(file=out, width=160).print(view._render())
-        return out.getvalue()
-
+@pytest.mark.parametrize("terminal", [False, True])
+async def test_what_takes_long_is_said_once_on_a_terminal(tmp_path: Path, terminal: bool) -> None:
+    out = io.StringIO()
+    view = View(Console(file=out, width=160, force_terminal=terminal))
     store = await open_store(f"sqlite:{tmp_path / 'store.sqlite'}")
-    run = Run("run", RunState.STARTING, 0, 4, doing="rollout-0 starts [its] engine")
-    await store.put(run_key("run"), run_to_tree(run))
     following = asyncio.create_task(follow(store, "run", view))
     async with asyncio.timeout(30):
-        while "rollout-0 starts [its] engine" not in picture():
-            await asyncio.sleep(0.02)
+        for doing in (
+            "rollout-0 loads 1 of 9 [parts]",
+            "rollout-0 loads 2 of 9 [parts]",
+            "validating",
+        ):
+            run = Run("run", RunState.STARTING, 0, 4, doing=doing)
+            await store.put(run_key("run"), run_to_tree(run))
+            await asyncio.sleep(1.5 * LOOK_SECONDS)
         await store.extend(events_stream("run"), [event_to_tree(EVENTS[-1])])
         await following
     await store.close()
-    assert "engine" not in picture()
+    said = ["rollout-0 loads 1 of 9 [parts]", "validating"] if terminal else []
+    assert without_clock(out.getvalue()) == said
 
 
 def at(seconds: float, each: RunEvent, ends_at: float = 0.0) -> RunEvent:
@@ -211,7 +164,7 @@ NOON = time.mktime((2026, 11, 20, 12, 0, 0, 0, 0, 0))
 def test_plain_lines_have_the_events_times_and_an_estimate_of_the_end() -> None:
     """A watcher that comes late gets the events at once: its own clock says nothing of them."""
     out = io.StringIO()
-    view = PlainView(Console(file=out, width=160))
+    view = View(Console(file=out, width=160))
     progress = event(9, "process", 2, text="exporting the model")
     later = at(NOON + 65, EVENTS[4], ends_at=NOON + 195)
     for each in (at(NOON, EVENTS[2]), later, at(NOON + 66, progress)):
@@ -220,18 +173,6 @@ def test_plain_lines_have_the_events_times_and_an_estimate_of_the_end() -> None:
     assert first.startswith("12:00:00  step 1/4  reward") and "left" not in first
     assert second.startswith("12:01:05  step 2/4  reward") and second.endswith("about 2:10 left")
     assert third == "12:01:06  step 2: exporting the model"
-
-
-def test_the_live_table_says_how_long_the_run_has_gone_on_and_when_it_may_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    view = LiveView(Console(file=io.StringIO(), width=160, force_terminal=True), num_steps=4)
-    view.show(at(NOON + 65, EVENTS[4], ends_at=NOON + 185))
-    monkeypatch.setattr(time, "time", lambda: NOON + 70)
-    picture = io.StringIO()
-    Console(file=picture, width=160).print(view._render())
-    assert "step 2/4" in picture.getvalue()
-    assert "1:10 since the start, about 1:55 left" in picture.getvalue()
 
 
 def test_the_last_words(tmp_path: Path) -> None:

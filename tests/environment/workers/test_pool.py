@@ -14,7 +14,7 @@ import pytest
 from services.environment.loading.load import LoadSpec
 from services.environment.workers.pool import EnvironmentPool
 from services.environment.workers.process import EnvironmentProcess
-from trimaran.errors import InputError, UnavailableError
+from trimaran.errors import InputError
 
 CODE = Path(__file__).parents[1] / "user_code.py"
 ROW = {"prompt_id": "p", "task": "t", "answer": "7", "extras": {}, "messages": [], "seed": 7}
@@ -71,39 +71,6 @@ def test_what_tools_do_wrong_is_an_answer() -> None:
         await pool.give_back(worker)
 
     with_pool(use, "add", "slow_add", "fail")
-
-
-@pytest.mark.parametrize(
-    ("how", "reported"),
-    [
-        ("crash", r"died \(SIGSEGV\)"),
-        ("exit", r"died \(exit code 7\)"),
-        ("garbage", "answered garbage: b'no json"),
-        ("memory", r"wanted more than 1024 MiB \(environment.memory_mib\)"),
-    ],
-)
-def test_a_process_that_fails_says_why_and_is_replaced(how: str, reported: str) -> None:
-    async def use(pool: EnvironmentPool) -> None:
-        worker = await opened(pool)
-        with pytest.raises(UnavailableError, match=reported):
-            await ask_to(worker, "end", f'{{"how": "{how}"}}')
-        await pool.give_back(worker)
-        assert pool.num_processes == {"busy": 0, "idle": 0}
-        again = await opened(pool)
-        assert (await ask_to(again, "end", '{"how": "no way"}'))[1] is False
-
-    with_pool(use, "end", memory_mib=1024)
-
-
-def test_processes_that_user_code_leaves_are_gone_after_its_episode() -> None:
-    async def use(pool: EnvironmentPool) -> None:
-        worker = await opened(pool)
-        await ask_to(worker, "end", '{"how": "leave"}')
-        await until(lambda: len(left_behind()) == 2)
-        await pool.give_back(worker)
-        await until(lambda: not left_behind())
-
-    with_pool(use, "end")
 
 
 def test_code_that_cannot_be_used_is_refused(tmp_path: Path) -> None:

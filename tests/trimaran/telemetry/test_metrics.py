@@ -47,5 +47,5 @@ def test_any_other_key_is_refused(key: str) -> None:
         find_metric(key)
 
 
-def test_what_the_live_view_shows_is_declared() -> None:
+def test_what_the_line_of_a_step_shows_is_declared() -> None:
     assert [find_metric(key) for _, key, _ in (*COLUMNS, *EPISODE_COLUMNS)]
