@@ -97,7 +97,9 @@ def test_an_instance_lives_as_long_as_its_episode(target: str, by: str) -> None:
     )
     worker = Worker(spec, 4096, 1000)
     loaded = worker.answer({"do": "load"})
-    assert loaded["tools"] == [["check", "Checks.", json.dumps(PARAMETERS)]]
+    assert loaded["tools"] == [
+        {"name": "check", "description": "Checks.", "parameters": json.dumps(PARAMETERS)}
+    ]
     words = {"check": {"create_kwargs": {"ground_truth": "7"}}}
     for extras in ({"tools_kwargs": words}, {"extra_info": {"tools_kwargs": words}}):
         assert worker.answer({"do": "open", "row": row(**extras)}) == {"said": ""}
