@@ -10,12 +10,10 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from commands.cli.main import main
 from services.reward.functions.arguments import Reading, verl
 from services.rollout.chat import ChatTokenizer
 from tests.data.pictures import png, size_of
 from tests.data.test_prompts import SIZES, dataset, write_jsonl
-from tests.reward.rules.calling import DATA, needs_data
 from tests.tiny_model import tiny_tokenizer
 from trimaran.clients import GroupAssembly
 from trimaran.errors import InputError
@@ -69,23 +67,6 @@ def judged(prompt: Prompt, answer: str) -> Sample:
     caller = wire.encode_caller(Caller("run", 1))
     (sample,) = wire.decode_samples(wire.encode_score_request(caller, group))
     return sample
-
-
-@needs_data
-def test_rows_of_gsm8k_in_verls_form_are_shown_and_checked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with (DATA / "gsm8k" / "train.jsonl").open() as file:
-        read = [json.loads(line) for line, _ in zip(file, range(4), strict=False)]
-    rows = [verl_row(one["question"], one["answer"], n) for n, one in enumerate(read)]
-    path = str(write_parquet(tmp_path / "train.parquet", rows))
-    overrides = ["data.task_key=data_source", "reward.rules={gsm8k: 1.0}"]
-    assert main(["data", "check", path, *overrides]) == 0
-    assert f"{path}: 4 rows, 0 of them bad" in capsys.readouterr().out
-    assert main(["data", "show", path, "data.shuffle=false", "--count", "1", *overrides]) == 0
-    out = capsys.readouterr().out
-    assert "train.parquet:1, task openai/gsm8k" in out
-    assert "[user] Natalia sold clips" in out and "... answer: 72" in out
 
 
 def test_an_answer_goes_on_from_the_assistants_last_message(tmp_path: Path) -> None:

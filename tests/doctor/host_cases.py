@@ -73,13 +73,10 @@ def static_tls(root: Path) -> Made:
     return looked(system)
 
 
-def tool(name: str, script: str | None) -> Callable[[Path], Made]:
+def tool(name: str, script: str) -> Callable[[Path], Made]:
     def make(root: Path) -> Made:
         system = npu_host(root)
-        if script is None:
-            (root / "bin" / name).unlink()
-        else:
-            write_tool(root, name, script)
+        write_tool(root, name, script)
         return looked(system)
 
     return make
@@ -194,7 +191,6 @@ HOST_CASES: dict[str, Case] = {
     "versions/build": (generic_torchvision, ("torchvision 0.28.0", "torch 2.13.0+cpu")),
     "preloads/no-allocator": (variables(LD_PRELOAD=""), ("no jemalloc",)),
     "preloads/static-tls": (static_tls, ("libgomp-947d5fa1.so.1.0.0", GUIDE_TLS)),
-    "tools/ip": (tool("ip", None), ("no `ip`",)),
     "tools/npu-smi": (
         tool("npu-smi", "echo dcmi module initialize failed >&2; exit 1"),
         ("npu-smi info", "dcmi module initialize failed"),

@@ -12,13 +12,6 @@ from trimaran.host.device import Kind
 CSTDINT = "#include <cstdint>\n"
 COMPILERS = ("g++", "clang++")
 
-IP = KnownFault(
-    "tools/ip",
-    Severity.WARNING,
-    "there is no `ip` on PATH",
-    "container images leave it out, and scripts of the vendors' guides find a host's address by it",
-    "apt-get install -y iproute2   # openEuler: yum install iproute",
-)
 NPU_SMI = KnownFault(
     "tools/npu-smi",
     Severity.ERROR,
@@ -47,9 +40,8 @@ NO_COMPILER = KnownFault(
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Example: Tools(has_ip=True, npu_smi="", compilers={"g++": ""})"""
+    """Example: Tools(npu_smi="", compilers={"g++": ""})"""
 
-    has_ip: bool
     npu_smi: str
     """What it complained of; empty where it works, or no NPU is wanted."""
     compilers: dict[str, str]
@@ -57,9 +49,8 @@ class Tools:
 
 
 def read_tools(system: System, kind: Kind) -> Tools:
-    has_ip = system.which("ip") is not None
     if kind != "npu":
-        return Tools(has_ip, "", {})
+        return Tools("", {})
     answer = system.run("npu-smi", "info")
     npu_smi = "it is not there or does not answer" if answer is None else ""
     if answer is not None and answer.returncode:
@@ -70,12 +61,10 @@ def read_tools(system: System, kind: Kind) -> Tools:
         if compiled is not None:
             said = next((line for line in compiled.stderr.splitlines() if "cstdint" in line), "")
             compilers[name] = (said or "it fails") if compiled.returncode else ""
-    return Tools(has_ip, npu_smi, compilers)
+    return Tools(npu_smi, compilers)
 
 
 def check_tools(facts: Tools, kind: Kind) -> Iterator[Finding]:
-    if not facts.has_ip:
-        yield IP.found()
     if kind != "npu":
         return
     if facts.npu_smi:
