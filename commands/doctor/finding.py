@@ -27,7 +27,7 @@ class Severity(StrEnum):
 class Finding:
     """One line of the report, with its reason and its remedy.
 
-    Example: Finding("tools", "ip", Severity.WARNING, "ip: not found", "...", "apt-get install ...")
+    Example: Finding("tools", "no-compiler", Severity.WARNING, "no compiler", "...", "apt-get install ...")
     """
 
     check: str
@@ -48,7 +48,7 @@ class Finding:
 class KnownFault:
     """What can be wrong, in words with {places} that `found` fills. docs/doctor.md lists all of them.
 
-    Example: KnownFault("tools/ip", Severity.WARNING, "{tool} is not on PATH", "...", "apt-get install ...")
+    Example: KnownFault("tools/no-compiler", Severity.WARNING, "no compiler is on PATH ({names})", "...", "apt-get install ...")
     """
 
     name: str
