@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -73,7 +74,7 @@ class Rules:
         """Raises InputError."""
         if unknown := sorted(request.stops - self.stops):
             raise InputError(
-                f"stop: {unknown[0]!r} is no stop of this run; name it in environment.stop"
+                f"stop: {json.dumps(unknown)}: no stops of this run; name them in environment.stop"
             )
 
 

@@ -178,9 +178,10 @@ def row_of(prompt: Prompt, seed: int, options: Mapping[str, Any]) -> dict[str, A
 
 
 def with_call_ids(message: Message, turn: int) -> Message:
-    """A program names a call by its id when it answers it."""
+    """A program names a call by its id when it answers it. An engine begins with the same ids in each turn, and
+    there are frameworks that take a call whose id they know for one that they have answered."""
     calls = tuple(
-        call if call.call_id else replace(call, call_id=f"call_{turn}_{index}")
+        replace(call, call_id=f"call_{turn}_{index}")
         for index, call in enumerate(message.tool_calls)
     )
     return replace(message, tool_calls=calls)

@@ -22,6 +22,7 @@ from trimaran.errors import (
 from trimaran.wire.http_problems import problem_of
 
 INVALID = "invalid_request_error"
+REMEDY = "there are POST chat/completions and GET models; set the client to chat completions, not responses"
 STATUSES = {
     InputError.name: (400, INVALID, None),
     UnauthenticatedError.name: (401, INVALID, "invalid_api_key"),
@@ -47,7 +48,7 @@ async def _answer_ours(_: Request, error: Exception) -> JSONResponse:
 
 async def _answer_refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    text = f"{request.method} {request.url.path[:200]}: {error.detail}"
+    text = f"{request.method} {request.url.path[:200]}: {error.detail}; {REMEDY}"
     return _answer(error.status_code, text, INVALID, None, None)
 
 

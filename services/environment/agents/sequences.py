@@ -94,7 +94,8 @@ def _calls(message: Message) -> list[tuple[str, Any]]:
 
 
 def _arguments(text: str) -> Any:
+    """Frameworks write {} where a call has no arguments."""
     try:
-        return json.loads(text)
+        return json.loads(text or "{}")
     except ValueError:
         return text.strip()

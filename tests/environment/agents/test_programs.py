@@ -68,7 +68,11 @@ async def test_a_loop_with_tools_extends_one_sequence_and_reports_its_reward(
         report(reward=float("3" in messages[-1]["content"]))
         """,
     )
-    calls = [ToolCall("add", '{"a": 1, "b": 2}'), ToolCall("add", '{"a":3,"b":0}')]
+    # An engine's ids begin anew in each turn.
+    calls = [
+        ToolCall("add", '{"a": 1, "b": 2}', "call_0"),
+        ToolCall("add", '{"a":3,"b":0}', "call_1"),
+    ]
 
     def policy(messages: list[Message]) -> Message:
         num_said = sum(one.role == "assistant" for one in messages)
@@ -88,7 +92,8 @@ async def test_a_loop_with_tools_extends_one_sequence_and_reports_its_reward(
         ("tool", "3", "add"),
         ("tool", "3", "add"),
     ]
-    assert [one.call_id for one in replies[1].messages] == ["call_2_0"]
+    ids = [one.call_id for reply in replies for one in reply.messages]
+    assert ids == ["call_1_0", "call_1_1", "call_2_0"]
     assert [reply.num_calls for reply in replies] == [2, 1, 0]
     assert [reply.reward for reply in replies] == [None, None, 1.0]
     assert [reply.done for reply in replies] == [False, False, True]
@@ -164,6 +169,14 @@ async def test_what_the_endpoint_cannot_do_is_refused_in_the_client_s_own_terms(
                 client.chat.completions.create(**{"model": model, "messages": messages, **more})
             except openai.APIStatusError as error:
                 said.append([error.status_code, next(iter(error.body["message"].split(":")))])
+        for ask_wrongly in (
+            lambda: ask(messages, stop=["END", "DONE", "Observation:"]),
+            lambda: client.responses.create(model=model, input="What is 1 + 2?"),
+        ):
+            try:
+                ask_wrongly()
+            except openai.APIStatusError as error:
+                said.append([error.status_code, error.body["message"]])
         try:
             client.with_options(api_key="another").models.list()
         except openai.AuthenticationError as error:
@@ -177,7 +190,12 @@ async def test_what_the_endpoint_cannot_do_is_refused_in_the_client_s_own_terms(
         environment = host.create("a")
         opening, _ = await play(environment, lambda _: Message("assistant", "3"))
         await environment.close()
-    assert json.loads(opening.messages[0].text) == [
+    said = json.loads(opening.messages[0].text)
+    (stops, stop), (missing, elsewhere) = said[8:10]
+    assert (stops, missing) == (400, 404)
+    assert '["END", "Observation:"]' in stop and "environment.stop" in stop
+    assert "chat completions, not responses" in elsewhere
+    assert said[:8] + said[10:] == [
         [400, "n"],
         [400, "stop"],
         [400, "response_format"],

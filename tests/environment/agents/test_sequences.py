@@ -46,6 +46,14 @@ def test_an_answer_that_comes_back_is_compared_by_what_it_says(
     assert (placed.sequence, placed.messages, placed.is_new) == expected
 
 
+def test_a_call_without_arguments_comes_back_with_empty_ones() -> None:
+    sequences = RequestSequences()
+    sequences.answer(sequences.place(Request(ASKED, (ADD,))).sequence, sent_back("", ""))
+    result = Message("tool", "3", call_id="call_1_0", name="add")
+    placed = sequences.place(Request((*ASKED, sent_back("", "{}"), result), (ADD,)))
+    assert (placed.sequence, placed.messages) == (0, (result,))
+
+
 @pytest.mark.parametrize(
     "request_",
     [
