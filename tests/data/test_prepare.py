@@ -224,7 +224,7 @@ def test_rows_are_held_out_of_a_source_that_is_larger_than_memory(tmp_path: Path
 def test_marked_images_that_no_field_reads_end_the_preparation(name: str, mark: str) -> None:
     """Whether the recipe has no field of images, or one of other columns."""
     values = {"question": f"{mark}How wide?", "answer": "#### 1", "picture": "a/1.JPG", "n": 1}
-    row = SourceRow("a.jsonl:7", values, None)
+    row = SourceRow("a.jsonl:7", values, Path())
     made = plan(name)
     with pytest.raises(InputError) as caught:
         make_row(row, made, None)
@@ -234,7 +234,7 @@ def test_marked_images_that_no_field_reads_end_the_preparation(name: str, mark: 
     )
     as_text = replace(made, recipe=replace(made.recipe, keys=mapped(made.recipe, ["images="])))
     assert make_row(row, as_text, None).columns is not None
-    others = SourceRow("a.jsonl:8", {**values, "picture": "none"}, None)
+    others = SourceRow("a.jsonl:8", {**values, "picture": "none"}, Path())
     dropped = name == "geo3k" and mark == "<image>"
     assert (make_row(others, made, None).columns is None) == dropped
 

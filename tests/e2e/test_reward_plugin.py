@@ -21,7 +21,7 @@ from commands.cli.main import main
 from services.reward.outcome import Outcome, Value
 from services.reward.plugins.calling.client import PluginJudge
 from services.reward.terms import PluginSpec, make_terms
-from tests.reward.plugins.calling.test_client_tls import make_certificate
+from tests.certificates import Authority
 from trimaran.config import RunConfig, load_config
 from trimaran.rewards import Sample
 from trimaran.trust.allowed import Allowed
@@ -139,10 +139,11 @@ async def _post(url: str, *texts: str) -> list[dict[str, Any]]:
 
 
 def test_with_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(make_certificate(tmp_path, "own", "IP:127.0.0.1"))
-    with serving(tmp_path, "exact_match", "--tls-cert", file, "--tls-key", file) as url:
+    files = Authority("own").write(tmp_path / "own")
+    pair = ("--tls-cert", str(files.certificate), "--tls-key", str(files.key))
+    with serving(tmp_path, "exact_match", *pair) as url:
         assert url.startswith("https://")
-        assert main(["reward", "check", url, "--ca-file", file, "--json"]) == 0
+        assert main(["reward", "check", url, "--ca-file", str(files.authorities), "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
         assert report["skipped"] == 1, report
         assert main(["reward", "check", url]) == 1

@@ -294,7 +294,7 @@ MUTATIONS = (
         "            self._num_training = 0\n",
         (
             "tests/controller/test_train_on.py"
-            "::test_however_long_anything_takes_tokens_get_no_older_and_versions_keep_their_order",
+            "::test_the_next_batch_trains_while_weights_are_published_and_waits_for_them",
         ),
     ),
     Mutation(
