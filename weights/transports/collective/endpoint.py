@@ -231,8 +231,9 @@ class Collective:
             self.close()
             if not isinstance(error, (RuntimeError, OSError)):
                 raise  # a fault of ours, not of the transfer
+            seconds = f"{round(timeout, 1):g} s"  # what is left of a deadline: 0.998 of 1 s
             raise TransferError(
-                f"{self._label}: could not {action} within {timeout:.3g} s: {_first_line(error)}"
+                f"{self._label}: could not {action} within {seconds}: {_first_line(error)}"
             ) from error
 
     def _begin(self, deadline: float) -> None:
