@@ -53,9 +53,9 @@ class Exposition:
     def show_store(self, seconds: StoreSeconds) -> None:
         self._registry.register(seconds.histogram)
 
-    def text(self) -> bytes:
-        """In Prometheus' text format."""
-        return generate_latest(self._registry)
+    def text(self, labels: Mapping[str, str] | None = None) -> bytes:
+        """In Prometheus' text format. `labels`: of every series besides its own."""
+        return generate_latest(_Labelled(self._registry, labels) if labels else self._registry)
 
 
 def process_labels(run_id: str, process: str) -> dict[str, str]:
@@ -66,6 +66,23 @@ def process_labels(run_id: str, process: str) -> dict[str, str]:
     kind, _, index = process.rpartition("-")
     kind, index = (kind, index) if index.isdigit() else (process, "0")
     return {"run": run_id, "process": process, "kind": kind, "index": index}
+
+
+class _Labelled(CollectorRegistry):
+    """The same series, with further labels."""
+
+    def __init__(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
+        super().__init__()
+        self._of, self._labels = registry, labels
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._of.collect():
+            labelled = Metric(family.name, family.documentation, family.type)
+            labelled.samples = [
+                sample._replace(labels={**self._labels, **sample.labels})
+                for sample in family.samples
+            ]
+            yield labelled
 
 
 class StoreSeconds:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -24,7 +25,8 @@ from trimaran import errors
 from trimaran.host.call_waits import answering_within
 from trimaran.host.open_files import most_connections
 from trimaran.run.directory import ProcessPlace
-from trimaran.telemetry.exposition import Exposition
+from trimaran.telemetry import scope
+from trimaran.telemetry.exposition import Exposition, process_labels
 from trimaran.trust.access import LOCAL, NO_TRUST, ClientIdentity, Trust
 from trimaran.trust.tls import server_credentials, server_options
 from trimaran.types import Caller
@@ -33,6 +35,7 @@ from trimaran.wire.channel import Method, TrustedChannel
 from trimaran.wire.fence import EpochFence, Issued, no_epochs
 from trimaran.wire.recheck import IDENTIFY_SECONDS, while_allowed
 from trimaran.wire.rpc_metrics import CallMetrics, MetricsServicer
+from trimaran.wire.scrape import Scrape
 from trimaran.wire.status import error_of, name_of, status_of
 
 logger = logging.getLogger(__name__)
@@ -265,6 +268,8 @@ class Server:
         options += server_options(trust.tls) if trust.tls else []
         boundary = _Boundary(issued, identify or trust.identify, identify_seconds)
         self.metrics = Exposition()
+        self.scrape = Scrape.from_environment(os.environ, trust, self._text)
+        """What Prometheus asks over HTTP; None unless the environment names an address."""
         self._server = grpc.aio.server(
             interceptors=[CallMetrics(self.metrics), boundary], options=options
         )
@@ -293,7 +298,14 @@ class Server:
         self.address = f"{address.rpartition(':')[0]}:{port}"
         self._tls = trust.tls
 
+    def _text(self) -> bytes:
+        """For a Prometheus that does not know what it scrapes."""
+        me = scope.process
+        return self.metrics.text(process_labels(me.run_id, me.name) if me.run_id else None)
+
     async def start(self) -> None:
+        if self.scrape:
+            await self.scrape.start()
         await self._server.start()
         for name in self._names:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
@@ -302,6 +314,8 @@ class Server:
     async def stop(self) -> None:
         await self._health.enter_graceful_shutdown()
         await self._server.stop(STOP_GRACE_SECONDS)
+        if self.scrape:
+            await self.scrape.stop()
 
 
 def connect(

@@ -45,6 +45,7 @@ from trimaran.store import Store, open_store
 from trimaran.telemetry import scope
 from trimaran.telemetry.run_files import setup_logging
 from trimaran.trust.credentials import is_of_bucket, is_of_sink
+from trimaran.wire.scrape import ADDRESS_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +117,8 @@ async def launch_here(
         async with ControllerClient(address, run.run_id, run.trust) as client:
             await client.set_goal(goal)
 
+    # An address for one process; of those that we start the manager knows.
+    os.environ.pop(ADDRESS_VARIABLE, None)
     site = SITES[run.launcher](config, run, store)
     # The reward service and the controller have theirs; what else is started gets none.
     own = [name for name in os.environ if is_of_bucket(name) or is_of_sink(name)]

@@ -36,12 +36,12 @@ def test_a_row_shows_what_a_process_counts() -> None:
     numbers.show(SYNC_LINEAGE, lambda: 1.0)
     numbers.show(SYNC_PAUSE, lambda: 0.25)
     numbers.show(CONTROLLER_GROUPS, lambda: {"scored": 3.0, "generating": 2.0})
-    about = about_numbers(numbers.text().decode())
+    about = about_numbers(numbers.text({"run": "a b}"}).decode())
     assert about["version"] == "1.12"
     assert about["work"] == "5 groups under way, last pause 0.250 s"
     numbers = Exposition()
     numbers.show(ROLLOUT_PAUSE, lambda: 0.125)
-    assert about_numbers(numbers.text().decode())["work"] == "last pause 0.125 s"
+    assert about_numbers(numbers.text({}).decode())["work"] == "last pause 0.125 s"
     assert about["started_at"] > 1e9 and about["num_bytes"] > 1e6
 
 
