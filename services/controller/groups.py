@@ -24,7 +24,7 @@ from trimaran.errors import (
     UnprovenError,
 )
 from trimaran.ledger.records import Reissue
-from trimaran.telemetry import scope
+from trimaran.telemetry import scope, tracing
 from trimaran.types import Completion, Group, Message, Prefix, Prompt, Sampling
 
 logger = logging.getLogger(__name__)
@@ -231,7 +231,10 @@ class GroupMaker:
             number, attempt, prompt, sampling, lease.live, assembly, self._idle_timeout, prefix
         )
         try:
-            with scope.about(attempt=attempt):
+            with (
+                scope.about(attempt=attempt),
+                tracing.span("attempt", replica=lease.name, version=str(lease.live)),
+            ):
                 return await lease.unless_lost(call)
         except DrainedError:
             raise

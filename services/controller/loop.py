@@ -34,7 +34,7 @@ from services.controller.episodes.maker import CompletionMaker
 from services.controller.greedy import greedily
 from services.controller.groups import PromptSkipped, sampling_seed
 from services.controller.proofs import ProofCheck
-from services.controller.reporting import group_lives
+from services.controller.reporting.group_spans import GroupLives
 from services.controller.reporting.report import Reporter
 from services.controller.reporting.step_metrics import describe_proofs
 from services.controller.resuming.resume import open_groups
@@ -66,7 +66,7 @@ from trimaran.ledger.records import (
 )
 from trimaran.ledger.retries import patiently
 from trimaran.ledger.scores import rewards_of, terms_of
-from trimaran.telemetry import scope
+from trimaran.telemetry import scope, tracing
 from trimaran.types import (
     PolicyVersion,
     Prompt,
@@ -104,6 +104,7 @@ class Loop:
     """Set from outside: the run ends after the step under way; while it is held, at once."""
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     """Set from outside besides: what nothing is trained of any more, a batch or a validation, is not waited for."""
+    lives: GroupLives = field(default_factory=GroupLives)
     buffer: Buffer = field(init=False)
     saver: CheckpointSaver = field(init=False)
     reissues: dict[int, Reissue] = field(default_factory=dict)
@@ -158,7 +159,7 @@ class Loop:
         """Prompts -> scored groups in the buffer."""
         while True:
             number = await self.buffer.reserve()
-            with scope.about(group=number):
+            with scope.about(group=number), tracing.in_group(number):
                 scored = await self._make_group(number)
             if scored:
                 await self.buffer.put(scored)
@@ -175,7 +176,7 @@ class Loop:
                 break
             groups, proofs = taken
             batch = TrainingBatch(step, groups, self.config.run.num_steps)
-            with group_lives.step(step, groups):
+            with self.lives.step(step, groups):
                 await self.consume(batch, proofs)
                 answer = await self.train(batch)
                 self.publishing = tasks.create_task(self._make_live(batch, answer))
@@ -215,9 +216,10 @@ class Loop:
 
     async def _make_live(self, batch: TrainingBatch, answer: TrainAnswer) -> None:
         """New weights -> live weights, and free slots."""
-        step = batch.step
-        with self.reporter.phase("syncing"):
+        step, groups = batch.step, batch.groups
+        with self.reporter.phase("syncing"), self.lives.publishing(groups):
             sync_metrics = await self.publish(answer.version)
+        self.lives.committed(groups)
         self.router.cut_activities()
         self.report(batch, answer, sync_metrics)
         await self.reporter.written()
@@ -256,7 +258,7 @@ class Loop:
             prompt = await self.prompts.fetch(number)
         except UnusableImageError as error:
             ledger.record(Issued(number, first_attempt, error.prompt.prompt_id))
-            group_lives.issued(first_attempt)
+            self.lives.issued(number, first_attempt)
             self._record_skip(number, error.prompt, PromptSkipped(str(error)))
             return None
         seed = sampling_seed(run.seed, number)
@@ -264,11 +266,11 @@ class Loop:
 
         def on_issue(attempt: int, reissue: Reissue | None) -> None:
             ledger.record(Issued(number, attempt, prompt.prompt_id, reissue))
-            group_lives.issued(attempt)
+            self.lives.issued(number, attempt)
 
         try:
             async with greedily(self.config, self.maker, self.scorer, number, prompt) as greedy:
-                with self.reporter.phase("generating"):
+                with self.reporter.phase("generating"), tracing.span("generate"):
                     group = await self.maker.generate(
                         *(number, prompt, sampling, on_issue),
                         first_attempt=first_attempt,
@@ -278,7 +280,7 @@ class Loop:
                 digest = hashlib.sha256(data)
                 makers = _told(group.makers)
                 ledger.record(Generated(number, group.attempt, digest.hexdigest(), makers))
-                with self.reporter.phase("scoring"):
+                with self.reporter.phase("scoring"), tracing.span("score"):
                     scored = await self.scorer.score(group)
                 if best := await greedy:
                     scored = replace(
@@ -298,7 +300,7 @@ class Loop:
         makers = _told(makers_of(scored.greedy_segments))
         ledger.record(Scored(number, group.attempt, payload, *scores, makers))
         await ledger.flush()
-        group_lives.scored()
+        self.lives.scored(number)
         self.num_skips_in_a_row = 0
         return scored
 
@@ -314,7 +316,7 @@ class Loop:
         scores = rewards_of(scored.verdicts_G), terms_of(scored.verdicts_G)
         self.ledger.record(Filtered(group.number, group.attempt, reason, *scores))
         self.reporter.replaced()
-        group_lives.skipped(reason)
+        self.lives.skipped(group.number, reason)
         self.num_skips_in_a_row = 0  # it was generated and scored
         self.num_replaced += 1
         return True
@@ -323,7 +325,7 @@ class Loop:
         end = Filtered if skip.filtered else Skipped
         self.ledger.record(end(number, self.ledger.state.groups[number].attempt, str(skip)))
         self.reporter.skipped(prompt, str(skip))
-        group_lives.skipped(str(skip))
+        self.lives.skipped(number, str(skip))
         self.num_skips_in_a_row += 1
         if self.num_skips_in_a_row >= min(len(self.prompts), MAX_SKIPS_IN_A_ROW):
             files = ", ".join(str(one.path) for one in self.config.data.train)

@@ -57,6 +57,7 @@ from trimaran.run.directory import Directory, named_addresses
 from trimaran.run.environment import followers_of, process_name
 from trimaran.run.network import Host, check_tensors, find_host
 from trimaran.store import open_store
+from trimaran.telemetry import tracing
 from trimaran.telemetry.series import ROLLOUT_PAUSE, ROLLOUT_RUNNING, ROLLOUT_TOKENS
 from trimaran.trust.tls import socket_tls
 from trimaran.types import Caller, Prefix, Replica, Segment, VersionId
@@ -89,7 +90,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
     async def Generate(
         self, request: rollout_pb2.GenerateRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[rollout_pb2.GenerateResponse]:
-        self._check_version(wire.decode_version(request.min_version))
+        version = self._check_version(wire.decode_version(request.min_version))
+        tracing.annotate(replica=self._name, version=str(version))
         maker = self._weights.maker
         starts = {c.index: wire.decode_token_ids(c.token_ids) for c in request.continuations}
         prepared = await self._preparation.prepare(
@@ -119,7 +121,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
                     tells_prompt &= not any(one.prompt_experts for one in response.finished)
                     yield response
 
-    def _check_version(self, wanted: VersionId) -> None:
+    def _check_version(self, wanted: VersionId) -> VersionId:
+        """The live one."""
         if self._weights.is_asleep:
             self._weights.forget()
             raise BehindError(
@@ -131,6 +134,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             raise BehindError(f"{self._name} holds no version yet; weight sync must bring one")
         if live.version < wanted:
             raise BehindError(f"{self._name} holds {live.version}, asked for {wanted}")
+        return live.version
 
     def _batches(self, generation: GenerationRequest) -> AsyncGenerator[list[Event], None]:
         """The engine's events as they come; an empty batch is a sign of life."""

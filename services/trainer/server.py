@@ -32,6 +32,7 @@ from trimaran.run.context import RunContext
 from trimaran.run.directory import Directory, ProcessPlace, named_addresses
 from trimaran.run.network import Host, check_tensors, find_host
 from trimaran.store import Store, open_store
+from trimaran.telemetry import tracing
 from trimaran.telemetry.series import TRAINER_STEP
 from trimaran.trust.access import Trust
 from trimaran.trust.tls import socket_tls
@@ -128,13 +129,15 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         join: trainer_pb2.JoinStepRequest,
         own: Callable[[], Awaitable[T]],
     ) -> T:
-        if self._others and self._rank.begins(batch.step):
-            await self._agree(join)
-        self._held.drop()
-        return await self._together("JoinStep", join, own)
+        with tracing.in_groups("train", [scored.group.number for scored in batch.groups]):
+            if self._others and self._rank.begins(batch.step):
+                await self._agree(join)
+            self._held.drop()
+            return await self._together("JoinStep", join, own)
 
     async def _made(self, answer: TrainAnswer) -> trainer_pb2.TrainResponse:
         if self._rank.rank == 0:
+            tracing.annotate(step=answer.version.version.step, version=str(answer.version.version))
             # Before anybody hears of it. Where the store is away, the same step is asked for again.
             await self._history.add(answer.version)
         return trainer_pb2.TrainResponse(

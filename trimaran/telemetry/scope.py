@@ -1,8 +1,8 @@
-"""What the work at hand is about, for log lines: its run, step, group and attempt.
+"""What the work at hand is about, for log lines and spans: its run, step, group and attempt.
 
 The facts live in a context variable, so that tasks and threads that the work starts know them, too.
 They travel to other services as W3C baggage in the metadata of a call, and only in a process that
-writes JSON lines: no other process reads them.
+writes JSON lines or traces: no other process reads them.
 """
 
 from __future__ import annotations

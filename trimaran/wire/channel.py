@@ -13,7 +13,7 @@ import grpc
 from trimaran.errors import UnreachableError
 from trimaran.host.reread import Reread
 from trimaran.run.directory import ProcessPlace
-from trimaran.telemetry import scope
+from trimaran.telemetry import scope, tracing
 from trimaran.trust.access import Trust, is_loopback
 from trimaran.trust.tls import LAST_CALLS_SECONDS, Pem, channel_credentials, read_pem
 
@@ -149,5 +149,5 @@ class Method:
             self._made_by, self._made = channel, getattr(channel, kind)(*arguments, **options)
         sent = (*self._metadata, *(metadata or ()))
         if scope.process.travels:
-            sent = (*sent, *scope.headers())
+            sent = (*sent, *scope.headers(), *tracing.headers())
         return self._made(*requests, metadata=sent, **settings)

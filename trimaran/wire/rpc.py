@@ -25,7 +25,7 @@ from trimaran import errors
 from trimaran.host.call_waits import answering_within
 from trimaran.host.open_files import most_connections
 from trimaran.run.directory import ProcessPlace
-from trimaran.telemetry import scope
+from trimaran.telemetry import scope, tracing
 from trimaran.telemetry.exposition import Exposition, process_labels
 from trimaran.trust.access import LOCAL, NO_TRUST, ClientIdentity, Trust
 from trimaran.trust.tls import server_credentials, server_options
@@ -304,6 +304,7 @@ class Server:
         return self.metrics.text(process_labels(me.run_id, me.name) if me.run_id else None)
 
     async def start(self) -> None:
+        tracing.start()
         if self.scrape:
             await self.scrape.start()
         await self._server.start()

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from trimaran.telemetry import scope
+from trimaran.telemetry import scope, tracing
 from trimaran.telemetry.exposition import Exposition
 from trimaran.v1 import metrics_pb2, metrics_pb2_grpc
 
@@ -52,7 +52,7 @@ class CallMetrics(grpc.aio.ServerInterceptor):
         self, name: str, metadata: Metadata, behavior: Callable[..., Awaitable[Any]]
     ) -> Callable[..., Awaitable[Any]]:
         async def handle(request: Any, context: Any) -> Any:
-            with self._counted(name, metadata, context):
+            with self._counted(name, metadata, context), tracing.served(name, metadata):
                 return await behavior(request, context)
 
         return handle
@@ -61,7 +61,7 @@ class CallMetrics(grpc.aio.ServerInterceptor):
         self, name: str, metadata: Metadata, behavior: Callable[..., AsyncIterator[Any]]
     ) -> Callable[..., AsyncIterator[Any]]:
         async def handle(request: Any, context: Any) -> AsyncIterator[Any]:
-            with self._counted(name, metadata, context):
+            with self._counted(name, metadata, context), tracing.served(name, metadata):
                 async for response in behavior(request, context):
                     yield response
 

@@ -34,6 +34,7 @@ from trimaran.run.environment import (
 from trimaran.run.exits import FAILED, exit_code
 from trimaran.run.network import find_host, join
 from trimaran.run.placement import placed_environment
+from trimaran.telemetry import tracing
 from trimaran.telemetry.run_files import setup_logging
 from trimaran.trust.credentials import is_of_bucket
 from trimaran.wire.health_note import Notes
@@ -89,6 +90,7 @@ def serve(
         die_with_parent(int(parent), signal.SIGTERM)
     setup_logging(process_name(kind, index), run.run_id)
     raise_limit()
+    tracing.configure(os.environ)
     notes = Notes.claim(process_name(kind, index), os.environ, folder)
     notes.wait("starts", config.start_timeout)
     if config_path:
@@ -173,6 +175,8 @@ class _Service:
             return 0
         except Exception as error:
             return self._fail(error)
+        finally:
+            tracing.stop()
         self._on_end(0, ())
         return 0
 
