@@ -67,6 +67,7 @@ PARTS = {
     "tests/clients/": "guides",
     "tests/data/": "guides",
     "tests/doctor/": "installs",
+    "tests/doctor/test_hosts.py": "cluster",
     "tests/e2e/test_disjoint_disks.py": "cluster",
     "tests/e2e/test_far_hosts.py": "cluster",
     "tests/e2e/test_gpu_run.py": "engines",

@@ -74,6 +74,10 @@ Each finding says what is wrong, why it matters and how to fix it; docs/doctor.m
 examples:
   trimaran doctor                                        this host
   trimaran doctor run.yaml --store redis://10.0.0.9      and what this run needs of it
+  trimaran doctor --listen 10.0.0.2:7990 --token-file F \\
+      --tls-cert service.crt --tls-key service.key --tls-ca ca.crt  on every other host
+  trimaran doctor run.yaml --host 10.0.0.2:7990 --host 10.0.0.3:7990 --token-file F \\
+      --tls-cert service.crt --tls-key service.key --tls-ca ca.crt  then on one of them
 exit codes: 1 when there is an error among the findings, 2 for bad input
 """
 
@@ -438,10 +442,14 @@ def _add_view(commands: Any) -> None:
 
 
 def _add_doctor(commands: Any) -> None:
-    words = "what is wrong with this host"
+    words = "what is wrong with this host, other hosts and the links between them"
     add = add_command(commands, "doctor", words, "inspect.doctor:run", DOCTOR_EXAMPLES)
     add("config", nargs="?", metavar="CONFIG", help="a run's YAML file")
     add_overrides(add)
+    add("--host", action="append", default=[], metavar="HOST:PORT", help="where one listens")
+    add("--listen", metavar="HOST:PORT", help="answer doctors of other hosts, for an hour")
+    add("--token-file", metavar="FILE", help="the same token on every host; only you can read it")
+    add_trust_options(add)
     add("--store", metavar="URL", help="redis://...: is it set to keep what it acknowledges?")
     add_json(add)
 

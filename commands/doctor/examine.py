@@ -1,9 +1,16 @@
-"""Looks at this host."""
+"""Looks at this host: every check that needs no other host."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
 
+import commands
+import services
+import trimaran
+import weights
 from commands.doctor.checks import (
     addresses,
     devices,
@@ -82,3 +89,29 @@ def kind_of(config: RunConfig | None, machine: Machine, pools: Sequence[str] | N
         kinds = (kinds & kinds_of(machine)) | {"cpu"}
     order: tuple[Kind, ...] = ("npu", "cuda", "cpu")
     return next(kind for kind in order if kind in kinds)
+
+
+def facts_for_others(system: System, config: RunConfig | None) -> tuple[dict[str, str], int]:
+    """What doctors compare between hosts: versions, with a digest of our own sources, and the bytes of the
+    model's weights here."""
+    found = versions.read_versions(system, versions.load_matrix())
+    sources = digest_of(
+        *(Path(str(part.__file__)).parent for part in (trimaran, weights, services, commands))
+    )
+    found["trimaran"] = f"{metadata.version('trimaran')} (sources {sources})"
+    return found, memory.model_bytes(config) if config is not None else 0
+
+
+def digest_of(*folders: Path) -> str:
+    """A digest of the Python files below these folders: checkouts of one release may differ.
+
+    Example: digest_of(Path("trimaran")) == "1f0e9c2b7a55"
+    """
+    digest = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            if not path.is_file():  # an editor's lock is a link to nowhere
+                continue
+            name = path.relative_to(folder.parent).as_posix()
+            digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:12]

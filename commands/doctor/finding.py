@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 
@@ -42,6 +43,12 @@ class Finding:
     def to_tree(self) -> dict[str, str]:
         """For JSON."""
         return {name: str(value) for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, str]) -> Finding:
+        """What `to_tree` made. Raises KeyError or ValueError for anything else."""
+        texts = (tree[name] for name in ("what", "why", "fix"))
+        return cls(tree["check"], tree["fault"], Severity(tree["severity"]), *texts)
 
 
 @dataclass(frozen=True, slots=True)

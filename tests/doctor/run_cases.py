@@ -10,6 +10,7 @@ from pathlib import Path
 from commands.doctor.checks.disks import WrittenFolder, check_places
 from commands.doctor.checks.stores import check_store
 from commands.doctor.examine import examine
+from commands.doctor.hosts import Link, Other, ask_host, check_host, check_links, measure_links
 from commands.doctor.runs import check_gpus, check_run_by
 from tests.doctor.host_cases import Case, Made
 from tests.doctor.made import config, cpu_host, write, write_meminfo
@@ -21,7 +22,9 @@ from trimaran.model.memory.plan import make_plan
 from trimaran.run.network import LOOPBACK, split
 from trimaran.run.placement import Placement, PoolDevices
 from trimaran.store import ServerFacts, probe_server
+from trimaran.trust.access import Trust
 
+TRUST = Trust("a-token-of-a-test")
 GIB = 1 << 30
 GOOD = WrittenFolder("runs", "checkpoints", wants=1.0, has=2.0, said="", seconds=0.001, kind="ext4")
 
@@ -106,6 +109,32 @@ def store(**facts: object) -> Callable[[Path], Made]:
     return lambda root: list(check_store(replace(good, **facts)))  # pyright: ignore
 
 
+def no_host(root: Path) -> Made:
+    asked = asyncio.run(ask_host(f"127.0.0.1:{free_port()}", TRUST, None))
+    assert not asked.findings
+    return list(check_host(asked, {}))
+
+
+def other(here: dict[str, str], **facts: object) -> Callable[[Path], Made]:
+    reported = Other("10.0.0.2:7990", versions={"python": "3.11.2"})
+    reported = replace(reported, **facts)  # pyright: ignore
+    return lambda root: list(check_host(reported, here, "/models/a", 5))
+
+
+def broken_link(root: Path) -> Made:
+    members = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    return list(check_links(asyncio.run(measure_links(members, TRUST))))[:1]
+
+
+def linked(*links: Link, size: float = 0, timeout: float = 0) -> Callable[[Path], Made]:
+    return lambda root: list(check_links(links, size, timeout))
+
+
+def link(start: str, end: str, speed: float = 1e9, seconds: float = 0.0001) -> Link:
+    return Link(start, end, seconds, speed)
+
+
+SAME = {"python": "3.11.2"}
 RUN_CASES: dict[str, Case] = {
     "run/refused": (refused, ("rollout.max_tokens: 9000",)),
     "run/device-in-use": (
@@ -125,5 +154,25 @@ RUN_CASES: dict[str, Case] = {
         ("appendonly is no, not yes",),
     ),
     "store/slow": (store(seconds=0.5), ("500 ms",)),
+    "hosts/unreachable": (no_host, ("127.0.0.1:", "refused")),
+    "hosts/clock": (
+        other(SAME, ahead=-90.0, within=0.1, model_bytes=5),
+        ("90 s behind", "10.0.0.2"),
+    ),
+    "hosts/different-versions": (
+        other(SAME | {"torch": "2.10.0"}, model_bytes=5),
+        ("torch none", "2.10.0 on this host"),
+    ),
+    "hosts/no-model": (other(SAME), ("/models/a holds no weights", "5 bytes")),
+    "links/broken": (broken_link, ("127.0.0.1:", "refused")),
+    "links/too-slow": (
+        linked(link("a", "b"), size=140e9, timeout=120),
+        ("a to b carries 1 GB/s", "140 s", "120 s"),
+    ),
+    "links/uneven": (
+        linked(link("a", "b"), link("b", "a"), link("a", "c", 1e8)),
+        ("a to c", "0.1 GB/s"),
+    ),
+    "links/far": (linked(link("a", "b", seconds=0.2)), ("from b to a", "200 ms")),
 }
 """check/fault -> what makes it, and words of its text."""

@@ -15,7 +15,7 @@ from commands.cli.inspect import doctor as command
 from commands.cli.main import main
 from commands.cli.train.preflight import show_errors
 from commands.doctor.finding import Finding, Severity
-from commands.doctor.report import DoctorReport
+from commands.doctor.report import DoctorReport, HostReport
 from tests.doctor.made import config
 from tests.tiny_model import write_tiny_model
 from trimaran.host.machine import GpuMemory, Machine
@@ -35,10 +35,12 @@ def test_json_has_the_form_that_the_document_shows(
     report = json.loads(capsys.readouterr().out)
     assert code == 1
     assert report["form"] == 1
-    for finding in report["findings"]:
+    (host,) = report["hosts"]
+    for finding in host["findings"]:
         assert list(finding) == ["check", "fault", "severity", "what", "why", "fix"]
         assert finding["severity"] in ("fine", "warning", "error")
-    assert "refused" in {one["fault"] for one in report["findings"] if one["check"] == "run"}
+    assert "refused" in {one["fault"] for one in host["findings"] if one["check"] == "run"}
+    assert report["links"] == []
 
 
 def test_people_read_errors_first_with_reason_and_remedy() -> None:
@@ -49,7 +51,7 @@ def test_people_read_errors_first_with_reason_and_remedy() -> None:
         ),
         Finding("disks", "room", Severity.ERROR, "full", "it is held", "df -h\nrm old"),
     )
-    report = DoctorReport("node-1", findings)
+    report = DoctorReport((HostReport("node-1", findings),))
     assert list(report.lines()) == [
         "node-1:",
         "  error: full",
@@ -92,14 +94,32 @@ def test_gpus_that_others_have_filled_are_named(
     ("arguments", "words"),
     [
         (["nowhere.yaml"], "nowhere.yaml: cannot be read"),
+        (["--host", "10.0.0.2:7990"], "give --token-file FILE"),
+        (["--host", "nowhere", "--token-file", "TOKEN"], "--host nowhere: give HOST:PORT"),
+        (["--listen", "10.0.0.2:7990", "--token-file", "TOKEN"], "is beyond loopback"),
+        (["--listen", "nowhere", "--token-file", "TOKEN"], "--listen nowhere"),
+        (["--listen", "127.0.0.1:0"], "give --token-file"),
         (["--store", "sqlite:x"], "give redis://HOST:PORT/DB"),
     ],
 )
 def test_what_is_given_wrongly_is_reported(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["doctor", *arguments]) == 2
+    (tmp_path / "token").write_text("a-token-of-a-test")
+    (tmp_path / "token").chmod(0o600)
+    given = [str(tmp_path / "token") if word == "TOKEN" else word for word in arguments]
+    assert main(["doctor", *given]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_token_that_others_can_read_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("a-token-of-a-test")
+    (tmp_path / "token").chmod(0o644)
+    arguments = ["--host", "127.0.0.1:1", "--token-file", str(tmp_path / "token")]
+    assert main(["doctor", *arguments]) == 2
+    assert "others can read this token" in capsys.readouterr().err
 
 
 def test_before_a_start_each_error_is_one_line(
