@@ -102,7 +102,7 @@ class _Watch:
         )
         self._step, self._recorded = -1, (processes.addresses, dict(processes.restarts))
         self._state: RunState | None = None
-        self._told: tuple[Goal, str] | None = None
+        self._goal_sent: tuple[Goal, str] | None = None
         """The goal that was given to the controller, and the incarnation that got it."""
 
     async def run(self) -> RunState | None:
@@ -143,7 +143,7 @@ class _Watch:
                 if goal is not Goal.RUN:
                     if not self._processes.running:
                         return RunState.PAUSED if goal is Goal.PAUSE else RunState.CANCELLED
-                    await self._tell_goal(goal)
+                    await self._send_goal(goal)
             await asyncio.sleep(POLL_SECONDS)
 
     def _has_controller(self) -> bool:
@@ -162,17 +162,17 @@ class _Watch:
             self._step = run.step
             self._processes.progressed()
 
-    async def _tell_goal(self, goal: Goal) -> None:
+    async def _send_goal(self, goal: Goal) -> None:
         """Once to each controller: one that starts later reads it in the store itself."""
         controller = self._processes.alive.get("controller")
-        if controller is None or self._told == (goal, controller.incarnation):
+        if controller is None or self._goal_sent == (goal, controller.incarnation):
             return
         try:
             await self._set_goal(controller.address, goal)
         except TrimaranError as error:
             logger.info("the controller does not hear yet that it shall %s: %s", goal, error)
         else:
-            self._told = goal, controller.incarnation
+            self._goal_sent = goal, controller.incarnation
 
     async def _scale(self) -> None:
         while True:

@@ -278,7 +278,7 @@ class Loop:
                     )
                 data = serialize_group(group)
                 digest = hashlib.sha256(data)
-                makers = _told(group.makers)
+                makers = _recorded(group.makers)
                 ledger.record(Generated(number, group.attempt, digest.hexdigest(), makers))
                 with self.reporter.phase("scoring"), tracing.span("score"):
                     scored = await self.scorer.score(group)
@@ -297,7 +297,7 @@ class Loop:
         await ledger.until_room(len(scored.payload), self.buffer.interrupt)
         payload = ledger.keep(scored.payload, digest.hexdigest())
         scores = rewards_of(scored.verdicts_G), terms_of(scored.verdicts_G)
-        makers = _told(makers_of(scored.greedy_segments))
+        makers = _recorded(makers_of(scored.greedy_segments))
         ledger.record(Scored(number, group.attempt, payload, *scores, makers))
         await ledger.flush()
         self.lives.scored(number)
@@ -482,6 +482,6 @@ async def _end(tasks: Iterable[asyncio.Future[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _told(makers: Iterable[tuple[VersionId, str]]) -> tuple[tuple[str, str], ...]:
+def _recorded(makers: Iterable[tuple[VersionId, str]]) -> tuple[tuple[str, str], ...]:
     """As the ledger's records name them."""
     return tuple(sorted((replica, str(version)) for version, replica in makers))

@@ -44,7 +44,7 @@ from trimaran.config import RunConfig
 from trimaran.errors import DeadlineError, InternalError, StaleEpochError
 from trimaran.host.places import Place
 from trimaran.ledger.anchor import AnchorFile
-from trimaran.ledger.disk import told_when_full
+from trimaran.ledger.disk import naming_full_disk
 from trimaran.ledger.ledger import Retention, RunLedger
 from trimaran.ledger.payloads.files import claim_payloads, open_payloads
 from trimaran.ledger.records import Opened, Reissue, Retried
@@ -491,7 +491,7 @@ def _summary(
 
 def _conclude(run_folder: Path, summary: dict[str, Any], place: Place | None) -> None:
     """Raises UnavailableError; it may be done again."""
-    with told_when_full(run_folder):
+    with naming_full_disk(run_folder):
         _write_json(run_folder / "summary.json", summary)
     if place is not None:
         keep_files(run_folder, place)

@@ -612,10 +612,10 @@ class SimulatedTrainer(FakeTrainer):
 class Reporter(FakeReporter):
     def __init__(self, world: Simulation) -> None:
         super().__init__(world.events, world.validations)
-        self._told = world.reported
+        self._world_reported = world.reported
 
     def held(self, text: str, values: Any, by: str = "") -> None:
-        self._told.held.append(text)
+        self._world_reported.held.append(text)
 
 
 @contextlib.contextmanager

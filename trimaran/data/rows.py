@@ -153,7 +153,7 @@ class ParquetRows:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._told():
+        with self._refusing():
             self._file = parquet().ParquetFile(path)
             about = self._file.metadata
             groups = [about.row_group(number) for number in range(about.num_row_groups)]
@@ -174,11 +174,11 @@ class ParquetRows:
     def __getitem__(self, place: int) -> tuple[int, Any]:
         number = bisect_right(self._ends, place)
         first = self._ends[number - 1] if number else 0
-        with self._told():
+        with self._refusing():
             return place + 1, self._group(number).slice(place - first, 1).to_pylist()[0]
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        with self._told():
+        with self._refusing():
             batches = parquet().ParquetFile(self._path).iter_batches(STREAMED_ROWS)
             rows = (row for batch in batches for row in batch.to_pylist())
             yield from enumerate(rows, start=1)
@@ -195,7 +195,7 @@ class ParquetRows:
             return table
 
     @contextmanager
-    def _told(self) -> Generator[None]:
+    def _refusing(self) -> Generator[None]:
         try:
             yield
         except (pyarrow().ArrowException, OSError) as error:

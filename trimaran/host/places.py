@@ -163,31 +163,31 @@ class FolderPlace:
         self.url, self._folder, self._key = str(folder), folder, key
 
     def upload(self, source: Path, name: str) -> None:
-        with self._told(name), source.open("rb") as file:
+        with self._named_errors(name), source.open("rb") as file:
             self._put(name, iter(lambda: file.read(PART_BYTES), b""))
 
     def write(self, data: bytes, name: str) -> None:
-        with self._told(name):
+        with self._named_errors(name):
             self._put(name, [data])
 
     def create(self, data: bytes, name: str) -> None:
         own = f".{secrets.token_hex(8)}"
         self.write(data, own)
-        with self._told(name), suppress(FileExistsError):
+        with self._named_errors(name), suppress(FileExistsError):
             os.link(self._folder / own, self._folder / name)
         self.delete([own])
 
     def read(self, name: str) -> bytes:
-        with self._told(name):
+        with self._named_errors(name):
             return (self._folder / name).read_bytes()
 
     def read_part(self, name: str, start: int, length: int) -> memoryview:
-        with self._told(name), (self._folder / name).open("rb") as file:
+        with self._named_errors(name), (self._folder / name).open("rb") as file:
             return memoryview(os.pread(file.fileno(), length, start))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
         found: dict[str, int] = {}
-        with self._told(prefix):
+        with self._named_errors(prefix):
             for path in (self._folder / prefix).rglob("*"):
                 if path.is_file() and not path.name.startswith("."):  # one is being written
                     found[path.relative_to(self._folder).as_posix()] = path.stat().st_size
@@ -195,7 +195,7 @@ class FolderPlace:
 
     def delete(self, names: Iterable[str]) -> None:
         for name in names:
-            with self._told(name):
+            with self._named_errors(name):
                 (self._folder / name).unlink(missing_ok=True)
 
     def _put(self, name: str, parts: Iterable[bytes]) -> None:
@@ -214,7 +214,7 @@ class FolderPlace:
             partial.unlink(missing_ok=True)
 
     @contextmanager
-    def _told(self, name: str) -> Generator[None]:
+    def _named_errors(self, name: str) -> Generator[None]:
         try:
             yield
         except FileNotFoundError as error:
@@ -237,39 +237,39 @@ class BucketPlace:
 
     def upload(self, source: Path, name: str) -> None:
         part = max(PART_BYTES, -(-source.stat().st_size // MOST_PARTS))
-        with self._told(name):
+        with self._named_errors(name):
             self._store.put(name, source, chunk_size=part, max_concurrency=PARTS_AT_A_TIME)
 
     def write(self, data: bytes, name: str) -> None:
-        with self._told(name):
+        with self._named_errors(name):
             self._store.put(name, data)
 
     def create(self, data: bytes, name: str) -> None:
         from obstore.exceptions import AlreadyExistsError
 
-        with self._told(name), suppress(AlreadyExistsError):
+        with self._named_errors(name), suppress(AlreadyExistsError):
             self._store.put(name, data, mode="create")
 
     def read(self, name: str) -> bytes:
-        with self._told(name):
+        with self._named_errors(name):
             return bytes(self._store.get(name).bytes())
 
     def read_part(self, name: str, start: int, length: int) -> memoryview:
-        with self._told(name):
+        with self._named_errors(name):
             return memoryview(self._store.get_range(name, start=start, length=length))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        with self._told(prefix):
+        with self._named_errors(prefix):
             pages = self._store.list(prefix.rstrip("/") or None)
             return {meta["path"]: meta["size"] for page in pages for meta in page}
 
     def delete(self, names: Iterable[str]) -> None:
         if listed := sorted(names):
-            with self._told(listed[0]):
+            with self._named_errors(listed[0]):
                 self._store.delete(listed)
 
     @contextmanager
-    def _told(self, name: str) -> Generator[None]:
+    def _named_errors(self, name: str) -> Generator[None]:
         from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
 
         place = f"{self._key}: {self.url}/{name}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from trimaran.errors import InputError
 from trimaran.host.call_thread import Disk
 from trimaran.host.places import Place
-from trimaran.ledger.disk import CLOSE_SECONDS, DISK_SECONDS, told_when_full, write_durably
+from trimaran.ledger.disk import CLOSE_SECONDS, DISK_SECONDS, naming_full_disk, write_durably
 from trimaran.run.place import saved_states
 from trimaran.types import LedgerEnd
 
@@ -50,7 +50,7 @@ class AnchorFile:
     async def write(self, anchor: LedgerEnd) -> None:
         """On the disk when it returns. A crash may leave the one before, which is true as well."""
         data = (json.dumps(asdict(anchor)) + "\n").encode()
-        with told_when_full(self.path):
+        with naming_full_disk(self.path):
             await self._disk.do(lambda: write_durably(self.path, data))
 
     def close(self) -> None:

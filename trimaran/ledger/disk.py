@@ -24,7 +24,7 @@ class NoRoomError(UnavailableError):
 
 
 @contextmanager
-def told_when_full(place: Path) -> Generator[None]:
+def naming_full_disk(place: Path) -> Generator[None]:
     """A full disk is a NoRoomError that names `place`."""
     try:
         yield

@@ -19,7 +19,7 @@ from services.controller.reporting.step_metrics import (
 from services.controller.validation.validation import Validation
 from trimaran.clients import TrainAnswer
 from trimaran.config import RunConfig
-from trimaran.ledger.disk import told_when_full
+from trimaran.ledger.disk import naming_full_disk
 from trimaran.ledger.records import Tainted
 from trimaran.ledger.write_pause import WritePause
 from trimaran.run.runs import EventKind, RunState
@@ -177,7 +177,7 @@ class Reporter:
         """Waits while there is no room for the rows of metrics and timeline."""
 
         async def flush() -> None:
-            with told_when_full(self._metrics.folder):
+            with naming_full_disk(self._metrics.folder):
                 self._metrics.flush()
                 self._timeline.flush()
 

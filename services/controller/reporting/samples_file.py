@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from trimaran.ledger.disk import told_when_full
+from trimaran.ledger.disk import naming_full_disk
 
 KEPT_FILES = 100
 """The first one, to compare with, and the newest."""
@@ -31,7 +31,7 @@ class SamplesFile:
         """Raises NoRoomError where there is no room for a folder."""
         self.path = folder / f"step-{step:05d}.jsonl"
         self._unordered = self.path.with_suffix(".unordered")
-        with told_when_full(folder):
+        with naming_full_disk(folder):
             folder.mkdir(exist_ok=True)
             self._file = self._unordered.open("w+b", buffering=0)
         self._places: dict[int, tuple[int, int]] = {}
@@ -53,7 +53,7 @@ class SamplesFile:
     def add(self, index: int, row: Mapping[str, Any]) -> None:
         """Raises NoRoomError on a full disk; it may be called again."""
         data = json.dumps(row, ensure_ascii=False).encode() + b"\n"
-        with told_when_full(self.path):
+        with naming_full_disk(self.path):
             self._file.seek(self._end)  # over what a full disk has torn
             rest = memoryview(data)
             while rest:
@@ -64,7 +64,7 @@ class SamplesFile:
     def finish(self) -> None:
         """The file with all rows takes its name. Raises NoRoomError; it may be called again."""
         partial = self.path.with_suffix(".partial")
-        with told_when_full(self.path), partial.open("wb") as file:
+        with naming_full_disk(self.path), partial.open("wb") as file:
             for _, (start, size) in sorted(self._places.items()):
                 self._file.seek(start)
                 file.write(self._file.read(size))

@@ -22,11 +22,11 @@ ARGUMENTS = ConfigDict(
 )
 
 
-class ToldError(Exception):
+class FailedCallError(Exception):
     """A call that failed; the policy reads the text as it stands."""
 
 
-class UnfitArgumentsError(ToldError):
+class UnfitArgumentsError(FailedCallError):
     """The policy's arguments are none that the tool takes; the text says which and why."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from services.environment.loading.functions import CallableTool, ToldError
+from services.environment.loading.functions import CallableTool, FailedCallError
 from trimaran.sandbox.job import SandboxLimits
 from trimaran.sandbox.run import SandboxRun, run
 from trimaran.types import Tool
@@ -33,18 +33,18 @@ def python_tool(limits: SandboxLimits) -> CallableTool:
 
 
 def _run(limits: SandboxLimits, arguments: Mapping[str, Any]) -> str:
-    """Raises ToldError for a program that fails, and for one that is none."""
+    """Raises FailedCallError for a program that fails, and for one that is none."""
     code = arguments.get("code")
     if not isinstance(code, str) or len(arguments) != 1:
-        raise ToldError("error: python takes one argument: code, a text")
+        raise FailedCallError("error: python takes one argument: code, a text")
     done = run(code, "", limits)
-    reported = _told(done, limits)
+    reported = _as_printed(done, limits)
     if done.stopped or done.exit_code:
-        raise ToldError(reported)
+        raise FailedCallError(reported)
     return reported
 
 
-def _told(done: SandboxRun, limits: SandboxLimits) -> str:
+def _as_printed(done: SandboxRun, limits: SandboxLimits) -> str:
     """What a terminal would show."""
     ends = {
         "time": f"[stopped: it ran for {limits.seconds:g} s]",

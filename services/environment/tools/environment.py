@@ -31,7 +31,7 @@ class ToolEnvironment:
         self._sources, self._max_chars = tuple(sources), section.max_message_chars
         self._sums = section.reward == "sum"
         self._by_name: dict[str, ToolSource] = {}
-        self._told = 0.0
+        self._reward_so_far = 0.0
 
     async def open(self, prompt: Prompt, seed: int) -> Opening:
         opening = Opening(prompt.messages)
@@ -103,5 +103,5 @@ class ToolEnvironment:
         if not known:
             return None
         total = sum(known)
-        step, self._told = total - self._told, total
+        step, self._reward_so_far = total - self._reward_so_far, total
         return step if self._sums else total

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from services.environment.loading.boxes import FunctionBox, Toolbox
-from services.environment.loading.functions import ToldError
+from services.environment.loading.functions import FailedCallError
 from services.environment.loading.load import Loaded, LoadSpec, load
 from services.environment.loading.waiting import settled_each
 from services.environment.workers.lines import (
@@ -105,7 +105,7 @@ class Worker:
             if isinstance(value, FAULTS):
                 raise value
             failed = isinstance(value, BaseException)
-            text = self._told(value) if failed else _text(value)
+            text = self._failure(value) if failed else _text(value)
             answers.append((shortened(text, self._max_chars), failed))
         return answers
 
@@ -117,8 +117,8 @@ class Worker:
         except BaseException as error:  # also SystemExit: a tool ends no process
             return error
 
-    def _told(self, error: BaseException) -> str:
-        return str(error) if isinstance(error, ToldError) else f"error: {self._words(error)}"
+    def _failure(self, error: BaseException) -> str:
+        return str(error) if isinstance(error, FailedCallError) else f"error: {self._words(error)}"
 
     def _words(self, error: BaseException) -> str:
         if isinstance(error, MemoryError):

@@ -53,7 +53,7 @@ class DecodeBatch:
             )
             for index, start in request.starts.items()
         ]
-        self._told: set[int] = set()
+        self._ended: set[int] = set()
 
     @property
     def num_open(self) -> int:
@@ -106,8 +106,8 @@ class DecodeBatch:
                 yield Chunk(row.index, start, version, tokens_T, logprobs_T)
                 start += len(tokens_T)
             row.new.clear()
-            if row.finish_reason and row.index not in self._told:
-                self._told.add(row.index)
+            if row.finish_reason and row.index not in self._ended:
+                self._ended.add(row.index)
                 yield Ended(row.index, row.finish_reason)
 
 

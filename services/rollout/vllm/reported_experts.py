@@ -75,11 +75,11 @@ def reported_experts(
     return chosen[num_prompt:].tobytes(), chosen[:num_prompt].tobytes()
 
 
-def _warn_once(num_told: int, num_read: int) -> None:
+def _warn_once(num_reported: int, num_read: int) -> None:
     if not _has_warned.is_set():
         logger.warning(
             "vllm reported the experts of %d tokens where it had read %d: of this completion, and of others"
             " like it, the trainer chooses them itself",
-            *(num_told, num_read),
+            *(num_reported, num_read),
         )
     _has_warned.set()
