@@ -104,12 +104,13 @@ class Host:
     def processes(self, *words: str) -> dict[int, str]:
         """Command lines that hold all the words, by the process id on the host. Those that are dead and
         not reaped are left out."""
-        lines = self.run("ps", "-eo", "pid=,stat=,args=").splitlines()
+        every = ("ps", "-wweo", "pid=,stat=,args=")  # -ww: a worker of xdist has 80 columns
+        lines = self.run(*every).splitlines()
         found = (line.split(maxsplit=2) for line in lines)
         return {
             int(pid): line
             for pid, state, line in found
-            if state[0] != "Z" and all(word in line for word in words) and "ps -eo" not in line
+            if state[0] != "Z" and all(word in line for word in words) and "ps -wweo" not in line
         }
 
     def kill(self, number: signal.Signals, *words: str) -> int:

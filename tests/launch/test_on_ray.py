@@ -21,6 +21,7 @@ from tests.launch.services import STAND_IN
 HAS_RAY = importlib.util.find_spec("ray") is not None
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not HAS_RAY, reason="Ray is optional: pip install 'trimaran[ray]'"),
     pytest.mark.skipif(bool(why_impossible()), reason=why_impossible()),
 ]
@@ -123,7 +124,6 @@ def test_a_replicas_group_has_all_its_places_or_none(node: Host) -> None:
     assert seen == [[True, True], [False, False], True, [True, True]]
 
 
-@pytest.mark.timeout(600)
 def test_a_replica_of_two_processes_and_an_environment_train(node: Host, tmp_path: Path) -> None:
     """Both of its places are on this node. The policy calls a tool."""
     config = write_inputs(tmp_path / "inputs")
