@@ -18,6 +18,16 @@ from trimaran.types import Message, Tool, ToolCall, Usage
 
 ROLES = {"developer": "system"}
 """What chat templates call the roles that they have no name for."""
+REMEDIES = {
+    "n": "a request has one answer; leave it out",
+    "tool_choice": "a call is neither forced nor forbidden; leave it out, and let the framework's output be text, too",
+    "parallel_tool_calls": "a turn may have several calls; leave it out",
+    "response_format": "the policy is not constrained; leave it out",
+    "logprobs": "they stay with the run; leave it out",
+    "frequency_penalty": "nothing is penalized; leave it out",
+    "presence_penalty": "nothing is penalized; leave it out",
+}
+"""By the field that asks for more than there is."""
 
 
 class _Form(BaseModel):
@@ -64,8 +74,8 @@ class _StreamOptions(_Form):
     include_usage: bool | None = None
 
 
-class _Typed(_Form):
-    type: str
+class _TextFormat(_Form):
+    type: Literal["text"]
 
 
 class ChatRequest(BaseModel):
@@ -81,11 +91,11 @@ class ChatRequest(BaseModel):
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     stop: str | list[str] | None = None
-    # Where they ask for more than this, they are refused.
+    # Where they ask for more than this, they are refused, with the field's remedy.
     n: Literal[1] | None = None
     tool_choice: Literal["auto"] | None = None
     parallel_tool_calls: Literal[True] | None = None
-    response_format: _Typed | None = None
+    response_format: _TextFormat | None = None
     logprobs: Literal[False] | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
@@ -105,18 +115,9 @@ class ChatRequest(BaseModel):
     def read(cls, body: bytes) -> ChatRequest:
         """Raises InputError naming the field."""
         try:
-            request = cls.model_validate_json(body)
+            return cls.model_validate_json(body)
         except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"])
-            raise InputError(
-                f"{field}: {first['msg']}; docs/agents.md lists what the endpoint takes"
-                if field
-                else f"the body: {first['msg']}; send JSON"
-            ) from None
-        if request.response_format and request.response_format.type != "text":
-            raise InputError("response_format: the policy is not constrained; leave it out")
-        return request
+            raise InputError(_refusal(error)) from None
 
     @property
     def stops(self) -> frozenset[str]:
@@ -138,6 +139,16 @@ class ChatRequest(BaseModel):
         )
         bounds = [bound for bound in (self.max_tokens, self.max_completion_tokens) if bound]
         return Request(messages, tools, min(bounds, default=0))
+
+
+def _refusal(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = [str(part) for part in first["loc"]]
+    if not where:
+        return f"the body: {first['msg']}; send JSON"
+    if remedy := REMEDIES.get(where[0]):
+        return f"{where[0]}: {remedy}"
+    return f"{'.'.join(where)}: {first['msg']}; docs/agents.md lists what the endpoint takes"
 
 
 def decode_messages(messages: Sequence[_Message]) -> tuple[Message, ...]:

@@ -163,13 +163,16 @@ async def test_what_the_endpoint_cannot_do_is_refused_in_the_client_s_own_terms(
         import openai
         messages, said = row["messages"], []
         for more in ({"n": 2}, {"stop": ["END"]}, {"response_format": {"type": "json_object"}},
-                     {"tool_choice": "required"}, {"logprobs": True}, {"model": "gpt"},
-                     {"extra_body": {"chat_template_kwargs": {}}}, {"frequency_penalty": 0.5}):
+                     {"logprobs": True}, {"model": "gpt"},
+                     {"parallel_tool_calls": False}, {"frequency_penalty": 0.5},
+                     {"extra_body": {"chat_template_kwargs": {}}}):
             try:
                 client.chat.completions.create(**{"model": model, "messages": messages, **more})
             except openai.APIStatusError as error:
-                said.append([error.status_code, next(iter(error.body["message"].split(":")))])
+                text = error.body["message"]
+                said.append([error.status_code, text.split(":")[0], text.endswith("leave it out")])
         for ask_wrongly in (
+            lambda: ask(messages, tool_choice="required"),
             lambda: ask(messages, stop=["END", "DONE", "Observation:"]),
             lambda: client.responses.create(model=model, input="What is 1 + 2?"),
         ):
@@ -191,19 +194,20 @@ async def test_what_the_endpoint_cannot_do_is_refused_in_the_client_s_own_terms(
         opening, _ = await play(environment, lambda _: Message("assistant", "3"))
         await environment.close()
     said = json.loads(opening.messages[0].text)
-    (stops, stop), (missing, elsewhere) = said[8:10]
-    assert (stops, missing) == (400, 404)
+    (_, choice), (_, stop), (_, elsewhere) = said[8:11]
+    assert [status for status, *_ in said[8:11]] == [400, 400, 404]
+    assert choice.startswith("tool_choice: ") and "output be text" in choice
     assert '["END", "Observation:"]' in stop and "environment.stop" in stop
     assert "chat completions, not responses" in elsewhere
-    assert said[:8] + said[10:] == [
-        [400, "n"],
-        [400, "stop"],
-        [400, "response_format"],
-        [400, "tool_choice"],
-        [400, "logprobs"],
-        [404, "model"],
-        [400, "chat_template_kwargs"],
-        [400, "frequency_penalty"],
+    assert said[:8] + said[11:] == [
+        [400, "n", True],
+        [400, "stop", False],
+        [400, "response_format", True],
+        [400, "logprobs", True],
+        [404, "model", False],
+        [400, "parallel_tool_calls", True],
+        [400, "frequency_penalty", True],
+        [400, "chat_template_kwargs", False],
         [401, "invalid_api_key"],
         ["policy"],
     ]
