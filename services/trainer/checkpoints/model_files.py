@@ -28,7 +28,8 @@ NOT_COPIED = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack",
 
 
 def load_tensors(folder: Path, tied: bool) -> dict[str, torch.Tensor]:
-    """Memory-mapped tensors by Hugging Face name. Raises InputError when a file is broken."""
+    """Memory-mapped tensors by Hugging Face name. Raises InputError when a file is broken, or the output layer is
+    another than config.json says."""
     files = _indexed_files(folder / INDEX) if (folder / INDEX).is_file() else [WEIGHTS]
     tensors: dict[str, torch.Tensor] = {}
     for name in files:
@@ -39,9 +40,20 @@ def load_tensors(folder: Path, tied: bool) -> dict[str, torch.Tensor]:
             tensors |= load_file(folder / name)
         except (OSError, SafetensorError) as error:
             raise refused(f"{folder / name}: cannot be read", error) from None
-    if not tied and HEAD not in tensors and any(name.endswith(EMBEDDING) for name in tensors):
+    embeddings = [tensor for name, tensor in tensors.items() if name.endswith(EMBEDDING)]
+    head = tensors.get(HEAD)
+    if not tied and head is None and embeddings:
         raise InputError(f"{folder}: config.json says untied, but {HEAD} is missing")
+    if tied and head is not None and not any(_is_same(head, one) for one in embeddings):
+        raise InputError(
+            f"{folder}: config.json says tied, but {HEAD} is not the embedding; set tie_word_embeddings to false"
+            " there if the head is to count, or take it out of the file"
+        )
     return tensors
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
 
 
 def _indexed_files(path: Path) -> list[str]:

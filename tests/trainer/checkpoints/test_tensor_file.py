@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from services.trainer.checkpoints import model_files
 from services.trainer.checkpoints.model_files import INDEX, WEIGHTS, write_model_folder
 from services.trainer.checkpoints.tensor_file import Spec, TensorFile, spec_of
-from trimaran.errors import InternalError
+from trimaran.errors import InputError, InternalError
 
 TENSORS = {
     "a": torch.arange(6, dtype=torch.float32).view(2, 3),
@@ -96,6 +96,21 @@ def test_a_large_model_is_split_into_files_with_an_index(
         "model-00002-of-00002.safetensors",
     ]
     assert same(model_files.load_tensors(target, tied=True), TENSORS)
+
+
+def test_a_head_beside_a_tied_embedding_is_a_copy_of_it(tmp_path: Path) -> None:
+    """With another one transformers would compute, and a run without it."""
+    embedding = torch.arange(6.0).view(3, 2)
+    tensors = {"model.embed_tokens.weight": embedding, "lm_head.weight": embedding.clone()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert same(model_files.load_tensors(tmp_path, tied=True), tensors)
+    for head in (embedding + 1, embedding.bfloat16()):
+        save_file({**tensors, "lm_head.weight": head}, tmp_path / "model.safetensors")
+        with pytest.raises(
+            InputError, match=r"says tied, but lm_head\.weight is not the embedding"
+        ):
+            model_files.load_tensors(tmp_path, tied=True)
+        model_files.load_tensors(tmp_path, tied=False)
 
 
 def test_an_export_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
