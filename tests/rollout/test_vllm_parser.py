@@ -1,5 +1,7 @@
 """Calls of other forms than Hermes', read by vLLM's own parsers."""
 
+import json
+
 import pytest
 
 pytest.importorskip("vllm", reason="vllm is not installed; its parsers are used")
@@ -41,6 +43,34 @@ def test_calls_are_read_as_vllm_does(name, tokenizer):
     assert beside == ("" if name == "llama3_json" else "so")
     for tools in ((TOOL,), ()):
         assert parse('no call {"a"', tools) == ('no call {"a"', ())
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm45"])
+def test_an_argument_has_the_type_that_its_schema_refers_to(name, tokenizer):
+    """As pydantic writes models and enumerations, and MCP servers list them."""
+    chain = {"anyOf": [{"$ref": "#/$defs/Chain"}, {"$ref": "#/$defs/Point"}]}
+    point = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    kinds = {
+        "plain": {"$ref": "#/$defs/Point", "description": "Where."},
+        "optional": {"anyOf": [{"$ref": "#/$defs/Point"}, {"type": "null"}]},
+        "wrapped": {"allOf": [{"$ref": "#/$defs/a~1b"}]},
+        "chained": {"$ref": "#/$defs/Chain"},
+        "lost": {"$ref": "#/$defs/none"},
+        "elsewhere": {"$ref": "other.json"},
+    }
+    definitions = {"Point": point, "a/b": {"$ref": "#/$defs/Point"}, "Chain": chain}
+    schema = {"type": "object", "properties": kinds, "$defs": definitions}
+    parse = load_parser(name, tokenizer)
+    for key in kinds:
+        _, calls = parse(
+            WRITTEN[name]
+            .replace("=a>", f"={key}>")
+            .replace(">a<", f">{key}<")
+            .replace("1", '{"x": 1}'),
+            (Tool("add", "Adds.", json.dumps(schema)),),
+        )
+        wanted = '{"x": 1}' if key in ("lost", "elsewhere") else {"x": 1}
+        assert json.loads(calls[0].arguments)[key] == wanted, key
 
 
 def test_a_form_that_is_unknown_is_refused(tokenizer):

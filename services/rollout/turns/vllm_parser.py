@@ -16,6 +16,7 @@ from trimaran.types import Tool, ToolCall
 
 # They log a stack for each call that a policy in training writes wrong.
 logging.getLogger("vllm.tool_parsers").setLevel(logging.CRITICAL)
+ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 
 
 class VllmToolParser:
@@ -53,6 +54,43 @@ class VllmToolParser:
 @lru_cache(maxsize=64)
 def _request(tools: tuple[Tool, ...]) -> ChatCompletionRequest:
     """What a parser looks at beside the text: the tools' schemas. vLLM refuses a list without any."""
-    shown = {"tools": [tool_form(one) for one in tools]} if tools else {}
+    shown = {"tools": [_parser_form(one) for one in tools]} if tools else {}
     given = {"messages": [{"role": "user", "content": ""}], **shown}
     return ChatCompletionRequest.model_validate(given)
+
+
+def _parser_form(tool: Tool) -> dict[str, Any]:
+    """With the types in each argument's own schema: vLLM follows no reference, and takes such an argument for text."""
+    form = tool_form(tool)
+    parameters = form["function"]["parameters"]
+    properties = parameters.get("properties") if isinstance(parameters, dict) else None
+    if isinstance(properties, dict):
+        for key, schema in properties.items():
+            if found := _types(schema, parameters, set()):
+                properties[key] = {**schema, "type": sorted(found)}
+    return form
+
+
+def _types(schema: Any, root: Any, followed: set[str]) -> set[str]:
+    """Those that it says, that it refers to, and of its alternatives."""
+    if not isinstance(schema, dict):
+        return set()
+    said, place = schema.get("type"), schema.get("$ref")
+    found = {one for one in (said if isinstance(said, list) else [said]) if isinstance(one, str)}
+    others = [
+        one for key in ALTERNATIVES if isinstance(schema.get(key), list) for one in schema[key]
+    ]
+    if isinstance(place, str) and place not in followed:
+        followed.add(place)
+        others.append(_find(place, root))
+    return found.union(*(_types(one, root, followed) for one in others))
+
+
+def _find(place: str, root: Any) -> Any:
+    """None where nothing is. Example: _find("#/$defs/Point", schema)"""
+    document, *parts = place.split("/")
+    found = None if document != "#" else root
+    for part in parts:
+        key = part.replace("~1", "/").replace("~0", "~")
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
