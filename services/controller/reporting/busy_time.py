@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 
@@ -53,6 +54,14 @@ class BusyTime:
             self._close()
         seconds, self._seconds = self._seconds, 0.0
         return seconds
+
+    @contextmanager
+    def left_out(self) -> Iterator[None]:
+        """No second within counts."""
+        counted = self.cut()
+        yield
+        self.cut()
+        self._seconds = counted
 
     def _close(self) -> None:
         now = time.time()

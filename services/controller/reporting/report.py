@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from services.controller.reporting.busy_time import BusyTime
 from services.controller.reporting.events import RunLog
@@ -61,6 +61,7 @@ class Reporter:
             "syncing": self._on_timeline("syncing", "weight-sync", whole=self._renewing),
             "waiting": BusyTime(),
         }
+        self._all_busy = (*self._phases.values(), self._making, self._renewing)
         self._step_began = time.monotonic()
         self._num_skipped_in_step = 0
         self.num_skipped = 0
@@ -128,8 +129,8 @@ class Reporter:
     def start_clock(self) -> None:
         """The next step begins now."""
         self._step_began = time.monotonic()
-        for phase in (*self._phases.values(), self._making, self._renewing):
-            phase.cut()
+        for busy in self._all_busy:
+            busy.cut()
 
     def step(self, batch: TrainingBatch, answer: TrainAnswer, synced: Mapping[str, float]) -> float:
         """Returns the seconds since the last step's weights were live, validation left out."""
@@ -185,13 +186,17 @@ class Reporter:
 
     @contextmanager
     def validating(self, step: int) -> Iterator[Callable[[str], None]]:
-        """As `doing`. Validation stands on the timeline and outside the step's seconds."""
+        """As `doing`. Validation stands on the timeline and outside the step's seconds; so does what is done
+        beside it with `run.max_lag`."""
         began = time.monotonic()
         self.progress("validating")
         with (
+            ExitStack() as stack,
             self._timeline.span("controller", "validating", step),
             self.doing(f"validating step {step}") as so_far,
         ):
+            for busy in self._all_busy:
+                stack.enter_context(busy.left_out())
             yield so_far
         self._step_began += time.monotonic() - began
 

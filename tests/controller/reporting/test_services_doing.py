@@ -73,6 +73,23 @@ async def test_what_takes_long_is_no_event_and_is_written_once_a_second(
     assert await store.last(events_stream("run")) == 0
 
 
+async def test_what_is_done_beside_a_validation_is_outside_the_step_as_the_validation_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("services.controller.reporting.busy_time.time.time", lambda: now[0])
+    log = await log_of(MemoryStore())
+    reporter = reporter_of(log, tmp_path)
+    scoring = reporter.phase("scoring")
+    async with log.writing():
+        with scoring:
+            now[0] = 102
+            with reporter.validating(2):
+                now[0] = 150
+            now[0] = 153
+    assert scoring.cut() == 5
+
+
 async def test_a_run_that_has_ended_does_nothing() -> None:
     store = MemoryStore()
     log = await log_of(store)
