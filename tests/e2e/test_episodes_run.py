@@ -22,7 +22,7 @@ class Echo:
 
     def step(self, message):
         self.turns += 1
-        if self.turns == 2 and self.random.random() < 0.3:
+        if self.turns == 2 and self.random.random() < 0.1:  # of three attempts in a row, one in a thousand
             raise OSError("the world is gone")
         done = self.turns == 3
         return (None if done else f"more {self.turns}"), float(len(message.text) % 2), done

@@ -131,6 +131,9 @@ def test_a_run_of_services_that_an_engine_starts_outlives_each_of_them(
 
             engines["rollout-b"].stop()  # scaled down: SIGTERM
             assert engines["rollout-b"].codes[-1] == 0
+            async with asyncio.timeout(60):  # the next launcher could not know it
+                while "rollout-1 has left" not in await notes_of(client, run_id):
+                    await asyncio.sleep(0.1)
             with pytest.raises(NotFoundError, match="where its engine keeps it"):
                 [line async for line in client.get_logs(run_id, "trainer-0")]
             return run_id
