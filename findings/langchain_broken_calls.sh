@@ -1,8 +1,8 @@
 #!/bin/sh
-# Expected: an agent tells the model of a call whose arguments are no JSON, as of any other call that fails, and asks
-#   again; or it raises an error.
-# What happens: where no other call stands beside it, the agent is done. The model is not told, no error is raised, and
-#   the last message is empty. With a call beside it that can be read, the model is told of both and asked again. An
+# Expected: an agent reports a call whose arguments are no JSON to the model, as any other call that fails, and asks again;
+#   or it raises an error.
+# What happens: where no other call stands beside it, the agent is done. Nothing is reported, no error is raised, and the
+#   last message is empty. With a call beside it that can be read, both are reported and the model is asked again. An
 #   episode of a small model ends in silence by a missing brace, in training as in an evaluation.
 # Package: langchain 1.5.2 (create_agent) with langchain-openai 1.7.4, answers that are not streamed. Documentation: the
 #   docstring of create_agent: the loop ends once an answer has no `tool_calls`. It does not say that a broken call is
@@ -59,9 +59,9 @@ def run(first):
     ANSWERS[:], REQUESTS[:] = [first, {"role": "assistant", "content": "It rains."}], []
     question = {"messages": [{"role": "user", "content": "What is the weather in Paris?"}]}
     last = agent.invoke(question)["messages"][-1]
-    told = [one["content"] for one in REQUESTS[-1]["messages"] if one["role"] == "tool"]
-    print("   requests:", len(REQUESTS), " the model was told:", told, " the last message:", repr(last.content))
-    return len(REQUESTS), len(told), last.content
+    reported = [one["content"] for one in REQUESTS[-1]["messages"] if one["role"] == "tool"]
+    print("   requests:", len(REQUESTS), " reported to the model:", reported, " the last message:", repr(last.content))
+    return len(REQUESTS), len(reported), last.content
 
 
 server = ThreadingHTTPServer(("127.0.0.1", 0), Model)

@@ -22,7 +22,7 @@ class Echo:
 
     def step(self, message):
         self.turns += 1
-        if self.turns == 2 and self.random.random() < 0.1:  # of three attempts in a row, one in a thousand
+        if self.turns == 2 and self.random.random() < 0.3:
             raise OSError("the world is gone")
         done = self.turns == 3
         return (None if done else f"more {self.turns}"), float(len(message.text) % 2), done
@@ -65,8 +65,9 @@ def test_a_run_of_episodes_trains_and_reports_them(write_run, tmp_path, history)
     assert first["environment/turns/max"] == second["environment/turns/max"] == 3
     assert "  turns 3.0  calls 0.0  env s " in output
     *_, last = sorted((folder / "samples").iterdir())
-    row = json.loads(last.read_text().splitlines()[0])
-    [episode] = row["greedy_episodes"]
+    prompts = map(json.loads, last.read_text().splitlines())
+    # A world that is gone three times in a row leaves a prompt without an answer.
+    episode = next(row["greedy_episodes"][0] for row in prompts if "greedy_episodes" in row)
     assert [turn["turn"]["num_sampled"] > 0 for turn in episode["turns"]] == [True] * 3
     assert episode["turns"][0]["versions"] == ["0.2"]
     reported = runs.finish(runs.start("samples", folder, run_folder_parent=tmp_path))
