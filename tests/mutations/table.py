@@ -389,7 +389,7 @@ MUTATIONS = (
         "self._shown",
         (
             "tests/rollout/test_vllm_deadlines.py"
-            "::test_after_changes_that_were_written_by_half_everything_is_loaded",
+            "::test_after_changes_that_were_given_up_they_are_dropped_and_everything_is_loaded",
         ),
     ),
     Mutation(
@@ -428,7 +428,7 @@ MUTATIONS = (
         "            if False:\n",
         (
             "tests/rollout/test_vllm_deadlines.py"
-            "::test_changes_of_a_load_that_is_given_up_are_dropped_at_once",
+            "::test_after_changes_that_were_given_up_they_are_dropped_and_everything_is_loaded",
         ),
     ),
     Mutation(

@@ -9,7 +9,6 @@ Prints one JSON object: work -> [bytes that crossed for each byte of the prompts
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -20,13 +19,11 @@ from safetensors.torch import load_file
 
 from services.rollout.engine import Ended, GenerationRequest
 from services.rollout.images import ImagePlacer
-from services.rollout.vllm import engine as vllm_engine
 from services.rollout.vllm.worker import WorkerExtension
 from tests.images.test_processor import png
+from tests.rollout.programs import print_checks
 from tests.rollout.versions import shadow_of
 from tests.tiny_vision import IMAGE, VISION_END, VISION_START, patch_multiple
-from trimaran.config import parse_config
-from trimaran.host.device import pick
 from trimaran.types import Sampling, VersionId
 
 COMPLETIONS = 8
@@ -53,43 +50,14 @@ class Extension(WorkerExtension):
 
 
 def main(folder: Path) -> None:
-    arguments = vllm_engine.engine_arguments
     extension = {"worker_extension_cls": "tests.rollout.crossing.Extension"}
-    vllm_engine.engine_arguments = lambda *given: arguments(*given) | extension
-    config = parse_config(
-        {
-            "model": {"path": str(folder), "dtype": "float32"},
-            "data": {"train": "unused.jsonl"},
-            "reward": {"rules": {"last_integer": 1.0}},
-            "rollout": {
-                "engine": "vllm",
-                "device": "cpu",
-                "max_tokens": TOKENS,
-                "max_prompt_tokens": 64,
-                "max_concurrency": 3 * COMPLETIONS,
-                "kv_cache_gib": 0.1,
-            },
-        }
-    )
-    engine: Any = vllm_engine.VllmEngine(config, pick("cpu"))
-    print(json.dumps(asyncio.run(_measure(engine, folder))))
+    rollout = {"max_prompt_tokens": 64, "max_concurrency": 3 * COMPLETIONS, "kv_cache_gib": 0.1}
+    print_checks(Checks, folder, "float32", extension, rollout=rollout)
 
 
-async def _measure(engine: Any, folder: Path) -> dict[str, Any]:
-    await engine.start()
-    try:
-        await engine.load_weights(
-            shadow_of(folder, load_file(folder / "model.safetensors")), VersionId(0, 1)
-        )
-        await engine.llm.collective_rpc("count_images")
-        return await _Crossing(engine, folder).run()
-    finally:
-        await engine.close()
-
-
-class _Crossing:
+class Checks:
     def __init__(self, engine: Any, folder: Path) -> None:
-        self.engine = engine
+        self.engine, self.folder = engine, folder
         self.images = ImagePlacer(folder, limit=2)
         self.unit = patch_multiple("qwen2_5_vl")
         self.crossed = 0
@@ -103,6 +71,9 @@ class _Crossing:
         engine.llm.engine_core.encoder.encode = counted
 
     async def run(self) -> dict[str, Any]:
+        weights = load_file(self.folder / "model.safetensors")
+        await self.engine.load_weights(shadow_of(self.folder, weights), VersionId(0, 1))
+        await self.engine.llm.collective_rpc("count_images")
         begun = [(8 + index,) for index in range(COMPLETIONS)]
         none = [()] * COMPLETIONS
         return {

@@ -4,16 +4,14 @@
 
 WORKER: a class to use in place of vLLM's own worker.
 
-Prints one JSON object: check -> (tensor, index) of the blocks whose digest is not the version's.
+Prints one JSON object: check -> blocks that are wrong.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import sys
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -24,21 +22,31 @@ from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
     UnquantizedFusedMoEMethod,
 )
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.utils import replace_parameter
 
-from services.rollout.engine import Chunk, GenerationRequest
-from services.rollout.vllm import engine as vllm_engine
+from services.rollout.engine import GenerationRequest
+from services.rollout.vllm.engine import VllmEngine
 from services.rollout.vllm.worker import WorkerExtension
-from tests.rollout.ascend_method import AscendUnquantizedFusedMoEMethod
-from tests.rollout.packed import has_packed_copy
+from tests.rollout.programs import (
+    chunks_of,
+    find_wrong,
+    has_packed_copy,
+    loads_by_vllm,
+    print_checks,
+)
 from tests.rollout.versions import patched_shadow_of, shadow_of
-from trimaran.config import parse_config
 from trimaran.errors import TransferError
-from trimaran.host.device import pick
-from trimaran.host.shared_memory import note_mapped, note_of, remove_left
 from trimaran.model.folder import read_model_folder
 from trimaran.types import Manifest, Sampling, VersionId
 from weights.memory.shadow import Shadow
-from weights.version.manifest import list_blocks, list_digests
+
+
+class AscendUnquantizedFusedMoEMethod(UnquantizedFusedMoEMethod):
+    """vLLM-Ascend's, as far as weights are concerned."""
+
+    def process_weights_after_loading(self, layer: Any) -> None:
+        for name in ("w13_weight", "w2_weight"):
+            replace_parameter(layer, name, getattr(layer, name).data.transpose(1, 2).contiguous())
 
 
 class Extension(WorkerExtension):
@@ -92,50 +100,18 @@ def restore_parameters(layer: torch.nn.Module) -> None:
 
 
 def main(folder: Path, dtype: str, tensor_parallel: int, worker: str) -> None:
-    arguments = vllm_engine.engine_arguments
-    ours: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "worker_extension_cls": "tests.rollout.loaded.Extension",
         "worker_cls": worker,
     }
-    if read_model_folder(folder).num_experts:
-        ours["enable_expert_parallel"] = tensor_parallel > 1
-    vllm_engine.engine_arguments = lambda *given: arguments(*given) | ours
-    rollout = {
-        "engine": "vllm",
-        "device": "cpu",
-        "max_tokens": 400,
-        "max_prompt_tokens": 16,
-        "max_concurrency": 4,
-        "kv_cache_gib": 0.05,
-        "tensor_parallel": tensor_parallel,
-    }
-    config = parse_config(
-        {
-            "model": {"path": str(folder), "dtype": dtype},
-            "data": {"train": "unused.jsonl"},
-            "reward": {"rules": {"last_integer": 1.0}},
-            "rollout": rollout,
-        }
-    )
-    engine: Any = vllm_engine.VllmEngine(config, pick("cpu"))
-    if ours.get("enable_expert_parallel"):
-        engine.probe = _do_nothing  # It asks for tokens; see Checks.run.
-    print(json.dumps(asyncio.run(check_engine(engine, folder, Checks))))
+    if read_model_folder(folder).num_experts and tensor_parallel > 1:
+        arguments["enable_expert_parallel"] = True
+        VllmEngine.probe = _do_nothing  # It asks for tokens; see Checks.run.
+    rollout = {"max_tokens": 400, "tensor_parallel": tensor_parallel}
+    print_checks(Checks, folder, dtype, arguments, rollout=rollout)
 
 
-async def _do_nothing() -> None: ...
-
-
-async def check_engine(engine: Any, folder: Path, checks: Any) -> dict[str, Any]:
-    """What `checks(engine, folder).run()` finds on an engine that is started and closed for it."""
-    note = note_of(folder, "rollout-0")
-    await engine.start()
-    note_mapped(note)
-    try:
-        return await checks(engine, folder).run()
-    finally:
-        await engine.close()
-        remove_left(note)  # as a replica does
+async def _do_nothing(self: VllmEngine) -> None: ...
 
 
 class Checks:
@@ -147,15 +123,7 @@ class Checks:
             name: (value + 0.1 * torch.randn_like(value)).to(value.dtype)
             for name, value in self.weights.items()
         }
-        self.step = 0
-        self.by_vllm: list[VersionId] = []
-        """Versions that vLLM's own loader has loaded."""
-        self._update = engine._workers._update
-        engine._workers._update = self._counted
-
-    async def _counted(self, *arguments: Any) -> None:
-        self.by_vllm.append(VersionId(0, self.step))
-        await self._update(*arguments)
+        self.step, self.by_vllm = 0, loads_by_vllm(engine)
 
     async def run(self) -> dict[str, Any]:
         found: dict[str, Any] = {"engine": await self.call("engine_kind")}
@@ -238,23 +206,16 @@ class Checks:
         return found
 
     async def wrong(self, manifest: Manifest) -> list[Any]:
-        found = await self.engine.read_back(manifest, ((0, manifest.num_blocks),))
-        digests = list_digests(manifest)
-        return [
-            [block.tensor.name, block.index]
-            for block in list_blocks(manifest.tensors)
-            if found[block.number] != digests[block.number]
-        ]
+        return await find_wrong(self.engine, manifest)
 
     async def tokens_beside_reading(self, manifest: Manifest) -> int:
-        """Tokens that a completion got while everything was read twenty times."""
+        """Tokens that a completion got while everything was read again and again."""
         request = GenerationRequest(0, (5, 6, 7), Sampling(1.0, 400, 1, 0), {0: ()})
         reading = asyncio.create_task(self.read_often(manifest))
         tokens = 0
-        async with aclosing(self.engine.generate(request)) as events:
-            async for event in events:
-                if isinstance(event, Chunk) and not reading.done():
-                    tokens += len(event.token_ids_T)
+        async for chunk in chunks_of(self.engine, request):
+            if not reading.done():
+                tokens += len(chunk.token_ids_T)
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
         return tokens

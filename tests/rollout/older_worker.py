@@ -21,7 +21,11 @@ class OlderWorker(CPUWorker):
     def update_weights(self, update_info: Any) -> None:
         engine = self.weight_transfer_engine
         load_weights = self.model_runner.model.load_weights
-        engine.receive_weights(engine.parse_update_info(update_info), load_weights=load_weights)
+        try:
+            engine.receive_weights(engine.parse_update_info(update_info), load_weights=load_weights)
+        except BaseException:
+            self._weight_update_active = False  # it forgets the reload, which is half done
+            raise
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model_runner.model, self.model_config)

@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.configs import configure
 from tests.first_epoch import draw_epoch
 from tests.rollout.versions import snapshot_of
 from trimaran.clients import GroupAssembly, RolloutClient
-from trimaran.config import WeightSyncSection, dump_config, parse_config
+from trimaran.config import WeightSyncSection, dump_config
 from trimaran.host.device import pick
 from trimaran.host.shared_memory import note_of, remove_left
 from trimaran.run.network import LOOPBACK
@@ -61,15 +61,17 @@ asyncio.run(serve(load_config(sys.argv[1]), RunContext.in_folder(Path(sys.argv[2
 
 
 class FakeWeightSync(weight_sync_pb2_grpc.WeightSyncServiceServicer):
-    def __init__(self):
-        self.registered: asyncio.Queue = asyncio.Queue()
+    def __init__(self, heartbeat_seconds: float = 1.0):
+        self.events: asyncio.Queue = asyncio.Queue()
+        self.incarnation, self.heartbeat_seconds = 0, heartbeat_seconds
 
     async def RegisterReplica(self, request, context):
+        self.incarnation += 1
         peer = wire.decode_peer(request.peer)
-        assert peer.relay
-        assert peer.key
-        self.registered.put_nowait((request.run_id, wire.decode_replica(request.replica)))
-        return weight_sync_pb2.RegisterReplicaResponse(incarnation=1, heartbeat_seconds=1)
+        self.events.put_nowait((request.run_id, wire.decode_replica(request.replica), peer))
+        return weight_sync_pb2.RegisterReplicaResponse(
+            incarnation=self.incarnation, heartbeat_seconds=self.heartbeat_seconds
+        )
 
     def service(self):
         add = weight_sync_pb2_grpc.add_WeightSyncServiceServicer_to_server
@@ -87,10 +89,8 @@ class RunningReplica:
     """Of its names in /dev/shm."""
     num_published: int = 0
 
-    @asynccontextmanager
-    async def client(self):
-        async with RolloutClient(self.address, CALLER) as client:
-            yield client
+    def client(self) -> RolloutClient:
+        return RolloutClient(self.address, CALLER)
 
     async def stage(self, client, tensors, again: bool = False) -> PolicyVersion:
         """The tensors as the next version: through shared memory and a transfer group in turn.
@@ -129,41 +129,24 @@ class RunningReplica:
 
 
 def start_replica(
-    engine: str,
-    model,
-    folder,
-    script: str = SERVE,
-    weight_sync: dict | None = None,
-    frozen_timeout: float = 60,
-    tensor_parallel: int = 1,
-    replay: bool = False,
-    pools: str = "separate",
+    engine: str, model, folder, script: str = SERVE, tensor_parallel: int = 1, **sections
 ) -> RunningReplica:
-    """Returns once the replica has registered itself. `script` serves it."""
-    sync_port, port = free_ports(2)
-    config = parse_config(
-        {
-            "model": {"path": str(model), "dtype": "float32"},
-            "data": {"train": "unused.jsonl"},
-            "reward": {"rules": {"last_integer": 1.0}},
-            "rollout": {
-                "engine": engine,
-                "device": "cpu",
-                "max_tokens": MAX_TOKENS,
-                "max_prompt_tokens": MAX_PROMPT_TOKENS,
-                "max_concurrency": 16,
-                "kv_cache_gib": 0.05,
-                "tensor_parallel": tensor_parallel,
-            },
-            "trainer": {"router": {"replay": replay}, "data_parallel": tensor_parallel},
-            "run": {"pools": pools},
-            "weight_sync": weight_sync or {},
-            "frozen_timeout": frozen_timeout,
-            "endpoints": {
-                "weight_sync": f"127.0.0.1:{sync_port}",
-                "rollout": [f"127.0.0.1:{port}"],
-            },
-        }
+    """Returns once the replica has registered itself. `script` serves it; `sections`: of its configuration."""
+    weight_sync_address, address = free_addresses(2)
+    config = configure(
+        model={"path": str(model), "dtype": "float32"},
+        rollout={
+            "engine": engine,
+            "device": "cpu",
+            "max_tokens": MAX_TOKENS,
+            "max_prompt_tokens": MAX_PROMPT_TOKENS,
+            "max_concurrency": 16,
+            "kv_cache_gib": 0.05,
+            "tensor_parallel": tensor_parallel,
+        },
+        trainer={"data_parallel": tensor_parallel} | sections.pop("trainer", {}),
+        endpoints={"weight_sync": weight_sync_address, "rollout": [address]},
+        **{"frozen_timeout": 60} | sections,
     )
     (folder / "config.yaml").write_text(dump_config(config))
     run_folder = folder / CALLER.run_id
@@ -187,12 +170,12 @@ async def _start(config, model, folder, run_folder, script) -> RunningReplica:
     # Weight sync comes up after the replica started: registration must be tried again.
     await asyncio.sleep(1)
     await server.start()
-    waiting = asyncio.create_task(fake.registered.get())
+    waiting = asyncio.create_task(fake.events.get())
     while not waiting.done():
         assert process.poll() is None, log.read_text()
         await asyncio.wait({waiting}, timeout=0.5)
-    run_id, replica = waiting.result()
-    assert (run_id, replica.name) == (CALLER.run_id, "rollout-0")
+    run_id, replica, peer = waiting.result()
+    assert (run_id, replica.name) == (CALLER.run_id, "rollout-0") and peer.relay and peer.key
     assert replica.address == config.endpoints.rollout[0]
     await server.stop()
     sender = WeightSender(pick("cpu"), 0, WeightSyncSection())
@@ -209,12 +192,12 @@ def stop(replica: RunningReplica) -> None:
     remove_left(replica.note)  # as a launcher does
 
 
-def free_ports(count: int) -> list[int]:
+def free_addresses(count: int) -> list[str]:
     """Outside of the range from which the kernel serves an engine's own sockets."""
     taken: set[str] = set()
     while len(taken) < count:
         taken.add(LOOPBACK.free_address(taken))
-    return [int(address.rpartition(":")[2]) for address in taken]
+    return [*taken]
 
 
 async def generate(
@@ -224,10 +207,10 @@ async def generate(
     return await client.generate(number, 1, prompt, sampling, least, assembly, TIMEOUT, prefix)
 
 
-async def until_tokens(assembly, count) -> None:
-    """Returns once the unfinished completions have `count` tokens together, or all are finished."""
+async def until_tokens(assembly) -> None:
+    """Returns once an unfinished completion has a token, or all are finished."""
     while not assembly.complete:
-        if sum(len(part.token_ids_T) for part in assembly.unfinished().values()) >= count:
+        if any(part.token_ids_T for part in assembly.unfinished().values()):
             return
         await asyncio.sleep(0.02)
 

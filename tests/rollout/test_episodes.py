@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
+from contextlib import asynccontextmanager
 
 import pytest
 import torch
@@ -42,14 +42,12 @@ def reference(chat_model):
     return transformers.AutoModelForCausalLM.from_pretrained(chat_model).eval()
 
 
-def with_client(replica, reference, body):
-    async def run():
-        async with replica.client() as client:
-            if not replica.num_published:
-                await replica.publish(client, dict(reference.named_parameters()))
-            return await body(client)
-
-    return asyncio.run(run())
+@asynccontextmanager
+async def connected(replica, reference):
+    async with replica.client() as client:
+        if not replica.num_published:
+            await replica.publish(client, dict(reference.named_parameters()))
+        yield client
 
 
 async def turn(client, prompt, before=(), into=None, **sampling):
@@ -62,14 +60,11 @@ async def turn(client, prompt, before=(), into=None, **sampling):
     return tuple(group.prompt_token_ids), completion, assembly
 
 
-def test_a_turn_goes_on_from_all_tokens_before_it(replica, reference):
-    async def body(client):
+async def test_a_turn_goes_on_from_all_tokens_before_it(replica, reference):
+    async with connected(replica, reference) as client:
         asked, first, _ = await turn(client, ASKED)
         prefix = (*asked, *first.token_ids_T)
         reported, second, assembly = await turn(client, HIGHER, prefix)
-        return asked, first, reported, second, assembly
-
-    asked, first, reported, second, assembly = with_client(replica, reference, body)
     tokens = (*asked, *first.token_ids_T, *reported, *second.token_ids_T)
     with torch.no_grad():
         logits_LV = reference(torch.tensor([tokens])).logits[0].log_softmax(-1)
@@ -83,8 +78,8 @@ def test_a_turn_goes_on_from_all_tokens_before_it(replica, reference):
         assert assembly.cached_tokens == (num_before - len(reported)) // 32 * 32 > 0
 
 
-def test_a_stop_text_ends_a_turn_and_its_tokens_stay(replica, reference):
-    async def body(client):
+async def test_a_stop_text_ends_a_turn_and_its_tokens_stay(replica, reference):
+    async with connected(replica, reference) as client:
         _, whole, _ = await turn(client, ASKED, temperature=0.0)
         text = whole.text[4:6]
         end = whole.text.index(text) + 2
@@ -97,18 +92,14 @@ def test_a_stop_text_ends_a_turn_and_its_tokens_stay(replica, reference):
             begun._completions_G[0].finished = None
             _, again, _ = await turn(client, ASKED, into=begun, temperature=0.0, stop=(text,))
             found.append(again)
-        return whole, end, found
-
-    whole, end, found = with_client(replica, reference, body)
     for one in found:
         assert one.token_ids_T == whole.token_ids_T[:end]
         assert (one.text, one.finish_reason) == (whole.text[:end], "stop")
 
 
-def test_a_turn_gets_the_room_that_is_left(replica, reference):
+async def test_a_turn_gets_the_room_that_is_left(replica, reference):
     most = replicas.MAX_PROMPT_TOKENS + replicas.MAX_TOKENS
-
-    async def body(client):
+    async with connected(replica, reference) as client:
         asked, first, _ = await turn(client, ASKED)
         reported = len((await turn(client, HIGHER, (*asked, *first.token_ids_T), max_tokens=1))[0])
         prefix = asked * (most // len(asked))
@@ -118,5 +109,3 @@ def test_a_turn_gets_the_room_that_is_left(replica, reference):
             await turn(client, HIGHER, prefix[: most - reported + 1])
         with pytest.raises(InputError, match="one sample"):
             await turn(client, ASKED, num_samples=2)
-
-    with_client(replica, reference, body)

@@ -12,6 +12,7 @@ import pytest
 from services.rollout.engine import create_engine
 from services.rollout.follower.server import FollowerServicer, follower_service
 from services.rollout.hosts import HostPlace
+from tests.configs import configure
 from tests.weight_sync.ends import (
     CPU,
     by_relay,
@@ -23,7 +24,6 @@ from tests.weight_sync.ends import (
     version_of,
 )
 from trimaran.clients import FollowerClient
-from trimaran.config import parse_config
 from trimaran.errors import InputError, OutOfOrderError, TransferError
 from trimaran.types import Transport, VersionId
 from trimaran.wire import rpc
@@ -89,13 +89,6 @@ def test_who_belongs_to_another_meeting_is_refused() -> None:
 
 
 def test_an_engine_of_one_host_is_refused_on_several() -> None:
-    config = parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"train": "d"},
-            "reward": {"rules": {"exact_match": 1}},
-            "rollout": {"engine": "transformers", "tensor_parallel": 2, "hosts": 2},
-        }
-    )
+    config = configure(rollout={"engine": "transformers", "tensor_parallel": 2, "hosts": 2})
     with pytest.raises(InputError, match=r"rollout\.engine transformers stands on one host"):
         create_engine(config, CPU, HostPlace(0, 2, "10.0.0.7:2000", "m"))

@@ -9,28 +9,18 @@ from typing import Any
 import pytest
 
 from services.rollout.hosts import HostMeeting, HostPlace
+from tests.configs import configure
 from tests.extending.memory_store import MemoryStore
-from trimaran.config import RunConfig, parse_config
 from trimaran.errors import DeadlineError, LeftBehindError
 from trimaran.wire.health_note import Notes, read_note
 
 SECONDS = 10.0
 
 
-def configure(start_timeout: float = SECONDS) -> RunConfig:
-    return parse_config(
-        {
-            "model": {"path": "m"},
-            "data": {"train": "d"},
-            "reward": {"rules": {"exact_match": 1}},
-            "rollout": {"replicas": 2, "tensor_parallel": 6, "hosts": 3},
-            "start_timeout": start_timeout,
-        }
-    )
-
-
-def meeting(kind: str, index: int, config: RunConfig | None = None) -> HostMeeting:
-    return HostMeeting(config or configure(), "run", kind, index, look=0.01)
+def meeting(kind: str, index: int, seconds: float = SECONDS) -> HostMeeting:
+    rollout = {"replicas": 2, "tensor_parallel": 6, "hosts": 3}
+    config = configure(rollout=rollout, start_timeout=seconds)
+    return HostMeeting(config, "run", kind, index, look=0.01)
 
 
 async def gather(store: MemoryStore, *followers: HostMeeting, leader: HostMeeting) -> list[Any]:
@@ -80,12 +70,11 @@ async def test_what_an_earlier_process_left_takes_no_process_in() -> None:
     """The leader of a former life has called and is dead; a follower of a former life has answered."""
 
     store = MemoryStore()
-    config = configure()
     with pytest.raises(DeadlineError, match=r"rollout-0: follower-0, follower-1 did not come"):
-        await meeting("rollout", 0, configure(0.05)).lead(store, "10.0.0.7:1000")
+        await meeting("rollout", 0, 0.05).lead(store, "10.0.0.7:1000")
     with pytest.raises(DeadlineError, match="follower-0: rollout-0 has not met its hosts"):
-        await meeting("follower", 0, configure(0.05)).follow(store)
-    leader, followers = meeting("rollout", 0), [meeting("follower", n, config) for n in (0, 1)]
+        await meeting("follower", 0, 0.05).follow(store)
+    leader, followers = meeting("rollout", 0), [meeting("follower", n) for n in (0, 1)]
     places = await gather(store, *followers, leader=leader)
     assert {place.rendezvous for place in places} == {"10.0.0.7:2000"}
 
@@ -100,7 +89,7 @@ async def test_a_process_that_was_started_again_ends_the_others(kind: str, index
     leading = asyncio.create_task(members["rollout", 0].until_broken(store))
     await asyncio.sleep(0.05)
     assert not watching.done() and not leading.done()
-    again = meeting(kind, index, configure(0.05))
+    again = meeting(kind, index, 0.05)
     with pytest.raises(DeadlineError):
         await (again.follow(store) if index else again.lead(store, "10.0.0.7:3000"))
     reported = watching if kind == "rollout" else leading

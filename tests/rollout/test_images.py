@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.rollout.images import ImagePlacer, expand, find_ranges
+from services.rollout.images import ImagePlacer
 from services.rollout.template_form import content_of
 from tests.images.test_processor import folder_of, png
 from trimaran.errors import InputError
@@ -11,7 +11,7 @@ from trimaran.types import Message
 IMAGE = 6
 
 
-def test_each_image_is_a_part_where_its_place_is():
+def test_each_image_is_a_part_where_its_place_is_and_else_the_place_is_text():
     message = Message("user", "<image>left <image> right", (b"1", b"2"))
     assert content_of(message) == [
         {"type": "image"},
@@ -19,9 +19,6 @@ def test_each_image_is_a_part_where_its_place_is():
         {"type": "image"},
         {"type": "text", "text": " right"},
     ]
-
-
-def test_without_images_the_place_is_text():
     assert content_of(Message("user", "what does <image> mean?")) == "what does <image> mean?"
 
 
@@ -31,21 +28,14 @@ def test_each_image_needs_one_place(text):
         content_of(Message("user", text, (b"1",)))
 
 
-def test_an_image_token_becomes_as_many_as_its_image_has():
-    assert expand((1, 9, 2, 9), 9, (2, 3)) == ((1, 9, 9, 2, 9, 9, 9), ((1, 2), (4, 3)))
-
-
-def test_images_are_found_again_before_image_tokens_that_were_sampled():
-    expanded, ranges = expand((1, 9, 9, 2), 9, (2, 3))
-    assert find_ranges((*expanded, 9, 4, 9, 9), 9, (2, 3)) == ranges == ((1, 2), (3, 3))
-
-
 def test_a_prompt_is_expanded_by_the_sizes_of_its_images(tmp_path):
-    images = ImagePlacer(folder_of(tmp_path / "model"), limit=2)
-    tokens, placed = images.place([png(56, 84)[0], png(28, 28)[0]], (4, IMAGE, 5, IMAGE, 7))
+    images, files = ImagePlacer(folder_of(tmp_path / "model"), 2), [png(56, 84)[0], png(28, 28)[0]]
+    tokens, placed = images.place(files, (4, IMAGE, 5, IMAGE, 7))
     assert tokens == (4, *[IMAGE] * 6, 5, IMAGE, 7)
     assert placed is not None and placed.ranges == ((1, 6), (8, 1))
     assert placed.processed.grids.tolist() == [[1, 4, 6], [1, 2, 2]]
+    again = images.find(files, (*tokens, IMAGE, 4))  # sampled
+    assert again is not None and again.ranges == placed.ranges
     assert images.place([], (1, 2)) == ((1, 2), None)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from services.rollout import server
-from trimaran.config import parse_config
+from tests.configs import configure
 from trimaran.errors import UnavailableError
 from trimaran.host.shared_memory import ENDING_SECONDS, note_of, remove_left
 from trimaran.run.context import RunContext
@@ -41,14 +41,7 @@ def test_what_the_replica_itself_still_maps_holds_up_nothing(
     monkeypatch.setattr(server, "open_store", away)
     monkeypatch.setattr(server, "remove_left", noted)
     monkeypatch.setattr(server, "check_tensors", lambda config, trust, host: None)
-    config = parse_config(
-        {
-            "model": {"path": "unused"},
-            "data": {"train": "unused.jsonl"},
-            "reward": {"rules": {"last_integer": 1.0}},
-            "rollout": {"device": "cpu"},
-        }
-    )
+    config = configure(rollout={"device": "cpu"})
     try:
         with pytest.raises(UnavailableError, match="the store is away"):
             asyncio.run(server.serve(config, RunContext.in_folder(tmp_path)))

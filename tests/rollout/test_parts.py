@@ -1,4 +1,4 @@
-"""The sampler, the signs of life and the version marks of a vLLM stream, each by itself."""
+"""The sampler, the responses and the version marks of a stream, each by itself."""
 
 import asyncio
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from services.rollout.chat import ChatTokenizer
-from services.rollout.engine import Chunk
+from services.rollout.engine import Chunk, Ended
 from services.rollout.life import with_signs_of_life
+from services.rollout.server import _portions
 from services.rollout.vllm.stream import VllmStream, merge
 from services.rollout.vllm.worker import WorkerExtension, sample_inverse_cdf
 from trimaran.errors import InputError
@@ -139,6 +140,15 @@ def test_what_comes_at_once_travels_together_and_nothing_before_an_error_is_lost
     assert asyncio.run(main()) == [[1, 2], [3, 4]]
 
 
+def test_each_completion_whose_experts_are_reported_ends_a_response():
+    chunk = Chunk(0, 0, OLD, (7,), (-0.1,))
+    plain, reported = Ended(0, "stop"), Ended(1, "stop", b"ab", b"cd")
+    assert list(_portions([chunk, plain, plain, chunk])) == [[chunk, plain, plain, chunk]]
+    events = [chunk, reported, chunk, reported, plain]
+    assert list(_portions(events)) == [events[:2], events[2:4], [plain]]
+    assert list(_portions([])) == [[]], "a sign of life stays one"
+
+
 def test_a_broken_tokenizer_is_named_with_its_folder(model, tmp_path):
     for path in model.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -163,9 +173,8 @@ def test_what_a_chat_template_is_given_besides_stands_in_the_prompt(model, tmp_p
     assert rendered(knows, turns) == rendered(knows, turns, enable_thinking=True) == text
     assert rendered(knows, turns, enable_thinking=False, effort="low") == text + "no thoughtslow"
     assert rendered(plain, turns) == text
-    assert (
-        rendered(plain, turns, enable_thinking=False) == text[:-1] + " nothink\n"
-    )  # no "/" or "_" in it
+    silent = rendered(plain, turns, enable_thinking=False)
+    assert silent == text[:-1] + " nothink\n"  # no "/" or "_" in it
     for key, value in (("enable_thinking", True), ("effort", "low"), ("tokenize", True)):
         with pytest.raises(InputError, match=f"data.chat_template_kwargs.{key}: is no option"):
             rendered(plain, turns, **{key: value})
@@ -180,7 +189,6 @@ def test_what_a_chat_template_is_given_besides_stands_in_the_prompt(model, tmp_p
 
 def test_a_template_that_takes_no_images_is_an_error_of_the_prompt(model):
     message = Message("user", "<image>?", (b"png",))
-    with pytest.raises(
-        InputError, match=r"chat template cannot take it \(TypeError.*list of parts"
-    ):
+    cannot = r"chat template cannot take it \(TypeError.*list of parts"
+    with pytest.raises(InputError, match=cannot):
         ChatTokenizer(model, takes_images=True).tokenize([message])

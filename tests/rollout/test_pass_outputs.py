@@ -12,7 +12,8 @@ import pytest
 
 from services.rollout.vllm.engine import VllmEngine
 from services.rollout.vllm.stream import VllmStream
-from trimaran.config import parse_config
+from tests.configs import configure
+from trimaran.host.device import Device
 from trimaran.types import VersionId
 
 pytestmark = pytest.mark.e2e
@@ -69,14 +70,7 @@ class FakeWorkers:
 
 
 async def test_every_token_made_before_the_pause_bears_the_old_versions_name() -> None:
-    config = parse_config(
-        {
-            "model": {"path": "model"},
-            "data": {"train": "train.jsonl"},
-            "reward": {"rules": {"exact_match": 1.0}},
-        }
-    )
-    engine: Any = VllmEngine(config, SimpleNamespace(on_host=True))  # pyright: ignore[reportArgumentType]
+    engine: Any = VllmEngine(configure(), Device("cpu", "gloo"))
     engine.llm, engine._workers = FakeLlm(), FakeWorkers()
     stream = VllmStream(REQUEST, {0: 0}, OLD)
     engine._streams.add(stream)

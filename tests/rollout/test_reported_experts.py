@@ -27,17 +27,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def replica(folder, tmp_path_factory):
-    running = replicas.start_replica("vllm", folder, tmp_path_factory.mktemp("run"), replay=True)
+    trainer = {"router": {"replay": True}}
+    running = replicas.start_replica("vllm", folder, tmp_path_factory.mktemp("r"), trainer=trainer)
     yield running
     replicas.stop(running)
-
-
-def with_client(replica, body):
-    async def run():
-        async with replica.client() as client:
-            return await body(client)
-
-    return asyncio.run(run())
 
 
 def choices(folder, weights, token_ids):
@@ -86,17 +79,16 @@ def tokens_of(group, completion):
     return [*group.prompt_token_ids, *completion.token_ids_T[:-1]]
 
 
-def test_of_fresh_and_of_continued_completions(replica, folder):
-    async def body(client):
+async def test_of_fresh_and_of_continued_completions(replica, folder):
+    async with replica.client() as client:
         await replica.publish(client, load_file(folder / "model.safetensors"))
         # Longer than a block of keys and values, and the second time from the cache.
         groups = [await generate(client, sampling(3, 80), number=4) for _ in range(2)]
         lengths = [len(one.token_ids_T) // 2 for one in groups[0].completions_G]
         begun = interrupted(groups[0], lengths)
-        return [*groups, await generate(client, sampling(3, 80), number=4, into=begun)]
-
+        groups.append(await generate(client, sampling(3, 80), number=4, into=begun))
     weights = load_file(folder / "model.safetensors")
-    for group in with_client(replica, body):
+    for group in groups:
         for completion in group.completions_G:
             wanted = choices(folder, weights, tokens_of(group, completion))
             num_prompt = len(group.prompt_token_ids)
@@ -104,14 +96,12 @@ def test_of_fresh_and_of_continued_completions(replica, folder):
             assert same(reported(completion.experts), wanted[num_prompt:])
 
 
-def test_of_a_completion_that_a_stop_text_ends(replica, folder):
-    async def body(client):
+async def test_of_a_completion_that_a_stop_text_ends(replica, folder):
+    async with replica.client() as client:
         await replica.publish(client, load_file(folder / "model.safetensors"))
         whole = await generate(client, sampling(1, 40, 0.0))
         ending = replace(sampling(1, 40, 0.0), stop=(whole.completions_G[0].text[8:10],))
-        return await generate(client, ending)
-
-    group = with_client(replica, body)
+        group = await generate(client, ending)
     (completion,) = group.completions_G
     assert completion.finish_reason == "stop" and len(completion.token_ids_T) < 40
     weights = load_file(folder / "model.safetensors")
@@ -120,7 +110,7 @@ def test_of_a_completion_that_a_stop_text_ends(replica, folder):
     assert same(found, wanted)
 
 
-def test_tokens_before_an_update_keep_what_made_them(replica, folder):
+async def test_tokens_before_an_update_keep_what_made_them(replica, folder):
     old = load_file(folder / "model.safetensors")
     torch.manual_seed(7)
     new = {name: value + 0.03 * torch.randn_like(value) for name, value in old.items()}
@@ -132,19 +122,17 @@ def test_tokens_before_an_update_keep_what_made_them(replica, folder):
         assembly = GroupAssembly(4)
         asked = generate(client, sampling(4, 1000), least=first, into=assembly)
         task = asyncio.create_task(asked)
-        await replicas.until_tokens(assembly, 1)
+        await replicas.until_tokens(assembly)
         await client.commit_weights(staged, replicas.MAKER, replicas.TIMEOUT)
         group = await task
         return first, group, [one for one in group.completions_G if len(one.segments) == 2]
 
-    async def body(client):
+    async with replica.client() as client:
+        first, group, crossed = await cross(client)
         for _ in range(ATTEMPTS):
-            first, group, crossed = await cross(client)
-            if crossed:
-                return first, group, crossed
-        raise AssertionError("no completion was under way when the weights changed")
-
-    first, group, crossed = with_client(replica, body)
+            if not crossed:
+                first, group, crossed = await cross(client)
+    assert crossed, "no completion was under way when the weights changed"
     for completion in crossed:
         read, num_prompt = tokens_of(group, completion), len(group.prompt_token_ids)
         before, after = (choices(folder, weights, read) for weights in (old, new))

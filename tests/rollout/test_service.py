@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import transformers
@@ -15,6 +14,7 @@ import transformers
 from tests.rollout import replicas
 from tests.rollout.replicas import generate, sampling
 from tests.trimaran.telemetry.test_exposition import values
+from tests.weight_sync.ends import until
 from trimaran.clients import GroupAssembly, MetricsClient
 from trimaran.errors import (
     BehindError,
@@ -65,22 +65,16 @@ def other_weights(weights):
     return noisy | {EMBEDDING: weights[EMBEDDING]}
 
 
-ATTEMPTS = 5
-
-
 class TooLateError(AssertionError):
     """The generation was over before what was to interrupt it came: on a slow machine, try again."""
 
 
-def with_client(replica, body):
-    async def run():
-        async with replica.client() as client:
-            for _ in range(ATTEMPTS - 1):
-                with suppress(TooLateError):
-                    return await body(client)
-            return await body(client)
-
-    return asyncio.run(run())
+async def in_time(replica, body):
+    async with replica.client() as client:
+        for _ in range(4):
+            with suppress(TooLateError):
+                return await body(client)
+        await body(client)
 
 
 async def is_cut_short(task, message=""):
@@ -115,20 +109,18 @@ def assert_made_by(reference, weights_of, group, completion, temperature=1.0):
         assert (found - expected).abs().max() < TOLERANCE, segment
 
 
-def test_nothing_is_generated_before_the_first_version(replica):
-    async def body(client):
-        with pytest.raises(BehindError, match="rollout-0"):
-            await generate(client, sampling(1, 4))
-
-    if replica.num_published == 0:
-        with_client(replica, body)
+async def test_nothing_is_generated_before_the_first_version(replica):
+    async with replica.client() as client:
+        if replica.num_published == 0:
+            with pytest.raises(BehindError, match="rollout-0"):
+                await generate(client, sampling(1, 4))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logprobs_are_those_of_the_model_at_the_sampling_temperature(
+async def test_logprobs_are_those_of_the_model_at_the_sampling_temperature(
     replica, reference, weights, temperature
 ):
-    async def body(client):
+    async with replica.client() as client:
         version = await replica.publish(client, weights)
         group = await generate(client, sampling(6, 24, temperature), least=version)
         assert len({completion.token_ids_T for completion in group.completions_G}) == 6
@@ -139,11 +131,9 @@ def test_logprobs_are_those_of_the_model_at_the_sampling_temperature(
             assert completion.finish_reason == "length"
             assert len(completion.token_ids_T) == 24
 
-    with_client(replica, body)
 
-
-def test_temperature_zero_takes_the_most_likely_token(replica, reference, weights):
-    async def body(client):
+async def test_temperature_zero_takes_the_most_likely_token(replica, reference, weights):
+    async with replica.client() as client:
         version = await replica.publish(client, weights)
         group = await generate(client, sampling(2, 16, 0.0), least=version)
         first, second = group.completions_G
@@ -154,21 +144,17 @@ def test_temperature_zero_takes_the_most_likely_token(replica, reference, weight
         expected = reference.generate(prompt, do_sample=False, max_new_tokens=16, eos_token_id=END)
         assert first.token_ids_T == tuple(expected[0, prompt.shape[1] :].tolist())
 
-    with_client(replica, body)
 
-
-def test_top_p_draws_from_the_likeliest_tokens_alone(replica, weights):
-    async def body(client):
+async def test_top_p_draws_from_the_likeliest_tokens_alone(replica, weights):
+    async with replica.client() as client:
         version = await replica.publish(client, weights)
         greedy = await generate(client, sampling(1, 16, 0.0), least=version)
         drawn = await generate(client, replace(sampling(3, 16), top_p=1e-6), least=version)
         wanted = greedy.completions_G[0].token_ids_T
         assert [completion.token_ids_T for completion in drawn.completions_G] == [wanted] * 3
 
-    with_client(replica, body)
 
-
-def test_prometheus_sees_the_tokens_and_the_pause(replica, weights):
+async def test_prometheus_sees_the_tokens_and_the_pause(replica, weights):
     async def tokens(address):
         async with MetricsClient(address) as process:
             reported = values(await process.get_metrics())
@@ -176,17 +162,15 @@ def test_prometheus_sees_the_tokens_and_the_pause(replica, weights):
         assert reported["trimaran_rollout_pause_seconds",] > 0
         return reported["trimaran_rollout_tokens_total",]
 
-    async def body(client):
+    async with replica.client() as client:
         version = await replica.publish(client, weights)
         before = await tokens(client.address)
         group = await generate(client, sampling(2, 16), least=version)
         made = sum(len(each.token_ids_T) for each in group.completions_G)
         assert await tokens(client.address) == before + made
 
-    with_client(replica, body)
 
-
-def test_the_end_token_ends_a_completion_and_stays_its_last_token(
+async def test_the_end_token_ends_a_completion_and_stays_its_last_token(
     replica, reference, weights, model
 ):
     ending = dict(weights)
@@ -194,7 +178,7 @@ def test_the_end_token_ends_a_completion_and_stays_its_last_token(
     ending[EMBEDDING][END] = torch.randn(128, generator=torch.manual_seed(3))
     tokenizer = transformers.AutoTokenizer.from_pretrained(model)
 
-    async def body(client):
+    async with replica.client() as client:
         version = await replica.publish(client, ending)
         group = await generate(client, sampling(8, 64), least=version)
         stopped = [c for c in group.completions_G if c.finish_reason == "stop"]
@@ -207,27 +191,19 @@ def test_the_end_token_ends_a_completion_and_stays_its_last_token(
             )
             assert_made_by(reference, {version: ending}, group, completion)
 
-    with_client(replica, body)
 
-
-def test_an_interrupted_group_goes_on_from_its_prefixes(replica, reference, weights):
-    async def body(client):
+async def test_an_interrupted_group_goes_on_from_its_prefixes(replica, reference, weights):
+    async with replica.client() as client:
         version = await replica.publish(client, weights)
         whole = await generate(client, sampling(3, 20), number=4, least=version)
         begun = interrupted(whole, [5, 0, 20])
-        begun_tokens = [
-            whole.completions_G[0].token_ids_T[:5],
-            (),
-            whole.completions_G[2].token_ids_T,
-        ]
+        first, _, last = (completion.token_ids_T for completion in whole.completions_G)
         group = await generate(client, sampling(3, 20), number=4, least=version, into=begun)
-        for completion, prefix in zip(group.completions_G, begun_tokens, strict=True):
+        for completion, prefix in zip(group.completions_G, (first[:5], (), last), strict=True):
             assert completion.token_ids_T[: len(prefix)] == prefix
             assert (len(completion.token_ids_T), completion.finish_reason) == (20, "length")
             assert len(completion.text) > 0
             assert_made_by(reference, {version: weights}, group, completion)
-
-    with_client(replica, body)
 
 
 def interrupted(group, lengths):
@@ -253,7 +229,7 @@ def interrupted(group, lengths):
     return assembly
 
 
-def test_a_group_that_crosses_an_update_has_a_segment_for_each_version(
+async def test_a_group_that_crosses_an_update_has_a_segment_for_each_version(
     replica, reference, weights, other_weights
 ):
     async def body(client):
@@ -261,7 +237,7 @@ def test_a_group_that_crosses_an_update_has_a_segment_for_each_version(
         staged = await replica.stage(client, other_weights)
         assembly = GroupAssembly(4)
         task = asyncio.create_task(generate(client, sampling(4, 1000), least=old, into=assembly))
-        await replicas.until_tokens(assembly, 1)
+        await replicas.until_tokens(assembly)
         pause = await client.commit_weights(staged, replicas.MAKER, replicas.TIMEOUT)
         assert await client.commit_weights(staged, replicas.MAKER, replicas.TIMEOUT) == 0 < pause
         group = await task
@@ -269,15 +245,14 @@ def test_a_group_that_crosses_an_update_has_a_segment_for_each_version(
         if all(versions == [old] for versions in versions_of):
             raise TooLateError
         assert [old, staged.version] in versions_of
+        made_by = {old: weights, staged.version: other_weights}
         for completion in group.completions_G:
-            assert_made_by(
-                reference, {old: weights, staged.version: other_weights}, group, completion
-            )
+            assert_made_by(reference, made_by, group, completion)
 
-    with_client(replica, body)
+    await in_time(replica, body)
 
 
-def test_a_load_that_fails_leaves_no_version_until_one_succeeds(
+async def test_a_load_that_fails_leaves_no_version_until_one_succeeds(
     replica, reference, weights, other_weights
 ):
     torn = dict(other_weights)
@@ -288,7 +263,7 @@ def test_a_load_that_fails_leaves_no_version_until_one_succeeds(
         staged = await replica.stage(client, torn)
         assembly = GroupAssembly(2)
         task = asyncio.create_task(generate(client, sampling(2, 1000), least=old, into=assembly))
-        await replicas.until_tokens(assembly, 1)
+        await replicas.until_tokens(assembly)
         with pytest.raises(TransferError, match="lacks"):
             await client.commit_weights(staged, replicas.MAKER, replicas.TIMEOUT)
         await is_cut_short(task)
@@ -301,17 +276,17 @@ def test_a_load_that_fails_leaves_no_version_until_one_succeeds(
         for completion in group.completions_G:
             assert_made_by(reference, {version: weights}, group, completion)
 
-    with_client(replica, body)
+    await in_time(replica, body)
 
 
-def test_what_wrong_weights_made_never_passes_for_what_fixed_ones_make(replica, weights):
+async def test_what_wrong_weights_made_never_passes_for_what_fixed_ones_make(replica, weights):
     mended = f"{replicas.MAKER}~1"
 
     async def body(client):
         live = await replica.publish(client, weights)
         assembly = GroupAssembly(2)
         task = asyncio.create_task(generate(client, sampling(2, 1000), least=live, into=assembly))
-        await replicas.until_tokens(assembly, 1)
+        await replicas.until_tokens(assembly)
         again = await replica.stage(client, weights, again=True)
         await client.commit_weights(again, mended, replicas.TIMEOUT)
         await is_cut_short(task, "loaded it again")
@@ -322,11 +297,11 @@ def test_what_wrong_weights_made_never_passes_for_what_fixed_ones_make(replica, 
         with pytest.raises(OutOfOrderError, match="not staged"):
             await client.commit_weights(again, f"{replicas.MAKER}~2", replicas.TIMEOUT)
 
-    with_client(replica, body)
+    await in_time(replica, body)
 
 
-def test_what_is_loaded_reads_back_as_the_live_version(replica, weights, other_weights):
-    async def body(client):
+async def test_what_is_loaded_reads_back_as_the_live_version(replica, weights, other_weights):
+    async with replica.client() as client:
         live = await replica.publish(client, weights)
         manifest = replica.manifest
         everything = ((0, manifest.num_blocks),)
@@ -340,11 +315,9 @@ def test_what_is_loaded_reads_back_as_the_live_version(replica, weights, other_w
         with pytest.raises(InputError, match=f"{manifest.num_blocks} blocks"):
             await client.read_back(live, ((0, manifest.num_blocks + 1),), replicas.TIMEOUT)
 
-    with_client(replica, body)
 
-
-def test_a_stage_and_an_abort_name_their_attempt(replica, weights):
-    async def body(client):
+async def test_a_stage_and_an_abort_name_their_attempt(replica, weights):
+    async with replica.client() as client:
         live = await replica.publish(client, weights)
         manifest = replica.manifest
         policy = PolicyVersion("run", VersionId(0, 99), manifest.root)
@@ -357,11 +330,9 @@ def test_a_stage_and_an_abort_name_their_attempt(replica, weights):
             with pytest.raises(InputError, match="at most"):
                 await client.stage_weights(policy, manifest, [], limits, "x")
 
-    with_client(replica, body)
 
-
-def test_staging_that_is_aborted_leaves_the_live_version(replica, weights, other_weights):
-    async def body(client):
+async def test_staging_that_is_aborted_leaves_the_live_version(replica, weights, other_weights):
+    async with replica.client() as client:
         live = await replica.publish(client, weights)
         staged = await replica.stage(client, other_weights)
         await client.abort_weights(staged.version, replicas.ATTEMPT)
@@ -370,11 +341,9 @@ def test_staging_that_is_aborted_leaves_the_live_version(replica, weights, other
         with pytest.raises(BehindError):
             await generate(client, sampling(1, 4), least=staged.version)
 
-    with_client(replica, body)
 
-
-def test_a_caller_that_goes_away_frees_the_engine(replica, weights):
-    async def body(client):
+async def test_a_caller_that_goes_away_frees_the_engine(replica, weights):
+    async with replica.client() as client:
         await replica.publish(client, weights)
         request = rollout_pb2.GenerateRequest(
             caller=wire.encode_caller(replicas.CALLER),
@@ -387,48 +356,33 @@ def test_a_caller_that_goes_away_frees_the_engine(replica, weights):
                 if event.chunks:
                     break
             assert await replica.num_running(client) == 4
-        for _ in range(600):
-            if not await replica.num_running(client):
-                break
-            await asyncio.sleep(0.1)
-        assert await replica.num_running(client) == 0
+        async with asyncio.timeout(60):
+            while await replica.num_running(client):
+                await asyncio.sleep(0.1)
         assert len((await generate(client, sampling(1, 4))).completions_G) == 1
 
-    with_client(replica, body)
 
-
-def test_a_prompt_that_is_too_long_is_refused(replica, weights):
+async def test_a_prompt_that_is_too_long_is_refused(replica, weights):
     long = Prompt("train.jsonl:2", (Message("user", "1" * 100),), "addition", "3")
 
-    async def body(client):
+    async with replica.client() as client:
         await replica.publish(client, weights)
         with pytest.raises(PromptTooLongError, match=r"too long: \d+ tokens"):
             await generate(client, sampling(1, 4), prompt=long)
         with pytest.raises(InputError, match=r"rollout.max_tokens"):
             await generate(client, sampling(1, replicas.MAX_TOKENS + 1))
 
-    with_client(replica, body)
-
 
 def test_a_killed_server_takes_its_engine_with_it(replica):
-    children = Path(f"/proc/{replica.process.pid}/task/{replica.process.pid}/children")
-    found = [int(child) for child in children.read_text().split()]
+    children = psutil.Process(replica.process.pid).children()
     replica.process.kill()
     replica.process.wait(replicas.TIMEOUT)
-    for child in found:
-        with suppress(ChildProcessError):
-            os.waitpid(child, 0)
-        for _ in range(600):
-            if is_gone(child):
-                break
-            asyncio.run(asyncio.sleep(0.1))
-        assert is_gone(child)
+    until(lambda: all(is_gone(child) for child in children))
 
 
-def is_gone(process: int) -> bool:
+def is_gone(process: psutil.Process) -> bool:
     """A zombie counts: nothing in a container may be there to wait for it."""
     try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return True
-    return state == "Z"

@@ -2,59 +2,50 @@
 
 import asyncio
 import threading
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import torch
+import transformers
+from safetensors.torch import load_file
 
 from services.rollout.engine import Chunk, GenerationRequest, create_engine
 from services.rollout.temperature import check_temperature
 from services.rollout.transformers.batch import inverse_cdf, likeliest
+from tests.configs import configure
 from tests.rollout.versions import patched_shadow_of, shadow_of
 from tests.tiny_model import write_tiny_model
-from trimaran.config import parse_config
 from trimaran.errors import BehindError, DeadlineError, TransferError
 from trimaran.host.device import pick
 from trimaran.types import Message, Sampling, VersionId
 from weights.version.manifest import list_digests
 
+TRANSFORMERS = {"engine": "transformers", "device": "cpu"}
 MESSAGES = (Message("user", "What is 1 + 2?"),)
 
 
-@pytest.fixture(scope="module")
-def with_engine(model):
-    """with_engine(body) -> await body(engine), with random weights loaded as version 0.0."""
-
-    def run(body):
-        async def main():
-            engine = create_engine(config_of(model), pick("cpu"))
-            await engine.start()
-            try:
-                await engine.load_weights(first_version(model), VersionId(0, 0))
-                return await body(engine)
-            finally:
-                await engine.close()
-
-        return asyncio.run(main())
-
-    return run
+@asynccontextmanager
+async def started(folder):
+    config = configure(model={"path": str(folder), "dtype": "float32"}, rollout=TRANSFORMERS)
+    engine: Any = create_engine(config, pick("cpu"))
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
-def config_of(model):
-    return parse_config(
-        {
-            "model": {"path": str(model), "dtype": "float32"},
-            "data": {"train": "unused.jsonl"},
-            "reward": {"rules": {"last_integer": 1.0}},
-            "rollout": {"engine": "transformers", "device": "cpu"},
-        }
-    )
+@asynccontextmanager
+async def loaded(folder):
+    """With the folder's weights as version 0.0."""
+    async with started(folder) as engine:
+        await engine.load_weights(first_version(folder), VersionId(0, 0))
+        yield engine
 
 
-def first_version(model):
-    from safetensors.torch import load_file
-
-    return shadow_of(model, load_file(model / "model.safetensors"))
+def first_version(folder):
+    return shadow_of(folder, load_file(folder / "model.safetensors"))
 
 
 async def tokens_of(engine, number, *, seed=3, starts=None, num_samples=3):
@@ -69,56 +60,43 @@ async def tokens_of(engine, number, *, seed=3, starts=None, num_samples=3):
     return tokens
 
 
-def test_tokens_do_not_depend_on_what_else_runs(with_engine):
-    async def body(engine):
+async def test_tokens_do_not_depend_on_what_else_runs(model):
+    async with loaded(model) as engine:
         alone = await tokens_of(engine, 5)
         among = await asyncio.gather(*(tokens_of(engine, number) for number in range(8)))
-        return alone, among
-
-    alone, among = with_engine(body)
     assert among[5] == alone
     assert len({str(tokens) for tokens in among}) == 8
 
 
-def test_tokens_depend_on_seed_group_and_completion(with_engine):
-    async def body(engine):
-        return [await tokens_of(engine, 5, seed=seed) for seed in (3, 3, 4)]
-
-    first, again, other = with_engine(body)
+async def test_tokens_depend_on_seed_group_and_completion(model):
+    async with loaded(model) as engine:
+        first, again, other = [await tokens_of(engine, 5, seed=seed) for seed in (3, 3, 4)]
     assert first == again != other
     assert len({str(tokens) for tokens in first.values()}) == 3
 
 
-def test_a_continuation_makes_the_tokens_that_the_whole_would_have(with_engine):
-    async def body(engine):
+async def test_a_continuation_makes_the_tokens_that_the_whole_would_have(model):
+    async with loaded(model) as engine:
         whole = await tokens_of(engine, 5)
         starts = {0: tuple(whole[0][:7]), 2: tuple(whole[2][:1])}
-        return whole, await tokens_of(engine, 5, starts=starts)
-
-    whole, continued = with_engine(body)
-    assert continued == {0: whole[0], 2: whole[2]}
+        assert await tokens_of(engine, 5, starts=starts) == {0: whole[0], 2: whole[2]}
 
 
-def test_what_is_loaded_reads_back_and_a_changed_element_is_found(with_engine, model):
-    first = first_version(model)
+async def test_what_is_loaded_reads_back_and_a_changed_element_is_found(model):
+    first, torn = first_version(model), first_version(model)
     digests = dict(enumerate(list_digests(first.manifest)))
-    torn = first_version(model)
     torn.buffer[torn.layout.by_number()[5].start] ^= 1
     everything = ((0, first.manifest.num_blocks),)
-
-    async def body(engine):
-        right = await engine.read_back(first.manifest, everything)
+    async with loaded(model) as engine:
+        assert await engine.read_back(first.manifest, everything) == digests
         await engine.load_weights(torn, VersionId(0, 1))
-        return right, await engine.read_back(first.manifest, everything)
-
-    right, wrong = with_engine(body)
-    assert right == digests
+        wrong = await engine.read_back(first.manifest, everything)
     assert [number for number in digests if wrong[number] != digests[number]] == [5]
 
 
-def test_log_probabilities_follow_the_temperature(with_engine, caplog):
-    with_engine(lambda engine: check_temperature(engine, 16, 60.0))
-    assert not caplog.records
+async def test_log_probabilities_follow_the_temperature(model):
+    async with loaded(model) as engine:
+        assert await check_temperature(engine, 16, 60.0)
 
 
 class HangingShadow:
@@ -138,10 +116,9 @@ class HangingShadow:
             yield name, tensor
 
 
-def test_a_load_that_was_given_up_never_makes_its_version_live(with_engine, model):
+async def test_a_load_that_was_given_up_never_makes_its_version_live(model):
     hanging = HangingShadow(first_version(model))
-
-    async def body(engine):
+    async with loaded(model) as engine:
         load = asyncio.create_task(engine.load_weights(hanging, VersionId(0, 1)))
         assert await asyncio.to_thread(hanging.reached.wait, 60)
         load.cancel()  # as a deadline does
@@ -157,15 +134,12 @@ def test_a_load_that_was_given_up_never_makes_its_version_live(with_engine, mode
         with pytest.raises(BehindError):
             await tokens_of(engine, 5)
         await engine.load_weights(first_version(model), VersionId(0, 3))
-        return await tokens_of(engine, 5)
-
-    assert with_engine(body)
+        assert await tokens_of(engine, 5)
 
 
 async def test_a_start_that_hangs_ends_at_its_deadline(model, monkeypatch):
-    config = config_of(model).model_copy(update={"start_timeout": 0.05})
     may_build = threading.Event()
-
+    config = configure(model={"path": str(model)}, start_timeout=0.05, rollout=TRANSFORMERS)
     engine = create_engine(config, pick("cpu"))
     monkeypatch.setattr(engine, "_build", lambda: may_build.wait(60))
     with pytest.raises(DeadlineError, match="start of the transformers engine"):
@@ -184,9 +158,7 @@ def test_top_p_leaves_the_least_likely_tokens_out():
     probabilities_BV = torch.tensor([[0.2, 0.5, 0.3], [0.1, 0.1, 0.8]])
     kept_BV = likeliest(probabilities_BV.log(), 0.7).exp()
     assert kept_BV.tolist() == [pytest.approx([0, 0.5, 0.3]), pytest.approx([0, 0, 0.8])]
-    assert likeliest(probabilities_BV.log(), 1.0).exp().tolist()[0] == pytest.approx(
-        [0.2, 0.5, 0.3]
-    )
+    assert torch.allclose(likeliest(probabilities_BV.log(), 1.0).exp(), probabilities_BV)
     draws_B = torch.tensor([0.99, 0.0], dtype=torch.float64)
     assert inverse_cdf(likeliest(probabilities_BV.log(), 0.7), draws_B).tolist() == [2, 2]
 
@@ -199,71 +171,38 @@ def folder(request, model, tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp("models") / request.param, request.param)
 
 
-def test_what_is_loaded_computes_what_transformers_does(folder):
-    from transformers import AutoModelForCausalLM
-
-    async def main():
-        engine: Any = create_engine(config_of(folder), pick("cpu"))
-        await engine.start()
-        try:
-            await engine.load_weights(first_version(folder), VersionId(0, 0))
-            return engine._model.state_dict()
-        finally:
-            await engine.close()
-
-    wanted = AutoModelForCausalLM.from_pretrained(folder).state_dict()
-    found = asyncio.run(main())
+async def test_what_is_loaded_computes_what_transformers_does(folder):
+    wanted = transformers.AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    async with loaded(folder) as engine:
+        found = engine._model.state_dict()
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
 
 
-def test_a_version_that_lacks_an_expert_is_refused(tmp_path):
-    from safetensors.torch import load_file
-
+async def test_a_version_that_lacks_an_expert_is_refused(tmp_path):
     folder = write_tiny_model(tmp_path / "model", "qwen3_moe")
     tensors = load_file(folder / "model.safetensors")
     del tensors["model.layers.1.mlp.experts.2.up_proj.weight"]
-
-    async def main():
-        engine = create_engine(config_of(folder), pick("cpu"))
-        await engine.start()
-        try:
-            await engine.load_weights(shadow_of(None, tensors), VersionId(0, 0))
-        finally:
-            await engine.close()
-
     lacks = r"lacks model\.layers\.1\.mlp\.experts\.gate_up_proj, or a part of it"
-    with pytest.raises(TransferError, match=lacks):
-        asyncio.run(main())
+    async with started(folder) as engine:
+        with pytest.raises(TransferError, match=lacks):
+            await engine.load_weights(shadow_of(None, tensors), VersionId(0, 0))
 
 
-def test_after_a_delta_changed_elements_alone_are_written(folder):
+async def test_after_a_delta_changed_elements_alone_are_written(folder):
     """In this process the shadow is the engine's to read: what is not in the changes is made wrong."""
-    from safetensors.torch import load_file
-
-    model = folder
-    old = load_file(model / "model.safetensors")
+    old = load_file(folder / "model.safetensors")
     torch.manual_seed(0)
     new = {n: torch.where(torch.rand(v.shape) < 0.02, v + 1, v) for n, v in old.items()}
-
-    async def main():
-        engine: Any = create_engine(config_of(model), pick("cpu"))
-        await engine.start()
-        try:
-            patched = patched_shadow_of(model, old, new)
-            everything = ((0, patched.manifest.num_blocks),)
-            whole = patched.buffer.clone()
-            patched.buffer.zero_()
-            await engine.load_weights(first_version(model), VersionId(0, 0))
-            await engine.load_weights(patched, VersionId(0, 1))
-            alone = await engine.read_back(patched.manifest, everything)
-            await engine.sleep()
-            patched.buffer.copy_(whole)
-            await engine.load_weights(patched, VersionId(0, 1))  # over nothing
-            return patched, alone, await engine.read_back(patched.manifest, everything)
-        finally:
-            await engine.close()
-
-    patched, *found = asyncio.run(main())
+    patched = patched_shadow_of(folder, old, new)
+    everything = ((0, patched.manifest.num_blocks),)
     right = dict(enumerate(list_digests(patched.manifest)))
-    assert found == [right, right]
+    whole = patched.buffer.clone()
+    patched.buffer.zero_()
+    async with loaded(folder) as engine:
+        await engine.load_weights(patched, VersionId(0, 1))
+        assert await engine.read_back(patched.manifest, everything) == right
+        await engine.sleep()
+        patched.buffer.copy_(whole)
+        await engine.load_weights(patched, VersionId(0, 1))  # over nothing
+        assert await engine.read_back(patched.manifest, everything) == right

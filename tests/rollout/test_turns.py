@@ -41,36 +41,25 @@ def test_messages_become_what_the_template_adds(style, messages, tmp_path):
     assert turns.extend(chat.tokenize_text("x")[0], messages) == (end, *added)
 
 
+QWEN = TemplateFacts(
+    shows_tools=True,
+    shows_calls=True,
+    shows_two_results=True,
+    why_no_user="",
+    why_no_result="",
+    end_of_turn="<end>",
+    behind_end="\n",
+    keeps_at_user=True,
+    keeps_at_result=True,
+    strips=False,
+    adds_system=False,
+)
 FACTS = {
-    CHATML: TemplateFacts(
-        shows_tools=True,
-        shows_calls=True,
-        shows_two_results=True,
-        why_no_user="",
-        why_no_result="",
-        end_of_turn="<end>",
-        behind_end="\n",
-        keeps_at_user=True,
-        keeps_at_result=True,
-        strips=False,
-        adds_system=False,
-    ),
-    FORGETFUL: TemplateFacts(
-        shows_tools=False,
-        shows_calls=False,
-        shows_two_results=True,
-        why_no_user="",
-        why_no_result="",
-        end_of_turn="<end>",
-        behind_end="\n",
-        keeps_at_user=False,
-        keeps_at_result=True,
-        strips=False,
-        adds_system=False,
-    ),
+    CHATML: QWEN,
+    FORGETFUL: replace(QWEN, shows_tools=False, shows_calls=False, keeps_at_user=False),
+    # Two calls at once it cannot show; their results it can.
+    LLAMA: replace(QWEN, shows_tools=False, behind_end="", strips=True),
 }
-FACTS[LLAMA] = replace(FACTS[CHATML], shows_tools=False, behind_end="", strips=True)
-"""But two calls at once it cannot show; their results it can."""
 
 
 @pytest.mark.parametrize("style", FACTS)
@@ -91,6 +80,9 @@ def test_what_a_template_cannot_do_is_refused_before_the_run(style, kind, tmp_pa
     turns = TurnTokenizer(write_chat(tmp_path, style))
     with pytest.raises(InputError, match=REFUSED[style, kind]):
         turns.check(EnvironmentSection(**way))
+    if style == PLAIN:
+        with pytest.raises(InputError, match="environment.history=template"):
+            turns.extend(5, USER)
 
 
 def test_what_holds_is_reported_in_a_line(tmp_path):
@@ -103,12 +95,6 @@ def test_what_holds_is_reported_in_a_line(tmp_path):
         "the chat template ends a turn by <end>, ignores tools, would rewrite what was before a message of the"
         " user; no calls are read"
     )
-
-
-def test_a_template_that_ends_no_turn_is_refused(tmp_path):
-    turns = TurnTokenizer(write_chat(tmp_path, PLAIN))
-    with pytest.raises(InputError, match="environment.history=template"):
-        turns.extend(5, USER)
 
 
 def test_a_whole_conversation_is_rendered_with_its_calls_and_tools(tmp_path):

@@ -19,7 +19,7 @@ from services.rollout.vllm.loading.shown import Shown
 from services.rollout.vllm.plugin import BACKEND
 from services.rollout.vllm.stream import VllmStream
 from services.rollout.vllm.workers import VllmWorkers
-from trimaran.config import parse_config
+from tests.configs import configure
 from trimaran.errors import BehindError, DeadlineError, TransferError, UnavailableError
 from trimaran.host.device import Device
 from trimaran.types import Manifest, Sampling, TensorInfo, VersionId
@@ -39,8 +39,7 @@ class Llm:
 
     def __init__(self):
         self.events: list[str] = []
-        self.hangs: set[str] = set()
-        self.fails: set[str] = set()
+        self.hangs, self.fails = set[str](), set[str]()
         self.answers: dict[str, Any] = {}
         """Of a worker, by method."""
         self.errored = False
@@ -84,14 +83,7 @@ def llm():
 @pytest.fixture
 def engine(llm, monkeypatch):
     """One that holds OLD, all read back, with a request under way. Its layers are packed."""
-    config = parse_config(
-        {
-            "model": {"path": "unused"},
-            "data": {"train": "unused.jsonl"},
-            "reward": {"rules": {"last_integer": 1.0}},
-            "rollout": {"idle_timeout": 0.05},
-        }
-    )
+    config = configure(rollout={"idle_timeout": 0.05})
     engine = VllmEngine(config, Device("cpu", "gloo"), submit_timeout=0.05)
     engine.llm, engine._workers, engine._live = llm, VllmWorkers(llm, BACKEND), OLD
     engine._workers._refused.add(vllm_workers.WHOLE)
@@ -123,11 +115,7 @@ async def given_up(coroutine):
 
 
 UPDATE = ["start_weight_update", "update_weights", "finish_weight_update"]
-
-
 LOAD = ["pause", *UPDATE, "pack_heads", "outputs", "resume"]
-
-
 PREPARE = ["begin_writes", "prepare_writes"]
 CHANGES = [*PREPARE, "pause", "make_writes", *LOAD[-2:]]
 
@@ -153,12 +141,6 @@ def plain(engine, monkeypatch):
     asyncio.run(engine.load_weights(SHADOW, NEW))
     engine.llm.events.clear()
     return digests
-
-
-def test_a_whole_version_is_prepared_before_the_pause_and_written_in_it(engine, llm, writes, plain):
-    asyncio.run(engine.read_back(MANIFEST, ((0, 2),)))
-    asyncio.run(engine.load_weights(SHADOW, NEW))
-    assert llm.events == CHANGES
 
 
 @pytest.mark.parametrize("shadow", [SHADOW, PATCHED], ids=["whole", "changes"])
@@ -203,9 +185,8 @@ def test_what_is_read_while_a_version_is_loaded_shows_nothing(
     read = engine._workers.read_back
 
     async def load_meanwhile(manifest, ranges):
-        await engine.load_weights(
-            SHADOW, NEW
-        )  # the same once more, as a replica that is fixed does
+        # The same once more, as a replica that is fixed does.
+        await engine.load_weights(SHADOW, NEW)
         return await read(manifest, ranges)
 
     monkeypatch.setattr(engine._workers, "read_back", load_meanwhile)
@@ -236,19 +217,18 @@ def during(llm, monkeypatch, call, happens):
 
 @pytest.mark.parametrize("call", PREPARE)
 def test_requests_are_taken_while_changes_are_prepared(engine, llm, writes, monkeypatch, call):
-    submitted: list[VllmStream] = []
-
     async def submit():
-        submitted.extend(await engine._submit(REQUEST, [{0: ()}]))
+        streams.extend(await engine._submit(REQUEST, [{0: ()}]))
 
+    streams: list[VllmStream] = []
     during(llm, monkeypatch, call, submit)
     asyncio.run(engine.load_weights(PATCHED, NEW))
     place = CHANGES.index(call) + 1
     assert llm.events == [*CHANGES[:place], "add", *CHANGES[place:]]
-    assert [version for _, version in submitted[0].marks] == [OLD, NEW]
+    assert [version for _, version in streams[0].marks] == [OLD, NEW]
 
 
-@pytest.mark.parametrize("call", CHANGES[len(PREPARE) :])
+@pytest.mark.parametrize("call", ["pause", "make_writes", "resume"])
 def test_no_request_is_taken_in_the_pause(engine, llm, writes, monkeypatch, call):
     async def submit():
         with pytest.raises(DeadlineError, match="a load of weights"):
@@ -292,20 +272,6 @@ async def test_a_sleep_does_not_hold_up_the_load_that_it_waits_for(
     assert llm.events == [*CHANGES, BehindError, "pause", "drop_cache"]
 
 
-@pytest.mark.parametrize("fault", ["hangs", "fails"])
-@pytest.mark.parametrize("call", [*PREPARE, "pause"])
-async def test_changes_of_a_load_that_is_given_up_are_dropped_at_once(
-    engine, llm, writes, call, fault
-):
-    setattr(llm, fault, {call})
-    if fault == "hangs":
-        await given_up(engine.load_weights(PATCHED, NEW))
-    else:
-        with pytest.raises(TransferError, match=f"{call} failed"):
-            await engine.load_weights(PATCHED, NEW)
-    assert llm.events == [*CHANGES[: CHANGES.index(call) + 1], "drop_writes", BehindError]
-
-
 async def test_workers_that_do_not_drop_changes_are_asked_again_after_the_next_load(
     engine, llm, writes, monkeypatch
 ):
@@ -341,8 +307,7 @@ async def test_long_steps_do_not_make_the_preparation_long(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("method", "answer"),
-    [("begin_writes", "it is packed"), ("prepare_writes", ("no room", False))],
+    ("method", "answer"), [("begin_writes", "it is packed"), ("prepare_writes", ("no room", False))]
 )
 def test_everything_is_loaded_where_the_workers_cannot_write_changes(
     engine, llm, writes, method, answer
@@ -353,16 +318,18 @@ def test_everything_is_loaded_where_the_workers_cannot_write_changes(
 
 
 @pytest.mark.parametrize("fault", ["hangs", "fails"])
-@pytest.mark.parametrize("method", [*PREPARE, "make_writes"])
-async def test_after_changes_that_were_written_by_half_everything_is_loaded(
-    engine, llm, writes, method, fault
+@pytest.mark.parametrize("call", [*PREPARE, "pause", "make_writes"])
+async def test_after_changes_that_were_given_up_they_are_dropped_and_everything_is_loaded(
+    engine, llm, writes, call, fault
 ):
-    setattr(llm, fault, {method})
+    setattr(llm, fault, {call})
     if fault == "hangs":
         await given_up(engine.load_weights(PATCHED, NEW))
     else:
-        with pytest.raises(TransferError, match=f"{method} failed"):
+        with pytest.raises(TransferError, match=f"{call} failed"):
             await engine.load_weights(PATCHED, NEW)
+    dropped = [] if call == "make_writes" else ["drop_writes"]  # some of them are written
+    assert llm.events == [*CHANGES[: CHANGES.index(call) + 1], *dropped, BehindError]
     with pytest.raises(BehindError, match="no version"):
         await engine._submit(REQUEST, [{0: ()}])
     llm.hangs, llm.fails, llm.events = set(), set(), []
@@ -382,8 +349,7 @@ async def test_a_load_that_is_cut_off_leaves_nothing_live_and_the_next_one_begin
     llm.hangs, llm.events = set(), []
     await engine.load_weights(SHADOW, NEW)
     await engine._submit(REQUEST, [{0: ()}])
-    is_open = call in UPDATE
-    abandoned = ["abandon_update"] if is_open else []
+    abandoned = ["abandon_update"] if call in UPDATE else []
     assert llm.events == ["pause", *abandoned, *LOAD[1:], "add"]
 
 
@@ -399,14 +365,12 @@ async def test_a_request_that_vllm_does_not_take_frees_the_lock(engine, llm, han
 async def test_the_first_request_of_a_prompt_brings_its_images_and_no_other_comes_in_between(
     engine, llm, monkeypatch
 ):
-    given: list[Any] = []
-    monkeypatch.setattr(engine, "_prompt", lambda ids, images, brings: given.append((ids, brings)))
-
     async def add(*_):
         await asyncio.sleep(0)
 
+    given: list[Any] = []
+    monkeypatch.setattr(engine, "_prompt", lambda ids, images, brings: given.append((ids, brings)))
     monkeypatch.setattr(llm, "add_request", add)
-
     requests = [replace(REQUEST, prompt_token_ids=(n,)) for n in range(3)]
     parts = [{0: ()}, {1: (8,), 2: (9,)}]
     await asyncio.gather(*(engine._submit(one, parts) for one in requests))
@@ -414,29 +378,28 @@ async def test_the_first_request_of_a_prompt_brings_its_images_and_no_other_come
 
 
 async def test_a_request_that_vllm_gives_up_is_no_completion(engine, llm, monkeypatch):
+    async def add(*_):
+        return SimpleNamespace(get_nowait=lambda: said)
+
     output = SimpleNamespace(index=0, finish_reason="error", token_ids=[], logprobs=None)
     said = SimpleNamespace(outputs=[output], num_cached_tokens=None)
-    given_up = SimpleNamespace(get_nowait=lambda: said)
-
-    async def add(*_):
-        return given_up
-
     monkeypatch.setattr(llm, "add_request", add)
-
     with pytest.raises(UnavailableError, match=r"gave a request up \(error\)"):
         async for event in engine.generate(REQUEST):
             raise AssertionError(event)
     assert llm.events == ["abort"]
 
 
-@pytest.mark.parametrize("call", ["end_with_parent", "init_weight_transfer_engine"])
+async def start(workers):
+    await workers.start(0.05)
+    await workers.install_fast_sampler(0.05)
+
+
+STARTING = ["end_with_parent", "init_weight_transfer_engine", "install_fast_sampler"]
+
+
+@pytest.mark.parametrize("call", STARTING)
 def test_workers_that_do_not_answer_at_the_start_end_it(llm, call):
-    llm.hangs = {call}
-    with pytest.raises(DeadlineError, match="start of vllm's workers"):
-        asyncio.run(VllmWorkers(llm, BACKEND).start(0.05))
-
-
-def test_workers_that_do_not_take_the_sampler_end_the_start(llm):
-    llm.hangs = {"install_fast_sampler"}
-    with pytest.raises(DeadlineError, match="fast sampler"):
-        asyncio.run(VllmWorkers(llm, None).install_fast_sampler(0.05))
+    llm.hangs, llm.answers["report_processed_logprobs"] = {call}, ""
+    with pytest.raises(DeadlineError, match="start of vllm's workers|fast sampler"):
+        asyncio.run(start(VllmWorkers(llm, BACKEND)))

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +11,7 @@ import torch
 from tests import tiny_vision
 from tests.images.test_processor import png
 from tests.rollout import replicas
+from tests.rollout.programs import run_program
 from tests.rollout.replicas import generate, sampling
 from tests.rollout.test_service import interrupted
 from tests.tiny_vision import IMAGE, patch_multiple, write_tiny_vision
@@ -31,7 +26,6 @@ pytestmark = pytest.mark.e2e
 TEXT = {**tiny_vision.TEXT, "max_position_embeddings": 2048}
 TOLERANCE = 5e-4
 """Of a log-probability in float32, as in test_service."""
-CROSSING_SECONDS = 240
 
 
 class Seen:
@@ -52,13 +46,6 @@ class Seen:
     def weights(self) -> dict[str, torch.Tensor]:
         return self.plain.as_folder(lambda parameter: parameter.detach().clone())
 
-    def run(self, body: Any) -> None:
-        async def connected() -> None:
-            async with self.replica.client() as client:
-                await body(client)
-
-        asyncio.run(connected())
-
     def logprobs(self, group: Group, completion: Completion) -> torch.Tensor:
         """Of its tokens, [T]."""
         self.plain.see(TrainingBatch(1, (ScoredGroup(group, ()),)))
@@ -74,10 +61,7 @@ class Seen:
             assert (found - self.logprobs(group, completion)).abs().max() < TOLERANCE
 
 
-@pytest.fixture(
-    scope="module",
-    params=["qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"],
-)
+@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])
 def seen(request, tmp_path_factory):
     found = Seen(request.param, tmp_path_factory.mktemp(request.param))
     yield found
@@ -88,10 +72,10 @@ def prompt_of(*images: bytes, text: str = "left <image> right <image>?") -> Prom
     return Prompt("row 1", (Message("user", text, images),), "colour", "red")
 
 
-def test_logprobs_are_those_of_transformers_for_the_same_images(seen):
+async def test_logprobs_are_those_of_transformers_for_the_same_images(seen):
     first, second, third = (seen.image(2, 3, 1), seen.image(1, 2, 2), seen.image(2, 3, 3))
 
-    async def body(client):
+    async with seen.replica.client() as client:
         version = await seen.replica.publish(client, seen.weights())
         groups = []
         # The same again, and another image of the same size: what is cached goes by the image.
@@ -107,34 +91,10 @@ def test_logprobs_are_those_of_transformers_for_the_same_images(seen):
         difference = seen.logprobs(groups[1], completion) - seen.logprobs(other, completion)
         assert difference.abs().max() > 100 * TOLERANCE, "the image does not matter"
 
-    seen.run(body)
-
-
-def test_groups_at_a_time_see_each_its_own_images(seen):
-    prompts = [prompt_of(*(seen.image(2, 3, 20 + 2 * n + k) for k in range(2))) for n in range(4)]
-
-    async def body(client):
-        version = await seen.replica.publish(client, seen.weights())
-        groups = await asyncio.gather(
-            *(generate(client, sampling(3, 8), prompt=one, least=version) for one in prompts)
-        )
-        for group in groups:
-            seen.assert_plain(group)
-
-    seen.run(body)
-
 
 def test_images_cross_into_the_core_once_a_prompt_and_are_looked_at_once(tmp_path):
     model = write_tiny_vision(tmp_path / "model", num_layers=2, text=TEXT)
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.rollout.crossing", model],
-        capture_output=True,
-        text=True,
-        timeout=CROSSING_SECONDS,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-    )
-    assert process.returncode == 0, process.stderr[-4000:]
-    found = json.loads(process.stdout.splitlines()[-1])
+    found = run_program("crossing", model)
     assert {work: (seen, ended) for work, (_, seen, ended) in found.items()} == {
         "a group": (2, 8),
         "a group that goes on": (2, 8),
@@ -145,11 +105,11 @@ def test_images_cross_into_the_core_once_a_prompt_and_are_looked_at_once(tmp_pat
         assert 1.0 <= crossed < 1.1, work
 
 
-def test_an_interrupted_group_goes_on_with_its_images(seen):
+async def test_an_interrupted_group_goes_on_with_its_images(seen):
     """One of its completions has sampled an image token, which is text."""
     prompt = prompt_of(seen.image(1, 3, 4), seen.image(2, 2, 5))
 
-    async def body(client):
+    async with seen.replica.client() as client:
         version = await seen.replica.publish(client, seen.weights())
         group = await generate(client, sampling(12, 20), prompt=prompt, least=version)
         whole = [c for c in group.completions_G if c.finish_reason == "length"]
@@ -165,10 +125,8 @@ def test_an_interrupted_group_goes_on_with_its_images(seen):
             if start < len(found):
                 assert (found - right)[start:].abs().max() < TOLERANCE
 
-    seen.run(body)
 
-
-def test_a_turn_goes_on_with_the_images_of_its_opening(seen):
+async def test_a_turn_goes_on_with_the_images_of_its_opening(seen):
     """Also where nothing is cached, as on another replica; an image token that was sampled is text."""
     images = seen.image(1, 3, 14), seen.image(2, 2, 15)
     prompt, reply = prompt_of(*images), Prompt("row 1", (Message("tool", "7"),), "colour", "red")
@@ -180,7 +138,7 @@ def test_a_turn_goes_on_with_the_images_of_its_opening(seen):
         )
         return group, made.cached_tokens
 
-    async def body(client):
+    async with seen.replica.client() as client:
         cached = []
         version = await seen.replica.publish(client, seen.weights())
         first, _ = await turn(client, prompt, Prefix(), version)
@@ -198,14 +156,12 @@ def test_a_turn_goes_on_with_the_images_of_its_opening(seen):
             version = await seen.replica.publish(client, seen.weights())
         assert cached[0] > 0 == cached[1]
 
-    seen.run(body)
 
-
-def test_new_weights_of_the_tower_alone_change_what_is_seen(seen):
+async def test_new_weights_of_the_tower_alone_change_what_is_seen(seen):
     prompt = prompt_of(seen.image(2, 2, 6), seen.image(2, 2, 7))
     before = seen.weights()
 
-    async def body(client):
+    async with seen.replica.client() as client:
         await seen.replica.publish(client, before)
         await generate(client, sampling(2, 4), prompt=prompt)  # its features are cached now
         torch.manual_seed(5)
@@ -222,22 +178,8 @@ def test_new_weights_of_the_tower_alone_change_what_is_seen(seen):
                 for name, value in seen.plain.as_folder().items():
                     value.copy_(before[name])
 
-    seen.run(body)
 
-
-def test_a_prompt_without_images_is_text_as_ever(seen):
-    prompt = prompt_of(text="what does <image> mean?")
-
-    async def body(client):
-        version = await seen.replica.publish(client, seen.weights())
-        group = await generate(client, sampling(2, 12), prompt=prompt, least=version)
-        assert (group.image_digest, list(group.prompt_token_ids).count(IMAGE)) == ("", 0)
-        seen.assert_plain(group)
-
-    seen.run(body)
-
-
-def test_what_cannot_be_placed_is_refused_and_the_replica_goes_on(seen):
+async def test_what_cannot_be_placed_is_refused_and_the_replica_goes_on(seen):
     small = seen.image(1, 1, 8)
     refused = [
         (prompt_of(small), InputError, "1 images and 2 times <image>"),
@@ -246,7 +188,7 @@ def test_what_cannot_be_placed_is_refused_and_the_replica_goes_on(seen):
         (prompt_of(b"no image", small), InputError, "image 1: 8 bytes are no whole PNG file"),
     ]
 
-    async def body(client):
+    async with seen.replica.client() as client:
         version = await seen.replica.publish(client, seen.weights())
         for prompt, error, message in refused:
             with pytest.raises(error, match=message):
@@ -255,5 +197,3 @@ def test_what_cannot_be_placed_is_refused_and_the_replica_goes_on(seen):
             client, sampling(1, 4), prompt=prompt_of(small, small), least=version
         )
         seen.assert_plain(group)
-
-    seen.run(body)

@@ -1,4 +1,4 @@
-"""A frozen engine ends its replica; a busy one, and one that loads weights, does not."""
+"""A frozen engine ends its replica; a busy one, and one that loads weights, does not. Nothing is left in /dev/shm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.rollout import replicas
 from tests.rollout.replicas import MAX_TOKENS, TIMEOUT, generate, sampling
 from trimaran.clients import GroupAssembly
 from trimaran.errors import InternalError, TrimaranError
-from trimaran.host.shared_memory import remove_left
+from trimaran.host.shared_memory import FOLDER, remove_left, semaphore_prefix
 from trimaran.run.placement import PLACED
 
 FROZEN_SECONDS = 4.0
@@ -87,8 +87,8 @@ def start(model, tmp_path):
     running = []
 
     def start(tensor_parallel):
-        at = {"frozen_timeout": FROZEN_SECONDS, "tensor_parallel": tensor_parallel}
-        running.append(replicas.start_replica("vllm", model, tmp_path, SERVE, **at))
+        how = {"tensor_parallel": tensor_parallel, "frozen_timeout": FROZEN_SECONDS}
+        running.append(replicas.start_replica("vllm", model, tmp_path, SERVE, **how))
         return running[0], psutil.Process(running[0].process.pid).children(recursive=True)
 
     yield start
@@ -129,6 +129,29 @@ def test_a_stopped_worker_of_two_ends_its_replica_though_nothing_asks_for_tokens
     assert_ended(replica, children)
     remove_left(replica.note)  # as a launcher does: what was just killed may have had sockets
     assert not replica.note.exists(), "what it shared in /dev/shm is left"
+
+
+@pytest.mark.e2e
+def test_a_killed_replica_of_two_ranks_leaves_names_that_its_note_lists(start):
+    """And the sockets at which vLLM's ranks meet."""
+    replica, children = start(tensor_parallel=2)
+    note, lines = replica.note, replica.note.read_text().replace("[[]", "[").splitlines()
+    noted = {path.name for path in FOLDER.iterdir() if path.name in lines}
+    assert all(any(kind in name for name in noted) for kind in SHARED), noted
+    [sockets] = FOLDER.glob(f"{semaphore_prefix(note.parent.parent)}-*")
+    assert any(path.is_socket() for path in sockets.iterdir())
+    assert remove_left(note, 0.0) == []
+    tree = [psutil.Process(replica.process.pid), *children]
+    for process in tree:  # none of them sees the end of another
+        process.suspend()
+    for process in tree:
+        process.kill()
+    replica.process.wait(TIMEOUT)
+    left = {name for name in noted if (FOLDER / name).exists()}
+    assert any("psm_" in name for name in left), "vLLM removes them by itself"
+    assert any(sockets.iterdir())
+    assert set(remove_left(note)) == {*left, sockets.name}
+    assert not any((FOLDER / name).exists() for name in (*noted, sockets.name))
 
 
 def title(process: psutil.Process) -> str:

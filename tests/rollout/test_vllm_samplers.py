@@ -4,9 +4,6 @@ temperature once our worker extension has set their mode, and not before."""
 from __future__ import annotations
 
 import ast
-import tarfile
-import zipfile
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,34 +11,11 @@ import pytest
 import torch
 
 from services.rollout.vllm.worker import WorkerExtension
+from tests.rollout.programs import ascend_module
 
 pytestmark = pytest.mark.e2e
 
-ARCHIVES = Path(__file__).parents[2] / ".cache" / "contract"
-FILES = {
-    "0.23.0": "vllm_ascend-0.23.0-*.whl",
-    "0.30.0rc2": "vllm_ascend-0.30.0rc2.tar.gz",
-}
-SAMPLER = "vllm_ascend/sample/sampler.py"
 TEMPERATURE = 0.5
-
-
-def source_of(version: str) -> str:
-    """Of the samplers' module. Skips where the archive is not."""
-    found = sorted(ARCHIVES.glob(f"*{FILES[version]}"))
-    if not found:
-        pytest.skip(
-            f"the published archive of vLLM-Ascend {version} is not in .cache/contract;"
-            " `make contract` downloads it where there is a network"
-        )
-    if found[0].suffix == ".whl":
-        with zipfile.ZipFile(found[0]) as archive:
-            return archive.read(SAMPLER).decode()
-    with tarfile.open(found[0]) as archive:
-        (member,) = [name for name in archive.getnames() if name.endswith(SAMPLER)]
-        file = archive.extractfile(member)
-        assert file
-        return file.read().decode()
 
 
 class NoDevice:
@@ -73,10 +47,10 @@ class TorchWithNpu:
         return getattr(torch, name)
 
 
-@pytest.fixture(params=FILES)
+@pytest.fixture(params=["0.23.0", "0.30.0rc2"])
 def sampler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """As vLLM-Ascend's model runner makes it: without a mode."""
-    source = source_of(request.param)
+    tree = ascend_module(request.param, "vllm_ascend.sample.sampler")
     from vllm import envs
     from vllm.logger import init_logger
     from vllm.v1.sample.ops import topk_topp_sampler
@@ -88,7 +62,6 @@ def sampler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
     npu = SimpleNamespace(is_cuda=no, is_cpu=no, is_xpu=no, is_rocm=no)
     monkeypatch.setattr(topk_topp_sampler, "current_platform", npu)
-    tree = ast.parse(source)
     imports = (ast.Import, ast.ImportFrom)
     names = {
         alias.asname or alias.name
@@ -107,7 +80,7 @@ def sampler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         "TopKTopPSampler": topk_topp_sampler.TopKTopPSampler,
         "get_ascend_config": lambda: config,
     }
-    exec(compile(tree, SAMPLER, "exec"), space)
+    exec(compile(tree, "sampler.py", "exec"), space)
     # Theirs orders an NPU's streams.
     space["random_sample"] = lambda probs, generators: probs.multinomial(1).view(-1)
     return space["AscendSampler"]()

@@ -10,17 +10,8 @@ import torch
 
 from services.rollout.vllm.settings import engine_arguments
 from services.rollout.vllm.worker import WorkerExtension
-from tests.rollout.test_vllm_deadlines import (
-    LOAD,
-    NEW,
-    OLD,
-    REQUEST,
-    SHADOW,
-    engine,
-    given_up,
-    llm,
-)
-from trimaran.config import parse_config
+from tests.configs import configure
+from tests.rollout.test_vllm_deadlines import LOAD, NEW, OLD, REQUEST, SHADOW, engine, given_up, llm
 from trimaran.errors import BehindError, TransferError
 from trimaran.host.device import Device
 
@@ -104,17 +95,9 @@ def test_experts_that_were_turned_as_it_woke_are_what_they_were():
     assert all(after[name] is before[name] for name in before)
 
 
-def test_sleep_mode_is_asked_for_where_devices_are_shared(monkeypatch):
-    tree = {
-        "model": {"path": "unused"},
-        "data": {"train": "unused.jsonl"},
-        "reward": {"rules": {"last_integer": 1.0}},
-        "rollout": {"eager": True},
-    }
-    monkeypatch.setattr("services.rollout.vllm.settings.takes_images", lambda path: False)
-
+def test_sleep_mode_is_asked_for_where_devices_are_shared():
     def asked(pools: str, device: Device) -> bool:
-        config = parse_config(tree | {"run": {"pools": pools}})
+        config = configure(run={"pools": pools}, rollout={"eager": True})
         return engine_arguments(config, device, None).get("enable_sleep_mode", False)
 
     assert asked("colocated", NPU)

@@ -11,6 +11,7 @@ import pickle
 import queue
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from services.rollout.vllm.plugin import BACKEND
 from services.rollout.vllm.worker import WorkerExtension
 from services.rollout.vllm.workers import VllmWorkers
+from tests.rollout.test_vllm_deadlines import UPDATE
 from trimaran.errors import InternalError
 
 pytestmark = pytest.mark.e2e
@@ -32,36 +34,21 @@ class Worker(WorkerExtension):
         self.slices: list[tuple[str, bool]] = []
         """Of changes: what it answers in each."""
         self.calls: list[str] = []
-
-    def end_with_parent(self) -> None:
-        """Its parent is the test."""
-
-    def start_weight_update(self) -> None:
-        self.calls.append("start")
+        self.end_with_parent = lambda: None  # its parent is the test
+        for name in (UPDATE[0], UPDATE[2], "abandon_update", "pack_heads", "drop_writes"):
+            setattr(self, name, partial(self.calls.append, name))
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         if self.fails:
             self.fails = False
             raise KeyError(update_info["path"])
-        self.calls.append("update")
-
-    def finish_weight_update(self) -> None:
-        self.calls.append("finish")
-
-    def abandon_update(self) -> None:
-        self.calls.append("abandon")
-
-    def pack_heads(self) -> None:
-        self.calls.append("pack")
+        self.calls.append("update_weights")
 
     def begin_writes(self, path: str, description: dict[str, Any]) -> str:
         return ""
 
     def prepare_writes(self, seconds: float) -> tuple[str, bool]:
         return self.slices.pop(0) if len(self.slices) > 1 else self.slices[0]
-
-    def drop_writes(self) -> None:
-        self.calls.append("drop")
 
     def reset_mm_cache(self) -> str:
         """vLLM calls it at every pause; its own returns nothing."""
@@ -126,10 +113,7 @@ class Llm:
         return self.executor.collective_rpc(method, None, args, kwargs)
 
 
-@pytest.mark.parametrize(
-    ("num_workers", "failing"),
-    [(1, {0}), (2, {0}), (2, {1}), (2, {0, 1}), (8, {2, 5})],
-)
+@pytest.mark.parametrize(("num_workers", "failing"), [(1, {0}), (2, {1}), (2, {0, 1}), (8, {2, 5})])
 def test_after_a_load_that_failed_each_call_gets_its_own_answers(
     num_workers: int, failing: set[int]
 ) -> None:
@@ -146,7 +130,7 @@ def test_after_a_load_that_failed_each_call_gets_its_own_answers(
         worker.calls.clear()
     asyncio.run(calls.load("/here", {}))
     for worker in workers:
-        assert worker.calls == ["abandon", "start", "update", "finish", "pack"]
+        assert worker.calls == ["abandon_update", *UPDATE, "pack_heads"]
     assert executor.collective_rpc("reset_mm_cache") == [worker.name for worker in workers]
 
 
@@ -178,7 +162,7 @@ async def test_changes_are_written_once_every_worker_has_prepared_them(
     async with calls.prepared_writes("/", {"changes": {"path": "/here"}}, True) as are_prepared:
         assert are_prepared is are_ready
         # Where one cannot, the others make room before everything is loaded.
-        assert [worker.calls for worker in workers] == [[] if are_ready else ["drop"]] * 2
-    assert [worker.calls for worker in workers] == [["drop"]] * 2
+        assert [worker.calls for worker in workers] == [[] if are_ready else ["drop_writes"]] * 2
+    assert [worker.calls for worker in workers] == [["drop_writes"]] * 2
     if are_ready:
         assert [len(worker.slices) for worker in workers] == [1, 1]

@@ -24,24 +24,17 @@ from trimaran.run.device_turns import DeviceTurn
 from trimaran.types import PolicyVersion, Staged, TensorInfo, TransferLimits, Transport, VersionId
 from weights.version.manifest import build_manifest, list_digests
 
-
-def make_manifest(letter: str):
-    tensor = TensorInfo("w", "F32", (4,), 0, (2,), (letter * 32, "f" * 32))
-    return build_manifest([tensor])
-
-
-def policy(step: int, manifest) -> PolicyVersion:
-    return PolicyVersion("run", VersionId(0, step), manifest.root)
-
-
-FIRST, SECOND = make_manifest("a"), make_manifest("b")
+FIRST, SECOND = (
+    build_manifest([TensorInfo("w", "F32", (4,), 0, (2,), (letter * 32, "f" * 32))])
+    for letter in "ab"
+)
 MAKER = "rollout-0"
-ONE, TWO = policy(1, FIRST), policy(2, SECOND)
+ONE, TWO = (
+    PolicyVersion("run", VersionId(0, step), manifest.root)
+    for step, manifest in ((1, FIRST), (2, SECOND))
+)
+MANIFESTS = {ONE: FIRST, TWO: SECOND}
 EVERYTHING = ((0, 2),)
-
-
-def limits_of(timeout: float) -> TransferLimits:
-    return TransferLimits(bucket_bytes=1, timeout=timeout)
 
 
 class Receiver:
@@ -72,8 +65,8 @@ class Receiver:
 
 class Engine:
     def __init__(self, events):
-        self.events, self.fails = events, False
-        self.sleeps = True
+        self.events, self.sleeps = events, True
+        self.error: BaseException | None = None
         self.loaded: Any = None
         self.may_load: asyncio.Event | None = None
         self.may_read: asyncio.Event | None = None
@@ -83,8 +76,8 @@ class Engine:
             await self.may_load.wait()
         how = ", changes alone" if shadow.changes else ""
         self.events.append(f"loaded {version}{how}")
-        if self.fails:
-            raise TransferError("torn")
+        if self.error:
+            raise self.error
         self.loaded = shadow.manifest
         return 0.25
 
@@ -106,71 +99,77 @@ async def running(thread_timeout=THREAD_SECONDS, check_engine=None, turn=None, *
     receiver: Any = Receiver(events)
     engine: Any = Engine(events)
     config = WeightSyncSection(**settings)
-    weights = ReplicaWeights(
-        "rollout-0", engine, receiver, config, thread_timeout, check_engine, turn
+    yield (
+        ReplicaWeights(MAKER, engine, receiver, config, thread_timeout, check_engine, turn),
+        receiver,
+        engine,
     )
-    yield weights, receiver, engine
 
 
-async def publish(weights, version, manifest) -> float:
-    await weights.stage(version, manifest, [], limits_of(10))
+async def stage(weights, version, seconds: float = 10) -> None:
+    await weights.stage(
+        version, MANIFESTS[version], [], TransferLimits(bucket_bytes=1, timeout=seconds)
+    )
+
+
+async def publish(weights, version) -> float:
+    await stage(weights, version)
     return await weights.commit(version, MAKER)
 
 
-async def test_a_version_is_staged_loaded_and_kept():
+@asynccontextmanager
+async def holding_one(**options):
+    """As `running`, with a live version."""
+    async with running(**options) as (weights, receiver, engine):
+        await publish(weights, ONE)
+        yield weights, receiver, engine
+
+
+async def test_a_version_is_staged_loaded_kept_and_read_back():
     async with running() as (weights, receiver, _):
         assert weights.live is None
-        assert await publish(weights, ONE, FIRST) == 0.25
+        assert await publish(weights, ONE) == 0.25
         assert weights.live == ONE
         assert await weights.commit(ONE, MAKER) == 0
+        assert await weights.read_back(ONE.version, EVERYTHING, 10) == ("a" * 32, "f" * 32)
     assert receiver.events == ["staged 0.1", "loaded 0.1", "kept 0.1"]
 
 
-@pytest.mark.parametrize(
-    ("case", "loaded"),
-    [
-        ("the base is live", "loaded 0.2, changes alone"),
-        ("another base", "loaded 0.2"),
-        ("a wrong block was found", "loaded 0.2"),
-        ("the last load failed", "loaded 0.2"),
-        ("asleep", "loaded 0.2"),
-    ],
-)
-async def test_changes_alone_are_loaded_over_their_base_and_nothing_else(turns, case, loaded):
-    own, _ = turns
-
-    async with running(turn=own) as (weights, receiver, engine):
-        await publish(weights, ONE, FIRST)
-        maker = MAKER
-        receiver.base = FIRST.root
-        if case == "another base":
-            receiver.base = SECOND.root
-        elif case == "a wrong block was found":
-            maker = f"{MAKER}~1"
-        elif case == "the last load failed":
-            engine.fails = True
-            with pytest.raises(TransferError, match="torn"):
-                await publish(weights, TWO, SECOND)
-            engine.fails = False
-        elif case == "asleep":
-            await weights.sleep()
-        await weights.stage(TWO, SECOND, [], limits_of(10))
-        await weights.commit(TWO, maker)
-    assert [event for event in receiver.events if "loaded" in event][-1] == loaded
+@pytest.fixture
+def own(tmp_path):
+    """The replica's turn on its devices."""
+    return DeviceTurn(tmp_path, (0,), "rollout-0")
 
 
 @pytest.fixture
-def turns(tmp_path):
-    """The replica's turn, and the trainer's on the same device."""
-    return DeviceTurn(tmp_path, (0,), "rollout-0"), DeviceTurn(tmp_path, (0,), "trainer-0")
+def trainer(tmp_path):
+    """The trainer's, on the same."""
+    return DeviceTurn(tmp_path, (0,), "trainer-0")
 
 
-async def test_one_that_sleeps_is_woken_by_a_staged_version_alone(turns):
-    own, trainer = turns
+@pytest.mark.parametrize(
+    "case", ["", "another base", "a wrong block was found", "the last load failed", "asleep"]
+)
+async def test_changes_alone_are_loaded_over_their_base_and_nothing_else(own, case):
+    async with holding_one(turn=own) as (weights, receiver, engine):
+        receiver.base = SECOND.root if case == "another base" else FIRST.root
+        if case == "the last load failed":
+            engine.error = TransferError("torn")
+            with pytest.raises(TransferError, match="torn"):
+                await publish(weights, TWO)
+            engine.error = None
+        elif case == "asleep":
+            await weights.sleep()
+        await stage(weights, TWO)
+        await weights.commit(TWO, f"{MAKER}~1" if case == "a wrong block was found" else MAKER)
+    loaded = [event for event in receiver.events if "loaded" in event][-1]
+    assert loaded == ("loaded 0.2" if case else "loaded 0.2, changes alone")
 
+
+async def test_one_that_sleeps_is_woken_by_a_staged_version_alone(own, trainer):
     async with running(turn=own) as (weights, receiver, _):
         assert weights.is_asleep  # since its start
-        await publish(weights, ONE, FIRST)
+        await publish(weights, ONE)
         assert not weights.is_asleep
         await weights.sleep()
         await weights.sleep()
@@ -182,23 +181,15 @@ async def test_one_that_sleeps_is_woken_by_a_staged_version_alone(turns):
         trainer.release()
         with pytest.raises(OutOfOrderError, match="not staged"):
             await weights.commit(ONE, MAKER)
-        await publish(weights, TWO, SECOND)
+        await publish(weights, TWO)
         assert (weights.live, weights.is_asleep) == (TWO, False)
-    events = receiver.events
-    assert [event for event in events if "a" in event and "st" not in event] == [
-        *("loaded 0.1", "asleep", "loaded 0.2"),
-    ]
+    done = [event for event in receiver.events if event.startswith(("loaded", "asleep"))]
+    assert done == ["loaded 0.1", "asleep", "loaded 0.2"]
 
 
-async def test_a_commit_waits_for_the_trainers_turn_and_no_load_has_failed(turns):
-    own, trainer = turns
-
-    async with running(turn=own, commit_timeout=0.05, stage_timeout=0.05) as (
-        weights,
-        _receiver,
-        _engine,
-    ):
-        await weights.stage(ONE, FIRST, [], limits_of(10))
+async def test_a_commit_waits_for_the_trainers_turn_and_no_load_has_failed(own, trainer):
+    async with running(turn=own, commit_timeout=0.05, stage_timeout=0.05) as (weights, _, _):
+        await stage(weights, ONE)
         await trainer.take(0)
         for _ in range(4):
             with pytest.raises(UnavailableError, match="in use by trainer-0"):
@@ -209,11 +200,8 @@ async def test_a_commit_waits_for_the_trainers_turn_and_no_load_has_failed(turns
         assert weights.live == ONE
 
 
-async def test_a_read_back_ends_where_the_engine_goes_to_sleep(turns):
-    own, _ = turns
-
-    async with running(turn=own) as (weights, _, engine):
-        await publish(weights, ONE, FIRST)
+async def test_a_read_back_ends_where_the_engine_goes_to_sleep(own):
+    async with holding_one(turn=own) as (weights, _, engine):
         engine.may_read = asyncio.Event()
         reading = asyncio.create_task(weights.read_back(ONE.version, EVERYTHING, 10))
         await asyncio.sleep(0.01)
@@ -222,26 +210,14 @@ async def test_a_read_back_ends_where_the_engine_goes_to_sleep(turns):
             await reading
 
 
-async def test_one_that_cannot_even_begin_to_sleep_ends(turns):
-    own, _ = turns
-
-    async with running(turn=own, commit_timeout=0.05) as (weights, _, _):
-        await publish(weights, ONE, FIRST)
-        weights._thread_timeout = 0.05  # a busy machine takes longer for a thread
-        async with weights._loading:
-            with pytest.raises(DeadlineError):
-                await weights.sleep()
-        with pytest.raises(InternalError, match="did not leave its devices to the trainer"):
-            weights.check()
-
-
-async def test_an_engine_that_stays_awake_ends_its_replica_and_so_its_turn(turns):
-    own, _ = turns
-
-    async with running(turn=own) as (weights, _, engine):
-        await publish(weights, ONE, FIRST)
-        engine.sleeps = False
-        with pytest.raises(RuntimeError):
+@pytest.mark.parametrize("fault", ["a load hangs", "it stays awake"])
+async def test_one_that_does_not_sleep_ends_and_so_its_turn(own, fault):
+    async with holding_one(turn=own, commit_timeout=0.05) as (weights, _, engine):
+        engine.sleeps = fault != "it stays awake"
+        if fault == "a load hangs":
+            weights._thread_timeout = 0.05  # a busy machine takes longer for a thread
+            await weights._loading.acquire()
+        with pytest.raises(DeadlineError if engine.sleeps else RuntimeError):
             await weights.sleep()
         assert weights.live is None
         with pytest.raises(InternalError, match="did not leave its devices to the trainer"):
@@ -258,16 +234,14 @@ async def test_one_with_devices_of_its_own_refuses_to_sleep():
 @pytest.mark.parametrize(("answers", "checks"), [([True], 1), ([False, True], 2)])
 async def test_an_engine_is_checked_until_it_is_known_before_a_version_is_live(answers, checks):
     checked = []
-    async with running() as (weights, _, engine):
 
-        async def check():
-            checked.append((engine.loaded, weights.live))
-            return answers[len(checked) - 1]
+    async def check():
+        checked.append((engine.loaded, weights.live))
+        return answers[len(checked) - 1]
 
-        weights._check_engine = check
-        await publish(weights, ONE, FIRST)
-        await publish(weights, TWO, SECOND)
-        await publish(weights, ONE, FIRST)
+    async with running(check_engine=check) as (weights, _, engine):
+        for version in (ONE, TWO, ONE):
+            await publish(weights, version)
         weights.check()
     assert [loaded for loaded, _ in checked] == [FIRST, SECOND][:checks]
     assert checked[0] == (FIRST, None)
@@ -279,7 +253,7 @@ async def test_an_unfit_engine_ends_its_replica_and_never_serves():
 
     async with running(check_engine=unfit) as (weights, _, _):
         with pytest.raises(InputError, match="are raw"):
-            await publish(weights, ONE, FIRST)
+            await publish(weights, ONE)
         assert weights.live is None
         with pytest.raises(InputError, match="its log-probabilities are raw"):
             weights.check()
@@ -288,75 +262,65 @@ async def test_an_unfit_engine_ends_its_replica_and_never_serves():
 async def test_a_check_that_does_not_end_fails_the_load_which_may_be_tried_again():
     ends = asyncio.Event()
 
-    async def check():
-        await ends.wait()
-        return True
-
-    async with running(check_engine=check, commit_timeout=0.05) as (weights, _, _):
+    async with running(check_engine=ends.wait, commit_timeout=0.05) as (weights, _, _):
         with pytest.raises(TransferError, match="no end after"):
-            await publish(weights, ONE, FIRST)
+            await publish(weights, ONE)
         weights.check()
         ends.set()
-        await publish(weights, ONE, FIRST)
+        await publish(weights, ONE)
         assert weights.live == ONE
-
-
-async def test_a_live_version_that_is_staged_again_is_loaded_again():
-    """A replica whose loaded weights went wrong catches up with the version that it holds."""
-
-    async with running() as (weights, receiver, _):
-        await publish(weights, ONE, FIRST)
-        assert await publish(weights, ONE, FIRST) == 0.25
-    assert receiver.events.count("loaded 0.1") == 2
 
 
 async def test_what_is_not_staged_is_not_loaded():
-    async with running() as (weights, _, _):
-        await publish(weights, ONE, FIRST)
+    async with holding_one() as (weights, _, _):
         with pytest.raises(OutOfOrderError, match="0.2 is not staged on rollout-0"):
             await weights.commit(TWO, MAKER)
-        await weights.stage(policy(2, FIRST), FIRST, [], limits_of(10))
+        other_root = PolicyVersion("run", TWO.version, FIRST.root)
+        await weights.stage(other_root, FIRST, [], TransferLimits(bucket_bytes=1, timeout=10))
         with pytest.raises(OutOfOrderError):
-            await weights.commit(TWO, MAKER)  # of another root
+            await weights.commit(TWO, MAKER)
         assert weights.live == ONE
 
 
-async def test_a_load_that_fails_leaves_nothing_live():
-    async with running() as (weights, _, engine):
-        await publish(weights, ONE, FIRST)
-        engine.fails = True
-        with pytest.raises(TransferError):
-            await publish(weights, TWO, SECOND)
+ERRORS = [TransferError("torn"), RuntimeError("unforeseen"), asyncio.CancelledError()]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_a_load_that_fails_leaves_nothing_live(error):
+    async with holding_one() as (weights, _, engine):
+        engine.error = error
+        with pytest.raises(type(error)):
+            await publish(weights, TWO)
         assert weights.live is None
         with pytest.raises(OutOfOrderError, match="holds None"):
             await weights.read_back(ONE.version, EVERYTHING, 10)
-        engine.fails = False
-        assert await publish(weights, TWO, SECOND) == 0.25
+        engine.error = None
+        assert await publish(weights, TWO) == 0.25
 
 
 async def test_a_stage_waits_for_a_load_which_reads_the_memory_that_it_would_write():
     async with running() as (weights, receiver, engine):
-        await weights.stage(ONE, FIRST, [], limits_of(10))
+        await stage(weights, ONE)
         engine.may_load = asyncio.Event()
         load = asyncio.create_task(weights.commit(ONE, MAKER))
         await asyncio.sleep(0)
-        stage = asyncio.create_task(weights.stage(TWO, SECOND, [], limits_of(10)))
+        staging = asyncio.create_task(stage(weights, TWO))
         await asyncio.sleep(0.05)
         engine.may_load.set()
-        await asyncio.gather(load, stage)
+        await asyncio.gather(load, staging)
     assert receiver.events == ["staged 0.1", "loaded 0.1", "kept 0.1", "staged 0.2"]
 
 
 async def test_nothing_is_loaded_while_a_stage_is_under_way():
     async with running() as (weights, receiver, _):
-        await weights.stage(ONE, FIRST, [], limits_of(10))
+        await stage(weights, ONE)
         receiver.gate = threading.Semaphore(0)
-        stage = asyncio.create_task(weights.stage(TWO, SECOND, [], limits_of(10)))
+        staging = asyncio.create_task(stage(weights, TWO))
         await asyncio.sleep(0.05)
         with pytest.raises(OutOfOrderError):
             await weights.commit(ONE, MAKER)
-        stage.cancel()  # its caller gives up; the thread goes on
-        await asyncio.gather(stage, return_exceptions=True)
+        staging.cancel()  # its caller gives up; the thread goes on
+        await asyncio.gather(staging, return_exceptions=True)
         with pytest.raises(OutOfOrderError):
             await weights.commit(ONE, MAKER)
         receiver.gate.release()
@@ -366,62 +330,37 @@ async def test_nothing_is_loaded_while_a_stage_is_under_way():
         assert await weights.commit(TWO, MAKER) == 0.25
 
 
-async def test_digests_come_in_the_order_of_the_blocks():
-    async with running() as (weights, _, _):
-        await publish(weights, ONE, FIRST)
-        assert await weights.read_back(ONE.version, EVERYTHING, 10) == ("a" * 32, "f" * 32)
-
-
 @pytest.mark.parametrize("blocks", [((0, 3),), ((1, 1),), ((1, 2), (0, 1)), ((0, 2), (1, 2))])
 async def test_blocks_that_do_not_exist_are_refused(blocks):
-    async with running() as (weights, _, _):
-        await publish(weights, ONE, FIRST)
+    async with holding_one() as (weights, _, _):
         with pytest.raises(InputError, match="2 blocks"):
             await weights.read_back(ONE.version, blocks, 10)
 
 
-@pytest.mark.parametrize(("version", "manifest"), [(TWO, SECOND), (ONE, FIRST)])
-async def test_a_version_that_changes_while_it_is_read_is_no_proof(version, manifest):
-    async with running() as (weights, _, engine):
-        await publish(weights, ONE, FIRST)
+@pytest.mark.parametrize("version", [TWO, ONE], ids=["another", "the same again"])
+async def test_a_version_that_changes_while_it_is_read_is_no_proof(version):
+    async with holding_one() as (weights, _, engine):
         engine.may_read = asyncio.Event()
         reading = asyncio.create_task(weights.read_back(ONE.version, EVERYTHING, 10))
         await asyncio.sleep(0.01)
-        await publish(weights, version, manifest)
+        await publish(weights, version)
         engine.may_read.set()
         with pytest.raises(OutOfOrderError, match="while 0.1 was read"):
             await reading
 
 
 async def test_an_engine_that_does_not_answer_ends_at_the_deadline():
-    async with running() as (weights, _, engine):
-        await publish(weights, ONE, FIRST)
+    async with holding_one() as (weights, _, engine):
         engine.may_read = asyncio.Event()
         with pytest.raises(DeadlineError, match="rollout-0"):
             await weights.read_back(ONE.version, EVERYTHING, 0.01)
 
 
-@pytest.mark.parametrize("failure", [RuntimeError("unforeseen"), asyncio.CancelledError()])
-async def test_whatever_cuts_a_load_off_leaves_nothing_live(failure):
-    async with running() as (weights, _, engine):
-        await publish(weights, ONE, FIRST)
-
-        async def load_weights(shadow, version):
-            raise failure
-
-        engine.load_weights = load_weights
-        await weights.stage(TWO, SECOND, [], limits_of(10))
-        with pytest.raises(type(failure)):
-            await weights.commit(TWO, MAKER)
-        assert weights.live is None
-
-
 async def test_what_waits_for_a_load_that_hangs_ends_at_its_own_deadline():
-    async with running(commit_timeout=0.05) as (weights, _, _):
-        await publish(weights, ONE, FIRST)
+    async with holding_one(commit_timeout=0.05) as (weights, _, _):
         await weights._loading.acquire()
         for waiting in (
-            weights.stage(TWO, SECOND, [], limits_of(0.05)),
+            stage(weights, TWO, 0.05),
             weights.commit(ONE, MAKER),
             weights.abort(ONE.version),
             weights.read_back(ONE.version, EVERYTHING, 0.05),
@@ -435,14 +374,14 @@ async def test_a_stage_whose_thread_hangs_ends_for_its_caller():
     async with running(thread_timeout=0.05) as (weights, receiver, _):
         receiver.gate = threading.Semaphore(0)
         with pytest.raises(DeadlineError, match="rollout-0, staging 0.1"):
-            await weights.stage(ONE, FIRST, [], limits_of(0.05))
+            await stage(weights, ONE, 0.05)
         receiver.gate.release()
 
 
 @pytest.mark.parametrize("method", ["keep", "discard", "close"])
 async def test_a_receiver_that_hangs_ends_for_its_caller(method, caplog):
     async with running(thread_timeout=0.05) as (weights, receiver, _):
-        await weights.stage(ONE, FIRST, [], limits_of(10))
+        await stage(weights, ONE)
         gate = threading.Event()
         setattr(receiver, method, lambda *_: gate.wait(10))
         if method == "close":
@@ -467,12 +406,12 @@ def clock(monkeypatch):
 
 async def test_a_replica_on_which_every_load_fails_for_long_ends(clock):
     async with running(stage_timeout=20, commit_timeout=10) as (weights, _, engine):
-        engine.fails = True
+        engine.error = TransferError("torn")
         for seconds in (0, 29, 200):
             weights.check()  # not yet, or nothing has tried since
             clock.now += seconds
             with pytest.raises(TransferError):
-                await publish(weights, ONE, FIRST)
+                await publish(weights, ONE)
         with pytest.raises(InternalError, match="rollout-0 lives but cannot load .* 229 s.* torn"):
             weights.check()
 
@@ -480,11 +419,11 @@ async def test_a_replica_on_which_every_load_fails_for_long_ends(clock):
 async def test_a_replica_whose_stage_hangs_beyond_its_deadline_ends():
     async with running() as (weights, receiver, _):
         receiver.gate = threading.Semaphore(0)
-        stage = asyncio.create_task(weights.stage(ONE, FIRST, [], limits_of(0.05)))
+        staging = asyncio.create_task(stage(weights, ONE, 0.05))
         await asyncio.sleep(0.1)
         for _ in range(NUM_OVERDUE_CHECKS):
             weights.check()
         with pytest.raises(InternalError, match="a stage hangs beyond its deadline"):
             weights.check()
         receiver.gate.release()
-        await stage
+        await staging

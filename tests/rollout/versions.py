@@ -15,11 +15,7 @@ from weights.sending.snapshot import Snapshot, TensorPart, take_snapshot
 from weights.version.grid import cut_tensors
 
 
-def snapshot_of(
-    folder: Path | None,
-    tensors: dict[str, torch.Tensor],
-    **options: Any,
-) -> Snapshot:
+def snapshot_of(folder: Path | None, tensors: dict[str, torch.Tensor], **options: Any) -> Snapshot:
     """All of `tensors`, on the grid of the model in `folder`; None: each is one block."""
     specs = [
         (name, DTYPE_NAMES[value.dtype], tuple(value.shape)) for name, value in tensors.items()

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from typing import Any
-
 import pytest
 
+from tests.rollout.programs import run_program
 from tests.tiny_model import SHAPE, write_tiny_model
 
 pytestmark = pytest.mark.e2e
 
-TIMEOUT = 240.0
 ENGINES = {
     "llama, tied, one rank": ("llama", True, "bfloat16", 1, 0.1),
     "qwen2, two ranks": ("qwen2", False, "float32", 2, 1e-3),
@@ -27,16 +21,7 @@ def test_an_engine_computes_with_the_adapters_of_each_version(name: str, tmp_pat
     family, tied, dtype, tensor_parallel, tolerance = ENGINES[name]
     shape = SHAPE | {"num_key_value_heads": 2, "vocab_size": 16384}
     write_tiny_model(tmp_path, family, tied, dtype, shape=shape)
-    process = subprocess.run(
-        [sys.executable, "-m", "tests.rollout.adapted", tmp_path, dtype, str(tensor_parallel)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
-    )
-    assert process.returncode == 0, process.stderr[-4000:]
-    found: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
-    print(found)
+    found = run_program("adapted", tmp_path, dtype, tensor_parallel)
     for load, by_vllm in (("whole", 1), ("adapters alone", 0), ("whole again", 1)):
         assert found[load]["by vllm"] == by_vllm, load
         assert found[load]["wrong"] == [], load

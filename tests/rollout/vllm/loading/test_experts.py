@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ast
-import tarfile
-import zipfile
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +11,7 @@ import torch
 from torch.nn import Module, Parameter
 
 from services.rollout.read_back import join
+from tests.rollout.programs import ascend_module
 from trimaran.errors import InternalError
 from trimaran.types import Manifest, TensorInfo
 from weights.memory.host_memory import DTYPE_NAMES
@@ -22,7 +20,6 @@ from weights.version.manifest import list_blocks, list_digests
 
 pytestmark = pytest.mark.e2e
 
-ARCHIVES = Path(__file__).parents[4] / ".cache" / "contract"
 NUM_EXPERTS, INNER, HIDDEN = 4, 16, 32
 """Gate above up is a square, so its shape does not say whether it is transposed."""
 QWEN, MIXTRAL = ("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2")
@@ -42,7 +39,7 @@ def method_of(backend: str, kind: type | None = None) -> Any:
 
 
 def ascend_method() -> Any:
-    from tests.rollout.ascend_method import AscendUnquantizedFusedMoEMethod
+    from tests.rollout.loaded import AscendUnquantizedFusedMoEMethod
 
     return method_of("OOT", AscendUnquantizedFusedMoEMethod)
 
@@ -50,13 +47,14 @@ def ascend_method() -> Any:
 class Layer(Module):
     """What vLLM has of the experts' weights on one rank."""
 
-    def __init__(self, weights, names, method, rank=0, ranks=1, experts=None):
+    def __init__(self, weights, names, method, rank=0, ranks=1):
         super().__init__()
-        self.quant_method, self.local = method, experts or list(range(NUM_EXPERTS))
+        self.quant_method = method
         parallel = SimpleNamespace(tp_size=ranks, tp_rank=rank, enable_eplb=False)
         self.moe_config = SimpleNamespace(moe_parallel_config=parallel)
         gate, up, down = (
-            [weights[f"mlp.experts.{e}.{name}.weight"] for e in self.local] for name in names
+            [weights[f"mlp.experts.{e}.{name}.weight"] for e in range(NUM_EXPERTS)]
+            for name in names
         )
         inner = slice(rank * INNER // ranks, (rank + 1) * INNER // ranks)
         w13 = [torch.cat([g[inner], u[inner]]) for g, u in zip(gate, up, strict=True)]
@@ -64,7 +62,7 @@ class Layer(Module):
         self.w2_weight = Parameter(torch.stack([d[:, inner] for d in down]), requires_grad=False)
 
     def _map_global_expert_id_to_local_expert_id(self, expert: int) -> int:
-        return self.local.index(expert) if expert in self.local else -1
+        return expert
 
 
 def model_of(layer: Module, level: str = "routed_experts") -> Module:
@@ -132,17 +130,6 @@ def test_experts_are_read_under_tensor_parallelism(transposed, names, level):
     assert wrong(manifest, models) == [f"mlp.experts.3.{names[2]}.weight"]
 
 
-def test_experts_are_read_under_expert_parallelism():
-    weights = weights_of()
-    layers = [
-        Layer(weights, QWEN, method_of("TRITON"), experts=experts) for experts in ([0, 2], [1, 3])
-    ]
-    models = [model_of(layer) for layer in layers]
-    assert wrong(manifest_of(weights), models) == []
-    layers[0].w13_weight[1, INNER] += 1  # the first row of up, of expert 2
-    assert wrong(manifest_of(weights), models) == ["mlp.experts.2.up_proj.weight"]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("generation", ["0.23", "0.30"])
 def test_experts_that_the_host_has_packed_are_unpacked(generation, dtype):
@@ -171,9 +158,7 @@ def test_experts_that_the_host_has_packed_are_unpacked(generation, dtype):
 
 def test_a_square_that_is_read_the_wrong_way_round_is_no_proof():
     weights = weights_of()
-    layer = Layer(
-        weights, QWEN, ascend_method()
-    )  # not transposed, as its method would have left it
+    layer = Layer(weights, QWEN, ascend_method())  # not transposed, as its method would leave it
     with pytest.raises(InternalError, match="loaded with a shape"):
         wrong(manifest_of(weights), [model_of(layer)])
     del layer.w2_weight
@@ -197,28 +182,12 @@ def test_what_is_not_known_is_named_and_stays_unproven(fault):
         wrong(manifest_of(weights), [model_of(layer)])
 
 
-def sources_of(version: str, name: str) -> str:
-    """A file of that version's archive; skips where `make contract` has not fetched it."""
-    for path in sorted(ARCHIVES.glob(f"*vllm_ascend-{version}[-.]*")):
-        if path.suffix == ".whl":
-            with zipfile.ZipFile(path) as archive:
-                if name in archive.namelist():
-                    return archive.read(name).decode()
-        else:
-            with tarfile.open(path) as archive:
-                for member in archive:
-                    content = archive.extractfile(member)
-                    if content and member.name.partition("/")[2] == name:
-                        return content.read().decode()
-    pytest.skip(f"{ARCHIVES} has no vllm-ascend {version}; `make contract` fetches it")
-
-
 @pytest.mark.parametrize(
-    ("version", "file"), [("0.23.0", "fused_moe.py"), ("0.30.0rc2", "routed_experts.py")]
+    ("version", "module"), [("0.23.0", "fused_moe"), ("0.30.0rc2", "routed_experts")]
 )
-def test_vllm_ascends_own_method_leaves_what_is_read(version, file):
+def test_vllm_ascends_own_method_leaves_what_is_read(version, module):
     """Run here as it stands there."""
-    tree = ast.parse(sources_of(version, f"vllm_ascend/ops/fused_moe/{file}"))
+    tree = ascend_module(version, f"vllm_ascend.ops.fused_moe.{module}")
     from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
         UnquantizedFusedMoEMethod,
     )
@@ -235,7 +204,7 @@ def test_vllm_ascends_own_method_leaves_what_is_read(version, file):
         "maybe_trans_nz": lambda weight: weight,
         "replace_parameter": replace_parameter,
     }
-    exec(compile(ast.Module([kind], []), file, "exec"), space)
+    exec(compile(ast.Module([kind], []), module, "exec"), space)
     weights = weights_of()
     layer = Layer(weights, QWEN, method_of("OOT", space[name]))
     layer.quant_method.process_weights_after_loading(layer)

@@ -40,19 +40,6 @@ def targets_of(model: Module) -> Any:
     return Targets(model)
 
 
-def test_elements_are_replaced_where_they_lie() -> None:
-    model = model_of()
-    positions, values = torch.tensor([1, 4, 11], dtype=torch.int32), torch.tensor([7.0, 8.0, 9.0])
-    changed = ChangedTensor(NORM, (2, 1), positions, values)
-    before: Any = model.get_parameter("norm.weight").data_ptr()
-    (write,) = targets_of(model).find(NORM).prepare(changed)
-    assert not model.get_parameter("norm.weight").any()
-    write.make()
-    after = model.get_parameter("norm.weight")
-    assert after.data_ptr() == before
-    assert after.flatten().tolist() == [0, 7, 0, 0, 8, 0, 0, 0, 0, 0, 0, 9]
-
-
 def changes_of(*tensors: TensorInfo) -> tuple[Changes, dict[str, Any]]:
     """Three elements of each become 7, 8 and 9. With what a worker gets."""
     counts = {tensor.name: (2, 1) for tensor in tensors}
@@ -73,18 +60,25 @@ def worker_of(model: Module) -> Any:
     return worker
 
 
+def preparing(model: Module, description: dict[str, Any], path: str = "/nowhere") -> Any:
+    worker = worker_of(model)
+    assert worker.begin_writes(path, description) == ""
+    return worker
+
+
 @pytest.mark.parametrize("is_written", [True, False])
 def test_a_list_of_changes_stays_mapped_until_it_is_written_or_dropped(is_written: bool) -> None:
     """Its owner lets go of it after the load, and the next one lies in memory of its own: 17 GB of 141."""
     changes, description = changes_of(NORM)
     inode = str(os.stat(changes.memory.path).st_ino)
     model = model_of()
-    worker = worker_of(model)
-    assert worker.begin_writes("/nowhere", description) == ""
+    norm: Any = model.get_submodule("norm").weight
+    worker = preparing(model, description)
     assert worker.prepare_writes(1.0) == ("", True)
-    assert not model.get_parameter("norm.weight").any()
+    assert not norm.any()
     getattr(worker, "make_writes" if is_written else "drop_writes")()
-    assert model.get_parameter("norm.weight").sum() == 24 * is_written
+    made = [0, 7, 0, 0, 8, 0, 0, 0, 0, 0, 0, 9]
+    assert norm.flatten().tolist() == (made if is_written else [0] * 12)
     del changes
     maps = Path("/proc/self/maps").read_text().splitlines()
     assert not [line for line in maps if line.split()[4] == inode]
@@ -97,8 +91,7 @@ def test_changes_are_prepared_in_slices_of_time_and_written_together() -> None:
     changes, description = changes_of(NORM, second)
     model = model_of()
     model.add_module("second", model_of().get_submodule("norm"))
-    worker = worker_of(model)
-    assert worker.begin_writes("/nowhere", description) == ""
+    worker = preparing(model, description)
     assert [worker.prepare_writes(0.0) for _ in range(3)] == [("", False), ("", False), ("", True)]
     assert not any(parameter.any() for parameter in model.parameters())
     worker.make_writes()
@@ -119,8 +112,7 @@ def test_changes_that_cannot_be_prepared_touch_nothing(fault: str, monkeypatch: 
     model.add_module("second", other.get_submodule("norm"))
     if fault == "no room":
         monkeypatch.setattr(ParameterPart, "prepare", prepare)
-    worker = worker_of(model)
-    assert worker.begin_writes("/nowhere", description) == ""
+    worker = preparing(model, description)
     why, is_ready = worker.prepare_writes(1.0)
     assert ("in another form" in why, is_ready) == (fault != "no room", False)
     assert why and not model.get_parameter("norm.weight").any()
@@ -143,15 +135,12 @@ def whole(tensors: dict[str, torch.Tensor], cuts: tuple[int, ...] = (2,)) -> Sha
 def test_a_whole_version_is_written_where_its_parameters_lie() -> None:
     value = torch.arange(12.0).view(3, 4)
     shadow, model = whole({"norm.weight": value}), model_of()
-    before: Any = model.get_parameter("norm.weight").data_ptr()
-    worker = worker_of(model)
-    assert worker.begin_writes(shadow.path, shadow.description()) == ""
+    norm: Any = model.get_submodule("norm").weight
+    worker = preparing(model, shadow.description(), shadow.path)
     assert worker.prepare_writes(1.0) == ("", True)
-    assert not model.get_parameter("norm.weight").any()
+    assert not norm.any()
     worker.make_writes()
-    after = model.get_parameter("norm.weight")
-    assert after.data_ptr() == before
-    assert torch.equal(after, value)
+    assert torch.equal(norm, value)
 
 
 @pytest.mark.parametrize("lacks", ["a parameter", "a part"])
@@ -162,8 +151,7 @@ def test_a_version_that_lacks_something_is_not_written(lacks: str) -> None:
     if lacks == "a part":
         shadow = whole({"norm.weight": torch.ones(3, 4), "second.weight": torch.ones(3, 4)})
         shadow = Shadow(shadow.manifest, ((0, 3),))
-    worker = worker_of(model)
-    assert worker.begin_writes(shadow.path, shadow.description()) == ""
+    worker = preparing(model, shadow.description(), shadow.path)
     why, is_ready = worker.prepare_writes(1.0)
     assert "second.weight" in why and not is_ready
     assert not any(parameter.any() for parameter in model.parameters())
@@ -192,8 +180,7 @@ def test_the_padding_of_a_vocabulary_needs_no_values() -> None:
     info = TensorInfo("embed.weight", "F32", (3, 4), 0, (), ("a" * 32,))
     shadow = Shadow(build_manifest([info]))
     shadow.buffer.view(torch.float32)[:12] = 1
-    worker = worker_of(model)
-    assert worker.begin_writes(shadow.path, shadow.description()) == ""
+    worker = preparing(model, shadow.description(), shadow.path)
     assert worker.prepare_writes(1.0) == ("", True)
     worker.make_writes()
     assert embedding.weight.sum() == 12 and not embedding.weight[3:].any()
@@ -213,10 +200,8 @@ def method_of(module: str) -> Any:
     """A subclass of vLLM's, as if `module` had it."""
     from vllm.model_executor.layers.linear import UnquantizedLinearMethod
 
-    attributes = {"__module__": module}
-    return object.__new__(
-        type("AscendUnquantizedLinearMethod", (UnquantizedLinearMethod,), attributes)
-    )
+    bases, attributes = (UnquantizedLinearMethod,), {"__module__": module}
+    return object.__new__(type("AscendUnquantizedLinearMethod", bases, attributes))
 
 
 ASCEND = "vllm_ascend.ops.linear"
@@ -227,12 +212,8 @@ ASCEND = "vllm_ascend.ops.linear"
     [
         (lambda: {"cpu_linear": lambda *_: None}, "packed for the host's processor"),
         (lambda: {"quant_method": method_of("elsewhere")}, "AscendUnquantizedLinearMethod"),
-        (
-            lambda: {"quant_method": method_of(ASCEND), "precast_fp32_weight": True},
-            "in float32, too",
-        ),
+        (lambda: {"quant_method": method_of(ASCEND), "precast_fp32_weight": True}, "in float32"),
         (lambda: {"weight": Parameter(torch.zeros(4, 3).t(), False)}, "in another form"),
-        (lambda: {"weight": Parameter(torch.zeros(3, 5), False)}, "in another form"),
         (lambda: {"weight": Parameter(torch.zeros(0), False)}, "in another form"),
     ],
 )
@@ -254,25 +235,6 @@ def test_a_linear_layer_of_vllm_ascend_is_written_to() -> None:
     assert targets_of(model).find(NORM).part.data_ptr() == layer.weight.data_ptr()
 
 
-def test_a_model_with_a_layer_that_derives_from_weights_is_not_written_to() -> None:
-    model = model_of()
-    kind = type("MLAAttention", (Module,), {"process_weights_after_loading": lambda *_: None})
-    model.add_module("attention", kind())
-    with pytest.raises(InternalError, match="attention: a MLAAttention may keep"):
-        targets_of(model)
-
-
-def test_a_model_with_attention_sinks_is_not_written_to() -> None:
-    """vLLM's FlashInfer keeps a copy of them in float32, and makes it again after each load of its own."""
-    model = model_of()
-    kind = type("Attention", (Module,), {"process_weights_after_loading": lambda *_: None})
-    attention: Any = kind()
-    attention.impl = SimpleNamespace(sinks=torch.zeros(2))
-    model.add_module("attention", attention)
-    with pytest.raises(InternalError, match="attention: a Attention may keep a copy of its"):
-        targets_of(model)
-
-
 @pytest.mark.parametrize("value", [None, "absent"])
 def test_a_tensor_that_the_layer_does_not_have_is_vllms_to_pass_over(value: Any) -> None:
     """Such as the frequencies of a rotary embedding, or a bias that is not used."""
@@ -281,9 +243,24 @@ def test_a_tensor_that_the_layer_does_not_have_is_vllms_to_pass_over(value: Any)
         targets_of(model).find(replace(NORM, name="norm.bias"))
 
 
-@pytest.mark.parametrize("name", ["Attention", "MMEncoderAttention", "AscendMMEncoderAttention"])
-def test_scales_of_keys_and_values_are_not_derived_from_weights(name: str) -> None:
+def with_attention(name: str) -> Any:
+    """A model with such a layer."""
     model = model_of()
     kind = type(name, (Module,), {"process_weights_after_loading": lambda *_: None})
     model.add_module("attention", kind())
-    targets_of(model).find(NORM)
+    return model
+
+
+def test_a_model_with_a_layer_that_derives_from_weights_is_not_written_to() -> None:
+    with pytest.raises(InternalError, match="attention: a MLAAttention may keep"):
+        targets_of(with_attention("MLAAttention"))
+    # vLLM's FlashInfer keeps a copy of them in float32, and makes it again after each load of its own.
+    with_sinks = with_attention("Attention")
+    with_sinks.attention.impl = SimpleNamespace(sinks=torch.zeros(2))
+    with pytest.raises(InternalError, match="attention: a Attention may keep a copy of its"):
+        targets_of(with_sinks)
+
+
+@pytest.mark.parametrize("name", ["Attention", "MMEncoderAttention", "AscendMMEncoderAttention"])
+def test_scales_of_keys_and_values_are_not_derived_from_weights(name: str) -> None:
+    targets_of(with_attention(name)).find(NORM)

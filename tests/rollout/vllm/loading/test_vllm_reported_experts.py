@@ -13,7 +13,7 @@ import pytest
 from services.rollout.vllm import reported_experts as module
 from services.rollout.vllm.reported_experts import keep_experts_of_merged_outputs, reported_experts
 from services.rollout.vllm.settings import engine_arguments
-from trimaran.config import parse_config
+from tests.configs import configure
 from trimaran.errors import InputError
 from trimaran.host.device import Device
 
@@ -21,14 +21,7 @@ CPU = Device("cpu", "gloo")
 
 
 def config_of(replay):
-    return parse_config(
-        {
-            "model": {"path": "unused"},
-            "data": {"train": "unused.jsonl"},
-            "reward": {"rules": {"last_integer": 1.0}},
-            "trainer": {"router": {"replay": replay}},
-        }
-    )
+    return configure(trainer={"router": {"replay": replay}})
 
 
 def test_they_are_asked_for_only_where_they_are_replayed(monkeypatch):
