@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.weight_sync.ends import TENSORS, make_values, snapshot_of
+from tests.weight_sync.ends import make_values, snapshot_of
 from trimaran.errors import InputError, TransferError
 from weights.delta import delta_changes
 from weights.delta.delta_stage import apply_verified
@@ -18,13 +18,12 @@ def any_share(monkeypatch):
     monkeypatch.setattr(delta_changes, "MAX_SHARE", 100.0)
 
 
-def overlaid(old, new, tensors=TENSORS):
+def overlaid(old, new):
     """A shadow of `new` whose memory a delta turned from `old`."""
-    ranges = ((0, sum(info.num_blocks for info in tensors)),)
-    before = snapshot_of(old, tensors, ranges)
+    before = snapshot_of(old)
     base = Shadow(before.manifest)
     base.buffer.copy_(before.buffer)
-    after = snapshot_of(new, tensors, ranges, reuse=before, keep_delta=True)
+    after = snapshot_of(new, reuse=before, keep_delta=True)
     assert after.delta
     shadow = Shadow(after.manifest, reuse=base)
     apply_verified(shadow, after.delta, lambda: None)
@@ -33,9 +32,7 @@ def overlaid(old, new, tensors=TENSORS):
 
 def opened(shadow):
     """As another process has them."""
-    assert shadow.changes
-    described = shadow.changes.description()
-    return list(open_changes(described, shadow.manifest.tensors))
+    return list(open_changes(shadow.changes.description(), shadow.manifest.tensors))
 
 
 def changed_values(seed, share):
@@ -63,8 +60,8 @@ def test_they_turn_whole_tensors_of_the_base_into_the_version(seed, share):
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("embed", [(0, 5), (5, 30), (5, 37), (0, 37), (37, 37), (9, 9)]),
-        ("proj", [(0, 2), (2, 4), (2, 8), (4, 8), (0, 8)]),
+        ("embed", [(0, 5), (5, 37), (37, 37), (9, 9)]),
+        ("proj", [(0, 2), (2, 8), (0, 8)]),
         ("norm", [(0, 5)]),
     ],
 )
@@ -72,21 +69,14 @@ def test_a_rank_takes_those_of_its_part(name, parts):
     old, new = changed_values(3, 0.3)
     (changed,) = [one for one in opened(overlaid(old, new)) if one.info.name == name]
     for start, stop in parts:
-        part = (
-            old[name]
-            .narrow(changed.info.axis, start, stop - start)
-            .clone(memory_format=torch.contiguous_format)
-        )
+        before, after = (t[name].narrow(changed.info.axis, start, stop - start) for t in (old, new))
+        part = torch.empty(before.shape, dtype=before.dtype).copy_(before)
         positions, values = changed.within(start, stop)
         part.view(-1)[positions.long()] = values
-        assert torch.equal(part, new[name].narrow(changed.info.axis, start, stop - start))
-
-
-def test_a_part_that_cuts_a_block_is_refused():
-    old, new = changed_values(3, 0.3)
-    (changed,) = [one for one in opened(overlaid(old, new)) if one.info.name == "proj"]
-    with pytest.raises(InputError, match="proj: 0 to 3 is no union"):
-        changed.within(0, 3)
+        assert torch.equal(part, after)
+    if name == "proj":
+        with pytest.raises(InputError, match="proj: 0 to 3 is no union"):
+            changed.within(0, 3)
 
 
 def test_what_did_not_change_is_not_in_them():

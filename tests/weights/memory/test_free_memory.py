@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 import textwrap
-import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.weight_sync.ends import until
 from trimaran.errors import TransferError
 from weights.memory import free_memory as room
 from weights.memory.free_memory import MARGIN_BYTES, find_free_memory, require_free_memory
@@ -35,18 +36,15 @@ def cgroup():
             group.rmdir()
             continue
         yield group
-        until_removed(group)
+        until(partial(is_removed, group))
         return
     pytest.skip("needs root, and a machine that lets it make a memory cgroup")
 
 
-def until_removed(group):
-    deadline = time.monotonic() + LONG
-    while group.exists():
-        assert time.monotonic() < deadline, f"{group} cannot be removed"
-        with suppress(OSError):
-            group.rmdir()
-        time.sleep(0.01)
+def is_removed(group):
+    with suppress(OSError):
+        group.rmdir()
+    return not group.exists()
 
 
 IN_CGROUP = """
@@ -114,11 +112,10 @@ def test_memory_that_others_take_meanwhile_is_missed_in_time(cgroup):
 def test_what_the_page_cache_holds_is_room(cgroup, tmp_path):
     """A model that was read from a disk fills the cgroup with pages that the kernel gives back."""
     file = tmp_path / "model"
-    with file.open("wb") as written:
+    with file.open("wb", buffering=0) as written:
         for _ in range(300):
             written.write(bytes(MIB))
-        written.flush()
-        os.fsync(written.fileno())
+        os.fsync(written)
         os.posix_fadvise(written.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     printed = run_in(
         cgroup,
@@ -133,49 +130,47 @@ def test_what_the_page_cache_holds_is_room(cgroup, tmp_path):
     assert printed == "taken\n"
 
 
-def fake_proc(folder, mounts, group, available_kib=1 << 20):
+def found_in(folder, mount, group):
+    """By a process of that group, of which the files lie as `mount` says."""
     proc = folder / "proc"
     (proc / "self").mkdir(parents=True)
-    (proc / "meminfo").write_text(f"MemAvailable: {available_kib} kB\nSwapFree: 1024 kB\n")
+    (proc / "meminfo").write_text("MemAvailable: 1048576 kB\nSwapFree: 1024 kB\n")
     (proc / "self/cgroup").write_text(group)
-    (proc / "self/mountinfo").write_text(mounts)
-    return proc
+    (proc / "self/mountinfo").write_text(f"30 23 0:26 {mount}\n")
+    found = find_free_memory(proc)
+    return found.num_bytes, found.where
 
 
-def make_group(folder, files):
+def make_group(folder, limit, used, stat=""):
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / name).write_text(text)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(stat)
 
 
 def test_the_narrowest_group_above_counts(tmp_path):
     top = tmp_path / "cgroup"
     stat = f"anon 5\ninactive_file {6 * MIB}\nactive_file {5 * MIB}\nfile_dirty {3 * MIB}\n"
-    make_group(top, {})
-    make_group(
-        top / "pod",
-        {"memory.max": f"{100 * MIB}", "memory.current": f"{70 * MIB}", "memory.stat": stat},
-    )
-    make_group(top / "pod/app", {"memory.max": "max\n", "memory.current": "5", "memory.stat": stat})
-    mounts = f"30 23 0:26 / {top} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
-    room = find_free_memory(fake_proc(tmp_path, mounts, "0::/pod/app\n"))
-    assert room.num_bytes == (100 - 70 + 6 + 5 - 3) * MIB
-    assert room.where == f"the cgroup {top}/pod"
+    make_group(top / "pod", 100 * MIB, 70 * MIB, stat)
+    make_group(top / "pod/app", "max", 5, stat)
+    mount = f"/ {top} rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
+    found = found_in(tmp_path, mount, "0::/pod/app\n")
+    assert found == ((100 - 70 + 6 + 5 - 3) * MIB, f"the cgroup {top}/pod")
 
 
 def test_a_container_that_sees_its_group_as_the_root(tmp_path):
     top = tmp_path / "memory"
-    make_group(top, {"memory.max": f"{50 * MIB}", "memory.current": f"{60 * MIB}"})
-    mounts = f"35 31 0:32 /docker/0123 {top} rw - cgroup2 cgroup rw\n"
-    assert find_free_memory(fake_proc(tmp_path, mounts, "0::/docker/0123\n")).num_bytes == -10 * MIB
+    make_group(top, 50 * MIB, 60 * MIB)
+    mount = f"/docker/0123 {top} rw - cgroup2 cgroup rw"
+    found = found_in(tmp_path, mount, "0::/docker/0123\n")
+    assert found == (-10 * MIB, f"the cgroup {top}")
 
 
 @pytest.mark.parametrize("group", ["", "0::/gone\n", "4:memory:/\n"])
 def test_without_a_limit_the_machine_counts(tmp_path, group):
-    make_group(tmp_path / "memory", {"memory.max": "max"})
-    mounts = f"35 31 0:32 / {tmp_path}/memory rw - cgroup2 cgroup rw\n"
-    found = find_free_memory(fake_proc(tmp_path, mounts, group))
-    assert (found.num_bytes, found.where) == ((1 << 30) + MIB, "this machine")
+    make_group(tmp_path / "memory", "max", 0)
+    mount = f"/ {tmp_path}/memory rw - cgroup2 cgroup rw"
+    assert found_in(tmp_path, mount, group) == ((1 << 30) + MIB, "this machine")
 
 
 def test_more_than_the_machine_has_is_refused(monkeypatch):
@@ -191,14 +186,12 @@ def test_more_than_the_machine_has_is_refused(monkeypatch):
 
 def test_an_allocation_is_given_up_when_its_stage_is():
     descriptors = os.listdir("/proc/self/fd")
-    looks = []
+    left = iter([1])
 
     def check():
-        looks.append(1)
-        if len(looks) == 2:
+        if next(left, None) is None:
             raise TransferError("given up")
 
     with pytest.raises(TransferError, match="given up"):
         HostMemory(3 * TAKEN_AT_A_TIME, check)
-    assert len(looks) == 2
     assert os.listdir("/proc/self/fd") == descriptors

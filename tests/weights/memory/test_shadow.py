@@ -1,6 +1,7 @@
 import multiprocessing
 import os
 import resource
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,19 +13,13 @@ from trimaran.types import Manifest, TensorInfo
 from weights.memory.host_memory import DTYPES, HostMemory, MemoryReader, block_view
 from weights.memory.shadow import Shadow, open_blocks, open_shadow
 from weights.version.layout import numbers_of, to_ranges
-from weights.version.manifest import build_manifest, digest_bytes
+from weights.version.manifest import build_manifest
 
 LONG = 60
 
 
 def manifest_of(*tensors: TensorInfo) -> Manifest:
-    digest = digest_bytes(b"")
-    return build_manifest(
-        [
-            TensorInfo(t.name, t.dtype, t.shape, t.axis, t.cuts, (digest,) * t.num_blocks)
-            for t in tensors
-        ],
-    )
+    return build_manifest([replace(t, digests=("0" * 32,) * t.num_blocks) for t in tensors])
 
 
 MANIFEST = manifest_of(
@@ -49,16 +44,10 @@ def fill(shadow: Shadow, seed: int = 0) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def test_tensors_come_in_order_and_whole():
+def test_tensors_come_in_order_and_only_those_cut_along_another_axis_are_copied():
     shadow = Shadow(MANIFEST)
     expected = fill(shadow)
-    found = list(shadow.tensors())
-    assert [name for name, _ in found] == list(expected)
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in found)
-
-
-def test_only_tensors_cut_along_another_axis_are_copied():
-    shadow = Shadow(MANIFEST)
+    assert [name for name, _ in shadow.tensors()] == list(expected)
     memory = shadow.buffer.untyped_storage().data_ptr()
     copied = [
         name
@@ -78,15 +67,15 @@ def test_a_shadow_of_some_blocks_has_what_it_holds(numbers):
     assert found.keys() == {piece.block.tensor.name for piece in shadow.layout.pieces}
     for piece in shadow.layout.pieces:
         block, name = piece.block, piece.block.tensor.name
-        ends = (block.tensor.axis, block.start, block.stop - block.start)
+        held, right = found[name], expected[name]
+        assert held.shape == right.shape
         if block.tensor.shape:
-            assert torch.equal(found[name].narrow(*ends), expected[name].narrow(*ends))
-            assert found[name].shape == expected[name].shape
-        else:
-            assert torch.equal(found[name], expected[name])
+            ends = (block.tensor.axis, block.start, block.stop - block.start)
+            held, right = held.narrow(*ends), right.narrow(*ends)
+        assert torch.equal(held, right)
 
 
-@pytest.mark.parametrize("parts", [(0, 4), (2, 6), (4, 8), (6, 8), (0, 8)])
+@pytest.mark.parametrize("parts", [(0, 4), (2, 6), (0, 8)])
 def test_a_rank_assembles_its_part_alone(parts):
     wide = TensorInfo("wide", "BF16", (1000, 8), 1, (2, 4, 6))
     odd = TensorInfo("odd", "F32", (1000, 8), 1, (2, 4, 5, 6))
@@ -102,15 +91,13 @@ def test_a_rank_assembles_its_part_alone(parts):
     assert asked == ["wide", "odd"]
     length = parts[1] - parts[0]
     for name in asked:
-        tensor = found[name]
-        assert tensor.shape == expected[name].shape
-        assert torch.equal(
-            tensor.narrow(1, parts[0], length), expected[name].narrow(1, parts[0], length)
-        )
+        tensor, right = found[name], expected[name]
+        assert tensor.shape == right.shape
+        assert torch.equal(tensor[:, parts[0] : parts[1]], right[:, parts[0] : parts[1]])
         assert tensor.untyped_storage().nbytes() <= tensor.itemsize * (1000 * length + 8)
 
 
-@pytest.mark.parametrize("part", [(0, 4), (2, 6), (4, 4), (4, 8), (0, 8)])
+@pytest.mark.parametrize("part", [(2, 6), (4, 4), (0, 8)])
 @pytest.mark.parametrize(
     "tensor",
     [
@@ -145,47 +132,33 @@ def test_another_process_maps_the_shadow():
     shadow = Shadow(MANIFEST, ((0, 5), (6, 7)))
     expected = fill(shadow)
     content = shadow.buffer.clone()
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        call = pool.apply_async(_read, (shadow.path, shadow.description()))
-        found = call.get(LONG)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply_async(_read, (shadow.path, shadow.description())).get(LONG)
     assert list(found) == ["rows", "columns", "scale"]
     assert all(values == expected[name].tolist() for name, values in found.items())
     assert torch.equal(shadow.buffer, content)
 
 
 def _read(path, description):
-    return {
-        name: tensor.tolist() for name, tensor in open_shadow(path, description, MemoryReader())
-    }
+    found = open_shadow(path, description, MemoryReader())
+    return {name: tensor.tolist() for name, tensor in found}
 
 
-def test_a_reader_keeps_a_shadow_mapped_for_its_next_version():
+def test_a_reader_keeps_a_shadow_mapped_for_its_next_version_until_its_owner_lets_go_of_it():
+    def rows_of(shadow, seed):
+        expected = fill(shadow, seed)["rows"]
+        found = dict(open_shadow(shadow.path, shadow.description(), reader))["rows"]
+        assert torch.equal(found, expected)
+        return found.data_ptr()
+
     reader = MemoryReader()
-    first = Shadow(MANIFEST)
-    fill(first)
-    rows = dict(open_shadow(first.path, first.description(), reader))["rows"]
-    second = Shadow(MANIFEST, reuse=first)
-    expected = fill(second, 2)
-    again = dict(open_shadow(second.path, second.description(), reader))["rows"]
-    assert again.data_ptr() == rows.data_ptr()
-    assert torch.equal(again, expected["rows"])
-    other = Shadow(MANIFEST)
-    expected = fill(other, 3)
-    found = dict(open_shadow(other.path, other.description(), reader))["rows"]
-    assert found.data_ptr() != rows.data_ptr()
-    assert torch.equal(found, expected["rows"])
-
-
-def test_a_reader_lets_go_of_what_its_owner_has_let_go_of():
-    reader = MemoryReader()
-    first, second = Shadow(MANIFEST), Shadow(MANIFEST)
-    for shadow in (first, second):
-        list(open_shadow(shadow.path, shadow.description(), reader))
-    assert reader._mapped.keys() == {first.path, second.path}
-    del first, shadow
-    list(open_shadow(second.path, second.description(), reader))
-    assert reader._mapped.keys() == {second.path}
+    first, other = Shadow(MANIFEST), Shadow(MANIFEST)
+    address = rows_of(first, 1)
+    assert rows_of(Shadow(MANIFEST, reuse=first), 2) == address != rows_of(other, 3)
+    assert reader._mapped.keys() == {first.path, other.path}
+    del first
+    rows_of(other, 4)
+    assert reader._mapped.keys() == {other.path}
 
 
 def test_a_shadow_that_is_gone_or_of_another_size_is_refused():
@@ -198,14 +171,6 @@ def test_a_shadow_that_is_gone_or_of_another_size_is_refused():
     assert len(os.listdir("/proc/self/fd")) < descriptors
     with pytest.raises(TransferError, match="gone"):
         open_shadow(path, description, MemoryReader())
-
-
-def test_views_outlive_their_shadow():
-    shadow = Shadow(MANIFEST)
-    expected = fill(shadow)
-    rows = dict(shadow.tensors())["rows"]
-    del shadow
-    assert torch.equal(rows, expected["rows"])
 
 
 def test_what_is_registered_ends_before_the_memory_is_unmapped():

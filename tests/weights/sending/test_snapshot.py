@@ -8,15 +8,12 @@ from hypothesis import strategies as st
 
 from trimaran.errors import InputError
 from trimaran.types import TensorInfo
-from weights.memory.host_memory import DTYPE_NAMES, block_view
+from weights.memory.host_memory import DTYPE_NAMES, DTYPES, block_view
 from weights.sending import snapshot as snapshot_module
 from weights.sending.snapshot import TensorPart, take_snapshot, with_plus_zero
 from weights.version.digest import INTEGERS, digest_value
 from weights.version.layout import to_ranges
-from weights.version.manifest import (
-    check_manifest,
-    list_digests,
-)
+from weights.version.manifest import list_digests
 
 TENSORS = (
     TensorInfo("rows", "BF16", (6, 4), 0, (2, 4)),
@@ -30,12 +27,7 @@ ALL = ((0, 8),)
 
 def values(seed: int = 0) -> dict[str, torch.Tensor]:
     torch.manual_seed(seed)
-    rows, rest = TENSORS[0], TENSORS[1:]
-    return {
-        rows.name: torch.randn(rows.shape).bfloat16(),
-        **{t.name: torch.randn(t.shape).to(torch.float32) for t in rest[:-1]},
-        "none": torch.empty(0, 2).bfloat16(),
-    }
+    return {t.name: torch.randn(t.shape).to(DTYPES[t.dtype]) for t in TENSORS}
 
 
 def whole(tensors: dict[str, torch.Tensor], infos=TENSORS) -> list[TensorPart]:
@@ -46,7 +38,6 @@ def whole(tensors: dict[str, torch.Tensor], infos=TENSORS) -> list[TensorPart]:
 def test_blocks_are_copied_and_digested():
     tensors = values()
     snapshot = take_snapshot(TENSORS, whole(tensors), ALL)
-    check_manifest(snapshot.manifest, snapshot.manifest.root)
     digests = list_digests(snapshot.manifest)
     for piece in snapshot.layout.pieces:
         block = piece.block
@@ -124,7 +115,7 @@ def test_a_device_writes_plus_zero_and_keeps_every_other_bit(dtype):
 
 
 @pytest.mark.parametrize("shape", [(7, 3), (64,), (), (0, 2)])
-@pytest.mark.parametrize("num_bytes", [1, 24, 1 << 20])
+@pytest.mark.parametrize("num_bytes", [1, 24])
 def test_a_device_is_read_in_parts(monkeypatch, shape, num_bytes):
     monkeypatch.setattr(snapshot_module, "DEVICE_BYTES", num_bytes)
     source = torch.full(shape, -0.0)
@@ -137,18 +128,12 @@ def test_a_device_is_read_in_parts(monkeypatch, shape, num_bytes):
 
 def test_a_snapshot_takes_over_the_memory_of_another():
     first = take_snapshot(TENSORS, whole(values(0)), ALL)
-    path = first.path
     second = take_snapshot(TENSORS, whole(values(1)), ALL, reuse=first)
-    assert second.buffer.data_ptr() == first.buffer.data_ptr()
-    assert second.path == path
+    assert (second.buffer.data_ptr(), second.path) == (first.buffer.data_ptr(), first.path)
     assert second.delta is None
-    assert second.manifest.root != first.manifest.root
     fresh = take_snapshot(TENSORS, whole(values(1)), ALL)
-    assert second.manifest == fresh.manifest
-
-
-def test_another_model_or_share_cannot_take_over_the_memory():
-    first = take_snapshot(TENSORS, whole(values()), ALL)
+    assert second.manifest == fresh.manifest != first.manifest
+    # But not of another model or share.
     with pytest.raises(InputError, match="differ from those of the snapshot to reuse"):
         take_snapshot(TENSORS, whole(values()), ((0, 2),), reuse=first)
     with pytest.raises(InputError, match="differ from those of the snapshot to reuse"):
@@ -194,10 +179,7 @@ def test_what_is_frozen_is_copied_and_digested_once():
         (TensorPart("norm", 0, 5, torch.zeros(4)), r"norm 0..5: .* F32 \(5,\), not F32 \(4,\)"),
         (TensorPart("norm", 0, 5, torch.zeros(5).half()), r"norm .*, not F16 \(5,\)"),
         (TensorPart("norm", 0, 4, torch.zeros(4)), "norm: no part holds the block.* start at 0"),
-        (
-            TensorPart("norm", 0, 5, torch.zeros(5).to(torch.complex64)),
-            "norm .*, not torch.complex64",
-        ),
+        (TensorPart("norm", 0, 5, torch.zeros(5) * 1j), "norm .*, not torch.complex64"),
     ],
 )
 def test_a_wrong_part_is_named(part, what):

@@ -7,6 +7,8 @@ from weights.version.grid import cut_tensors, permitted_sizes
 from weights.version.manifest import check_tensors
 
 RANK = 4
+Rows = tuple[int, int, int]
+"""Axis, start, stop."""
 SMOLLM2 = ModelFacts("llama", 30, 576, 1536, 9, 3, 64, 49152, True, 8192)
 QWEN2_7B = ModelFacts("qwen2", 28, 3584, 18944, 28, 4, 128, 152064, False, 32768)
 QWEN3_8B = ModelFacts("qwen3", 36, 4096, 12288, 32, 8, 128, 151936, False, 40960)
@@ -64,8 +66,8 @@ def shapes(facts: ModelFacts, num_experts: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def sharded_rows(facts: ModelFacts, size: int, rank: int) -> dict[str, list[tuple[int, int, int]]]:
-    """(axis, start, stop) of one tensor-parallel rank, by the end of a name, each head by itself."""
+def sharded_rows(facts: ModelFacts, size: int, rank: int) -> dict[tuple[str, ...], list[Rows]]:
+    """Of one tensor-parallel rank, by the ends of names, each head by itself."""
     head = facts.head_dim
     queries = range(facts.num_heads)[facts.num_heads // size * rank :][: facts.num_heads // size]
     keys = {query * facts.num_kv_heads // facts.num_heads for query in queries}
@@ -84,20 +86,12 @@ def sharded_rows(facts: ModelFacts, size: int, rank: int) -> dict[str, list[tupl
     last = facts.vocab_size
     vocabulary_rows = [(0, min(start, last), min(stop, last)) for start, stop in vocabulary]
     return {
-        "q_proj.weight": [query_rows],
-        "q_proj.bias": [query_rows],
-        "k_proj.weight": [key_rows],
-        "v_proj.bias": [key_rows],
-        "q_proj.lora_B.weight": [query_rows],
-        "o_proj.weight": [(1, *query_rows[1:])],
-        "o_proj.lora_A.weight": [(1, *query_rows[1:])],
-        "mlp.gate_proj.weight": [inner_rows],
-        "mlp.up_proj.bias": [inner_rows],
-        "mlp.up_proj.lora_B.weight": [inner_rows],
-        "mlp.down_proj.lora_A.weight": [(1, *inner_rows[1:])],
-        "mlp.down_proj.weight": [(1, *inner_rows[1:])],
-        "embed_tokens.weight": vocabulary_rows,
-        "lm_head.weight": vocabulary_rows,
+        ("q_proj.weight", "q_proj.bias", "q_proj.lora_B.weight"): [query_rows],
+        ("k_proj.weight", "v_proj.bias"): [key_rows],
+        ("o_proj.weight", "o_proj.lora_A.weight"): [(1, *query_rows[1:])],
+        ("mlp.gate_proj.weight", "mlp.up_proj.bias", "mlp.up_proj.lora_B.weight"): [inner_rows],
+        ("mlp.down_proj.weight", "mlp.down_proj.lora_A.weight"): [(1, *inner_rows[1:])],
+        ("embed_tokens.weight", "lm_head.weight"): vocabulary_rows,
     }
 
 
@@ -120,8 +114,8 @@ def test_every_shard_is_a_union_of_blocks(facts, num_experts):
         bounds = {0, *tensor.cuts, tensor.shape[tensor.axis]}
         for size in sizes:
             for rank in range(size):
-                for ending, shards in sharded_rows(facts, size, rank).items():
-                    for axis, start, stop in shards if tensor.name.endswith(ending) else ():
+                for endings, shards in sharded_rows(facts, size, rank).items():
+                    for axis, start, stop in shards if tensor.name.endswith(endings) else ():
                         assert start == stop or (axis == tensor.axis and {start, stop} <= bounds)
         if ".mlp.experts." in tensor.name:
             stacked = len(tensor.shape) == 3
@@ -169,30 +163,23 @@ def test_without_facts_and_with_strange_names_tensors_stay_whole():
     assert other.num_blocks == 1
 
 
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+
+
 @pytest.mark.parametrize(
-    ("family", "num_blocks"),
+    ("family", "options", "num_blocks"),
     [
-        ("llama", 30 * (7 * 3 + 2) + 3 + 1),
-        ("qwen3_moe", 30 * (4 * 3 + 2 * 4 + 5) + 2 * 3 + 1),
+        ("llama", {"tie_word_embeddings": True}, 30 * (7 * 3 + 2) + 3 + 1),
+        ("qwen3_moe", {"tie_word_embeddings": False, **EXPERTS}, 30 * (4 * 3 + 2 * 4 + 5) + 7),
     ],
 )
-def test_the_real_names(family, num_blocks):
+def test_the_real_names(family, options, num_blocks):
     import torch
     import transformers
 
-    sizes = {
-        "hidden_size": 576,
-        "intermediate_size": 1536,
-        "num_hidden_layers": 30,
-        "num_attention_heads": 9,
-        "num_key_value_heads": 3,
-        "vocab_size": 49152,
-        "head_dim": 64,
-        "tie_word_embeddings": family == "llama",
-    }
-    if family == "qwen3_moe":
-        sizes |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
-    config = transformers.AutoConfig.for_model(family, **sizes)
+    sizes = {"hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30}
+    sizes |= {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64}
+    config = transformers.AutoConfig.for_model(family, vocab_size=49152, **sizes, **options)
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     specs = [(name, "BF16", tuple(value.shape)) for name, value in model.named_parameters()]

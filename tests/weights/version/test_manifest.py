@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,9 +30,7 @@ def tensor_infos(draw):
     shape = tuple(draw(st.lists(st.integers(0, 6), max_size=3)))
     axis = draw(st.integers(0, max(len(shape) - 1, 0)))
     length = shape[axis] if shape else 1
-    cuts = (
-        sorted(draw(st.sets(st.integers(1, max(length - 1, 1)), max_size=3))) if length > 1 else []
-    )
+    cuts = sorted(draw(st.sets(st.integers(1, length - 1), max_size=3))) if length > 1 else []
     return TensorInfo(
         draw(st.text(min_size=1, max_size=8)),
         draw(st.sampled_from(sorted(ITEM_BYTES))),
@@ -90,25 +89,13 @@ def test_root_depends_on_every_field(tensors, data):
     at = data.draw(st.integers(0, len(tensors) - 1))
     old = tensors[at]
     changed = data.draw(st.integers(0, len(old.digests) - 1))
-    new = data.draw(
-        st.sampled_from(
-            [
-                replace(old, name=old.name + "x"),
-                replace(old, dtype="F64" if old.dtype != "F64" else "I64"),
-                replace(old, shape=(*old.shape, 1)),
-                replace(old, axis=old.axis + 1),
-                replace(old, cuts=(*old.cuts, 100)),
-                replace(
-                    old,
-                    digests=(
-                        *old.digests[:changed],
-                        digest_bytes(b"another"),
-                        *old.digests[changed + 1 :],
-                    ),
-                ),
-            ]
-        )
-    )
+    digests = [*old.digests]
+    digests[changed] = digest_bytes(b"another")
+    changes: dict[str, Any] = {"name": old.name + "x", "shape": (*old.shape, 1)}
+    changes |= {"dtype": "F64" if old.dtype != "F64" else "I64", "axis": old.axis + 1}
+    changes |= {"cuts": (*old.cuts, 100), "digests": tuple(digests)}
+    field = data.draw(st.sampled_from([*changes]))
+    new = replace(old, **{field: changes[field]})
     root = compute_root(tensors)
     assert compute_root([*tensors[:at], new, *tensors[at + 1 :]]) != root
     assert compute_root([*tensors[:at], *tensors[at + 1 :]]) != root
@@ -122,13 +109,15 @@ def test_manifest_survives_json(tensors):
     check_manifest(manifest, manifest.root)
 
 
+GOOD = TensorInfo("w", "F32", (2,), 0, (), (digest_bytes(b""),))
+
+
 def test_a_manifest_must_be_that_of_the_version():
-    good = build_manifest([TensorInfo("w", "F32", (2,), 0, (), (digest_bytes(b""),))])
-    with pytest.raises(TransferError, match="roots differ"):
-        check_manifest(good, "another")
-    changed = Manifest((replace(good.tensors[0], shape=(3,)),), good.root)
-    with pytest.raises(TransferError, match="roots differ"):
-        check_manifest(changed, good.root)
+    good = build_manifest([GOOD])
+    changed = Manifest((replace(GOOD, shape=(3,)),), good.root)
+    for manifest, root in ((good, "another"), (changed, good.root)):
+        with pytest.raises(TransferError, match="roots differ"):
+            check_manifest(manifest, root)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +125,6 @@ def test_a_manifest_must_be_that_of_the_version():
     [
         ({"digests": ()}, "w: 1 blocks, but 0 digests"),
         ({"digests": ("zz" * 16,)}, "w: a digest is not 32 hex digits"),
-        ({"digests": ("00",)}, "w: a digest is not 32 hex digits"),
         ({"shape": (-2,)}, "w: .* negative length"),
         ({"axis": 1}, "w: .* no axis 1"),
         ({"cuts": (2,)}, "w: cuts .* must rise inside 0..2"),
@@ -144,9 +132,8 @@ def test_a_manifest_must_be_that_of_the_version():
     ],
 )
 def test_a_manifest_that_makes_no_sense_names_its_tensor(change, what):
-    tensor = replace(TensorInfo("w", "F32", (2,), 0, (), (digest_bytes(b""),)), **change)
     with pytest.raises(TransferError, match=what):
-        check_manifest(Manifest((tensor,), "root"), "root")
+        check_manifest(Manifest((replace(GOOD, **change),), "root"), "root")
 
 
 def test_bad_tensors_are_named():

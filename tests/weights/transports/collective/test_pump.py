@@ -1,7 +1,6 @@
 """What may be under way at once at one end of a transfer: a slow copy and a slow link, each by itself."""
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -21,28 +20,18 @@ LAYOUT = make_layout([TensorInfo("w", "U8", (NUM_SPANS * SPAN,), 0)])
 
 
 class Gates:
-    """Opened one by one; what comes to one that is closed waits."""
+    """Those below `num_open` are open; what comes to another one waits."""
 
     def __init__(self, is_open: bool) -> None:
         self.seen: list[int] = []
-        self._is_open = is_open
-        self._gates: dict[int, threading.Event] = defaultdict(threading.Event)
-
-    def open(self, number: int) -> None:
-        self._gates[number].set()
-
-    def open_all(self) -> None:
-        self._is_open = True
-        for number in range(NUM_SPANS):
-            self.open(number)
-
-    def passed(self, number: int) -> bool:
-        return self._is_open or self._gates[number].is_set()
+        self.num_open = NUM_SPANS if is_open else 0
 
     def come(self, number: int) -> None:
         self.seen.append(number)
-        if not self._is_open:
-            assert self._gates[number].wait(LONG)
+        self.wait(number)
+
+    def wait(self, number: int) -> None:
+        until(lambda: self.num_open > number)
 
 
 class SlowStream(Stream):
@@ -77,7 +66,7 @@ class Link:
         return number
 
     def finish(self, work: int) -> None:
-        until(lambda: self.gates.passed(work))
+        self.gates.wait(work)
 
 
 class End:
@@ -118,8 +107,7 @@ class End:
         self.ends.append(end)
 
     def end(self) -> None:
-        self.copies.open_all()
-        self.link.gates.open_all()
+        self.copies.num_open = self.link.gates.num_open = NUM_SPANS
         self._thread.join(LONG)
         assert not self._thread.is_alive()
 
@@ -135,9 +123,9 @@ def test_a_receiver_takes_more_while_it_copies():
     settle()
     # The first bucket is being copied; its memory is not used for the next broadcast.
     assert (end.copies.seen, end.link.gates.seen) == ([0], [0, 1, 2])
-    for number in range(3):
-        end.copies.open(number)
-        until(lambda count=number + 1: len(end.link.gates.seen) == NUM_BUCKETS + count)
+    for number in range(1, 4):
+        end.copies.num_open = number
+        until(lambda count=number: len(end.link.gates.seen) == NUM_BUCKETS + count)
     settle()
     assert len(end.link.gates.seen) == NUM_BUCKETS + 3
     end.end()
@@ -151,7 +139,7 @@ def test_a_sender_copies_the_next_bucket_while_two_travel():
     settle()
     # The next copy would write into a bucket that still travels.
     assert (end.copies.seen, end.link.gates.seen) == ([0, 1, 2], [0, 1])
-    end.link.gates.open(0)
+    end.link.gates.num_open = 1
     until(lambda: len(end.copies.seen) == NUM_BUCKETS + 1)
     end.end()
     assert end.link.gates.seen == list(range(NUM_SPANS))

@@ -9,13 +9,7 @@ from datetime import timedelta
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from tests.weight_sync.ends import (
-    LONG,
-    group_of,
-    started,
-    threads_named,
-    until,
-)
+from tests.weight_sync.ends import LONG, group_of, started, threads_named, until
 from trimaran.run.network import LOOPBACK
 from weights.transports.collective import rendezvous
 from weights.transports.collective.rendezvous import GroupStore, Rendezvous, max_value_bytes
