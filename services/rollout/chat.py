@@ -103,7 +103,11 @@ class ChatTokenizer:
 
     def with_suffix(self, messages: Sequence[Message]) -> Sequence[Message]:
         """With what stands behind the last message of the user (`describe_options`)."""
-        return _with_suffix(messages, self._suffix)
+        last = next((n for n in reversed(range(len(messages))) if messages[n].role == "user"), None)
+        if not self._suffix or last is None:
+            return messages
+        changed = replace(messages[last], text=messages[last].text + self._suffix)
+        return [*messages[:last], changed, *messages[last + 1 :]]
 
     def render(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), opens_answer: bool = True
@@ -189,15 +193,6 @@ def _asked(template: str) -> set[str]:
             f"model.path: its chat template is broken ({error}); is the download complete?"
         ) from None
     return jinja2.meta.find_undeclared_variables(tree)
-
-
-def _with_suffix(messages: Sequence[Message], suffix: str) -> Sequence[Message]:
-    """Behind the last message of the user."""
-    last = next((n for n in reversed(range(len(messages))) if messages[n].role == "user"), None)
-    if not suffix or last is None:
-        return messages
-    changed = replace(messages[last], text=messages[last].text + suffix)
-    return [*messages[:last], changed, *messages[last + 1 :]]
 
 
 def _stop_token_ids(folder: Path, tokenizer_eos: int | None) -> set[int]:

@@ -85,8 +85,10 @@ async def check_temperature(engine: Engine, max_prompt_tokens: int, timeout: flo
     async with within(timeout, "the check of log-probabilities"):
         # One after the other: a batch of one temperature may go another way than a mixed one, and
         # batches of training have one.
-        greedy = await _draw_all(engine, prompts, Sampling(0.0, 1, 1, 0))
-        cold = await _draw_all(engine, prompts, Sampling(COLD, 1, NUM_DRAWS, 0))
+        greedy, cold = [
+            await asyncio.gather(*(_draw(engine, prompt, sampling) for prompt in prompts))
+            for sampling in (Sampling(0.0, 1, 1, 0), Sampling(COLD, 1, NUM_DRAWS, 0))
+        ]
     count = Counter(judge(one[0], draws_D) for one, draws_D in zip(greedy, cold, strict=True))
     if count[Verdict.BAD] > 1 and count[Verdict.BAD] >= count[Verdict.GOOD]:
         raise InputError(
@@ -103,12 +105,6 @@ async def check_temperature(engine: Engine, max_prompt_tokens: int, timeout: flo
             len(prompts),
         )
     return bool(count[Verdict.GOOD])
-
-
-async def _draw_all(
-    engine: Engine, prompts: Sequence[tuple[int, ...]], sampling: Sampling
-) -> list[list[Draw]]:
-    return await asyncio.gather(*(_draw(engine, prompt, sampling) for prompt in prompts))
 
 
 def judge(greedy: Draw, draws_D: Sequence[Draw]) -> Verdict:

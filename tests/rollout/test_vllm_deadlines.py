@@ -84,7 +84,8 @@ def llm():
 def engine(llm, monkeypatch):
     """One that holds OLD, all read back, with a request under way. Its layers are packed."""
     config = configure(rollout={"idle_timeout": 0.05})
-    engine = VllmEngine(config, Device("cpu", "gloo"), submit_timeout=0.05)
+    monkeypatch.setattr(vllm_engine, "SUBMIT_SECONDS", 0.05)
+    engine = VllmEngine(config, Device("cpu", "gloo"))
     engine.llm, engine._workers, engine._live = llm, VllmWorkers(llm, BACKEND), OLD
     engine._workers._refused.add(vllm_workers.WHOLE)
     engine._shown.note_load(by_vllm=True)
@@ -250,7 +251,7 @@ async def test_a_request_that_vllm_takes_while_a_preparation_fails_is_ended(
         return await add(*given)
 
     monkeypatch.setattr(llm, "add_request", add_late)
-    monkeypatch.setattr(engine, "_submit_timeout", 30.0)
+    monkeypatch.setattr(vllm_engine, "SUBMIT_SECONDS", 30.0)
     with pytest.raises(BehindError, match="no version"):
         await engine._submit(REQUEST, [{0: ()}])
     assert llm.events[-2:] == ["add", "abort"]
@@ -290,7 +291,7 @@ async def test_long_steps_do_not_make_the_preparation_long(monkeypatch):
     now, left = [0.0], [2.0]
 
     class BusyWorkers(VllmWorkers):
-        async def _call(self, method, *args):
+        async def call(self, method, *args):
             if method == "begin_writes":
                 return [""]
             (seconds,) = args or (0.0,)

@@ -85,7 +85,6 @@ class VllmEngine(Engine):
         self,
         config: RunConfig,
         device: Device,
-        submit_timeout: float = SUBMIT_SECONDS,
         place: HostPlace = ONE_HOST,
     ) -> None:
         self._config = config
@@ -93,7 +92,6 @@ class VllmEngine(Engine):
         self._place = place
         self._executor: Any = None
         """vLLM's executor of the workers on a further host."""
-        self._submit_timeout = submit_timeout
         self._streams: set[VllmStream] = set()
         self._numbers = itertools.count()
         self._live: VersionId | None = None
@@ -317,7 +315,7 @@ class VllmEngine(Engine):
         params = self._sampling_params(request.sampling, len(starts), len(prefix))
         try:
             # Bounded: a load waits for the same lock.
-            async with within(self._submit_timeout, "vllm, handed a request"):
+            async with within(SUBMIT_SECONDS, "vllm, handed a request"):
                 stream.collector = await self.llm.add_request(
                     stream.request_id, prompt, params, **self._carried
                 )
@@ -351,7 +349,7 @@ class VllmEngine(Engine):
     async def _abort(self, stream: VllmStream) -> None:
         """A core that does not take even this is found by the call that waits for its answers."""
         try:
-            async with asyncio.timeout(self._submit_timeout):
+            async with asyncio.timeout(SUBMIT_SECONDS):
                 await self.llm.abort(stream.request_id)
         except TimeoutError:
             logger.warning("vllm did not take the end of request %s", stream.request_id)
@@ -385,8 +383,9 @@ class VllmEngine(Engine):
             async with self._workers.turn:
                 return await self._load(shadow, version)
         except BaseException as error:
-            # Also when it is cut off: how far the core has come with it is unknown.
-            self._fail_streams(version)
+            # Also when it is cut off: how far the core has come with it is unknown. It stays paused with
+            # half a version, of which no token may be seen.
+            self._end_streams(f"version {version} failed to load on this replica")
             if not isinstance(error, Exception):
                 raise
             raise TransferError(f"version {version} did not load into vllm: {error!r}") from error
@@ -432,9 +431,9 @@ class VllmEngine(Engine):
             self._is_asleep = True
             if self._device.on_host:
                 await self._pause()
-                await self._workers.drop_cache()
+                await self._workers.call("drop_cache")
             else:
-                await self._workers.keep_parameters()
+                await self._workers.call("keep_parameters")
                 await self.llm.sleep(level=2)
 
     async def _wake(self, what: str) -> None:
@@ -444,9 +443,9 @@ class VllmEngine(Engine):
         if not self._device.on_host:
             await self.llm.wake_up(tags=[what])
             if what == "weights":
-                await self._workers.put_parameters_back()
+                await self._workers.call("put_parameters_back")
         elif what == "kv_cache":
-            await self._workers.restore_cache()
+            await self._workers.call("restore_cache")
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         num_loads = self._shown.num_loads
@@ -489,10 +488,6 @@ class VllmEngine(Engine):
             assert state.detokenizer is not None
             made[state.external_req_id][state.request_index] = state.detokenizer.num_output_tokens()
         return made
-
-    def _fail_streams(self, version: VersionId) -> None:
-        """The core stays paused with half a version: no token of it may be seen."""
-        self._end_streams(f"version {version} failed to load on this replica")
 
     def _end_streams(self, why: str) -> None:
         self._live = None

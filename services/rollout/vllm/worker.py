@@ -188,10 +188,10 @@ class WorkerExtension:
                 setattr(layer, last, parameter)
 
     def pack_heads(self) -> None:
-        """After every whole load: see `load.pack_heads`."""
-        from services.rollout.vllm.loading.load import pack_heads
+        """The last of every whole load, once the layerwise reload has ended, also where vLLM ran it."""
+        from services.rollout.vllm.loading.in_place import find_heads, pack
 
-        pack_heads(self.model_runner.get_model())
+        pack(find_heads(self.model_runner.get_model()))
 
     def write_adapters(self, path: str, description: dict[str, Any]) -> None:
         """After every whole load of a version that has some; see `adapters.write_adapters`."""

@@ -50,10 +50,10 @@ class VllmWorkers:
         InputError when their samplers cannot report log-probabilities at the sampling temperature.
         """
         async with within(timeout, "the start of vllm's workers"):
-            await self._call("end_with_parent")
+            await self.call("end_with_parent")
             if self._transfer == BACKEND:
-                await self._call("init_weight_transfer_engine", init_info={})
-            for missing in await self._call("report_processed_logprobs"):
+                await self.call("init_weight_transfer_engine", init_info={})
+            for missing in await self.call("report_processed_logprobs"):
                 if missing:
                     raise InputError(
                         f"vllm: {missing}, so its log-probabilities would not be those of the"
@@ -63,12 +63,12 @@ class VllmWorkers:
     async def install_fast_sampler(self, timeout: float) -> bool:
         """Raises DeadlineError as `start` does."""
         async with within(timeout, "vllm's workers, asked for the fast sampler"):
-            return all(await self._call("install_fast_sampler"))
+            return all(await self.call("install_fast_sampler"))
 
     async def install_fast_adapters(self, timeout: float) -> None:
         """Raises DeadlineError as `start` does."""
         async with within(timeout, "vllm's workers, asked for fast adapters"):
-            await self._call("install_fast_adapters")
+            await self.call("install_fast_adapters")
 
     @asynccontextmanager
     async def prepared_writes(
@@ -91,11 +91,11 @@ class VllmWorkers:
         if what == WHOLE and what in self._refused:  # by the model's layers, which stay as they are
             return False
         self._are_writes_held = True
-        reasons = await self._call("begin_writes", path, description)
+        reasons = await self.call("begin_writes", path, description)
         is_ready, seconds = False, SLICE_SECONDS
         while not is_ready and not any(reasons):
             began = time.monotonic()
-            answers = await self._call("prepare_writes", seconds)
+            answers = await self.call("prepare_writes", seconds)
             # As long as the step before it: at long prompts a commit would end in many short ones.
             seconds = max(SLICE_SECONDS, time.monotonic() - began - seconds)
             reasons = [why for why, _ in answers]
@@ -109,7 +109,7 @@ class VllmWorkers:
         return is_ready
 
     async def _drop_writes(self) -> None:
-        await self._call("drop_writes")
+        await self.call("drop_writes")
         self._are_writes_held = False
 
     async def _give_up_writes(self) -> None:
@@ -125,7 +125,7 @@ class VllmWorkers:
     async def make_writes(self) -> None:
         """Those that are prepared. Hold `turn`, with the core paused."""
         self._are_writes_held = False  # a worker drops them as it begins to write
-        await self._call("make_writes")
+        await self.call("make_writes")
 
     async def load(self, path: str, description: dict[str, Any]) -> None:
         """Everything, by vLLM's own calls where it has them. Hold `turn`.
@@ -135,47 +135,30 @@ class VllmWorkers:
         worker that stood still meanwhile has the calls in their order.
         """
         if self._transfer is None:
-            await self._call("load_shadow", path, description)
+            await self.call("load_shadow", path, description)
         else:
             await self._update(path, description)
         # A call of its own: in vLLM 0.23 the worker's finish ends the reload, not our engine.
-        await self._call("pack_heads")
+        await self.call("pack_heads")
         if self._adds_adapters and path != SYNTHETIC:
-            await self._call("write_adapters", path, description)
+            await self.call("write_adapters", path, description)
 
     async def _update(self, path: str, description: dict[str, Any]) -> None:
         if self._is_update_open:
-            await self._call("abandon_update")
+            await self.call("abandon_update")
         self._is_update_open = True
-        await self._call("start_weight_update")
+        await self.call("start_weight_update")
         update = {"path": path, "description": description}
-        await self._call("update_weights", update_info=update)
-        await self._call("finish_weight_update")
+        await self.call("update_weights", update_info=update)
+        await self.call("finish_weight_update")
         self._is_update_open = False
-
-    async def drop_cache(self) -> None:
-        """Keys and values on the host give up their memory until `restore_cache`. Hold `turn`, with the
-        core paused."""
-        await self._call("drop_cache")
-
-    async def restore_cache(self) -> None:
-        """As it was; what stood in it is gone."""
-        await self._call("restore_cache")
-
-    async def keep_parameters(self) -> None:
-        """Before vLLM sleeps. Hold `turn`."""
-        await self._call("keep_parameters")
-
-    async def put_parameters_back(self) -> None:
-        """Once it has memory for weights again. Hold `turn`."""
-        await self._call("put_parameters_back")
 
     async def answer(self, on_turn: Callable[[], None]) -> None:
         """Returns once the core and every worker have taken a call. `on_turn` is called when it goes
         out: a load, which may be long, is waited for before."""
         async with self.turn:
             on_turn()
-            await self._call("answer")
+            await self.call("answer")
 
     async def read_back(self, manifest: Manifest, ranges: Ranges) -> dict[int, str]:
         """See `Engine.read_back`."""
@@ -184,20 +167,20 @@ class VllmWorkers:
             try:
                 bounds = [list(bound) for bound in ranges]
                 async with self.turn:
-                    await self._call("begin_read_back", manifest_to_json(manifest), bounds)
+                    await self.call("begin_read_back", manifest_to_json(manifest), bounds)
                 ended = False
                 while not ended:
                     async with self.turn:
-                        answers = await self._call("go_on_reading_back", SLICE_SECONDS)
+                        answers = await self.call("go_on_reading_back", SLICE_SECONDS)
                     found += [dict(digests) for digests, _ in answers]
                     ended = all(last for _, last in answers)
             except Exception as error:
                 raise InternalError(f"vllm did not read its weights back: {error}") from error
         return join(manifest, ranges, found)
 
-    async def _call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """What `method` returns in each worker, by rank. Raises InternalError with the errors of
-        all workers in which it failed.
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """What that method of `WorkerExtension` returns in each worker, by rank. Hold `turn`. Raises
+        InternalError with the errors of all workers in which it failed.
 
         A caller that stops waiting spoils no later call: vLLM's core still waits for every worker,
         begins nothing else meanwhile, and drops the answer, for it belongs to that call's number.

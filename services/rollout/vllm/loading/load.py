@@ -16,7 +16,7 @@ from vllm.model_executor.model_loader.reload import (
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
 from services.rollout.vllm.loading.experts import renew_kernels
-from services.rollout.vllm.loading.in_place import Writes, find_heads, pack
+from services.rollout.vllm.loading.in_place import Writes
 from services.rollout.vllm.loading.modules import BASE, Finder, locate, span
 from services.rollout.vllm.loading.synthetic import synthetic_tensors
 from services.rollout.vllm.plugin import HOST_RANK, SYNTHETIC
@@ -70,7 +70,7 @@ def load_shadow(
     path: str,
     description: dict[str, Any],
 ) -> None:
-    """Loads every tensor of the shadow; `pack_heads` must follow. `description` is
+    """Loads every tensor of the shadow; `in_place.pack` must follow. `description` is
     `Shadow.description()`.
 
     Raises ValueError when the model has parameters that the shadow lacks; a later load of a
@@ -112,11 +112,6 @@ def end_reload(model: torch.nn.Module, model_config: Any) -> None:
     if any(get_layerwise_info(layer).can_load() for layer in model.modules()):
         with torch.no_grad():
             finalize_layerwise_reload(model, model_config)
-
-
-def pack_heads(model: torch.nn.Module) -> None:
-    """The last of every whole load, once the layerwise reload has ended, also where vLLM ran it."""
-    pack(find_heads(model))
 
 
 def is_tied(config: Any) -> bool:
