@@ -1,12 +1,11 @@
-import asyncio
+"""What the ledger's records add up to."""
+
 import json
-from collections.abc import AsyncGenerator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from trimaran.ledger.chain import first_hash, fold
+from tests.controller.memory_store import MemoryPayloads, MemoryStore
+from trimaran.ledger.ledger import RunLedger
 from trimaran.ledger.records import (
     Began,
     Checkpointed,
@@ -15,14 +14,9 @@ from trimaran.ledger.records import (
     Generated,
     Issued,
     LedgerError,
-    Opened,
-    Record,
     Replayed,
     Scored,
     Timed,
-    canonical,
-    chain_hash,
-    encode,
 )
 from trimaran.ledger.state import LedgerState, decode_state, encode_state
 from trimaran.types import Proof, VersionId
@@ -30,40 +24,33 @@ from trimaran.types import Proof, VersionId
 PROOF = Proof(VersionId(1, 2), "rollout-0", "root", 4, 1)
 
 
-def chained(run_id: str, records: list[Record]) -> list[tuple[int, dict[str, Any]]]:
-    head, rows = first_hash(run_id), []
-    for sequence, tree in enumerate(map(encode, records), start=1):
-        head = chain_hash(head, canonical(tree))
-        rows.append((sequence, json.loads(json.dumps({**tree, "hash": head}))))
-    return rows
+def score(state: LedgerState, number: int) -> None:
+    """A group comes as far as that."""
+    state.apply(Issued(number, 1, "p"))
+    state.apply(Generated(number, 1, "d"))
+    state.apply(Scored(number, 1, f"x{number}"))
 
 
-def folded(run_id: str, rows: list[tuple[int, Any]]) -> LedgerState:
-    async def each() -> AsyncGenerator[tuple[int, Any], None]:
-        for row in rows:
-            yield row
-
-    return asyncio.run(fold(run_id, each())).state
-
-
-RECORDS: list[Record] = [
-    Opened(1),
-    Issued(0, 1, "p"),
-    Generated(0, 1, "d"),
-    Scored(0, 1, "x"),
-    Consumed(1, ((0, 1),)),
-    Committed(VersionId(0, 1), "r"),
-]
+def with_one_step() -> LedgerState:
+    """Its batch, a group, is consumed."""
+    state = LedgerState()
+    score(state, 0)
+    state.apply(Consumed(1, ((0, 1),)))
+    return state
 
 
-def test_a_chain_of_another_run_is_refused(tmp_path: Path) -> None:
-    rows = chained("run", RECORDS)
+async def test_a_chain_of_another_run_is_refused() -> None:
+    store, payloads = MemoryStore(), MemoryPayloads()
+    ledger = await RunLedger.open(store, payloads, "run")
+    ledger.record(Issued(0, 1, "p"))
+    await ledger.flush()
     with pytest.raises(LedgerError, match="breaks at record 1"):
-        folded("other", rows)
+        await RunLedger.open(store, payloads, "other")
 
 
 def test_the_state_comes_back_from_a_snapshot() -> None:
-    state = folded("run", chained("run", RECORDS))
+    state = with_one_step()
+    state.apply(Committed(VersionId(0, 1), "r"))
     state.apply(Issued(3, 1, "p"))
     state.apply(Began(VersionId(0, 0), "root"))
     state.apply(Consumed(2, (), (PROOF,)))
@@ -75,9 +62,7 @@ def test_the_state_comes_back_from_a_snapshot() -> None:
 def test_what_a_resume_from_the_checkpoint_reads() -> None:
     state = LedgerState()
     for number in range(3):
-        state.apply(Issued(number, 1, "p"))
-        state.apply(Generated(number, 1, "d"))
-        state.apply(Scored(number, 1, f"x{number}"))
+        score(state, number)
     for step in (1, 2):
         state.apply(Consumed(step, ((step - 1, 1),)))
         state.apply(Committed(VersionId(0, step), "r"))
@@ -99,15 +84,6 @@ def test_a_step_that_is_replayed_counts_once() -> None:
     assert (state.totals.nonfinite_steps, state.totals.committed) == (1, 1)
 
 
-def with_one_step() -> LedgerState:
-    """Its batch, a group, is consumed."""
-    state = LedgerState()
-    for record in (Issued(0, 1, "p"), Generated(0, 1, "d"), Scored(0, 1, "x")):
-        state.apply(record)
-    state.apply(Consumed(1, ((0, 1),)))
-    return state
-
-
 def test_its_size_does_not_grow_with_the_run() -> None:
     """Groups end in another order than they began, as they do."""
     state = LedgerState()
@@ -119,9 +95,7 @@ def test_its_size_does_not_grow_with_the_run() -> None:
     for step in range(1, 501):
         numbers = range(4 * step - 4, 4 * step)
         for number in reversed(numbers):
-            state.apply(Issued(number, 1, "p"))
-            state.apply(Generated(number, 1, "d"))
-            state.apply(Scored(number, 1, "x"))
+            score(state, number)
         state.apply(Consumed(step, tuple((number, 1) for number in numbers)))
         state.apply(Committed(VersionId(0, step), "r"))
         state.apply(Timed(step, 2.0))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from services.controller.run import take_over
-from tests.controller.fakes import World, make_config
+from tests.controller.memory_store import MemoryStore as StreamStore
 from tests.extending.memory_store import MemoryStore
-from trimaran.errors import StaleEpochError, UnavailableError
+from trimaran.errors import StaleEpochError
 from trimaran.ledger.anchor import AnchorFile
 from trimaran.ledger.ledger import RunLedger, stream_of
 from trimaran.ledger.payloads.files import FolderPayloads
@@ -22,37 +21,10 @@ from trimaran.store import entries
 from trimaran.types import Caller
 
 
-class FailingStore(MemoryStore):
-    """The next `num_failures` appends fail: before they are done, or after, when the answer is lost."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_failures, self.done_first, self.calls = 0, False, []
-
-    async def extend(self, stream: str, values: Any, after: int | None = None) -> int:
-        self.calls.append((len(values), after))
-        if not self.num_failures:
-            return await super().extend(stream, values, after)
-        self.num_failures -= 1
-        if self.done_first:
-            await super().extend(stream, values, after)
-        raise UnavailableError("the store is away")
-
-
-def with_ledger(
-    tmp_path: Path, body: Callable[[FailingStore, RunLedger], Awaitable[None]]
-) -> list[Any]:
-    """The records that stand in the end, read as a new controller reads them."""
-
-    async def whole() -> list[Any]:
-        store = FailingStore()
-        ledger = await RunLedger.open(store, FolderPayloads(tmp_path), "run")
-        await body(store, ledger)
-        await ledger.close()
-        await RunLedger.open(store, FolderPayloads(tmp_path), "run")  # the chain holds
-        return [decode(tree) async for _, tree in entries(store, stream_of("run"))]
-
-    return asyncio.run(asyncio.wait_for(whole(), 120))
+async def written(store: Any, folder: Path) -> list[Any]:
+    """The records that stand, read as a new controller reads them."""
+    await RunLedger.open(store, FolderPayloads(folder), "run")  # the chain holds
+    return [decode(tree) async for _, tree in entries(store, stream_of("run"))]
 
 
 async def test_what_an_older_controller_writes_while_its_successor_reads_is_read_again(
@@ -106,82 +78,55 @@ async def test_a_record_and_an_anchor_that_come_while_the_ledger_is_read_are_no_
     anchor.close()
 
 
-@pytest.mark.parametrize("done_first", [False, True])
-def test_what_could_not_be_written_is_written_by_the_next_flush(
-    tmp_path: Path, done_first: bool
+@pytest.mark.parametrize("fault", ["away", "answer lost"])
+async def test_what_could_not_be_written_is_written_by_the_next_flush(
+    tmp_path: Path, fault: str
 ) -> None:
-    async def body(store: FailingStore, ledger: RunLedger) -> None:
-        ledger.record(Opened(1))
+    store: Any = StreamStore()
+    ledger = await RunLedger.open(store, FolderPayloads(tmp_path), "run")
+    store.faults = [fault]
+    ledger.record(Issued(0, 1, "p"))
+    payload = ledger.keep(b"tokens")
+    with pytest.raises(HeldError, match="the store is away|the connection broke"):
         await ledger.flush()
-        store.num_failures, store.done_first = 1, done_first
+    assert await ledger.load(payload) == b"tokens"
+    ledger.record(Issued(1, 1, "p"))
+    await ledger.flush()
+    assert await written(store, tmp_path) == [Issued(0, 1, "p"), Issued(1, 1, "p")]
+
+
+async def test_a_flush_that_is_cancelled_is_whole_nonetheless(tmp_path: Path) -> None:
+    store: Any = StreamStore()
+    ledger = await RunLedger.open(store, FolderPayloads(tmp_path), "run")
+    for number in range(6):
+        ledger.record(Issued(number, 1, "p"))
+        ledger.keep(b"payload %d" % number)
+        flush = asyncio.create_task(ledger.flush())
+        for _ in range(number):
+            await asyncio.sleep(0)
+        flush.cancel()
+    ledger.record(Issued(6, 1, "p"))
+    await ledger.flush()
+    assert await written(store, tmp_path) == [Issued(number, 1, "p") for number in range(7)]
+
+
+async def test_records_of_another_controller_are_not_taken_for_ours(tmp_path: Path) -> None:
+    store: Any = StreamStore()
+    ours, other = [await RunLedger.open(store, FolderPayloads(tmp_path), "run") for _ in range(2)]
+    other.record(Opened(2))
+    await other.flush()
+    ours.record(Opened(1))
+    for _ in range(2):
+        with pytest.raises(StaleEpochError, match="another controller writes to the ledger"):
+            await ours.flush()
+    assert await written(store, tmp_path) == [Opened(2)]
+
+
+async def test_a_record_that_is_refused_is_not_written(tmp_path: Path) -> None:
+    store: Any = StreamStore()
+    ledger = await RunLedger.open(store, FolderPayloads(tmp_path), "run")
+    ledger.record(Issued(0, 1, "p"))
+    with pytest.raises(LedgerError):
         ledger.record(Issued(0, 1, "p"))
-        payload = ledger.keep(b"tokens")
-        with pytest.raises(HeldError, match="the store is away"):
-            await ledger.flush()
-        assert await ledger.load(payload) == b"tokens"
-        ledger.record(Issued(1, 1, "p"))
-        await ledger.flush()
-        await ledger.flush()
-
-    assert with_ledger(tmp_path, body) == [Opened(1), Issued(0, 1, "p"), Issued(1, 1, "p")]
-
-
-def test_a_flush_that_is_cancelled_is_whole_nonetheless(tmp_path: Path) -> None:
-    async def body(store: FailingStore, ledger: RunLedger) -> None:
-        for number in range(6):
-            ledger.record(Issued(number, 1, "p"))
-            ledger.keep(b"payload %d" % number)
-            flush = asyncio.create_task(ledger.flush())
-            for _ in range(number):
-                await asyncio.sleep(0)
-            flush.cancel()
-        ledger.record(Issued(6, 1, "p"))
-        await ledger.flush()
-
-    assert with_ledger(tmp_path, body) == [Issued(number, 1, "p") for number in range(7)]
-
-
-def test_records_of_another_controller_are_not_taken_for_ours(tmp_path: Path) -> None:
-    async def body(store: FailingStore, ledger: RunLedger) -> None:
-        other = await RunLedger.open(store, FolderPayloads(tmp_path), "run")
-        other.record(Opened(2))
-        await other.flush()
-        ledger.record(Opened(1))
-        for _ in range(2):
-            with pytest.raises(StaleEpochError, match="another controller writes to the ledger"):
-                await ledger.flush()
-        await other.close()
-
-    assert with_ledger(tmp_path, body) == [Opened(2)]
-
-
-def test_a_record_that_is_refused_is_not_written(tmp_path: Path) -> None:
-    async def body(_: FailingStore, ledger: RunLedger) -> None:
-        ledger.record(Issued(0, 1, "p"))
-        with pytest.raises(LedgerError):
-            ledger.record(Issued(0, 1, "p"))
-        await ledger.flush()
-
-    assert with_ledger(tmp_path, body) == [Issued(0, 1, "p")]
-
-
-def test_a_run_outlasts_a_store_that_is_away_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = World(tmp_path, make_config(run={"steps": 3}))
-    extend, calls = world.store.extend, 0
-
-    async def failing(stream: str, values: Any, after: int | None = None) -> int:
-        nonlocal calls
-        calls += 1
-        if calls == 5:  # it is tried again a second later
-            raise UnavailableError("the store is away")
-        return await extend(stream, values, after)
-
-    monkeypatch.setattr(world.store, "extend", failing)
-    try:
-        asyncio.run(asyncio.wait_for(world.run(), 120))
-    finally:
-        world.close()
-    assert world.ledger.state.step == 3
-    assert world.trained_numbers() == list(range(12))
+    await ledger.flush()
+    assert await written(store, tmp_path) == [Issued(0, 1, "p")]

@@ -48,21 +48,15 @@ async def test_who_writes_a_record_may_say_what_it_replaces(connect: Connect) ->
         with pytest.raises(ConflictError, match=f"a: has version {first}, not 0; read it again"):
             await other.put("a", 2, expected=0)
         second = await other.put("a", 2, expected=first)
-        record = await store.get("a")
-        assert record and (record.value, record.version) == (2, second) and second > first
-        for expected in (0, first, second + 1):
-            with pytest.raises(ConflictError):
-                await store.put("a", 3, expected)
-            with pytest.raises(ConflictError):
-                await store.delete("a", expected)
+        with pytest.raises(ConflictError):
+            await store.delete("a", first)
         assert await value_of(store, "a") == 2
-        await store.delete("a", second)
-        await store.delete("a", 0)
-        await store.delete("a")
+        for expected in (second, 0, None):
+            await store.delete("a", expected)
         assert await store.get("a") is None
         with pytest.raises(ConflictError, match="a: has version 0"):
             await other.put("a", 4, expected=second)
-        assert await store.put("a", 5, expected=0) > second
+        assert await store.put("a", 5, expected=0) > second > first
 
 
 async def test_a_call_that_is_cancelled_ends_so_at_whatever_moment_it_is(connect: Connect) -> None:
@@ -97,45 +91,29 @@ async def test_records_are_listed_by_prefix_a_page_at_a_time(connect: Connect) -
 
 
 async def test_streams_grow_without_gaps(connect: Connect) -> None:
-    async with opened(connect) as store:
-        assert await store.last("ledger") == 0
+    async with opened(connect, 2) as (store, other):
         assert [await store.extend("ledger", [{"n": n}]) for n in (1, 2)] == [1, 2]
-        assert await store.extend("other", [None]) == 1
-        assert await store.extend("ledger", [{"n": 3}, {"n": 4}], after=2) == 4
-        assert await store.extend("ledger", [], after=4) == 4
-        assert await store.read("ledger", after=1) == tuple((n, {"n": n}) for n in (2, 3, 4))
+        assert await other.extend("ledger", [{"n": 3}, {"n": 4}], after=2) == 4
+        for after in (3, 5):
+            with pytest.raises(OutOfOrderError, match=f"ledger: ends at 4, not at {after}"):
+                await store.extend("ledger", [{}, {}], after)
         assert await store.read("ledger", after=1, limit=2) == ((2, {"n": 2}), (3, {"n": 3}))
         assert await store.read("ledger", after=4) == await store.read("nothing") == ()
-        assert await store.last("ledger") == 4
         pages = [entry async for entry in entries(store, "ledger", page=3)]
         assert pages == [(n, {"n": n}) for n in (1, 2, 3, 4)]
-
-
-async def test_a_stream_that_another_writer_has_extended_is_left_alone(connect: Connect) -> None:
-    async with opened(connect, 2) as (store, other):
-        await other.extend("ledger", [1])
-        for after in (0, 2):
-            with pytest.raises(OutOfOrderError, match=f"ledger: ends at 1, not at {after}"):
-                await store.extend("ledger", [2, 3], after)
-        assert await store.read("ledger") == ((1, 1),)
 
 
 async def test_a_stream_goes_on_behind_what_was_dropped(connect: Connect) -> None:
     async with opened(connect) as store:
         await store.extend("s", list("abcde"))
         await store.trim("s", 3)
-        await store.trim("s", 2)
         assert await store.read("s") == await store.read("s", after=3) == ((4, "d"), (5, "e"))
         with pytest.raises(TrimmedError, match="s: entries 3 to 3 are no longer kept") as reported:
             await store.read("s", after=2)
         assert reported.value.through == 3
-        assert await store.extend("s", ["f"], after=5) == 6
         await store.trim("s", 100)
-        assert (await store.read("s"), await store.last("s")) == ((), 6)
-        assert await store.extend("s", ["g"]) == 7
-        assert await store.read("s") == ((7, "g"),)
-        await store.trim("never", 5)
-        assert await store.extend("never", [1]) == 1
+        assert (await store.read("s"), await store.last("s")) == ((), 5)
+        assert await store.extend("s", ["f"]) == 6
 
 
 async def test_what_is_kept_is_read_to_its_end_also_where_it_is_trimmed_meanwhile(
@@ -155,20 +133,16 @@ async def test_what_is_kept_is_read_to_its_end_also_where_it_is_trimmed_meanwhil
 
 async def test_records_are_written_under_the_newest_epoch_only(connect: Connect) -> None:
     async with opened(connect, 2) as (store, other):
-        assert await store.newest_epoch("run") == 0
         await store.put_fenced({"a": 0}, "run", 0)
-        drawn = [await client.next_epoch(n) for client, n in ((store, "run"), (other, "run"))]
-        assert [*drawn, await store.next_epoch("other")] == [1, 2, 1]
+        assert [await client.next_epoch("run") for client in (store, other)] == [1, 2]
         await store.put_fenced({"a": 2, "b": 2}, "run", 2)
         with pytest.raises(StaleEpochError, match="run run: epoch 1 was replaced by 2"):
             await store.put_fenced({"a": 1, "c": 1}, "run", 1)
         assert [await value_of(store, key) for key in "abc"] == [2, 2, None]
-        assert await other.newest_epoch("run") == 2
 
 
 async def test_a_lease_is_one_holders_until_it_ends(connect: Connect) -> None:
     async with opened(connect, 2) as (store, other):
-        assert await store.holder("manager") is None
         lease = await acquire(store, "manager", "one")
         assert lease == Lease("manager", "one", 1) == await other.holder("manager")
         assert await other.acquire("manager", "two", 60) is None
@@ -183,15 +157,12 @@ async def test_a_lease_is_one_holders_until_it_ends(connect: Connect) -> None:
         await store.release(lease)
         assert await store.holder("manager") == second
         again = await acquire(other, "manager", "two")
-        assert again == Lease("manager", "two", 3)
         with pytest.raises(ConflictError):
             await other.renew(second, 60)
         await other.put_fenced({"a": 1}, "manager", again.epoch)
         with pytest.raises(StaleEpochError):
             await other.put_fenced({"a": 1}, "manager", second.epoch)
         await other.release(again)
-        with pytest.raises(ConflictError):
-            await other.renew(again, 60)
         assert await store.acquire("manager", "one", 60) == Lease("manager", "one", 4)
 
 
@@ -204,10 +175,8 @@ async def test_what_is_deleted_leaves_the_rest_alone(connect: Connect) -> None:
             assert await store.acquire(name, "one", 60)
         await store.delete_all("run/1")
         assert [key for key, _ in await store.list_records()] == ["run/2", "é"]
-        assert await store.last("run/1") == await store.newest_epoch("run/1") == 0
         assert await store.holder("run/1") is None
         assert await store.extend("run/1", ["new"]) == 1
-        assert await store.read("run/1", after=0) == ((1, "new"),)
         assert await store.read("run/2") == ((2, 2),)
         await store.delete_all()
         assert await store.list_records() == ()

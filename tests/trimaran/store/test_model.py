@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +32,8 @@ HOLDERS = st.sampled_from(["one", "two"])
 
 @dataclass
 class Model:
-    """What a store is, said as plainly as it can be. A version counts the puts of all keys."""
+    """What a store is, said as plainly as it can be, by the same calls. A version counts the puts of
+    all keys."""
 
     records: dict[str, tuple[Any, int]] = field(default_factory=dict[str, tuple[Any, int]])
     clock: int = 0
@@ -82,21 +83,21 @@ class Model:
         rows = list(enumerate(self.streams.get(stream, []), 1))[max(after or 0, through) :]
         return tuple(rows[:limit])
 
-    def draw(self, name: str) -> int:
+    def next_epoch(self, name: str) -> int:
         self.epochs[name] = self.epochs.get(name, 0) + 1
         return self.epochs[name]
 
-    def acquire(self, name: str, holder: str) -> Any:
+    def acquire(self, name: str, holder: str, seconds: float) -> Any:
         if name in self.leases and self.leases[name][0] != holder:
             return None
-        self.leases[name] = holder, self.draw(name)
+        self.leases[name] = holder, self.next_epoch(name)
         return Lease(name, *self.leases[name])
 
-    def renew(self, lease: Lease) -> Any:
+    def renew(self, lease: Lease, seconds: float) -> Any:
         return None if self.leases.get(lease.name) == (lease.holder, lease.epoch) else ConflictError
 
     def release(self, lease: Lease) -> None:
-        if self.renew(lease) is None:
+        if self.renew(lease, SECONDS) is None:
             del self.leases[lease.name]
 
     def contents(self) -> Any:
@@ -115,12 +116,8 @@ class Model:
                 del names[name]
 
 
-@dataclass(frozen=True)
-class Action:
-    """The same on a store and on the model."""
-
-    on_store: Callable[[Store], Awaitable[Any]]
-    on_model: Callable[[Model], Any]
+Action = tuple[str, tuple[Any, ...]]
+"""A call of a store, which the model has too, and its arguments."""
 
 
 class Clients(RuleBasedStateMachine):
@@ -148,79 +145,61 @@ class Clients(RuleBasedStateMachine):
         self.runner.run(close())
         self.runner.close()
 
-    def line_up(self, data: st.DataObject, action: Action) -> None:
-        self.line.append((data.draw(st.integers(0, NUM_CLIENTS - 1), "client"), action))
+    def line_up(self, data: st.DataObject, call: str, *arguments: Any) -> None:
+        who = data.draw(st.integers(0, NUM_CLIENTS - 1), "client")
+        self.line.append((who, (call, arguments)))
         if len(self.line) == MAX_AT_ONCE or data.draw(st.booleans(), "now"):
             self.act()
 
     @rule(data=st.data(), key=KEYS, value=VALUES, stale=BACK, blind=st.booleans())
     def put(self, data: st.DataObject, key: str, value: Any, stale: int, blind: bool) -> None:
         version = self.model.version(key) - stale
-        expected = None if blind else max(version, 0)
-        put = Action(lambda s: s.put(key, value, expected), lambda m: m.put(key, value, expected))
-        self.line_up(data, put)
+        self.line_up(data, "put", key, value, None if blind else max(version, 0))
 
     @rule(data=st.data(), key=KEYS, blind=st.booleans())
     def delete(self, data: st.DataObject, key: str, blind: bool) -> None:
-        expected = None if blind else self.model.version(key)
-        delete = Action(lambda s: s.delete(key, expected), lambda m: m.delete(key, expected))
-        self.line_up(data, delete)
+        self.line_up(data, "delete", key, None if blind else self.model.version(key))
 
     @rule(data=st.data(), name=NAMES, values=st.dictionaries(KEYS, VALUES, min_size=1), back=BACK)
     def fence(self, data: st.DataObject, name: str, values: dict[str, Any], back: int) -> None:
         epoch = max(self.model.epochs.get(name, 0) - back, 0)
-        put = Action(
-            lambda s: s.put_fenced(values, name, epoch), lambda m: m.put_fenced(values, name, epoch)
-        )
-        self.line_up(data, put)
+        self.line_up(data, "put_fenced", values, name, epoch)
 
     @rule(data=st.data(), stream=NAMES, values=st.lists(VALUES, max_size=3), back=BACK | st.none())
     def extend(self, data: st.DataObject, stream: str, values: list[Any], back: int | None) -> None:
         last = len(self.model.streams.get(stream, []))
-        after = None if back is None else max(last - back, 0)
-        extend = Action(
-            lambda s: s.extend(stream, values, after), lambda m: m.extend(stream, values, after)
-        )
-        self.line_up(data, extend)
+        self.line_up(data, "extend", stream, values, None if back is None else max(last - back, 0))
 
     @rule(data=st.data(), stream=NAMES, back=BACK)
     def trim(self, data: st.DataObject, stream: str, back: int) -> None:
-        through = len(self.model.streams.get(stream, [])) - back
-        self.line_up(
-            data, Action(lambda s: s.trim(stream, through), lambda m: m.trim(stream, through))
-        )
+        self.line_up(data, "trim", stream, len(self.model.streams.get(stream, [])) - back)
 
     @rule(
         data=st.data(), stream=NAMES, after=st.none() | st.integers(0, 9), limit=st.integers(1, 4)
     )
     def read(self, data: st.DataObject, stream: str, after: int | None, limit: int) -> None:
-        read = Action(
-            lambda s: s.read(stream, after, limit), lambda m: m.read(stream, after, limit)
-        )
-        self.line_up(data, read)
+        self.line_up(data, "read", stream, after, limit)
 
     @rule(data=st.data(), name=NAMES)
     def draw(self, data: st.DataObject, name: str) -> None:
-        self.line_up(data, Action(lambda s: s.next_epoch(name), lambda m: m.draw(name)))
+        self.line_up(data, "next_epoch", name)
 
     @rule(data=st.data(), name=NAMES, holder=HOLDERS)
     def acquire(self, data: st.DataObject, name: str, holder: str) -> None:
-        acquire = Action(
-            lambda s: s.acquire(name, holder, SECONDS * 100), lambda m: m.acquire(name, holder)
-        )
-        self.line_up(data, acquire)
+        self.line_up(data, "acquire", name, holder, SECONDS * 100)
 
     @rule(data=st.data(), place=st.integers(0, 5), ends=st.booleans())
     def keep_or_let_go(self, data: st.DataObject, place: int, ends: bool) -> None:
         if self.leases:
             lease = self.leases[-1 - place % len(self.leases)]
-            renew = Action(lambda s: s.renew(lease, SECONDS * 100), lambda m: m.renew(lease))
-            release = Action(lambda s: s.release(lease), lambda m: m.release(lease))
-            self.line_up(data, release if ends else renew)
+            if ends:
+                self.line_up(data, "release", lease)
+            else:
+                self.line_up(data, "renew", lease, SECONDS * 100)
 
     @rule(data=st.data(), prefix=st.sampled_from(["run/1", "run/", "b"]))
     def delete_all(self, data: st.DataObject, prefix: str) -> None:
-        self.line_up(data, Action(lambda s: s.delete_all(prefix), lambda m: m.delete_all(prefix)))
+        self.line_up(data, "delete_all", prefix)
 
     def act(self) -> None:
         line, self.line = self.line, []
@@ -228,7 +207,9 @@ class Clients(RuleBasedStateMachine):
             return
 
         async def at_once() -> list[Any]:
-            calls = [_outcome(action.on_store(self.stores[who])) for who, action in line]
+            calls = [
+                _outcome(getattr(self.stores[who], call)(*words)) for who, (call, words) in line
+            ]
             return list(await asyncio.gather(*calls))
 
         found = self.runner.run(asyncio.wait_for(at_once(), SECONDS))
@@ -237,7 +218,8 @@ class Clients(RuleBasedStateMachine):
         for order in itertools.permutations(range(len(line))):
             model, outcomes = deepcopy(self.model), [None] * len(line)
             for place in order:
-                outcomes[place] = line[place][1].on_model(model)
+                call, words = line[place][1]
+                outcomes[place] = getattr(model, call)(*words)
             if outcomes == found and model.contents() == seen[0]:
                 self.model = model
                 self.leases += [outcome for outcome in found if isinstance(outcome, Lease)]

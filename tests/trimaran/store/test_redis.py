@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.redis_server import RedisServer
+from tests.certificates import Authority
+from tests.redis_server import DURABLE, RedisServer
 from tests.trimaran.store.door import door_to
 from tests.trimaran.store.test_contract import acquire, value_of
 from trimaran.errors import InputError, UnavailableError
@@ -23,14 +23,6 @@ from trimaran.store import (
     run_store_url,
 )
 from trimaran.store.redis import RedisStore
-
-
-def finish(body: Awaitable[Any]) -> Any:
-    async def whole() -> Any:
-        return await asyncio.wait_for(body, 60)
-
-    return asyncio.run(whole())
-
 
 WRITES: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "put": lambda store: store.put("a", 2, expected=1),
@@ -54,7 +46,9 @@ async def contents(store: Store) -> Any:
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_write_whose_answer_is_lost_is_done_once(shared_redis: RedisServer, write: str) -> None:
+async def test_a_write_whose_answer_is_lost_is_done_once(
+    shared_redis: RedisServer, write: str
+) -> None:
     """It is tried again, and answered as if nothing had happened."""
 
     async def life(prefix: str, lose: bool) -> Any:
@@ -74,14 +68,15 @@ def test_a_write_whose_answer_is_lost_is_done_once(shared_redis: RedisServer, wr
             await store.close()
             return answer, found
 
-    lost, undisturbed = finish(life(f"lost-{write}", True)), finish(life(f"kept-{write}", False))
-    assert lost == undisturbed
+    async with asyncio.timeout(60):
+        assert await life(f"lost-{write}", True) == await life(f"kept-{write}", False)
 
 
 async def test_a_server_that_is_killed_and_restarted_under_writes_costs_time_only(
     redis_server: RedisServer,
 ) -> None:
-    store = await open_store(redis_server.url("demo"))
+    """Another client, which was there before, sees all of them too."""
+    store, other = [await open_store(redis_server.url("demo")) for _ in range(2)]
 
     async def write() -> None:
         for number in range(1, 601):
@@ -94,8 +89,9 @@ async def test_a_server_that_is_killed_and_restarted_under_writes_costs_time_onl
         await asyncio.sleep(0.1)
         await asyncio.to_thread(redis_server.start)
     await writing
-    assert [value for _, value in await store.read("s")] == list(range(1, 601))
-    await store.close()
+    for each in (store, other):
+        assert [value for _, value in await each.read("s")] == list(range(1, 601))
+        await each.close()
 
 
 async def test_a_server_that_stays_away_is_unavailable_and_may_come_back(
@@ -138,30 +134,22 @@ async def test_a_frozen_server_is_unavailable_and_does_late_what_nothing_undid(
         (("--appendonly", "no"), "appendonly is no, not yes"),
         (("--appendonly", "yes"), "appendfsync is everysec, not always"),
         (
-            (
-                *("--appendonly", "yes", "--appendfsync", "always"),
-                "--maxmemory-policy",
-                "allkeys-lru",
-            ),
+            (*DURABLE, "--maxmemory-policy", "allkeys-lru"),
             "maxmemory-policy is allkeys-lru, not noeviction",
         ),
     ],
 )
-def test_settings_that_lose_data_are_refused_or_named(
+async def test_settings_that_lose_data_are_refused_or_named(
     tmp_path: Path, redis_program: str, settings: tuple[str, ...], named: str
 ) -> None:
     server = RedisServer(tmp_path / "redis", *settings).start()
-
-    async def body() -> None:
+    try:
         with pytest.raises(InputError, match=f"{named}.*accept with durability=weak"):
             await open_store(server.url("demo"))
         store = await open_store(server.url("demo", "&durability=weak"))
         assert store.durability.startswith("weak: ") and named in store.durability
         await store.put("a", 1)
         await store.close()
-
-    try:
-        finish(body())
     finally:
         server.kill()
 
@@ -195,42 +183,41 @@ async def test_a_server_that_waits_for_its_replicas_is_waited_for(
     await hasty.close()
 
 
-def test_a_url_says_where_and_how(tmp_path: Path, redis_server: RedisServer) -> None:
-    port = redis_server.port
-    with redis.Redis(port=port) as client:
+async def test_a_url_says_who_asks(tmp_path: Path, redis_server: RedisServer) -> None:
+    with redis.Redis(port=redis_server.port) as client:
         client.acl_setuser(
             "ours", enabled=True, passwords=["+s3cret"], keys=["*"], commands=["+@all"]
         )
         client.acl_setuser("default", enabled=False)
     password = tmp_path / "password"
     password.write_text("s3cret\n")
+    place = f"127.0.0.1:{redis_server.port}/0"
+    for right in (f"ours:s3cret@{place}", f"ours@{place}?password_file={password}"):
+        store = await open_store(f"redis://{right}")
+        await store.put("a", 1)
+        await store.close()
+    for wrong in ("ours:wr0ng@", ""):
+        with pytest.raises(InputError, match="refuses us .*see user and password") as refused:
+            await open_store(f"redis://{wrong}{place}")
+        assert "wr0ng" not in str(refused.value)
 
-    async def body() -> None:
-        for url in (
-            f"redis://ours:s3cret@127.0.0.1:{port}/0",
-            f"redis://ours@127.0.0.1:{port}/0?password_file={password}",
-        ):
-            store = await open_store(url)
-            await store.put("a", 1)
-            await store.close()
-        for wrong in ("ours:wr0ng@", ""):
-            with pytest.raises(InputError, match="refuses us .*see user and password") as refused:
-                await open_store(f"redis://{wrong}127.0.0.1:{port}/0")
-            assert "wr0ng" not in str(refused.value)
 
-    finish(body())
-    for url, why in {
-        "redis://:s3cret@": "names no host",
-        "redis://:s3cret@host:port": "both of them numbers",
-        "redis://:s3cret@host/db": "both of them numbers",
-        "redis://:s3cret@host?a=s3cret": "no option a; there are prefix, durability",
-        "redis://:s3cret@host?durability=some": "durability some; give full or weak",
-        "redis://:s3cret@host?prefix=": "prefix '': give|prefix ''; give one without braces",
-        "redis://:s3cret@host?password_file=/nowhere": "password_file /nowhere cannot be read",
-    }.items():
-        with pytest.raises(InputError, match=why) as error:
-            asyncio.run(open_store(url))
-        assert "s3cret" not in str(error.value)
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("", "names no host"),
+        ("host:port", "both of them numbers"),
+        ("host/db", "both of them numbers"),
+        ("host?a=s3cret", "no option a; there are prefix, durability"),
+        ("host?durability=some", "durability some; give full or weak"),
+        ("host?prefix=", "prefix '': give|prefix ''; give one without braces"),
+        ("host?password_file=/nowhere", "password_file /nowhere cannot be read"),
+    ],
+)
+async def test_a_url_that_is_none_is_refused_without_its_password(place: str, why: str) -> None:
+    with pytest.raises(InputError, match=why) as error:
+        await open_store(f"redis://:s3cret@{place}")
+    assert "s3cret" not in str(error.value)
 
 
 async def test_a_run_has_a_store_of_its_own_beside_the_managers(shared_redis: RedisServer) -> None:
@@ -279,30 +266,17 @@ async def test_a_server_without_memory_takes_no_writes_and_is_read(
     await store.close()
 
 
-def test_tls(tmp_path: Path, redis_program: str) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    made = subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", str(key)),
-            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-out", str(certificate)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert made.returncode == 0, made.stderr
-    server = RedisServer(tmp_path / "redis")
-    port = server.port
-    RedisServer.__init__(server, server.folder)  # a second port, for plain connections
+async def test_tls(tmp_path: Path, redis_program: str) -> None:
+    files = Authority("ours").write(tmp_path / "tls")
+    plain, server = RedisServer(tmp_path / "plain"), RedisServer(tmp_path / "redis")
+    port, server.port = server.port, plain.port  # a second port, for plain connections
     server.settings += ("--tls-port", str(port), "--tls-auth-clients", "yes")
-    server.settings += ("--tls-cert-file", str(certificate), "--tls-key-file", str(key))
-    server.settings += ("--tls-ca-cert-file", str(certificate))
+    server.settings += ("--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key))
+    server.settings += ("--tls-ca-cert-file", str(files.authorities))
     server.start()
-
-    async def body() -> None:
-        url = f"rediss://127.0.0.1:{port}/0?ca_file={certificate}"
-        store = await open_store(f"{url}&cert_file={certificate}&key_file={key}")
+    try:
+        url = f"rediss://127.0.0.1:{port}/0?ca_file={files.authorities}"
+        store = await open_store(f"{url}&cert_file={files.certificate}&key_file={files.key}")
         await store.put("a", 1)
         assert await value_of(store, "a") == 1
         await store.close()
@@ -310,8 +284,5 @@ def test_tls(tmp_path: Path, redis_program: str) -> None:
         with pytest.raises(UnavailableError):
             await unknown.get("a")
         await unknown.close()
-
-    try:
-        finish(body())
     finally:
         server.kill()

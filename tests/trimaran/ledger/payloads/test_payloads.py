@@ -94,24 +94,22 @@ async def test_payloads_come_back_and_have_one_owner(payloads: Payloads) -> None
     await payloads.close()
 
 
-def test_the_url_says_where(tmp_path: Path) -> None:
-    async def write(url: str | None) -> None:
+async def test_the_url_says_where(tmp_path: Path) -> None:
+    places = {
+        None: tmp_path / "run" / "payloads",
+        str(tmp_path / "elsewhere"): tmp_path / "elsewhere" / "run-1",
+        f"file://{tmp_path}/third": tmp_path / "third" / "run-1",
+    }
+    for url, folder in places.items():
         payloads = open_payloads(url, tmp_path / "run", "run-1")
         await payloads.write(ROW)
         await payloads.close()
-
-    name = next(iter(ROW))
-    asyncio.run(write(None))
-    assert (tmp_path / "run" / "payloads" / name).is_file()
-    asyncio.run(write(str(tmp_path / "elsewhere")))
-    assert (tmp_path / "elsewhere" / "run-1" / name).is_file()
-    asyncio.run(write(f"file://{tmp_path}/third"))
-    assert (tmp_path / "third" / "run-1" / name).is_file()
+        assert {path.name for path in folder.iterdir()} == ROW.keys()
     with pytest.raises(InputError, match=r"run\.payloads: nowhere://bucket"):
         open_payloads("nowhere://bucket", tmp_path, "run-1")
 
 
-def test_a_run_of_the_same_id_and_another_store_is_refused_the_place(tmp_path: Path) -> None:
+async def test_a_run_of_the_same_id_and_another_store_is_refused_the_place(tmp_path: Path) -> None:
     """Two managers, or folders, may give one id within the same second."""
 
     async def claim(store_name: str, epoch: int = 1) -> None:
@@ -125,16 +123,16 @@ def test_a_run_of_the_same_id_and_another_store_is_refused_the_place(tmp_path: P
             await payloads.close()
             await store.close()
 
-    asyncio.run(claim("a.sqlite"))
+    await claim("a.sqlite")
     with pytest.raises(InputError, match=r"run\.payloads: .*shared: .*another run called run-1"):
-        asyncio.run(claim("b.sqlite"))
-    asyncio.run(claim("a.sqlite", epoch=2))  # a resume
+        await claim("b.sqlite")
+    await claim("a.sqlite", epoch=2)  # a resume
     shutil.copy(tmp_path / "a.sqlite", tmp_path / "restored.sqlite")
-    asyncio.run(claim("restored.sqlite", epoch=3))
+    await claim("restored.sqlite", epoch=3)
     (tmp_path / "shared" / "run-1" / "owner").unlink()  # a place brought back without it
-    asyncio.run(claim("a.sqlite", epoch=3))
+    await claim("a.sqlite", epoch=3)
     with pytest.raises(InputError):
-        asyncio.run(claim("b.sqlite"))
+        await claim("b.sqlite")
 
 
 def test_credentials_do_not_stand_in_the_configuration() -> None:
@@ -145,18 +143,13 @@ def test_credentials_do_not_stand_in_the_configuration() -> None:
 
 
 @pytest.mark.e2e
-async def test_a_bucket_that_is_lost_is_reported_after_the_deadline(endpoint: Endpoint) -> None:
+async def test_a_bucket_that_is_lost_or_was_never_made_is_named(endpoint: Endpoint) -> None:
+    with pytest.raises(UnavailableError, match="s3://other-bucket/run/.*see that the bucket"):
+        await bucket("run", "other-bucket").write(ROW)
     payloads = bucket("run")
     await payloads.write(ROW)
     endpoint.kill()
     with pytest.raises(UnavailableError, match="s3://payloads/run/.*see that the bucket"):
-        await payloads.write(ROW)
-
-
-@pytest.mark.e2e
-async def test_a_bucket_that_was_never_made_is_named(endpoint: Endpoint) -> None:
-    payloads = bucket("run", "other-bucket")
-    with pytest.raises(UnavailableError, match="s3://other-bucket/run/.*see that the bucket"):
         await payloads.write(ROW)
 
 
@@ -200,21 +193,17 @@ async def test_packs_are_read_in_part(payloads: Payloads) -> None:
     await payloads.close()
 
 
-def test_what_is_flushed_together_is_one_file(tmp_path: Path) -> None:
-    async def body() -> list[int]:
-        payloads = FolderPayloads(tmp_path)
-        ledger = await open_ledger(MemoryStore(), payloads)
-        names = [scored(ledger, number) for number in range(3)]
-        await ledger.flush()
-        names.append(scored(ledger, 3))
-        await ledger.flush()
-        for number, name in enumerate(names):
-            assert await ledger.load(name) == f"group {number}".encode()
-        sizes = await payloads.sizes()
-        await ledger.close()
-        return sorted(sizes.values())
-
-    assert asyncio.run(body()) == [7, 21]
+async def test_what_is_flushed_together_is_one_file(tmp_path: Path) -> None:
+    payloads = FolderPayloads(tmp_path)
+    ledger = await open_ledger(MemoryStore(), payloads)
+    names = [scored(ledger, number) for number in range(3)]
+    await ledger.flush()
+    names.append(scored(ledger, 3))
+    await ledger.flush()
+    for number, name in enumerate(names):
+        assert await ledger.load(name) == f"group {number}".encode()
+    assert sorted((await payloads.sizes()).values()) == [7, 21]
+    await ledger.close()
 
 
 async def test_a_pack_stays_until_none_of_its_groups_is_needed() -> None:
@@ -237,23 +226,17 @@ def test_what_a_killed_controller_had_half_written_goes(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == ROW.keys()
 
 
-@pytest.fixture
-def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one MiB."""
-    with mounted(tmp_path / "tiny", "1m") as folder:
-        yield folder
-
-
-async def test_enospc_itself_is_reported_and_leaves_nothing_behind(tiny_disk: Path) -> None:
+async def test_enospc_itself_is_reported_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """Others write to the disk between our look at it and our write."""
 
     class Blind(FolderPayloads):
         def _make_ready(self, num_bytes: int) -> None: ...
 
-    payloads = Blind(tiny_disk / "payloads")
-    with pytest.raises(UnavailableError, match="No space left on device; make room there"):
-        await payloads.write({payload_digest(b"x"): b"." * 2_000_000})
-    assert await payloads.sizes() == {}
+    with mounted(tmp_path / "tiny", "1m") as folder:
+        payloads = Blind(folder / "payloads")
+        with pytest.raises(UnavailableError, match="No space left on device; make room there"):
+            await payloads.write({payload_digest(b"x"): b"." * 2_000_000})
+        assert await payloads.sizes() == {}
 
 
 def test_a_part_of_the_disk_is_left_to_others(tmp_path: Path) -> None:
@@ -293,24 +276,6 @@ async def test_the_quota_collects_first_and_then_holds() -> None:
     assert num_asked > 1 and not ledger.is_short
 
 
-async def never() -> None:
-    raise AssertionError("there is room")
-
-
-async def full_ledger(payloads: MemoryPayloads, on_hold: list[str]) -> RunLedger:
-    """Of 1000 bytes 900 are used, by two steps. Who waits for room does not look again by himself."""
-    pause = WritePause(
-        3600, on_hold=lambda text, values: on_hold.append(text), wait=lambda num_tries: 3600.0
-    )
-    ledger = await open_ledger(MemoryStore(), payloads, pause, quota_gib=1000 / (1 << 30))
-    await ledger.until_room(0, never)
-    for number in range(2):
-        scored(ledger, number, 450)
-        trained(ledger, number + 1, number)
-    await ledger.flush()
-    return ledger
-
-
 async def test_a_payload_without_room_keeps_no_record_waiting_and_a_checkpoint_lets_it_in() -> None:
     """Else the step under way could not be committed, and there would be no checkpoint."""
     payloads, held, asked = MemoryPayloads(), list[str](), asyncio.Event()
@@ -318,7 +283,16 @@ async def test_a_payload_without_room_keeps_no_record_waiting_and_a_checkpoint_l
     async def ask() -> None:
         asked.set()
 
-    ledger = await full_ledger(payloads, held)
+    # Who waits for room does not look again by himself.
+    pause = WritePause(
+        3600, on_hold=lambda text, values: held.append(text), wait=lambda num_tries: 3600.0
+    )
+    ledger = await open_ledger(MemoryStore(), payloads, pause, quota_gib=1000 / (1 << 30))
+    await ledger.until_room(0, ask)
+    for number in range(2):
+        scored(ledger, number, 450)
+        trained(ledger, number + 1, number)
+    await ledger.flush()
     waiting = [asyncio.create_task(ledger.until_room(n, ask)) for n in (400, 300)]
     async with asyncio.timeout(60):
         await asked.wait()
@@ -354,19 +328,16 @@ async def test_what_a_resume_would_read_is_kept_until_a_record_that_is_written_s
     assert not payloads.data, "it has been reissued"
 
 
-def test_a_run_that_keeps_all_keeps_all() -> None:
-    async def body(keep_all: bool) -> int:
-        payloads = MemoryPayloads()
-        ledger = await open_ledger(MemoryStore(), payloads, keep_all=keep_all)
-        for step in (1, 2, 3):
-            scored(ledger, step)
-            trained(ledger, step, step)
-            ledger.record(Checkpointed(step, "c", step))
-            await ledger.collect()
-        return len(payloads.data)
-
-    assert asyncio.run(body(keep_all=True)) == 3
-    assert asyncio.run(body(keep_all=False)) == 0
+@pytest.mark.parametrize(("keep_all", "num_kept"), [(True, 3), (False, 0)])
+async def test_a_run_that_keeps_all_keeps_all(keep_all: bool, num_kept: int) -> None:
+    payloads = MemoryPayloads()
+    ledger = await open_ledger(MemoryStore(), payloads, keep_all=keep_all)
+    for step in (1, 2, 3):
+        scored(ledger, step)
+        trained(ledger, step, step)
+        ledger.record(Checkpointed(step, "c", step))
+        await ledger.collect()
+    assert len(payloads.data) == num_kept
 
 
 @pytest.mark.parametrize("fault", ["crash before", "crash after"])
