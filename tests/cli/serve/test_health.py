@@ -22,7 +22,7 @@ import pytest
 from commands.cli.main import main
 from tests.certificates import Authority
 from tests.cli.conftest import Ran
-from tests.trimaran.trust.test_trust import Reward, reward_service
+from tests.trimaran.wire.fakes import FakeReward, reward_service
 from trimaran.trust.access import Trust, new_token
 from trimaran.wire import health_note, rpc
 from trimaran.wire.health_note import VARIABLE, Notes, read_notes
@@ -81,7 +81,7 @@ async def test_a_service_is_well_while_it_serves(
     note: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     claim("reward")
-    server = rpc.Server("127.0.0.1:0", [reward_service(Reward())])
+    server = rpc.Server("127.0.0.1:0", [reward_service(FakeReward())])
     await server.start()
     assert await ask() == 0
     assert capsys.readouterr().out == f"reward: serves at {server.address}\n"
@@ -98,7 +98,7 @@ async def test_a_service_with_tls_is_asked_on_loopback_with_its_own_files(
     """There is a certificate for loopback."""
     claim("reward")
     trust = Trust(new_token(), Authority("ours").write(tmp_path / "tls"))
-    server = rpc.Server(address, [reward_service(Reward())], trust=trust)
+    server = rpc.Server(address, [reward_service(FakeReward())], trust=trust)
     await server.start()
     try:
         assert await ask() == 0

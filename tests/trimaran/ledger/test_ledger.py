@@ -1,6 +1,7 @@
 """What the ledger's records add up to."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,8 @@ def with_one_step() -> LedgerState:
 
 
 async def test_a_chain_of_another_run_is_refused() -> None:
-    store, payloads = MemoryStore(), MemoryPayloads()
+    store: Any = MemoryStore()
+    payloads = MemoryPayloads()
     ledger = await RunLedger.open(store, payloads, "run")
     ledger.record(Issued(0, 1, "p"))
     await ledger.flush()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.extending.memory_store import MemoryStore
-from tests.trimaran.wire.test_rpc import GROUP, FakeReward, FakeRun, reward_service
+from tests.trimaran.wire.fakes import GROUP, FakeReward, FakeRun, reward_service
 from trimaran.clients import RewardClient
 from trimaran.errors import DeadlineError, UnavailableError, UnreachableError
 from trimaran.run.directory import Directory
@@ -59,7 +59,7 @@ async def test_a_service_that_moves_is_found_at_its_new_address() -> None:
             await store.put(endpoints_key("run"), {"reward": address})
             await until_answered(lambda: client.score_group(GROUP, SECONDS))
             assert client.address == address
-    assert len(old.requests) == len(new.requests) == 1
+    assert len(old.clients) == len(new.clients) == 1
 
 
 async def test_the_store_is_not_asked_while_calls_are_answered() -> None:

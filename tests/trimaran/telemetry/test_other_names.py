@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from tests.configs import configure
 from trimaran.telemetry.metrics import find_metric
 from trimaran.telemetry.other_names import NAMES, Facts, OtherNames, facts_of
-from trimaran.telemetry.run_files import METRICS_NAME, MetricsWriter
+from trimaran.telemetry.run_files import METRICS_NAME, MetricsWriter, read_json_lines
 
 ALWAYS = ("planning", "advantages", "gradient", "optimizer")
 THEIRS = {
@@ -27,29 +26,6 @@ seconds = st.floats(0.001, 1000)
 
 def names_of(values: Mapping[str, float], facts: Facts | None = None) -> dict[str, float]:
     return OtherNames(("verl", "mindspeed-rl"), facts or Facts(devices=8)).of(values)
-
-
-def row(
-    generating: float,
-    scoring: float,
-    exposed: float,
-    parts: Mapping[str, float],
-    rest: float,
-    syncing: float,
-    step: float,
-    tokens: float = 1e6,
-) -> dict[str, float]:
-    """`parts`: of the trainer's step, which has a `rest` besides."""
-    return {
-        **{f"trainer/part/{part}/seconds": value for part, value in parts.items()},
-        "controller/phase/generating/seconds": generating,
-        "controller/phase/scoring/seconds": scoring,
-        "controller/scoring/exposed_seconds": exposed,
-        "controller/phase/training/seconds": sum(parts.values()) + rest,
-        "controller/phase/syncing/seconds": syncing,
-        "controller/step/seconds": step,
-        "controller/step/tokens_per_second": tokens / step,
-    }
 
 
 def union(spans: Sequence[tuple[float, float]]) -> float:
@@ -71,16 +47,18 @@ def steps_in_turns(draw: st.DrawFn) -> dict[str, float]:
     parts = {part: draw(seconds) for part in ALWAYS}
     parts |= {part: draw(seconds) for part in draw(st.sets(st.sampled_from([*THEIRS])))}
     syncing, unnamed, rest = draw(seconds), draw(st.floats(0, 10)), draw(st.floats(0, 10))
-    produced = union([*made, *scored])
-    return row(
-        union(made),
-        union(scored),
-        produced - union(made),
-        parts,
-        unnamed,
-        syncing,
-        max(stop for _, stop in scored) + sum(parts.values()) + unnamed + syncing + rest,
-    )
+    generating, training = union(made), sum(parts.values()) + unnamed
+    step = max(stop for _, stop in scored) + training + syncing + rest
+    return {
+        **{f"trainer/part/{part}/seconds": value for part, value in parts.items()},
+        "controller/phase/generating/seconds": generating,
+        "controller/phase/scoring/seconds": union(scored),
+        "controller/scoring/exposed_seconds": union([*made, *scored]) - generating,
+        "controller/phase/training/seconds": training,
+        "controller/phase/syncing/seconds": syncing,
+        "controller/step/seconds": step,
+        "controller/step/tokens_per_second": 1e6 / step,
+    }
 
 
 @given(values=steps_in_turns())
@@ -184,12 +162,14 @@ def test_the_facts_of_a_run(algorithm: dict[str, Any], facts: Facts) -> None:
     assert facts_of(configure(algorithm=algorithm)) == facts
 
 
-def test_they_stand_beside_ours_in_a_steps_row_alone(tmp_path: Path) -> None:
+def test_they_stand_beside_ours_in_rows_of_their_kind(tmp_path: Path) -> None:
     metrics = MetricsWriter(tmp_path, OtherNames(("verl",), Facts(2)))
     metrics.write("step", 1, {"trainer/learning_rate": 1e-6})
-    metrics.write("validation", 1, {"validation/greedy_reward/mean": 0.5})
+    metrics.write("validation", 1, {"validation/task/add/greedy_correct/share": 0.5})
     metrics.close()
-    step, validation = map(json.loads, (tmp_path / METRICS_NAME).read_text().splitlines())
+    step, validation = read_json_lines(tmp_path / METRICS_NAME)
     assert step["trainer/learning_rate"] == step["actor/lr"] == 1e-6
     assert "grpo/lr" not in step
-    assert validation.keys() == {"kind", "step", "time", "validation/greedy_reward/mean"}
+    ours = {"kind", "step", "time", "validation/task/add/greedy_correct/share"}
+    assert validation.keys() == ours | {"val-core/add/acc/mean@1"}
+    assert OtherNames(("mindspeed-rl",), Facts(2)).of_validation(validation) == {}

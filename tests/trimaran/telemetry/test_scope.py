@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import subprocess
-import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trimaran.wire.fakes import run_service, serving
 from trimaran.errors import InputError
 from trimaran.telemetry import scope
-from trimaran.telemetry.run_files import LOG_VARIABLE, JsonFormatter, setup_logging
+from trimaran.telemetry.run_files import LIVES, LOG_VARIABLE, JsonFormatter, setup_logging
 from trimaran.v1 import run_pb2, run_pb2_grpc
 from trimaran.wire import rpc
 
@@ -77,17 +76,13 @@ class Echo(run_pb2_grpc.RunServiceServicer):
 async def test_a_handler_is_about_what_its_caller_is(caplog: pytest.LogCaptureFixture) -> None:
     caplog.handler.setFormatter(JsonFormatter())
     caplog.set_level(logging.INFO)
-    add = run_pb2_grpc.add_RunServiceServicer_to_server
-    server = rpc.Server("127.0.0.1:0", [rpc.service(run_pb2.DESCRIPTOR, add, Echo())])
-    await server.start()
-    async with rpc.connect(server.address) as channel:
+    async with serving(run_service(Echo())) as address, rpc.connect(address) as channel:
         stub: Any = run_pb2_grpc.RunServiceStub(channel)
         with scope.about(group=17, step=3):
             await rpc.call(stub.GetRun, run_pb2.GetRunRequest(), 10)
         with scope.about(group=18), pytest.raises(InputError):
             await rpc.call(stub.GetRun, run_pb2.GetRunRequest(run_id="wrong"), 10)
         await rpc.call(stub.GetRun, run_pb2.GetRunRequest(), 10)
-    await server.stop()
     lines = [json.loads(line) for line in caplog.text.splitlines()]
     reported = [(line["message"].split(" after")[0], line.get("group")) for line in lines]
     assert reported == [
@@ -98,31 +93,31 @@ async def test_a_handler_is_about_what_its_caller_is(caplog: pytest.LogCaptureFi
     assert (lines[0]["run"], lines[0]["step"], lines[0]["level"]) == ("addition-1", 3, "WARNING")
 
 
-LINES = """
-import logging
-from trimaran.telemetry import scope
-from trimaran.telemetry.run_files import setup_logging
-setup_logging("rollout-0", "addition-1")
-with scope.about(group=17):
-    logging.getLogger("services.rollout").warning("two\\nlines and a %s", "word")
-    logging.getLogger("trimaran.lives").info("issued")
-    try:
-        1 / 0
-    except ZeroDivisionError:
-        logging.getLogger("services.rollout").exception("failed")
-"""
+@pytest.fixture
+def written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str], list[str]]:
+    """The lines of a process in a format."""
+
+    def write(form: str) -> list[str]:
+        monkeypatch.setenv(LOG_VARIABLE, form)
+        setup_logging("rollout-0", "addition-1")
+        logger = logging.getLogger("services.rollout")
+        with scope.about(group=17):
+            logger.warning("two\nlines and a %s", "word")
+            logging.getLogger(LIVES).info("issued")
+            logging.getLogger("library").info("chatter")
+            try:
+                _ = 1 / 0
+            except ZeroDivisionError:
+                logger.exception("failed")
+        return capsys.readouterr().err.splitlines()
+
+    return write
 
 
-def written(form: str) -> str:
-    environment = {LOG_VARIABLE: form, "PYTHONPATH": ":".join(sys.path)}
-    command = [sys.executable, "-c", LINES]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
-
-
-def test_json_lines_say_where_they_come_from() -> None:
-    warned, issued, failed = map(json.loads, written("json").splitlines())
+def test_json_lines_say_where_they_come_from(written: Callable[[str], list[str]]) -> None:
+    warned, issued, failed = map(json.loads, written("json"))
     assert warned["message"] == "two\nlines and a word"
     for line in (warned, issued, failed):
         assert (line["process"], line["run"], line["group"]) == ("rollout-0", "addition-1", 17)
@@ -131,10 +126,11 @@ def test_json_lines_say_where_they_come_from() -> None:
     assert "ZeroDivisionError" in failed["exception"]
 
 
-def test_text_stays_as_it_was() -> None:
-    first = written("").splitlines()[0]
-    assert first.endswith(" rollout-0 WARNING services.rollout: two")
-    assert "issued" not in written("text")
+@pytest.mark.parametrize("form", ["", "text"])
+def test_a_line_of_text_names_its_process(written: Callable[[str], list[str]], form: str) -> None:
+    lines = written(form)
+    assert lines[0].endswith(" rollout-0 WARNING services.rollout: two")
+    assert not [line for line in lines if "issued" in line or "chatter" in line]
 
 
 def test_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,6 @@ from trimaran.telemetry.sinks import (
     SinkThread,
     close_sinks,
     open_sinks,
-    without_secrets,
 )
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -53,36 +52,27 @@ class Recorder:
         self.is_closed = True
 
 
-def test_rows_arrive_in_order_and_what_is_not_finite_does_not(tmp_path: Path) -> None:
+ANSWER = AnswerRow(5, "h:1", "add", "1 + 2?", "It is 3", "3", 0.9, {"b": 1.0, "a": 0.5})
+CELLS = [5, "h:1", "add", "1 + 2?", "It is 3", "3", 0.9, '{"a": 0.5, "b": 1.0}']
+COLUMNS = ["step", "prompt_id", "task", "prompt", "answer", "reference", "reward", "terms"]
+
+
+def test_rows_arrive_in_order_with_answers_and_without_what_is_not_finite(tmp_path: Path) -> None:
     recorder = Recorder()
     thread = SinkThread("mine", lambda: recorder)
     metrics = MetricsWriter(tmp_path, sinks=[thread])
     metrics.write("step", 1, {"trainer/loss": 0.5, "trainer/grad_norm": float("nan")}, at=100.0)
     metrics.write("validation", 1, {"validation/greedy_reward/mean": 1.0}, at=101.0)
+    metrics.write_answers(4, [])
+    metrics.write_answers(5, [ANSWER])
     metrics.close()
     close_sinks([thread])
     assert recorder.rows == [
         (100.0, 1, {"trainer/loss": 0.5}),
         (101.0, 1, {"validation/greedy_reward/mean": 1.0}),
     ]
-    assert recorder.is_closed
-
-
-ANSWER = AnswerRow(5, "h:1", "add", "1 + 2?", "It is 3", "3", 0.9, {"b": 1.0, "a": 0.5})
-CELLS = [5, "h:1", "add", "1 + 2?", "It is 3", "3", 0.9, '{"a": 0.5, "b": 1.0}']
-COLUMNS = ["step", "prompt_id", "task", "prompt", "answer", "reference", "reward", "terms"]
-
-
-def test_answers_go_to_the_sinks_alone(tmp_path: Path) -> None:
-    recorder = Recorder()
-    thread = SinkThread("mine", lambda: recorder)
-    metrics = MetricsWriter(tmp_path, sinks=[thread])
-    metrics.write_answers(4, [])
-    metrics.write_answers(5, [ANSWER])
-    metrics.close()
-    close_sinks([thread])
-    assert recorder.answers == [(5, [ANSWER])]
-    assert (tmp_path / "metrics.jsonl").read_text() == ""
+    assert recorder.answers == [(5, [ANSWER])] and recorder.is_closed
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2  # no answers
 
 
 def test_long_texts_are_cut_in_a_table() -> None:
@@ -112,20 +102,19 @@ def test_a_slow_one_holds_up_nothing(
 ) -> None:
     monkeypatch.setattr(sinks, "MOST_ROWS", 3)
     gate = threading.Event()
-    recorder = Recorder(gate)
-    thread = SinkThread("mine", lambda: recorder)
+    thread = SinkThread("mine", lambda: Recorder(gate))
     for step in range(10):
         thread.write(float(step), step, {"trainer/loss": 1.0})
     assert caplog.text.count("does not take rows: 3 wait") == 1
     close_sinks([thread], 0.05)
     gate.set()
-    assert threading.active_count() >= 1
 
 
 def test_a_failure_is_reported_once_without_secrets(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MINE_API_KEY", "abcdef0123456789")
+    monkeypatch.setenv("SOME_TOKEN", "a")  # too short for a secret
     fault = "refused key abcdef0123456789 at https://me:hunter2@host/path"
     thread = SinkThread("mine", lambda: Recorder(fault=fault))
     thread.write(1.0, 1, {"trainer/loss": 1.0})
@@ -185,11 +174,6 @@ class Lines:
     assert (tmp_path / "lines").read_text() == "1 0.5\n2 0.25\n"
     with pytest.raises(InputError, match="'swanlab' is unknown"):
         open_sinks(["swanlab"], About("p", "n", tmp_path, {}))
-
-
-def test_short_values_of_the_environment_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SOME_TOKEN", "a")
-    assert without_secrets(ValueError("a bad value")) == "ValueError: a bad value"
 
 
 @pytest.fixture

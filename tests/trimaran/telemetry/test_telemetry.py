@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import subprocess
@@ -26,12 +25,13 @@ from trimaran.telemetry.run_files import (
 
 def test_a_metrics_row_stands_in_the_file_and_in_tensorboard(tmp_path: Path) -> None:
     metrics = MetricsWriter(tmp_path)
-    metrics.write("step", 1, {REWARD_MEAN: 0.5, "trainer/loss": float("nan")})
+    metrics.write("step", 1, {REWARD_MEAN: 0.5, "trainer/loss": float("nan")}, "the loss is nan")
     metrics.write("validation", 1, {GREEDY_REWARD: 1.0})
     metrics.close()
     first, second = read_json_lines(tmp_path / "metrics.jsonl")
     assert (first["kind"], first["step"]) == ("step", 1)
     assert (first[REWARD_MEAN], first["trainer/loss"]) == (0.5, None)
+    assert first["nonfinite"] == "the loss is nan" and "nonfinite" not in second
     assert (second["kind"], second[GREEDY_REWARD]) == ("validation", 1.0)
     assert first["time"] <= second["time"]
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -48,16 +48,6 @@ def test_a_row_with_an_undeclared_key_is_an_error(tmp_path: Path) -> None:
         metrics.write("step", 1, {REWARD_MEAN: 0.5, "trainer/lost": 1.0})
     metrics.close()
     assert read_json_lines(tmp_path / "metrics.jsonl") == []
-
-
-def test_a_step_with_numbers_that_are_not_finite_says_so_in_its_row(tmp_path: Path) -> None:
-    metrics = MetricsWriter(tmp_path)
-    metrics.write("step", 1, {REWARD_MEAN: 0.5}, nonfinite="group 7: reward nan")
-    metrics.write("step", 2, {REWARD_MEAN: 0.5})
-    metrics.close()
-    first, second = read_json_lines(tmp_path / "metrics.jsonl")
-    assert first["nonfinite"] == "group 7: reward nan"
-    assert "nonfinite" not in second
 
 
 def test_a_span_is_recorded_also_when_its_block_fails(tmp_path: Path) -> None:
@@ -81,13 +71,8 @@ def test_a_span_is_recorded_also_when_its_block_fails(tmp_path: Path) -> None:
 def test_a_row_that_is_still_being_written_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     assert read_json_lines(path) == []
-    rows = JsonLines(path)
-    rows.append({"a": 1})
-    rows.close()
-    with path.open("a") as file:
-        file.write('{"a": 2')
+    path.write_text('{"a": 1}\n{"a": 2')
     assert read_json_lines(path) == [{"a": 1}]
-    assert json.loads(path.read_text().splitlines()[0]) == {"a": 1}
 
 
 class FullDisk:
@@ -105,7 +90,7 @@ class FullDisk:
         return number
 
 
-@pytest.mark.parametrize("room", [0, 1, 30, 100, 250])
+@pytest.mark.parametrize("room", [0, 30, 250])
 def test_rows_that_find_no_room_wait_and_stand_in_order_afterwards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
@@ -139,8 +124,8 @@ def test_another_fault_of_the_disk_is_no_full_disk(tmp_path: Path) -> None:
         rows.append({"a": 1})
 
 
-@pytest.mark.parametrize("torn", ["", "{", '{"a": 2', "x" * 10_000])
-@pytest.mark.parametrize("whole", ["", '{"a": 1}\n', '{"a": 0}\n{"a": 1}\n'])
+@pytest.mark.parametrize("torn", ["", '{"a": 2', "x" * 10_000])
+@pytest.mark.parametrize("whole", ["", '{"a": 0}\n{"a": 1}\n'])
 def test_what_a_writer_that_died_left_half_is_dropped(
     tmp_path: Path, whole: str, torn: str
 ) -> None:
@@ -167,15 +152,6 @@ print("alive")
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=full, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "alive\n")
-
-
-def test_a_log_line_names_its_process(capsys: pytest.CaptureFixture[str]) -> None:
-    setup_logging("trainer-3")
-    logging.getLogger("services.trainer").info("something")
-    logging.getLogger("library").info("chatter")
-    log = capsys.readouterr().err
-    assert "trainer-3 INFO services.trainer: something" in log
-    assert "chatter" not in log
 
 
 def test_a_failure_that_is_met_a_thousand_times_is_one_line_a_second() -> None:

@@ -61,10 +61,16 @@ needs_sdk = pytest.mark.skipif(
 )
 
 
-@needs_sdk
-def test_a_collector_that_is_away_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """No collector listens there."""
     monkeypatch.setenv(ENDPOINTS[1], "http://127.0.0.1:9")
-    tracing.configure({ENDPOINTS[1]: "http://127.0.0.1:9"})
+    return {ENDPOINTS[1]: "http://127.0.0.1:9"}
+
+
+@needs_sdk
+def test_a_collector_that_is_away_holds_nothing_up(nobody: dict[str, str]) -> None:
+    tracing.configure(nobody)
     tracing.start()
     assert tracing.is_on() and scope.process.travels
     with tracing.in_group(17), tracing.span("generate"):
@@ -85,11 +91,10 @@ def test_groups_have_traces_of_their_own_the_same_in_every_process() -> None:
 
 
 @needs_sdk
-async def test_tasks_side_by_side_keep_their_groups_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tasks_side_by_side_keep_their_groups_apart(nobody: dict[str, str]) -> None:
     from trimaran.telemetry.otel import group_ids
 
-    monkeypatch.setenv(ENDPOINTS[1], "http://127.0.0.1:9")
-    tracing.configure({ENDPOINTS[1]: "http://127.0.0.1:9"})
+    tracing.configure(nobody)
     tracing.start()
 
     async def one(number: int) -> None:
@@ -103,13 +108,14 @@ async def test_tasks_side_by_side_keep_their_groups_apart(monkeypatch: pytest.Mo
 
 
 @needs_sdk
-def test_every_process_keeps_the_same_share_of_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENDPOINTS[1], "http://127.0.0.1:9")
+def test_every_process_keeps_the_same_share_of_the_groups(
+    nobody: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.1")
 
     def kept() -> set[int]:
-        tracing.configure({ENDPOINTS[1]: "http://127.0.0.1:9"})
+        tracing.configure(nobody)
         tracing.start()
         found = set()
         for number in range(1000):

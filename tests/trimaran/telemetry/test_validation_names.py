@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from trimaran.telemetry.other_names import Facts, OtherNames
-from trimaran.telemetry.run_files import METRICS_NAME, MetricsWriter, read_json_lines
 from trimaran.telemetry.validation_names import verl_validation
 
 TASK = "validation/task/openai/gsm8k"
@@ -41,12 +37,3 @@ def test_without_samples_the_greedy_answer_is_the_one_of_n() -> None:
         "val-aux/openai/gsm8k/reward/mean@1": 0.1,
         "val-core/openai/gsm8k/acc/mean@1": 0.2,
     }
-
-
-def test_they_stand_in_a_validations_row(tmp_path: Path) -> None:
-    metrics = MetricsWriter(tmp_path, OtherNames(("verl",), Facts(2)))
-    metrics.write("validation", 1, {"validation/task/add/greedy_correct/share": 0.5})
-    metrics.close()
-    [row] = read_json_lines(tmp_path / METRICS_NAME)
-    assert row["val-core/add/acc/mean@1"] == 0.5
-    assert OtherNames(("mindspeed-rl",), Facts(2)).of_validation(row) == {}

@@ -3,17 +3,15 @@
 import asyncio
 import logging
 import ssl
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 
 from tests.certificates import Authority
-from tests.trimaran.trust.test_trust import CALLER, GROUP, Reward, reward_service
+from tests.trimaran.wire.fakes import CALLER, GROUP, FakeReward, reward_service, serving
 from trimaran import errors
 from trimaran.clients import RewardClient
-from trimaran.run.context import RunContext
-from trimaran.trust.access import TlsFiles, Trust, make_token, new_token
+from trimaran.trust.access import TlsFiles, Trust, new_token
 from trimaran.trust.tls import http_context, read_pem, server_credentials
 from trimaran.wire import rpc
 
@@ -24,15 +22,8 @@ def trust_of(files):
     return Trust(TOKEN, files)
 
 
-@asynccontextmanager
-async def serving(files, servicer=None):
-    services = [reward_service(servicer or Reward())]
-    server = rpc.Server("127.0.0.1:0", services, trust=trust_of(files))
-    await server.start()
-    try:
-        yield server.address
-    finally:
-        await server.stop()
+def serving_tls(files):
+    return serving(reward_service(FakeReward()), trust=trust_of(files))
 
 
 async def score(client, timeout=10.0):
@@ -56,7 +47,7 @@ async def test_both_ends_prove_themselves(tmp_path):
     stranger = replace(others.write(tmp_path / "stranger"), authorities=server.authorities)
     no_certificate = TlsFiles(authorities=server.authorities)
     wrong_server = replace(client, authorities=tmp_path / "stranger" / "ca.pem")
-    async with serving(server) as address:
+    async with serving_tls(server) as address:
         assert not await is_refused(address, trust_of(client))
         for files in (stranger, no_certificate, wrong_server, None):
             assert await is_refused(address, trust_of(files)), files
@@ -65,7 +56,7 @@ async def test_both_ends_prove_themselves(tmp_path):
 
 async def test_without_authorities_a_server_asks_clients_for_a_token_alone(tmp_path):
     files = Authority("ours").write(tmp_path)
-    async with serving(replace(files, authorities=None)) as address:
+    async with serving_tls(replace(files, authorities=None)) as address:
         client = TlsFiles(authorities=files.authorities)
         assert not await is_refused(address, trust_of(client))
         async with RewardClient(address, CALLER, Trust(tls=client)) as stranger:
@@ -83,7 +74,7 @@ async def test_a_new_authority_counts_at_once_and_the_old_one_no_more(tmp_path):
     client = old.write(tmp_path / "client")
     left_behind = old.write(tmp_path / "left_behind")
     async with (
-        serving(server) as address,
+        serving_tls(server) as address,
         RewardClient(address, CALLER, trust_of(client)) as renewed,
         RewardClient(address, CALLER, trust_of(left_behind)) as late,
     ):
@@ -102,7 +93,7 @@ async def test_a_new_authority_counts_at_once_and_the_old_one_no_more(tmp_path):
 async def test_broken_files_leave_the_old_ones_in_use_and_are_logged(tmp_path, caplog):
     authority = Authority("ours")
     files = authority.write(tmp_path)
-    async with serving(files) as address:
+    async with serving_tls(files) as address:
         (tmp_path / "key.pem").write_text("-----BEGIN", encoding="utf-8")
         with caplog.at_level(logging.WARNING):
             kept = replace(files, certificate=None, key=None)  # a client without its own
@@ -122,13 +113,6 @@ def test_a_key_that_does_not_fit_is_refused(tmp_path):
         read_pem(replace(files, key=None))
     with pytest.raises(errors.InputError, match="a server needs certificate and key"):
         server_credentials(TlsFiles(authorities=files.authorities))
-
-
-def test_a_run_context_brings_its_tls_files(tmp_path):
-    files = Authority("ours").write(tmp_path / "tls")
-    context = RunContext("r", tmp_path, "sqlite:x", Trust(make_token(tmp_path), files))
-    context.write()
-    assert RunContext.in_folder(tmp_path) == context
 
 
 async def test_http_takes_new_certificates_and_a_new_authority_too(tmp_path):

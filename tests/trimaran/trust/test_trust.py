@@ -3,17 +3,27 @@
 import asyncio
 import json
 import re
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from services.rollout import server as rollout
 from services.trainer import server as trainer
 from tests.configs import LEAST
+from tests.trimaran.wire.fakes import (
+    CALLER,
+    GROUP,
+    REQUEST,
+    FakeReward,
+    FakeRun,
+    reward_service,
+    run_service,
+    serving,
+)
 from trimaran import errors
 from trimaran.clients import RewardClient
 from trimaran.config import parse_config
@@ -29,51 +39,8 @@ from trimaran.trust.access import (
     make_token,
     new_token,
 )
-from trimaran.types import Caller, Group, Message, Prompt
-from trimaran.v1 import reward_pb2, reward_pb2_grpc, run_pb2, run_pb2_grpc, types_pb2
+from trimaran.v1 import reward_pb2_grpc, run_pb2, run_pb2_grpc
 from trimaran.wire import rpc
-
-GROUP = Group(1, 1, Prompt("p", (Message("user", "?"),), "t", "a"), (1, 2), ())
-CALLER = Caller("run", 1)
-
-
-class Reward(reward_pb2_grpc.RewardServiceServicer):
-    def __init__(self):
-        self.clients = []
-
-    async def ScoreGroup(self, request, context):
-        self.clients.append(rpc.client())
-        verdict = types_pb2.Verdict(faulted=types_pb2.Faulted(fault="busy"))
-        return reward_pb2.ScoreGroupResponse(verdicts=[verdict])
-
-
-class Watched(run_pb2_grpc.RunServiceServicer):
-    """An event each 0.05 s, for ever."""
-
-    async def WatchRun(self, request, context):
-        run = run_pb2.Run(state=run_pb2.Run.STATE_RUNNING)
-        while True:
-            yield run_pb2.WatchRunResponse(event=run_pb2.RunEvent(run=run))
-            await asyncio.sleep(0.05)
-
-
-def reward_service(servicer):
-    add = reward_pb2_grpc.add_RewardServiceServicer_to_server
-    return rpc.service(reward_pb2.DESCRIPTOR, add, servicer)
-
-
-def run_service(servicer):
-    return rpc.service(run_pb2.DESCRIPTOR, run_pb2_grpc.add_RunServiceServicer_to_server, servicer)
-
-
-@asynccontextmanager
-async def serving(*services, **options):
-    server = rpc.Server("127.0.0.1:0", services, **options)
-    await server.start()
-    try:
-        yield server.address
-    finally:
-        await server.stop()
 
 
 async def score(address, trust):
@@ -83,7 +50,7 @@ async def score(address, trust):
 
 @pytest.mark.parametrize("token", ["", "short", "0123456789abcdef" * 4, "x" * 5000])
 async def test_a_service_refuses_a_caller_that_does_not_show_the_token_of_its_run(token):
-    ours, servicer = Trust(new_token()), Reward()
+    ours, servicer = Trust(new_token()), FakeReward()
     async with serving(reward_service(servicer), trust=ours) as address:
         with pytest.raises(errors.UnauthenticatedError, match="ScoreGroup: .* token") as raised:
             await score(address, Trust(token))
@@ -93,8 +60,12 @@ async def test_a_service_refuses_a_caller_that_does_not_show_the_token_of_its_ru
         assert servicer.clients == [LOCAL]
 
 
-async def test_health_is_open_and_reflection_is_not():
+async def test_a_stranger_may_ask_for_health_and_neither_watch_it_nor_list_services():
     trust = Trust(new_token())
+    health: Any = health_pb2_grpc
+    reflection: Any = reflection_pb2_grpc
+    name = "trimaran.v1.RewardService"
+    request = health_pb2.HealthCheckRequest(service=name)
 
     async def ask():
         yield reflection_pb2.ServerReflectionRequest(list_services="")
@@ -103,35 +74,40 @@ async def test_health_is_open_and_reflection_is_not():
         await asyncio.Event().wait()
         yield
 
-    async def names(address, shown, requests):
-        reflection: Any = reflection_pb2_grpc
-        async with rpc.connect(address, shown) as channel:
-            stub = reflection.ServerReflectionStub(channel)
-            return [answer async for answer in stub.ServerReflectionInfo(requests, timeout=9)]
+    def listed(channel, requests):
+        return reflection.ServerReflectionStub(channel).ServerReflectionInfo(requests, timeout=9)
 
-    async with serving(reward_service(Reward()), trust=trust) as address:
+    async with (
+        serving(reward_service(FakeReward()), trust=trust) as address,
+        rpc.connect(address, trust) as ours,
+        rpc.connect(address) as strangers,
+    ):
         await rpc.wait_until_serving(address, timeout=10)
-        assert await names(address, trust, ask())
-        with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await names(address, Trust(), say_nothing())
-        assert raised.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        [answer] = [answer async for answer in listed(ours, ask())]
+        assert name in {service.name for service in answer.list_services_response.service}
+        stub = health.HealthStub(strangers)
+        answer = await stub.Check(request, timeout=9)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        for call in (stub.Watch(request, timeout=9), listed(strangers, say_nothing())):
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await call.read()
+            assert refusal.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
 async def test_a_foreign_client_shows_its_token_as_others_do():
     """As grpcurl -H 'authorization: Bearer TOKEN'."""
     trust = Trust(new_token())
     async with (
-        serving(reward_service(Reward()), trust=trust) as address,
+        serving(reward_service(FakeReward()), trust=trust) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
-        request = reward_pb2.ScoreGroupRequest(caller=types_pb2.Caller(run_id="run", epoch=1))
         call = reward_pb2_grpc.RewardServiceStub(channel).ScoreGroup
         for value, code in (
             (f"bearer {trust.token}", grpc.StatusCode.OK),
             (f"Basic {trust.token}", grpc.StatusCode.UNAUTHENTICATED),
             (trust.token, grpc.StatusCode.UNAUTHENTICATED),
         ):
-            sent = call(request, metadata=(("authorization", value),), timeout=10)
+            sent = call(REQUEST, metadata=(("authorization", value),), timeout=10)
             assert await sent.code() is code
 
 
@@ -144,7 +120,7 @@ async def test_a_token_that_is_withdrawn_ends_the_streams_that_it_opened(monkeyp
         return known[token]
 
     async with (
-        serving(run_service(Watched()), identify=identify, identify_seconds=0.1) as address,
+        serving(run_service(FakeRun(0.05)), identify=identify, identify_seconds=0.1) as address,
         rpc.connect(address, Trust("t")) as channel,
     ):
         num_events = 0
@@ -163,19 +139,13 @@ def test_a_token_is_made_once_and_only_its_owner_reads_it(tmp_path):
     assert make_token(tmp_path) == token
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
     assert [path.name for path in tmp_path.iterdir()] == ["token"]
-    assert make_token_of_another(tmp_path) != token
-
-
-def make_token_of_another(folder):
-    (folder / "other").mkdir()
-    return make_token(folder / "other")
+    assert new_token() != token
 
 
 @pytest.mark.parametrize(
     ("mode", "text", "complaint"),
     [
         (0o640, "a" * 64, "others can read"),
-        (0o604, "a" * 64, "others can read"),
         (0o600, "", "not a token"),
         (0o600, "two words and more", "not a token"),
         (0o600, "ä" * 20, "cannot be read"),
@@ -190,7 +160,8 @@ def test_a_token_file_that_is_no_secret_or_no_token_is_refused(tmp_path, mode, t
 
 
 def test_a_run_context_brings_its_trust_and_never_writes_the_token(tmp_path):
-    trust = Trust(make_token(tmp_path), is_network_trusted=True)
+    files = TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem", connection_seconds=7.0)
+    trust = Trust(make_token(tmp_path), files, is_network_trusted=True)
     context = RunContext("run-1", tmp_path, "sqlite:x", trust)
     context.write()
     assert RunContext.in_folder(tmp_path) == context

@@ -41,31 +41,30 @@ def address_of(server: rpc.Server) -> str:
     return server.scrape.address
 
 
-async def test_a_server_is_scraped_where_the_environment_names_an_address(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment names an address."""
     monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:0")
-    async with served() as server:
-        async with httpx.AsyncClient() as client:
-            answer = await client.get(f"http://{address_of(server)}/metrics")
-            other = await client.get(f"http://{address_of(server)}/")
+
+
+async def test_a_server_is_scraped_where_the_environment_names_an_address(
+    somewhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served() as server, httpx.AsyncClient() as client:
+        place = f"http://{address_of(server)}"
+        answer = await client.get(f"{place}/metrics")
         assert "trimaran_rollout_tokens_total 10.0" in answer.text
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-        assert other.status_code == 404
-
-
-async def test_a_process_of_a_run_says_which_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:0")
-    monkeypatch.setattr(scope.process, "name", "rollout-3")
-    monkeypatch.setattr(scope.process, "run_id", "addition-1")
-    async with served() as server:
+        assert (await client.get(f"{place}/")).status_code == 404
+        # A process of a run says which it is.
+        monkeypatch.setattr(scope.process, "name", "rollout-3")
+        monkeypatch.setattr(scope.process, "run_id", "addition-1")
         server.metrics.show(REWARD_WORKERS, lambda: {"busy": 2.0})
-        async with httpx.AsyncClient() as client:
-            reported = (await client.get(f"http://{address_of(server)}/metrics")).text
-        labels = 'index="3",kind="rollout",process="rollout-3",run="addition-1"'
-        assert f"trimaran_rollout_tokens_total{{{labels}}} 10.0" in reported
-        assert f'trimaran_reward_workers{{{labels},state="busy"}} 2.0' in reported
-        assert reported.count("# TYPE trimaran_reward_workers gauge") == 1
+        reported = (await client.get(f"{place}/metrics")).text
+    labels = 'index="3",kind="rollout",process="rollout-3",run="addition-1"'
+    assert f"trimaran_rollout_tokens_total{{{labels}}} 10.0" in reported
+    assert f'trimaran_reward_workers{{{labels},state="busy"}} 2.0' in reported
+    assert reported.count("# TYPE trimaran_reward_workers gauge") == 1
 
 
 async def test_nothing_listens_by_default() -> None:
@@ -74,22 +73,22 @@ async def test_nothing_listens_by_default() -> None:
 
 
 async def test_a_token_of_its_own_and_the_tls_of_the_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    somewhere: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     own = make_token(tmp_path)
-    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:0")
     monkeypatch.setenv(TOKEN_VARIABLE, str(tmp_path / "token"))
     files = Authority("test").write(tmp_path / "tls")
     trusted = ssl.create_default_context(cafile=str(files.authorities))
     assert files.certificate and files.key
     trusted.load_cert_chain(files.certificate, files.key)
-    async with served(Trust(TOKEN, tls=files)) as server:
+    async with (
+        served(Trust(TOKEN, tls=files)) as server,
+        httpx.AsyncClient(verify=trusted) as client,
+    ):
         url = f"https://{address_of(server)}/metrics"
-        async with httpx.AsyncClient(verify=trusted) as client:
-            for token, status in ((own, 200), (TOKEN, 401)):
-                headers = {"Authorization": f"Bearer {token}"}
-                assert (await client.get(url, headers=headers)).status_code == status
-            assert (await client.get(url)).status_code == 401
+        for token, status in ((own, 200), (TOKEN, 401), ("", 401)):
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            assert (await client.get(url, headers=headers)).status_code == status
 
 
 @pytest.mark.parametrize("trust", [NO_TRUST, Trust(TOKEN)], ids=["none", "token"])
@@ -109,10 +108,10 @@ def test_beyond_loopback_a_token_and_tls_or_a_trusted_network_are_needed(
     assert Scrape.from_environment(address | token, encrypted, bytes)
 
 
-async def test_an_address_that_cannot_be_bound_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ADDRESS_VARIABLE, "127.0.0.1:0")
+async def test_an_address_that_cannot_be_bound_is_named(
+    somewhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with served() as server:
         monkeypatch.setenv(ADDRESS_VARIABLE, address_of(server))
-        second = rpc.Server("127.0.0.1:0", [])
         with pytest.raises(InputError, match="TRIMARAN_METRICS: 127.0.0.1:.*name another"):
-            await second.start()
+            await rpc.Server("127.0.0.1:0", []).start()

@@ -1,8 +1,11 @@
 """Every value comes back from the wire as it went."""
 
 import struct
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from itertools import pairwise
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -14,190 +17,111 @@ from trimaran.v1 import types_pb2
 from trimaran.wire import messages as wire
 
 texts = st.text(max_size=20)
-token_ids = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=8).map(tuple)
-logprobs = st.lists(st.floats(-1e4, 0, width=32), max_size=8).map(tuple)
-uint32 = st.integers(0, 2**32 - 1)
-rewards = st.floats(allow_nan=False)
-terms = st.dictionaries(texts, rewards, max_size=3)
-
-callers = st.builds(types.Caller, texts, st.integers(0, 2**64 - 1))
-versions = st.builds(types.VersionId, uint32, uint32)
-policies = st.builds(types.PolicyVersion, texts, versions, texts)
+uint32, uint64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 numbers = st.lists(st.integers(0, 2**10), max_size=4).map(tuple)
-digests = st.binary(min_size=16, max_size=16).map(bytes.hex)
-tensors = st.builds(
-    types.TensorInfo,
-    texts,
-    texts,
-    numbers,
-    uint32,
-    numbers,
-    st.lists(digests, max_size=3).map(tuple),
-)
-manifests = st.builds(types.Manifest, st.lists(tensors, max_size=3).map(tuple), texts)
-transfer_groups = st.builds(
-    types.TransferGroup,
-    st.integers(0, 2**63 - 1),
-    texts,
-    st.integers(1, wire.MAX_GROUP_SIZE),
-    texts,
-)
-ranges = st.lists(st.integers(0, types.MAX_BLOCKS), max_size=3, unique=True).map(
-    lambda bounds: tuple(pairwise(sorted(bounds)))
-)
-peers = st.builds(types.Peer, texts, texts, texts)
-deltas = st.none() | st.builds(types.Delta, texts.filter(bool), numbers)
-offers = st.builds(types.Offer, peers, ranges, texts, deltas)
-sources = st.one_of(
-    st.builds(types.CollectiveSource, ranges, transfer_groups, uint32, deltas),
-    st.builds(types.MemorySource, ranges, texts),
-    st.builds(types.RelaySource, ranges, st.lists(peers, max_size=2).map(tuple), deltas),
-)
-limits_of_transfers = st.builds(
-    types.TransferLimits,
-    bucket_bytes=st.integers(1, wire.MAX_BUCKET_BYTES),
-    timeout=st.floats(0.001, wire.MAX_SECONDS),
-)
-stages = st.builds(
-    types.Staged,
-    texts,
-    uint32,
-    st.dictionaries(st.sampled_from(types.Transport), st.integers(0, 2**63)),
-)
-proofs = st.builds(types.Proof, versions, texts, texts, uint32, uint32, texts)
-version_records = st.builds(
-    types.VersionRecord,
-    policies,
-    uint32,
-    uint32,
-    st.floats(0, 2e9),
-    st.lists(proofs, max_size=2).map(tuple),
-)
-replicas = st.builds(types.Replica, texts, texts)
-routings = st.builds(
-    types.Routing,
-    st.none() | policies,
-    st.lists(replicas, max_size=3).map(tuple),
-    st.dictionaries(texts, texts, max_size=3),
-)
-tool_calls = st.builds(types.ToolCall, texts, texts, texts)
-tools = st.builds(types.Tool, texts, texts, texts)
-messages = st.builds(
-    types.Message,
-    texts,
-    texts,
-    st.lists(st.binary(max_size=9), max_size=2).map(tuple),
-    st.lists(tool_calls, max_size=2).map(tuple),
-    texts,
-    texts,
-    texts,
-)
-prompts = st.builds(
-    types.Prompt,
-    texts,
-    st.lists(messages, max_size=3).map(tuple),
-    texts,
-    texts,
-    st.dictionaries(texts, texts, max_size=3),
-    st.lists(tools, max_size=2).map(tuple),
-)
-samplings = st.builds(
-    types.Sampling,
-    st.floats(0, 10),
-    uint32,
-    uint32,
-    st.integers(0, 2**64 - 1),
-    st.floats(0, 1, exclude_min=True),
-    st.lists(texts, max_size=2).map(tuple),
-)
-segments = st.builds(types.Segment, uint32, uint32, versions, texts)
-turns = st.builds(
-    types.Turn,
-    messages,
-    uint32,
-    st.lists(messages, max_size=2).map(tuple),
-    uint32,
-    texts,
-    st.none() | rewards,
-    st.floats(0, 1e6),
-    uint32,
-    uint32,
-    uint32,
-)
-branches = st.builds(
-    types.Branch,
-    token_ids,
-    logprobs,
-    st.lists(segments, max_size=3).map(tuple),
-    st.binary(max_size=9),
-)
-completions = st.builds(
-    types.Completion,
-    token_ids,
-    logprobs,
-    texts,
-    texts,
-    st.lists(segments, max_size=3).map(tuple),
-    st.binary(max_size=9),
-    st.lists(turns, max_size=2).map(tuple),
-    st.lists(branches, max_size=2).map(tuple),
-    st.none() | rewards,
-    texts,
-)
-groups = st.builds(
-    types.Group,
-    st.integers(0, 2**64 - 1),
-    uint32,
-    prompts,
-    token_ids,
-    st.lists(completions, max_size=3).map(tuple),
-    texts,
-    st.binary(max_size=9),
-)
-verdicts = st.builds(types.Score, rewards, terms, st.booleans(), st.none() | texts) | st.builds(
-    types.Faulted, texts, terms, st.lists(texts, max_size=3).map(tuple)
-)
-scored_groups = st.builds(
-    types.ScoredGroup,
-    groups,
-    st.lists(verdicts, max_size=3).map(tuple),
-    st.none() | rewards,
-    st.lists(segments, max_size=2).map(tuple),
-)
 
-TYPES = {
-    "caller": callers,
-    "version": versions,
-    "policy": policies,
-    "manifest": manifests,
-    "ranges": ranges,
-    "peer": peers,
-    "offer": offers,
-    "source": sources,
-    "limits": limits_of_transfers,
-    "staged": stages,
-    "proof": proofs,
-    "version_record": version_records,
-    "transfer_group": transfer_groups,
-    "replica": replicas,
-    "routing": routings,
-    "prompt": prompts,
-    "sampling": samplings,
-    "segment": segments,
-    "verdict": verdicts,
+DRAWN: dict[Any, st.SearchStrategy[Any]] = {
+    int: uint32,
+    str: texts,
+    bool: st.booleans(),
+    float: st.floats(allow_nan=False),
+    bytes: st.binary(max_size=9),
+    NoneType: st.none(),
+    Sequence[int]: st.lists(st.integers(-(2**31), 2**31 - 1), max_size=8).map(tuple),
+    Sequence[float]: st.lists(st.floats(-1e4, 0, width=32), max_size=8).map(tuple),
+    types.Ranges: st.lists(st.integers(0, types.MAX_BLOCKS), max_size=3, unique=True).map(
+        lambda bounds: tuple(pairwise(sorted(bounds)))
+    ),
+}
+"""Values by their annotation."""
+
+
+def drawn(hint: Any) -> st.SearchStrategy[Any]:
+    if hint in DRAWN:
+        return DRAWN[hint]
+    if is_dataclass(hint):
+        return nouns(hint)
+    parts = [drawn(part) for part in get_args(hint) if part is not ...]
+    match get_origin(hint):
+        case kind if kind is UnionType:
+            return st.one_of(parts)
+        case kind if kind is Mapping:
+            return st.dictionaries(*parts, max_size=3)
+        case kind:
+            return st.lists(*parts, max_size=2).map(kind)
+
+
+def nouns(kind: Any, **bounded: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """`bounded`: fields of which the wire holds more, or less, than their annotation says."""
+    hints = get_type_hints(kind)
+    others = {one.name: drawn(hints[one.name]) for one in fields(kind) if one.name not in bounded}
+    return st.builds(kind, **others, **bounded)
+
+
+digests = st.lists(st.binary(min_size=16, max_size=16).map(bytes.hex), max_size=3).map(tuple)
+DRAWN |= {
+    types.Caller: nouns(types.Caller, epoch=uint64),
+    types.TensorInfo: nouns(types.TensorInfo, shape=numbers, cuts=numbers, digests=digests),
+    types.TransferGroup: nouns(
+        types.TransferGroup,
+        group_id=st.integers(0, 2**63 - 1),
+        world_size=st.integers(1, wire.MAX_GROUP_SIZE),
+    ),
+    types.Delta: nouns(types.Delta, base_root=texts.filter(bool), sizes=numbers),
+    types.TransferLimits: nouns(
+        types.TransferLimits,
+        bucket_bytes=st.integers(1, wire.MAX_BUCKET_BYTES),
+        timeout=st.floats(0.001, wire.MAX_SECONDS),
+    ),
+    types.Staged: nouns(
+        types.Staged,
+        bytes_by_transport=st.dictionaries(st.sampled_from(types.Transport), uint64),
+    ),
+    types.VersionRecord: nouns(types.VersionRecord, num_bytes=uint64),
+    types.Sampling: nouns(
+        types.Sampling,
+        seed=uint64,
+        top_p=st.floats(0, 1, exclude_min=True),
+        temperature=st.floats(0),
+    ),
+    types.Group: nouns(types.Group, number=uint64),
+    types.ScoredGroup: nouns(types.ScoredGroup, payload=st.just(b"")),
+}
+NOUNS = {
+    "caller": types.Caller,
+    "version": types.VersionId,
+    "policy": types.PolicyVersion,
+    "manifest": types.Manifest,
+    "ranges": types.Ranges,
+    "peer": types.Peer,
+    "offer": types.Offer,
+    "source": types.Source,
+    "limits": types.TransferLimits,
+    "staged": types.Staged,
+    "proof": types.Proof,
+    "version_record": types.VersionRecord,
+    "transfer_group": types.TransferGroup,
+    "replica": types.Replica,
+    "routing": types.Routing,
+    "prompt": types.Prompt,
+    "sampling": types.Sampling,
+    "segment": types.Segment,
+    "verdict": types.Verdict,
+    "opening": types.Opening,
+    "reply": types.Reply,
 }
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", NOUNS)
 @given(data=st.data())
 def test_round_trip(kind, data):
-    value = data.draw(TYPES[kind])
+    value = data.draw(drawn(NOUNS[kind]))
     message = getattr(wire, f"encode_{kind}")(value)
     received = type(message).FromString(message.SerializeToString())
     assert getattr(wire, f"decode_{kind}")(received) == value
 
 
-@given(scored_groups)
+@given(drawn(types.ScoredGroup))
 def test_payload_bytes_are_a_function_of_the_noun(scored):
     data = wire.serialize_scored_group(scored)
     assert wire.parse_scored_group(data) == scored
@@ -210,7 +134,7 @@ def test_a_group_that_is_none_is_refused():
         wire.parse_scored_group(b"\xff")
 
 
-@given(groups)
+@given(drawn(types.Group))
 def test_a_group_is_judged_by_its_texts_tokens_and_prompt(group):
     request = wire.encode_score_request(wire.encode_caller(types.Caller("run", 1)), group)
     samples = wire.decode_samples(request)
@@ -255,7 +179,6 @@ HOSTILE = {
         wire.decode_staged,
         types_pb2.Staged(bytes_by_transport={"pigeon": 4}),
     ),
-    "a shape of 2^63": (wire.decode_manifest, tensor(shape=[2**63])),
     "a product of 2^64": (wire.decode_manifest, tensor(shape=[2**32, 2**32])),
     "a product of 2^80 that is 0": (wire.decode_manifest, tensor(shape=[2**40, 2**40, 0])),
     "a hundred axes": (wire.decode_manifest, tensor(shape=[1] * 100)),
@@ -263,7 +186,6 @@ HOSTILE = {
     "2^26 blocks": (wire.decode_ranges, types_pb2.Ranges(bounds=[0, 2**26])),
     "a bound too much": (wire.decode_ranges, types_pb2.Ranges(bounds=[0, 2, 4])),
     "falling ranges": (wire.decode_ranges, types_pb2.Ranges(bounds=[4, 6, 0, 2])),
-    "the same block again and again": (wire.decode_ranges, types_pb2.Ranges(bounds=[0, 9] * 4)),
     "a group of 2^63": (
         wire.decode_transfer_group,
         types_pb2.TransferGroup(group_id=2**63, world_size=2),
@@ -278,7 +200,6 @@ HOSTILE = {
         types_pb2.Delta(base_root="r", sizes=[2**63, 2**63]),
     ),
     "no time": (wire.decode_seconds, 0.0),
-    "no end": (wire.decode_seconds, float("inf")),
     "no number": (wire.decode_seconds, float("nan")),
     "no bucket": (wire.decode_limits, limits(0)),
     "a bucket of 2^63": (wire.decode_limits, limits(2**63)),
