@@ -12,12 +12,14 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
+from tests.trimaran.sandbox.processes import wait_until
 from trimaran.errors import InputError
 from trimaran.sandbox import program as programs
 from trimaran.sandbox.job import SandboxError
@@ -110,37 +112,35 @@ def run(
     return asyncio.run(play())
 
 
-def test_a_program_reaches_its_port_and_its_folder_and_nothing_else(
-    layers: str, listening: int, tmp_path: Path
-) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("x")
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text("x")
+    return path
+
+
+def attempts(listening: int, secret: Path, **options: Any) -> dict[str, str]:
+    """What became of each: "done", or an error's name."""
     words = (str(listening), str(os.getpid()))
-    code, output = run(TRY, *words, port=listening, secret=str(secret))
+    code, output = run(TRY, *words, secret=str(secret), **options)
     assert code == 0, output
-    refused = {name: found for name, found in json.loads(output).items() if found != "done"}
-    assert set(refused) == {
-        "another port",
-        "data before a connection",
-        "a datagram",
-        "a local socket",
-        "another protocol",
-        "a file elsewhere",
-        "a list of files",
-        "a new file elsewhere",
-        "a signal",
+    return json.loads(output)
+
+
+def test_a_program_reaches_its_port_and_its_folder_and_nothing_else(
+    layers: str, listening: int, secret: Path
+) -> None:
+    found = attempts(listening, secret, port=listening)
+    assert {name for name, outcome in found.items() if outcome == "done"} == {
+        *("its port", "its own file", "its own folder", "another program")
     }
-    assert not (tmp_path / "secret2").exists()
+    assert not secret.with_name("secret2").exists()
 
 
 def test_the_operator_s_word_gives_a_program_the_network_and_no_files(
-    layers: str, listening: int, tmp_path: Path
+    layers: str, listening: int, secret: Path
 ) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("x")
-    words = (str(listening), str(os.getpid()))
-    _, output = run(TRY, *words, network=True, secret=str(secret))
-    found = json.loads(output)
+    found = attempts(listening, secret, network=True)
     assert found["another port"] == found["a datagram"] == "done"
     assert found["a file elsewhere"] == found["a new file elsewhere"] == "PermissionError"
 
@@ -151,25 +151,25 @@ def test_nothing_outlives_a_program_that_ends_or_the_service_that_dies(
     leave = "import subprocess; subprocess.Popen(['sleep', '1234'], start_new_session=True)"
     code, _ = run(leave + "; raise SystemExit(7)")
     assert code == 7
-    assert not _sleepers()
+    assert not sleepers()
+    stay = leave + "; import time; time.sleep(1234)"
     service = textwrap.dedent(f"""
         import asyncio
         from pathlib import Path
         from trimaran.sandbox import program as programs
         programs.CHILD = Path({str(programs.CHILD)!r})
         async def main():
-            spec = programs.find_program(("python", "-c", {leave + "; input()"!r} ), False, "key")
+            spec = programs.find_program(("python", "-c", {stay!r}), False, "key")
             place = Path({str(tmp_path)!r}, "own")
             place.mkdir()
             program = await programs.Program.start(spec, place, {{}}, 1, 1024)
             await asyncio.sleep(1000)
         asyncio.run(main())
     """)
-    service = service.replace("; input()", "; import time; time.sleep(1234)")
     with subprocess.Popen([sys.executable, "-c", service], cwd=ROOT) as process:
-        _wait_until(lambda: bool(_sleepers()))
+        wait_until(lambda: bool(sleepers()))
         process.send_signal(signal.SIGKILL)
-    _wait_until(lambda: not _sleepers() and not (tmp_path / "own").exists())
+    wait_until(lambda: not sleepers() and not (tmp_path / "own").exists())
 
 
 def test_memory_is_bounded() -> None:
@@ -208,19 +208,6 @@ async def test_what_cannot_be_started_says_why(tmp_path: Path) -> None:
         await Program.start(spec, place, {}, 1, 1024)
 
 
-def _sleepers() -> list[str]:
-    found: list[str] = []
-    for process in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if Path("/proc", process, "cmdline").read_bytes() == b"sleep\x001234\x00":
-                found.append(process)
-        except OSError:
-            continue
-    return found
-
-
-def _wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def sleepers() -> list[psutil.Process]:
+    found = psutil.process_iter(["cmdline"])
+    return [one for one in found if one.info["cmdline"] == ["sleep", "1234"]]

@@ -9,8 +9,6 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
-import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trimaran.sandbox.processes import living, started_by, wait_until
 from trimaran.sandbox import run as sandbox
 from trimaran.sandbox.job import SandboxError, SandboxLimits, make_job, this_host
 from trimaran.sandbox.run import SandboxRun, run, run_asking
@@ -27,8 +26,6 @@ from trimaran.sandbox.seccomp import AUDIT_ARCH, make_filter
 from trimaran.sandbox.talk import MAX_OUTPUT_BYTES
 
 ROOT = Path(__file__).resolve().parents[3]
-ENDED = 30.0
-"""Seconds within which anything that was ended must be gone, also on a slow day."""
 
 
 def ran(
@@ -120,14 +117,9 @@ def test_the_asked_program_writes_nothing_but_answers() -> None:
 @pytest.mark.parametrize("asked", ["while True: pass", "input(); input()", "while 1: print()"])
 def test_two_programs_end_in_time_and_what_was_said_counts(asked: str) -> None:
     asking = "import os\nos.write(2, b'so far')\nwhile True: input()"
-    before = _living(os.getpid())
+    before = set(started_by())
     assert run_asking(asking, asked, SandboxLimits(0.5)) == "so far"
-    _wait_until(lambda: set(_living(os.getpid())) <= set(before))
-
-
-def test_an_endless_loop_is_ended_by_processor_time() -> None:
-    done = run("while True: pass", "", SandboxLimits(seconds=60, processor_seconds=1))
-    assert (done.exit_code, done.stopped) == (137, "")
+    wait_until(lambda: set(started_by()) <= before)
 
 
 def test_looping_and_closing_the_output_do_not_hold_the_worker() -> None:
@@ -135,6 +127,8 @@ def test_looping_and_closing_the_output_do_not_hold_the_worker() -> None:
     assert (loops.exit_code, loops.stopped) == (137, "time")
     closes = "import os, time; os.close(1); os.close(2); time.sleep(1000)"
     assert ran(closes, seconds=0.3).stopped == "time"
+    by_processor = run("while True: pass", "", SandboxLimits(seconds=60, processor_seconds=1))
+    assert (by_processor.exit_code, by_processor.stopped) == (137, "")
 
 
 def test_memory_is_bounded() -> None:
@@ -222,10 +216,10 @@ def test_a_program_ends_with_its_worker() -> None:
     with worker:
         assert worker.stdout and worker.stdout.readline() == b"up\n"
         expected = 2 if "namespaces" in HAVE else 1
-        _wait_until(lambda: len(_descendants(worker.pid)) == expected)
-        family = _descendants(worker.pid)
+        wait_until(lambda: len(started_by(worker.pid)) == expected)
+        family = started_by(worker.pid)
         worker.send_signal(signal.SIGKILL)
-    _wait_until(lambda: not any(map(_alive, family)))
+    wait_until(lambda: not living(family))
 
 
 def test_only_the_three_standard_files_are_open() -> None:
@@ -347,17 +341,18 @@ def test_a_host_without_namespaces_still_confines() -> None:
         or subprocess.run([unshare, "-Ur", "sh", "-c", none], capture_output=True).returncode
     ):
         pytest.skip("a host without namespaces cannot be played here")
-    program = (
-        "import os, socket\\n"
-        "for attempt in (socket.socket, os.fork, lambda: os.kill(os.getppid(), 9),"
-        " lambda: open('a', 'w')):\\n"
-        "    try: print(attempt())\\n"
-        "    except OSError: print('refused')"
-    )
-    code = (
-        "from trimaran.sandbox.run import run, SandboxLimits\n"
-        f'print(run("{program}", "", SandboxLimits(20)).stdout)'
-    )
+    code = """
+from trimaran.sandbox.run import run, SandboxLimits
+program = \"\"\"
+import os, socket
+for attempt in (
+    socket.socket, os.fork, lambda: os.kill(os.getppid(), 9), lambda: open('a', 'w')
+):
+    try: print(attempt())
+    except OSError: print('refused')
+\"\"\"
+print(run(program, "", SandboxLimits(20)).stdout)
+"""
     done = subprocess.run(
         [unshare, "-Ur", "sh", "-c", f'{none}; exec "$0" -c "$1"', sys.executable, code],
         cwd=ROOT,
@@ -443,34 +438,3 @@ def test_the_filter_of_each_machine(machine: str) -> None:
         assert not allows("openat", 0, 0, flags)
         assert allows("openat", 0, 0, flags, files_guarded=True)
     assert allows("openat", 0, 0, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        found += map(int, task.read_text().split())
-    return found
-
-
-def _descendants(pid: int) -> list[int]:
-    children = _children(pid)
-    return children + [pid for child in children for pid in _descendants(child)]
-
-
-def _living(pid: int) -> list[int]:
-    return [child for child in _descendants(pid) if _alive(child)]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
-
-
-def _wait_until(condition) -> None:
-    deadline = time.monotonic() + ENDED
-    while not condition():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.02)
