@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from services.manager.server import RunServicer
@@ -22,38 +22,31 @@ class FakeManager(RunServicer):
     """`failures`: this many calls of a method are carried out, and then fail. `break_behind`: after
     the event or the position of a log with this number a stream breaks, once."""
 
-    def __init__(self, runs: FakeRuns | None = None) -> None:
-        self.runs: Any = runs or FakeRuns()
+    def __init__(self) -> None:
+        self.runs: Any = FakeRuns()
         super().__init__(self.runs)
         self.failures: dict[str, int] = {}
         self.break_behind = 0
         self.tokens: list[str | None] = []
         self.num_calls: dict[str, int] = {}
 
+        for method in ("CreateRun", "GetRun"):
+            setattr(self, method, self._answering(method, getattr(self, method)))
+
     def _count(self, method: str, context: Any) -> None:
-        metadata = dict(context.invocation_metadata())
-        self.tokens.append(metadata.get("authorization"))
+        self.tokens.append(dict(context.invocation_metadata()).get("authorization"))
         self.num_calls[method] = self.num_calls.get(method, 0) + 1
 
-    async def _answer(self, method: str, call: Any, request: Any, context: Any) -> Any:
-        self._count(method, context)
-        answer = await call(request, context)
-        if self.failures.get(method, 0) > 0:
-            self.failures[method] -= 1
-            raise UnavailableError("the answer was lost")
+    def _answering(self, method: str, call: Any) -> Any:
+        async def answer(request: Any, context: Any) -> Any:
+            self._count(method, context)
+            answered = await call(request, context)
+            if self.failures.get(method, 0) > 0:
+                self.failures[method] -= 1
+                raise UnavailableError("the answer was lost")
+            return answered
+
         return answer
-
-    async def CreateRun(self, request: Any, context: Any) -> Any:
-        return await self._answer("CreateRun", super().CreateRun, request, context)
-
-    async def GetRun(self, request: Any, context: Any) -> Any:
-        return await self._answer("GetRun", super().GetRun, request, context)
-
-    async def PauseRun(self, request: Any, context: Any) -> Any:
-        return await self._answer("PauseRun", super().PauseRun, request, context)
-
-    async def GetLedger(self, request: Any, context: Any) -> Any:
-        return await self._answer("GetLedger", super().GetLedger, request, context)
 
     async def WatchRun(self, request: Any, context: Any) -> AsyncIterator[pb.WatchRunResponse]:
         self._count("WatchRun", context)
@@ -82,14 +75,12 @@ async def serve(
 
 
 class ThreadedManager:
-    """A manager on a thread of its own, for clients that block. `restart` makes it listen again."""
+    """A manager on a thread of its own, for clients that block. It may stop, and start again."""
 
     def __init__(self) -> None:
         self.manager, self.address = FakeManager(), LOOPBACK.free_address()
         self.runs = self.manager.runs
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
         self._server: rpc.Server | None = None
 
     def start(self) -> None:
@@ -108,26 +99,25 @@ class ThreadedManager:
 
         self._run(call())
 
-    def after(self, seconds: float, action: Any, *arguments: Any, **options: Any) -> None:
-        self._loop.call_soon_threadsafe(
-            lambda: self._loop.call_later(seconds, lambda: action(*arguments, **options))
-        )
-
-    def close(self) -> None:
-        self.stop()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
-        self._loop.close()
+    def after(self, seconds: float, action: Any, *arguments: Any) -> None:
+        self._loop.call_soon_threadsafe(self._loop.call_later, seconds, action, *arguments)
 
     def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
 
+    @contextmanager
+    def running(self) -> Generator[ThreadedManager]:
+        thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        thread.start()
+        self.start()
+        try:
+            yield self
+        finally:
+            self.stop()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            thread.join(30)
+            self._loop.close()
 
-@contextmanager
-def managing() -> Generator[ThreadedManager]:
-    manager = ThreadedManager()
-    manager.start()
-    try:
-        yield manager
-    finally:
-        manager.close()
+
+def managing() -> AbstractContextManager[ThreadedManager]:
+    return ThreadedManager().running()

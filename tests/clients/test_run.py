@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,10 @@ from trimaran.errors import (
     DeadlineError,
     InputError,
     NotFoundError,
-    StateError,
     UnavailableError,
     UnreachableError,
 )
-from trimaran.run.runs import EventKind, Run, RunEvent, RunState
+from trimaran.run.runs import EventKind, RunState
 from trimaran.trust.access import LOCAL, TlsFiles, Trust
 
 TREE = {
@@ -36,6 +34,9 @@ TREE = {
     "data": {"train": "train.jsonl"},
     "reward": {"rules": {"last_integer": 1.0, "style": {"function": "style.py:score"}}},
 }
+
+
+QUIET: Any = {"quiet_timeout": 0.2}
 
 
 @pytest.fixture
@@ -118,30 +119,6 @@ def test_every_page_is_read(manager: ThreadedManager, client: RunClient) -> None
     assert not list(client.list_runs([RunState.FAILED]))
 
 
-def test_runs_are_steered(manager: ThreadedManager, client: RunClient) -> None:
-    manager.do(manager.runs.add, "run")
-    assert client.scale_run("run", 2, 5).replicas.max == 5
-    manager.manager.failures["PauseRun"] = 1
-    assert client.pause_run("run").state is RunState.PAUSING
-    assert client.cancel_run("run").state is RunState.CANCELLING
-    with pytest.raises(StateError, match="cancel it first"):
-        client.delete_run("run")
-    manager.do(manager.runs.finish, "run", RunState.CANCELLED)
-    assert client.resume_run("run").state is RunState.QUEUED
-    manager.do(manager.runs.finish, "run", RunState.FAILED)
-    client.delete_run("run")
-    with pytest.raises(NotFoundError, match="there is no run 'run'"):
-        client.get_run("run")
-
-
-def test_a_runs_configuration_and_last_reward(manager: ThreadedManager, client: RunClient) -> None:
-    manager.do(manager.runs.add, "run")
-    assert client.get_run("run").reward is None
-    manager.do(manager.runs.tell, "run", EventKind.STATE, reward=0.25)
-    assert client.get_run("run").reward == 0.25
-    assert client.get_config("run")["trainer"] == {"learning_rate": 1e-5}
-
-
 @pytest.mark.parametrize(
     ("field", "call"),
     [
@@ -159,6 +136,10 @@ def test_a_number_that_no_field_holds_is_bad_input(
 
 def test_what_a_run_has_made(manager: ThreadedManager, client: RunClient) -> None:
     manager.do(manager.runs.add, "run")
+    assert client.get_run("run").reward is None
+    manager.do(manager.runs.tell, "run", EventKind.STATE, reward=0.25)
+    assert client.get_run("run").reward == 0.25
+    assert client.get_config("run")["trainer"] == {"learning_rate": 1e-5}
     [checkpoint] = client.list_checkpoints("run")
     assert (checkpoint.step, checkpoint.kept) == (2, True)
     samples = client.get_samples("run", trained_step=2, limit=5)
@@ -171,8 +152,17 @@ def test_what_a_run_has_made(manager: ThreadedManager, client: RunClient) -> Non
         "line 1 of rollout-0",
     ]
     assert client.list_logs("run") == ("controller", "rollout-0")
+    with pytest.raises(NotFoundError, match="there is no run 'other'"):
+        client.get_run("other")
     assert client.get_ledger("run", group=0).facts == {"group": 0}
     assert not client.get_ledger("run").sound
+
+
+def start_again(manager: ThreadedManager) -> None:
+    """After a while; the run then ends."""
+    time.sleep(0.5)
+    manager.start()
+    manager.do(manager.runs.finish, "run")
 
 
 def test_a_followed_log_survives_breaks_and_a_restart(
@@ -182,14 +172,6 @@ def test_a_followed_log_survives_breaks_and_a_restart(
     manager.do(manager.runs.add, "run")
     manager.manager.break_behind = 4
     seen: list[str] = []
-
-    def restart() -> None:
-        manager.stop()
-        manager.do(manager.runs.log, "launcher", "while nobody answered")
-        time.sleep(0.5)
-        manager.start()
-        manager.do(manager.runs.finish, "run")
-
     for line in client.get_logs("run", lines=3, follow=True, outage_timeout=60):
         seen.append(line)
         if line == "line 2 of launcher":
@@ -197,19 +179,13 @@ def test_a_followed_log_survives_breaks_and_a_restart(
         elif line == "before the break":
             manager.do(manager.runs.log, "launcher", "before the restart")
         elif line == "before the restart":
-            threading.Thread(target=restart).start()
+            manager.stop()
+            manager.do(manager.runs.log, "launcher", "while nobody answered")
+            threading.Thread(target=start_again, args=(manager,)).start()
     assert seen == [
         *(f"line {number} of launcher" for number in range(3)),
         *("before the break", "before the restart", "while nobody answered", "now succeeded"),
     ]
-
-
-def test_a_quiet_log_is_followed_on(manager: ThreadedManager, client: RunClient) -> None:
-    manager.do(manager.runs.add, "run")
-    manager.after(1.0, manager.runs.finish, "run")
-    lines = list(client.get_logs("run", lines=1, follow=True, quiet_timeout=0.2))
-    assert lines == ["line 0 of launcher", "now succeeded"]
-    assert manager.manager.num_calls["GetRun"] >= 1
 
 
 def test_a_watch_survives_breaks_and_a_restart(manager: ThreadedManager, client: RunClient) -> None:
@@ -222,21 +198,27 @@ def test_a_watch_survives_breaks_and_a_restart(manager: ThreadedManager, client:
         seen.append(event.sequence)
         if event.sequence == 4:
             manager.stop()
-
-            def start_again() -> None:
-                time.sleep(0.5)
-                manager.start()
-                manager.do(manager.runs.finish, "run")
-
-            threading.Thread(target=start_again).start()
+            threading.Thread(target=start_again, args=(manager,)).start()
     assert seen == [1, 2, 3, 4, 5]
 
 
-def test_a_quiet_run_is_watched_on(manager: ThreadedManager, client: RunClient) -> None:
+@pytest.mark.parametrize(
+    ("follow", "seen"),
+    [
+        (lambda client: [event.sequence for event in client.watch_run("run", **QUIET)], [1, 2]),
+        (
+            lambda client: list(client.get_logs("run", lines=1, follow=True, **QUIET)),
+            ["line 0 of launcher", "now succeeded"],
+        ),
+    ],
+    ids=["watch", "log"],
+)
+def test_a_quiet_run_is_followed_on(
+    manager: ThreadedManager, client: RunClient, follow: Callable[[RunClient], Any], seen: Any
+) -> None:
     manager.do(manager.runs.add, "run")
     manager.after(1.0, manager.runs.finish, "run")
-    events = list(client.watch_run("run", quiet_timeout=0.2))
-    assert [event.sequence for event in events] == [1, 2]
+    assert follow(client) == seen
     assert manager.manager.num_calls["GetRun"] >= 1
 
 
@@ -326,23 +308,25 @@ def test_an_address_that_swallows_everything_counts_as_absent(tmp_path: Path) ->
             client.get_run("run")
 
 
-def test_the_token_travels_with_every_call(manager: ThreadedManager, tmp_path: Path) -> None:
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
     (tmp_path / "token").write_text("secret" * 5 + "\n")
     (tmp_path / "token").chmod(0o600)
+    return tmp_path / "token"
+
+
+def test_the_token_travels_with_every_call(manager: ThreadedManager, token: Path) -> None:
     manager.do(manager.runs.add, "run")
-    with RunClient(manager.address, token=tmp_path / "token") as client:
+    with RunClient(manager.address, token=token) as client:
         client.get_run("run")
         list(client.watch_run("run", until_now=True))
     assert manager.manager.tokens == ["Bearer " + "secret" * 5] * 2
 
 
-def test_access_comes_from_the_environment(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret" * 5 + "\n")
-    (tmp_path / "token").chmod(0o600)
-    (tmp_path / "ca.pem").write_text("PEM")
+def test_access_comes_from_the_environment(tmp_path: Path, token: Path) -> None:
     files = {
         "TRIMARAN_MANAGER": "10.0.0.7:7900",
-        "TRIMARAN_TOKEN_FILE": str(tmp_path / "token"),
+        "TRIMARAN_TOKEN_FILE": str(token),
         "TRIMARAN_CA": str(tmp_path / "ca.pem"),
     }
     trust = Trust("secret" * 5, TlsFiles(authorities=tmp_path / "ca.pem"))
@@ -395,17 +379,11 @@ assert "grpc" in sys.modules
 
 
 def test_metrics_whose_first_rows_are_gone_come_with_a_warning(
-    caplog: pytest.LogCaptureFixture,
+    manager: ThreadedManager, client: RunClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Trimmed(AsyncRunClient):
-        async def watch_run(self, run_id: str, *_: object, **__: object) -> AsyncIterator[RunEvent]:
-            run = Run(run_id, RunState.RUNNING, 7, 9)
-            yield RunEvent(6, EventKind.MISSED, run, text="events up to 6 are not kept any more")
-            yield RunEvent(7, EventKind.STEP, run)
-
-    async def body() -> list[dict[str, Any]]:
-        async with Trimmed("127.0.0.1:1") as client:
-            return await client.metrics("run")
-
-    assert [row["step"] for row in asyncio.run(body())] == [7]
-    assert "run run: events up to 6 are not kept any more" in caplog.text
+    manager.do(manager.runs.add, "run")
+    gone = "events up to 6 are not kept any more"
+    manager.do(manager.runs.tell, "run", EventKind.MISSED, text=gone)
+    manager.do(manager.runs.step, "run", 7, 0.25)
+    assert [row["step"] for row in client.metrics("run")] == [7]
+    assert f"run run: {gone}" in caplog.text
