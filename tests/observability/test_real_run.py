@@ -37,13 +37,9 @@ def ended(tmp_path: Path) -> Generator[None]:
         process.kill()
 
 
-def panels() -> list[dict[str, Any]]:
-    return json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
-
-
 def queries() -> Iterator[tuple[str, str]]:
     """Each panel's title and query, as Grafana would ask it for all runs."""
-    for panel in panels():
+    for panel in json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]:
         for target in panel["targets"]:
             query = target["expr"].replace("$run", ".+").replace("$__rate_interval", "1m")
             yield panel["title"], query
@@ -87,7 +83,7 @@ def test_rules_and_dashboard_find_their_series_and_an_alert_fires(
                 "rollout-0": ("rollout", "0"),
             }
             see_every_series(server)
-            see_every_panel(server)
+            until_answered(server, {f"{title}: {query}": query for title, query in queries()})
             see_an_alert(server, tmp_path)
         with RunClient(address) as client:
             client.cancel_run(run_id)
@@ -110,20 +106,16 @@ def see_every_series(server: Prometheus) -> None:
     asked = " ".join([rule["expr"] for rule in rules()] + [query for _, query in queries()])
     names = set(SERIES.findall(asked))
     assert {"trimaran:store_latency:p99_seconds", "process_start_time_seconds", "up"} < names
-    missing = names
-    deadline = time.monotonic() + SECONDS
-    while missing := {name for name in missing if not server.ask(f"count({name})")}:
-        assert time.monotonic() < deadline, f"not there: {sorted(missing)}"
-        time.sleep(0.5)
+    until_answered(server, {name: f"count({name})" for name in names})
     for rule in server.rules():
         assert rule["health"] == "ok", rule
 
 
-def see_every_panel(server: Prometheus) -> None:
-    empty = list(queries())
+def until_answered(server: Prometheus, missing: dict[str, str]) -> None:
+    """Queries by what they are for."""
     deadline = time.monotonic() + SECONDS
-    while empty := [(title, query) for title, query in empty if not server.ask(query)]:
-        assert time.monotonic() < deadline, f"no data: {empty}"
+    while missing := {what: query for what, query in missing.items() if not server.ask(query)}:
+        assert time.monotonic() < deadline, f"no data: {missing}"
         time.sleep(0.5)
 
 
