@@ -13,7 +13,6 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from tests.faults.policy import StandInPolicy
 from trimaran.config import load_config
 from trimaran.run.context import RunContext
 from trimaran.telemetry.run_files import setup_logging
-from trimaran.types import Peer, TrainingBatch, TransferGroup
+from trimaran.types import Peer, TrainingBatch
 from weights.memory import shadow
 from weights.receiving.receiver import WeightReceiver
 from weights.sending.sender import WeightSender
@@ -53,7 +52,6 @@ def serve_trainer(config_path: Path, run_folder: Path, index: int, door: Door) -
     _announce(WeightSender, run_folder / f"trainer-{index}.relay", door)
     _wrap_hold(orders)
     _wrap_send(orders)
-    _note_groups(run_folder / f"trainer-{index}.group")
     _serve(trainer.serve, config_path, run_folder, index)
 
 
@@ -132,7 +130,6 @@ def _wrap_train(gate: Path) -> None:
     """The controller goes on, but for this, until the driver permits the step."""
     train = Loop.train
 
-    @wraps(train)
     async def wrapped(self: Loop, batch: TrainingBatch) -> Any:
         while int(gate.read_text()) < batch.step:
             await asyncio.sleep(GATE_SECONDS)
@@ -145,7 +142,6 @@ def _wrap_hold(orders: Orders) -> None:
     """ "snapshot": the shard is digested, and only then does its memory go bad."""
     hold = WeightSender.hold
 
-    @wraps(hold)
     def wrapped(self: WeightSender, snapshot: Any) -> None:
         if snapshot is not None and orders.reach("snapshot") == "flip":
             flip_bit(snapshot.buffer)
@@ -158,7 +154,6 @@ def _wrap_send(orders: Orders) -> None:
     """ "send": a collective send begins; with "flip" one bit differs while it lasts."""
     send = WeightSender.send
 
-    @wraps(send)
     def wrapped(self: WeightSender, snapshot: Any, *arguments: Any) -> int:
         harm = orders.reach("send") == "flip"
         if harm:
@@ -172,31 +167,16 @@ def _wrap_send(orders: Orders) -> None:
     _patch(WeightSender).send = wrapped
 
 
-def _note_groups(file: Path) -> None:
-    """Each transfer group that is opened, so that the driver may play one who should not know it."""
-    open_group = WeightSender.open
-
-    @wraps(open_group)
-    def wrapped(self: WeightSender, *arguments: Any) -> TransferGroup:
-        group = open_group(self, *arguments)
-        write(file, json.dumps(asdict(group)))
-        return group
-
-    _patch(WeightSender).open = wrapped
-
-
 def _wrap_stage(orders: Orders) -> None:
     """ "stage" and "staged" stand around a stage; "landed" is in it, before a block is checked."""
     stage, check = WeightReceiver.stage, Verifier.check
 
-    @wraps(stage)
     def staging(self: WeightReceiver, *arguments: Any, **named: Any) -> Any:
         orders.reach("stage")
         staged = stage(self, *arguments, **named)
         orders.reach("staged")
         return staged
 
-    @wraps(check)
     def checking(self: Verifier, number: int) -> None:
         orders.reach("landed")
         check(self, number)
@@ -208,7 +188,6 @@ def _wrap_load(orders: Orders) -> None:
     """ "half": vLLM's core, which is forked from here, has loaded half of the tensors."""
     open_shadow = shadow.open_shadow
 
-    @wraps(open_shadow)
     def opening(*arguments: Any) -> Iterator[tuple[str, torch.Tensor]]:
         tensors = list(open_shadow(*arguments))
         for number, tensor in enumerate(tensors):
@@ -228,7 +207,6 @@ def write(file: Path, text: str) -> None:
 
 
 def _reaching(orders: Orders, before: str, work: Any, after: str) -> Any:
-    @wraps(work)
     async def wrapped(*arguments: Any, **named: Any) -> Any:
         orders.reach(before)
         result = await work(*arguments, **named)

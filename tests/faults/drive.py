@@ -45,13 +45,9 @@ from tests.faults.house import (  # noqa: E402
     Setting,
     make_house,
 )
-from tests.faults.processes import Usage  # noqa: E402
 from tests.faults.stand import Stand  # noqa: E402
 from tests.faults.witness import Witness  # noqa: E402
 from tests.marked import MARK  # noqa: E402
-
-GROWTH_ALLOWED = 10
-"""Descriptors or threads: less than one a fault."""
 
 
 @dataclass(slots=True)
@@ -64,7 +60,6 @@ class Report:
     missed: list[Case] = field(default_factory=list)
     """Their moment never came; not counted."""
     recoveries: list[float] = field(default_factory=list)
-    num_published: int = 0
     num_tokens: int = 0
     num_trained: int = 0
     num_spoilt: int = 0
@@ -72,10 +67,7 @@ class Report:
     wrong: list[str] = field(default_factory=list)
     hangs: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
-    longest_silence: float = 0.0
-    growth: dict[str, tuple[int, Usage, Usage]] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
-    survivors: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
@@ -95,7 +87,7 @@ class Report:
         if self.recoveries:
             yield (
                 f"recovery: median {median(self.recoveries):.2f} s,"
-                f" longest {max(self.recoveries):.2f} s; {self.num_published} versions live"
+                f" longest {max(self.recoveries):.2f} s"
             )
         yield f"hangs: {len(self.hangs)}"
         yield (
@@ -104,13 +96,6 @@ class Report:
             " reissued)"
         )
         yield f"tokens from unproven weights: {len(self.wrong)}"
-        yield "survivors at the live root: " + "; ".join(self.survivors or ["none was asked"])
-        yield f"longest time without a finished group: {self.longest_silence:.1f} s"
-        for name, (number, young, old) in sorted(self.growth.items()):
-            yield (
-                f"  {name}, {number} faults: descriptors {young.descriptors:g} -> {old.descriptors:g},"
-                f" threads {young.threads:g} -> {old.threads:g}"
-            )
         yield f"processes left: {len(self.left)}"
         for kind in ("wrong", "hangs", "broken", "left"):
             for what in getattr(self, kind):
@@ -120,7 +105,6 @@ class Report:
 async def drive(report: Report, count: int, settings: list[Setting], model: Path) -> None:
     dice = random.Random(report.seed)
     seen: Counter[Case] = Counter()
-    started = usage_of_driver()
     counts = shares(count, len(settings))
     for number, share in enumerate(counts):
         setting, later = settings[number], settings[number + 1 : len(counts)]
@@ -135,7 +119,6 @@ async def drive(report: Report, count: int, settings: list[Setting], model: Path
         finally:
             report.left += [f"part {number}: {name}" for name in await home.close()]
         report.left += processes.survivors(str(report.folder))
-    report.growth["driver"] = count, started, usage_of_driver()
 
 
 async def part(
@@ -166,18 +149,7 @@ async def part(
                 asking.result()
             if judge.wrong or audit.wrong or witness.hangs:
                 break
-        report.survivors.append(
-            f"{len(home.alive)} of {len(home.alive)} at step {stand.step}"
-            f" {audit.roots[stand.step][:8]}"
-        )
-        grown = {f"{home.folder.name} {name}": life for name, life in home.growth().items()}
-        report.growth |= grown
-        for name, (_, young, old) in grown.items():
-            if (
-                max(old.descriptors - young.descriptors, old.threads - young.threads)
-                > GROWTH_ALLOWED
-            ):
-                report.broken.append(f"{name} grew from {young} to {old}")
+        report.broken += home.grown()
     finally:
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
@@ -186,7 +158,6 @@ async def part(
         report.num_trained += audit.num_trained
         report.num_spoilt += judge.num_spoilt
         report.num_refused += len(audit.reissued)
-        report.longest_silence = max(report.longest_silence, witness.longest_silence)
         report.wrong += judge.wrong + audit.wrong
         report.hangs += witness.hangs + stand.hangs
 
@@ -199,7 +170,6 @@ async def one_fault(report: Report, stand: Stand, case: Case, dice: random.Rando
     stand.house.note_usage()
     (report.made if made else report.missed).append(case)
     report.recoveries.append(seconds)
-    report.num_published += 1
     print(
         f"{len(report.made):4d} {case}{'' if made else ' (its moment never came)'}:"
         f" {time.monotonic() - begun:.2f} s, of which recovery {seconds:.2f} s",
@@ -214,20 +184,15 @@ def shares(count: int, parts: int) -> list[int]:
     return [count // parts + (number < count % parts) for number in range(parts)]
 
 
-def usage_of_driver() -> Usage:
-    return Usage(len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--engine", choices=("stand-in", "vllm"), default="stand-in")
     parser.add_argument("--only", default="", help="faults whose name holds this text")
-    parser.add_argument("--folder", type=Path, help="for the logs; a fresh temporary one")
     parser.add_argument("--json", action="store_true", help="the figures as one last JSON line")
     arguments = parser.parse_args()
-    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="trimaran-faults-"))
+    folder = Path(tempfile.mkdtemp(prefix="trimaran-faults-"))
     logging.basicConfig(level=logging.WARNING)
     if arguments.engine == "vllm":
         from tests.tiny_model import write_tiny_model
@@ -242,22 +207,11 @@ def main() -> int:
     asyncio.run(drive(report, arguments.count, settings, model))
     print(*report.lines(time.monotonic() - started), sep="\n")
     if arguments.json:
-        print(json.dumps(figures(report)))
-    if report.good and not arguments.folder:
+        kinds = sorted({case.kind for case in report.made})
+        print(json.dumps({"kinds": kinds, "trained": report.num_trained}))
+    if report.good:
         shutil.rmtree(folder)
     return 0 if report.good else 1
-
-
-def figures(report: Report) -> dict[str, object]:
-    return {
-        "faults": len(report.made),
-        "kinds": sorted({case.kind for case in report.made}),
-        "hangs": len(report.hangs),
-        "tokens": report.num_tokens,
-        "trained": report.num_trained,
-        "wrong": len(report.wrong),
-        "left": len(report.left),
-    }
 
 
 if __name__ == "__main__":

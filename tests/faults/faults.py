@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from tests.faults import leftovers, orders
-from tests.faults.house import CONTROLLER, GROUPS_PER_STEP, WEIGHT_SYNC, Setting
+from tests.faults.house import CONTROLLER, GROUPS_PER_STEP, WEIGHT_SYNC, House, Setting
 from tests.faults.processes import Child
 from tests.faults.proxy import Harm
 from tests.faults.replaced import CALL_SECONDS, Broken, expect
@@ -71,38 +71,22 @@ async def kill_core(stand: Stand, case: Case, dice: random.Random) -> bool:
     return moment.reached
 
 
-async def freeze_replica(stand: Stand, case: Case, dice: random.Random) -> bool:
-    name = dice.choice(stand.house.replicas[:-1])
-    return await _freeze(stand, name, name, case, dice)
-
-
 async def kill_trainer(stand: Stand, case: Case, dice: random.Random) -> bool:
     """The launcher ends the run then, and it is resumed."""
-    victim = stand.house.children[dice.choice(stand.house.trainers)]
-    holder = victim.name if case.place == "send" else dice.choice(stand.house.replicas[:-1])
-    stand.may_end = True
-    async with syncing(stand, holder, case.place, dice) as moment:
-        victim.kill()
-    return moment.reached
-
-
-async def freeze_trainer(stand: Stand, case: Case, dice: random.Random) -> bool:
     victim = dice.choice(stand.house.trainers)
-    holder = victim if case.place == "send" else dice.choice(stand.house.replicas[:-1])
-    return await _freeze(stand, victim, holder, case, dice)
+    stand.may_end = True
+    async with syncing(stand, _holder(stand, case, victim, dice), case.place, dice) as moment:
+        stand.house.children[victim].kill()
+    return moment.reached
 
 
 async def kill_controller(stand: Stand, case: Case, dice: random.Random) -> bool:
     """The run is resumed from its ledger, with the trainer where it stands."""
     stand.may_end = True
-    async with syncing(stand, _marker(stand, case, dice), case.place, dice) as moment:
+    async with syncing(stand, _holder(stand, case, CONTROLLER, dice), case.place, dice) as moment:
         stand.house.children[CONTROLLER].kill()
         await stand.start_controller()
     return moment.reached
-
-
-async def freeze_controller(stand: Stand, case: Case, dice: random.Random) -> bool:
-    return await _freeze(stand, CONTROLLER, _marker(stand, case, dice), case, dice)
 
 
 async def replace_controller(stand: Stand, case: Case, dice: random.Random) -> bool:
@@ -111,7 +95,7 @@ async def replace_controller(stand: Stand, case: Case, dice: random.Random) -> b
     former = stand.house.children[CONTROLLER]
     run_id, epoch, step = stand.house.run_folder.name, stand.audit.epoch, stand.step + 1
     stand.may_end = True
-    async with syncing(stand, _marker(stand, case, dice), case.place, dice) as moment:
+    async with syncing(stand, _holder(stand, case, CONTROLLER, dice), case.place, dice) as moment:
         former.freeze()
         if moment.reached and case.place != "idle":
             await _queue_behind(stand, Caller(run_id, epoch), step, moment)
@@ -148,7 +132,7 @@ async def _queue_behind(stand: Stand, old: Caller, step: int, moment: Moment) ->
 async def kill_weight_sync(stand: Stand, case: Case, dice: random.Random) -> bool:
     """It comes back with what it had committed, before any controller says a word."""
     victim, controller = (stand.house.children[name] for name in (WEIGHT_SYNC, CONTROLLER))
-    async with syncing(stand, _marker(stand, case, dice), case.place, dice) as moment:
+    async with syncing(stand, _holder(stand, case, WEIGHT_SYNC, dice), case.place, dice) as moment:
         if moment.reached:
             controller.freeze()
             victim.kill()
@@ -159,24 +143,28 @@ async def kill_weight_sync(stand: Stand, case: Case, dice: random.Random) -> boo
     return moment.reached
 
 
-async def freeze_weight_sync(stand: Stand, case: Case, dice: random.Random) -> bool:
-    return await _freeze(stand, WEIGHT_SYNC, _marker(stand, case, dice), case, dice)
+def freezing(victims: Callable[[House], Sequence[str]]) -> Act:
+    """One of these; it goes on by itself later."""
+
+    async def freeze(stand: Stand, case: Case, dice: random.Random) -> bool:
+        victim = dice.choice(victims(stand.house))
+        commit = stand.house.config.weight_sync.commit_timeout
+        # In the middle of a load it outlasts the deadline, which cuts the load off.
+        seconds = (commit, 1.5 * commit) if case.place == "half" else FROZEN_SECONDS
+        child = stand.house.children[victim]
+        async with syncing(stand, _holder(stand, case, victim, dice), case.place, dice) as moment:
+            moment.freeze(child, dice.uniform(*seconds))
+        return moment.reached
+
+    return freeze
 
 
-async def _freeze(stand: Stand, victim: str, holder: str, case: Case, dice: random.Random) -> bool:
-    commit = stand.house.config.weight_sync.commit_timeout
-    # In the middle of a load it outlasts the deadline, which cuts the load off.
-    seconds = (commit, 1.5 * commit) if case.place == "half" else FROZEN_SECONDS
-    child = stand.house.children[victim]
-    async with syncing(stand, holder, case.place, dice) as moment:
-        moment.freeze(child, dice.uniform(*seconds))
-    return moment.reached
-
-
-def _marker(stand: Stand, case: Case, dice: random.Random) -> str:
+def _holder(stand: Stand, case: Case, victim: str, dice: random.Random) -> str:
     """Who shows that the sync is at the place."""
     if case.place in ("record", "recorded"):
         return WEIGHT_SYNC
+    if case.place == "send" or victim in stand.house.replicas:
+        return victim
     return dice.choice(stand.house.replicas[:-1])
 
 
@@ -228,7 +216,9 @@ async def fill_disk(stand: Stand, case: Case, dice: random.Random) -> bool:
     child = stand.house.children[WEIGHT_SYNC]
     endless = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     try:
-        async with syncing(stand, _marker(stand, case, dice), case.place, dice) as moment:
+        async with syncing(
+            stand, _holder(stand, case, WEIGHT_SYNC, dice), case.place, dice
+        ) as moment:
             resource.prlimit(child.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
             moment.go_on()
             await asyncio.sleep(dice.uniform(0.5, 2.0))
@@ -325,8 +315,8 @@ async def harm_relay(stand: Stand, case: Case, dice: random.Random) -> bool:
 
 
 async def leave_over(stand: Stand, case: Case, dice: random.Random) -> bool:
-    """Somebody left over from before tries to take part: with an old nonce, group, key or epoch, or
-    with tokens that have no proof."""
+    """Somebody left over from before tries to take part: with an old epoch, or with tokens that have
+    no proof."""
     await stand.open_step()
     await leftovers.LEFTOVERS[case.place](stand, dice)
     return True
@@ -408,18 +398,26 @@ CASES = [
     *_cases("kill a replica", kill_replica, "idle stage landed staged half"),
     *_cases("kill a replica", kill_replica, "load loaded", _stand_in),
     *_cases("kill a replica's core", kill_core, "half", _vllm),
-    *_cases("freeze a replica", freeze_replica, "idle stage landed staged half"),
-    *_cases("freeze a replica", freeze_replica, "load loaded", _stand_in),
+    *_cases(
+        "freeze a replica",
+        freezing(lambda house: house.replicas[:-1]),
+        "idle stage landed staged half",
+    ),
+    *_cases(
+        "freeze a replica", freezing(lambda house: house.replicas[:-1]), "load loaded", _stand_in
+    ),
     *_cases("kill a trainer rank", kill_trainer, "idle landed staged"),
     *_cases("kill a trainer rank", kill_trainer, "send", _collective),
-    *_cases("freeze a trainer rank", freeze_trainer, "idle landed"),
-    *_cases("freeze a trainer rank", freeze_trainer, "send", _collective),
+    *_cases("freeze a trainer rank", freezing(lambda house: house.trainers), "idle landed"),
+    *_cases("freeze a trainer rank", freezing(lambda house: house.trainers), "send", _collective),
     *_cases("kill the controller", kill_controller, "idle stage staged record recorded half"),
-    *_cases("freeze the controller", freeze_controller, "idle staged recorded"),
+    *_cases("freeze the controller", freezing(lambda house: [CONTROLLER]), "idle staged recorded"),
     *_cases("replace the controller", replace_controller, "idle stage staged"),
     *_cases("kill weight sync", kill_weight_sync, "record recorded idle stage landed staged half"),
     *_cases("kill weight sync", kill_weight_sync, "loaded", _stand_in),
-    *_cases("freeze weight sync", freeze_weight_sync, "idle landed record recorded"),
+    *_cases(
+        "freeze weight sync", freezing(lambda house: [WEIGHT_SYNC]), "idle landed record recorded"
+    ),
     *_cases("a replica joins or comes back", join, "idle stage landed staged"),
     *_cases("a replica leaves", leave, "idle stage landed"),
     *_cases("no memory for a shadow", fill_memory, "stage", _wired),
@@ -428,8 +426,7 @@ CASES = [
     *_cases("flipped bit in a sender's memory", flip_in_memory, "snapshot"),
     *_cases("flipped bit in a broadcast", flip_in_send, "send", _collective),
     *_cases("harm on a relay's wire", harm_relay, "flip cut stall", _wired),
-    *_cases("leftovers", leave_over, "epoch key tokens"),
-    *_cases("leftovers", leave_over, "group nonce", _collective),
+    *_cases("leftovers", leave_over, "epoch tokens"),
 ]
 
 

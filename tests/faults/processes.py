@@ -12,14 +12,13 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -37,15 +36,9 @@ def preload(modules: list[str]) -> None:
     _context.set_forkserver_preload(modules)
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    descriptors: float
-    threads: float
-
-
-def typical(usages: Sequence[Usage]) -> Usage:
-    """The medians: a group that broke holds what it has until its deadline, which is no leak."""
-    return Usage(median(u.descriptors for u in usages), median(u.threads for u in usages))
+class Usage(NamedTuple):
+    descriptors: int
+    threads: int
 
 
 @dataclass(slots=True, eq=False)

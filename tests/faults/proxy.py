@@ -32,7 +32,6 @@ class Door:
     after_bytes: int = 0
     """How much of the answers passes before the harm is done, once."""
     done: asyncio.Event = field(default_factory=asyncio.Event)
-    num_bytes: int = 0
     address: str = ""
     _server: asyncio.Server | None = None
     _pumps: set[asyncio.Task[None]] = field(default_factory=set)
@@ -91,7 +90,6 @@ class Door:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(CHUNK_BYTES):
-            self.num_bytes += len(data)
             if self.harm is not None:
                 self.after_bytes -= len(data)
                 if self.after_bytes < 0:

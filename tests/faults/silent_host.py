@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from tests.trimaran.wire.test_rpc import FakeRun
+from tests.trimaran.wire.fakes import FakeRun
 from trimaran.errors import TrimaranError
 from trimaran.trust.access import Trust
 from trimaran.v1 import run_pb2, run_pb2_grpc

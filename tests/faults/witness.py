@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -31,10 +30,7 @@ class Witness:
     judge: Judge
     caller: Callable[[], Caller]
     """As the newest controller."""
-    longest_silence: float = 0.0
-    """Seconds between two groups that came one after the other."""
     hangs: list[str] = field(default_factory=list)
-    _last_arrival: float = 0.0
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -49,10 +45,6 @@ class Witness:
                 await asyncio.sleep(POLL_SECONDS)
                 continue
             self.judge.is_right(group)
-            now = time.monotonic()
-            if self._last_arrival:
-                self.longest_silence = max(self.longest_silence, now - self._last_arrival)
-            self._last_arrival = now
 
     async def _generate(self, name: str, number: int) -> Group:
         idle = self.house.config.rollout.idle_timeout
