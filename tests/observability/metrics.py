@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from trimaran.telemetry import metrics
-from trimaran.telemetry.series import SERIES
+from trimaran.telemetry import metrics, series
+
+SERIES = tuple(value for value in vars(series).values() if isinstance(value, series.Series))
 
 
 def markdown() -> Iterator[str]:
@@ -44,9 +45,9 @@ def _prometheus() -> Iterator[str]:
     yield ""
     yield "| series | kind | labels | meaning |"
     yield "|---|---|---|---|"
-    for series in SERIES:
-        labels = ", ".join(f"`{label}`" for label in series.labels)
-        yield f"| `{series.name}` | {series.kind} | {labels} | {series.meaning} |"
+    for one in SERIES:
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        yield f"| `{one.name}` | {one.kind} | {labels} | {one.meaning} |"
 
 
 if __name__ == "__main__":

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import grpc
 
 from trimaran.run.directory import ProcessPlace
 from trimaran.trust.access import NO_TRUST, Trust
+from trimaran.types import Caller
+from trimaran.wire import messages as wire
 from trimaran.wire import rpc
 
 CONTROL_SECONDS = 10.0
@@ -20,9 +22,13 @@ TRANSFER_MARGIN_SECONDS = 5.0
 class Client:
     """Owns its channel; use it as an async context manager or call `close`."""
 
+    _service: ClassVar[Any]
+    """The stub that protoc generated."""
+
     def __init__(self, address: str | ProcessPlace, trust: Trust = NO_TRUST) -> None:
         self._address = address
         self._channel: grpc.aio.Channel = rpc.connect(address, trust)
+        self._stub = self._service(self._channel)
 
     @property
     def address(self) -> str:
@@ -44,3 +50,13 @@ class Client:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+class CallerClient(Client):
+    """Says in its requests which run's controller calls."""
+
+    def __init__(
+        self, address: str | ProcessPlace, caller: Caller, trust: Trust = NO_TRUST
+    ) -> None:
+        super().__init__(address, trust)
+        self._caller = wire.encode_caller(caller)

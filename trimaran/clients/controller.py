@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from trimaran.clients.base import CONTROL_SECONDS, Client
 from trimaran.run.runs import Goal
@@ -35,10 +34,11 @@ class ControllerClient(Client):
             await client.set_goal(Goal.PAUSE)
     """
 
+    _service = controller_pb2_grpc.ControllerServiceStub
+
     def __init__(self, address: str, run_id: str = "", trust: Trust = NO_TRUST) -> None:
         """`run_id`: empty for whichever run the controller conducts."""
         super().__init__(address, trust)
-        self._stub: Any = controller_pb2_grpc.ControllerServiceStub(self._channel)
         self._run_id = run_id
 
     async def get_status(self) -> ControllerStatus:

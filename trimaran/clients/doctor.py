@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimaran.clients.base import Client
-from trimaran.trust.access import NO_TRUST, Trust
 from trimaran.v1 import doctor_pb2 as pb
 from trimaran.v1 import doctor_pb2_grpc
 from trimaran.wire import rpc
@@ -39,9 +38,7 @@ class DoctorClient(Client):
             ahead, within = await client.clock_offset()
     """
 
-    def __init__(self, address: str, trust: Trust = NO_TRUST) -> None:
-        super().__init__(address, trust)
-        self._stub: Any = doctor_pb2_grpc.DoctorServiceStub(self._channel)
+    _service = doctor_pb2_grpc.DoctorServiceStub
 
     async def examine(self, config: Mapping[str, Any] | None, has_redis: bool) -> Examined:
         text = "" if config is None else json.dumps(config)

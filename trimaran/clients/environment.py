@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from trimaran.clients.base import CONTROL_SECONDS, Client
-from trimaran.run.directory import ProcessPlace
-from trimaran.trust.access import NO_TRUST, Trust
-from trimaran.types import Caller, Message, Opening, Prompt, Reply, Usage
+from trimaran.clients.base import CONTROL_SECONDS, CallerClient
+from trimaran.types import Message, Opening, Prompt, Reply, Usage
 from trimaran.v1 import environment_pb2 as pb
 from trimaran.v1 import environment_pb2_grpc
 from trimaran.wire import messages as wire
@@ -16,7 +12,7 @@ from trimaran.wire import rpc
 NO_USAGE = Usage(0, 0)
 
 
-class EnvironmentClient(Client):
+class EnvironmentClient(CallerClient):
     """Speaks to one replica of the environment service.
 
     Example:
@@ -26,12 +22,7 @@ class EnvironmentClient(Client):
             await client.close_episode("17.1.0")
     """
 
-    def __init__(
-        self, address: str | ProcessPlace, caller: Caller, trust: Trust = NO_TRUST
-    ) -> None:
-        super().__init__(address, trust)
-        self._stub: Any = environment_pb2_grpc.EnvironmentServiceStub(self._channel)
-        self._caller = wire.encode_caller(caller)
+    _service = environment_pb2_grpc.EnvironmentServiceStub
 
     async def open(self, episode: str, prompt: Prompt, seed: int, timeout: float) -> Opening:
         """`episode`: names this try at it. Raises TrimaranError for a fault of ours."""

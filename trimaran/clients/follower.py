@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from trimaran.clients.base import CONTROL_SECONDS, TRANSFER_MARGIN_SECONDS, Client
 from trimaran.run.directory import ProcessPlace
@@ -23,12 +22,13 @@ class FollowerClient(Client):
             staged, path = await follower.stage(version, manifest, sources, limits, attempt)
     """
 
+    _service = follower_pb2_grpc.FollowerServiceStub
+
     def __init__(
         self, name: str, address: str | ProcessPlace, meeting: str, trust: Trust = NO_TRUST
     ) -> None:
         super().__init__(address, trust)
         self.name = name
-        self._stub: Any = follower_pb2_grpc.FollowerServiceStub(self._channel)
         self._meeting = meeting
 
     async def stage(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from trimaran.clients.base import CONTROL_SECONDS, Client
 from trimaran.v1 import metrics_pb2, metrics_pb2_grpc
 from trimaran.wire import rpc
@@ -17,8 +15,9 @@ class MetricsClient(Client):
             print(await client.get_metrics())
     """
 
-    async def get_metrics(self, timeout: float = CONTROL_SECONDS) -> str:
+    _service = metrics_pb2_grpc.MetricsServiceStub
+
+    async def get_metrics(self) -> str:
         """In Prometheus' text format."""
-        stub: Any = metrics_pb2_grpc.MetricsServiceStub(self._channel)
-        answer = await rpc.call(stub.GetMetrics, metrics_pb2.GetMetricsRequest(), timeout)
-        return answer.text
+        request = metrics_pb2.GetMetricsRequest()
+        return (await rpc.call(self._stub.GetMetrics, request, CONTROL_SECONDS)).text

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from trimaran.clients.base import Client
-from trimaran.run.directory import ProcessPlace
-from trimaran.trust.access import NO_TRUST, Trust
-from trimaran.types import Caller, Group, Verdict
+from trimaran.clients.base import CallerClient
+from trimaran.types import Group, Verdict
 from trimaran.v1 import reward_pb2 as pb
 from trimaran.v1 import reward_pb2_grpc
 from trimaran.wire import messages as wire
 from trimaran.wire import rpc
 
 
-class RewardClient(Client):
+class RewardClient(CallerClient):
     """Speaks to the reward service.
 
     Example:
@@ -22,12 +18,7 @@ class RewardClient(Client):
             verdicts = await client.score_group(group, timeout=60.0)
     """
 
-    def __init__(
-        self, address: str | ProcessPlace, caller: Caller, trust: Trust = NO_TRUST
-    ) -> None:
-        super().__init__(address, trust)
-        self._stub: Any = reward_pb2_grpc.RewardServiceStub(self._channel)
-        self._caller = wire.encode_caller(caller)
+    _service = reward_pb2_grpc.RewardServiceStub
 
     async def score_group(self, group: Group, timeout: float) -> tuple[Verdict, ...]:
         """One verdict a completion, in their order. Safe to ask again."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from trimaran import errors
 from trimaran.clients.assembly import GroupAssembly
-from trimaran.clients.base import CONTROL_SECONDS, TRANSFER_MARGIN_SECONDS, Client
-from trimaran.trust.access import NO_TRUST, Trust
+from trimaran.clients.base import CONTROL_SECONDS, TRANSFER_MARGIN_SECONDS, CallerClient
 from trimaran.types import (
-    Caller,
     Group,
     Manifest,
     PolicyVersion,
@@ -29,7 +26,7 @@ from trimaran.wire import messages as wire
 from trimaran.wire import rpc
 
 
-class RolloutClient(Client):
+class RolloutClient(CallerClient):
     """Speaks to one replica.
 
     Example:
@@ -38,10 +35,7 @@ class RolloutClient(Client):
             group = await client.generate(17, 1, prompt, sampling, version, assembly, 60.0)
     """
 
-    def __init__(self, address: str, caller: Caller, trust: Trust = NO_TRUST) -> None:
-        super().__init__(address, trust)
-        self._stub: Any = rollout_pb2_grpc.RolloutServiceStub(self._channel)
-        self._caller = wire.encode_caller(caller)
+    _service = rollout_pb2_grpc.RolloutServiceStub
 
     async def generate(
         self,

@@ -66,6 +66,8 @@ class AsyncRunClient(Client):
     while no manager answers, until `timeout`.
     """
 
+    _service = run_pb2_grpc.RunServiceStub
+
     def __init__(
         self,
         address: str | None = None,
@@ -90,7 +92,6 @@ class AsyncRunClient(Client):
         self.timeout = timeout
         self._patience = timeout if patience is None else patience
         self._on_wait = on_wait
-        self._stub: Any = run_pb2_grpc.RunServiceStub(self._channel)
 
     async def create_run(
         self,

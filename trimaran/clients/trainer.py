@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from trimaran.clients.base import TRANSFER_MARGIN_SECONDS, Client
-from trimaran.run.directory import ProcessPlace
-from trimaran.trust.access import NO_TRUST, Trust
+from trimaran.clients.base import TRANSFER_MARGIN_SECONDS, CallerClient
 from trimaran.types import (
-    Caller,
     LedgerEnd,
     Manifest,
     Offer,
@@ -58,7 +54,7 @@ class TrainAnswer:
     """Why updates of the step were left out, with the groups; empty where all were made."""
 
 
-class TrainerClient(Client):
+class TrainerClient(CallerClient):
     """Speaks to one trainer rank.
 
     Each sender is asked for its offer and its transfers; everything else is asked of rank 0.
@@ -69,12 +65,7 @@ class TrainerClient(Client):
             print(answer.version.version, answer.metrics)
     """
 
-    def __init__(
-        self, address: str | ProcessPlace, caller: Caller, trust: Trust = NO_TRUST
-    ) -> None:
-        super().__init__(address, trust)
-        self._stub: Any = trainer_pb2_grpc.TrainerServiceStub(self._channel)
-        self._caller = wire.encode_caller(caller)
+    _service = trainer_pb2_grpc.TrainerServiceStub
 
     async def train_batch(
         self,

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from trimaran.clients.base import CONTROL_SECONDS, Client
-from trimaran.run.directory import ProcessPlace
-from trimaran.trust.access import NO_TRUST, Trust
+from trimaran.clients.base import CONTROL_SECONDS, CallerClient
 from trimaran.types import (
-    Caller,
     Peer,
     PolicyVersion,
     Proof,
@@ -40,7 +36,7 @@ class Registration:
     """How often to give a sign of life."""
 
 
-class WeightSyncClient(Client):
+class WeightSyncClient(CallerClient):
     """Speaks to weight sync.
 
     Example:
@@ -49,12 +45,7 @@ class WeightSyncClient(Client):
             print(routing.live, [replica.name for replica in routing.routable])
     """
 
-    def __init__(
-        self, address: str | ProcessPlace, caller: Caller, trust: Trust = NO_TRUST
-    ) -> None:
-        super().__init__(address, trust)
-        self._stub: Any = weight_sync_pb2_grpc.WeightSyncServiceStub(self._channel)
-        self._caller = wire.encode_caller(caller)
+    _service = weight_sync_pb2_grpc.WeightSyncServiceStub
 
     async def register_replica(self, replica: Replica, peer: Peer, timeout: float) -> Registration:
         request = pb.RegisterReplicaRequest(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trimaran.errors import InputError
@@ -123,22 +123,11 @@ class GroupLife:
             "group": self.group,
             "records": [encode(record) for record in self.records],
             "step": self.step,
-            "proofs": [encode_proof(proof) for proof in self.proofs],
+            "proofs": [asdict(one) | {"version": str(one.version)} for one in self.proofs],
             "versions": [encode(record) for record in self.versions],
             "tainted": [encode(record) for record in self.tainted],
             "completions": self._judged() or self._recorded(),
         }
-
-
-def encode_proof(proof: Proof) -> dict[str, Any]:
-    return {
-        "version": str(proof.version),
-        "replica": proof.replica,
-        "root": proof.root,
-        "num_blocks": proof.num_blocks,
-        "num_loaded": proof.num_loaded,
-        "fault": proof.fault,
-    }
 
 
 async def read_life(store: Store, payloads: Payloads, run_id: str, group: int) -> GroupLife:

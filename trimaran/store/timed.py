@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from inspect import iscoroutinefunction
 from typing import Any, cast
 
 from trimaran.store.port import Store
 
-CALLS = (
-    *("get", "put", "delete", "list_records", "put_fenced", "extend", "read", "last", "trim"),
-    *("acquire", "renew", "release", "holder", "next_epoch", "newest_epoch"),
-)
+RARE = ("close", "delete_all")
+"""At the end of a store; all other calls of the port are timed."""
 
 
 def timed(store: Store, observe: Callable[[str, float], None]) -> Store:
@@ -25,8 +24,9 @@ def timed(store: Store, observe: Callable[[str, float], None]) -> Store:
 class _Timed:
     def __init__(self, store: Store, observe: Callable[[str, float], None]) -> None:
         self._store, self._observe = store, observe
-        for name in CALLS:
-            setattr(self, name, self._timed(name, getattr(store, name)))
+        for name, call in vars(Store).items():
+            if iscoroutinefunction(call) and name not in RARE:
+                setattr(self, name, self._timed(name, getattr(store, name)))
 
     def _timed(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
         async def measured(*arguments: Any, **options: Any) -> Any:

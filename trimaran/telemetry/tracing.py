@@ -23,7 +23,7 @@ traces elsewhere. `trimaran/telemetry/otel.py` has what needs the packages of th
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, MutableMapping, Sequence
+from collections.abc import Generator, Iterable, MutableMapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -54,7 +54,7 @@ class _State:
 _state = _State()
 
 
-def configure(environment: MutableMapping[str, str], packages: Sequence[str] = PACKAGES) -> None:
+def configure(environment: MutableMapping[str, str]) -> None:
     """Whether traces are wanted. Takes the collector's token out of the environment: what this
     process starts, such as functions of others that judge answers, does not inherit it."""
     headers = [environment.pop(name, "") for name in HEADERS]
@@ -66,7 +66,7 @@ def configure(environment: MutableMapping[str, str], packages: Sequence[str] = P
     protocol = next((environment[name] for name in PROTOCOLS if environment.get(name)), "grpc")
     if protocol != "grpc":
         logger.warning("no traces: %s is %s, and only grpc is spoken", PROTOCOLS[1], protocol)
-    elif not all(map(_is_installed, packages)):
+    elif not all(map(_is_installed, PACKAGES)):
         logger.warning("no traces: a package is missing; pip install 'trimaran[traces]'")
     else:
         _state.headers = headers[0] or headers[1]

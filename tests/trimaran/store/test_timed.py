@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trimaran.store import ConflictError, Store, open_store, timed
-from trimaran.store.timed import CALLS
+from trimaran.store import ConflictError, open_store, timed
 from trimaran.telemetry.exposition import Exposition, StoreSeconds
 
 
@@ -24,8 +23,3 @@ async def test_each_call_is_counted_also_one_that_fails(tmp_path: Path) -> None:
     reported = metrics.text().decode()
     assert 'trimaran_store_duration_seconds_count{call="put"} 2.0' in reported
     assert 'trimaran_store_duration_seconds_count{call="get"} 1.0' in reported
-
-
-def test_every_call_of_the_port_is_timed() -> None:
-    port = {name for name in vars(Store) if not name.startswith("_")}
-    assert port - {"durability", "close", "delete_all"} == set(CALLS)

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.observability.metrics import SERIES
 from tests.trimaran.wire.fakes import run_service, serving
 from trimaran.clients import MetricsClient
 from trimaran.errors import InputError
 from trimaran.telemetry.exposition import Exposition
 from trimaran.telemetry.metrics import METRICS
-from trimaran.telemetry.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS, SERIES, SYNC_STEP, Series
+from trimaran.telemetry.series import ROLLOUT_RUNNING, ROLLOUT_TOKENS, SYNC_STEP, Series
 from trimaran.v1 import run_pb2, run_pb2_grpc
 from trimaran.wire import rpc
 

@@ -40,8 +40,11 @@ def test_no_traces_unless_they_are_asked_for(environment: dict[str, str]) -> Non
     tracing.ended(17, 0.0, "committed")
 
 
-def test_a_missing_package_is_named_and_harms_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    tracing.configure(dict(ENDPOINT), packages=["opentelemetry_that.is_not_there"])
+def test_a_missing_package_is_named_and_harms_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "PACKAGES", ["opentelemetry_that.is_not_there"])
+    tracing.configure(dict(ENDPOINT))
     tracing.start()
     assert not tracing.is_on()
     assert "pip install 'trimaran[traces]'" in caplog.text
