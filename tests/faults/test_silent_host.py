@@ -33,4 +33,4 @@ def test_a_call_to_a_host_that_falls_silent_ends_within_seconds() -> None:
         subprocess.run(down, check=True)
         name, seconds = calling.stdout.readline().split()
         assert name == "UnreachableError"
-        assert float(seconds) < 45  # FakeRun ends its stream by itself after 60
+        assert float(seconds) < 45  # FakeRun speaks again after 60
