@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.trimaran.sandbox.processes import wait_until
+from tests.trimaran.sandbox.processes import deny, wait_until
 from trimaran.errors import InputError
 from trimaran.sandbox import program as programs
 from trimaran.sandbox.job import SandboxError
@@ -61,14 +60,7 @@ print(json.dumps({name: outcome(act) for name, act in acts.items()}))
 @pytest.fixture(params=["namespaces", "no namespaces"])
 def layers(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "no namespaces":
-        folder = tmp_path / "sandbox"
-        shutil.copytree(programs.CHILD.parent, folder)
-        path = folder / "layers.py"
-        source = path.read_text()
-        begin = "def enter_namespaces(network: bool = False) -> bool:\n"
-        assert begin in source
-        path.write_text(source.replace(begin, begin + "    return False\n"))
-        monkeypatch.setattr(programs, "CHILD", folder / programs.CHILD.name)
+        deny(programs, "enter_namespaces", folder=tmp_path / "sandbox", monkeypatch=monkeypatch)
     return request.param
 
 
