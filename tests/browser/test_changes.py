@@ -11,8 +11,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from services.manager.pages.runs.actions import RunAction
 from services.manager.runs import Runs
-from tests.browser.filled import filled_runs
-from tests.browser.site import ServedPages, Visits, let_poll, serving, serving_from
+from tests.browser.site import ServedPages, Visits, let_poll, serving_from
 from tests.manager.fakes import managing, specification
 from trimaran.run.runs import Replicas, RunState
 
@@ -83,29 +82,6 @@ def test_a_number_that_is_refused_stays_in_its_dialog(visits: Visits, site: Serv
     assert page.url.endswith("/runs/run/config")
 
 
-def test_a_file_becomes_a_run_once_what_is_wrong_with_it_was_said(
-    visits: Visits, site: ServedPages, tmp_path: Path
-) -> None:
-    (tmp_path / "run.yaml").write_text("- a list\n")
-    page = visits.to("/runs")
-    page.click("text=New run")
-    page.set_input_files("#file", tmp_path / "run.yaml")
-    expect(page.locator("#config")).to_have_value("- a list\n")
-    page.fill("#overrides", "run.seed=2")
-    page.click("#queue")
-    expect(page.get_by_role("alert").filter(has_text="must hold sections")).to_be_visible()
-    assert page.input_value("#overrides") == "run.seed=2"
-    page.fill("#config", "run: {steps: 3}")
-    page.click("#check")
-    expect(page.get_by_role("status")).to_contain_text("not queued yet")
-    num_runs = len(site.runs.runs)
-    page.dblclick("#queue")
-    page.wait_for_url("**/runs/run-*")
-    assert len(site.runs.runs) == num_runs + 1
-    created = [call for call in site.runs.calls if call[0] == "create"]
-    assert created[-1][3] == ("run.seed=2",)
-
-
 @asynccontextmanager
 async def managed(folder: Path) -> AsyncGenerator[Runs]:
     async with managing(folder) as served:
@@ -130,7 +106,9 @@ def test_a_manager_takes_runs_from_a_file_and_as_copies_and_steers_them(
         page.click("#copy")
         assert "data_parallel: 6" in page.input_value("#config")
         page.fill("#overrides", "run.seed=3\nrun.name=copy")
-        page.click("#queue")
+        page.click("#check")
+        expect(page.get_by_role("status")).to_contain_text("not queued yet")
+        page.dblclick("#queue")
         page.wait_for_url("**/runs/copy-*")
         expect(page.locator(".note")).to_contain_text("Waits: ")
         page.click("#scale")
@@ -149,7 +127,7 @@ def test_a_manager_takes_runs_from_a_file_and_as_copies_and_steers_them(
         visits.close()
 
 
-def test_the_keyboard_alone_opens_a_run_and_pauses_it(visits: Visits, site: ServedPages) -> None:
+def test_the_keyboard_alone_opens_a_run_and_pauses_it(visits: Visits) -> None:
     page = visits.to("/runs")
     tab_to(page, "by-reward")
     page.keyboard.press("Enter")
@@ -168,7 +146,7 @@ def test_the_keyboard_alone_opens_a_run_and_pauses_it(visits: Visits, site: Serv
     assert visits.complaints == []
 
 
-def test_a_question_opens_once_its_answer_is_heard(visits: Visits, site: ServedPages) -> None:
+def test_a_question_opens_once_its_answer_is_heard(visits: Visits) -> None:
     page = visits.to("/runs/run")
     page.evaluate("htmx.config.defaultSettleDelay = 1000")
     page.click("#pause")
@@ -206,17 +184,6 @@ def test_a_token_opens_a_session_that_no_script_reads_until_it_is_closed(
     page.wait_for_url(f"{site.address}/sign-in")
     page.goto("/runs")
     assert "/sign-in" in page.url and visits.complaints == []
-
-
-def test_who_only_looks_has_no_buttons(visits: Visits, chromium: Browser) -> None:
-    page = visits.to("/runs/run", role="viewer")
-    with serving(filled_runs("words"), is_read_only=True) as site:
-        reader = Visits(chromium, site)
-        for one in (page, reader.to("/runs/run")):
-            expect(one.locator("h1")).to_contain_text("run")
-            assert one.locator("#pause, #cancel, #copy").count() == 0
-            assert one.get_by_text("New run").count() == 0
-        reader.close()
 
 
 def test_the_theme_is_chosen_and_stays(visits: Visits) -> None:

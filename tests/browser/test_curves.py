@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.site import ServedPages, Visits, let_poll
 from trimaran.run.runs import EventKind
 from trimaran.telemetry.metrics import REWARD_MEAN
-
-pytestmark = pytest.mark.e2e
 
 
 def curves(visits: Visits, more: str = "") -> Page:
@@ -48,6 +45,9 @@ def test_all_charts_zoom_and_the_address_says_so(visits: Visits) -> None:
     expect(page.locator("#charts figcaption").last).to_contain_text(re.compile("step"))
     assert 0 < first < last
     page.locator("#charts .u-over").first.dblclick()
+    expect(page).to_have_url(re.compile(r"/runs/run$"))
+    drag(page, 0.25, 0.5)
+    page.click("#whole")
     expect(page).to_have_url(re.compile(r"/runs/run$"))
 
 
