@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,33 +128,8 @@ async def managing(
                 await loop
 
 
-_opened: ContextVar[list[Store]] = ContextVar("opened")
+opened: list[Store] = []
 """Stores that are closed at the end of a test."""
-
-
-def close_later(store: Store) -> Store:
-    """In a test that is `asynchronous`."""
-    _opened.get().append(store)
-    return store
-
-
-def asynchronous(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A plain test function of one that awaits, under a deadline."""
-
-    @functools.wraps(test)
-    def run(*arguments: Any, **fixtures: Any) -> None:
-        async def bounded() -> None:
-            _opened.set([])
-            try:
-                async with asyncio.timeout(2 * DEADLINE):
-                    await test(*arguments, **fixtures)
-            finally:
-                for store in _opened.get():
-                    await store.close()
-
-        asyncio.run(bounded())
-
-    return run
 
 
 async def until(is_so: Callable[[], Any], seconds: float = DEADLINE) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from statistics import quantiles
+from dataclasses import dataclass, replace
 
 from services.manager.scheduling.pools import DeviceRequest, Grant, Need, Pool
 from services.manager.scheduling.scheduler import DeviceHolding, Scheduler, SchedulingPolicy
@@ -29,53 +27,26 @@ class Job:
     hosts: int = 1
 
 
-@dataclass
-class Simulation:
-    pools: list[Pool]
-    policy: SchedulingPolicy
-    drain_seconds: float
-    waits: dict[str, float] = field(default_factory=dict)
-    """Of each run that has started, in seconds."""
-    decisions: list[float] = field(default_factory=list)
-    """Seconds of each."""
-    longest_queue: int = 0
-    busy: float = 0.0
-    """Device seconds."""
-    ended_at: float = 0.0
-
-    def percentile_seconds(self, share: float) -> float:
-        return sorted(self.decisions)[int(share * (len(self.decisions) - 1))]
-
-    def describe(self) -> str:
-        waits = quantiles(self.waits.values(), n=100)
-        devices = sum(len(pool.devices) for pool in self.pools)
-        return (
-            f"{len(self.waits)} runs on {devices} devices; waits in h: median {waits[49] / 3600:.2f},"
-            f" 95 % {waits[94] / 3600:.2f}, longest {max(self.waits.values()) / 3600:.2f};"
-            f" longest queue {self.longest_queue};"
-            f" devices in use {self.busy / self.ended_at / devices:.1%};"
-            f" {len(self.decisions)} decisions, ms each: median"
-            f" {self.percentile_seconds(0.5) * 1e3:.2f}, 99 % {self.percentile_seconds(0.99) * 1e3:.2f},"
-            f" longest {max(self.decisions) * 1e3:.2f}"
-        )
-
-
-def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simulation:
-    """Until all jobs have ended. Asserts that no device and no set has two holders and that the
-    grants are what was asked for."""
+def simulate(
+    pools: list[Pool],
+    policy: SchedulingPolicy,
+    drain_seconds: float,
+    jobs: list[Job],
+    until_started: str = "",
+) -> dict[str, float]:
+    """The wait of each run that has started, in seconds. Until all jobs have ended; asserts that no
+    device and no set has two holders and that the grants are what was asked for."""
+    waits: dict[str, float] = {}
     number = itertools.count()
     events: list[tuple[float, int, str, str, int]] = []
     by_id = {f"job-{i}": job for i, job in enumerate(jobs)}
     for run_id, job in by_id.items():
         heapq.heappush(events, (job.arrives, next(number), "arrives", run_id, 0))
-    scheduler = Scheduler(done.pools, done.policy)
+    scheduler = Scheduler(pools, policy)
     queue: dict[str, DeviceRequest] = {}
     holdings: dict[str, DeviceHolding] = {}
-    before = 0.0
     while events:
         now, _, what, run_id, index = heapq.heappop(events)
-        done.busy += (now - before) * sum(len(h.grant.devices) for h in holdings.values())
-        before = done.ended_at = now
         if what == "arrives":
             queue[run_id] = ask_of(run_id, by_id[run_id])
         elif what == "ends":
@@ -84,23 +55,20 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
             holdings[run_id] = _without(holdings[run_id], index)
         if events and events[0][0] == now:
             continue
-        done.longest_queue = max(done.longest_queue, len(queue))
-        began = time.perf_counter()
         plan = scheduler.plan(list(holdings.values()), list(queue.values()), now)
-        done.decisions.append(time.perf_counter() - began)
         assert plan.starts.keys() | plan.waits.keys() == queue.keys()
         for started, grant in plan.starts.items():
             ask = queue.pop(started)
             _check(ask, grant)
             holdings[started] = DeviceHolding(ask, grant)
-            done.waits[started] = now - ask.queued_at
+            waits[started] = now - ask.queued_at
             end = now + by_id[started].seconds
             heapq.heappush(events, (end, next(number), "ends", started, 0))
         for taking, indices in plan.takes.items():
             assert len(holdings[taking].staying) - len(indices) >= holdings[taking].ask.min_replicas
             holdings[taking] = replace(holdings[taking], leaving=holdings[taking].leaving | indices)
             for i in indices:
-                heapq.heappush(events, (now + done.drain_seconds, next(number), "gone", taking, i))
+                heapq.heappush(events, (now + drain_seconds, next(number), "gone", taking, i))
         for growing, added in plan.adds.items():
             holdings[growing] = _with(holdings[growing], added)
             staying = holdings[growing].staying
@@ -108,11 +76,11 @@ def simulate(done: Simulation, jobs: list[Job], until_started: str = "") -> Simu
             assert len(staying) <= holdings[growing].ask.max_replicas
         held = [d for h in holdings.values() for d in h.grant.devices]
         assert len(held) == len(set(held))
-        assert not 0 < done.policy.sets < len(holdings)
-        assert set(held) <= {(pool.name, name) for pool in done.pools for name in pool.devices}
-        if until_started in done.waits:
+        assert not 0 < policy.sets < len(holdings)
+        assert set(held) <= {(pool.name, name) for pool in pools for name in pool.devices}
+        if until_started in waits:
             break
-    return done
+    return waits
 
 
 def week_of_arrivals(count: int, seed: int) -> list[Job]:

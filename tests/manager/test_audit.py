@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from services.manager.clients_file import make_client
-from tests.manager.fakes import asynchronous, managing, specification, until
+from tests.manager.fakes import managing, specification, until
 from trimaran import AsyncRunClient
 from trimaran.errors import ForbiddenError
 from trimaran.run.runs import EventKind, RunState
@@ -22,8 +22,10 @@ def lines(caplog: pytest.LogCaptureFixture, logger: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == logger]
 
 
-@asynchronous
-async def _check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_changing_call_has_a_line_and_its_event_names_the_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     made = {who[0]: make_client(*who) for who in WHO}
     path = tmp_path / "clients.yaml"
     path.write_text("\n".join(line for _, line in made.values()))
@@ -76,10 +78,3 @@ async def _check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
             f"run {run_id}: paused; was queued; by anna",
             f"run {run_id}: cancelled; was paused; by anna",
         ]
-
-
-def test_each_changing_call_has_a_line_and_its_event_names_the_client(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    _check(tmp_path, caplog)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from services.manager.records import LEASE
 from tests.controller.test_backup import copy_store
-from tests.manager.fakes import FakeLauncher, asynchronous, managing, processes_of, until
+from tests.manager.fakes import FakeLauncher, managing, processes_of, until
 from tests.manager.test_runs import ANN, create, started, state_of
 from trimaran.run.launchers import Presence
 from trimaran.run.runs import RunState
@@ -33,7 +33,6 @@ async def end_lease(folder: Path) -> None:
     await store.close()
 
 
-@asynchronous
 async def test_a_restored_manager_has_its_runs_and_starts_them_again(tmp_path: Path) -> None:
     folder, launcher = tmp_path / "runs", FakeLauncher()
     async with managing(folder, launcher) as served:

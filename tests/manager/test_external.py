@@ -12,7 +12,7 @@ from commands.launch.joining.joining import join_run
 from commands.launch.joining.service_records import read_services
 from services.manager.run_data.folders import Deployment, granted_config, own_folder, prepare
 from services.manager.settings import load_settings
-from tests.manager.fakes import FakeLauncher, asynchronous, managing, until
+from tests.manager.fakes import FakeLauncher, managing, until
 from tests.manager.test_runs import ANN, create, started, state_of, waiting_for
 from tests.redis_server import RedisServer
 from trimaran.errors import InputError, NotFoundError
@@ -33,35 +33,24 @@ def token_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_what_external_services_need_is_said_at_the_start(tmp_path: Path) -> None:
-    settings = load_settings(None, {"folder": tmp_path, "launcher": "external"})
-    with pytest.raises(InputError) as refused:
-        settings.check_launcher()
-    text = str(refused.value)
-    for key in ("store: a file of this machine", "service_token: missing", "pools: missing"):
-        assert f"launcher: external: {key}" in text
-
-
-def test_slots_of_accelerators_are_of_others_machines(tmp_path: Path) -> None:
-    path = tmp_path / "manager.yaml"
-    path.write_text("pools: {far: {device: npu, slots: 4}}\n")
-    settings = load_settings(path)
-    with pytest.raises(InputError, match="pools.far: slots of npu are for launcher: external"):
-        settings.check_launcher()
-    [pool] = settings.find_pools()
-    assert (pool.kind, len(pool.devices)) == ("npu", 4)
-
-
-def test_sets_of_services_are_others_too(tmp_path: Path) -> None:
-    assert load_settings(None).policy.sets == 0
+def test_what_external_services_need_and_what_they_alone_may_have(tmp_path: Path) -> None:
     external = {"folder": tmp_path, "launcher": "external"}
-    assert load_settings(None, external).policy.sets == 1
-    assert load_settings(None, external, ["sets=2"]).policy.sets == 2
+    with pytest.raises(InputError) as refused:
+        load_settings(None, external).check_launcher()
+    for key in ("store: a file of this machine", "service_token: missing", "pools: missing"):
+        assert f"launcher: external: {key}" in str(refused.value)
+    far = load_settings(None, {}, ["pools.far.device=npu", "pools.far.slots=4"])
+    with pytest.raises(InputError, match="pools.far: slots of npu are for launcher: external"):
+        far.check_launcher()
+    [pool] = far.find_pools()
+    assert (pool.kind, len(pool.devices)) == ("npu", 4)
     with pytest.raises(InputError, match="sets: is for launcher: external"):
         load_settings(None, overrides=["sets=2"]).check_launcher()
+    assert load_settings(None).policy.sets == 0
+    assert load_settings(None, external).policy.sets == 1
+    assert load_settings(None, external, ["sets=2"]).policy.sets == 2
 
 
-@asynchronous
 async def test_a_run_calls_while_it_has_devices_and_its_devices_are_its_services_own(
     tmp_path: Path, shared_redis: RedisServer, token_file: Path
 ) -> None:
@@ -94,7 +83,6 @@ async def test_a_run_calls_while_it_has_devices_and_its_devices_are_its_services
             await asyncio.sleep(0.01)
 
 
-@asynchronous
 async def test_a_second_run_waits_until_the_services_have_ended_the_first(
     tmp_path: Path, shared_redis: RedisServer, token_file: Path
 ) -> None:
@@ -116,7 +104,6 @@ async def test_a_second_run_waits_until_the_services_have_ended_the_first(
         assert launcher.events == [f"start {first}", f"start {second}"]
 
 
-@asynchronous
 async def test_who_joins_takes_the_lowest_free_index_of_a_run_that_goes_on(
     shared_redis: RedisServer,
 ) -> None:
@@ -146,7 +133,6 @@ async def test_who_joins_takes_the_lowest_free_index_of_a_run_that_goes_on(
     await store.close()
 
 
-@asynchronous
 async def test_a_launcher_on_another_host_is_left_alone_while_it_has_its_lease(
     tmp_path: Path, shared_redis: RedisServer
 ) -> None:
@@ -181,7 +167,6 @@ async def test_a_launcher_on_another_host_is_left_alone_while_it_has_its_lease(
         }
 
 
-@asynchronous
 async def test_a_context_follows_what_the_manager_is_told_now(
     tmp_path: Path, shared_redis: RedisServer
 ) -> None:

@@ -26,12 +26,11 @@ from hypothesis import strategies as st
 
 from services.manager.clients_file import make_client
 from services.manager.permissions import CHANGING, READING
-from services.manager.records import Managed, Records
+from services.manager.records import Records
 from services.manager.serve import Serving
 from services.manager.server import MAX_REQUEST_BYTES
 from tests.manager.fakes import FakeLauncher, managing, specification, until
 from trimaran.config import RunConfig
-from trimaran.errors import NotFoundError
 from trimaran.run.context import RunContext
 from trimaran.run.launchers import Presence
 from trimaran.run.runs import Goal
@@ -73,17 +72,15 @@ class World:
         """Both owners have one run, which is not ended."""
         runs = self.served.runs
         listed = (await runs.list(LOCAL, page_size=1000))[0]
-        there = {run.run_id for run in listed}  # a call may have deleted one that had just ended
-        self.runs = {owner: known for owner, known in self.runs.items() if known in there}
-        kept = set(self.runs.values())
-        for run in listed:
-            if run.run_id not in kept or run.state.has_ended:
-                await runs.cancel(LOCAL, run.run_id) if not run.state.has_ended else None
-                await until(lambda run=run: self.managed(run.run_id).state.has_ended)
-                await runs.delete(LOCAL, run.run_id)
-                self.runs = {
-                    owner: known for owner, known in self.runs.items() if known != run.run_id
-                }
+        # A call may have deleted one that had just ended.
+        going = {run.run_id for run in listed if not run.state.has_ended}
+        self.runs = {owner: known for owner, known in self.runs.items() if known in going}
+        records = self.served.manager.records
+        for run_id in {run.run_id for run in listed} - set(self.runs.values()):
+            if run_id in going:
+                await runs.cancel(LOCAL, run_id)
+                await until(lambda run_id=run_id: records.get(run_id).state.has_ended)
+            await runs.delete(LOCAL, run_id)
         for owner in {"team-a", "team-b"} - self.runs.keys():
             client = ClientIdentity(owner, owner, Role.SUBMITTER)
             request_id = f"world-{next(self._numbers)}"
@@ -94,20 +91,14 @@ class World:
         list_runs = self.channel.unary_unary(f"/{SERVICE.full_name}/ListRuns")
         await list_runs(b"", metadata=bearer(self.tokens["olga"]), timeout=30)
 
-    def managed(self, run_id: str) -> Managed:
-        return self.served.manager.records.get(run_id)
-
     def wishes(self) -> dict[str, Any]:
-        """What somebody asked of each run; the manager's own doings left out."""
-        return {owner: self._wish(run_id) for owner, run_id in self.runs.items()}
-
-    def _wish(self, run_id: str) -> tuple[Any, ...] | None:
-        """None where it was deleted."""
-        try:
-            run = self.managed(run_id)
-        except NotFoundError:
-            return None
-        return run.goal, run.min_replicas, run.max_replicas, run.priority
+        """What somebody asked of each run, None where it was deleted; the manager's own doings left out."""
+        asked = {
+            run.run_id: (run.goal, run.min_replicas, run.max_replicas, run.priority)
+            for run in self.served.manager.records.all()
+            if not run.is_deleted
+        }
+        return {owner: asked.get(run_id) for owner, run_id in self.runs.items()}
 
 
 @asynccontextmanager
@@ -137,12 +128,9 @@ class EndingLauncher(FakeLauncher):
     records: Records | None = None
 
     async def find(self, runs: Sequence[RunContext]) -> Mapping[str, Presence]:
-        ending = (
-            {run.run_id for run in self.records.all() if run.goal is not Goal.RUN}
-            if self.records
-            else set()
-        )
-        self.there |= dict.fromkeys(ending, Presence.GONE)
+        for run in self.records.all() if self.records else ():
+            if run.goal is not Goal.RUN:
+                self.there[run.run_id] = Presence.GONE
         return await super().find(runs)
 
 

@@ -1,4 +1,4 @@
-"""A run whose own store is damaged, beside others that go on."""
+"""A run whose own store is damaged or full, beside others that go on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -14,8 +15,9 @@ import pytest
 from services.manager.run_data.run_stores import RunStores
 from services.manager.run_data.tails import Tails, watch
 from services.manager.serve import Serving
-from tests.manager.fakes import FakeLauncher, FakeProcesses, asynchronous, managing, until
+from tests.manager.fakes import DEADLINE, FAST, FakeLauncher, FakeProcesses, managing, until
 from tests.manager.test_runs import ANN, create, started, state_of
+from tests.tiny_disk import disk, empty, fill
 from trimaran.run.runs import EventKind, Run, RunEvent, RunState, event_to_tree
 from trimaran.store import Store, StoreError, open_store
 
@@ -38,7 +40,6 @@ async def pause(served: Serving, processes: FakeProcesses, launcher: FakeLaunche
     await until(lambda: state_of(served, run_id) is RunState.PAUSED)
 
 
-@asynchronous
 async def test_it_fails_frees_its_devices_and_goes_on_with_a_copy(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
@@ -63,7 +64,6 @@ async def test_it_fails_frees_its_devices_and_goes_on_with_a_copy(tmp_path: Path
         await processes.store.close()
 
 
-@asynchronous
 async def test_the_processes_of_a_running_one_are_killed_first(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
@@ -79,7 +79,6 @@ async def test_the_processes_of_a_running_one_are_killed_first(tmp_path: Path) -
         await sound.store.close()
 
 
-@asynchronous
 async def test_its_watchers_are_told(tmp_path: Path) -> None:
     store = await open_store(f"sqlite:{tmp_path / 'store.sqlite'}")
     event = RunEvent(0, EventKind.STEP, Run("r", RunState.RUNNING, 1, 2), {}, "", 0.0)
@@ -110,3 +109,36 @@ async def test_its_watchers_are_told(tmp_path: Path) -> None:
         seen.append(0)
     assert seen == [1, 0], "a new watcher starts from the beginning"
     await store.close()
+
+
+__all__ = ["disk"]
+
+
+async def test_a_run_whose_store_is_full_is_told_as_held_and_left_alone(
+    tmp_path: Path, disk: Path
+) -> None:
+    """Its launcher cannot renew its lease then. That is no sign of a frozen one, nor afterwards."""
+    launcher, times = FakeLauncher(), replace(FAST, first_lease=0.0, lapse=3.0)
+    async with managing(disk / "runs", launcher, times) as served:
+        run_id = await create(served, tmp_path)
+        processes = await started(served, launcher, run_id)
+        await processes.report(RunState.RUNNING, step=7)
+        await until(lambda: served.manager.records.get(run_id).step == 7)
+        assert processes.lease and (await served.runs.get(ANN, run_id)).held == ""
+        await processes.store.renew(processes.lease, 0.01)
+        fill(disk)
+        await until(lambda: served.manager.troubles)
+        for _ in range(60):  # longer than a launcher may be without a lease
+            [listed], _ = await served.runs.list(ANN)
+            for run in (await served.runs.get(ANN, run_id), listed):
+                assert run.state is RunState.RUNNING
+                assert f"{run_id}/store.sqlite: its disk is full; make room" in run.held
+            await asyncio.sleep(0.1)
+        # Its time begins now. It takes a busy machine long to renew the lease.
+        served.manager._times = replace(times, lapse=DEADLINE)
+        empty(disk)
+        await until(lambda: run_id in served.manager._lapsed)
+        await processes.store.renew(processes.lease, 60.0)
+        await until(lambda: not served.manager.troubles and run_id not in served.manager._lapsed)
+        assert (await served.runs.get(ANN, run_id)).held == ""
+        assert launcher.events == [f"start {run_id}"]

@@ -125,19 +125,6 @@ def test_a_killed_manager_disturbs_no_run_and_the_next_one_finds_all(folder: Pat
     assert marked(folder) == []
 
 
-def test_a_killed_launcher_is_started_again_when_its_services_are_gone(folder: Path) -> None:
-    with manager(folder) as process:
-        run_id = submit(process, folder)
-        [launcher] = marked(folder, "scripted_launch")
-        began = time.monotonic()
-        os.kill(launcher, signal.SIGKILL)
-        until(lambda: process.get(run_id).starts == 2)
-        assert marked(folder, "linger") == []
-        until(lambda: process.get(run_id).state == pb.Run.STATE_RUNNING)
-        print(f"killed launcher: {time.monotonic() - began:.1f} s until the run is running again")
-        assert len(marked(folder, "scripted_launch")) == 1
-
-
 def test_what_a_killed_launcher_and_its_guardian_left_behind_is_killed(folder: Path) -> None:
     run, other = (RunContext(name, folder / name, "sqlite:unused") for name in ("one", "other"))
     launcher = LocalLauncher(os.environ)

@@ -83,15 +83,6 @@ def test_a_launcher_that_has_begun_is_frozen_as_soon_as_its_lease_has_ended() ->
     assert look(run(starts=2, launched_at=NOW - 100), before).action is Action.KILL
 
 
-def test_an_end_counts_when_the_processes_are_gone() -> None:
-    for presence in (Presence.THERE, Presence.ENDING):
-        after = look(run(), seen(presence, RunState.SUCCEEDED))
-        assert after.run.state is RunState.RUNNING and after.run.grant == GRANT
-    after = look(run(), seen(Presence.GONE, RunState.SUCCEEDED))
-    assert after.run.state is RunState.SUCCEEDED and after.run.grant == Grant()
-    assert after.run.ended_at == NOW
-
-
 def test_starts_a_launcher_when_its_time_has_come() -> None:
     due = run(RunState.STARTING, start_at=NOW + 5, launched_at=0.0)
     assert look(due, seen(Presence.GONE)) == Decision(due)

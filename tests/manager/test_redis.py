@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.manager.fakes import FAST, FakeLauncher, asynchronous, managing
+from tests.manager.fakes import FAST, FakeLauncher, managing
 from tests.manager.fakes import until as becomes
 from tests.manager.test_processes import (
     DEADLINE,
@@ -107,7 +107,6 @@ def test_a_redis_that_is_killed_disturbs_no_run_and_a_deleted_run_leaves_nothing
     assert marked(folder) == []
 
 
-@asynchronous
 async def test_leases_that_ended_while_redis_was_away_are_no_signs_of_frozen_launchers(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
@@ -128,7 +127,6 @@ async def test_leases_that_ended_while_redis_was_away_are_no_signs_of_frozen_lau
         assert (await served.runs.get(ANN, run_id)).starts == 1
 
 
-@asynchronous
 async def test_while_redis_is_away_callers_hear_of_the_store_in_time(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:

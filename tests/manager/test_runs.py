@@ -11,7 +11,6 @@ import sqlite3
 import threading
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,8 @@ from tests.manager.fakes import (
     FAST,
     FakeLauncher,
     FakeProcesses,
-    asynchronous,
-    close_later,
     managing,
+    opened,
     processes_of,
     specification,
     until,
@@ -54,6 +52,7 @@ from trimaran.trust.access import LOCAL, ClientIdentity, Role
 TURNS = {"pools": "colocated", "groups_per_step": 16}
 ANN = ClientIdentity("ann", "ann", Role.SUBMITTER)
 BOB = ClientIdentity("bob", "bob", Role.SUBMITTER)
+OLGA = ClientIdentity("olga", "olga", Role.OPERATOR)
 
 
 def state_of(served: Serving, run_id: str) -> RunState:
@@ -69,7 +68,9 @@ async def started(served: Serving, launcher: FakeLauncher, run_id: str) -> FakeP
     """Its launcher has the lease; the store stays open until the test ends."""
     await until(lambda: launcher.there.get(run_id) is Presence.THERE)
     run = launcher.contexts[run_id]
-    processes = FakeProcesses(close_later(await open_store(run.store_url)), run)
+    store = await open_store(run.store_url)
+    opened.append(store)
+    processes = FakeProcesses(store, run)
     await processes.take_lease()
     return processes
 
@@ -86,7 +87,6 @@ def waiting_for(served: Serving, run_id: str) -> str:
     return served.manager.records.get(run_id).view.waiting_for
 
 
-@asynchronous
 async def test_a_run_from_submission_to_its_end(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
@@ -107,13 +107,13 @@ async def test_a_run_from_submission_to_its_end(tmp_path: Path) -> None:
         assert state_of(served, run_id) is RunState.RUNNING  # its devices are not free yet
         launcher.there[run_id] = Presence.GONE
         await until(lambda: state_of(served, run_id) is RunState.SUCCEEDED)
-        assert (await served.runs.get(ANN, run_id)).replicas.granted == 0
+        run = await served.runs.get(ANN, run_id)
+        assert run.replicas.granted == 0 and run.ended_at
         events = [e async for e in served.runs.events(ANN, run_id)]
         assert [e.run.state for e in events if e.kind is EventKind.FINISHED] == ["succeeded"]
         assert events[0].run.state is RunState.QUEUED and events[-1].run.owner == "ann"
 
 
-@asynchronous
 async def test_a_run_gets_the_plugin_tokens_that_it_names_and_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,7 +134,6 @@ async def test_a_run_gets_the_plugin_tokens_that_it_names_and_no_others(
     assert not [v for v in launcher_environment(settings).values() if v.startswith("secret ")]
 
 
-@asynchronous
 async def test_the_same_request_is_the_same_run(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs") as served:
         text = specification(tmp_path)
@@ -147,7 +146,6 @@ async def test_the_same_request_is_the_same_run(tmp_path: Path) -> None:
             await served.runs.create(ANN, "once", text, ["run.seed=2"], 0)
 
 
-@asynchronous
 async def test_a_request_that_is_repeated_is_answered_also_where_it_would_be_refused_by_now(
     tmp_path: Path,
 ) -> None:
@@ -165,7 +163,6 @@ async def test_a_request_that_is_repeated_is_answered_also_where_it_would_be_ref
                 await served.runs.create(ANN, "once", text, *other)
 
 
-@asynchronous
 async def test_the_request_of_a_run_that_is_being_deleted_is_free_once_it_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,7 +191,6 @@ async def test_the_request_of_a_run_that_is_being_deleted_is_free_once_it_is_gon
         assert [run.run_id for run in served.manager.records.all()] == [again]
 
 
-@asynchronous
 async def test_a_manager_that_dies_in_the_middle_of_a_creation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,7 +213,6 @@ async def test_a_manager_that_dies_in_the_middle_of_a_creation(
         await until(lambda: launcher.events == [f"start {run_id}"])
 
 
-@asynchronous
 async def test_an_unanswered_write_is_looked_up(tmp_path: Path) -> None:
     """The store has written the run and the answer was lost: the same request finds it."""
     async with managing(tmp_path / "runs") as served:
@@ -252,22 +247,6 @@ async def test_an_unanswered_write_is_looked_up(tmp_path: Path) -> None:
         assert {key for key, _ in stored} == {f"managed/{run_id}", f"managed/{other}"}
 
 
-@asynchronous
-async def test_runs_wait_for_devices_and_say_why(tmp_path: Path) -> None:
-    launcher = FakeLauncher()
-    async with managing(tmp_path / "runs", launcher) as served:
-        first = await create(served, tmp_path, "1", trainer={"data_parallel": 4})
-        processes = await started(served, launcher, first)
-        second = await create(served, tmp_path, "2", trainer={"data_parallel": 4})
-        await until(lambda: "3 are free" in served.manager.records.get(second).view.waiting_for)
-        await processes.report(RunState.FAILED, error="nan", remedy="lower the rate")
-        launcher.there[first] = Presence.GONE
-        await until(lambda: launcher.there.get(second) is Presence.THERE)
-        run = await served.runs.get(ANN, first)
-        assert (run.state, run.error, run.remedy) == (RunState.FAILED, "nan", "lower the rate")
-
-
-@asynchronous
 async def test_pause_and_resume(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
@@ -292,7 +271,6 @@ async def test_pause_and_resume(tmp_path: Path) -> None:
         await until(lambda: state_of(served, run_id) is RunState.RUNNING)
 
 
-@asynchronous
 async def test_cancel_in_every_state(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
@@ -307,7 +285,6 @@ async def test_cancel_in_every_state(tmp_path: Path) -> None:
         await until(lambda: state_of(served, active) is RunState.CANCELLED)
 
 
-@asynchronous
 async def test_a_dead_launcher_is_started_again_until_its_budget_is_spent(tmp_path: Path) -> None:
     launcher = FakeLauncher(dies_at_once=True)
     async with managing(tmp_path / "runs", launcher) as served:
@@ -324,7 +301,6 @@ async def test_a_dead_launcher_is_started_again_until_its_budget_is_spent(tmp_pa
         assert sum("starts it again" in event.text for event in events) == 3
 
 
-@asynchronous
 async def test_a_run_that_could_never_start_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs") as served:
         cases: list[tuple[dict[str, Any], str]] = [
@@ -346,7 +322,6 @@ async def test_a_run_that_could_never_start_is_refused_with_the_reason(tmp_path:
         assert served.manager.records.all() == []
 
 
-@asynchronous
 async def test_a_run_that_the_pools_have_become_too_small_for_says_so(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs") as served:
         large = await create(served, tmp_path, "1", trainer={"data_parallel": 4})
@@ -362,7 +337,6 @@ async def test_a_run_that_the_pools_have_become_too_small_for_says_so(tmp_path: 
         await served.runs.cancel(ANN, other)
 
 
-@asynchronous
 async def test_words_for_clients_name_no_path_of_this_machine(tmp_path: Path) -> None:
     """Where the run's folder lies stands in `Run.folder` alone."""
     launcher = FakeLauncher()
@@ -382,7 +356,6 @@ async def test_words_for_clients_name_no_path_of_this_machine(tmp_path: Path) ->
         assert run.folder == str(processes.run.folder)
 
 
-@asynchronous
 async def test_a_launcher_that_cannot_be_started_is_the_reason_of_the_failure(
     tmp_path: Path,
 ) -> None:
@@ -396,7 +369,6 @@ async def test_a_launcher_that_cannot_be_started_is_the_reason_of_the_failure(
         assert "Permission denied" in (await served.runs.get(ANN, run_id)).error
 
 
-@asynchronous
 async def test_a_disk_without_room_for_a_launchers_files_holds_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -413,7 +385,6 @@ async def test_a_disk_without_room_for_a_launchers_files_holds_the_run(
         await until(lambda: launcher.there.get(run_id) is Presence.THERE)
 
 
-@asynchronous
 async def test_a_run_whose_folder_became_unusable_fails_once_its_processes_are_gone(
     tmp_path: Path,
 ) -> None:
@@ -429,7 +400,6 @@ async def test_a_run_whose_folder_became_unusable_fails_once_its_processes_are_g
         assert "context.json: cannot be read" in (await served.runs.get(ANN, run_id)).error
 
 
-@asynchronous
 async def test_a_launcher_that_is_frozen_in_the_middle_of_a_write_is_killed(tmp_path: Path) -> None:
     """It keeps the run's store locked: the manager must not wait for it."""
     launcher = FakeLauncher()
@@ -445,24 +415,6 @@ async def test_a_launcher_that_is_frozen_in_the_middle_of_a_write_is_killed(tmp_
         await until(lambda: launcher.events.count(f"start {run_id}") == 2)
 
 
-@asynchronous
-async def test_a_launcher_whose_lease_ended_while_its_store_was_away_may_renew_it(
-    tmp_path: Path,
-) -> None:
-    launcher = FakeLauncher()
-    times = replace(FAST, first_lease=0.0, lapse=DEADLINE)
-    async with managing(tmp_path / "runs", launcher, times) as served:
-        run_id = await create(served, tmp_path)
-        processes = await started(served, launcher, run_id)
-        assert processes.lease
-        await processes.store.renew(processes.lease, 0.01)
-        await until(lambda: run_id in served.manager._lapsed)
-        await processes.store.renew(processes.lease, 60.0)
-        await until(lambda: run_id not in served.manager._lapsed)
-        assert launcher.events == [f"start {run_id}"]
-
-
-@asynchronous
 async def test_idle_devices_become_replicas_and_are_taken_back(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
@@ -485,7 +437,6 @@ async def test_idle_devices_become_replicas_and_are_taken_back(tmp_path: Path) -
         assert len(devices) == len(set(devices)) == 8
 
 
-@asynchronous
 async def test_pools_that_take_turns_are_given_their_devices_once(tmp_path: Path) -> None:
     """Seven of eight devices as 3 + 4 in turns; what waits for one more gets none of theirs."""
     launcher = FakeLauncher()
@@ -512,7 +463,6 @@ async def test_pools_that_take_turns_are_given_their_devices_once(tmp_path: Path
             await create(served, tmp_path, "4", run=TURNS, **five)
 
 
-@asynchronous
 async def test_scale_while_it_runs_and_while_it_waits(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher, limits={"replicas": 7}) as served:
@@ -535,7 +485,6 @@ async def test_scale_while_it_runs_and_while_it_waits(tmp_path: Path) -> None:
             )
 
 
-@asynchronous
 async def test_delete_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
     outside = tmp_path / "precious"
     outside.mkdir()
@@ -560,7 +509,6 @@ async def test_delete_removes_the_run_and_nothing_else(tmp_path: Path) -> None:
         assert served.manager.records.all() == []
 
 
-@asynchronous
 async def test_a_folder_that_is_another_runs_by_now_stays(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs", FakeLauncher(dies_at_once=True)) as served:
         run_id = await create(served, tmp_path, trainer={"data_parallel": 4})
@@ -581,7 +529,6 @@ async def test_a_folder_that_is_another_runs_by_now_stays(tmp_path: Path) -> Non
         assert (own / "context.json").exists()
 
 
-@asynchronous
 async def test_pages_and_filters(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs", trainer := FakeLauncher()) as served:
         ids = [
@@ -608,7 +555,6 @@ async def test_pages_and_filters(tmp_path: Path) -> None:
             await served.runs.list(ANN, page_token="x")
 
 
-@asynchronous
 async def test_a_second_manager_at_the_same_address_is_refused(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs") as served:
         told = f"--address: {served.address}: another manager listens there; use it"
@@ -621,7 +567,6 @@ async def test_a_second_manager_at_the_same_address_is_refused(tmp_path: Path) -
                 pass
 
 
-@asynchronous
 async def test_a_manager_says_which_store_it_waits_for(tmp_path: Path) -> None:
     """And until when, without the password; nothing listens there."""
     said: list[str] = []
@@ -641,7 +586,6 @@ async def test_a_manager_says_which_store_it_waits_for(tmp_path: Path) -> None:
     await asyncio.gather(starting, return_exceptions=True)
 
 
-@asynchronous
 async def test_a_manager_that_was_replaced_writes_nothing_and_ends(tmp_path: Path) -> None:
     """As if it had stood still until its lease ended, and another had come."""
     with pytest.raises(StaleEpochError, match="taken over"):
@@ -659,7 +603,6 @@ async def test_a_manager_that_was_replaced_writes_nothing_and_ends(tmp_path: Pat
             await asyncio.sleep(RENEW_SECONDS + 0.5)
 
 
-@asynchronous
 async def test_limits_of_an_owner(tmp_path: Path) -> None:
     limits = {"runs": 1, "priority": 5, "devices": 3}
     async with managing(tmp_path / "runs", limits=limits) as served:
@@ -678,7 +621,6 @@ async def test_limits_of_an_owner(tmp_path: Path) -> None:
                 await served.runs.create(BOB, bad, specification(tmp_path), (), 0)
 
 
-@asynchronous
 async def test_runs_that_are_resumed_at_once_stay_within_the_limit(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs", limits={"runs": 2}) as served:
         all_devices = specification(tmp_path, rollout={"tensor_parallel": 7})
@@ -694,7 +636,6 @@ async def test_runs_that_are_resumed_at_once_stay_within_the_limit(tmp_path: Pat
         assert [isinstance(answer, LimitError) for answer in answers].count(True) == 2, answers
 
 
-@asynchronous
 async def test_a_disk_that_hangs_under_a_model_holds_up_no_other_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -713,7 +654,6 @@ async def test_a_disk_that_hangs_under_a_model_holds_up_no_other_client(
         assert await creating
 
 
-@asynchronous
 async def test_a_run_that_has_ended_is_resumed_within_the_limits_of_now_and_a_paused_one_goes_on(
     tmp_path: Path,
 ) -> None:
@@ -732,7 +672,6 @@ async def test_a_run_that_has_ended_is_resumed_within_the_limits_of_now_and_a_pa
         assert (await served.runs.resume(ANN, paused)).state is not RunState.PAUSED
 
 
-@asynchronous
 async def test_an_owner_keeps_so_many_runs(tmp_path: Path) -> None:
     launcher = FakeLauncher(dies_at_once=True)
     async with managing(tmp_path / "runs", launcher, limits={"kept": 1}) as served:
@@ -744,7 +683,6 @@ async def test_an_owner_keeps_so_many_runs(tmp_path: Path) -> None:
         await create(served, tmp_path, "2")
 
 
-@asynchronous
 async def test_replicas_that_the_hosts_memory_does_not_bear_are_refused(tmp_path: Path) -> None:
     limits = {"host_memory_gib": 12.5}  # of which reward workers may take eight
     async with managing(tmp_path / "runs", limits=limits) as served:
@@ -754,7 +692,6 @@ async def test_replicas_that_the_hosts_memory_does_not_bear_are_refused(tmp_path
             await served.runs.scale(ANN, run_id, 1, 5)
 
 
-@asynchronous
 async def test_followed_logs_and_verified_ledgers_count_as_watching(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher, limits={"watchers": 1}) as served:
@@ -768,11 +705,13 @@ async def test_followed_logs_and_verified_ledgers_count_as_watching(tmp_path: Pa
         with pytest.raises(LimitError, match="watchers of ann: 1 at a time"):
             await served.runs.ledger_verify(ANN, run_id)
         assert (await anext(served.runs.logs(ANN, run_id, "launcher"))).lines == ["one"]
+        others = served.runs.logs(OLGA, run_id, "launcher", follow=True)
+        assert (await anext(others)).lines == ["one"]
+        await others.aclose()
         await followed.aclose()
         assert (await served.runs.ledger_verify(ANN, run_id)).sound
 
 
-@asynchronous
 async def test_a_client_has_one_ledger_verified_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -787,10 +726,9 @@ async def test_a_client_has_one_ledger_verified_at_a_time(
     monkeypatch.setattr("services.manager.reading.verify", verify)
     async with managing(tmp_path / "runs") as served:
         run_id = await create(served, tmp_path)
-        operator = ClientIdentity("olga", "olga", Role.OPERATOR)
         asked = [
             asyncio.create_task(served.runs.ledger_verify(client, run_id))
-            for client in (ANN, ANN, operator)
+            for client in (ANN, ANN, OLGA)
         ]
         await until(lambda: len(begun) == 2)  # of ann one, and the operator's
         for _ in range(10):
@@ -801,7 +739,6 @@ async def test_a_client_has_one_ledger_verified_at_a_time(
         assert len(begun) == 3
 
 
-@asynchronous
 async def test_logs_and_checkpoints(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:
@@ -836,7 +773,6 @@ async def test_logs_and_checkpoints(tmp_path: Path) -> None:
         assert kept == [(7, "02d7", False), (10, "5f0c", True)]
 
 
-@asynchronous
 async def test_a_creation_that_is_refused_while_the_loop_waits_for_it_ends_no_loop(
     tmp_path: Path,
 ) -> None:
@@ -862,7 +798,6 @@ async def test_a_creation_that_is_refused_while_the_loop_waits_for_it_ends_no_lo
         assert served.manager.records.all() == []
 
 
-@asynchronous
 async def test_a_folder_that_the_machine_cannot_make_yet_ends_no_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -882,7 +817,6 @@ async def test_a_folder_that_the_machine_cannot_make_yet_ends_no_run(
     assert left == 0
 
 
-@asynchronous
 async def test_a_launcher_that_the_machine_cannot_start_yet_has_not_died(tmp_path: Path) -> None:
     class Starved(FakeLauncher):
         left = 2 * FAST.max_deaths
@@ -900,7 +834,6 @@ async def test_a_launcher_that_the_machine_cannot_start_yet_has_not_died(tmp_pat
         assert served.manager.records.get(run_id).deaths == 0
 
 
-@asynchronous
 async def test_a_run_that_waits_holds_no_store_open(tmp_path: Path) -> None:
     async with managing(tmp_path / "runs") as served:
         served.manager.stores._idle_seconds = 1e9

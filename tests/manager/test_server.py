@@ -18,7 +18,6 @@ from services.manager.run_data.tails import Tails, watch
 from tests.manager.fakes import (
     FakeLauncher,
     FakeProcesses,
-    asynchronous,
     managing,
     specification,
     until,
@@ -69,7 +68,6 @@ class Stranger:
         return json_format.MessageToDict(await method(message))
 
 
-@asynchronous
 async def test_a_stranger_uses_every_method(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with (
@@ -131,7 +129,6 @@ async def numbers(tails: Tails, run: RunContext, is_over: Any, pause: float = 0.
     return seen
 
 
-@asynchronous
 async def test_a_thousand_watchers_and_a_slow_one(tmp_path: Path) -> None:
     """They share one tail. The slow one falls behind what is kept, and still sees everything."""
     run = RunContext("demo", tmp_path, f"sqlite:{tmp_path / 'store.sqlite'}")
@@ -154,7 +151,6 @@ async def test_a_thousand_watchers_and_a_slow_one(tmp_path: Path) -> None:
     await store.close()
 
 
-@asynchronous
 async def test_what_is_no_longer_kept_is_said(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:

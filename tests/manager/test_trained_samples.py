@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.manager.run_data.choice import Choice
-from tests.manager.fakes import FakeLauncher, asynchronous, managing, until
+from tests.manager.fakes import FakeLauncher, managing, until
 from tests.manager.test_runs import ANN, create, started
 from trimaran.errors import NotFoundError
 from trimaran.ledger.ledger import Retention, RunLedger
@@ -66,7 +66,6 @@ async def record_steps(store: Store, run: RunContext) -> None:
     await payloads.close()
 
 
-@asynchronous
 async def test_every_step_is_found_and_paged(tmp_path: Path) -> None:
     launcher = FakeLauncher()
     async with managing(tmp_path / "runs", launcher) as served:

@@ -37,7 +37,7 @@ def allow(roots, **more):
     return Allow(models=(roots / "models",), data=(roots / "data",), **more)
 
 
-def specify(changes=None, **sections):
+def specify(**sections):
     tree = {
         "model": {"path": "tiny"},
         "data": {"train": "train.jsonl"},
@@ -221,11 +221,8 @@ def test_a_model_that_other_hosts_have_lies_below_the_roots_and_comes_from_an_al
     assert str(admitted(roots, text, **sources).model.path) == path
     with pytest.raises(InputError, match=r"model\.path: .*no such file or folder"):
         admitted(roots, specify(model={"path": path}), **sources)
-    for other, error in (
-        ("/etc/x", ForbiddenError),
-        ("x", InputError),
-        (f"{path}/../x", ForbiddenError),
-    ):
+    others = (("/etc/x", ForbiddenError), ("x", InputError), (f"{path}/../x", ForbiddenError))
+    for other, error in others:
         with pytest.raises(error, match=r"model\.path"):
             admitted(roots, specify(model={"path": other, "source": "s3://models/a"}), **sources)
     with pytest.raises(LimitError, match=r"model\.path: .* is not on the manager's host"):
@@ -295,9 +292,7 @@ def test_environments_name_code_hosts_and_commands_of_the_operator_alone(roots):
 
 
 def test_rules_may_be_narrowed(roots):
-    with pytest.raises(
-        ForbiddenError, match=r"reward\.rules\.gsm8k: the rule gsm8k is not allowed"
-    ):
+    with pytest.raises(ForbiddenError, match=r"reward\.rules\.gsm8k: the rule gsm8k is not"):
         admitted(roots, specify(), rules=("boxed",))
     with pytest.raises(ForbiddenError, match=r"reward\.rules\.judge: the rule code is not allowed"):
         admitted(roots, specify(reward=reward(rule="code")), rules=("gsm8k",))
@@ -324,9 +319,7 @@ def test_a_plugin_is_at_a_host_of_the_operator_and_gets_that_hosts_token(roots):
         with pytest.raises(ForbiddenError, match=key + "url: .* not at a host"):
             check(url=url)
     for url, variable in ((host, "TRIMARAN_OTHER"), ("https://other.example", "TRIMARAN_REWARDS")):
-        with pytest.raises(
-            ForbiddenError, match=key + "token_variable: the operator does not give"
-        ):
+        with pytest.raises(ForbiddenError, match=key + "token_variable: the operator does not"):
             check(url=url, token_variable=variable)
     with pytest.raises(ForbiddenError, match=key + "ca_file"):
         check(url=host, ca_file="/etc/shadow")
@@ -347,19 +340,9 @@ def test_costs_are_bounded_and_the_field_is_named(roots, limits, field):
     text = specify(rollout={"replicas": 2}, run={"payload_quota_gib": 0.5})
     with pytest.raises(LimitError, match=field):
         admitted(roots, text, limits=limits)
-    admitted(
-        roots,
-        text,
-        limits=Limits(
-            runs=20,
-            running=4,
-            devices=3,
-            replicas=2,
-            steps=20,
-            tokens=20 * 8 * 8 * 1024,
-            disk_gib=1,
-        ),
-    )
+    tokens = 20 * 8 * 8 * 1024
+    enough = Limits(devices=3, replicas=2, steps=20, tokens=tokens, disk_gib=1)
+    admitted(roots, text, limits=enough)
 
 
 def test_epochs_pass_no_limit_of_steps(roots):
@@ -395,14 +378,8 @@ def test_a_path_that_the_system_refuses_is_an_error_of_its_key(roots):
         with pytest.raises(InputError, match=r"^data\.train: "):
             admitted(roots, specify(data={"train": name}))
     with pytest.raises(InputError, match=r"^data\.train: .*\(File name too long"):
-        admit_open(roots, "s3://ours", train="/tmp/" + "x" * 5000)
-
-
-def admit_open(roots, place, train=None):
-    train = train or str(roots / "data/train.jsonl")
-    paths = {"path": str(roots / "models/tiny")}, {"train": train}
-    text = specify(model=paths[0], data=paths[1], run={"payloads": place})
-    return admit(text, (), None, NO_LIMITS)[0].run.payloads
+        text = specify(model={"path": str(roots / "models/tiny")}, data={"train": "/" + "x" * 5000})
+        admit(text, (), None, NO_LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -436,27 +413,21 @@ def test_episodes_count_as_long_as_they_may_be(roots):
 
 
 def test_validation_counts_among_the_tokens(roots):
-    text = specify(data={"train": "train.jsonl", "validation": "validation.jsonl"})
-    cost = costs_of(admitted(roots, text))
+    def tokens(**validation):
+        data = {"train": "train.jsonl", "validation": "validation.jsonl"}
+        return costs_of(admitted(roots, specify(data=data, validation=validation))).tokens
+
     trained = 20 * 8 * 8
     validated = 1000 * (4 * (4 + 1) + 2 * (16 + 1))
-    assert cost.tokens == (trained + validated) * 1024
-    text = specify(
-        data={"train": "train.jsonl", "validation": "validation.jsonl"},
-        validation={"max_tokens": 4096},
-    )
-    assert costs_of(admitted(roots, text)).tokens == trained * 1024 + validated * 4096
-    text = specify(
-        data={"train": "train.jsonl", "validation": "validation.jsonl"}, validation={"only": True}
-    )
-    assert costs_of(admitted(roots, text)).tokens == 1000 * (16 + 1) * 1024
+    assert tokens() == (trained + validated) * 1024
+    assert tokens(max_tokens=4096) == trained * 1024 + validated * 4096
+    assert tokens(only=True) == 1000 * (16 + 1) * 1024
 
 
 @pytest.mark.parametrize(
     ("text", "error", "complaint"),
     [
         ("", InputError, "config: must hold sections"),
-        ("[1]", InputError, "config: must hold sections"),
         ("{", InputError, "config: not YAML"),
         ("a: !!python/object/apply:os.system [x]", InputError, "config: not YAML"),
         ("a: &a [1]\nb: *a", InputError, r"config: \*a: no aliases here"),

@@ -1,4 +1,4 @@
-"""The page of curves, and the rows that it asks for."""
+"""The page of curves, the rows that it asks for, and what becomes of them where they are too many."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
+from httpx import AsyncClient as Client
 
 from services.manager.pages.run import series
 from services.manager.pages.run.charts import CHARTS
+from services.manager.pages.run.thinning import SECONDS, STEP, Table
 from services.manager.run_data.metric_rows import RowCursor, RowPage
 from tests.clients.fake_runs import FakeRuns
 from trimaran.run.runs import EventKind
@@ -19,7 +20,7 @@ from trimaran.telemetry.metrics import METRICS, REWARD_MEAN
 SERIES = "/runs/run/series"
 
 
-async def ask(client: httpx.AsyncClient, **query: Any) -> Any:
+async def ask(client: Client, **query: Any) -> Any:
     """Until all is read."""
     while True:
         answer = await client.get(SERIES, params=query)
@@ -35,7 +36,7 @@ def test_charts_draw_declared_numbers() -> None:
 
 @pytest.mark.parametrize("token", ["viewer"])
 async def test_the_rows_of_a_run_come_once_and_then_what_is_new(
-    client: httpx.AsyncClient, runs: FakeRuns
+    client: Client, runs: FakeRuns
 ) -> None:
     runs.step("run", 1, 0.25)
     runs.tell(
@@ -57,7 +58,7 @@ async def test_the_rows_of_a_run_come_once_and_then_what_is_new(
 
 
 async def test_any_number_can_be_chosen_and_a_part_of_the_steps(
-    client: httpx.AsyncClient, runs: FakeRuns
+    client: Client, runs: FakeRuns
 ) -> None:
     for step in range(1, 6):
         runs.tell("run", EventKind.STEP, {"trainer/loss": step, REWARD_MEAN: 0}, step=step)
@@ -68,7 +69,7 @@ async def test_any_number_can_be_chosen_and_a_part_of_the_steps(
 
 
 async def test_what_is_kept_is_shown_to_nobody_else_and_of_no_other_run(
-    client: httpx.AsyncClient, runs: FakeRuns
+    client: Client, runs: FakeRuns
 ) -> None:
     runs.step("run", 1, 0.25)
     await ask(client)
@@ -81,7 +82,7 @@ async def test_what_is_kept_is_shown_to_nobody_else_and_of_no_other_run(
 
 
 async def test_a_run_of_100_000_steps_is_read_in_parts_and_answers_in_less_than_2_mb(
-    monkeypatch: pytest.MonkeyPatch, client: httpx.AsyncClient, runs: FakeRuns
+    monkeypatch: pytest.MonkeyPatch, client: Client, runs: FakeRuns
 ) -> None:
     keys = [key for chart in CHARTS for key in (*chart.keys.values(), *chart.spread)]
     row = dict.fromkeys(keys, 1 / 3) | {"kind": "step", "time": 1.0}
@@ -102,7 +103,7 @@ async def test_a_run_of_100_000_steps_is_read_in_parts_and_answers_in_less_than_
 
 
 async def test_the_address_of_the_page_says_what_is_laid_over_it(
-    client: httpx.AsyncClient, runs: FakeRuns
+    client: Client, runs: FakeRuns
 ) -> None:
     runs.add("other")
     runs.add("<b>")
@@ -111,3 +112,59 @@ async def test_the_address_of_the_page_says_what_is_laid_over_it(
     assert 'value="&lt;b&gt;" checked' in page.text and "<b>" not in page.text
     many = {"with": [str(number) for number in range(10)]}
     assert (await client.get("/runs/run", params=many)).status_code == 422
+
+
+LOSS = "trainer/loss"
+
+
+def rows(steps: range, value: float | None = None) -> list[dict[str, Any]]:
+    """With the step as its own value."""
+    return [
+        {"kind": "step", "step": step, "time": 100.0 + step, LOSS: step if value is None else value}
+        for step in steps
+    ]
+
+
+def all_of(table: Table, points: int = 1000) -> Any:
+    stride = table.find_stride(0, 1 << 31, points)
+    return table.cut([LOSS, "unknown"], 0, 1 << 31, stride)
+
+
+def test_few_rows_stand_as_they_are() -> None:
+    table = Table(most=8)
+    table.add(rows(range(1, 4)))
+    table.add([{"kind": "step", "step": 4, "time": 104.0, LOSS: None, "trainer/kl": 1.0}])
+    cut = all_of(table)
+    assert cut.means[STEP].tolist() == [1, 2, 3, 4]
+    assert cut.means[SECONDS].tolist() == [0, 1, 2, 3]
+    assert str(cut.means[LOSS].tolist()) == "[1.0, 2.0, 3.0, nan]"
+    assert "unknown" not in cut.means and table.keys == [LOSS, "trainer/kl"]
+
+
+def test_many_rows_share_buckets_that_keep_mean_least_and_greatest() -> None:
+    table = Table(most=8)
+    for step in range(32):
+        table.add(rows(range(step, step + 1)))
+    assert table.stride == 4
+    cut = all_of(table)
+    assert cut.means[LOSS].tolist() == [1.5, 5.5, 9.5, 13.5, 17.5, 21.5, 25.5, 29.5]
+    assert (cut.lows[LOSS][1], cut.highs[LOSS][1]) == (4, 7)
+    shorter = all_of(table, points=3)
+    assert shorter.means[STEP].tolist() == [7.5, 23.5]
+    part = table.cut([LOSS], 6, 9, 4)
+    assert part.means[LOSS].tolist() == [5.5, 9.5]
+
+
+def test_a_table_may_begin_late() -> None:
+    table = Table(most=8)
+    table.add(rows(range(100_000, 100_003)))
+    assert all_of(table).means[LOSS].tolist() == [100_001]
+
+
+def test_a_step_that_is_trained_again_replaces_the_former_and_the_others_stay() -> None:
+    table = Table(most=8)
+    table.add(rows(range(6)) + rows(range(3, 5), value=50.0))
+    assert all_of(table).means[LOSS].tolist() == [0, 1, 2, 50, 50, 5]
+    table.add(rows(range(8, 16)))
+    table.add(rows(range(12, 14), value=70.0))
+    assert all_of(table).means[LOSS].tolist()[-2:] == [70, 14.5]

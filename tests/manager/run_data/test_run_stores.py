@@ -9,23 +9,8 @@ from pathlib import Path
 import pytest
 
 from services.manager.run_data.run_stores import RunStores
-from tests.manager.fakes import asynchronous
 from trimaran.errors import NotFoundError
 from trimaran.store import Store, open_store
-
-
-class Slow:
-    """Opens stores; the one called "hangs" only when it may."""
-
-    def __init__(self) -> None:
-        self.may = asyncio.Event()
-        self.opened: list[str] = []
-
-    async def open(self, url: str) -> Store:
-        self.opened.append(url)
-        if url.endswith("hangs.sqlite"):
-            await self.may.wait()
-        return await open_store(url)
 
 
 async def number_of(stores: RunStores, url: str) -> int:
@@ -33,25 +18,30 @@ async def number_of(stores: RunStores, url: str) -> int:
         return await store.last("events")
 
 
-@asynchronous
 async def test_a_store_that_hangs_while_it_is_opened_holds_up_only_its_own_run(
     tmp_path: Path,
 ) -> None:
-    slow = Slow()
-    stores = RunStores(open=slow.open)
+    may, opened = asyncio.Event(), list[str]()
+
+    async def open_slowly(url: str) -> Store:
+        opened.append(url)
+        if url.endswith("hangs.sqlite"):
+            await may.wait()
+        return await open_store(url)
+
+    stores = RunStores(open=open_slowly)
     hanging, other = (f"sqlite:{tmp_path}/{name}.sqlite" for name in ("hangs", "other"))
     waiting = [asyncio.create_task(number_of(stores, hanging)) for _ in range(3)]
     await asyncio.sleep(0)
     async with asyncio.timeout(60):
         assert await number_of(stores, other) == 0
         stores.close_idle()
-    slow.may.set()
+    may.set()
     assert await asyncio.gather(*waiting) == [0, 0, 0]
-    assert slow.opened == [hanging, other]  # one connection for all who wait
+    assert opened == [hanging, other]  # one connection for all who wait
     await stores.close()
 
 
-@asynchronous
 async def test_idle_stores_are_closed_and_those_in_use_are_not(tmp_path: Path) -> None:
     closed: list[str] = []
 
@@ -88,7 +78,6 @@ async def test_idle_stores_are_closed_and_those_in_use_are_not(tmp_path: Path) -
     assert used in closed
 
 
-@asynchronous
 async def test_a_store_in_which_nothing_is_shows_no_password() -> None:
     async def find(url: str) -> Store | None:
         return None

@@ -11,6 +11,7 @@ from services.manager.scheduling.pools import DeviceRequest, Grant, Need, Pool, 
 from services.manager.scheduling.ray_pools import RayPools, pools_of
 from services.manager.scheduling.scheduler import DeviceHolding, Schedule, Scheduler
 from tests.launch.ray.fake_cluster import FakeCluster
+from tests.manager.fakes import until
 from tests.trimaran.run.ray.test_placing import configure
 from trimaran.run.ray.cluster import Cluster, Node
 
@@ -50,25 +51,21 @@ def test_a_node_that_is_kept_for_replicas_gets_no_trainer_and_replicas_go_nowher
     assert {p.name for p in pools if trainer.matches(p)} == {"a-cpu", "b-cpu"}
 
 
-def test_pools_are_followed_and_stay_as_they_were_while_the_head_is_away() -> None:
-    async def run() -> None:
-        cluster = FakeCluster()
-        pools = RayPools(cast(Cluster, cluster), look_seconds=0.01)
-        assert [p.name for p in await pools.open()] == ["10.0.0.1-cpu", "10.0.0.2-cpu"]
-        seen: list[Sequence[Pool]] = []
-        following = asyncio.create_task(pools.follow(seen.append))
-        await asyncio.sleep(0.1)
-        cluster.is_away = True
-        await asyncio.sleep(0.1)
-        count = len(seen)
-        await asyncio.sleep(0.1)
-        assert len(seen) == count and not following.done()
-        cluster.is_away, cluster.known = False, cluster.known[:1]
-        while len(seen[-1]) != 1:
-            await asyncio.sleep(0.01)
-        following.cancel()
-
-    asyncio.run(asyncio.wait_for(run(), 30))
+async def test_pools_are_followed_and_stay_as_they_were_while_the_head_is_away() -> None:
+    cluster = FakeCluster()
+    pools = RayPools(cast(Cluster, cluster), look_seconds=0.01)
+    assert [p.name for p in await pools.open()] == ["10.0.0.1-cpu", "10.0.0.2-cpu"]
+    seen: list[Sequence[Pool]] = []
+    following = asyncio.create_task(pools.follow(seen.append))
+    await asyncio.sleep(0.1)
+    cluster.is_away = True
+    await asyncio.sleep(0.1)
+    count = len(seen)
+    await asyncio.sleep(0.1)
+    assert len(seen) == count and not following.done()
+    cluster.is_away, cluster.known = False, cluster.known[:1]
+    await until(lambda: len(seen[-1]) == 1)
+    following.cancel()
 
 
 def test_what_stands_on_a_host_that_is_gone_moves_to_free_devices() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +25,7 @@ from services.manager.scheduling.scheduler import (
     Scheduler,
     SchedulingPolicy,
 )
-from tests.manager.simulation import Job, Simulation, simulate, week_of_arrivals
+from tests.manager.simulation import Job, simulate
 
 POOL = Pool("gpu", "cuda", tuple("01234567"))
 
@@ -176,27 +176,24 @@ def test_a_trainer_that_takes_turns_spans_pools_only_where_none_has_room() -> No
     assert fit and fit.counts.keys() == {"a", "b"} and sum(fit.counts.values()) == 4
 
 
+any_job = partial(
+    st.builds,
+    Job,
+    arrives=st.floats(0, 500),
+    seconds=st.floats(1, 400),
+    owner=st.sampled_from("abc"),
+    priority=st.integers(-2, 2),
+    min_replicas=st.integers(1, 2),
+)
 jobs = st.lists(
-    st.builds(
-        Job,
-        arrives=st.floats(0, 500),
-        seconds=st.floats(1, 400),
-        owner=st.sampled_from("abc"),
-        priority=st.integers(-2, 2),
+    any_job(
         trainer=st.integers(0, 6),
         tensor_parallel=st.sampled_from((1, 2)),
-        min_replicas=st.integers(1, 2),
         extra_replicas=st.integers(0, 4),
     )
-    | st.builds(
-        Job,
-        arrives=st.floats(0, 500),
-        seconds=st.floats(1, 400),
-        owner=st.sampled_from("abc"),
-        priority=st.integers(-2, 2),
+    | any_job(
         trainer=st.integers(1, 3),
         tensor_parallel=st.just(4),
-        min_replicas=st.integers(1, 2),
         extra_replicas=st.integers(0, 1),
         hosts=st.sampled_from((2, 4)),
     ),
@@ -211,8 +208,7 @@ def test_every_run_starts_and_no_device_or_set_is_shared(
 ) -> None:
     pools = [Pool("x", "cuda", tuple("01234567")), Pool("y", "cuda", tuple("0123"))]
     policy = SchedulingPolicy(aging_seconds=200, patience_seconds=100, sets=sets)
-    done = simulate(Simulation(pools, policy, float(drain)), jobs)
-    assert len(done.waits) == len(jobs)
+    assert len(simulate(pools, policy, float(drain), jobs)) == len(jobs)
 
 
 def test_a_large_run_does_not_starve_among_small_ones() -> None:
@@ -221,18 +217,8 @@ def test_a_large_run_does_not_starve_among_small_ones() -> None:
     small = [Job(float(i), 30.0, "bob", 0, 1, 1, 1, 2) for i in range(600)]
     large = Job(10.0, 50.0, "ann", -2, 7, 1, 1, 0)
     policy = SchedulingPolicy(aging_seconds=100, patience_seconds=50)
-    done = simulate(Simulation([POOL], policy, 3.0), [large, *small], until_started="job-0")
-    assert done.waits["job-0"] < 2000
-
-
-@pytest.mark.e2e
-def test_a_week_of_our_users() -> None:
-    """64 hosts, 512 devices, 1,000 runs."""
-    pools = [Pool(f"host-{i:02}", "cuda", tuple("01234567")) for i in range(64)]
-    done = simulate(Simulation(pools, SchedulingPolicy(), 60.0), week_of_arrivals(1000, seed=1))
-    print(done.describe())
-    assert len(done.waits) == 1000
-    assert done.percentile_seconds(0.5) < 0.1
+    waits = simulate([POOL], policy, 3.0, [large, *small], until_started="job-0")
+    assert waits["job-0"] < 2000
 
 
 def test_what_the_pools_can_never_hold_any_more_holds_nobody_up() -> None:

@@ -11,25 +11,12 @@ import pytest
 from services.manager.run_data.run_stores import RunStores
 from services.manager.viewing.found_runs import FoundRuns
 from services.manager.viewing.recorded import LAPSE_SECONDS
-from tests.manager.fakes import asynchronous
 from tests.manager.viewing.folders import config_of, contents, launched, make_run
 from trimaran.errors import NotFoundError
 from trimaran.run.runs import Replicas, RunState
 from trimaran.store import Store, read_store
 
 
-class Opened:
-    """Stores that were opened to be read, by the run whose they are."""
-
-    def __init__(self) -> None:
-        self.runs: list[str] = []
-
-    async def find(self, url: str) -> Store | None:
-        self.runs.append(Path(url).parent.name)
-        return await read_store(url)
-
-
-@asynchronous
 async def test_runs_are_found_as_they_stand(tmp_path: Path) -> None:
     config, runs = config_of(tmp_path), tmp_path / "runs"
     old = 2 * LAPSE_SECONDS
@@ -81,17 +68,21 @@ async def test_runs_are_found_as_they_stand(tmp_path: Path) -> None:
     assert [run.run_id for run in one.all()] == ["going"]
 
 
-@asynchronous
 async def test_only_what_changes_is_read_again_and_nothing_is_written(tmp_path: Path) -> None:
     config, runs, now = config_of(tmp_path), tmp_path / "runs", [0.0]
     ended = make_run(runs / "ended", config)
     async with launched(ended, config) as processes:
         await processes.report(RunState.SUCCEEDED, 20)
-    before, opened = contents(runs), Opened()
-    found = FoundRuns(runs, RunStores(find=opened.find), clock=lambda: now[0])
+    before, opened = contents(runs), list[str]()
+
+    async def find(url: str) -> Store | None:
+        opened.append(Path(url).parent.name)
+        return await read_store(url)
+
+    found = FoundRuns(runs, RunStores(find=find), clock=lambda: now[0])
     for _ in range(3):
         await found.look()
-    assert opened.runs == ["ended"] and contents(runs) == before
+    assert opened == ["ended"] and contents(runs) == before
 
     going = make_run(runs / "going", config)
     now[0] = (going.folder / "config.yaml").stat().st_mtime
@@ -115,13 +106,12 @@ async def test_only_what_changes_is_read_again_and_nothing_is_written(tmp_path: 
         await processes.report(RunState.RUNNING, 3)
         await found.look()
         assert found.get("going").state is RunState.RUNNING
-    assert opened.runs.count("ended") == 1
+    assert opened.count("ended") == 1
     shutil.rmtree(going.folder)
     await found.look()
     assert [run.run_id for run in found.all()] == ["ended"] and contents(runs) == before
 
 
-@asynchronous
 async def test_a_store_that_does_not_answer_holds_no_other_run_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +131,6 @@ async def test_a_store_that_does_not_answer_holds_no_other_run_up(
     assert found.get("hangs").error == "its store has not answered for 0.5 s"
 
 
-@asynchronous
 async def test_what_is_known_of_a_run_stays_while_its_store_cannot_be_read(tmp_path: Path) -> None:
     config, runs = config_of(tmp_path), tmp_path / "runs"
     ended = make_run(runs / "ended", config)

@@ -12,7 +12,6 @@ import pytest
 
 from services.manager.pages.run.tabs import TABS
 from services.manager.viewing.serve import viewing
-from tests.manager.fakes import asynchronous
 from tests.manager.test_trained_samples import GROUPS, SIZE, STEPS, record_steps
 from tests.manager.viewing.folders import config_of, contents, launched, make_run
 from trimaran.config import config_to_tree
@@ -51,7 +50,6 @@ async def record(folder: Path, files: Path) -> None:
     (folder / "samples" / "step-00005.jsonl").write_text(json.dumps(ROW) + "\n")
 
 
-@asynchronous
 async def test_all_that_a_run_has_left_is_read_and_none_of_it_is_changed(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     await record(runs / "ended", tmp_path)
@@ -82,7 +80,6 @@ async def test_all_that_a_run_has_left_is_read_and_none_of_it_is_changed(tmp_pat
     assert contents(runs) == before
 
 
-@asynchronous
 async def test_what_would_change_a_run_is_refused(tmp_path: Path) -> None:
     await record(tmp_path / "runs" / "ended", tmp_path)
     async with asking(tmp_path / "runs") as client:
@@ -97,7 +94,6 @@ async def test_what_would_change_a_run_is_refused(tmp_path: Path) -> None:
         assert page.status_code == 403
 
 
-@asynchronous
 async def test_others_than_this_machines_users_need_a_token(tmp_path: Path) -> None:
     await record(tmp_path / "runs" / "ended", tmp_path)
     for trust in (NO_TRUST, Trust("x" * 16)):
@@ -110,7 +106,6 @@ async def test_others_than_this_machines_users_need_a_token(tmp_path: Path) -> N
         assert (await client.get("/v1/runs", headers=shown)).status_code == 200
 
 
-@asynchronous
 async def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
     config = config_of(tmp_path)
     run = make_run(tmp_path / "runs" / "going", config)

@@ -1,4 +1,4 @@
-"""A window of a timeline, whatever the length of its file."""
+"""What clients are shown of a run's logs and of its timeline."""
 
 from __future__ import annotations
 
@@ -8,8 +8,27 @@ import pytest
 
 from services.manager.pages.run.timeline import MOST_SPANS, drawn
 from services.manager.run_data import timeline
+from services.manager.run_data.log_files import LogFile
 from services.manager.run_data.timeline import Span, Timeline, read_timeline
 from trimaran.telemetry.run_files import TIMELINE_NAME, TimelineWriter
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("at redis://me:pw@host:1/0", "at redis://me:***@host:1/0"),
+        ("at redis://:pw@host", "at redis://:***@host"),
+        ("a,b=redis://u:pw@h redis://u:pw@h", "a,b=redis://u:***@h redis://u:***@h"),
+        ("Authorization: Bearer abc", "Authorization: Bearer ***"),
+        ("password = abc, x", "password = ***, x"),
+        ("see https://host/a:b", "see https://host/a:b"),
+    ],
+)
+def test_no_line_shows_what_a_library_wrote_of_a_secret(
+    tmp_path: Path, line: str, shown: str
+) -> None:
+    (tmp_path / "a.log").write_text(line + "\n")
+    assert LogFile(tmp_path / "a.log").tail(1).lines == [shown]
 
 
 def _write(folder: Path, count: int) -> Path:
