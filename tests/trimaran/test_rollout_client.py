@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from tests.trimaran.run.test_directory import serving
 from tests.trimaran.test_assembly import V1, chunk, finished, opened
 from trimaran.clients import GroupAssembly, RolloutClient
 from trimaran.errors import UnavailableError
@@ -41,20 +43,13 @@ class Replica(rollout_pb2_grpc.RolloutServiceServicer):
 async def generate(replica: Replica) -> Group:
     """With another call after each that broke."""
     add = rollout_pb2_grpc.add_RolloutServiceServicer_to_server
-    server = rpc.Server("127.0.0.1:0", [rpc.service(rollout_pb2.DESCRIPTOR, add, replica)])
-    await server.start()
-    assembly = GroupAssembly(1)
-    try:
-        async with asyncio.timeout(30), RolloutClient(server.address, Caller("run", 1)) as client:
-            for attempt in range(1, 4):
-                try:
-                    return await client.generate(
-                        17, attempt, PROMPT, Sampling(1.0, 2, 1), V1, assembly, 10.0
-                    )
-                except UnavailableError:
-                    continue
-    finally:
-        await server.stop()
+    service, assembly = rpc.service(rollout_pb2.DESCRIPTOR, add, replica), GroupAssembly(1)
+    async with serving(service) as address, RolloutClient(address, Caller("run", 1)) as client:
+        for attempt in range(1, 4):
+            with suppress(UnavailableError):
+                return await client.generate(
+                    17, attempt, PROMPT, Sampling(1.0, 2, 1), V1, assembly, 10.0
+                )
     raise AssertionError("no attempt came to an end")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.controller.virtual_time import now, run_virtually
+from tests.trimaran.run.test_directory import serving
 from trimaran.errors import DeadlineError, UnavailableError
 from trimaran.host.call_waits import answering_within, locked, waiting_for
 from trimaran.v1 import run_pb2, run_pb2_grpc
@@ -30,14 +31,10 @@ class Slow(run_pb2_grpc.RunServiceServicer):
 def ask(work: Work, timeout: float) -> None:
     async def body() -> None:
         add = run_pb2_grpc.add_RunServiceServicer_to_server
-        server = rpc.Server("127.0.0.1:0", [rpc.service(run_pb2.DESCRIPTOR, add, Slow(work))])
-        await server.start()
-        try:
-            async with rpc.connect(server.address) as channel:
-                stub: Any = run_pb2_grpc.RunServiceStub(channel)
-                await rpc.call(stub.GetRun, run_pb2.GetRunRequest(), timeout)
-        finally:
-            await server.stop()
+        service = rpc.service(run_pb2.DESCRIPTOR, add, Slow(work))
+        async with serving(service) as address, rpc.connect(address) as channel:
+            stub: Any = run_pb2_grpc.RunServiceStub(channel)
+            await rpc.call(stub.GetRun, run_pb2.GetRunRequest(), timeout)
 
     asyncio.run(asyncio.wait_for(body(), 60))
 

@@ -25,10 +25,8 @@ SECONDS = 10.0
 
 
 @asynccontextmanager
-async def serving(
-    service: rpc.Service, trust: Trust | None = None, address: str = "127.0.0.1:0"
-) -> AsyncGenerator[str]:
-    server = rpc.Server(address, [service], trust=trust or Trust())
+async def serving(service: rpc.Service, trust: Trust | None = None) -> AsyncGenerator[str]:
+    server = rpc.Server("127.0.0.1:0", [service], trust=trust or Trust())
     await server.start()
     try:
         yield server.address
@@ -51,14 +49,11 @@ async def test_a_service_that_moves_is_found_at_its_new_address() -> None:
     async with RewardClient(directory.place("reward"), CALLER) as client:
         with pytest.raises(UnavailableError, match="reward: has not said yet"):
             await client.score_group(GROUP, SECONDS)
-        async with serving(reward_service(old)) as address:
-            await store.put(endpoints_key("run"), {"reward": address})
-            await until_answered(lambda: client.score_group(GROUP, SECONDS))
-            assert client.address == address
-        async with serving(reward_service(new)) as address:
-            await store.put(endpoints_key("run"), {"reward": address})
-            await until_answered(lambda: client.score_group(GROUP, SECONDS))
-            assert client.address == address
+        for servicer in (old, new):
+            async with serving(reward_service(servicer)) as address:
+                await store.put(endpoints_key("run"), {"reward": address})
+                await until_answered(lambda: client.score_group(GROUP, SECONDS))
+                assert client.address == address
     assert len(old.clients) == len(new.clients) == 1
 
 

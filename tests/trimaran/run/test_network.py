@@ -25,7 +25,7 @@ TWO_NETWORKS = (*LO, Interface("eth0", "192.168.1.4"), Interface("ib0", "10.7.0.
 
 def test_without_a_subnet_a_run_stays_on_loopback() -> None:
     assert find_host(NetworkSection(), TWO_NETWORKS) == LOOPBACK
-    assert (LOOPBACK.address, LOOPBACK.interface, LOOPBACK.is_loopback) == ("127.0.0.1", "lo", True)
+    assert LOOPBACK.is_loopback
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,14 @@ def test_a_host_is_known_by_its_address_in_the_subnet(
 
 
 def test_no_address_and_several_are_told_with_those_that_exist() -> None:
-    with pytest.raises(InputError) as none:
-        find_host(NetworkSection(subnet="10.9.0.0/16"), TWO_NETWORKS)
-    assert "network.subnet: this host has no address in 10.9.0.0/16" in str(none.value)
-    assert "eth0 192.168.1.4, ib0 10.7.0.4, lo 127.0.0.1, lo ::1" in str(none.value)
-    twice = (*TWO_NETWORKS, Interface("eth1", "10.8.0.4"))
-    with pytest.raises(InputError) as several:
-        find_host(NetworkSection(subnet="10.0.0.0/8"), twice)
-    assert "holds several addresses of this host (eth1 10.8.0.4, ib0 10.7.0.4)" in str(
-        several.value
+    none = (
+        "subnet: this host has no address in 10.9.0.0/16; it has eth0 192.168.1.4, ib0 10.7.0.4, lo"
     )
+    with pytest.raises(InputError, match=none):
+        find_host(NetworkSection(subnet="10.9.0.0/16"), TWO_NETWORKS)
+    twice = (*TWO_NETWORKS, Interface("eth1", "10.8.0.4"))
+    with pytest.raises(InputError, match=r"several addresses .*\(eth1 10.8.0.4, ib0 10.7.0.4\)"):
+        find_host(NetworkSection(subnet="10.0.0.0/8"), twice)
     with pytest.raises(InputError, match="no address in 0.0.0.0/0"):
         find_host(NetworkSection(subnet="0.0.0.0/0"), LO)
 
@@ -91,11 +89,11 @@ def test_an_address_that_is_not_this_hosts_is_no_lack_of_ports() -> None:
         Host("192.0.2.99", "eth7").listen()
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:7000", "[fd00::7]:7000", "host:1"])
-def test_addresses_are_joined_and_split(address: str) -> None:
-    assert join(*split(address)) == address
-
-
 def test_ipv6_is_listened_on() -> None:
     with Host("::1", "lo").listen() as listener:
-        assert listener.getsockname()[0] == "::1"
+        host, port = listener.getsockname()[:2]
+    assert (host, join(host, port), split(join(host, port))) == (
+        "::1",
+        f"[::1]:{port}",
+        (host, port),
+    )

@@ -35,16 +35,6 @@ async def open_stream(store: Any) -> FencedStream:
     return FencedStream(store, STREAM, "run", await store.next_epoch("run"))
 
 
-def test_others_append_in_between(tmp_path: Path) -> None:
-    async def scenario(store: Store) -> None:
-        stream = await open_stream(store)
-        await stream.extend(["a"])
-        await store.extend(STREAM, ["launcher"])
-        await stream.extend(["b", "c"])
-
-    assert with_store(tmp_path, scenario) == ["a", "launcher", "b", "c"]
-
-
 def test_who_was_replaced_appends_nothing(tmp_path: Path) -> None:
     async def scenario(store: Store) -> None:
         old = await open_stream(store)

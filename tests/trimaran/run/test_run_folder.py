@@ -25,18 +25,11 @@ def test_two_runs_in_one_second_get_folders_of_their_own(tmp_path: Path) -> None
     assert all(f.name.startswith("sums-") and (f / "logs").is_dir() for f in folders)
 
 
-def test_a_run_folder_gives_its_configuration_back(tmp_path: Path) -> None:
-    config = configure(tmp_path)
-    folder = make_run_folder(config)
-    write_config(folder, config)
-    opened, resolved = open_run_folder(str(folder))
-    assert opened == folder
-    assert resolved.run == config.run
-
-
 def test_a_resumed_run_may_go_on_for_longer_and_keeps_what_its_steps_train(tmp_path: Path) -> None:
     folder = make_run_folder(configure(tmp_path))
     write_config(folder, configure(tmp_path))
+    opened, same = open_run_folder(str(folder))
+    assert (opened, same.run) == (folder, configure(tmp_path).run)
     words = ["run.steps=60", "run.checkpoint_every=5", "validation.every=7", "metrics.also=[verl]"]
     _, longer = open_run_folder(str(folder), words)
     assert (longer.run.steps, longer.run.checkpoint_every, longer.validation.every) == (60, 5, 7)

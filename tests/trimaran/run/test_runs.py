@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from trimaran.errors import InputError
 from trimaran.run.runs import (
-    TRANSITIONS,
     EventKind,
     Goal,
     Replicas,
@@ -80,17 +79,6 @@ def test_what_a_newer_service_says_is_unknown(number: int) -> None:
     event = run_wire.decode_event(run_pb2.RunEvent.FromString(message.SerializeToString()))
     assert (event.kind, event.text) == (EventKind.UNKNOWN, "news")
     assert event.run.state is RunState.UNKNOWN
-
-
-def test_the_table_of_states_is_whole() -> None:
-    known = set(RunState) - {RunState.UNKNOWN}
-    assert set(TRANSITIONS) == known
-    assert {state for after in TRANSITIONS.values() for state in after} == known
-    reached, new = {RunState.QUEUED}, {RunState.QUEUED}
-    while new:
-        new = {after for state in new for after in TRANSITIONS[state]} - reached
-        reached |= new
-    assert reached == known
 
 
 def test_a_goal_crosses_the_wire_and_an_unknown_one_is_refused() -> None:

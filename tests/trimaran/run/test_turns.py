@@ -20,10 +20,7 @@ def take(turn: DeviceTurn, timeout: float = 0.1) -> None:
 
 
 def test_a_device_has_one_holder_at_a_time(tmp_path: Path) -> None:
-    trainer, rollout = (
-        DeviceTurn(tmp_path, (0,), "trainer-0"),
-        DeviceTurn(tmp_path, (0,), "rollout-0"),
-    )
+    trainer, rollout = (DeviceTurn(tmp_path, (0,), name) for name in ("trainer-0", "rollout-0"))
     take(trainer)
     take(trainer)
     with pytest.raises(DeadlineError, match="rollout-0: .* not free .* in use by trainer-0"):
@@ -50,11 +47,7 @@ def test_a_replica_takes_all_of_its_devices_or_none(tmp_path: Path) -> None:
 
 
 async def test_who_waits_gets_it_as_soon_as_it_is_free(tmp_path: Path) -> None:
-    trainer, rollout = (
-        DeviceTurn(tmp_path, (0,), "trainer-0"),
-        DeviceTurn(tmp_path, (0,), "rollout-0"),
-    )
-
+    trainer, rollout = (DeviceTurn(tmp_path, (0,), name) for name in ("trainer-0", "rollout-0"))
     await trainer.take(1)
     waiting = asyncio.create_task(rollout.take(10))
     await asyncio.sleep(0.1)
