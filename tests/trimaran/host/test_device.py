@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from tests.contract.archives import CACHE
 from trimaran.errors import InputError
 from trimaran.host import device, machine
 from trimaran.host.device import Device, find_harmful, find_visible, pick
@@ -31,17 +30,13 @@ class FakeRuntime:
     def __init__(self, name, events):
         self._name, self._events = name, events
 
-    def set_device(self, index):
-        self._events.append(f"{self._name}.set_device({index})")
-
-    def synchronize(self):
-        self._events.append(f"{self._name}.synchronize()")
-
     def Stream(self):
         return "a new stream"
 
-    def set_stream(self, stream):
-        self._events.append(f"{self._name}.set_stream({stream})")
+    def __getattr__(self, call):
+        return lambda *given: self._events.append(
+            f"{self._name}.{call}({','.join(map(str, given))})"
+        )
 
 
 class Recorder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -86,13 +81,6 @@ def _parents(name):
     return [".".join(parts[: i + 1]) for i in range(len(parts))]
 
 
-def test_facts_cite_archives_that_are_read_again():
-    cited = [fact for fact in FACTS["recorded_from"].values() if "checked_by" in fact]
-    root = Path(__file__).parents[3]
-    assert cited and all((root / fact["checked_by"]).is_file() for fact in cited)
-    assert {fact["archive"] for fact in cited if "archive" in fact} <= set(CACHE.sha256)
-
-
 def make_machine(
     plugin=False, npus=0, cann=True, gpus=0, npus_shown=None, gpus_shown=None, **variables
 ):
@@ -126,7 +114,6 @@ def test_backends_and_variables_are_the_recorded_ones(kind):
         ({"gpus": 1}, "cuda"),
         ({"plugin": True, "npus": 2}, "npu"),
         ({"plugin": True, "npus": 2, "gpus": 1}, "npu"),
-        ({"plugin": True, "npus": 0}, "cpu"),
         ({"plugin": True, "npus": 2, "npus_shown": ""}, "cpu"),
         ({"plugin": False, "npus": 2, "gpus": 1}, "cuda"),
         ({"gpus": 1, "gpus_shown": ""}, "cpu"),
@@ -176,15 +163,12 @@ def test_each_call_sets_the_device_again(events):
     chosen = pick("cuda", make_machine(gpus=2))
     chosen.activate(1)
     chosen.activate(1)
-    chosen.synchronize()
-    assert events == ["cuda.set_device(1)", "cuda.set_device(1)", "cuda.synchronize()"]
-    assert chosen.torch_device(1) == "cuda:1"
-
-
-def test_a_thread_may_have_a_stream_of_its_own(events):
-    chosen = pick("cuda", make_machine(gpus=1))
     chosen.use_own_stream()
-    assert events == ["cuda.set_stream(a new stream)"]
+    chosen.synchronize()
+    assert [event.removeprefix("cuda.") for event in events] == [
+        *("set_device(1)", "set_device(1)", "set_stream(a new stream)", "synchronize()")
+    ]
+    assert chosen.torch_device(1) == "cuda:1"
 
 
 def test_a_cpu_needs_nothing(events):
@@ -198,14 +182,7 @@ def test_a_cpu_needs_nothing(events):
 @pytest.mark.parametrize(
     ("name", "scene", "remedies"),
     [
-        ("npu", {"npus": 1}, ["install by deploy/npu/install.sh"]),
-        ("npu", {"plugin": True}, ["ASCEND_RT_VISIBLE_DEVICES"]),
-        ("npu", {"plugin": True, "npus": 1, "cann": False}, ["source its set_env.sh"]),
-        (
-            "npu",
-            {"cann": False},
-            ["deploy/npu/install.sh", "ASCEND_RT_VISIBLE_DEVICES", "set_env.sh"],
-        ),
+        ("npu", {"cann": False}, ["npu/install.sh", "ASCEND_RT_VISIBLE_DEVICES", "set_env.sh"]),
         ("cuda", {}, ["CUDA_VISIBLE_DEVICES"]),
     ],
 )
@@ -224,7 +201,6 @@ def test_whatever_a_device_misses_has_a_line_that_says_what_would_help(name, sce
     [
         (None, "0 1 2 3"),
         ("", ""),
-        ("2", "2"),
         ("0,3", "0 3"),
         ("0,32,1", "0"),  # none after one that is not there
         ("0, 1", "0"),  # none after a character that is neither digit nor comma
@@ -259,20 +235,15 @@ def test_gpus_are_in_sight_as_cuda_counts_them(shown, expected):
 
 
 GROUP = NPU["process_group"]
-HARMFUL = [
-    *((variable, "1") for variable in GROUP["derived_from_the_default_group_by"]),
-    *(
-        (GROUP["async_error_handling"]["variable"], str(value))
-        for value in range(4)
-        if value not in GROUP["async_error_handling"]["ends_the_process"]
-    ),
-]
+HANDLING = GROUP["async_error_handling"]
+HARMFUL = [(variable, 1) for variable in GROUP["derived_from_the_default_group_by"]]
+HARMFUL += [(HANDLING["variable"], n) for n in {*range(4)} - {*HANDLING["ends_the_process"]}]
 
 
 @pytest.mark.parametrize(("variable", "value"), HARMFUL)
 @pytest.mark.parametrize("name", ["npu", "auto"])
 def test_a_variable_that_would_harm_the_groups_of_an_npu_is_refused(name, variable, value):
-    given: Any = {variable: value}
+    given: Any = {variable: str(value)}
     npu = make_machine(plugin=True, npus=1, **given)
     with pytest.raises(InputError, match=f"^device npu: {variable}={value} is set.*unset it$"):
         pick(name, npu)
@@ -280,8 +251,8 @@ def test_a_variable_that_would_harm_the_groups_of_an_npu_is_refused(name, variab
 
 def test_variables_that_do_no_harm_are_left_alone():
     harmless: Any = {"RANK_TABLE_FILE": "", "ROOTINFO_SUBCOMM_ENABLE": "0"}
-    for value in GROUP["async_error_handling"]["ends_the_process"]:
-        harmless[GROUP["async_error_handling"]["variable"]] = str(value)
+    for value in HANDLING["ends_the_process"]:
+        harmless[HANDLING["variable"]] = str(value)
         assert not find_harmful("npu", make_machine(plugin=True, npus=1, **harmless))
     elsewhere = make_machine(gpus=1, RANK_TABLE_FILE="/etc/hccl.json")
     assert not find_harmful("cuda", elsewhere) and pick("cpu", elsewhere).kind == "cpu"

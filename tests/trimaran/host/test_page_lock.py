@@ -27,13 +27,12 @@ class Runtime:
             self.locked[value_of(address)] = value_of(size), value_of(flags)
         return self.code
 
-    def unlock(self, address: Any) -> int:
+    def unlock(self, address: Any) -> None:
         del self.locked[value_of(address)]
-        return 0
 
     def end_error(self, *arguments: Any, **options: Any) -> None:
         self.num_ended_errors += 1
-        raise RuntimeError("CUDA error: OS call failed or operation not supported on this OS")
+        raise RuntimeError("CUDA error: OS call failed")
 
 
 def value_of(number: Any) -> int:
