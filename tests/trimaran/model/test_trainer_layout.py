@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -12,61 +13,73 @@ from trimaran.model.trainer_layout import check_trainer_layout
 from trimaran.model.vision_tower import VisionFacts
 
 FACTS = ModelFacts("qwen3", 6, 64, 96, 8, 2, 8, 97, True, 128)
+WIDE = replace(FACTS, num_heads=12, num_kv_heads=4)
 TOWER = VisionFacts(4, 32, 64, 2, 3, 16, 2, 2, 7, num_positions=16, num_deepstack=3)
+SEEING = replace(FACTS, vision=TOWER)
+EXPERTS = replace(FACTS, num_experts=6, experts_per_token=2, expert_size=10, shared_expert_size=32)
+SLICED = {"tp": 2, "etp": 2, "sequence_parallel": True}
+SHORT = {
+    **{"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "data_parallel"},
+    **{"cp": "context_parallel", "ep": "expert_parallel", "etp": "expert_tensor_parallel"},
+}
 
 
-@pytest.mark.parametrize("tensor", [1, 2, 4, 8])
-@pytest.mark.parametrize("pipeline", [1, 2, 3, 6])
-def test_layouts_that_fit(tensor: int, pipeline: int) -> None:
-    section = TrainerSection(tensor_parallel=tensor, pipeline_parallel=pipeline, data_parallel=3)
-    check_trainer_layout(FACTS, section)
+def section(sizes: dict[str, Any]) -> TrainerSection:
+    return TrainerSection.model_validate({SHORT.get(key, key): n for key, n in sizes.items()})
 
 
 @pytest.mark.parametrize(
-    ("facts", "tensor", "words"),
+    ("facts", "sizes"),
+    [
+        *((FACTS, {"tp": size, "pp": 6}) for size in (1, 2, 4, 8)),
+        (FACTS, {"cp": 8}),
+        (FACTS, {"cp": 2, "distributed_optimizer": True}),
+        (FACTS, {"tp": 4, "cp": 2}),
+        (FACTS, {"pp": 2, "virtual_stages": 3}),
+        (FACTS, {"pp": 4, "pipeline_layers": (0, 3, 2, 1)}),
+        (FACTS, {"pp": 2, "pipeline_layers": (6, 0)}),
+        (EXPERTS, {"dp": 4, "ep": 2}),
+        (EXPERTS, {"tp": 2, "ep": 2, "sequence_parallel": True}),
+        (EXPERTS, SLICED),
+        (SEEING, {"pp": 2}),
+        (SEEING, {"pp": 3, "pipeline_layers": (3, 1, 2)}),
+        (replace(SEEING, num_layers=12), {"pp": 2, "virtual_stages": 2}),
+        (
+            replace(SEEING, vision=replace(TOWER, num_deepstack=0)),
+            {"pp": 2, "pipeline_layers": (0, 6)},
+        ),
+    ],
+)
+def test_layouts_that_fit(facts: ModelFacts, sizes: dict[str, Any]) -> None:
+    check_trainer_layout(facts, section(sizes))
+
+
+@pytest.mark.parametrize(
+    ("facts", "size", "words"),
     [
         (FACTS, 3, "3 does not divide the model's 8 attention heads; .* split by 1, 2, 4, 8"),
-        (
-            replace(FACTS, num_heads=12, num_kv_heads=4),
-            6,
-            "6 neither divides the model's 4 KV heads nor is a multiple of them; .* by 1, 2, 4",
-        ),
-        (
-            replace(FACTS, intermediate_size=90),
-            4,
-            "4 does not divide the model's intermediate_size 90; .* split by 1, 2",
-        ),
+        (WIDE, 6, "6 neither divides the model's 4 KV heads nor is a multiple .* by 1, 2, 4"),
+        (replace(FACTS, intermediate_size=90), 4, "model's intermediate_size 90; .* split by 1, 2"),
         (replace(FACTS, num_kv_heads=1, head_dim=2), 8, "1 KV heads of 2 channels; .* by 1, 2, 4"),
     ],
 )
-def test_tensor_parallel_sizes_that_do_not(facts: ModelFacts, tensor: int, words: str) -> None:
+def test_tensor_parallel_sizes_that_do_not(facts: ModelFacts, size: int, words: str) -> None:
     with pytest.raises(InputError, match=rf"^trainer\.tensor_parallel: .*{words}$"):
-        check_trainer_layout(facts, TrainerSection(tensor_parallel=tensor))
-
-
-@pytest.mark.parametrize(("tensor", "context"), [(1, 2), (1, 8), (2, 4), (8, 1), (4, 2)])
-def test_heads_that_context_parallel_ranks_can_divide(tensor: int, context: int) -> None:
-    section = TrainerSection(tensor_parallel=tensor, context_parallel=context)
-    check_trainer_layout(FACTS, section)
+        check_trainer_layout(facts, TrainerSection(tensor_parallel=size))
 
 
 @pytest.mark.parametrize(
     ("facts", "tensor", "context", "words"),
     [
-        (FACTS, 2, 3, "3 ranks cannot divide the 4 attention heads and 1 KV heads .* 1, 2, 4"),
         (FACTS, 4, 4, r"the 2 attention heads .* has 8 and 2, tensor_parallel is 4\); .* 1, 2"),
-        (
-            replace(FACTS, num_heads=12, num_kv_heads=4),
-            1,
-            6,
-            "12 attention heads and 4 KV .* 2, 4, 12",
-        ),
+        (WIDE, 1, 6, "12 attention heads and 4 KV .* 2, 4, 12"),
     ],
 )
-def test_heads_that_they_cannot(facts: ModelFacts, tensor: int, context: int, words: str) -> None:
-    section = TrainerSection(tensor_parallel=tensor, context_parallel=context)
+def test_heads_that_context_parallel_ranks_cannot_divide(
+    facts: ModelFacts, tensor: int, context: int, words: str
+) -> None:
     with pytest.raises(InputError, match=rf"^trainer\.context_parallel: .*{words}$"):
-        check_trainer_layout(facts, section)
+        check_trainer_layout(facts, section({"tp": tensor, "cp": context}))
 
 
 def test_each_fault_has_a_line() -> None:
@@ -80,170 +93,50 @@ def test_each_fault_has_a_line() -> None:
     )
 
 
-def test_stages_that_do_not_divide_the_layers_of_a_rank() -> None:
-    check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=2, virtual_stages=3))
-    words = r"virtual_stages: 2 does not divide the 3 layers of a pipeline rank \(6 / 2\); .* 1, 3$"
-    with pytest.raises(InputError, match=words):
-        check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=2, virtual_stages=2))
-
-
-def test_stages_with_layers_of_their_own() -> None:
-    check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=4, pipeline_layers=(0, 3, 2, 1)))
-    check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=2, pipeline_layers=(6, 0)))
-    words = r"^trainer\.pipeline_layers: 2 \+ 3 layers are 5, and the model has 6$"
-    with pytest.raises(InputError, match=words):
-        check_trainer_layout(FACTS, TrainerSection(pipeline_parallel=2, pipeline_layers=(2, 3)))
-
-
-@pytest.mark.parametrize(
-    ("layers", "virtual", "words"),
-    [
-        ((3, 3), 1, "2 numbers of layers, and pipeline_parallel is 3; give one for each stage"),
-        ((0, 0, 6), 1, "stage 1 would hold nothing; only the first stage"),
-        ((2, 2, 2), 2, "with virtual_stages all stages have equally many layers; leave out one"),
-        ((-1, 3, 4), 1, "greater than or equal to 0"),
-    ],
-)
-def test_stages_that_there_cannot_be(layers: tuple[int, ...], virtual: int, words: str) -> None:
-    with pytest.raises(ValidationError, match=words):
-        TrainerSection(pipeline_parallel=3, pipeline_layers=layers, virtual_stages=virtual)
-
-
-def test_what_needs_other_ranks() -> None:
-    TrainerSection(pipeline_parallel=2, virtual_stages=2)
-    with pytest.raises(ValidationError, match="virtual_stages: .* pipeline_parallel is 1; leave"):
-        TrainerSection(virtual_stages=2)
-    TrainerSection(context_parallel=2, distributed_optimizer=True)
-    with pytest.raises(ValidationError, match="distributed_optimizer: .* both sizes are 1; leave"):
-        TrainerSection(tensor_parallel=2, distributed_optimizer=True)
-
-
-def test_one_tensor_parallel_rank_has_nobody_to_share_tokens_with() -> None:
-    TrainerSection(tensor_parallel=2, sequence_parallel=True)
-    with pytest.raises(ValidationError, match="sequence_parallel: tensor-parallel ranks share"):
-        TrainerSection(sequence_parallel=True)
-
-
-EXPERTS = replace(FACTS, num_experts=6, experts_per_token=2, expert_size=10, shared_expert_size=32)
-
-
-@pytest.mark.parametrize(("tensor", "data", "expert"), [(1, 4, 2), (2, 3, 6), (2, 1, 2), (1, 1, 1)])
-def test_layouts_that_fit_experts(tensor: int, data: int, expert: int) -> None:
-    section = TrainerSection(
-        tensor_parallel=tensor,
-        data_parallel=data,
-        expert_parallel=expert,
-        sequence_parallel=tensor > 1,
-    )
-    check_trainer_layout(EXPERTS, section)
-
-
-SLICED = {"tensor_parallel": 2, "expert_tensor_parallel": 2, "sequence_parallel": True}
-
-
-def test_slices_of_experts_fit_where_they_divide_them() -> None:
-    check_trainer_layout(EXPERTS, TrainerSection.model_validate(SLICED))
-
-
 @pytest.mark.parametrize(
     ("facts", "sizes", "words"),
     [
-        (
-            FACTS,
-            {"data_parallel": 2, "expert_parallel": 2},
-            "2 shares .*, and the model has no experts; leave it out",
-        ),
-        (
-            EXPERTS,
-            {"data_parallel": 4, "expert_parallel": 4},
-            "4 shares .* has 6 experts a layer; it can be 1, 2, 3, 6",
-        ),
-        (
-            EXPERTS,
-            {"tensor_parallel": 2, "expert_parallel": 2},
-            r"sequence_parallel: a model with experts needs it .* \(it is 2\); set it to true",
-        ),
-        (
-            EXPERTS,
-            {
-                "tensor_parallel": 2,
-                "data_parallel": 3,
-                "expert_parallel": 3,
-                "sequence_parallel": True,
-            },
-            "3 x expert_tensor_parallel 1 is no multiple of tensor_parallel 2, .*_tensor_parallel: 2",
-        ),
+        (FACTS, {"pp": 2, "virtual_stages": 2}, r"the 3 layers of a .* \(6 / 2\); .* 1, 3$"),
+        (FACTS, {"pp": 2, "pipeline_layers": (2, 3)}, r"2 \+ 3 layers are 5, and .* 6$"),
+        (SEEING, {"pp": 3}, "stage 2 layers, .* first 3 .* at most 2 stages"),
+        (SEEING, {"pp": 2, "pipeline_layers": (2, 4)}, "has 2 layers, .* at least 3$"),
+        (FACTS, {"dp": 2, "ep": 2}, "2 shares .* no experts; leave it out"),
+        (EXPERTS, {"dp": 4, "ep": 4}, "4 shares .* 6 experts a layer; it can be 1, 2, 3, 6"),
+        (EXPERTS, {"tp": 2, "ep": 2}, "sequence_parallel: a model with experts needs it"),
+        (EXPERTS, {**SLICED, "etp": 1, "dp": 3, "ep": 3}, "3 x .* 1 is no multiple .*_parallel: 2"),
         (FACTS, SLICED, "expert_tensor_parallel: the model has no experts; leave it out"),
-        (
-            replace(EXPERTS, expert_size=25),
-            SLICED,
-            "expert_tensor_parallel: 2 does not divide the model's moe_intermediate_size 25",
-        ),
-        (
-            replace(EXPERTS, family="qwen3_vl_moe"),
-            SLICED,
-            "2 slices, and this model's folder stacks its experts in one tensor",
-        ),
+        (replace(EXPERTS, expert_size=25), SLICED, "not divide .* moe_intermediate_size 25"),
+        (replace(EXPERTS, family="qwen3_vl_moe"), SLICED, "folder stacks its experts in one"),
         (
             replace(EXPERTS, shared_expert_size=30),
-            {"tensor_parallel": 4, "expert_parallel": 4, "sequence_parallel": True},
+            {"tp": 4, "ep": 4, "sequence_parallel": True},
             "4 does not divide the model's shared_expert_intermediate_size 30",
         ),
     ],
 )
-def test_layouts_that_do_not_fit_experts(
-    facts: ModelFacts, sizes: dict[str, int], words: str
-) -> None:
+def test_layouts_that_do_not_fit(facts: ModelFacts, sizes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        check_trainer_layout(facts, TrainerSection.model_validate(sizes))
+        check_trainer_layout(facts, section(sizes))
 
 
-def test_shares_of_experts_lie_on_ranks_that_there_are() -> None:
-    words = (
-        r"3 does not divide tensor_parallel x context_parallel x data_parallel \(2 x 1 x 2 = 4\)"
-    )
-    with pytest.raises(ValidationError, match=words):
-        TrainerSection(
-            tensor_parallel=2, data_parallel=2, expert_parallel=3, sequence_parallel=True
-        )
-
-
-def test_slices_of_experts_divide_tensor_parallel_ranks() -> None:
-    with pytest.raises(ValidationError, match="expert_tensor_parallel: 2 does not divide .* 1"):
-        TrainerSection(data_parallel=2, expert_tensor_parallel=2)
-    words = r"3 x expert_tensor_parallel 2 does not divide .* \(2 x 1 x 2 = 4\)"
-    with pytest.raises(ValidationError, match=words):
-        TrainerSection(
-            tensor_parallel=2, data_parallel=2, expert_parallel=3, expert_tensor_parallel=2
-        )
+THREE = {"pp": 3}
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "virtual", "fits"), [(1, 1, True), (2, 1, True), (1, 2, True), (3, 1, False)]
+    ("sizes", "words"),
+    [
+        ({**THREE, "pipeline_layers": (3, 3)}, "2 numbers of layers, and pipeline_parallel is 3"),
+        ({**THREE, "pipeline_layers": (0, 0, 6)}, "stage 1 would hold nothing; only the first"),
+        ({**THREE, "pipeline_layers": (2, 2, 2), "virtual_stages": 2}, "leave out one"),
+        ({**THREE, "pipeline_layers": (-1, 3, 4)}, "greater than or equal to 0"),
+        ({"virtual_stages": 2}, "virtual_stages: .* pipeline_parallel is 1; leave"),
+        ({"tp": 2, "distributed_optimizer": True}, "both sizes are 1; leave"),
+        ({"sequence_parallel": True}, "sequence_parallel: tensor-parallel ranks share"),
+        ({"tp": 2, "dp": 2, "ep": 3}, r"3 does not divide .* \(2 x 1 x 2 = 4\)"),
+        ({"dp": 2, "etp": 2}, "expert_tensor_parallel: 2 does not divide .* 1"),
+        ({**SLICED, "dp": 2, "ep": 3}, r"3 x .* 2 does not .*\(2 x 1 x 2 = 4\)"),
+    ],
 )
-def test_a_tower_feeds_layers_of_its_own_stage(pipeline: int, virtual: int, fits: bool) -> None:
-    facts = replace(FACTS, vision=TOWER)
-    section = TrainerSection(pipeline_parallel=pipeline)
-    if virtual > 1:
-        facts, section = (
-            replace(facts, num_layers=12),
-            TrainerSection(pipeline_parallel=2, virtual_stages=virtual),
-        )
-    if fits:
-        check_trainer_layout(facts, section)
-        return
-    words = "3 ranks with virtual_stages 1 .* first stage 2 layers, .* first 3 .* at most 2 stages"
-    with pytest.raises(InputError, match=words):
-        check_trainer_layout(facts, section)
-
-
-def test_a_tower_feeds_layers_of_a_stage_with_layers_of_its_own() -> None:
-    facts = replace(FACTS, vision=TOWER)
-    check_trainer_layout(facts, TrainerSection(pipeline_parallel=3, pipeline_layers=(3, 1, 2)))
-    words = (
-        r"^trainer\.pipeline_layers: the first stage has 2 layers, .* it, .* first 3 .* at least 3$"
-    )
-    with pytest.raises(InputError, match=words):
-        check_trainer_layout(facts, TrainerSection(pipeline_parallel=2, pipeline_layers=(2, 4)))
-    plain = replace(facts, vision=replace(TOWER, num_deepstack=0))
-    check_trainer_layout(plain, TrainerSection(pipeline_parallel=2, pipeline_layers=(0, 6)))
+def test_layouts_of_no_model(sizes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        section(sizes)

@@ -35,23 +35,4 @@ QWEN25_VL_7B = ModelSizes(
         vision=VisionFacts(32, 1280, 3420, 16, 3, 14, 2, 2, image_token_id=151655),
     )
 )
-QWEN3_VL_30B = ModelSizes(
-    replace(
-        QWEN3_30B.facts,
-        family="qwen3_vl_moe",
-        max_positions=262144,
-        vision=VisionFacts(
-            27, 1152, 4304, 16, 3, 16, 2, 2, 151655, num_positions=2304, num_deepstack=3
-        ),
-    )
-)
 QWEN3_235B = ModelSizes(_facts("qwen3_moe", 94, 4096, 12288, 64, 4, experts=(128, 8, 1536)))
-
-NAMED = {
-    "Qwen2.5-7B": QWEN25_7B,
-    "Qwen2.5-VL-7B": QWEN25_VL_7B,
-    "Qwen2.5-32B": QWEN25_32B,
-    "Qwen3-30B-A3B": QWEN3_30B,
-    "Qwen3-VL-30B-A3B": QWEN3_VL_30B,
-    "Qwen3-235B-A22B": QWEN3_235B,
-}

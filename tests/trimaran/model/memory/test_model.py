@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.trimaran.model.memory.models import NAMED
+from tests.trimaran.model.memory.models import (
+    QWEN3_30B,
+    QWEN3_235B,
+    QWEN25_7B,
+    QWEN25_32B,
+    QWEN25_VL_7B,
+)
 from trimaran.config.parallel import ParallelLayout
 from trimaran.model.folder import ModelFacts
 from trimaran.model.memory.model import ModelSizes, dense_parameters, expert_parameters
@@ -18,28 +24,19 @@ from trimaran.model.vision_tower import VisionFacts
 FACTS = ModelFacts("llama", 4, 8, 24, 4, 2, 2, 11, False, 64)
 ATTENTION = 8 * (8 + 4 + 4) + 8 * 8  # q, k and v, then the output
 MLP = 3 * 8 * 24
-PUBLISHED = {
-    "Qwen2.5-7B": 7.61e9,
-    "Qwen2.5-VL-7B": 8.29e9,
-    "Qwen2.5-32B": 32.5e9,
-    "Qwen3-30B-A3B": 30.5e9,
-    "Qwen3-VL-30B-A3B": 31.07e9,
-    "Qwen3-235B-A22B": 235e9,
-}
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_public_models_have_as_many_parameters_as_their_makers_say(name: str) -> None:
-    assert NAMED[name].matrices == pytest.approx(PUBLISHED[name], rel=0.01)
-
-
-def test_one_rank_has_all_of_it() -> None:
-    whole = 4 * (ATTENTION + MLP) + 2 * 11 * 8
-    assert (
-        dense_parameters(ModelSizes(FACTS), ParallelLayout().place(0))
-        == whole
-        == ModelSizes(FACTS).matrices
-    )
+@pytest.mark.parametrize(
+    ("model", "billions"),
+    [
+        *((QWEN25_7B, 7.61), (QWEN25_VL_7B, 8.29), (QWEN25_32B, 32.5)),
+        *((QWEN3_30B, 30.5), (QWEN3_235B, 235)),
+    ],
+)
+def test_public_models_have_as_many_parameters_as_their_makers_say(
+    model: ModelSizes, billions: float
+) -> None:
+    assert model.matrices == pytest.approx(billions * 1e9, rel=0.01)
 
 
 def test_tensor_ranks_share_matrices_and_a_padded_vocabulary() -> None:
@@ -54,12 +51,10 @@ def test_the_first_stage_has_the_embedding_and_the_last_the_head() -> None:
 
 
 def test_a_tied_head_is_there_once_with_one_stage_and_twice_with_several() -> None:
-    facts = ModelFacts("llama", 4, 8, 24, 4, 2, 2, 11, True, 64)
-    assert (
-        dense_parameters(ModelSizes(facts), ParallelLayout().place(0)) == 4 * (ATTENTION + MLP) + 88
-    )
-    last = ParallelLayout(pipeline=2).place(1)
-    assert dense_parameters(ModelSizes(facts), last) == 2 * (ATTENTION + MLP) + 88
+    model = ModelSizes(replace(FACTS, tied=True))
+    one, last = ParallelLayout().place(0), ParallelLayout(pipeline=2).place(1)
+    assert dense_parameters(model, one) == 4 * (ATTENTION + MLP) + 88 == model.matrices
+    assert dense_parameters(model, last) == 2 * (ATTENTION + MLP) + 88
 
 
 def test_experts_are_shared_among_expert_ranks_and_the_router_is_everywhere() -> None:
@@ -74,39 +69,27 @@ TOWER = VisionFacts(2, 4, 6, 2, 3, 2, 1, 2, image_token_id=5)
 """Gated: two blocks of 4 channels and an inner size of 6."""
 PATCHES, BLOCK = 4 * 3 * 2 * 2, 2 * 4 + (12 + 4) * 5 + 2 * (6 * 5) + 4 * 7
 MERGER = 4 + 16 * 17 + 8 * 17
+SEEING = ModelSizes(replace(FACTS, family="qwen2_5_vl", vision=TOWER))
 
 
 def test_a_vision_tower_is_whole_on_every_tensor_rank_of_the_first_stage() -> None:
-    model = ModelSizes(replace(FACTS, family="qwen2_5_vl", vision=TOWER))
+    model, plain = SEEING, ModelSizes(FACTS)
     tower = PATCHES + 2 * BLOCK + MERGER
-    assert model.tower == tower
-    assert model.matrices == ModelSizes(FACTS).matrices + tower
-    layout = ParallelLayout(tensor=2, pipeline=2)
-    added = [
-        dense_parameters(model, layout.place(rank))
-        - dense_parameters(ModelSizes(FACTS), layout.place(rank))
-        for rank in range(4)
-    ]
+    assert model.tower == tower == model.matrices - plain.matrices
+    places = [ParallelLayout(tensor=2, pipeline=2).place(rank) for rank in range(4)]
+    added = [dense_parameters(model, place) - dense_parameters(plain, place) for place in places]
     assert added == [tower, tower, 0, 0]
-    # The first of them sends it.
-    sent = [
-        rank_memory(model, layout.place(rank), Work(6, 4, 2)).snapshot
-        - rank_memory(ModelSizes(FACTS), layout.place(rank), Work(6, 4, 2)).snapshot
-        for rank in range(4)
-    ]
-    assert sent == [2 * tower, 0, 0, 0]
-    replica = (
-        replica_memory(model, 2, 64, 1).weights
-        - replica_memory(ModelSizes(FACTS), 2, 64, 1).weights
+    seen, blind = (
+        [rank_memory(one, place, Work(6, 4, 2)).snapshot for place in places]
+        for one in (model, plain)
     )
-    assert replica == 2 * tower
+    assert [a - b for a, b in zip(seen, blind, strict=True)] == [2 * tower, 0, 0, 0]
+    weights = [replica_memory(one, 2, 64, 1).weights for one in (model, plain)]
+    assert weights[0] - weights[1] == 2 * tower
 
 
 def test_a_frozen_tower_does_not_train_and_keeps_nothing() -> None:
-    model, place = (
-        ModelSizes(replace(FACTS, family="qwen2_5_vl", vision=TOWER)),
-        ParallelLayout().place(0),
-    )
+    model, place = SEEING, ParallelLayout().place(0)
     work = Work(prompt=6, completion=4, group=2)
     trained = rank_memory(model, place, work)
     frozen = rank_memory(model, place, work, RankChoices(freeze=("visual.*",)))

@@ -79,7 +79,5 @@ def test_costs_by_hand() -> None:
     assert frozen == pytest.approx((LAYER / 2 + tower / 12, found[1]))
     alone = stage_costs(model, replace(layout, layers=(0, 4)), 1.0, 0.0)
     assert alone == (tower, 4 * LAYER / 2)
-    assert stage_costs(ModelSizes(FACTS), ParallelLayout(pipeline=2), 0.5, 0.0) == (
-        2 * LAYER,
-        2 * LAYER,
-    )
+    plain = stage_costs(ModelSizes(FACTS), ParallelLayout(pipeline=2), 0.5, 0.0)
+    assert plain == (2 * LAYER, 2 * LAYER)

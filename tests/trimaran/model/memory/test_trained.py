@@ -61,10 +61,8 @@ def test_a_frozen_router_and_frozen_experts() -> None:
 
 
 def test_stages_that_alternate_have_other_layers() -> None:
-    model, freeze = (
-        ModelSizes(replace(FACTS, num_layers=4)),
-        ("model.layers.0.*", "model.layers.1.*"),
-    )
+    model = ModelSizes(replace(FACTS, num_layers=4))
+    freeze = ("model.layers.0.*", "model.layers.1.*")
     places = [ParallelLayout(pipeline=2).place(rank) for rank in range(2)]
     of_layer = ATTENTION + MLP
     plain = [trained_parameters(model, place, freeze).dense for place in places]
@@ -75,10 +73,8 @@ def test_stages_that_alternate_have_other_layers() -> None:
 
 def test_ranks_with_the_same_experts_share_their_optimizer_and_no_others() -> None:
     model = ModelSizes(replace(FACTS, num_experts=4, experts_per_token=2, expert_size=6))
-    place, choices = (
-        ParallelLayout(data=4, expert=2).place(0),
-        RankChoices(distributed_optimizer=True),
-    )
+    place = ParallelLayout(data=4, expert=2).place(0)
+    choices = RankChoices(distributed_optimizer=True)
     experts, dense = 2 * 4 * (3 * 8 * 6), 2 * ATTENTION + 2 * TABLE + 2 * 8 * 4
     both = rank_memory(model, place, WORK, choices)
     assert both.main_weights == 4 * (dense // 4 + experts // 2 // 2)
