@@ -22,13 +22,11 @@ def test_dapo_is_clip_higher_dynamic_sampling_token_level_and_overlong_shaping()
     loss: Any = config.algorithm.loss
     assert (loss.type, loss.clip_low, loss.clip_high) == ("ppo_clip", 0.2, 0.28)
     assert config.algorithm.aggregation.type == "token_mean"
-    assert config.algorithm.dynamic_sampling is not None
+    sampling = config.algorithm.dynamic_sampling
+    assert sampling and sampling.term == "exact"
     assert config.algorithm.kl.coefficient == 0.0
-    assert config.algorithm.dynamic_sampling.term == "exact"
-    assert {name: rule.weight for name, rule in config.reward.rules.items()} == {
-        "exact": 1.0,
-        "overlong": 1.0,
-    }
+    weights = {name: rule.weight for name, rule in config.reward.rules.items()}
+    assert weights == {"exact": 1.0, "overlong": 1.0}
 
 
 def test_what_the_run_gives_goes_before() -> None:
