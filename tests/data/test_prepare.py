@@ -112,16 +112,12 @@ def test_long_prompts_are_dropped_and_lengths_are_named(tmp_path: Path) -> None:
 
 
 def test_systems_thinking_and_templates(tmp_path: Path) -> None:
-    rows = [
-        {"instruction": "A", "output": "1", "system": "own"},
-        {"instruction": "B", "output": "2"},
-    ]
+    rows = [{"instruction": text, "output": "1"} for text in "AB"]
+    rows[0]["system"] = "own"
 
     def messages(**values: Any) -> list[list[tuple[str, str]]]:
-        made = replace(plan("alpaca"), **values)
-        prepared(tmp_path, rows, made)
-        section = DatasetSection(path=tmp_path / "out" / "train.parquet")
-        found = Dataset(section).texts()
+        prepared(tmp_path, rows, replace(plan("alpaca"), **values))
+        found = Dataset(DatasetSection(path=tmp_path / "out" / "train.parquet")).texts()
         return [[(m.role, m.text) for m in prompt.messages] for prompt in found]
 
     own = [("system", "own"), ("user", "A")]
@@ -186,16 +182,11 @@ def test_a_file_has_the_columns_that_its_rows_have(tmp_path: Path, hold_out: int
         assert files[0].metadata.num_rows == len(rows) - sum(held_out)
         return [file.schema_arrow.names for file in files]
 
-    text: dict[str, Any] = {"prompt": [{"role": "user", "content": "Q"}], "answer": "1"}
-    num_files = 1 + bool(hold_out)
-    assert columns([text] * 4) == [["prompt", "answer", "asked"]] * num_files
-    of_verl = {**text, "data_source": "openai/gsm8k"}
-    wanted = ["prompt", "answer", "data_source", "asked"]
-    assert columns([text, text, text, of_verl]) == [wanted] * num_files
     (tmp_path / "1.png").write_bytes(png(280, 280))
-    seen = {**text, "images": ["1.png"]}
-    wanted = ["prompt", "answer", "images", "asked"]
-    assert columns([text, text, text, seen]) == [wanted] * num_files
+    text: dict[str, Any] = {"prompt": [{"role": "user", "content": "Q"}], "answer": "1"}
+    for more in ({}, {"data_source": "openai/gsm8k"}, {"images": ["1.png"]}):
+        wanted = ["prompt", "answer", *more, "asked"]
+        assert columns([text, text, text, text | more]) == [wanted] * (1 + bool(hold_out))
 
 
 def test_rows_are_held_out_of_a_source_that_is_larger_than_memory(tmp_path: Path) -> None:
@@ -212,11 +203,7 @@ def test_rows_are_held_out_of_a_source_that_is_larger_than_memory(tmp_path: Path
         tracemalloc.stop()
     assert size > 60_000_000
     assert peak < size / 2
-    assert {one.name for one in (tmp_path / "out").iterdir()} == {
-        "train.parquet",
-        "train.card.json",
-        "train-held-out.parquet",
-    }
+    assert len([*(tmp_path / "out").iterdir()]) == 3
 
 
 @pytest.mark.parametrize("name", ["gsm8k", "geo3k"])
@@ -226,12 +213,9 @@ def test_marked_images_that_no_field_reads_end_the_preparation(name: str, mark: 
     values = {"question": f"{mark}How wide?", "answer": "#### 1", "picture": "a/1.JPG", "n": 1}
     row = SourceRow("a.jsonl:7", values, Path())
     made = plan(name)
-    with pytest.raises(InputError) as caught:
+    reported = "^a.jsonl:7: its text marks an image, .* 'picture'; give --map images=picture, or"
+    with pytest.raises(InputError, match=reported):
         make_row(row, made, None)
-    assert str(caught.value) == (
-        "a.jsonl:7: its text marks an image, and no field reads the images in 'picture'; give --map"
-        " images=picture, or --map images= where the mark is meant as text"
-    )
     as_text = replace(made, recipe=replace(made.recipe, keys=mapped(made.recipe, ["images="])))
     assert make_row(row, as_text, None).columns is not None
     others = SourceRow("a.jsonl:8", {**values, "picture": "none"}, Path())
@@ -270,19 +254,15 @@ def test_a_source_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
 def test_a_column_that_was_named_by_hand_is_in_some_row(tmp_path: Path, workers: int) -> None:
     """Without the question of each row its further input alone would be the prompt."""
     rows = [{"task": "a", "input": "b", "output": "1"}, {"input": "c", "output": "2"}]
-    for column, message in (
-        ("task", ""),
-        ("tsak", "no row of train has tsak; the last one has input, output"),
-    ):
+
+    def made_by(column: str) -> PreparePlan:
         keys = {**RECIPES["alpaca"].keys, "prompt": [column]}
-        made = replace(
-            plan("alpaca", mapped=(column,)), recipe=replace(RECIPES["alpaca"], keys=keys)
-        )
-        if message:
-            (tmp_path / "out" / "train.parquet").unlink()
-            with pytest.raises(InputError, match=message):
-                prepared(tmp_path, rows, made, workers=workers)
-            assert list((tmp_path / "out").glob("*.parquet*")) == []
-        else:
-            prepared(tmp_path, rows, made, workers=workers)
-            assert texts(tmp_path) == ["a\nb", "c"]
+        recipe = replace(RECIPES["alpaca"], keys=keys)
+        return replace(plan("alpaca", mapped=(column,)), recipe=recipe)
+
+    prepared(tmp_path, rows, made_by("task"), workers=workers)
+    assert texts(tmp_path) == ["a\nb", "c"]
+    (tmp_path / "out" / "train.parquet").unlink()
+    with pytest.raises(InputError, match="no row of train has tsak; the last one has input, outp"):
+        prepared(tmp_path, rows, made_by("tsak"), workers=workers)
+    assert list((tmp_path / "out").glob("*.parquet*")) == []

@@ -1,6 +1,4 @@
-import csv
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +7,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from tests.data.pictures import encode, picture, png, size_of
-from tests.extending.packages import install
-from tests.images.test_prepare import header_of
+from tests.data.pictures import png, size_of
 from trimaran.config import DataSection, DatasetSection
 from trimaran.data.prompts import (
     Dataset,
@@ -43,13 +39,8 @@ def test_jsonl_rows_become_prompts(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "train.jsonl", ROWS)
     rows = dataset(path, system="Be brief.", task="addition")
     first, second = rows.texts()
-    assert first == Prompt(
-        "train.jsonl:1",
-        (Message("system", "Be brief."), Message("user", "What is 1 + 2?")),
-        "addition",
-        "3",
-        {"level": "easy"},
-    )
+    messages = Message("system", "Be brief."), Message("user", "What is 1 + 2?")
+    assert first == Prompt("train.jsonl:1", messages, "addition", "3", {"level": "easy"})
     assert second.messages == (Message("system", "Be brief."), Message("user", "2 + 2?"))
     assert (second.answer, second.extras) == ("4", {"weights": "[1, 2]"})
     assert [rows[place] for place in range(len(rows))] == [first, second]
@@ -60,20 +51,6 @@ def test_a_row_keeps_a_system_message_of_its_own(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "train.jsonl", [{"prompt": messages, "answer": 2}])
     [prompt] = dataset(path, system="Be brief.").texts()
     assert prompt.messages == (Message("system", "Add."), Message("user", "1 + 1?"))
-
-
-def read_csv(path: Path) -> Iterator[tuple[int, Any]]:
-    with path.open(encoding="utf-8") as file:
-        yield from enumerate(csv.DictReader(file), start=2)
-
-
-def test_a_format_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    point = {"trimaran.dataset_formats": {"csv": f"{__name__}:read_csv"}}
-    monkeypatch.syspath_prepend(install(tmp_path / "packages", point))
-    (tmp_path / "train.csv").write_text("prompt,answer,level\n1 + 2?,3,easy\n")
-    assert list(dataset(tmp_path / "train.csv", task="addition").texts()) == [
-        Prompt("train.csv:2", (Message("user", "1 + 2?"),), "addition", "3", {"level": "easy"})
-    ]
 
 
 def test_parquet_holds_the_same_prompts(tmp_path: Path) -> None:
@@ -93,12 +70,8 @@ def test_parquet_holds_the_same_prompts(tmp_path: Path) -> None:
         ('{"prompt": "a", "answer": "b"}\nnot json\n', "train.jsonl:2: not JSON"),
         ("[1]\n", "train.jsonl:1: a row must be an object"),
         ('{"prompt": "a", "answer": "b", "c": "\\ud800"}\n', "train.jsonl:1: 'c' holds half"),
-        (
-            '\n{"question": "a", "answer": "b"}\n',
-            "train.jsonl:2: no 'prompt'; the row has 'question', 'answer'",
-        ),
-        ('{"prompt": "a", "solution": "b"}\n', r"train.jsonl:1: no 'answer'.*data\.answer_key"),
-        ('{"prompt": "a", "answer": null}\n', "train.jsonl:1: no 'answer'"),
+        ('\n{"q": "a", "answer": "b"}\n', "train.jsonl:2: no 'prompt'; the row has 'q', 'answer'"),
+        ('{"prompt": "a", "answer": null}\n', r"train.jsonl:1: no 'answer'.*data\.answer_key"),
         ('{"prompt": 3, "answer": "b"}\n', "train.jsonl:1: 'prompt' must be a text or a list"),
         ('{"prompt": [], "answer": "b"}\n', "train.jsonl:1: 'prompt' must be"),
         ('{"prompt": [{"role": "user"}], "answer": "b"}\n', "train.jsonl:1: 'prompt' must be"),
@@ -174,14 +147,8 @@ def test_images_stand_where_the_row_says_also_in_several_messages(tmp_path: Path
         ({"prompt": "<image> <image>", "image": "a.png"}, "1 images, and <image> stands 2"),
         ({"prompt": "a", "image": 7}, "an image is bytes, a path or {bytes, path}, not int"),
         ({"prompt": "a", "image": {"bytes": None, "path": None}}, "an image is bytes"),
-        (
-            {"prompt": "a", "image": {"path": "a.png", "max_pixels": 9408}},
-            "an image has max_pixels of its own, which would have no effect",
-        ),
-        (
-            {"prompt": "<video>a", "image": [], "videos": ["a.mp4"]},
-            "<video> marks a video, and no model here takes any",
-        ),
+        ({"prompt": "a", "image": {"path": "a.png", "max_pixels": 9}}, "max_pixels of its own"),
+        ({"prompt": "<video>a", "image": [], "videos": ["a.mp4"]}, "<video> marks a video, and no"),
     ],
 )
 def test_rows_whose_images_do_not_fit_are_named_before_a_run(
@@ -195,14 +162,7 @@ def test_rows_whose_images_do_not_fit_are_named_before_a_run(
 
 
 @pytest.mark.parametrize(
-    "value",
-    [
-        "a/1.PNG",
-        ["a/1.jpg"],
-        b"\x89PNG",
-        {"bytes": None, "path": "1.webp"},
-        [{"bytes": b"\x89PNG", "path": None}],
-    ],
+    "value", ["a/1.PNG", ["a/1.jpg"], b"\x89PNG", {"bytes": None, "path": "1.webp"}]
 )
 @pytest.mark.parametrize("sizes", [SIZES, None])
 def test_a_mark_beside_images_that_no_key_names_is_refused_whatever_the_model(
@@ -213,55 +173,31 @@ def test_a_mark_beside_images_that_no_key_names_is_refused_whatever_the_model(
     parquet.write_table(table, path := tmp_path / "a.parquet")
     rows = dataset(path, sizes)
     for read in (lambda: rows[1], lambda: list(replace(rows, sizes=None).texts())):
-        with pytest.raises(InputError) as caught:
+        reported = f"^{path}:2: <image> stands in its text, .* 'seen'; set data.image_key=seen, or"
+        with pytest.raises(InputError, match=reported):
             read()
-        assert str(caught.value) == (
-            f"{path}:2: <image> stands in its text, and no key names the images in 'seen'; set"
-            " data.image_key=seen, or leave the column out of the file where <image> is meant as text"
-        )
 
 
 def test_sizes_are_there_where_the_model_or_a_dataset_has_images(tmp_path: Path) -> None:
     data = DataSection.model_validate({"train": "a.jsonl"})
     assert ImageSizes.of(data, tmp_path) is None
     config = {"vision_config": {"patch_size": 14, "spatial_merge_size": 2}}
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", **config}))
-    assert ImageSizes.of(data, tmp_path) is None
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_vl", **config}))
-    found = ImageSizes.of(data, tmp_path)
-    assert found is not None and found.multiple == 28
-
-
-def unusable() -> dict[str, bytes]:
-    others = [picture(28, 28).rotate(90)]
-    return {
-        "cut.jpg": encode(picture(300, 300), "JPEG")[:2000],
-        "huge.png": header_of(30_000, 30_000),
-        "moving.gif": encode(picture(28, 28), "GIF", save_all=True, append_images=others),
-        "empty.png": header_of(0, 5),
-        "thin.png": png(1, 300),
-        "deep.png": header_of(28, 28, 16, b"\0" * 28 * (1 + 28 * 6)),
-    }
+    for family, multiple in (("qwen2", None), ("qwen3_vl", 28)):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **config}))
+        found = ImageSizes.of(data, tmp_path)
+        assert (found and found.multiple) == multiple
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("none.png", "there is no file"),
         ("../secret.png", "lies outside of the dataset's folder"),
         ("/etc/hostname", "lies outside of the dataset's folder"),
         ("link.png", "lies outside of the dataset's folder"),
         ("https://a.example/b.png", "there is no file"),
-        ("broken.png", "are no whole image"),
-        ("text.png", "7 bytes are no image"),
         ("loop.png", "there is no file"),
         ("folder", "there is no file"),
-        ("cut.jpg", "are no whole image"),
-        ("huge.png", "too large ("),
-        ("moving.gif", "an animation or a file of 2 pictures"),
-        ("empty.png", "69 bytes are no image"),
-        ("thin.png", "one side is over 200 times the other"),
-        ("deep.png", "more than 8 bits a channel"),
+        ("text.png", "7 bytes are no image"),
     ],
 )
 def test_an_image_that_cannot_be_used_names_row_and_file(
@@ -272,10 +208,7 @@ def test_an_image_that_cannot_be_used_names_row_and_file(
     (tmp_path / "data" / "link.png").symlink_to(tmp_path / "secret.png")
     (tmp_path / "data" / "loop.png").symlink_to("loop.png")
     (tmp_path / "data" / "folder").mkdir()
-    (tmp_path / "data" / "broken.png").write_bytes(png(200, 200)[:150])
     (tmp_path / "data" / "text.png").write_bytes(b"nothing")
-    for made, data in unusable().items():
-        (tmp_path / "data" / made).write_bytes(data)
     rows = [{"prompt": "a", "answer": "1", "image": name}]
     path = write_jsonl(tmp_path / "data" / "a.jsonl", rows)
     found = dataset(path, SIZES, image_key="image")

@@ -113,10 +113,6 @@ def test_content_is_read_from_parts(tmp_path: Path) -> None:
     assert message.text == f"{CARROTS}<image>{CARROTS}<image>"
     assert [size_of(one) for one in message.images] == [(28, 56), (56, 28)]
     assert loaded[1].messages == (Message("user", CARROTS),)
-    with pytest.raises(
-        InputError, match="a.parquet:1: <image> stands .* set data.image_key=images"
-    ):
-        dataset(path)[0]
     alone = write_jsonl(tmp_path / "b.jsonl", [row(image, text)])
     with pytest.raises(InputError, match="b.jsonl:1: <image> stands .* set data.image_key "):
         dataset(alone)[0]
@@ -185,15 +181,11 @@ def test_a_call_of_tools_is_no_prefill() -> None:
     [
         ({"prompt": "?", "tools": [{"name": 3}]}, "'tools' must be a list of function schemas"),
         ({"prompt": "?", "tools": "[{"}, "'tools' is a text, and not JSON"),
-        ({"prompt": "?", "tools": {"add": 1}}, "'tools' must be a list of function schemas"),
         ({"prompt": "?", "tools": [SCHEMA, SCHEMA]}, "'tools' has 'add' twice"),
         ({"prompt": [ASKED, CALL]}, "ends with a call that no message of a tool answers"),
         ({"prompt": [ASKED, {**ANSWER, "content": None}]}, "must be a text or a list"),
         ({"prompt": [ASKED, {**ANSWER, "tool_call_id": 3}]}, "must be a text or a list"),
-        (
-            {"prompt": [ASKED, {**CALL, "tool_calls": [{"function": {"name": ""}}]}, ANSWER]},
-            "a message of 'prompt' has a call of a tool that is not",
-        ),
+        ({"prompt": [ASKED, {**CALL, "tool_calls": [{}]}, ANSWER]}, "has a call of a tool that is"),
     ],
 )
 def test_bad_tools_are_refused_with_row_and_reason(

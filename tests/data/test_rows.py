@@ -3,6 +3,7 @@ import logging
 import os
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow
@@ -65,13 +66,12 @@ def test_row_groups_are_kept_up_to_a_size_and_large_ones_are_named(
     assert not caplog.records
     read: list[int] = []
     file: Any = rows._file
-    monkeypatch.setattr(
-        rows,
-        "_file",
-        type(
-            "Spy", (), {"read_row_group": lambda _, n: (read.append(n), file.read_row_group(n))[1]}
-        )(),
-    )
+
+    def read_row_group(number: int) -> Any:
+        read.append(number)
+        return file.read_row_group(number)
+
+    monkeypatch.setattr(rows, "_file", SimpleNamespace(read_row_group=read_row_group))
     for place in (0, 9, 1, 10, 60, 61, 0, 9):
         assert rows[place][1]["text"] == str(place) * 1000
     assert read == [0, 1, 7, 0, 1]
@@ -89,14 +89,12 @@ def test_a_row_that_is_not_json_is_named(tmp_path: Path, text: str) -> None:
         JsonlRows(path)[1]
 
 
-@pytest.mark.parametrize("change", ["cut", "rewritten", "replaced", "removed"])
+@pytest.mark.parametrize("change", ["rewritten", "replaced", "removed"])
 def test_a_jsonl_file_that_changes_after_the_start_is_named(tmp_path: Path, change: str) -> None:
     path, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     path.write_text('{"a": 1}\n{"a": 2}\n')
     rows = JsonlRows(path)
     assert rows[1] == (2, {"a": 2})
-    if change == "cut":
-        path.write_text('{"a": 1}\n')
     if change == "rewritten":  # as many bytes
         path.write_text('{"a": 1}\n{"a": 3}\n')
         os.utime(path, ns=(1, 1))
@@ -116,12 +114,11 @@ def test_a_format_without_places_is_kept_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.jsonl").write_text("{}\n")
-    monkeypatch.setattr(
-        rows_module, "find_format", lambda path: lambda path: iter([(1, {}), (2, {})])
-    )
+    found = [(1, {}), (2, {})]
+    monkeypatch.setattr(rows_module, "find_format", lambda path: lambda path: iter(found))
     rows = open_rows(tmp_path / "a.jsonl")
     assert isinstance(rows, Rows)
-    assert list(rows) == [(1, {}), (2, {})]
+    assert list(rows) == found
 
 
 def test_files_that_are_none_are_named(tmp_path: Path) -> None:

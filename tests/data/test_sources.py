@@ -17,12 +17,10 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0
 def write(path: Path, kind: str, rows: list[dict[str, str]]) -> Path:
     path = path / f"train.{kind.split()[0]}"
     table = pyarrow.Table.from_pylist(rows, pyarrow.schema([("q", "string"), ("a", "string")]))
-    if kind == "jsonl":
+    if kind in ("jsonl", "json lines"):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     elif kind == "json":
         path.write_text(json.dumps(rows, indent=2))
-    elif kind == "json lines":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     elif kind == "csv":
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, ["q", "a"])
@@ -37,10 +35,9 @@ def write(path: Path, kind: str, rows: list[dict[str, str]]) -> Path:
     return path
 
 
-KINDS = ("jsonl", "json", "json lines", "csv", "parquet", "arrow file", "arrow stream")
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["jsonl", "json", "json lines", "csv", "parquet", "arrow file", "arrow stream"]
+)
 @given(rows=st.lists(st.fixed_dictionaries({"q": TEXT, "a": TEXT}), min_size=1, max_size=5))
 def test_every_format_gives_the_same_rows(
     tmp_path_factory: pytest.TempPathFactory, kind: str, rows: list[dict[str, str]]
@@ -62,7 +59,6 @@ def test_every_format_gives_the_same_rows(
         ("a.json", "[1]", "a.json:1: a row must be an object"),
         ("a.json", '{"a": 1}\n{', "a.json:2: not JSON"),
         ("a.csv", "q,a\n1\n", "a.csv:2: more or fewer fields"),
-        ("a.csv", "q,a\n1,2,3\n", "a.csv:2: more or fewer fields"),
         ("a.csv", 'q,a\n"1,2\n', "a.csv: not CSV"),
         ("a.arrow", "nothing", "a.arrow: not Arrow"),
         ("a.parquet", "nothing", "a.parquet: not Parquet"),
