@@ -38,16 +38,16 @@ def finished(index, reason="stop"):
     )
 
 
-def test_chunks_of_one_version_merge_and_a_new_version_opens_a_segment():
-    assembly = GroupAssembly(1)
-    for event in (
-        opened([9]),
-        chunk(0, 0, [1, 2], V1),
-        chunk(0, 2, [3], V1),
-        chunk(0, 3, [4], V2),
-        finished(0),
-    ):
+def assembled(num_completions, *events):
+    assembly = GroupAssembly(num_completions)
+    for event in events:
         assembly.take(event)
+    return assembly
+
+
+def test_chunks_of_one_version_merge_and_a_new_version_opens_a_segment():
+    chunks = chunk(0, 0, [1, 2], V1), chunk(0, 2, [3], V1), chunk(0, 3, [4], V2)
+    assembly = assembled(1, opened([9]), *chunks, finished(0))
     (completion,) = assembly.completions()
     assert completion.token_ids_T == (1, 2, 3, 4)
     assert [(s.start, s.end, s.version) for s in completion.segments] == [(0, 3, V1), (3, 4, V2)]
@@ -55,9 +55,7 @@ def test_chunks_of_one_version_merge_and_a_new_version_opens_a_segment():
 
 
 def test_experts_of_the_prompt_come_once_and_those_of_a_completion_with_its_end():
-    assembly = GroupAssembly(2)
-    for event in (opened([9]), chunk(0, 0, [1, 2], V1), chunk(1, 0, [3], V1)):
-        assembly.take(event)
+    assembly = assembled(2, opened([9]), chunk(0, 0, [1, 2], V1), chunk(1, 0, [3], V1))
     for index, experts, prompt_experts in ((1, b"", b"ab"), (0, b"cd", b"")):
         ended = finished(index)
         ended.finished[0].experts, ended.finished[0].prompt_experts = experts, prompt_experts
@@ -68,9 +66,8 @@ def test_experts_of_the_prompt_come_once_and_those_of_a_completion_with_its_end(
 
 
 def test_after_a_broken_stream_only_the_rest_is_asked_for():
-    assembly = GroupAssembly(2)
-    for event in (opened([9]), chunk(0, 0, [1], V1), finished(0), chunk(1, 0, [7], V1)):
-        assembly.take(event)
+    first = opened([9]), chunk(0, 0, [1], V1), finished(0), chunk(1, 0, [7], V1)
+    assembly = assembled(2, *first)
     assert not assembly.complete
     assert assembly.unfinished() == {
         1: PartialCompletion((7,), (-0.5,), (Segment(0, 1, V1, "rollout-0"),))
@@ -86,9 +83,7 @@ def test_after_a_broken_stream_only_the_rest_is_asked_for():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_logprob_that_is_not_finite_is_refused_with_its_replica(bad):
     """Nothing of the chunk is kept: another replica goes on from before it."""
-    assembly = GroupAssembly(1)
-    for event in (opened([9]), chunk(0, 0, [1], V1)):
-        assembly.take(event)
+    assembly = assembled(1, opened([9]), chunk(0, 0, [1], V1))
     reason = f"rollout-3 at version 0.2: the log-probability of token 2 of completion 0 is {bad}"
     with pytest.raises(InternalError, match=reason):
         assembly.take(chunk(0, 1, [2, 3], V2, "rollout-3", [-0.5, bad]))
@@ -110,22 +105,15 @@ def test_a_chunk_that_says_more_or_less_than_it_holds_is_refused(num_tokens, num
 
 
 def test_a_chunk_that_does_not_follow_is_the_replicas_error_and_is_not_taken():
-    assembly = GroupAssembly(1)
-    assembly.take(opened([9]))
-    assembly.take(chunk(0, 0, [1, 2], V1))
+    assembly = assembled(1, opened([9]), chunk(0, 0, [1, 2], V1))
     with pytest.raises(InternalError, match="begins at token 3; 2 have arrived"):
         assembly.take(chunk(0, 3, [4], V1))
     assert len(assembly.unfinished()[0].token_ids_T) == 2
 
 
 def test_replicas_that_see_other_pixels_make_no_group_together():
-    assembly = GroupAssembly(1)
-    first = opened([9])
-    first.opened.image_digest = "5f0c"
-    assembly.take(first)
-    assembly.take(chunk(0, 0, [1], V1))
-    assembly.take(first)
-    second = opened([9])
-    second.opened.image_digest = "9a11"
+    first, second = opened([9]), opened([9])
+    first.opened.image_digest, second.opened.image_digest = "5f0c", "9a11"
+    assembly = assembled(1, first, chunk(0, 0, [1], V1), first)
     with pytest.raises(InternalError, match=r"'5f0c' and '9a11'.* same version of transformers"):
         assembly.take(second)

@@ -23,7 +23,6 @@ from commands.launch.joining.service_records import (
     read_services,
 )
 from tests.configs import configure
-from trimaran.config import EnvironmentSection
 from trimaran.errors import UnavailableError
 from trimaran.run.lease import holder_name, is_elsewhere, is_gone, place
 from trimaran.run.runs import service_key
@@ -48,14 +47,6 @@ async def opened(folder: Path) -> AsyncGenerator[Store]:
 
 async def put(store: Store, record: ServiceRecord) -> None:
     await store.put(service_key(RUN, record.name), record.to_tree())
-
-
-def test_a_record_comes_back_with_the_lives_before_it() -> None:
-    first = ServiceRecord("reward", "a", "10.0.0.7:1", 2, ("error: no rule",))
-    second = ServiceRecord("reward", "b", "10.0.0.7:2", former=first, doing="starts")
-    assert ServiceRecord.from_tree(second.to_tree()) == second
-    assert second.find("a") == first and second.find("b") == second
-    assert second.find("c") is None
 
 
 async def test_a_name_has_one_holder(tmp_path: Path) -> None:
@@ -148,14 +139,10 @@ def test_who_stood_there_before_we_came_is_heard_once_it_writes() -> None:
 def test_silence_counts_while_we_listen() -> None:
     sightings = Sightings()
     sightings.note({}, now=100.0)
-    sightings.note(found(1), now=101.0)
-    assert sightings.is_beating("reward")  # it came while we listened
-    now = 101.0
-    while now < 101.0 + LOST_SECONDS - 1:
-        now += 1.0
-        sightings.note(found(1), now)
+    for second in range(int(LOST_SECONDS)):  # it came while we listened
+        sightings.note(found(1), now=101.0 + second)
         assert sightings.is_beating("reward")
-    sightings.note(found(1), now + 1.0)
+    sightings.note(found(1), now=101.0 + LOST_SECONDS)
     assert sightings.is_lost("reward") and not sightings.is_beating("reward")
 
 
@@ -201,11 +188,8 @@ def test_each_kind_waits_for_those_that_it_calls() -> None:
     assert called_names(config, "rollout", 1) == {"weight-sync"}
     assert called_names(config, "trainer", 1) == {"trainer-0"}
     assert called_names(config, "reward", 0) == set()
-    episodes = config.model_copy(
-        update={"environment": EnvironmentSection.model_validate({"python": True, "replicas": 2})}
-    )
-    worlds = {"environment-0", "environment-1"}
-    assert called_names(episodes, "controller", 0) - called_names(config, "controller", 0) == worlds
+    episodes = configure(environment={"python": True, "replicas": 2})
+    assert {"environment-0", "environment-1"} < called_names(episodes, "controller", 0)
     found = with_addresses(episodes, "environment", 1, {"environment-1": "e:1"})
     assert found.endpoints.environment[1] == "e:1"
     own = with_addresses(config, "rollout", 1, {"weight-sync": "w:1", "rollout-1": "r:1"})

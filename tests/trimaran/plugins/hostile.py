@@ -47,8 +47,6 @@ class Server:
         self._tls, self.port = tls, port
         self.received: list[Received] = []
         self.connections = 0
-        self.closed = asyncio.Semaphore(0)
-        """Released once for each connection that ends."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def reply(self, *replies: Reply, info: Mapping[str, Any] | Reply = INFO) -> None:
@@ -92,7 +90,6 @@ class Server:
             pass
         finally:
             writer.close()
-            self.closed.release()
 
     def _next(self, request: Received) -> Reply:
         if request.method == "GET":
