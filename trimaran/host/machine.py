@@ -107,9 +107,8 @@ def _nvml() -> Generator[Any]:
     try:
         nvml = ctypes.CDLL(NVML)
     except OSError:
-        yield None
-        return
-    if nvml.nvmlInit_v2():
+        nvml = None
+    if nvml is None or nvml.nvmlInit_v2():
         yield None
         return
     try:

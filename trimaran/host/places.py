@@ -304,16 +304,16 @@ def host_lock(path: Path, timeout: float, what: str) -> Generator[None]:
         yield
 
 
-def fetch_file(place: Place, name: str, target: Path, timeout: float = FETCH_SECONDS) -> None:
+def fetch_file(place: Place, name: str, target: Path) -> None:
     """In parts side by side, straight to the disk; memory is bounded. `target` is there once it is
     whole. Of a host's processes that want the same file one fetches it, and the others wait for
-    `timeout` seconds at most. Raises NotFoundError.
+    FETCH_SECONDS at most. Raises NotFoundError.
 
     Example: fetch_file(place, "samples/step-00010.jsonl", folder / "samples/step-00010.jsonl")
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     what = f"fetching {place.url}/{name}"
-    with host_lock(target.with_name(f".{target.name}.lock"), timeout, what):
+    with host_lock(target.with_name(f".{target.name}.lock"), FETCH_SECONDS, what):
         if target.is_file():
             return
         size = place.sizes(name.rpartition("/")[0]).get(name)

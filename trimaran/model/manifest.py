@@ -28,6 +28,7 @@ from trimaran.host.places import Place
 MANIFEST = "trimaran-model.json"
 FORMAT = 1
 PART_BYTES = 16 << 20
+NUM_THREADS = 8
 NAME = re.compile(r"[\w-][\w.+ -]*")
 """A file's name: never a way to another folder."""
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -79,7 +80,7 @@ def digest_of(data: Any) -> str:
     return sha256(data).hexdigest()
 
 
-def make_manifest(folder: Path, num_threads: int, part_bytes: int = PART_BYTES) -> ModelManifest:
+def make_manifest(folder: Path, part_bytes: int = PART_BYTES) -> ModelManifest:
     """Reads all files of the folder, not those of folders in it."""
 
     def digest(path: Path, start: int) -> str:
@@ -88,7 +89,7 @@ def make_manifest(folder: Path, num_threads: int, part_bytes: int = PART_BYTES) 
             return digest_of(file.read(part_bytes))
 
     files: dict[str, ModelFile] = {}
-    with ThreadPoolExecutor(num_threads) as pool:
+    with ThreadPoolExecutor(NUM_THREADS) as pool:
         for path in sorted(folder.iterdir()):
             if not path.is_file() or path.name == MANIFEST or path.name.startswith("."):
                 continue
@@ -100,12 +101,12 @@ def make_manifest(folder: Path, num_threads: int, part_bytes: int = PART_BYTES) 
     return ModelManifest(files, part_bytes)
 
 
-def push_model(folder: Path, place: Place, prefix: str = "", num_threads: int = 8) -> str:
+def push_model(folder: Path, place: Place, prefix: str = "") -> str:
     """All files of the folder, then their manifest, to where `model.source` may name them; its digest.
 
     Example: push_model(Path("models/tiny"), open_place("s3://models/tiny", "URL"))
     """
-    manifest = make_manifest(folder, num_threads)
+    manifest = make_manifest(folder)
     for name in manifest.files:
         place.upload(folder / name, f"{prefix}/{name}".lstrip("/"))
     data = manifest.dump()

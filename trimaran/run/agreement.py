@@ -37,21 +37,6 @@ def model_key(run_id: str) -> str:
     return f"model/{run_id}"
 
 
-def weights_key(run_id: str) -> str:
-    """The same of the weights from which the trainer starts."""
-    return f"weights/{run_id}"
-
-
-def checkpoint_key(run_id: str) -> str:
-    """The same of the checkpoint of another run with which this one begins."""
-    return f"checkpoint/{run_id}"
-
-
-def data_key(run_id: str) -> str:
-    """The same of the controller's data."""
-    return f"data/{run_id}"
-
-
 async def forget_model(store: Store, run_id: str) -> None:
     """Before the processes of a launch: a model that was fixed since the last one may differ."""
     await store.delete(model_key(run_id))
@@ -73,7 +58,7 @@ async def agree_on_weights(store: Store, run_id: str, who: str, folder: Path) ->
     them all."""
     digests = await asyncio.to_thread(lambda: digests_of(_weight_files(folder)))
     await _agree(
-        *(store, weights_key(run_id), who, digests, f"model.path: {folder}"),
+        *(store, f"weights/{run_id}", who, digests, f"model.path: {folder}"),
         "give every host of the trainer the weights that the run began with",
     )
 
@@ -82,7 +67,7 @@ async def agree_on_checkpoint(store: Store, run_id: str, who: str, state: Path) 
     """The same of the checkpoint of another run with which a rank begins. `state`: its state.json, which has the
     digests of all that is in it."""
     await _agree(
-        *(store, checkpoint_key(run_id), who, digests_of([state]), f"trainer.load: {state.parent}"),
+        *(store, f"checkpoint/{run_id}", who, digests_of([state]), f"trainer.load: {state.parent}"),
         "a run begins with one checkpoint: start it again, and name one that stays",
     )
 
@@ -91,7 +76,7 @@ async def agree_on_data(store: Store, run_id: str, files: Iterable[Path]) -> Non
     """The same of the controller's data: a prompt's number is its place in them, also after a move."""
     digests = {str(path): digests_of([path])[path.name] for path in files}  # two may have one name
     await _agree(
-        *(store, data_key(run_id), "controller", digests, "data"),
+        *(store, f"data/{run_id}", "controller", digests, "data"),
         "a run keeps the data that it began with; bring them back, or start a new run",
     )
 

@@ -54,14 +54,8 @@ class RunContext:
 
     def write(self) -> None:
         """For the processes of the run."""
-        trust = self.trust.to_tree()
         # The store in the folder moves with it: a restored copy must not use the original's.
-        is_own = self.store_url == store_in(self.folder)
-        store_url = None if is_own else self.store_url
-        tree = {
-            "run_id": self.run_id,
-            "store_url": store_url,
-            "trust": trust,
-            "launcher": self.launcher,
-        }
+        store_url = None if self.store_url == store_in(self.folder) else self.store_url
+        tree = {"run_id": self.run_id, "store_url": store_url}
+        tree |= {"trust": self.trust.to_tree(), "launcher": self.launcher}
         write_private(self.folder / CONTEXT_NAME, json.dumps(tree))

@@ -35,25 +35,19 @@ class ProcessPlace:
     Example: ProcessPlace("reward", "127.0.0.1:7001", look).address
     """
 
-    def __init__(
-        self,
-        name: str,
-        address: str,
-        look: Callable[[], Awaitable[str]],
-        pause: float = PAUSE_SECONDS,
-    ) -> None:
+    def __init__(self, name: str, address: str, look: Callable[[], Awaitable[str]]) -> None:
         """`look`: its address of now; empty where there is none."""
         self.name = name
         self.address = address
         """host:port; empty while it is not known."""
-        self._look, self._pause = look, pause
+        self._look = look
         self._looking: asyncio.Task[None] | None = None
         self._looked = float("-inf")
 
     def look_again(self) -> None:
         """After a call that reached no process, or another one: begins a look, unless one is under way
         or has just ended."""
-        if self._looking is None and time.monotonic() - self._looked >= self._pause:
+        if self._looking is None and time.monotonic() - self._looked >= PAUSE_SECONDS:
             self._looking = asyncio.get_running_loop().create_task(self._find())
 
     async def _find(self) -> None:
@@ -75,15 +69,9 @@ class Directory:
     Example: Directory(store, run.run_id, named_addresses(config)).place("weight-sync")
     """
 
-    def __init__(
-        self,
-        store: Store,
-        run_id: str,
-        known: Mapping[str, str] | None = None,
-        pause: float = PAUSE_SECONDS,
-    ) -> None:
+    def __init__(self, store: Store, run_id: str, known: Mapping[str, str] | None = None) -> None:
         """`known`: host:port by name, where it is known already."""
-        self._store, self._run_id, self._pause = store, run_id, pause
+        self._store, self._run_id = store, run_id
         self._known = dict(known or {})
         self._places: dict[str, ProcessPlace] = {}
 
@@ -94,7 +82,6 @@ class Directory:
                 name,
                 self._known.get(name, ""),
                 lambda: find_address(self._store, self._run_id, name),
-                self._pause,
             )
         return self._places[name]
 

@@ -16,15 +16,9 @@ LAYOUT_KEYS = tuple(
     f"trainer.{key}"
     for key in (
         *("tensor_parallel", "pipeline_parallel", "pipeline_layers", "virtual_stages"),
-        *(
-            "data_parallel",
-            "context_parallel",
-            "expert_parallel",
-            "expert_tensor_parallel",
-            "sequence_parallel",
-        ),
-        *("distributed_optimizer", "offload", "devices", "threads", "micro_batch_tokens"),
-        "recompute",
+        *("data_parallel", "context_parallel", "expert_parallel", "expert_tensor_parallel"),
+        *("sequence_parallel", "distributed_optimizer", "offload", "devices", "threads"),
+        *("micro_batch_tokens", "recompute"),
     )
 )
 """How the trainer computes the same steps."""

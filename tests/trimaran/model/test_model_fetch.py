@@ -49,7 +49,7 @@ def model(tmp_path: Path) -> Path:
 
 def pushed(model: Path, target: Path) -> str:
     """With small parts, so that there are many. The manifest's digest."""
-    manifest = make_manifest(model, 2, PART_BYTES)
+    manifest = make_manifest(model, PART_BYTES)
     for name in manifest.files:
         FolderPlace(target, "").upload(model / name, name)
     FolderPlace(target, "").write(manifest.dump(), MANIFEST)
@@ -116,7 +116,7 @@ def test_an_interrupted_fetch_goes_on_where_it_was(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pushed(model, tmp_path / "shared")
-    total = len(list(make_manifest(model, 1, PART_BYTES).parts()))
+    total = len(list(make_manifest(model, PART_BYTES).parts()))
     first, second = Counting(tmp_path / "shared", 7), Counting(tmp_path / "shared", 1000)
     places = iter([first, second])
     monkeypatch.setattr("trimaran.model.fetch.open_place", lambda url, key: next(places))
@@ -146,7 +146,7 @@ def test_eight_processes_of_a_host_fetch_once(model: Path, tmp_path: Path) -> No
     answers = [process.communicate(timeout=60)[0].split() for process in processes]
     assert len({folder for folder, _ in answers}) == 1
     assert same_files(Path(answers[0][0]), model)
-    total = len(list(make_manifest(model, 1, PART_BYTES).parts()))
+    total = len(list(make_manifest(model, PART_BYTES).parts()))
     assert sorted(int(given) for _, given in answers) == [0] * 7 + [total]
 
 
