@@ -9,7 +9,6 @@ from typing import Any, get_args
 
 import pytest
 
-from services.trainer.grpo.kinds import Aggregation
 from tests.configs import configure
 from tests.extending.packages import install
 from trimaran import choices
@@ -19,8 +18,6 @@ from trimaran.config import (
     PluginSection,
     RunConfig,
     TransportName,
-    config_to_tree,
-    parse_config,
 )
 from trimaran.config.section import Options
 from trimaran.errors import InputError
@@ -42,15 +39,6 @@ class ToyEngine:
 
     def __init__(self, config: RunConfig, device: Any) -> None:
         self.config, self.device = config, device
-
-
-class FirstOnly(Aggregation):
-    weight: float = 1.0
-
-    def __call__(self, lengths_B: Any) -> Any:
-        weights_B = lengths_B.new_zeros(lengths_B.shape).double()
-        weights_B[0] = self.weight
-        return weights_B
 
 
 @pytest.fixture
@@ -100,18 +88,6 @@ def test_an_engine_of_an_installed_package(add: Add) -> None:
     replays = configure(rollout={"engine": "toy"}, trainer={"router": {"replay": True}})
     with pytest.raises(InputError, match="replay: rollout.engine toy does not report"):
         create_engine(replays, device)  # type: ignore[arg-type]
-
-
-def test_an_aggregation_of_an_installed_package(add: Add) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed; the trainer needs it")
-    add("trimaran.aggregations", "toy", f"{__name__}:FirstOnly")
-    config = configure(algorithm={"aggregation": {"type": "toy", "weight": 2}})
-    found: Any = config.algorithm.aggregation
-    assert found(torch.tensor([3, 4])).tolist() == [2.0, 0.0]
-    assert parse_config(config_to_tree(config)) == config
-    reported = r"algorithm\.aggregation: toy: wieght: unknown key; did you mean weight\?"
-    with pytest.raises(InputError, match=reported):
-        configure(algorithm={"aggregation": {"type": "toy", "wieght": 2}})
 
 
 def test_options_without_a_type_are_those_of_the_default() -> None:

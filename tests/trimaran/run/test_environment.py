@@ -131,12 +131,6 @@ def test_a_shell_that_contradicts_the_subnet_is_told_so(name: str, value: str) -
     network_environment(LOOPBACK, {name: value})
 
 
-def test_a_second_look_changes_nothing(config: RunConfig) -> None:
-    """`serve` starts anew when the environment differs: it must not do so for ever."""
-    once = service_environment(config, "rollout", {"PATH": "/bin"})
-    assert service_environment(config, "rollout", once) == once
-
-
 @pytest.mark.parametrize(
     ("given", "left"),
     [

@@ -64,10 +64,6 @@ def test_equal_stages_wait_for_each_other_alone() -> None:
     assert waits((5.0,), micro_batches=3) == (0.0,)
 
 
-def test_the_slowest_stage_is_waited_for() -> None:
-    assert waits((1.0, 3.0), micro_batches=5) == pytest.approx((1 - 5 / 16, 1 - 15 / 16))
-
-
 def test_costs_by_hand() -> None:
     """The tower is whole on each rank; heads and layers are not."""
     model = ModelSizes(replace(FACTS, family="qwen2_5_vl", vision=TOWER))
