@@ -8,6 +8,7 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,32 +17,43 @@ from trimaran.errors import UnavailableError
 from trimaran.run.context import RunContext
 from trimaran.run.launchers import MARK, LocalLauncher, Presence, _marked
 
+NUM_STARTS = 100
+
+
+def context(folder: Path, name: str = "r") -> RunContext:
+    (folder / name / "logs").mkdir(parents=True)
+    return RunContext(name, folder / name, "sqlite:unused")
+
+
+def test_a_launcher_is_there_as_soon_as_it_was_started(tmp_path: Path) -> None:
+    """The kernel fills in what /proc shows of it only afterwards."""
+
+    def command(run: RunContext) -> Sequence[str]:
+        return sys.executable, "-Sc", "import time; time.sleep(60)", "launch", str(run.folder)
+
+    async def scenario() -> list[Presence]:
+        launcher = LocalLauncher(os.environ, lambda run: tuple(command(run)))
+        found: list[Presence] = []
+        for number in range(NUM_STARTS):
+            run = context(tmp_path, str(number))
+            await launcher.start(run, {})
+            found += (await launcher.find([run])).values()
+            await launcher.kill(run)
+        return found
+
+    assert asyncio.run(scenario()) == [Presence.THERE] * NUM_STARTS
+
 
 async def test_a_child_is_there_until_it_has_ended_whatever_proc_shows(tmp_path: Path) -> None:
     launcher = LocalLauncher(os.environ, lambda run: ("/usr/bin/env", "-i", "sleep", "60"))
-    run = RunContext("r", tmp_path, "sqlite:unused")
+    run = context(tmp_path)
     await launcher.start(run, {})
-    assert await launcher.find([run]) == {"r": Presence.THERE}
     await asyncio.sleep(0.2)  # by now its environment is empty for good
     assert await launcher.find([run]) == {"r": Presence.THERE}
     await launcher.kill(run)
-    await until_gone(launcher, run)
-
-
-async def until_gone(launcher: LocalLauncher, run: RunContext) -> None:
     async with asyncio.timeout(30):
         while (await launcher.find([run]))["r"] is not Presence.GONE:
             await asyncio.sleep(0.01)
-
-
-async def test_a_launcher_of_an_earlier_manager_is_found_and_ended(tmp_path: Path) -> None:
-    words = sys.executable, "-Sc", "import time; time.sleep(60)", "launch", str(tmp_path)
-    earlier, later = (LocalLauncher(os.environ, lambda run: words) for _ in range(2))
-    run = RunContext("r", tmp_path, "sqlite:unused")
-    await earlier.start(run, {})
-    assert await later.find([run]) == {"r": Presence.THERE}
-    await later.kill(run)
-    await until_gone(earlier, run)
 
 
 def process(proc: Path, number: int, state: str = "R", flags: int = 0) -> Path:
