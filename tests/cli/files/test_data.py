@@ -66,9 +66,8 @@ def test_a_folder_becomes_a_file_a_split_once(tmp_path: Path, ran: Ran) -> None:
     ]
     assert ran(words).out.count("is current; --overwrite makes it again") == 2
     assert "5 rows of 6" in ran([*words, "--overwrite"]).out
-    assert ran(
-        [*words, "--split", "train", "--hold-out", "2", "--keep", "labels"]
-    ).out.splitlines() == [
+    out = ran([*words, "--split", "train", "--hold-out", "2", "--keep", "labels"]).out
+    assert out.splitlines() == [
         f"{tmp_path}/out/train.parquet: 3 rows of 6, 2 in train-held-out.parquet",
         "  1 dropped: no answer (first: train.jsonl:6)",
         "  --keep labels: no row has it",
@@ -77,32 +76,23 @@ def test_a_folder_becomes_a_file_a_split_once(tmp_path: Path, ran: Ran) -> None:
 
 def test_options_that_do_not_fit_are_refused(tmp_path: Path, ran: Ran) -> None:
     words = ["data", "prepare", "gsm8k", "--from", str(gsm8k(tmp_path / "raw")), "-o"]
-    assert "one file for test, train; name a folder, or take one with --split" in (
-        ran([*words, str(tmp_path / "one.parquet")], 2).err
-    )
-    assert main([*words, str(tmp_path / "one.parquet"), "--split", "train"]) == 0
+    one, folder = str(tmp_path / "one.parquet"), str(tmp_path)
+    assert main([*words, one, "--split", "train"]) == 0
     assert (tmp_path / "one.card.json").is_file()
-    assert (
-        "give --model FOLDER, whose tokenizer counts"
-        in ran([*words, str(tmp_path), "--max-prompt-tokens", "9"], 2).err
-    )
-    assert (
-        "--keep answer: the file has a column of that name of its own"
-        in ran([*words, str(tmp_path), "--keep", "question", "--keep", "answer"], 2).err
-    )
-    assert (
-        "--min-pixels 10: is more than --max-pixels 9"
-        in ran([*words, str(tmp_path), "--min-pixels", "10", "--max-pixels", "9"], 2).err
-    )
+    for more, told in (
+        ([one], "one file for test, train; name a folder, or take one with --split"),
+        ([folder, "--max-prompt-tokens", "9"], "give --model FOLDER, whose tokenizer counts"),
+        ([folder, "--keep", "answer"], "--keep answer: the file has a column of that name"),
+        ([folder, "--min-pixels", "10", "--max-pixels", "9"], "--min-pixels 10: is more than"),
+    ):
+        assert told in ran([*words, *more], 2).err
 
 
 @pytest.mark.parametrize(
     ("words", "reported"),
     [
         (["prepare", "gsm8k", "--from", "a", "-o", "b", "--limit", "-1"], "--limit: -1 is less"),
-        (["prepare", "gsm8k", "--from", "a", "-o", "b", "--hold-out", "-1"], "--hold-out: -1 is"),
         (["prepare", "gsm8k", "--from", "a", "-o", "b", "--workers", "0"], "--workers: 0 is less"),
-        (["show", "run.yaml", "--first", "-1"], "--first: -1 is less than 0"),
         (["show", "run.yaml", "--count", "0"], "--count: 0 is less than 1"),
         (["show", "run.yaml", "--count", "x"], "--count: invalid whole number value: 'x'"),
     ],
@@ -110,9 +100,8 @@ def test_options_that_do_not_fit_are_refused(tmp_path: Path, ran: Ran) -> None:
 def test_numbers_that_mean_nothing_are_refused(
     words: list[str], reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(SystemExit, match="2"):
         main(["data", *words])
-    assert caught.value.code == 2
     assert reported in capsys.readouterr().err
 
 
@@ -162,10 +151,8 @@ def test_prepare_check_and_show_render_a_prompt_without_thinking_as_the_run_does
     assert reported in out
     assert seen in out
     assert f"... {tokens} tokens" in out
-    assert (
-        f"{tokens} tokens; rollout.max_prompt_tokens is"
-        in ran(["data", "check", config, kwargs, f"rollout.max_prompt_tokens={tokens - 1}"], 1).out
-    )
+    words = ["data", "check", config, kwargs, f"rollout.max_prompt_tokens={tokens - 1}"]
+    assert f"{tokens} tokens; rollout.max_prompt_tokens is" in ran(words, 1).out
     assert "... 24 tokens" in ran(["data", "show", config, "--count", "1"]).out
 
 
@@ -186,9 +173,8 @@ def test_show_prints_what_the_model_sees_in_the_runs_order(
     rows = [{"prompt": f"{n} + 1?", "answer": str(n + 1), "level": "easy"} for n in range(9)]
     path = write(tmp_path / "train.jsonl", rows)
     config = run_file(tmp_path, model, train=str(path), task="sums")
-    assert ran(
-        ["data", "show", config, "data.shuffle=false", "--first", "8", "--count", "2"]
-    ).out.splitlines() == [
+    words = ["data", "show", config, "data.shuffle=false", "--first", "8", "--count", "2"]
+    assert ran(words).out.splitlines() == [
         "--- 8: train.jsonl:9, task sums",
         "user: 8 + 1?",
         "assistant: ",
@@ -220,10 +206,8 @@ def test_show_has_tools_and_calls(tmp_path: Path, model: Path, ran: Ran) -> None
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = "{% for t in tools %}{{ t.function.name }}\n{% endfor %}" + TEMPLATE
     tokenizer.save_pretrained(model)
-    assert (
-        "\nadd\nuser: 1 + 2?"
-        in ran(["data", "show", run_file(tmp_path, model, train=str(path))]).out
-    )
+    out = ran(["data", "show", run_file(tmp_path, model, train=str(path))]).out
+    assert "\nadd\nuser: 1 + 2?" in out
 
 
 def test_show_of_a_file_alone(tmp_path: Path, ran: Ran) -> None:
@@ -264,9 +248,8 @@ def test_check_counts_the_tokens_of_whole_prompts(tmp_path: Path, model: Path, r
     config = run_file(tmp_path, model, train=str(path), image_key="image", min_pixels=3136)
     shown = ran(["data", "show", config, "data.shuffle=false", "--count", "1"]).out
     tokens = int(shown.partition(" tokens")[0].split()[-1])
-    named, last = ran(
-        ["data", "check", config, f"rollout.max_prompt_tokens={tokens}"], 1
-    ).out.splitlines()
+    words = ["data", "check", config, f"rollout.max_prompt_tokens={tokens}"]
+    named, last = ran(words, 1).out.splitlines()
     too_long = f"{tokens + 1} tokens; rollout.max_prompt_tokens is {tokens}"
     assert named == f"{path}:2: {too_long}"
     assert last == f"{path}: 2 rows, 1 of them bad"
@@ -290,9 +273,8 @@ def test_a_text_with_the_models_own_image_token_is_named(tmp_path: Path, ran: Ra
     named, last = ran(["data", "check", config], 1).out.splitlines()
     assert named.startswith(f"{path}:2: the chat template makes {reported}")
     assert last == f"{path}: 2 rows, 1 of them bad"
-    first, second = ran(["data", "show", config, "data.shuffle=false", "--count", "2"]).out.split(
-        "--- 1: "
-    )
+    out = ran(["data", "show", config, "data.shuffle=false", "--count", "2"]).out
+    first, second = out.split("--- 1: ")
     assert "skipped" not in first
     assert f"... skipped: the chat template makes {reported}" in second
     (model / "config.json").write_text(json.dumps({**CONFIG, "model_type": "qwen2"}))

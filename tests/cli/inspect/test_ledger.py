@@ -46,11 +46,7 @@ async def record(run: RunContext) -> None:
 
 
 def test_it_says_why_a_group_was_reissued(folder: Path, ran: Ran) -> None:
-    for words in (
-        ["17"],
-        [folder.name, "17"],
-        [str(folder), "17"],
-    ):
+    for words in (["17"], [folder.name, "17"], [str(folder), "17"]):
         assert ran(["ledger", "show", *words]).out.splitlines() == [
             "group 17, prompt train.jsonl:3",
             "attempt 1: issued",
@@ -76,24 +72,16 @@ def test_a_run_that_is_not_here_is_asked_of_its_manager(
         manager.do(manager.runs.add, "elsewhere-1")
         named = ["--manager", manager.address]
         for words in (["elsewhere-1"], ["else"], ["latest"], []):
-            assert (
-                ran(["ledger", "show", *words, "3", *named]).out
-                == "group 3: issued, trained in step 2\n"
-            )
-        assert (
-            ran(["ledger", "verify", "latest", *named], 1).out
-            == "the chain is broken at record 7\n"
-        )
-        assert json.loads(ran(["ledger", "verify", "latest", *named, "--json"], 1).out) == {
-            "broken_at": 7
-        }
+            out = ran(["ledger", "show", *words, "3", *named]).out
+            assert out == "group 3: issued, trained in step 2\n"
+        words = ["ledger", "verify", "latest", *named]
+        assert ran(words, 1).out == "the chain is broken at record 7\n"
+        assert json.loads(ran([*words, "--json"], 1).out) == {"broken_at": 7}
         assert main(["ledger", "verify", str(folder), *named]) == 0, "a folder needs no manager"
         monkeypatch.setenv("TRIMARAN_MANAGER", manager.address)
         assert main(["ledger", "show", "latest", "3"]) == 0
-        assert (
-            "no manager answers at 127.0.0.1:1"
-            in ran(["ledger", "show", "else", "17", "--manager", "127.0.0.1:1"], 1).err
-        )
+        words = ["ledger", "show", "else", "17", "--manager", "127.0.0.1:1"]
+        assert "no manager answers at 127.0.0.1:1" in ran(words, 1).err
 
 
 def test_what_is_not_there_is_said(folder: Path, ran: Ran) -> None:

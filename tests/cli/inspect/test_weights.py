@@ -15,6 +15,7 @@ from services.weight_sync.coordinator import Coordinator
 from services.weight_sync.ledger import VersionLedger
 from services.weight_sync.pauses import Pauses
 from services.weight_sync.server import WeightSyncServicer
+from tests.cli.conftest import Ran
 from tests.cli.fake_weight_sync import RUN, FakeWeightSync, proof, record, root_of, serve
 from tests.weight_sync import fakes
 from trimaran.config import WeightSyncSection
@@ -28,8 +29,7 @@ GONE = "127.0.0.1:1"
 """Nothing listens there."""
 
 Runs = Callable[..., Path]
-Answer = tuple[int, str, str]
-Ask = Callable[..., Answer]
+Ask = Callable[..., Any]
 
 RECORDS = [record(2, proof(2, "rollout-0", 8), proof(2, "rollout-1")), record(1), record(0)]
 
@@ -58,23 +58,22 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 @pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """ask(service, address, arguments…) -> exit code, output, errors of `trimaran weights …`."""
+def ask(ran: Ran) -> Ask:
+    """ask(service, address, arguments…, code=0) -> what `trimaran weights …` has written."""
 
-    def run(service: FakeWeightSync | None, address: str, *arguments: object) -> Answer:
-        async def scenario() -> int:
+    def run(service: FakeWeightSync | None, address: str, *arguments: object, code: int = 0) -> Any:
+        async def scenario() -> Any:
             server = await serve(service, address) if service else None
             command = ["weights", *(str(argument) for argument in arguments)]
             try:
-                return await asyncio.to_thread(main, command)
+                return await asyncio.to_thread(ran, command, code)
             finally:
                 if server:
                     await server.stop()
 
-        code = asyncio.run(scenario())
-        captured = capsys.readouterr()
+        captured = asyncio.run(scenario())
         assert "Traceback" not in captured.err
-        return code, captured.out, captured.err
+        return captured
 
     return run
 
@@ -84,15 +83,18 @@ def address() -> str:
     return LOOPBACK.free_address()
 
 
-def test_versions_newest_first_with_how_far_each_is_proven(
-    runs: Runs, ask: Ask, address: str
-) -> None:
+@pytest.fixture
+def here(runs: Runs, address: str) -> str:
+    """The address of weight sync of a run that is here."""
     runs(address=address)
+    return address
+
+
+def test_versions_newest_first_with_how_far_each_is_proven(ask: Ask, here: str) -> None:
     bad = record(1, proof(1, "rollout-1", 3, fault="block 5 differs"))
-    code, out, _ = ask(FakeWeightSync([RECORDS[0], bad]), address, "list")
-    assert code == 0
+    out = ask(FakeWeightSync([RECORDS[0], bad]), here, "list").out
     first, _, newest, older, fault = out.splitlines()
-    assert first == f"{RUN}, as weight sync at {address} knows it"
+    assert first == f"{RUN}, as weight sync at {here} knows it"
     assert newest.split()[:2] == ["0.2", "live"]
     assert newest.split()[4:] == [root_of(2)[:12], "8", "2.5", "56.2%", "2", "of", "2"]
     assert older.split()[0] == "0.1"
@@ -100,10 +102,8 @@ def test_versions_newest_first_with_how_far_each_is_proven(
     assert fault == "0.1 on rollout-1: block 5 differs"
 
 
-def test_one_version_and_what_each_replica_proved(runs: Runs, ask: Ask, address: str) -> None:
-    runs(address=address)
-    code, out, _ = ask(FakeWeightSync(RECORDS), address, "show", RUN, "0.2")
-    assert code == 0
+def test_one_version_and_what_each_replica_proved(ask: Ask, here: str) -> None:
+    out = ask(FakeWeightSync(RECORDS), here, "show", RUN, "0.2").out
     assert "version 0.2 (live), committed" in out
     assert f"root {root_of(2)}, 8 blocks, 2.5 MB" in out
     assert out.splitlines()[-2].split() == ["rollout-0", "0.2", "8", "8", "good"]
@@ -116,8 +116,7 @@ def test_one_version_and_what_each_replica_proved(runs: Runs, ask: Ask, address:
 def test_the_short_forms_of_show(runs: Runs, ask: Ask, address: str, arguments: list[str]) -> None:
     runs("older-20250101-120000")
     runs(address=address)
-    code, out, _ = ask(FakeWeightSync(RECORDS), address, "show", *arguments)
-    assert code == 0
+    out = ask(FakeWeightSync(RECORDS), address, "show", *arguments).out
     assert "version 0.2 (live)" in out
 
 
@@ -128,22 +127,16 @@ def test_the_short_forms_of_show(runs: Runs, ask: Ask, address: str, arguments: 
         (proof(2, "rollout-1", root="f" * 32), f"holds root {'f' * 32}"),
     ],
 )
-def test_a_bad_proof_is_shown_and_is_exit_code_1(
-    runs: Runs, ask: Ask, address: str, bad: Any, text: str
-) -> None:
-    runs(address=address)
+def test_a_bad_proof_is_shown_and_is_exit_code_1(ask: Ask, here: str, bad: Any, text: str) -> None:
     service = FakeWeightSync([record(2, proof(2, "rollout-0"), bad)])
-    code, out, _ = ask(service, address, "show")
-    assert code == 1
+    out = ask(service, here, "show", code=1).out
     assert text in " ".join(out.split())
 
 
-def test_verify_reads_back_every_replica(runs: Runs, ask: Ask, address: str) -> None:
-    runs(address=address)
+def test_verify_reads_back_every_replica(ask: Ask, here: str) -> None:
     verified = [proof(2, "rollout-0", 8), proof(2, "rollout-1", 8)]
     service = FakeWeightSync(RECORDS, verified)
-    code, out, _ = ask(service, address, "verify")
-    assert code == 0
+    out = ask(service, here, "verify").out
     assert service.asked == [("list",), ("verify",), ("list",)]
     assert out.splitlines()[-1] == (
         f"2 of 2 replicas have loaded every block of version 0.2 of {RUN}, root {root_of(2)}"
@@ -162,36 +155,28 @@ def test_verify_reads_back_every_replica(runs: Runs, ask: Ask, address: str) -> 
     ],
 )
 def test_verify_is_exit_code_1_unless_all_is_loaded(
-    runs: Runs, ask: Ask, address: str, service: FakeWeightSync, text: str
+    ask: Ask, here: str, service: FakeWeightSync, text: str
 ) -> None:
-    runs(address=address)
-    code, out, _ = ask(service, address, "verify")
-    assert code == 1
+    out = ask(service, here, "verify", code=1).out
     assert text in " ".join(out.split())
 
 
-def test_a_version_that_goes_live_during_the_verification_is_right_too(
-    runs: Runs, ask: Ask, address: str
-) -> None:
-    runs(address=address)
+def test_a_version_that_goes_live_during_the_verification_is_right_too(ask: Ask, here: str) -> None:
     verified = [proof(2, "rollout-0", 8), proof(3, "rollout-1", 8)]
     service = FakeWeightSync(RECORDS, verified, after_verify=[record(3)])
-    code, out, _ = ask(service, address, "verify")
-    assert code == 0
+    out = ask(service, here, "verify").out
     assert "2 of 2 replicas have loaded every block of version 0.3" in out
 
 
-def test_for_machines(runs: Runs, ask: Ask, address: str) -> None:
-    runs(address=address)
+def test_for_machines(ask: Ask, here: str) -> None:
     proofs = [proof(2, "rollout-0", 8), proof(2, "rollout-1", 3, fault="block 5 differs")]
     service = FakeWeightSync(RECORDS, proofs, {"rollout-2": "is catching up"})
-    listed = json.loads(ask(service, address, "list", "--json")[1])
+    listed = json.loads(ask(service, here, "list", "--json").out)
     assert [version["version"] for version in listed["versions"]] == ["0.2", "0.1", "0.0"]
     assert [version["live"] for version in listed["versions"]] == [True, False, False]
-    shown = json.loads(ask(service, address, "show", "0.2", "--json")[1])
+    shown = json.loads(ask(service, here, "show", "0.2", "--json").out)
     assert shown["root"] == root_of(2)
-    code, out, _ = ask(service, address, "verify", "--json")
-    assert code == 1
+    out = ask(service, here, "verify", "--json", code=1).out
     facts = json.loads(out)
     assert facts["verified"] is False
     assert [(row["replica"], row["fault"]) for row in facts["replicas"]] == [
@@ -219,18 +204,15 @@ def test_bad_input_is_one_line_that_names_what_is_known(
     runs("older-20250101-120000")
     runs(address=address)
     service = FakeWeightSync(RECORDS, [proof(2, "rollout-0", 8)])
-    code, out, err = ask(service, address, *arguments)
-    assert code == 2
-    assert out == ""
-    assert err.startswith("error: ")
+    out, err = ask(service, address, *arguments, code=2)
+    assert out == "" and err.startswith("error: ")
     assert err.count("\n") == 1
     assert text in err
 
 
 def test_verify_of_a_run_that_has_ended(runs: Runs, ask: Ask) -> None:
     folder = runs()
-    code, _, err = ask(None, "", "verify")
-    assert code == 2
+    err = ask(None, "", "verify", code=2).err
     assert err == (
         f"error: {RUN}: weight sync at {GONE} does not answer, so nothing can be read back;"
         f" what was proven: trimaran weights show {folder}\n"
@@ -261,25 +243,22 @@ def commit(folder: Path) -> None:
 def test_a_run_that_has_ended_is_read_from_its_store(runs: Runs, ask: Ask) -> None:
     folder = runs()
     commit(folder)
-    code, out, _ = ask(None, "", "list")
-    assert code == 0
+    out = ask(None, "", "list").out
     assert out.startswith(f"{RUN}, as its store has it (weight sync: {GONE} does not answer)\n")
     newest, older, fault = out.splitlines()[2:]
     assert newest.split()[:2] == ["0.1", "live"]
     assert older.split()[0] == "0.0"
     assert fault == "0.1 on rollout-1: block 1 differs"
-    assert ask(None, "", "show", "0.0")[0] == 0
-    code, out, _ = ask(None, "", "show", "--json")
-    assert code == 1
+    ask(None, "", "show", "0.0")
+    out = ask(None, "", "show", "--json", code=1).out
     assert [row["fault"] for row in json.loads(out)["replicas"]] == ["", "block 1 differs"]
 
 
 def test_a_run_without_a_store(runs: Runs, ask: Ask) -> None:
     folder = runs()
-    assert "no version was committed" in ask(None, "", "list")[1]
+    assert "no version was committed" in ask(None, "", "list").out
     assert not (folder / "store.sqlite").exists()
-    code, _, err = ask(None, "", "show")
-    assert code == 2
+    err = ask(None, "", "show", code=2).err
     assert f"live: no version of {RUN}; known: none yet" in err
 
 
@@ -288,12 +267,10 @@ def test_another_run_at_the_address_of_one_that_has_ended(
 ) -> None:
     commit(runs(address=address))
     other = FakeWeightSync(RECORDS, run_id="another")
-    code, out, _ = ask(other, address, "list")
-    assert code == 0
+    out = ask(other, address, "list").out
     assert f"{address} says: run '{RUN}' is not served here; this is 'another'" in out
     assert out.splitlines()[2].split()[0] == "0.1"
-    code, _, err = ask(other, address, "verify")
-    assert code == 2
+    err = ask(other, address, "verify", code=2).err
     assert "is not served here" in err
 
 

@@ -5,6 +5,8 @@ import asyncio
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from commands.launch.joining.service_records import ServiceRecord, read_services
 from commands.launch.reports import Reports
 from tests.configs import configure
 from tests.redis_server import RedisServer
+from trimaran.config import RunConfig
 from trimaran.errors import InputError
 from trimaran.run.context import RunContext
 from trimaran.run.runs import launcher_lease, stop_key
@@ -49,13 +52,24 @@ def test_a_thread_that_hangs_does_not_hold_a_service_that_has_failed():
     assert "ending now; it ends because of: the engine is gone" in done.stderr
 
 
+@asynccontextmanager
+async def recorded(folder: Path, config: RunConfig) -> AsyncGenerator[Store]:
+    """The store of a run whose launcher has recorded its configuration."""
+    run = RunContext("sums-1", folder, f"sqlite:{folder / 'elsewhere.sqlite'}")
+    run.write()
+    store = await open_store(run.store_url)
+    lease = await store.acquire(launcher_lease(run.run_id), "launcher", 60.0)
+    assert lease
+    await Reports(store, run, lease).starting(config)
+    yield store
+    await store.close()
+
+
 async def test_a_service_finds_its_configuration_in_the_runs_store_and_registers_there(
     tmp_path: Path,
 ) -> None:
     """Nothing but the context lies in its folder."""
     config = configure(reward={"rules": {"exact_match": 1}, "workers": 1})
-    run = RunContext("sums-1", tmp_path, f"sqlite:{tmp_path / 'elsewhere.sqlite'}")
-    run.write()
     command = ("-m", "commands.cli", "serve", "reward", "--run-folder", str(tmp_path))
 
     async def life(store: Store, end: str) -> ServiceRecord:
@@ -80,41 +94,31 @@ async def test_a_service_finds_its_configuration_in_the_runs_store_and_registers
         assert ended.code == -signal.SIGTERM
         return ended
 
-    store = await open_store(run.store_url)
-    lease = await store.acquire(launcher_lease(run.run_id), "launcher", 60.0)
-    assert lease
-    await Reports(store, run, lease).starting(config)
-    first = await life(store, "SIGTERM")
-    # What asked an earlier life to end does not end the next one.
-    await store.put(stop_key("sums-1", "reward"), {"incarnation": first.incarnation})
-    second = await life(store, "stop")
-    assert second.incarnation != first.incarnation
-    assert second.address == first.address  # who knew it finds it again
-    await store.close()
+    async with recorded(tmp_path, config) as store:
+        first = await life(store, "SIGTERM")
+        # What asked an earlier life to end does not end the next one.
+        await store.put(stop_key("sums-1", "reward"), {"incarnation": first.incarnation})
+        second = await life(store, "stop")
+        assert second.incarnation != first.incarnation
+        assert second.address == first.address  # who knew it finds it again
 
 
 async def test_a_service_that_waits_for_others_ends_at_once_and_says_so(tmp_path: Path) -> None:
-    run = RunContext("sums-1", tmp_path, f"sqlite:{tmp_path / 'run.sqlite'}")
-    run.write()
     command = ("-m", "commands.cli", "serve", "weight-sync", "--run-folder", str(tmp_path))
-    store = await open_store(run.store_url)
-    lease = await store.acquire(launcher_lease(run.run_id), "launcher", 60.0)
-    assert lease
-    await Reports(store, run, lease).starting(configure())
-    process = await asyncio.create_subprocess_exec(sys.executable, *command)
-    try:
-        async with asyncio.timeout(60):
-            while not (await read_services(store, "sums-1")):
-                await asyncio.sleep(0.05)
-            await asyncio.sleep(0.5)  # no trainer comes
-            process.terminate()
-            assert await process.wait() == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-    ended, _ = (await read_services(store, "sums-1"))["weight-sync"]
-    assert ended.code == -signal.SIGTERM
-    await store.close()
+    async with recorded(tmp_path, configure()) as store:
+        process = await asyncio.create_subprocess_exec(sys.executable, *command)
+        try:
+            async with asyncio.timeout(60):
+                while not (await read_services(store, "sums-1")):
+                    await asyncio.sleep(0.05)
+                await asyncio.sleep(0.5)  # no trainer comes
+                process.terminate()
+                assert await process.wait() == 0
+        finally:
+            if process.returncode is None:
+                process.kill()
+        ended, _ = (await read_services(store, "sums-1"))["weight-sync"]
+        assert ended.code == -signal.SIGTERM
 
 
 def waiting(folder: Path, url: str, mode: int = 0o644) -> argparse.Namespace:

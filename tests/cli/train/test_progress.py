@@ -7,6 +7,8 @@ import io
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,8 +16,8 @@ from rich.console import Console
 from commands.cli.train.progress import LOOK_SECONDS, follow
 from commands.cli.train.summary import show_summary
 from commands.cli.train.view import View, format_seconds
-from tests.cli.fake_controller import event
 from trimaran.run.runs import (
+    EventKind,
     Run,
     RunEvent,
     RunState,
@@ -26,6 +28,21 @@ from trimaran.run.runs import (
 )
 from trimaran.store import open_store
 from trimaran.telemetry import metrics
+
+
+def event(
+    sequence: int,
+    kind: str,
+    step: int,
+    values: dict[str, float] | None = None,
+    text: str = "",
+    state: RunState = RunState.RUNNING,
+    error: str = "",
+    held: str = "",
+) -> RunEvent:
+    run = Run("run", state, step, 4, error, held=held)
+    return RunEvent(sequence, EventKind(kind), run, values or {}, text)
+
 
 STEP = {
     metrics.REWARD_MEAN: 0.25,
@@ -47,46 +64,35 @@ EVENTS = [
 ]
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.seen: list[RunEvent] = []
-        self.stood: list[Run] = []
-
-    def show(self, event: RunEvent) -> None:
-        self.seen.append(event)
-
-    def look(self, run: Run) -> None:
-        self.stood.append(run)
-
-
 async def shown(folder: Path, batches: list[list[RunEvent]]) -> list[RunEvent]:
     """What a watcher sees who begins behind the first batch, while the others come one by one."""
-    recorder, store = Recorder(), await open_store(f"sqlite:{folder / 'store.sqlite'}")
+    seen, store = list[RunEvent](), await open_store(f"sqlite:{folder / 'store.sqlite'}")
+    display: Any = SimpleNamespace(show=seen.append, look=lambda run: None)
     try:
         stream = events_stream("run")
         await store.extend(stream, [event_to_tree(each) for each in batches[0]])
-        following = asyncio.create_task(follow(store, "run", recorder, len(batches[0])))
+        following = asyncio.create_task(follow(store, "run", display, len(batches[0])))
         for batch in batches[1:]:
             await asyncio.sleep(0.05)
             await store.extend(stream, [event_to_tree(each) for each in batch])
         await asyncio.wait_for(following, 60)
     finally:
         await store.close()
-    return recorder.seen
+    return seen
 
 
-def test_every_event_is_shown_once_whoever_wrote_it_and_those_of_a_former_life_are_not(
+async def test_every_event_is_shown_once_whoever_wrote_it_and_those_of_a_former_life_are_not(
     tmp_path: Path,
 ) -> None:
     former = [event(1, "finished", 2, state=RunState.FAILED)]
     later = [replace(each, sequence=each.sequence + 1) for each in EVENTS]
-    seen = asyncio.run(shown(tmp_path, [former, later[:3], later[3:4], later[4:]]))
+    seen = await shown(tmp_path, [former, later[:3], later[3:4], later[4:]])
     assert seen == later
 
 
-def test_a_run_that_is_paused_is_followed_no_further(tmp_path: Path) -> None:
+async def test_a_run_that_is_paused_is_followed_no_further(tmp_path: Path) -> None:
     end = event(1, "state", 2, state=RunState.PAUSED)
-    assert asyncio.run(shown(tmp_path, [[], [end]])) == [end]
+    assert await shown(tmp_path, [[], [end]]) == [end]
 
 
 def without_clock(text: str) -> list[str]:

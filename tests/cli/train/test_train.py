@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import httpx
@@ -19,7 +19,7 @@ from commands.launch.service_process import ServiceProcess
 from tests.cli.conftest import Ran, WriteRun
 from tests.launch.services import is_alive, make_services, pid_of, wait_until
 from trimaran.config import RunConfig
-from trimaran.run.network import is_free
+from trimaran.run.network import LOOPBACK, is_free
 from trimaran.run.runs import Run, RunState, run_key, run_to_tree
 from trimaran.store.sqlite import SqliteStore
 
@@ -31,18 +31,24 @@ def short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("commands.cli.train.train.LAST_EVENTS_SECONDS", 0.1)
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, folder: Path, tasks: Mapping[str, str]) -> None:
-    services = make_services(folder, tasks)
-    monkeypatch.setattr("commands.cli.serve.launch.run_services", lambda *_: services)
+StandIn = Callable[..., None]
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """stand_in({name: what it does}): these are the services of the next run."""
+
+    def set_up(tasks: Mapping[str, str]) -> None:
+        services = make_services(tmp_path, tasks)
+        monkeypatch.setattr("commands.cli.serve.launch.run_services", lambda *_: services)
+
+    return set_up
 
 
 def test_a_replica_that_dies_at_start_ends_all_and_shows_its_last_lines(
-    write_run: WriteRun,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    ran: Ran,
+    write_run: WriteRun, tmp_path: Path, stand_in: StandIn, ran: Ran
 ) -> None:
-    stand_in(monkeypatch, tmp_path, {"controller": "run", "rollout-0": "die1", "reward": "run"})
+    stand_in({"controller": "run", "rollout-0": "die1", "reward": "run"})
     message = ran(["train", str(write_run())], 1).err
     assert message.startswith("error: rollout-0 died at start (exit code 1)")
     assert "the engine has no wings" in message
@@ -52,19 +58,16 @@ def test_a_replica_that_dies_at_start_ends_all_and_shows_its_last_lines(
 
 
 def test_a_rank_that_is_given_something_wrong_ends_with_2(
-    write_run: WriteRun,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    ran: Ran,
+    write_run: WriteRun, stand_in: StandIn, ran: Ran
 ) -> None:
-    stand_in(monkeypatch, tmp_path, {"controller": "run", "trainer-0": "die2"})
+    stand_in({"controller": "run", "trainer-0": "die2"})
     assert "trainer-0" in ran(["train", str(write_run())], 2).err
 
 
 def test_a_run_that_ends_well_leaves_a_resolved_configuration(
-    write_run: WriteRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write_run: WriteRun, tmp_path: Path, stand_in: StandIn
 ) -> None:
-    stand_in(monkeypatch, tmp_path, {"controller": "die0", "reward": "run"})
+    stand_in({"controller": "die0", "reward": "run"})
     assert main(["train", str(write_run()), "run.seed=5"]) == 0
     (config,) = (tmp_path / "runs").glob("run-*/config.yaml")
     tree = yaml.safe_load(config.read_text())
@@ -79,9 +82,10 @@ def test_a_run_that_has_finished_is_not_resumed(
     write_run: WriteRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    stand_in: StandIn,
     ran: Ran,
 ) -> None:
-    stand_in(monkeypatch, tmp_path, {"controller": "die0"})
+    stand_in({"controller": "die0"})
     assert main(["train", str(write_run())]) == 0
     (config,) = (tmp_path / "runs").glob("run-*/config.yaml")
     folder = config.parent
@@ -90,12 +94,10 @@ def test_a_run_that_has_finished_is_not_resumed(
     asyncio.run(store.put(run_key(folder.name), run_to_tree(run)))
     asyncio.run(store.close())
     monkeypatch.setattr("commands.cli.serve.launch.run_services", lambda *_: pytest.fail("started"))
-    assert "extend it with --resume" in ran(["train", "--resume", str(folder)]).out
-    assert (
-        "run.steps: 19, and the run has 20"
-        in ran(["train", "--resume", str(folder), "run.steps=19"], 2).err
-    )
-    assert "extend it with --resume" in ran(["train", "--resume", str(folder), "run.epochs=40"]).out
+    words = ["train", "--resume", str(folder)]
+    assert "extend it with --resume" in ran(words).out
+    assert "run.steps: 19, and the run has 20" in ran([*words, "run.steps=19"], 2).err
+    assert "extend it with --resume" in ran([*words, "run.epochs=40"]).out
 
     started: list[int] = []
 
@@ -104,7 +106,7 @@ def test_a_run_that_has_finished_is_not_resumed(
         return make_services(tmp_path, {"controller": "die0"})
 
     monkeypatch.setattr("commands.cli.serve.launch.run_services", services)
-    assert main(["train", "--resume", str(folder), "run.steps=60"]) == 0
+    assert main([*words, "run.steps=60"]) == 0
     assert started == [60]
 
 
@@ -170,7 +172,7 @@ def test_a_signal_ends_all_and_names_the_way_to_go_on(write_run: WriteRun, tmp_p
 HELD_CONTROLLER = """
 import asyncio, sys
 from pathlib import Path
-from tests.cli.fake_controller import event
+from tests.cli.train.test_progress import event
 from trimaran.run.context import RunContext
 from trimaran.run.events import append_event
 from trimaran.run.runs import RunState, run_key, run_to_tree
@@ -201,11 +203,8 @@ def test_a_run_that_was_held_too_long_ends_with_1_and_the_way_to_go_on(
     def services(config: RunConfig, folder: Path, *rest: object) -> list[ServiceProcess]:
         command = (sys.executable, "-c", HELD_CONTROLLER, str(folder))
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-        return [
-            ServiceProcess(
-                "controller", command, environment, folder / "controller.log", leads=True
-            )
-        ]
+        log = folder / "controller.log"
+        return [ServiceProcess("controller", command, environment, log, leads=True)]
 
     monkeypatch.setattr("commands.cli.serve.launch.run_services", services)
     out, err = ran(["train", str(write_run())], 1)
@@ -216,8 +215,6 @@ def test_a_run_that_was_held_too_long_ends_with_1_and_the_way_to_go_on(
 
 
 def test_a_service_runs_alone_and_ends_in_order(write_run: WriteRun, tmp_path: Path) -> None:
-    from trimaran.run.network import LOOPBACK, is_free
-
     address = LOOPBACK.free_address()
     path = write_run(endpoints={"reward": address})
     process = subprocess.Popen(
