@@ -8,6 +8,8 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +39,25 @@ def make(folder: Path, name: str, script: Path, *arguments: str, address: str) -
     )
 
 
+@asynccontextmanager
+async def watching(
+    services: Sequence[ServiceProcess],
+    notes: list[str],
+    frozen_timeout: float,
+    start_timeout: float = 60.0,
+) -> AsyncGenerator[None]:
+    """Those that die are started again."""
+    restarts = partial(Restarts, first_pause=0.01)
+    async with Processes(services, TIMES, restarts) as processes:
+        processes.running = True
+        timeouts = frozen_timeout, start_timeout
+        watch = HealthWatch(processes, *timeouts, notes.append, NO_TRUST, pause=0.1)
+        tasks = [asyncio.create_task(life) for life in (watch.run(), processes.wait(notes.append))]
+        yield
+        for task in tasks:
+            task.cancel()
+
+
 async def test_who_has_answered_and_is_silent_is_killed_and_who_still_loads_is_not(
     tmp_path: Path,
 ) -> None:
@@ -46,15 +67,7 @@ async def test_who_has_answered_and_is_silent_is_killed_and_who_still_loads_is_n
         make(tmp_path, "trainer-0", STAND_IN, "run", address=second),  # never answers: it loads
     ]
     notes: list[str] = []
-
-    restarts = partial(Restarts, first_pause=0.01)
-    async with Processes(services, TIMES, restarts) as processes:
-        processes.running = True
-        watch = HealthWatch(processes, 3.0, 60.0, notes.append, NO_TRUST, pause=0.1)
-        tasks = [
-            asyncio.create_task(watch.run()),
-            asyncio.create_task(processes.wait(notes.append)),
-        ]
+    async with watching(services, notes, 3.0):
         frozen, loading = [await asyncio.to_thread(pid_of, tmp_path / s.name) for s in services]
         await asyncio.sleep(0.5)
         (tmp_path / "reward").unlink()
@@ -64,8 +77,6 @@ async def test_who_has_answered_and_is_silent_is_killed_and_who_still_loads_is_n
         assert pid_of(tmp_path / "trainer-0") == loading and is_alive(loading)
         await asyncio.sleep(4.0)
         assert pid_of(tmp_path / "reward") == again and is_alive(again)
-        for task in tasks:
-            task.cancel()
     assert notes[0].startswith("reward is frozen: it has not answered for ")
     assert "frozen_timeout is 3 s" in notes[0]
     assert notes[1].startswith("reward died (killed by SIGKILL); the run starts it again")
@@ -101,23 +112,13 @@ async def test_who_is_frozen_before_its_first_answer_is_killed_too(
     """At once when it is stopped; else, as a deadlock is, when its time to start has passed."""
     service = make(tmp_path, "trainer-0", STAND_IN, "run", address=LOOPBACK.free_address())
     notes: list[str] = []
-
-    restarts = partial(Restarts, first_pause=0.01)
-    async with Processes([service], TIMES, restarts) as processes:
-        processes.running = True
-        watch = HealthWatch(processes, 1.0, start_timeout, notes.append, NO_TRUST, pause=0.1)
-        tasks = [
-            asyncio.create_task(watch.run()),
-            asyncio.create_task(processes.wait(notes.append)),
-        ]
+    async with watching([service], notes, 1.0, start_timeout):
         first = await asyncio.to_thread(pid_of, tmp_path / "trainer-0")
         (tmp_path / "trainer-0").unlink()
         if is_stopped:
             os.kill(first, signal.SIGSTOP)
         again = await asyncio.to_thread(pid_of, tmp_path / "trainer-0")
         assert again != first and not is_alive(first)
-        for task in tasks:
-            task.cancel()
     assert notes[0].startswith("trainer-0 is frozen: it has not answered for ")
 
 

@@ -94,6 +94,7 @@ class Launched:
     """The controller cannot be sent its goal."""
     config: RunConfig = field(default_factory=configure)
     more: list[ServiceProcess] = field(default_factory=list)
+    task: asyncio.Task[Run | None] = field(init=False)
 
     async def set_goal(self, address: str, goal: Goal) -> None:
         if self.is_away:
@@ -131,9 +132,15 @@ class Launched:
         while not (self.processes and self.processes.running):
             await asyncio.sleep(0.02)
 
-    def finish(self) -> None:
-        """The controller ends well, as soon as it may."""
+    async def begin(self, tasks: Mapping[str, str]) -> int:
+        """The controller's process id, once it is up."""
+        self.task = asyncio.create_task(self.launch(tasks))
+        return await self.up("controller")
+
+    async def finish(self) -> Run | None:
+        """The controller ends well."""
         (self.folder / "controller-may-finish").touch()
+        return await self.task
 
     async def up(self, name: str) -> int:
         return await asyncio.to_thread(pid_of, self.folder / name)
@@ -151,8 +158,7 @@ async def launching(folder: Path) -> AsyncIterator[Launched]:
 
 async def test_a_run_is_recorded_as_starting_with_who_listens_where(tmp_path: Path) -> None:
     async with launching(tmp_path) as launched:
-        task = asyncio.create_task(launched.launch({"controller": "finish", "reward": "run"}))
-        await launched.up("controller")
+        await launched.begin({"controller": "finish", "reward": "run"})
         run = await launched.recorded()
         assert (run.state, run.num_steps, run.name, run.starts) == ("starting", 7, "sums", 1)
         assert run.started_at and run.folder == str(tmp_path)
@@ -160,25 +166,32 @@ async def test_a_run_is_recorded_as_starting_with_who_listens_where(tmp_path: Pa
         assert record and set(record.value) == {"controller", "reward"}
         lease = await launched.store.holder(launcher_lease(launched.run.run_id))
         assert lease and lease.holder == holder_name(os.getpid())
-        launched.finish()
-        await task
+        await launched.finish()
         assert await launched.store.holder(launcher_lease(launched.run.run_id)) is None
 
 
-async def test_the_log_says_what_was_started_what_the_run_came_to_and_how_it_ended(
+async def test_the_log_and_the_events_say_who_died_and_the_log_how_the_run_ended(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "commands.launch")
     async with launching(tmp_path) as launched:
-        task = asyncio.create_task(launched.launch({"controller": "finish", "reward": "run"}))
-        await launched.up("controller")
+        key = restarts_key(launched.run.run_id)
+        await launched.begin({"controller": "finish", "reward": "run"})
+        reward = await launched.up("reward")
         await launched.under_way()
-        os.kill(await launched.up("reward"), signal.SIGKILL)
-        while not any("started again" in line for line in caplog.messages):
+        (tmp_path / "reward").unlink()
+        os.kill(reward, signal.SIGKILL)
+        await launched.up("reward")
+        while not (record := await launched.store.get(key)) or record.value != {"reward": 1}:
             await asyncio.sleep(0.05)
         await launched.report(RunState.SUCCEEDED)
-        launched.finish()
-        await task
+        await launched.finish()
+        events = await launched.events()
+    assert {event.kind for event in events} == {EventKind.PROCESS}
+    assert [event.text for event in events] == [
+        "reward died (killed by SIGKILL); the run starts it again in 1 s",
+        "reward is started again",
+    ]
     lines = caplog.messages
     assert lines[0] == f"starting run {tmp_path.name}: controller, reward"
     assert "run running, step 1" in lines
@@ -200,8 +213,8 @@ async def test_what_an_earlier_launcher_left_under_way_is_taken_over(
 ) -> None:
     async with launching(tmp_path) as launched:
         await launched.report(state, starts=starts)
-        launched.finish()
-        await launched.launch({"controller": "finish"})
+        await launched.begin({"controller": "finish"})
+        await launched.finish()
         assert launched.processes and launched.processes.takes_over is takes_over
 
 
@@ -216,10 +229,10 @@ async def test_a_run_that_still_starts_is_ended_at_once(
     tmp_path: Path, goal: Goal, state: RunState, kind: EventKind
 ) -> None:
     async with launching(tmp_path) as launched:
-        task = asyncio.create_task(launched.launch({"controller": "run", "trainer-0": "deaf"}))
-        pids = [await launched.up(name) for name in ("controller", "trainer-0")]
+        controller = await launched.begin({"controller": "run", "trainer-0": "deaf"})
+        pids = controller, await launched.up("trainer-0")
         await launched.put_goal(goal)
-        ended = await task
+        ended = await launched.task
         assert ended and ended == await launched.recorded()
         assert (ended.state, bool(ended.ended_at)) == (state, state.has_ended)
         [event] = await launched.events()
@@ -236,15 +249,13 @@ async def test_logs_that_became_long_are_emptied_while_the_run_goes_on(
     log = tmp_path / "logs" / "reward.log"
 
     async with launching(tmp_path) as launched:
-        task = asyncio.create_task(launched.launch({"controller": "finish"}))
-        await launched.up("controller")
+        await launched.begin({"controller": "finish"})
         with log.open("wb") as file:
             file.truncate(LOG_BYTES + 1)
         while log.stat().st_size:
             await asyncio.sleep(0.02)
         assert (tmp_path / "logs" / "reward.log.1").stat().st_size == LOG_BYTES + 1
-        launched.finish()
-        await task
+        await launched.finish()
 
 
 async def test_the_controller_of_a_run_under_way_is_sent_its_goal_until_it_hears(
@@ -252,8 +263,7 @@ async def test_the_controller_of_a_run_under_way_is_sent_its_goal_until_it_hears
 ) -> None:
     async with launching(tmp_path) as launched:
         launched.is_away = True
-        task = asyncio.create_task(launched.launch({"controller": "finish"}))
-        await launched.up("controller")
+        await launched.begin({"controller": "finish"})
         await launched.under_way()
         await launched.put_goal(Goal.PAUSE)
         await asyncio.sleep(0.7)
@@ -263,8 +273,7 @@ async def test_the_controller_of_a_run_under_way_is_sent_its_goal_until_it_hears
         await asyncio.sleep(0.7)
         assert launched.reported == [Goal.PAUSE]
         await launched.report(RunState.PAUSED)
-        launched.finish()
-        ended = await task
+        ended = await launched.finish()
         assert ended and ended.state is RunState.PAUSED
 
 
@@ -273,16 +282,15 @@ async def test_a_controller_that_is_killed_after_its_last_word_had_it(
     tmp_path: Path, state: RunState
 ) -> None:
     """Services of others would wait for one that nothing starts for a run that has ended."""
-
     async with launching(tmp_path) as launched:
-        task = asyncio.create_task(launched.launch({"controller": "finish", "reward": "run"}))
-        pids = [await launched.up(name) for name in ("controller", "reward")]
+        controller = await launched.begin({"controller": "finish", "reward": "run"})
+        pids = controller, await launched.up("reward")
         await launched.under_way()
         await launched.report(state)
         await asyncio.sleep(0.7)
-        assert not task.done()  # it ends in order, as far as anybody knows
+        assert not launched.task.done()  # it ends in order, as far as anybody knows
         os.kill(pids[0], signal.SIGKILL)
-        ended = await task
+        ended = await launched.task
         assert ended and ended.state is state
         assert {event.kind for event in await launched.events()} <= {EventKind.PROCESS}
         assert not any(map(is_alive, pids))
@@ -301,38 +309,14 @@ async def test_a_death_at_start_is_the_runs_failure_with_a_remedy(tmp_path: Path
         assert (last.kind, last.run) == (EventKind.FINISHED, run)
 
 
-async def test_deaths_and_restarts_are_events(tmp_path: Path) -> None:
-    async with launching(tmp_path) as launched:
-        names = {"controller": "finish", "reward": "run"}
-        key = restarts_key(launched.run.run_id)
-        task = asyncio.create_task(launched.launch(names))
-        await launched.up("controller")
-        reward = await launched.up("reward")
-        await launched.under_way()
-        (tmp_path / "reward").unlink()
-        os.kill(reward, signal.SIGKILL)
-        await launched.up("reward")
-        while not (record := await launched.store.get(key)) or record.value != {"reward": 1}:
-            await asyncio.sleep(0.05)
-        launched.finish()
-        await task
-        texts = [event.text for event in await launched.events()]
-        assert texts == [
-            "reward died (killed by SIGKILL); the run starts it again in 1 s",
-            "reward is started again",
-        ]
-        assert {event.kind for event in await launched.events()} == {EventKind.PROCESS}
-
-
 async def test_a_replica_that_keeps_the_trainers_devices_is_ended_once(tmp_path: Path) -> None:
     """Its next life is another than was asked to leave them."""
-
     async with launching(tmp_path) as launched:
         launched.more = [serving_replica(tmp_path)]
         launched.config = configure("colocated")
         key = overdue_key(launched.run.run_id)
         await launched.store.put(key, {"rollout-0": "of a life before"})
-        task = asyncio.create_task(launched.launch({"controller": "finish"}))
+        await launched.begin({"controller": "finish"})
         first = await launched.up("rollout-0")
         await launched.report(RunState.RUNNING)
         await asyncio.sleep(2.5)  # it is asked for its health every second
@@ -343,8 +327,7 @@ async def test_a_replica_that_keeps_the_trainers_devices_is_ended_once(tmp_path:
         assert second != first
         await asyncio.sleep(2.5)
         assert is_alive(second)
-        launched.finish()
-        await task
+        await launched.finish()
         texts = [event.text for event in await launched.events()]
         assert texts == [
             "rollout-0 does not sleep; it is ended, and the trainer goes on",
@@ -357,7 +340,6 @@ async def test_a_replica_that_waits_for_the_trainers_turn_does_not_count_as_froz
     tmp_path: Path,
 ) -> None:
     """A step of a large model is longer than any start."""
-
     async with launching(tmp_path) as launched:
         launched.config = configure("colocated").model_copy(
             update={"start_timeout": 0.1, "frozen_timeout": 1.0}
@@ -367,7 +349,7 @@ async def test_a_replica_that_waits_for_the_trainers_turn_does_not_count_as_froz
         step = trainer_turn(launched.config, launched.run, 0)
         assert step
         await step.take(1.0)
-        task = asyncio.create_task(launched.launch({"controller": "finish"}))
+        await launched.begin({"controller": "finish"})
         waiting = await launched.up("rollout-0")
         await launched.report(RunState.RUNNING)
         await asyncio.sleep(3.0)
@@ -375,8 +357,7 @@ async def test_a_replica_that_waits_for_the_trainers_turn_does_not_count_as_froz
         step.release()
         while is_alive(waiting):
             await asyncio.sleep(0.05)
-        launched.finish()
-        await task
+        await launched.finish()
         [frozen, *_] = [event.text for event in await launched.events()]
         assert frozen.startswith("rollout-0 is frozen: it has not answered for 1 s")
 
@@ -394,21 +375,19 @@ class Deaf(SqliteStore):
 
 async def test_what_was_overdue_under_the_launcher_before_ends_no_process(tmp_path: Path) -> None:
     """Also where this one cannot read it before its own replica is up."""
-
     async with launching(tmp_path) as launched:
         launched.more = [serving_replica(tmp_path)]
         launched.config = configure("colocated")
         await launched.store.put(overdue_key(launched.run.run_id), {"rollout-0": "of before"})
         store = launched.store = Deaf(tmp_path / "store.sqlite")
-        task = asyncio.create_task(launched.launch({"controller": "finish"}))
+        await launched.begin({"controller": "finish"})
         replica_pid = await launched.up("rollout-0")
         await launched.report(RunState.RUNNING)
         await asyncio.sleep(2.5)  # it is asked for its health every second
         store.is_away = False
         await asyncio.sleep(1.0)
         assert is_alive(replica_pid)
-        launched.finish()
-        await task
+        await launched.finish()
         assert not await launched.events()
         await store.close()
 
@@ -419,11 +398,9 @@ async def test_a_store_that_may_lose_what_it_acknowledged_is_named_in_the_run(
     async with launching(tmp_path) as launched:
         launched.store = Weak(tmp_path / "store.sqlite")
         await launched.store.open(make=True)
-        task = asyncio.create_task(launched.launch({"controller": "finish"}))
-        await launched.up("controller")
+        await launched.begin({"controller": "finish"})
         await launched.report(RunState.RUNNING)
-        launched.finish()
-        await task
+        await launched.finish()
         [event] = await launched.events()
         assert (event.kind, event.text) == (EventKind.PROCESS, f"the run's store: {WEAK}")
         await launched.store.close()
@@ -431,12 +408,11 @@ async def test_a_store_that_may_lose_what_it_acknowledged_is_named_in_the_run(
 
 async def test_a_cancelled_launcher_leaves_the_run_as_it_is(tmp_path: Path) -> None:
     async with launching(tmp_path) as launched:
-        task = asyncio.create_task(launched.launch({"controller": "run"}))
-        controller = await launched.up("controller")
+        controller = await launched.begin({"controller": "run"})
         await launched.report(RunState.RUNNING)
-        task.cancel()
+        launched.task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await task
+            await launched.task
         assert (await launched.recorded()).state is RunState.RUNNING
         assert not is_alive(controller)
         assert await launched.store.holder(launcher_lease(launched.run.run_id)) is None
@@ -470,8 +446,7 @@ async def test_a_launcher_that_was_replaced_ends_its_processes_and_records_nothi
     tmp_path: Path,
 ) -> None:
     async with launching(tmp_path) as launched:
-        task = asyncio.create_task(launched.launch({"controller": "run"}))
-        controller = await launched.up("controller")
+        controller = await launched.begin({"controller": "run"})
         name = launcher_lease(launched.run.run_id)
         # As one does that finds the lease ended while this process was frozen.
         former = await launched.store.acquire(name, holder_name(os.getpid()), 10.0)
@@ -480,7 +455,7 @@ async def test_a_launcher_that_was_replaced_ends_its_processes_and_records_nothi
         assert await launched.store.acquire(name, "another-host 17 4711", 3600.0)
         before = await launched.recorded()
         with pytest.raises(ConflictError, match="another launcher"):
-            await task
+            await launched.task
         assert not is_alive(controller)
         assert await launched.recorded() == before
         assert not await launched.events()

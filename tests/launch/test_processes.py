@@ -1,4 +1,4 @@
-"""Real processes: whatever ends the launcher, nothing is left running."""
+"""Real processes: whatever ends the launcher, nothing is left running; and whose restarts a death costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from commands.launch.children import Child
 from commands.launch.processes import Processes
 from commands.launch.restarts import Restarts
 from commands.launch.service_process import Exit, ServiceDiedError, ServiceProcess, StopTimes
@@ -432,3 +433,62 @@ async def test_shared_memory_of_a_killed_service_is_removed_before_it_is_started
             await run.finish()
     finally:
         left.unlink(missing_ok=True)
+
+
+RANKS = ("trainer-0", "trainer-1", "trainer-2")
+
+
+class Report:
+    """Children that end as the test says."""
+
+    def __init__(self) -> None:
+        self.exits: asyncio.Queue[Exit] = asyncio.Queue()
+        self.alive: dict[str, Child] = {}
+
+    async def open(self) -> None: ...
+
+    async def start(self, service: ServiceProcess) -> None: ...
+
+    def can_start(self, name: str) -> bool:
+        return True
+
+    async def end(self, names: Iterable[str], seconds: float) -> None: ...
+
+    def kill(self, name: str) -> None: ...
+
+    def kill_all(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def live_through(folder: Path, ends: Sequence[tuple[str, int]]) -> None:
+    """Raises ServiceDiedError where the run does not outlive all of them."""
+
+    async def run() -> None:
+        children = Report()
+        services = make_services(folder, dict.fromkeys(("controller", *RANKS), "run"))
+        by_name = {service.name: service for service in services}
+        async with Processes(services, restarts=TWICE, children=children) as processes:
+            processes.running = True
+            for name, code in (*ends, ("controller", 0)):
+                children.exits.put_nowait(Exit(by_name[name], code, 1.0, lines=()))
+            await processes.wait(print)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_deaths_of_others_cost_a_rank_nothing(tmp_path: Path) -> None:
+    others = [("trainer-0", TRY_AGAIN), ("trainer-2", TRY_AGAIN)] * 2
+    behind = [("trainer-1", LEFT_BEHIND)] * 2
+    own = ("trainer-1", TRY_AGAIN)
+    ends = [each for other in others for each in (other, *behind)]
+    live_through(tmp_path, [*ends, own, own])
+    with pytest.raises(ServiceDiedError, match=f"trainer-1 died .exit code {TRY_AGAIN}"):
+        live_through(tmp_path, [*ends, own, own, own])
+
+
+def test_ranks_that_leave_each_other_behind_for_ever_end_the_run(tmp_path: Path) -> None:
+    behind = [("trainer-0", LEFT_BEHIND), ("trainer-1", LEFT_BEHIND)]
+    live_through(tmp_path, behind * 2)
+    with pytest.raises(ServiceDiedError, match=f"trainer-0 died .exit code {LEFT_BEHIND}"):
+        live_through(tmp_path, behind * 3)

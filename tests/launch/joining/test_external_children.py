@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import pytest
 
 from commands.launch.joining.external_children import ExternalChild, ExternalChildren
 from commands.launch.joining.service_records import ServiceRecord
@@ -44,6 +42,12 @@ class Site:
             ServiceProcess(name, (), {}, Path(name), expendable=expendable, takes_along=others)
         )
 
+    async def up(self, name: str, life: str, *beside: str) -> None:
+        """Started, registered and taken in."""
+        await self.start(name, *beside)
+        await self.put(name, life)
+        await self.here(name, life)
+
     async def here(self, name: str, life: str) -> ExternalChild:
         while name not in self.children.alive or self.children.alive[name].incarnation != life:
             await asyncio.sleep(0.01)
@@ -57,30 +61,19 @@ class Site:
 
 
 @asynccontextmanager
-async def opened(folder: Path, start_timeout: float) -> AsyncGenerator[Site]:
+async def opened(folder: Path, start_timeout: float = 20.0) -> AsyncGenerator[Site]:
     store = await open_store(f"sqlite:{folder / 'run.sqlite'}")
     children = ExternalChildren(store, RUN, start_timeout, look=0.05)
     try:
-        yield Site(store, children)
+        async with asyncio.timeout(30):
+            yield Site(store, children)
     finally:
         await children.close()
         await store.close()
 
 
-@pytest.fixture
-def on_site(tmp_path: Path) -> Callable[..., None]:
-    async def run(body: Callable[[Site], Awaitable[None]], start_timeout: float) -> None:
-        async with asyncio.timeout(30), opened(tmp_path, start_timeout) as site:
-            await body(site)
-
-    return lambda body, start_timeout=20.0: asyncio.run(run(body, start_timeout))
-
-
-OnSite = Callable[..., None]
-
-
-def test_who_never_registers_has_not_started_and_that_is_said(on_site: OnSite) -> None:
-    async def body(site: Site) -> None:
+async def test_who_never_registers_has_not_started_and_that_is_said(tmp_path: Path) -> None:
+    async with opened(tmp_path, 0.1) as site:
         await site.open()
         await site.start("trainer-0")
         ended = await site.exit()
@@ -89,15 +82,11 @@ def test_who_never_registers_has_not_started_and_that_is_said(on_site: OnSite) -
         assert "trainer-0 died at start (it has not registered for 0.1 s" in text
         assert "its whole log: that of trainer-0 on its host" in text
 
-    on_site(body, start_timeout=0.1)
 
-
-def test_a_replica_that_does_not_come_back_leaves_without_a_strike(on_site: OnSite) -> None:
-    async def body(site: Site) -> None:
+async def test_a_replica_that_does_not_come_back_leaves_without_a_strike(tmp_path: Path) -> None:
+    async with opened(tmp_path, 0.5) as site:
         await site.open()
-        await site.start("rollout-0")
-        await site.put("rollout-0", "life-1")
-        await site.here("rollout-0", "life-1")
+        await site.up("rollout-0", "life-1")
         await site.put("rollout-0", "life-1", code=1, lines=("error: no memory",))
         ended = await site.exit()
         assert (ended.code, ended.left, ended.last_lines()) == (1, False, ["error: no memory"])
@@ -105,32 +94,25 @@ def test_a_replica_that_does_not_come_back_leaves_without_a_strike(on_site: OnSi
         ended = await site.exit()
         assert ended.left and "has not registered" in ended.how
 
-    on_site(body, start_timeout=0.5)
 
-
-def test_a_replica_that_its_engine_takes_away_has_left(on_site: OnSite) -> None:
-    async def body(site: Site) -> None:
+async def test_a_replica_that_its_engine_takes_away_has_left(tmp_path: Path) -> None:
+    async with opened(tmp_path) as site:
         await site.open()
         for name in ("rollout-0", "reward"):
-            await site.start(name)
-            await site.put(name, f"life of {name}")
-            await site.here(name, f"life of {name}")
+            await site.up(name, f"life of {name}")
             await site.put(name, f"life of {name}", code=-15)
         exits = {ended.service.name: ended for ended in [await site.exit(), await site.exit()]}
         assert exits["rollout-0"].left and not exits["reward"].left
         assert exits["reward"].how == "killed by SIGTERM"
 
-    on_site(body)
 
-
-def test_a_replica_on_several_hosts_leaves_as_one_on_a_single_host_does(on_site: OnSite) -> None:
+async def test_a_replica_on_several_hosts_leaves_as_one_on_a_single_host_does(
+    tmp_path: Path,
+) -> None:
     """`Processes` ends the others, and takes it in again when all of them are back."""
-
-    async def body(site: Site) -> None:
+    async with opened(tmp_path, 0.5) as site:
         await site.open()
-        await site.start("follower-0", "rollout-0")
-        await site.put("follower-0", "life-1")
-        await site.here("follower-0", "life-1")
+        await site.up("follower-0", "life-1", "rollout-0")
         await site.put("follower-0", "life-1", code=-15)
         assert (await site.exit()).left
         assert not site.children.can_start("follower-0")
@@ -140,13 +122,10 @@ def test_a_replica_on_several_hosts_leaves_as_one_on_a_single_host_does(on_site:
         while not site.children.can_start("follower-0"):
             await asyncio.sleep(0.01)
 
-    on_site(body, start_timeout=0.5)
 
-
-def test_a_record_from_before_counts_once_its_holder_is_heard(on_site: OnSite) -> None:
+async def test_a_record_from_before_counts_once_its_holder_is_heard(tmp_path: Path) -> None:
     """A launcher that was started again goes on with who lives, and with none that is dead."""
-
-    async def body(site: Site) -> None:
+    async with opened(tmp_path) as site:
         await site.put("reward", "alive")
         await site.put("rollout-0", "dead")
         await site.put("rollout-1", "alive")
@@ -164,15 +143,11 @@ def test_a_record_from_before_counts_once_its_holder_is_heard(on_site: OnSite) -
             await asyncio.sleep(0.01)
         assert not site.children.alive["rollout-0"].incarnation
 
-    on_site(body)
 
-
-def test_another_life_under_the_name_is_the_death_of_the_one_before(on_site: OnSite) -> None:
-    async def body(site: Site) -> None:
+async def test_another_life_under_the_name_is_the_death_of_the_one_before(tmp_path: Path) -> None:
+    async with opened(tmp_path) as site:
         await site.open()
-        await site.start("controller")
-        await site.put("controller", "life-1")
-        await site.here("controller", "life-1")
+        await site.up("controller", "life-1")
         first = ServiceRecord("controller", "life-1", code=2, lines=("error: no such file",))
         await site.put("controller", "life-2", former=first)
         ended = await site.exit()
@@ -183,15 +158,11 @@ def test_another_life_under_the_name_is_the_death_of_the_one_before(on_site: OnS
         ended = await site.exit()  # killed: it left no word
         assert ended.code == -9 and "started another in its place" in ended.how
 
-    on_site(body)
 
-
-def test_who_was_asked_to_end_is_not_taken_in_again(on_site: OnSite) -> None:
-    async def body(site: Site) -> None:
+async def test_who_was_asked_to_end_is_not_taken_in_again(tmp_path: Path) -> None:
+    async with opened(tmp_path) as site:
         await site.open()
-        await site.start("trainer-0")
-        await site.put("trainer-0", "life-1")
-        await site.here("trainer-0", "life-1")
+        await site.up("trainer-0", "life-1")
         await site.children.end(["trainer-0"], 0.2)  # deaf
         asked = await site.store.get(stop_key(RUN, "trainer-0"))
         assert asked and asked.value == {"incarnation": "life-1"}
@@ -203,15 +174,12 @@ def test_who_was_asked_to_end_is_not_taken_in_again(on_site: OnSite) -> None:
         await site.here("trainer-0", "life-2")
         assert site.children.exits.empty()
 
-    on_site(body)
 
-
-def test_who_registered_with_the_launcher_before_is_asked_though_it_was_not_heard_yet(
-    on_site: OnSite,
+async def test_who_registered_with_the_launcher_before_is_asked_though_it_was_not_heard_yet(
+    tmp_path: Path,
 ) -> None:
     """A launcher that takes over a run that shall pause ends the controller before the others."""
-
-    async def body(site: Site) -> None:
+    async with opened(tmp_path) as site:
         await site.put("controller", "life-1")
         await site.put("reward", "ended", code=0)
         await site.children.open()
@@ -227,17 +195,12 @@ def test_who_registered_with_the_launcher_before_is_asked_though_it_was_not_hear
         await ending
         assert await site.store.get(stop_key(RUN, "reward")) is None
 
-    on_site(body)
 
-
-def test_who_stood_still_and_comes_back_is_asked_to_end(on_site: OnSite) -> None:
+async def test_who_stood_still_and_comes_back_is_asked_to_end(tmp_path: Path) -> None:
     """It was taken for dead, and another one waits for its name."""
-
-    async def body(site: Site) -> None:
+    async with opened(tmp_path) as site:
         await site.open()
-        await site.start("trainer-0")
-        await site.put("trainer-0", "life-1")
-        await site.here("trainer-0", "life-1")
+        await site.up("trainer-0", "life-1")
         ended = await site.exit()
         assert ended.code == -9 and ended.how == "it was not heard for 8 s"
         await site.start("trainer-0")
@@ -249,11 +212,9 @@ def test_who_stood_still_and_comes_back_is_asked_to_end(on_site: OnSite) -> None
         assert asked.value == {"incarnation": "life-1"}
         assert not site.children.alive["trainer-0"].incarnation
 
-    on_site(body)
 
-
-def test_an_address_that_moves_is_followed(on_site: OnSite) -> None:
-    async def body(site: Site) -> None:
+async def test_an_address_that_moves_is_followed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as site:
         await site.open()
         await site.start("reward")
         await site.put("reward", "life-1", is_up=False)  # the address of the life before
@@ -262,11 +223,9 @@ def test_an_address_that_moves_is_followed(on_site: OnSite) -> None:
         while site.children.alive["reward"].address != "10.0.0.7:1":
             await asyncio.sleep(0.01)
 
-    on_site(body)
 
-
-def test_all_that_registered_are_asked_to_end_at_the_close(on_site: OnSite) -> None:
-    async def body(site: Site) -> None:
+async def test_all_that_registered_are_asked_to_end_at_the_close(tmp_path: Path) -> None:
+    async with opened(tmp_path) as site:
         await site.open()
         await site.put("rollout-1", "life-1")  # nothing has taken it in
         await site.put("rollout-2", "life-1", code=0)
@@ -275,5 +234,3 @@ def test_all_that_registered_are_asked_to_end_at_the_close(on_site: OnSite) -> N
         asked = await site.store.get(stop_key(RUN, "rollout-1"))
         assert asked and asked.value == {"incarnation": "life-1"}
         assert await site.store.get(stop_key(RUN, "rollout-2")) is None
-
-    on_site(body)

@@ -47,14 +47,6 @@ def ended(supervisor: Supervisor) -> SupervisorReport:
     return report(supervisor)
 
 
-def test_its_end_and_its_log_are_reported(tmp_path: Path, supervisors: list[Supervisor]) -> None:
-    supervisor = supervise(supervisors, order(tmp_path / "run", "die3"))
-    last = ended(supervisor)
-    assert last.code == 3 and b"no wings" in last.log
-    again = report(supervisor, last.position - 5)
-    assert again.log == last.log[-5:] and again.position == last.position
-
-
 def test_a_long_log_comes_in_parts(tmp_path: Path, supervisors: list[Supervisor]) -> None:
     supervisor = supervise(supervisors, order(tmp_path / "run"))
     with (tmp_path / "run" / "logs" / "reward.log").open("ab") as log:
@@ -112,16 +104,6 @@ def test_on_a_folder_that_all_see_no_log_is_carried(
     assert not (folder / "token").exists()  # the launcher's own lies there
     with pytest.raises(OSError, match="one host"):
         supervise(supervisors, given | {"mark": "launcher-2"})
-
-
-def test_asked_to_end_it_ends_in_order_and_a_deaf_one_is_killed(
-    tmp_path: Path, supervisors: list[Supervisor]
-) -> None:
-    for what, seconds in (("run", 30.0), ("deaf", 0.1)):
-        supervisor = supervise(supervisors, order(tmp_path / what, what))
-        pid_of(tmp_path / what / "reward")
-        supervisor.end(seconds)
-        assert ended(supervisor).code is None
 
 
 def test_a_frozen_service_is_seen_and_killed(tmp_path: Path, supervisors: list[Supervisor]) -> None:
