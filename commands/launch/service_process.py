@@ -120,7 +120,6 @@ class ServiceDiedError(TrimaranError):
                 ]
             )
         )
-        self.died = died
         self.exit_code = BAD_INPUT if died.code == BAD_INPUT else FAILED
         self.started = started
         """The run was already running, so there is something to resume."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -82,15 +82,9 @@ class RunReader:
     """Every method takes the client first, and raises ForbiddenError for another owner's run and
     NotFoundError for one that there is not."""
 
-    def __init__(
-        self,
-        records: KnownRuns,
-        stores: RunStores,
-        watchers: int,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, records: KnownRuns, stores: RunStores, watchers: int) -> None:
         """`watchers`: the most of one client, at a time."""
-        self._records, self._stores, self._clock = records, stores, clock
+        self._records, self._stores = records, stores
         self._tails = Tails(stores)
         self._watchers = Watchers(watchers)
         self._verifying: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -383,7 +377,7 @@ class RunReader:
         """With what only the manager knows of the run."""
         if isinstance(event, int):
             text = f"events up to {event} are not kept any more"
-            return RunEvent(event, EventKind.MISSED, run.view, {}, text, self._clock())
+            return RunEvent(event, EventKind.MISSED, run.view, {}, text, time.time())
         known = {
             name: getattr(run, name)
             for name in ("name", "owner", "priority", "created_at", "folder", "num_steps")

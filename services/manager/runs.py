@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from services.manager.admission.admission import check_request_id
 from services.manager.admission.costs import check_costs, check_kept, check_owner, host_memory_gib
@@ -24,7 +23,7 @@ from services.manager.scheduling.device_memory import check_memory
 from services.manager.scheduling.needs import check_fits, find_needs
 from services.manager.scheduling.pools import DeviceRequest, Need
 from services.manager.settings import ManagerSettings
-from trimaran.config import RunConfig, parse_config
+from trimaran.config import RunConfig, config_to_tree, parse_config
 from trimaran.errors import (
     AlreadyExistsError,
     InputError,
@@ -62,14 +61,8 @@ class Runs(RunReader):
             print(event.kind, event.values)
     """
 
-    def __init__(
-        self,
-        manager: Manager,
-        settings: ManagerSettings,
-        admit: Admit,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        super().__init__(manager.records, manager.stores, settings.limits.watchers, clock)
+    def __init__(self, manager: Manager, settings: ManagerSettings, admit: Admit) -> None:
+        super().__init__(manager.records, manager.stores, settings.limits.watchers)
         self._manager, self._settings, self._admit = manager, settings, admit
         self._records = manager.records
         self._counting = asyncio.Lock()
@@ -101,7 +94,7 @@ class Runs(RunReader):
                 return known.view
             self._check_number(client.owner)
             self._check_kept(client.owner)
-            run_id = await asyncio.to_thread(self._new_id, checked.run.name, self._clock())
+            run_id = await asyncio.to_thread(self._new_id, checked.run.name, time.time())
             made = self._make(client, request_id, checked, priority, run_id, needs)
             made = replace(made, asked=asked)
             await self._records.add(made)
@@ -179,7 +172,7 @@ class Runs(RunReader):
             check_fits(run.ask, self._manager.pools, f"run {run_id}")
             if run.state.has_ended:
                 self._check_number(run.owner)
-            cleared = {"error": "", "remedy": "", "ended_at": 0.0, "queued_at": self._clock()}
+            cleared = {"error": "", "remedy": "", "ended_at": 0.0, "queued_at": time.time()}
             return run.go(RunState.QUEUED, goal=Goal.RUN, asked_by=client.name, **cleared)
 
         async with locked(self._counting, EARLIER):
@@ -195,7 +188,7 @@ class Runs(RunReader):
                 return run
             asked = replace(run, goal=Goal.CANCEL, asked_by=client.name)
             if run.state in (RunState.QUEUED, RunState.PAUSED):
-                return ended(asked, RunState.CANCELLED, self._clock())
+                return ended(asked, RunState.CANCELLED, time.time())
             return asked.go(RunState.CANCELLING)
 
         return await self._steer(client, run_id, make)
@@ -298,7 +291,7 @@ class Runs(RunReader):
         run_id: str,
         needs: tuple[Need, Need],
     ) -> Managed:
-        now, rollout = self._clock(), config.rollout
+        now, rollout = time.time(), config.rollout
         folder = self._settings.folder / run_id
         trainer, replica = needs
         return Managed(
@@ -310,7 +303,7 @@ class Runs(RunReader):
             created_at=now,
             folder=str(folder),
             store_url=run_store_url(self._settings.store_url, run_id, folder),
-            config=_tree(config),
+            config=config_to_tree(config),
             num_steps=config.run.num_steps,
             trainer=trainer,
             replica=replica,
@@ -361,7 +354,3 @@ def _digest(config: str, overrides: Sequence[str], priority: int) -> str:
     """SHA-256 of what CreateRun was sent."""
     sent = json.dumps([config, list(overrides), priority])
     return hashlib.sha256(sent.encode(errors="surrogatepass")).hexdigest()
-
-
-def _tree(config: RunConfig) -> dict[str, Any]:
-    return json.loads(config.model_dump_json())

@@ -8,11 +8,11 @@ from typing import Any
 
 from services.manager.runs import Runs
 from trimaran.errors import InputError
-from trimaran.run.runs import Run
 from trimaran.v1 import run_pb2 as pb
 from trimaran.v1 import run_pb2_grpc
 from trimaran.wire import rpc
 from trimaran.wire import run_messages as run_wire
+from trimaran.wire.run_messages import encode_run
 
 MAX_REQUEST_BYTES = 4 << 20
 """A run's YAML is some kilobytes."""
@@ -30,11 +30,11 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
             list(request.overrides),
             request.priority,
         )
-        return pb.CreateRunResponse(run=run_wire.encode_run(run))
+        return pb.CreateRunResponse(run=encode_run(run))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Any) -> pb.GetRunResponse:
         client, run_id = rpc.client(), _id(request)
-        answer = pb.GetRunResponse(run=_encode(await self._runs.get(client, run_id)))
+        answer = pb.GetRunResponse(run=encode_run(await self._runs.get(client, run_id)))
         if request.with_config:
             answer.config = json.dumps(await self._runs.config(client, run_id))
         return answer
@@ -50,7 +50,7 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
             request.page_size,
             request.page_token,
         )
-        return pb.ListRunsResponse(runs=map(_encode, runs), next_page_token=token)
+        return pb.ListRunsResponse(runs=map(encode_run, runs), next_page_token=token)
 
     async def WatchRun(
         self, request: pb.WatchRunRequest, context: Any
@@ -62,16 +62,18 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
             yield pb.WatchRunResponse(event=run_wire.encode_event(event))
 
     async def PauseRun(self, request: pb.PauseRunRequest, context: Any) -> pb.PauseRunResponse:
-        return pb.PauseRunResponse(run=_encode(await self._runs.pause(rpc.client(), _id(request))))
+        return pb.PauseRunResponse(
+            run=encode_run(await self._runs.pause(rpc.client(), _id(request)))
+        )
 
     async def ResumeRun(self, request: pb.ResumeRunRequest, context: Any) -> pb.ResumeRunResponse:
         return pb.ResumeRunResponse(
-            run=_encode(await self._runs.resume(rpc.client(), _id(request)))
+            run=encode_run(await self._runs.resume(rpc.client(), _id(request)))
         )
 
     async def CancelRun(self, request: pb.CancelRunRequest, context: Any) -> pb.CancelRunResponse:
         return pb.CancelRunResponse(
-            run=_encode(await self._runs.cancel(rpc.client(), _id(request)))
+            run=encode_run(await self._runs.cancel(rpc.client(), _id(request)))
         )
 
     async def DeleteRun(self, request: pb.DeleteRunRequest, context: Any) -> pb.DeleteRunResponse:
@@ -81,7 +83,7 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
     async def ScaleRun(self, request: pb.ScaleRunRequest, context: Any) -> pb.ScaleRunResponse:
         replicas = request.min_replicas, request.max_replicas
         run = await self._runs.scale(rpc.client(), _id(request), *replicas)
-        return pb.ScaleRunResponse(run=_encode(run))
+        return pb.ScaleRunResponse(run=encode_run(run))
 
     async def ListCheckpoints(
         self, request: pb.ListCheckpointsRequest, context: Any
@@ -127,10 +129,6 @@ class RunServicer(run_pb2_grpc.RunServiceServicer):
 def run_service(runs: Runs) -> rpc.Service:
     add = run_pb2_grpc.add_RunServiceServicer_to_server
     return rpc.service(pb.DESCRIPTOR, add, RunServicer(runs))
-
-
-def _encode(run: Run) -> pb.Run:
-    return run_wire.encode_run(run)
 
 
 def _id(request: Any) -> str:

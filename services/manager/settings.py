@@ -322,10 +322,10 @@ class ManagerSettings(Section):
             queue.weights, queue.aging, queue.patience, self.limits.running, sets
         )
 
-    def find_pools(self, machine: Machine | None = None) -> tuple[Pool, ...]:
+    def find_pools(self) -> tuple[Pool, ...]:
         """Those that are declared, or what this machine has."""
         if not self.pools:
-            return pools_in_sight(machine or read_machine(os.environ))
+            return pools_in_sight(read_machine(os.environ))
         return tuple(
             Pool(name, section.device, _names(section), section.labels)
             for name, section in self.pools.items()

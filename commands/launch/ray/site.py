@@ -15,9 +15,8 @@ from trimaran.run.context import RunContext
 from trimaran.run.environment import RUNS_OTHERS, plugin_variables, serve_command
 from trimaran.run.ray.cluster import Cluster, ray_address
 from trimaran.store import Store
+from trimaran.trust.allowed import ALLOW_VARIABLE
 from trimaran.trust.credentials import is_credential
-
-ALLOW_VARIABLE = "TRIMARAN_ALLOW"
 
 
 def ray_site(config: RunConfig, run: RunContext, store: Store) -> Site:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,26 +59,18 @@ class LogFile:
         lines, position = LogFile.of(folder, "rollout-0").tail(100)
     """
 
-    def __init__(self, path: Path, hide: Callable[[str], str] = lambda line: line) -> None:
-        self._path, self._hide = path, hide
+    def __init__(self, path: Path, secrets: Sequence[str] = ()) -> None:
+        """`secrets`: words that no line shows."""
+        self._path, self._secrets = path, [*filter(None, secrets)]
 
     @classmethod
-    def of(cls, folder: Path, process: str, secrets: tuple[str, ...] = ()) -> LogFile:
-        """`process`: "" is the launcher. `secrets`: words that no line shows.
-
-        Raises NotFoundError.
-        """
+    def of(cls, folder: Path, process: str, secrets: Sequence[str] = ()) -> LogFile:
+        """`process`: "" is the launcher. Raises NotFoundError."""
         name = process or Path(LOG_NAME).stem
         if name not in (known := list_processes(folder)):
             listed = ", ".join(known) or "none yet"
             raise NotFoundError(f"process {name!r}: has no log here; those that have: {listed}")
-
-        def hide(line: str) -> str:
-            for secret in filter(None, secrets):
-                line = line.replace(secret, "***")
-            return line
-
-        return cls(folder / "logs" / f"{name}.log", hide)
+        return cls(folder / "logs" / f"{name}.log", secrets)
 
     def tail(self, count: int) -> LogLines:
         """The last ones."""
@@ -115,7 +107,10 @@ class LogFile:
         return [self._clean(line) for line in data.decode(errors="replace").split("\n")]
 
     def _clean(self, line: str) -> str:
-        line = self._hide(line.rstrip("\r"))[:LONGEST_LINE]
+        line = line.rstrip("\r")
+        for secret in self._secrets:
+            line = line.replace(secret, "***")
+        line = line[:LONGEST_LINE]
         for pattern, instead in SECRETS:
             line = pattern.sub(instead, line)
         return line
