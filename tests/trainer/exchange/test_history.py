@@ -19,19 +19,6 @@ def run_in(folder: Path) -> RunContext:
     return RunContext("run", folder, "")
 
 
-async def test_a_restarted_trainer_knows_what_the_runs_trainers_made(tmp_path: Path) -> None:
-    store = MemoryStore()
-    history = await VersionHistory.open(store, run_in(tmp_path))
-    await history.add(policy(FIRST, "a"))
-    await history.add(policy(VersionId(1, 1), "b"))
-    again = await VersionHistory.open(store, run_in(tmp_path))
-    assert again.roots(FIRST) == {"a"}
-    assert again.roots(VersionId(1, 1)) == {"b"}
-    assert again.roots(VersionId(0, 2)) == frozenset()
-    other = await VersionHistory.open(store, RunContext("other", tmp_path, ""))
-    assert other.roots(FIRST) == frozenset()
-
-
 async def test_adding_is_idempotent_also_over_a_restart_and_at_the_same_time(
     tmp_path: Path,
 ) -> None:

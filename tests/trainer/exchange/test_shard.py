@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from services.trainer.checkpoints.model_files import load_tensors
 from services.trainer.exchange.shard import blocks_of, share_digests
 from services.trainer.megatron.architecture import Architecture, read_architecture
 from services.trainer.megatron.parameters.mapping import list_parts, model_rules, tensor_specs
+from services.trainer.megatron.parameters.shards import held_names
 from tests.trainer.models import FAMILIES, TIED
 from trimaran.config.parallel import ParallelLayout, RankPlace
 from trimaran.types import Manifest, TensorInfo
@@ -28,36 +27,13 @@ def cut(architecture: Architecture) -> tuple[TensorInfo, ...]:
     return cut_tensors(tensor_specs(architecture.facts, torch.float32), architecture.facts)
 
 
-def names_of_stage(architecture: Architecture, stage: int, stages: int) -> Iterator[str]:
-    """Names of the parameters that a pipeline stage would hold, as the whole model numbers them."""
-    layers = architecture.facts.num_layers // stages
-    last = stage == stages - 1
-    for name in model_rules(architecture):
-        if match := re.match(r"decoder\.layers\.(\d+)\.", name):
-            if int(match[1]) // layers == stage:
-                yield name
-        elif name.startswith("embedding"):
-            if stage == 0:
-                yield name
-        elif last and (stages > 1 or not architecture.facts.tied or "output" not in name):
-            yield name
-
-
-def has_expert(name: str, architecture: Architecture, place: RankPlace) -> bool:
-    found = re.search(r"local_experts\.(\d+)\.", name)
-    share = architecture.facts.num_experts // place.layout.expert
-    return found is None or int(found[1]) // share == place.expert
-
-
 def parts_of(architecture: Architecture, loaded: Tensors, place: RankPlace) -> list[TensorPart]:
     rules = model_rules(architecture)
     shards: list[torch.Tensor] = []
     """Of all tensor-parallel ranks, of the parameter at hand."""
 
     def named() -> Iterator[tuple[str, torch.Tensor]]:
-        for name in names_of_stage(architecture, place.pipeline, place.layout.pipeline):
-            if not has_expert(name, architecture, place):
-                continue
+        for name in held_names(rules, architecture.facts, place):
             whole = [loaded[hf_name] for hf_name in rules[name].names]
             number, size = rules[name].at(place)
             shards[:] = [rules[name].shard(whole, rank, size) for rank in range(size)]
@@ -89,21 +65,6 @@ def snapshots(
     ]
 
 
-@pytest.fixture(params=FAMILIES)
-def family(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture
-def architecture(family: str, model_folders: dict[str, Path]) -> Architecture:
-    return read_architecture(model_folders[family])
-
-
-@pytest.fixture
-def loaded(family: str, model_folders: dict[str, Path]) -> Tensors:
-    return load_tensors(model_folders[family], tied=family in TIED)
-
-
 LAYOUTS = (
     ParallelLayout(),
     ParallelLayout(tensor=2),
@@ -122,39 +83,24 @@ EXPERT_LAYOUTS = (
 )
 
 
-def layouts_for(architecture: Architecture) -> tuple[ParallelLayout, ...]:
-    return LAYOUTS + (EXPERT_LAYOUTS if architecture.facts.num_experts else ())
-
-
-def test_the_ranks_together_hold_every_block_once(
-    architecture: Architecture, loaded: Tensors
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_ranks_of_every_layout_hold_each_block_once_and_have_the_same_manifest(
+    family: str, model_folders: dict[str, Path]
 ) -> None:
-    num_blocks = sum(tensor.num_blocks for tensor in cut(architecture))
-    for layout in layouts_for(architecture):
-        held = [
-            number
-            for snapshot in snapshots(architecture, loaded, layout)
-            for number in numbers_of(snapshot.layout.ranges)
-        ]
-        assert sorted(held) == list(range(num_blocks)), layout
-
-
-def test_every_rank_of_every_layout_has_the_same_manifest(
-    architecture: Architecture, loaded: Tensors
-) -> None:
-    manifests: list[Manifest] = [
-        snapshot.manifest
-        for layout in layouts_for(architecture)
-        for snapshot in snapshots(architecture, loaded, layout)
-    ]
-    assert len(manifests) == sum(layout.num_shards for layout in layouts_for(architecture))
-    assert all(one == other for one, other in pairwise(manifests))
+    architecture = read_architecture(model_folders[family])
+    loaded = load_tensors(model_folders[family], tied=family in TIED)
+    manifests: list[Manifest] = []
+    for layout in LAYOUTS + (EXPERT_LAYOUTS if architecture.facts.num_experts else ()):
+        made = snapshots(architecture, loaded, layout)
+        held = [number for one in made for number in numbers_of(one.layout.ranges)]
+        assert sorted(held) == list(range(made[0].manifest.num_blocks)), layout
+        assert len(made) == layout.num_shards
+        manifests += [one.manifest for one in made]
+    assert all(one == manifests[0] for one in manifests)
     first = next(iter(loaded))
     changed = {**loaded, first: loaded[first] + 1}
-    assert (
-        snapshots(architecture, changed, ParallelLayout(tensor=2))[0].manifest.root
-        != manifests[0].root
-    )
+    [other, _] = snapshots(architecture, changed, ParallelLayout(tensor=2))
+    assert other.manifest.root != manifests[0].root
 
 
 def test_digests_pass_an_integer_sum_bit_for_bit() -> None:

@@ -28,7 +28,6 @@ from services.trainer.grpo.advantages import (
     ReMax,
     Rloo,
 )
-from services.trainer.grpo.groups import group_mean, group_std, whiten
 from services.trainer.grpo.kinds import Advantage, Rewards, Turns
 from trimaran.errors import InputError
 
@@ -64,26 +63,6 @@ def values(advantage: Advantage, rewards: Rewards) -> list[float]:
     answer = advantage(rewards)
     assert answer.dtype == torch.float64
     return answer.tolist()
-
-
-# Statistics
-
-
-def test_the_mean_of_equal_values_is_exactly_that_value() -> None:
-    # (0.1 + 0.1 + 0.1) / 3 is not 0.1 in binary.
-    tenths = torch.tensor([0.1, 0.1, 0.1, 2.0]).double()
-    groups = torch.tensor([0, 0, 0, 2])
-    assert group_mean(tenths, groups).tolist() == [tenths[0].item(), 0.0, 2.0]
-    assert group_std(tenths, groups).tolist() == [0.0, 0.0, 0.0]
-
-
-def test_a_value_that_does_not_count_changes_nothing() -> None:
-    numbers = torch.tensor([-1e3 / 3, 0.1, 0.1, 0.1], dtype=torch.float64)
-    groups = torch.zeros(4).long()
-    counts = torch.tensor([0, 1, 1, 1])
-    assert group_mean(numbers, groups, counts).tolist() == [numbers[1].item()]
-    assert group_std(numbers, groups, counts).tolist() == [0.0]
-    assert whiten(numbers, counts).tolist() == [0.0] * 4
 
 
 # By hand
@@ -137,20 +116,6 @@ def test_remax_without_greedy_answers_is_refused() -> None:
         ReMax()(batch([[1, 0]]))
 
 
-def test_gdpo_leaves_out_a_term_that_does_not_apply() -> None:
-    nan = math.nan
-    rewards = batch(
-        [[0] * 3],
-        lengths=[5, 1, 1],
-        terms={"right": [1, 0, nan], "rare": [nan, nan, 4]},
-        term_weights={"right": 1, "rare": 1},
-    )
-    # right of the first two only; rare is alone in its group. Then whitened: mean 0, variance a^2
-    a = 0.5 / (math.sqrt(0.5) + 1e-4)
-    want = a / math.sqrt(a**2 + 1e-8)
-    assert values(Gdpo(), rewards) == pytest.approx([want, -want, 0], abs=1e-12)
-
-
 @pytest.mark.parametrize("advantage", [Gdpo(), PassAtK()])
 def test_scores_alone_cannot_take_a_penalty(advantage: Advantage) -> None:
     with pytest.raises(InputError, match=r"set algorithm\.kl\.place: loss"):
@@ -195,13 +160,7 @@ def test_a_group_with_equal_rewards_or_one_has_exactly_zero(advantage: Advantage
 @pytest.mark.parametrize("advantage", [*UNWHITENED, *WHITENED])
 @pytest.mark.parametrize(
     ("groups", "lengths"),
-    [
-        ([], []),
-        ([[0.1]], [1]),
-        ([[0.3]], [4]),
-        ([[0.1] * 3], [2, 3, 1]),
-        ([[0.1, 0.1], [], [0.1]], [2, 1, 1]),
-    ],
+    [([], []), ([[0.1] * 3], [2, 3, 1]), ([[0.1, 0.1], [], [0.1]], [2, 1, 1])],
 )
 def test_a_batch_without_differences_teaches_nothing(
     advantage: Advantage, groups: list[list[float]], lengths: list[int]
@@ -214,7 +173,8 @@ def test_a_batch_without_differences_teaches_nothing(
 
 @pytest.mark.parametrize("advantage", WHITENED)
 def test_a_completion_without_tokens_is_in_no_statistic_of_the_batch(advantage: Advantage) -> None:
-    rewards = batch([[0.1], [0.1], [9.0]], [2, 1, 0], {"rule": [0.1, 0.1, 9.0]}, {"rule": 1})
+    other = -1e3 / 3  # beside which 0.1 would lose its last digits
+    rewards = batch([[0.1], [0.1], [other]], [2, 1, 0], {"rule": [0.1, 0.1, other]}, {"rule": 1})
     assert values(advantage, rewards) == [0.0] * 3
 
 
@@ -400,19 +360,3 @@ def test_gdpo_is_the_plain_formula(groups: Groups) -> None:
                     value += weight * (one.terms[place] - fmean(known)) / (spread + 1e-4)
             sums.append(value)
     assert Gdpo()(as_rewards(groups)).tolist() == near(plain_whitened(sums, [1] * len(sums)))
-
-
-@pytest.mark.parametrize(
-    "advantage", [a for a in [*UNWHITENED, *WHITENED] if not isinstance(a, PassAtK | Gdpo)]
-)
-@given(groups=random_groups(), shift=st.floats(-5, 5))
-def test_a_reward_for_all_changes_nothing(
-    advantage: Advantage, groups: Groups, shift: float
-) -> None:
-    rewards = as_rewards(groups)
-    before = advantage(rewards).tolist()
-    rewards.totals_B.add_(shift)
-    after = advantage(rewards).tolist()
-    if not advantage.per_token:
-        before, after = trained(before, rewards), trained(after, rewards)
-    assert after == pytest.approx(before, abs=1e-6)

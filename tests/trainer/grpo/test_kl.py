@@ -37,14 +37,6 @@ def test_by_hand(estimator: Estimator, value: float, slope: float) -> None:
     assert of_one(-math.log(2), estimator) == pytest.approx((value, slope))
 
 
-def test_k3_is_the_default_and_is_0_where_the_policies_agree() -> None:
-    same = torch.tensor([-2.0, -0.5])
-    assert kl_estimate(same, same).tolist() == [0.0, 0.0]
-    assert kl_estimate(same, torch.tensor([-1.0, -0.5])).tolist() == pytest.approx(
-        [math.e - 2, 0.0]
-    )
-
-
 def test_k3_is_limited_at_10_from_both_sides_and_has_no_gradient_there() -> None:
     logprobs = leaf([-2.6, -2.62, -30.0, 0.0, 0.0, 0.0])
     reference = torch.tensor([0.0, 0.0, 0.0, -10.9, -11.1, -50.0]).double()
@@ -112,9 +104,7 @@ def test_the_coefficient_follows_the_target() -> None:
     assert adapt_coefficient(0.1, 0.018, 0.02, 1000, 100) == pytest.approx(0.099)
     assert adapt_coefficient(0.1, 0.0, 0.02, 1000, 100) == pytest.approx(0.098)
     assert adapt_coefficient(0.1, 0.02, 0.02, 1000, 100) == 0.1
-
-
-def test_a_short_horizon_makes_no_coefficient_negative() -> None:
+    # a horizon shorter than the step: a fifth all the same
     assert adapt_coefficient(0.1, 0.0, 0.02, 10, 1000) == pytest.approx(0.08)
 
 

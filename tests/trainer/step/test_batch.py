@@ -35,16 +35,6 @@ def test_a_group_packs_its_prompt_once_and_each_completion_without_its_last_toke
     assert torch.equal(step.rollout_logprobs(), torch.tensor([-0.1, -0.2, -0.3, -0.4] * 2))
 
 
-def test_a_piece_knows_where_its_tokens_stand_in_the_step() -> None:
-    answers = [completion([7, 8, 9]), completion([6]), completion([3, 2])]
-    step = step_of(scored_group([4], answers, [1.0, 0.0, 0.5]))
-    packed = pack(step, [(0, (2,)), (0, (0,))], CPU)
-    assert packed.token_ids_N.tolist() == [4, 3, 4, 7, 8]
-    assert packed.sources_M.tolist() == [0, 1, 2, 3, 4]
-    assert packed.places_M.tolist() == [4, 5, 0, 1, 2]
-    assert packed.completions_M.tolist() == [0, 0, 1, 1, 1]
-
-
 def test_what_travelled_as_bytes_packs_as_numbers_do() -> None:
     numbers = completion([7, 8, 9], [-0.1, -0.2, -0.3])
     as_bytes = replace(
@@ -67,22 +57,6 @@ def test_an_empty_completion_counts_in_the_group_and_trains_nothing() -> None:
     assert step.members == (range(2),)
     assert step.lengths_B == (2, 0)
     assert step.rewards({}).totals_B.tolist() == [1.0, 0.0]
-
-
-def test_a_faulted_completion_is_left_out() -> None:
-    answers = [completion([7]), completion([9, 9, 9]), completion([8])]
-    step = step_of(scored_group([4], answers, [1.0, None, 0.0]))
-    assert [one.token_ids_T for one in step.completions_B] == [(7,), (8,)]
-    assert (step.lengths_B, step.starts_B, step.num_tokens) == ((1, 1), (0, 1), 2)
-
-
-def test_truncated_completions_can_be_masked_and_count_in_the_statistics() -> None:
-    cut = replace(completion([9, 9, 9]), finish_reason="length")
-    group = scored_group([4], [cut, completion([8])], [1.0, 0.0])
-    assert step_of(group).lengths_B == (3, 1)
-    masked = step_of(group, mask_truncated=True)
-    assert (masked.lengths_B, masked.num_tokens) == ((0, 1), 1)
-    assert masked.rewards({}).totals_B.tolist() == [1.0, 0.0]
 
 
 def test_rewards_know_groups_terms_and_the_penalty_of_each_token() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -15,8 +15,8 @@ from services.trainer.step.finite import find_input_faults
 from services.trainer.step.packing import GroupLengths
 from services.trainer.step.values import early_advantages
 from tests.trainer.batches import completion, scored_group
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.episodes import Tokens, cut_off, episode, logprob_of, random_sequences
-from trimaran.config import RunConfig
 from trimaran.types import Message, Score, Turn
 
 CPU = torch.device("cpu")
@@ -132,9 +132,7 @@ def test_a_number_that_is_not_finite_is_reported_with_the_replica_that_made_it()
     assert faults == {0: reported}
 
 
-def test_the_reward_of_the_environment_is_a_term_that_gdpo_weighs(
-    make_config: Callable[..., RunConfig],
-) -> None:
+def test_the_reward_of_the_environment_is_a_term_that_gdpo_weighs(make_config: MakeConfig) -> None:
     config = make_config(
         environment={"python": True, "weight": 2.0},
         reward={"rules": {"exact": 1.0}},

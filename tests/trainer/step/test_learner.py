@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from services.trainer.step.batch import PackedBatch, StepBatch
+from services.trainer.step.batch import PackedBatch
 from services.trainer.step.learner import train_step
 from services.trainer.step.learning_rate import learning_rate
-from services.trainer.step.updates import Update, plan_updates
 from tests.trainer.batches import completion, random_batch, scored_group
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.episodes import Tokens, episode, random_episodes
 from tests.trainer.models import make_model
 from tests.trainer.plain_policy import PlainPolicy
@@ -21,7 +21,6 @@ from trimaran.telemetry.metrics import find_metric
 from trimaran.telemetry.other_names import Facts, OtherNames
 from trimaran.types import Score, TrainingBatch
 
-MakeConfig = Callable[..., RunConfig]
 STANDSTILL = {"learning_rate": 1e-30}
 
 
@@ -82,7 +81,8 @@ def test_the_loss_of_episodes_is_the_one_worked_out_sequence_by_sequence(
 def test_an_episode_counts_as_one_completion_in_every_loss_and_aggregation(
     model: torch.nn.Module, make_config: MakeConfig, loss: str, aggregation: Any
 ) -> None:
-    """What was sampled last is sampled behind the same tokens in a branch: nothing else may change."""
+    """What was sampled last is sampled behind the same tokens in a branch: nothing else may change, and
+    whatever fits into a micro-batch."""
     ids = (7, 8, 30, 31, 9, 32, 6, 5)
     is_sampled = (True, True, False, False, True, False, True, True)
     whole = episode(Tokens(ids, is_sampled))
@@ -90,7 +90,7 @@ def test_an_episode_counts_as_one_completion_in_every_loss_and_aggregation(
     other = completion([2, 1, 3])
     config = make_config(
         run={"groups_per_step": 1},
-        trainer=STANDSTILL,
+        trainer={**STANDSTILL, "micro_batch_tokens": 1},
         algorithm={
             "loss": loss,
             "aggregation": aggregation,
@@ -128,17 +128,11 @@ def test_branches_stand_together_only_where_a_loss_compares_their_tokens(
     long = Tokens((7, 8, 30), (True, False, True))
     whole = episode(long, Tokens((9, 32, 6), (False, True, True)))
     batch = TrainingBatch(1, (scored_group([4, 5], [whole, completion([2, 1, 3])], [1.0, 0.0]),))
-    found = []
-    for tokens in (1, 4096):
-        trainer = {**STANDSTILL, "micro_batch_tokens": tokens}
-        config = make_config(run={"groups_per_step": 1}, trainer=trainer, algorithm=algorithm)
-        policy = PlainPolicy(model)
-        found.append((train_step(policy, batch, config).metrics, policy.gradients()))
-        assert policy.events.count("backward") == (passes if tokens == 1 else 1)
-    (cut, gradient), (together, same) = found
-    assert cut["trainer/loss"] == pytest.approx(together["trainer/loss"], abs=1e-6)
-    assert cut["trainer/trained_tokens"] == together["trainer/trained_tokens"] == 7
-    torch.testing.assert_close(gradient, same, rtol=0, atol=1e-6)
+    trainer = {**STANDSTILL, "micro_batch_tokens": 1}
+    config = make_config(run={"groups_per_step": 1}, trainer=trainer, algorithm=algorithm)
+    policy = PlainPolicy(model)
+    assert train_step(policy, batch, config).metrics["trainer/trained_tokens"] == 7
+    assert policy.events.count("backward") == passes
 
 
 def test_what_has_no_gradient_is_skipped_and_the_gradient_is_the_same(
@@ -176,9 +170,7 @@ def test_one_update_takes_its_own_logprobs_as_old(
     assert metrics["trainer/policy/clipped/share"] == 0.0
 
 
-def test_several_updates_measure_their_ratio_from_before_the_first(
-    make_config: MakeConfig,
-) -> None:
+def test_several_updates_measure_their_ratio_from_before_the_first(make_config: MakeConfig) -> None:
     policy = PlainPolicy(make_model("llama"))
     config = make_config(trainer={"learning_rate": 10.0}, algorithm={"updates_per_batch": 2})
     metrics = train_step(policy, random_batch(1), config).metrics
@@ -203,15 +195,6 @@ def test_the_temperature_of_the_rollout_is_the_trainers(
     metrics = train_step(PlainPolicy(model), batch, make_config(trainer=STANDSTILL)).metrics
     assert metrics["trainer/computed/logprob_diff/mean"] < 1e-6
     assert metrics["trainer/computed/importance_weight/max"] == pytest.approx(1.0, abs=1e-5)
-
-
-def test_warm_up_is_linear(model: torch.nn.Module, make_config: MakeConfig) -> None:
-    config = make_config(trainer={"learning_rate": 1e-20, "warmup_steps": 4})
-    rates = [
-        train_step(PlainPolicy(model), random_batch(step), config).metrics["trainer/learning_rate"]
-        for step in (1, 3, 4, 9)
-    ]
-    assert rates == pytest.approx([0.25e-20, 0.75e-20, 1e-20, 1e-20], rel=1e-6, abs=0)
 
 
 def test_metrics_say_over_which_tokens_they_are(
@@ -274,12 +257,6 @@ def test_each_epoch_trains_every_group_and_compares_with_the_policy_before_the_f
     assert metrics["trainer/policy/clipped/share"] == 0.0
 
 
-def plan(config: RunConfig, number: int, num_groups: int) -> list[Update]:
-    step = StepBatch.of(random_batch(1, num_groups).groups, mask_truncated=False)
-    everything = frozenset(range(len(step.completions_B)))
-    return plan_updates(step, everything, {}, config, number, 0, 0.01, lambda group: 0.0)
-
-
 def test_the_kl_in_the_reward_is_taken_off_before_the_advantages(
     model: torch.nn.Module, make_config: MakeConfig
 ) -> None:
@@ -302,15 +279,8 @@ def test_the_kl_in_the_reward_is_taken_off_before_the_advantages(
     config = make_config(trainer=STANDSTILL, run={"groups_per_step": 1}, algorithm=algorithm)
     policy = Disliking(model)
     metrics = train_step(policy, batch, config).metrics
-    assert policy.events == [
-        "forward",
-        "reduce",
-        "reference",
-        "reduce",
-        "backward",
-        "update",
-        "reduce",
-    ]
+    events = "forward reduce reference reduce backward update reduce"
+    assert policy.events == events.split()
     lengths = [len(one.token_ids_T) for one in batch.groups[0].group.completions_G]
     assert metrics["trainer/kl"] == pytest.approx(lengths[0] / sum(lengths), rel=1e-5)
     # Of the first completion: its penalty, less the group's mean of penalties.
@@ -396,14 +366,16 @@ def test_truncated_completions_that_are_masked_train_nothing(
 
 
 def test_the_learning_rate_falls_to_its_least_at_the_last_step() -> None:
-    section = TrainerSection(
-        learning_rate=1.0, warmup_steps=10, schedule="linear", min_learning_rate=0.1
-    )
-    rates = [learning_rate(section, step, 110) for step in (5, 10, 60, 110, 200)]
-    assert rates == pytest.approx([0.5, 1.0, 0.55, 0.1, 0.1])
-    cosine = section.model_copy(update={"schedule": "cosine"})
-    rates = [learning_rate(cosine, step, 110) for step in (10, 35, 60, 110)]
-    assert rates == pytest.approx([1.0, 0.1 + 0.9 * (1 + 2**-0.5) / 2, 0.55, 0.1])
+    for schedule, wanted in {
+        "constant": [0.5, 1.0, 1.0, 1.0, 1.0],
+        "linear": [0.5, 1.0, 0.775, 0.1, 0.1],
+        "cosine": [0.5, 1.0, 0.1 + 0.9 * (1 + 2**-0.5) / 2, 0.1, 0.1],
+    }.items():
+        section = TrainerSection(
+            learning_rate=1.0, warmup_steps=10, schedule=schedule, min_learning_rate=0.1
+        )
+        rates = [learning_rate(section, step, 110) for step in (5, 10, 35, 110, 200)]
+        assert rates == pytest.approx(wanted)
 
 
 def test_a_step_has_the_rate_of_the_total_that_its_batch_bears(

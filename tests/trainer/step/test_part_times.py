@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate, count
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +13,9 @@ import torch
 from services.trainer.step.learner import train_step
 from services.trainer.step.part_times import HostClock, PartTimes
 from tests.trainer.batches import random_batch
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.models import make_model
 from tests.trainer.plain_policy import PlainPolicy
-from trimaran.config import RunConfig
 from trimaran.telemetry.metrics import find_metric
 
 CPU = torch.device("cpu")
@@ -110,7 +110,7 @@ def test_an_accelerators_parts_are_marked_in_its_queue_and_read_at_the_end(
     ids=str,
 )
 def test_a_steps_parts_follow_each_other_inside_it(
-    make_config: Callable[..., RunConfig], algorithm: dict[str, Any], more: tuple[str, ...]
+    make_config: MakeConfig, algorithm: dict[str, Any], more: tuple[str, ...]
 ) -> None:
     policy = PlainPolicy(make_model("llama"))
     metrics = train_step(policy, random_batch(1), make_config(algorithm=algorithm)).metrics
