@@ -13,16 +13,14 @@ import torch
 from services.trainer.checkpoints.checkpoint import RankLayout
 from services.trainer.checkpoints.resharding import Resharded
 from services.trainer.checkpoints.saved import SavedTensors, specs_of
-from services.trainer.checkpoints.shard_file import ShardFile, write_tensors
 from services.trainer.checkpoints.tensor_file import Spec
 from services.trainer.megatron.parameters.adapter_rules import is_adapter, trained_rules
 from services.trainer.megatron.parameters.family_rules import family_rules
 from services.trainer.megatron.parameters.rules import Rules
-from services.trainer.megatron.parameters.shards import held_names, original
+from services.trainer.megatron.parameters.shards import held_names
 from tests.trainer.models import FAMILIES
 from trimaran.config import LoraSection
 from trimaran.config.parallel import ParallelLayout, RankPlace
-from trimaran.errors import InputError
 from trimaran.model.folder import ModelFacts, read_model_folder
 
 Cut = Callable[..., dict[str, torch.Tensor]]
@@ -96,33 +94,26 @@ def shard(
     }
 
 
-def part_of(place: RankPlace) -> tuple[int, int]:
-    """Of the experts."""
-    return place.expert, place.expert_tensor
-
-
 def parts_of(
     facts: ModelFacts, place: RankPlace, rules: Rules | None = None
 ) -> dict[str, torch.Tensor]:
     """The same with the distributed optimizer: of each flat parameter the rank's part, which may be
     empty. Dense ones are shared by the ranks of a stage with the same slice, experts by those that have
     them."""
-    layout = place.layout
-    stage = [
-        one for one in map(layout.place, range(layout.num_ranks)) if one.pipeline == place.pipeline
-    ]
+
+    def owns(one: RankPlace, is_expert: bool) -> tuple[int, ...]:
+        slices = (one.expert, one.expert_tensor) if is_expert else (one.tensor,)
+        return one.pipeline, *slices
+
+    everyone = [place.layout.place(rank) for rank in range(place.layout.num_ranks)]
     found: dict[str, torch.Tensor] = {}
     for name, tensor in shard(facts, place, rules=rules).items():
         is_expert = ".local_experts." in name
-        others = [
-            one
-            for one in stage
-            if (part_of(one) == part_of(place) if is_expert else one.tensor == place.tensor)
-        ]
+        others = [one for one in everyone if owns(one, is_expert) == owns(place, is_expert)]
         own, flat = others.index(place), tensor.flatten()
-        bounds = [len(flat) * number // len(others) for number in range(len(others) + 1)]
-        if bounds[own] < bounds[own + 1]:
-            found[f"{name}@{bounds[own]}"] = flat[bounds[own] : bounds[own + 1]]
+        start, stop = (len(flat) * number // len(others) for number in (own, own + 1))
+        if start < stop:
+            found[f"{name}@{start}"] = flat[start:stop]
     return found
 
 
@@ -145,18 +136,21 @@ class InMemory(SavedTensors):
         return self._tensors[name]
 
 
+def check(found: Resharded, wanted: Mapping[str, torch.Tensor]) -> None:
+    assert {*found} == {*wanted} and wanted
+    for name, tensor in wanted.items():
+        assert found.specs[name].shape == tuple(tensor.shape), name
+        assert torch.equal(found[name], tensor), name
+
+
 @pytest.mark.parametrize(("family", "old", "new"), [*CASES, *UNEVEN], ids=str)
 def test_any_layout_reads_what_any_other_saved(
     facts: ModelFacts, old: ParallelLayout, new: ParallelLayout
 ) -> None:
     saved = [InMemory(shard(facts, place)) for place in old.senders]
     for place in new.senders:
-        wanted = shard(facts, place)
         found = Resharded(facts, saved_with(old), place, saved.__getitem__)
-        assert {*found} == {*wanted}
-        for name, tensor in wanted.items():
-            assert found.specs[name].shape == tuple(tensor.shape), name
-            assert torch.equal(found[name], tensor), name
+        check(found, shard(facts, place))
 
 
 @pytest.mark.parametrize(
@@ -185,9 +179,7 @@ def test_parts_of_a_distributed_optimizer_are_read_as_whole_parameters(
     saved = [InMemory(parts_of(facts, place)) for place in places]
     layout = saved_with(old, distributed_optimizer=True)
     for place in new.senders:
-        found = Resharded(facts, layout, place, saved.__getitem__)
-        for name, tensor in shard(facts, place).items():
-            assert torch.equal(found[name], tensor), name
+        check(Resharded(facts, layout, place, saved.__getitem__), shard(facts, place))
 
 
 @pytest.mark.parametrize("family", ["qwen2"])
@@ -198,10 +190,8 @@ def test_stages_that_alternate_are_read_from_and_by_those_that_do_not(facts: Mod
         saved = [InMemory(shard(facts, place, from_virtual)) for place in layout.senders]
         old = saved_with(layout, virtual_stages=from_virtual)
         for place in layout.senders:
-            wanted = shard(facts, place, to_virtual)
             found = Resharded(facts, old, place, saved.__getitem__, to_virtual)
-            assert {*found} == {*wanted}
-            assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+            check(found, shard(facts, place, to_virtual))
 
 
 LORA = LoraSection(rank=3)
@@ -213,11 +203,9 @@ PAIRS = [
 ]
 
 
-def adapters_of(
-    facts: ModelFacts, place: RankPlace, cut: Cut, lora: LoraSection = LORA
-) -> dict[str, torch.Tensor]:
+def adapters_of(facts: ModelFacts, place: RankPlace, cut: Cut) -> dict[str, torch.Tensor]:
     """Of all that the rank would save with `cut`, the adapters: they alone have trained."""
-    saved = cut(facts, place, rules=trained_rules(facts, lora))
+    saved = cut(facts, place, rules=trained_rules(facts, LORA))
     return {name: tensor for name, tensor in saved.items() if is_adapter(name)}
 
 
@@ -232,12 +220,8 @@ def test_any_layout_reads_the_adapters_that_any_other_saved(
     saved = [InMemory(adapters_of(facts, place, cut)) for place in places]
     layout = saved_with(old, distributed_optimizer=is_split)
     for place in new.senders:
-        wanted = adapters_of(facts, place, shard)
         found = Resharded(facts, layout, place, saved.__getitem__, lora=LORA)
-        assert len({*found}) == len(wanted) > 0 and {*found} == {*wanted}
-        for name, tensor in wanted.items():
-            assert found.specs[name].shape == tuple(tensor.shape), name
-            assert torch.equal(found[name], tensor), name
+        check(found, adapters_of(facts, place, shard))
 
 
 @pytest.mark.parametrize("family", ["llama"])
@@ -253,37 +237,3 @@ def test_a_rank_opens_and_reads_only_what_it_needs(facts: ModelFacts) -> None:
     assert [bool(one.read) for one in saved.values()] == [False] * 4 + [True, False, True, True]
     assert table not in saved[4].read and norm in saved[4].read
     assert table in saved[6].read and table in saved[7].read and norm not in saved[7].read
-
-
-@pytest.mark.parametrize("family", ["qwen2"])
-def test_a_damaged_tensor_is_found_by_the_ranks_that_need_it(
-    facts: ModelFacts, tmp_path: Path
-) -> None:
-    old = ParallelLayout(tensor=2)
-    paths = [tmp_path / f"shard-{place.shard}" for place in old.senders]
-    digests = [
-        write_tensors(path, shard(facts, place))
-        for path, place in zip(paths, old.senders, strict=True)
-    ]
-    data = bytearray(paths[1].read_bytes())
-    data[-1] ^= 1
-    paths[1].write_bytes(data)
-
-    def open_shard(number: int) -> ShardFile:
-        return ShardFile(paths[number], digests[number], f"shard {number}", "remove step-00001")
-
-    names = sorted(shard(facts, ParallelLayout().place(0)))
-    found = Resharded(facts, saved_with(old), ParallelLayout().place(0), open_shard)
-    assert all(found[name].isfinite().all() for name in names[:-1])
-    with pytest.raises(InputError, match=rf"shard 1: is damaged, the digest of {names[-1]} is not"):
-        found[names[-1]]
-
-
-@pytest.mark.parametrize("family", ["qwen2"])
-def test_a_tied_head_on_a_stage_of_its_own_is_the_embedding(facts: ModelFacts) -> None:
-    rules = family_rules(facts)
-    assert original("output_layer.weight", rules) == "embedding.word_embeddings.weight"
-    untied = family_rules(replace(facts, tied=False))
-    assert original("output_layer.weight", untied) == "output_layer.weight"
-    assert "output_layer.weight" not in held_names(rules, facts, ParallelLayout().place(0))
-    assert "output_layer.weight" in held_names(rules, facts, ParallelLayout(pipeline=2).place(1))

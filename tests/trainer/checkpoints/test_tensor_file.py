@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from services.trainer.checkpoints import model_files
 from services.trainer.checkpoints.model_files import INDEX, WEIGHTS, write_model_folder
 from services.trainer.checkpoints.tensor_file import Spec, TensorFile, spec_of
+from tests.trainer.models import same
 from trimaran.errors import InputError, InternalError
 
 TENSORS = {
@@ -21,12 +22,6 @@ TENSORS = {
     "empty": torch.empty(0, 4),
 }
 SPECS = [spec_of(name, tensor) for name, tensor in TENSORS.items()]
-
-
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(
-        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
-    )
 
 
 def test_other_readers_read_what_was_written_in_any_order(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ Run = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def run_convert(capsys: pytest.CaptureFixture[str]) -> Run:
+def convert(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*words: object) -> tuple[int, str]:
         code = main(["convert", *map(str, words)])
         streams = capsys.readouterr()

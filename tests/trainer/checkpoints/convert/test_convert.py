@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 
 from services.trainer.checkpoints import checkpoint
 from services.trainer.checkpoints.checkpoint import Keep, TrainerState
-from services.trainer.checkpoints.convert import convert
 from services.trainer.checkpoints.convert.convert import (
     checkpoint_to_checkpoint,
     checkpoint_to_huggingface,
@@ -29,7 +28,9 @@ from services.trainer.checkpoints.shard_file import ShardFile
 from services.trainer.checkpoints.tensor_file import TensorFile
 from tests.trainer.checkpoints.convert.conftest import Run
 from tests.trainer.checkpoints.test_resharding import DENSE, SPARSE, shard
+from tests.trainer.conftest import MakeConfig
 from tests.trainer.models import FAMILIES, TIED
+from trimaran.config import dump_config
 from trimaran.config.parallel import ParallelLayout
 from trimaran.errors import InputError
 
@@ -107,13 +108,17 @@ def test_moments_go_along_to_another_layout_and_back(
         assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
 
 
+@pytest.fixture
+def llama(model_folders: dict[str, Path], tmp_path: Path) -> tuple[Path, Path]:
+    """A model and its checkpoint of two shards."""
+    source, layout = model_folders["llama"], ParallelLayout(tensor=2)
+    return source, huggingface_to_checkpoint(source, tmp_path / "made", layout, "float32")
+
+
 def test_a_damaged_shard_is_named_and_nothing_is_left(
-    model_folders: dict[str, Path], tmp_path: Path
+    llama: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    source = model_folders["llama"]
-    folder = huggingface_to_checkpoint(
-        source, tmp_path / "made", ParallelLayout(tensor=2), "float32"
-    )
+    source, folder = llama
     path = folder / "shard-1.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -125,12 +130,9 @@ def test_a_damaged_shard_is_named_and_nothing_is_left(
 
 
 def test_a_checkpoint_that_was_copied_out_of_a_bucket_is_read(
-    model_folders: dict[str, Path], tmp_path: Path
+    llama: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    source = model_folders["llama"]
-    folder = huggingface_to_checkpoint(
-        source, tmp_path / "made", ParallelLayout(tensor=2), "float32"
-    )
+    source, folder = llama
     state = checkpoint.read_any(folder)
     for number, digest in enumerate(state.shards):
         path = folder / f"shard-{number}.safetensors"
@@ -140,46 +142,34 @@ def test_a_checkpoint_that_was_copied_out_of_a_bucket_is_read(
 
 
 def test_one_parameter_is_read_at_a_time(
-    model_folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    llama: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each tensor is written before the next one is read."""
-    source = model_folders["llama"]
-    folder = huggingface_to_checkpoint(
-        source, tmp_path / "made", ParallelLayout(tensor=2), "float32"
-    )
+    source, folder = llama
     order: list[str] = []
-    read, write = ShardFile.__getitem__, convert.write_model_folder
 
-    def note(self: ShardFile, name: str) -> torch.Tensor:
-        order.append("read")
-        return read(self, name)
+    def note(kind: type, name: str, letter: str) -> None:
+        operation = getattr(kind, name)
+        noted = lambda *words: order.append(letter) or operation(*words)  # noqa: E731
+        monkeypatch.setattr(kind, name, noted)
 
-    def noting(target: Path, model: Path, specs: list[object], tensors: object, dtype: str) -> None:
-        def each() -> object:
-            for name, tensor in tensors:  # type: ignore[attr-defined]
-                yield name, tensor
-                order.append("written")
-
-        write(target, model, specs, each(), dtype)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(ShardFile, "__getitem__", note)
-    monkeypatch.setattr(convert, "write_model_folder", noting)
+    note(ShardFile, "__getitem__", "r")
+    note(TensorFile, "write", "w")
     state = checkpoint.read_any(folder)
     checkpoint_to_huggingface(folder, state, source, tmp_path / "back", "float32")
-    reads = "".join(letter[0] for letter in order)
-    assert max(map(len, reads.split("w"))) == 2  # a parameter's two halves
+    assert max(map(len, "".join(order).split("w"))) == 2  # a parameter's two halves
 
 
 def test_the_command_goes_there_and_back(
-    model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+    model_folders: dict[str, Path], tmp_path: Path, convert: Run
 ) -> None:
     source, made = model_folders["qwen3_moe"], tmp_path / "made"
     sizes = ["--tensor-parallel", 2, "--expert-parallel", 4, "--pipeline-parallel", 2]
-    code, first = run_convert(source, made, *sizes)
+    code, first = convert(source, made, *sizes)
     assert code == 0 and f"{made}/checkpoints/step-00000" in first
-    code, there = run_convert(made, tmp_path / "other", "--to", "checkpoint")
+    code, there = convert(made, tmp_path / "other", "--to", "checkpoint")
     assert code == 0
-    code, back = run_convert(tmp_path / "other", tmp_path / "back", "--model", source)
+    code, back = convert(tmp_path / "other", tmp_path / "back", "--model", source)
     assert code == 0
     roots = {line for text in (first, there, back) for line in text.split() if len(line) == 32}
     assert len(roots) == 1
@@ -187,61 +177,50 @@ def test_the_command_goes_there_and_back(
 
 
 def test_the_command_finds_a_run_by_its_id_and_the_newest(
-    model_folders: dict[str, Path],
-    tmp_path: Path,
-    run_convert: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    model_folders: dict[str, Path], tmp_path: Path, convert: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     source = model_folders["qwen2"]
-    code, text = run_convert("latest", "nothing")
+    code, text = convert("latest", "nothing")
     assert code == 2 and "there are no runs in" in text
-    assert run_convert(source, Path("runs/one"))[0] == 0
+    assert convert(source, Path("runs/one"))[0] == 0
     Path("runs/one/config.yaml").write_text("# of a run\n")
     for number, run in enumerate(("one", "latest", "latest/checkpoints/step-00000", "runs/one")):
-        code, text = run_convert(run, Path(f"model-{number}"), "--model", source)
+        code, text = convert(run, Path(f"model-{number}"), "--model", source)
         assert code == 0, text
         assert_same_tensors(source, Path(f"model-{number}"), tied=True)
 
 
 def test_the_command_finds_the_checkpoints_of_a_run_that_keeps_them_elsewhere(
+    make_config: MakeConfig,
     model_folders: dict[str, Path],
     tmp_path: Path,
-    run_convert: Run,
+    convert: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """`run.checkpoints`, which `trimaran import` sets, too."""
     monkeypatch.chdir(tmp_path)
     source = model_folders["qwen2"]
-    assert run_convert(source, Path("kept/one"))[0] == 0
+    assert convert(source, Path("kept/one"))[0] == 0
     run = tmp_path / "runs/one"
     run.mkdir(parents=True)
 
     def write(place: str) -> None:
-        tree = {
-            "run": {"checkpoints": place},
-            "model": {"path": str(source)},
-            "data": {"train": "a.jsonl"},
-            "reward": {"rules": {"gsm8k": 1.0}},
-        }
-        (run / "config.yaml").write_text(json.dumps(tree))
+        (run / "config.yaml").write_text(dump_config(make_config(run={"checkpoints": place})))
 
     write(str(tmp_path / "kept"))
-    code, text = run_convert("runs/one", "model")
+    code, text = convert("runs/one", "model")
     assert code == 0, text
     assert_same_tensors(source, Path("model"), tied=True)
     write("s3://bucket/kept")
-    code, text = run_convert("one", "other")
+    code, text = convert("one", "other")
     assert code == 2 and "lie in s3://bucket/kept/one; fetch one" in text
 
 
 def test_what_cannot_be_converted_is_reported_before_anything_is_written(
-    model_folders: dict[str, Path],
-    tmp_path: Path,
-    run_convert: Run,
-    monkeypatch: pytest.MonkeyPatch,
+    model_folders: dict[str, Path], tmp_path: Path, convert: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, made = model_folders["qwen2"], tmp_path / "made"
+    source, made, back = model_folders["qwen2"], tmp_path / "made", tmp_path / "back"
     for words, message in [
         ((source, made, "--tensor-parallel", 3), "3 does not divide the model's 4 attention heads"),
         ((source, made, "--pipeline-parallel", 4), "does not divide the model's 2 layers"),
@@ -249,40 +228,39 @@ def test_what_cannot_be_converted_is_reported_before_anything_is_written(
         ((source, made, "--to", "huggingface"), "is a Hugging Face folder already"),
         ((tmp_path, made), "is no checkpoint and holds none"),
     ]:
-        code, text = run_convert(*words)
+        code, text = convert(*words)
         assert code == 2 and message in text and not made.exists()
-    assert run_convert(source, made)[0] == 0
+    assert convert(source, made)[0] == 0
     for words, message in [
         ((source, made), "holds step-00000 already"),
-        ((made, tmp_path / "back"), "give --model FOLDER"),
-        ((made, tmp_path / "back", "--model", model_folders["llama"]), "holds another model"),
+        ((made, back), "give --model FOLDER"),
+        ((made, back, "--model", model_folders["llama"]), "holds another model"),
         ((made, source, "--model", source), "is there already"),
-        ((made, tmp_path / "back", "--tensor-parallel", 2), "a Hugging Face folder has no layout"),
-        (
-            (made, tmp_path / "back", "--to", "checkpoint", "--dtype", "bfloat16"),
-            "--dtype: a check",
-        ),
+        ((source, made, "--to", "torch_dist"), "is there already"),
+        ((source, back, "--to", "torch_dist", "--tensor-parallel", 2), "has no layout"),
+        ((made, back, "--tensor-parallel", 2), "a Hugging Face folder has no layout"),
+        ((made, back, "--to", "checkpoint", "--dtype", "bfloat16"), "--dtype: a check"),
     ]:
-        code, text = run_convert(*words)
-        assert code == 2 and message in text and not (tmp_path / "back").exists()
+        code, text = convert(*words)
+        assert code == 2 and message in text and not back.exists()
     (tmp_path / "run/checkpoints/step-00010.tmp").mkdir(parents=True)  # it may be saving just now
     (tmp_path / "run/config.yaml").touch()
-    code, text = run_convert(source, tmp_path / "run")
+    code, text = convert(source, tmp_path / "run")
     assert code == 2 and "is a run's folder" in text
     assert (tmp_path / "run/checkpoints/step-00010.tmp").is_dir()
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
-        code, text = run_convert(source, tmp_path / "full")
+        code, text = convert(source, tmp_path / "full")
         assert code == 1 and "make room there" in text and not (tmp_path / "full").exists()
 
     def fail(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "sync", fail)  # another process has filled it meanwhile
-    code, text = run_convert(source, tmp_path / "full")
+    code, text = convert(source, tmp_path / "full")
     assert code == 1 and "full: [Errno 28] No space left on device; fix it" in text
     monkeypatch.undo()
-    assert run_convert(source, tmp_path / "full")[0] == 0
+    assert convert(source, tmp_path / "full")[0] == 0
 
 
 @pytest.mark.e2e
@@ -291,12 +269,12 @@ def test_of_two_conversions_to_one_target_the_second_is_refused(
     to: str,
     model_folders: dict[str, Path],
     tmp_path: Path,
-    run_convert: Run,
+    convert: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second one begins where the first one has written half, and each is a process of its own."""
     source = model_folders["qwen2"]
-    assert run_convert(source, tmp_path / "made")[0] == 0
+    assert convert(source, tmp_path / "made")[0] == 0
     words = (tmp_path / "made", tmp_path / "other", "--to", to)
     words += () if to == "checkpoint" else ("--model", source)
     command = [sys.executable, "-m", "commands.cli", "convert", *map(str, words)]
@@ -310,27 +288,27 @@ def test_of_two_conversions_to_one_target_the_second_is_refused(
 
     writer = TensorFile if to != "torch_dist" else TorchDistWriter
     monkeypatch.setattr(writer, "write", convert_meanwhile)
-    code, text = run_convert(*words)
+    code, text = convert(*words)
     assert code == 0, text
     assert second[0].returncode == 2, second[0].stderr
     [line] = second[0].stderr.splitlines()
     assert "other: another conversion writes it just now" in line
     monkeypatch.undo()
     assert not [path.name for path in tmp_path.iterdir() if path.name not in ("made", "other")]
-    code, text = run_convert(*words)
+    code, text = convert(*words)
     assert code == 2 and "already" in text
 
 
 def test_what_a_killed_conversion_has_left_is_in_the_way_of_nothing(
-    model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+    model_folders: dict[str, Path], tmp_path: Path, convert: Run
 ) -> None:
     source, target = model_folders["qwen2"], tmp_path / "other"
-    assert run_convert(source, tmp_path / "made")[0] == 0
+    assert convert(source, tmp_path / "made")[0] == 0
     half = tmp_path / "other.tmp"
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"half")
     (tmp_path / ".other.lock").touch()
-    code, text = run_convert(tmp_path / "made", target, "--model", source)
+    code, text = convert(tmp_path / "made", target, "--model", source)
     assert code == 0, text
     assert_same_tensors(source, target, tied=True)
     assert {path.name for path in tmp_path.iterdir()} == {"made", "other"}

@@ -47,40 +47,28 @@ CASES = [
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(
-    ("family", "layout"),
-    CASES,
-    ids=str,
-)
+@pytest.mark.parametrize(("family", "layout"), CASES, ids=str)
 def test_megatron_cores_own_model_loads_it_and_what_it_saves_comes_back(
     family: str,
     layout: dict[str, int],
     model_folders: dict[str, Path],
     tmp_path: Path,
-    run_convert: Run,
+    convert: Run,
 ) -> None:
     """qwen2 is tied, the others are not; Megatron pads each vocabulary to a multiple of 128 for each rank."""
     from transformers import AutoModelForCausalLM
 
     source = with_plain_rope(model_folders[family], tmp_path / "source")
     made, saved, answers = (tmp_path / name for name in ("made", "saved", "answers.pt"))
-    code, there = run_convert(source, made, "--to", "torch_dist")
+    code, there = convert(source, made, "--to", "torch_dist")
     assert code == 0, there
-    run_ranks(
-        Job(
-            str(source),
-            str(tmp_path / "store"),
-            **layout,
-            load=str(made / "release"),
-            save=str(saved),
-            answers=str(answers),
-        )
-    )
+    meeting = str(tmp_path / "store")
+    run_ranks(Job(str(source), meeting, str(made / "release"), str(saved), str(answers), **layout))
     model: Any = AutoModelForCausalLM.from_pretrained(source).eval()
     with torch.no_grad():
         wanted = model(token_ids(model.config.vocab_size)).logits
     torch.testing.assert_close(torch.load(answers), wanted, atol=2e-6, rtol=0)
-    code, back = run_convert(saved, tmp_path / "back", "--model", source)
+    code, back = convert(saved, tmp_path / "back", "--model", source)
     assert code == 0, back
     assert root_in(back) == root_in(there)
     assert_same_tensors(source, tmp_path / "back", family in TIED)
@@ -105,7 +93,7 @@ def test_keys_and_shapes_are_those_of_the_model(
     write_torch_dist(facts, huggingface_parameters(source), made, "float32")
     config = json.loads((source / "config.json").read_text())
     tensors, objects = dict[str, tuple[int, ...]](), set[str]()
-    for wanted in build(config, Job(str(source), store="")).sharded_state_dict().values():
+    for wanted in build(config, Job(str(source))).sharded_state_dict().values():
         for part in wanted.build() if hasattr(wanted, "build") else [wanted]:
             if hasattr(part, "unique_key"):
                 objects.add(part.unique_key)
@@ -133,7 +121,7 @@ def test_a_round_trip_gives_every_bit_back(
     dtype: str,
     model_folders: dict[str, Path],
     tmp_path: Path,
-    run_convert: Run,
+    convert: Run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
@@ -142,28 +130,28 @@ def test_a_round_trip_gives_every_bit_back(
     source, made = model_folders[family], tmp_path / "made"
     if dtype == "bfloat16":
         source = in_bfloat16(source, tmp_path / "source")
-    code, there = run_convert(source, made, "--to", "torch_dist")
+    code, there = convert(source, made, "--to", "torch_dist")
     assert code == 0 and f"(in {dtype})" in there
     assert len(list((made / "release").glob("*.distcp"))) > 1
-    code, back = run_convert(made, tmp_path / "back", "--model", source)
+    code, back = convert(made, tmp_path / "back", "--model", source)
     assert code == 0 and root_in(back) == root_in(there)
     assert_same_tensors(source, tmp_path / "back", family in TIED)
 
 
 def test_norms_that_megatron_cores_model_does_not_have_are_refused(
-    model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+    model_folders: dict[str, Path], tmp_path: Path, convert: Run
 ) -> None:
     source = model_folders["gemma3_text"]
-    code, said = run_convert(source, tmp_path / "made", "--to", "torch_dist")
+    code, said = convert(source, tmp_path / "made", "--to", "torch_dist")
     assert code == 2 and "gemma3_text: megatron-core's GPTModel has no norms behind" in said
 
 
 def test_layers_that_differ_have_numbers_in_their_keys(
-    model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+    model_folders: dict[str, Path], tmp_path: Path, convert: Run
 ) -> None:
     """As megatron-core saves with `non_homogeneous_layers`; parts of a tensor may lie in several pieces."""
     source, made = model_folders["qwen3_moe"], tmp_path / "made"
-    code, there = run_convert(source, made, "--to", "torch_dist")
+    code, there = convert(source, made, "--to", "torch_dist")
     assert code == 0
     entries = read_entries(made / "release")
     other = tmp_path / "other"
@@ -177,7 +165,7 @@ def test_layers_that_differ_have_numbers_in_their_keys(
             for layer, own in enumerate(whole):
                 name = key.replace("decoder.layers.", f"decoder.layers.{layer}.")
                 writer.write([Slot(name)], own)
-    code, back = run_convert(other, tmp_path / "back", "--model", source)
+    code, back = convert(other, tmp_path / "back", "--model", source)
     assert code == 0 and root_in(back) == root_in(there)
 
 
@@ -192,10 +180,10 @@ class Hostile:
 
 
 @pytest.fixture
-def made(model_folders: dict[str, Path], tmp_path: Path, run_convert: Run) -> Path:
+def made(model_folders: dict[str, Path], tmp_path: Path, convert: Run) -> Path:
     """A checkpoint of qwen2."""
     folder = tmp_path / "made"
-    assert run_convert(model_folders["qwen2"], folder, "--to", "torch_dist")[0] == 0
+    assert convert(model_folders["qwen2"], folder, "--to", "torch_dist")[0] == 0
     return folder
 
 
@@ -206,7 +194,7 @@ def change_metadata(folder: Path, change: Callable[[Any], object]) -> None:
 
 
 def test_what_a_hostile_file_names_does_not_run(
-    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, convert: Run
 ) -> None:
     source, release, ran = model_folders["qwen2"], made / "release", tmp_path / "ran"
     whole = (release / METADATA).read_bytes()
@@ -216,15 +204,13 @@ def test_what_a_hostile_file_names_does_not_run(
         (pickle.dumps(Hostile(ran)), "names posix.mkdir"),
         (pickle.dumps(inside), "names posix.mkdir"),
         (f"cos\nmkdir\n(S'{ran}'\ntR.".encode(), "names os.mkdir"),
-        (f"c__builtin__\neval\n(S'open({str(ran)!r})'\ntR.".encode(), "names __builtin__.eval"),
-        (b"\x80\x04\x8c\x05torch\x8c\x04load\x93.", "names torch.load"),
         # An attribute of a class, for those that come after it.
         (b"cpathlib\nPath\n(N}S'state'\nS'changed'\nstb.", "cannot be read"),
         (b"\x80\x04\x8c\x05torch\x8c\x0cSize.__new__\x93.", r"names torch.Size.__new__"),
     ]
     for data, message in hostile:
         (release / METADATA).write_bytes(data)
-        code, text = run_convert(made, tmp_path / "back", "--model", source)
+        code, text = convert(made, tmp_path / "back", "--model", source)
         assert code == 2 and message in text and str(release / METADATA) in text
         assert not ran.exists() and not (tmp_path / "back").exists()
     (release / METADATA).write_bytes(whole)
@@ -239,13 +225,13 @@ def test_what_a_hostile_file_names_does_not_run(
                 info.length = path.stat().st_size
 
     change_metadata(release, point_there)
-    code, text = run_convert(made, tmp_path / "back", "--model", source)
+    code, text = convert(made, tmp_path / "back", "--model", source)
     assert code == 2 and f"{path}: decoder.final_layernorm.weight cannot be read" in text
     assert not ran.exists() and not list(tmp_path.glob("back*"))
 
 
 def test_what_is_no_tensor_is_left_unread(
-    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, convert: Run
 ) -> None:
     ran = tmp_path / "ran"
     torch.save({"args": Hostile(ran)}, made / "release/common.pt")
@@ -258,7 +244,7 @@ def test_what_is_no_tensor_is_left_unread(
                 info.relative_path, info.offset = "objects.distcp", 0
 
     change_metadata(made / "release", hostile_objects)
-    code, text = run_convert(made, tmp_path / "back", "--model", model_folders["qwen2"])
+    code, text = convert(made, tmp_path / "back", "--model", model_folders["qwen2"])
     assert code == 0, text
     assert not ran.exists()
 
@@ -290,10 +276,6 @@ def with_a_piece_twice(metadata: Any) -> None:
     chunks[1:] = chunks[:-1]
 
 
-def with_a_broken_size(metadata: Any) -> None:
-    object.__setattr__(metadata.state_dict_metadata[NORM].chunks[0], "sizes", (32.0,))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -301,7 +283,6 @@ def with_a_broken_size(metadata: Any) -> None:
         (with_files_outside, "names the file '../secret', which is not beside it"),
         (without_a_piece, f"lacks 1536 of the elements of {LINEAR}"),
         (with_a_piece_twice, f"two pieces of {LINEAR} have the same elements"),
-        (with_a_broken_size, f"{METADATA}: cannot be read"),
         (lambda m: m.state_dict_metadata.pop(LINEAR), f"lacks {LINEAR}"),
     ],
 )
@@ -311,21 +292,21 @@ def test_metadata_that_is_wrong_is_refused(
     made: Path,
     model_folders: dict[str, Path],
     tmp_path: Path,
-    run_convert: Run,
+    convert: Run,
 ) -> None:
     change_metadata(made / "release", change)
-    code, text = run_convert(made, tmp_path / "back", "--model", model_folders["qwen2"])
+    code, text = convert(made, tmp_path / "back", "--model", model_folders["qwen2"])
     assert code == 2 and message in text, text
     assert not list(tmp_path.glob("back*"))
 
 
 def test_what_cannot_be_read_is_reported_with_a_remedy(
-    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, convert: Run
 ) -> None:
     source, release = model_folders["qwen2"], made / "release"
 
     def refused(message: str, *words: object, folder: Path = made) -> None:
-        code, text = run_convert(folder, tmp_path / "back", *(words or ("--model", source)))
+        code, text = convert(folder, tmp_path / "back", *(words or ("--model", source)))
         assert code == 2 and message in text, text
         assert not list(tmp_path.glob("back*"))
 
@@ -344,15 +325,15 @@ def test_what_cannot_be_read_is_reported_with_a_remedy(
     refused("have Megatron save it with --ckpt-format torch_dist", folder=old)
 
 
-def pad(made: Path, folder: Path, rows: Callable[[torch.Tensor], torch.Tensor]) -> Path:
-    """The checkpoint with `rows(table)` behind the rows of each table of the vocabulary."""
+def pad(made: Path, folder: Path, count: int) -> Path:
+    """The checkpoint with `count` random rows behind those of each table of the vocabulary."""
     source = made / "release"
     folder.mkdir()
     with TorchDistWriter(folder) as writer:
         for key, entry in read_entries(source).items():
             whole = read_box(source, key, entry, [0] * len(entry.shape), entry.shape)
-            more = rows(whole) if key in VOCABULARY else whole[:0]
-            writer.write([Slot(key)], torch.cat([whole, more]))
+            more = count if key in VOCABULARY else 0
+            writer.write([Slot(key)], torch.cat([whole, torch.randn(more, *whole.shape[1:])]))
     return folder
 
 
@@ -362,30 +343,25 @@ def record(folder: Path, **arguments: object) -> None:
     torch.save(common, folder / "common.pt")
 
 
-def random_rows(count: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    return lambda table: torch.randn(count, table.shape[1])
-
-
 @pytest.mark.parametrize("family", ["qwen2", "llama"])  # tied, and not
 def test_a_vocabulary_that_is_larger_than_the_models_is_never_cut(
-    family: str, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+    family: str, model_folders: dict[str, Path], tmp_path: Path, convert: Run
 ) -> None:
     """qwen2 has 97 tokens, llama 96."""
     source, made = model_folders[family], tmp_path / "made"
-    assert run_convert(source, made, "--to", "torch_dist")[0] == 0
+    assert convert(source, made, "--to", "torch_dist")[0] == 0
     size = read_architecture(source).facts.vocab_size
 
     def refused(folder: Path, reason: str) -> None:
-        code, text = run_convert(folder, tmp_path / "back", "--model", source)
+        code, text = convert(folder, tmp_path / "back", "--model", source)
         assert code == 2 and not list(tmp_path.glob("back*"))
         [rows] = {read_entries(folder)[key].shape[0] for key in VOCABULARY[:1]}
         assert f"has {rows} rows, the model's config.json has vocab_size {size}" in text
         assert f"the other {rows - size} would be lost" in text and reason in text
 
-    one = pad(made, tmp_path / "one", random_rows(1))
+    one = pad(made, tmp_path / "one", 1)
     refused(one, "does not record to which multiple")
-    refused(pad(made, tmp_path / "copies", lambda t: t[:3].clone()), "does not record")
-    padded = pad(made, tmp_path / "padded", random_rows(128 - size))
+    padded = pad(made, tmp_path / "padded", 128 - size)
     refused(padded, "does not record to which multiple")
     record(padded, tensor_model_parallel_size=2)
     refused(padded, "does not record to which multiple")
@@ -393,51 +369,38 @@ def test_a_vocabulary_that_is_larger_than_the_models_is_never_cut(
     record(padded, make_vocab_size_divisible_by=4, tensor_model_parallel_size=2)
     refused(padded, "padded to a multiple of 8")
     (padded / "common.pt").write_bytes(b"no archive")
-    code, text = run_convert(padded, tmp_path / "back", "--model", source)
+    code, text = convert(padded, tmp_path / "back", "--model", source)
     assert code == 2 and "common.pt: cannot be read" in text
 
 
 def test_padding_to_the_multiple_that_megatron_records_is_left_out(
-    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, convert: Run
 ) -> None:
     source = model_folders["qwen2"]
-    padded = pad(made, tmp_path / "padded", random_rows(128 - 97))
+    padded = pad(made, tmp_path / "padded", 128 - 97)
     record(
         padded,
         make_vocab_size_divisible_by=64,
         tensor_model_parallel_size=2,
         hook=Hostile(tmp_path / "ran"),
     )
-    code, text = run_convert(padded, tmp_path / "back", "--model", source)
+    code, text = convert(padded, tmp_path / "back", "--model", source)
     assert code == 0, text
     assert_same_tensors(source, tmp_path / "back", tied=True)
     assert not (tmp_path / "ran").exists()
 
 
 def test_the_newest_of_megatrons_iterations_is_taken(
-    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
+    made: Path, model_folders: dict[str, Path], tmp_path: Path, convert: Run
 ) -> None:
     (made / "release").rename(made / "iter_0000120")
     (made / "latest_checkpointed_iteration.txt").write_text("120\n")
-    code, text = run_convert(made, tmp_path / "back", "--model", model_folders["qwen2"])
+    code, text = convert(made, tmp_path / "back", "--model", model_folders["qwen2"])
     assert code == 0, text
-
-
-def test_what_cannot_be_written_is_reported_before_anything_is(
-    made: Path, model_folders: dict[str, Path], tmp_path: Path, run_convert: Run
-) -> None:
-    source, other = model_folders["qwen2"], tmp_path / "other"
-    for words, message in [
-        ((source, made, "--to", "torch_dist"), "is there already"),
-        ((source, other, "--to", "torch_dist", "--tensor-parallel", 2), "has no layout"),
-    ]:
-        code, text = run_convert(*words)
-        assert code == 2 and message in text and not other.exists()
 
 
 def test_a_model_that_sees_is_refused(model_folders: dict[str, Path], tmp_path: Path) -> None:
     facts: Any = replace(read_architecture(model_folders["qwen3"]).facts, vision=object())
-    for name in ("made", "made.tmp"):
-        with pytest.raises(InputError, match="GPTModel has no vision tower"):
-            write_torch_dist(facts, (), tmp_path / "made", "float32")
-        assert not (tmp_path / name).exists()
+    with pytest.raises(InputError, match="GPTModel has no vision tower"):
+        write_torch_dist(facts, (), tmp_path / "made", "float32")
+    assert not list(tmp_path.iterdir())
